@@ -1,0 +1,321 @@
+//! Directories held by handle. Everything below what the user named is reached one component at a
+//! time from its parent's handle and never through a symbolic link, so that neither a hostile peer
+//! nor another user who swaps a directory for a link leads a copy elsewhere.
+//!
+//! A `Dir` may let its handle go and opens it again through its parent when it is needed: a copy
+//! may know of more directories than it may hold open. What is opened again must be the same inode.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, statat};
+use rustix::io::Errno;
+
+use crate::manifest::Name;
+
+/// Handles of directories that are held open at once, besides those of roots.
+const OPEN_MAX: usize = 256;
+
+/// The deepest directory that is opened, counted from a root: opening one again goes through its
+/// parents, and so does letting them go, on the stack.
+pub const DEPTH_MAX: usize = 1024;
+
+/// Which directories hold a handle, oldest first.
+#[derive(Default)]
+pub struct Handles {
+    open: Mutex<VecDeque<Weak<Dir>>>,
+}
+
+pub struct Dir {
+    origin: Origin,
+    /// Directories between this one and its root.
+    depth: usize,
+    dev: u64,
+    ino: u64,
+    handle: Mutex<Option<Arc<OwnedFd>>>,
+    handles: Arc<Handles>,
+}
+
+/// How a directory was reached, and so how it is opened again.
+enum Origin {
+    /// By its path; it keeps its handle, so its path is for messages only.
+    Root(PathBuf),
+    /// By its path, again and again.
+    Named(PathBuf),
+    Child(Arc<Dir>, Name),
+    /// As a child, through a link that the user wants followed.
+    Linked(Arc<Dir>, Name),
+}
+
+impl Dir {
+    /// Opens a directory that the user named; links in `path` are followed.
+    pub fn root(path: &Path, handles: &Arc<Handles>) -> io::Result<Arc<Dir>> {
+        let fd = open_path(path, OFlags::RDONLY)?;
+        Dir::opened(fd, Origin::Root(path.to_owned()), handles)
+    }
+
+    /// As [`root`](Dir::root), for one of many that are read from: its handle may be let go, and a
+    /// directory that may be passed through but not listed opens too.
+    pub fn named(path: &Path, handles: &Arc<Handles>) -> io::Result<Arc<Dir>> {
+        let origin = Origin::Named(path.to_owned());
+        let dir = Dir::opened(open_named(path)?, origin, handles)?;
+        handles.note(&dir);
+        Ok(dir)
+    }
+
+    fn opened(fd: OwnedFd, origin: Origin, handles: &Arc<Handles>) -> io::Result<Arc<Dir>> {
+        let depth = match &origin {
+            Origin::Root(_) | Origin::Named(_) => 0,
+            Origin::Child(parent, _) | Origin::Linked(parent, _) => parent.depth + 1,
+        };
+        if depth > DEPTH_MAX {
+            return Err(io::Error::other("nested too deep"));
+        }
+        let stat = fstat(&fd)?;
+        Ok(Arc::new(Dir {
+            origin,
+            depth,
+            dev: stat.st_dev,
+            ino: stat.st_ino,
+            handle: Mutex::new(Some(Arc::new(fd))),
+            handles: handles.clone(),
+        }))
+    }
+
+    /// Opens the directory `name` in this one.
+    ///
+    /// # Errors
+    /// ENOTDIR or ELOOP where `name` is a link or anything but a directory.
+    pub fn child(self: &Arc<Dir>, name: &Name) -> io::Result<Arc<Dir>> {
+        let fd = open_beneath(
+            self.handle()?,
+            name.as_os_str(),
+            directory_flags(),
+            Mode::empty(),
+        )?;
+        let origin = Origin::Child(self.clone(), name.clone());
+        let child = Dir::opened(fd, origin, &self.handles)?;
+        self.handles.note(&child);
+        Ok(child)
+    }
+
+    /// Opens the directory that the link `name` in this one leads to, wherever that is: only for
+    /// a user who wants links followed.
+    pub fn linked(self: &Arc<Dir>, name: &Name) -> io::Result<Arc<Dir>> {
+        let fd = open_linked(self.handle()?, name)?;
+        let origin = Origin::Linked(self.clone(), name.clone());
+        let dir = Dir::opened(fd, origin, &self.handles)?;
+        self.handles.note(&dir);
+        Ok(dir)
+    }
+
+    /// The open handle. It stays valid while the caller keeps the `Arc`.
+    pub fn handle(self: &Arc<Dir>) -> io::Result<Arc<OwnedFd>> {
+        if let Some(fd) = self.lock().as_ref() {
+            return Ok(fd.clone());
+        }
+        let fd = match &self.origin {
+            Origin::Root(_) => {
+                unreachable!("a root is not in `handles`, so nobody takes its handle")
+            }
+            Origin::Named(path) => open_named(path)?,
+            Origin::Child(parent, name) => open_beneath(
+                parent.handle()?,
+                name.as_os_str(),
+                directory_flags(),
+                Mode::empty(),
+            )?,
+            Origin::Linked(parent, name) => open_linked(parent.handle()?, name)?,
+        };
+        let stat = fstat(&fd)?;
+        if (stat.st_dev, stat.st_ino) != (self.dev, self.ino) {
+            return Err(io::Error::other(
+                "the directory was replaced while it was copied",
+            ));
+        }
+        let fd = Arc::new(fd);
+        *self.lock() = Some(fd.clone());
+        self.handles.note(self);
+        Ok(fd)
+    }
+
+    /// Opens `name` in this directory; O_NOFOLLOW and O_CLOEXEC are added to `flags`.
+    pub fn open(self: &Arc<Dir>, name: &OsStr, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        open_beneath(
+            self.handle()?,
+            name,
+            flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            mode,
+        )
+    }
+
+    /// The status of `name` itself, a link not followed.
+    pub fn stat(self: &Arc<Dir>, name: &OsStr) -> io::Result<Stat> {
+        Ok(statat(&*self.handle()?, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Device and inode.
+    pub fn identity(&self) -> (u64, u64) {
+        (self.dev, self.ino)
+    }
+
+    /// The directory from which this one was reached, and the way from there, `/` between names;
+    /// of a directory that the user named, itself and nothing.
+    pub fn below(self: &Arc<Dir>) -> (&Arc<Dir>, Vec<u8>) {
+        match &self.origin {
+            Origin::Root(_) | Origin::Named(_) => (self, Vec::new()),
+            Origin::Child(parent, name) | Origin::Linked(parent, name) => {
+                let (top, mut way) = parent.below();
+                if !way.is_empty() {
+                    way.push(b'/');
+                }
+                way.extend_from_slice(name.as_bytes());
+                (top, way)
+            }
+        }
+    }
+
+    /// As the user would write it; for messages.
+    pub fn path(&self) -> PathBuf {
+        match &self.origin {
+            Origin::Root(path) | Origin::Named(path) => path.clone(),
+            Origin::Child(parent, name) | Origin::Linked(parent, name) => parent.path().join(name),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<OwnedFd>>> {
+        self.handle.lock().expect("no panic while held")
+    }
+}
+
+impl Handles {
+    fn note(&self, dir: &Arc<Dir>) {
+        let evicted = {
+            let mut open = self.open.lock().expect("no panic while held");
+            open.push_back(Arc::downgrade(dir));
+            open.retain(|dir| dir.strong_count() > 0);
+            if open.len() > OPEN_MAX {
+                open.pop_front()
+            } else {
+                None
+            }
+        };
+        if let Some(dir) = evicted.and_then(|dir| dir.upgrade()) {
+            *dir.lock() = None;
+        }
+    }
+}
+
+fn directory_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
+}
+
+fn open_path(path: &Path, access: OFlags) -> io::Result<OwnedFd> {
+    let here = path.as_os_str().is_empty();
+    let path = if here { Path::new(".") } else { path };
+    let flags = access | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+fn open_named(path: &Path) -> io::Result<OwnedFd> {
+    match open_path(path, OFlags::RDONLY) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            open_path(path, OFlags::PATH)
+        }
+        other => other,
+    }
+}
+
+fn open_linked(parent: Arc<OwnedFd>, name: &Name) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(
+        parent.as_fd(),
+        name.as_os_str(),
+        flags,
+        Mode::empty(),
+    )?)
+}
+
+/// Opens one component. openat2 where the kernel has it (5.6) and lets us; elsewhere O_NOFOLLOW
+/// on a single component says the same.
+fn open_beneath(dir: Arc<OwnedFd>, name: &OsStr, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    match openat2(dir.as_fd(), name, flags, mode, resolve) {
+        Err(Errno::NOSYS | Errno::PERM) => {}
+        other => return Ok(other?),
+    }
+    if name.as_encoded_bytes().contains(&b'/') || name == ".." {
+        return Err(Errno::XDEV.into());
+    }
+    Ok(openat(dir.as_fd(), name, flags | OFlags::NOFOLLOW, mode)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::try_from(text.as_bytes().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_directory_opens_again_after_its_handle_was_let_go() {
+        let temp = tempfile::tempdir().unwrap();
+        let handles = Arc::new(Handles::default());
+        let root = Dir::root(temp.path(), &handles).unwrap();
+        let dirs: Vec<_> = (0..OPEN_MAX + 10)
+            .map(|n| {
+                let name = name(&format!("d{n}"));
+                std::fs::create_dir(temp.path().join(&name)).unwrap();
+                root.child(&name).unwrap()
+            })
+            .collect();
+        assert!(dirs[0].lock().is_none(), "the oldest handle was let go");
+        dirs[0]
+            .open("f".as_ref(), OFlags::WRONLY | OFlags::CREATE, Mode::RUSR)
+            .unwrap();
+        assert!(temp.path().join("d0/f").exists());
+        *dirs[1].lock() = None;
+        std::fs::rename(temp.path().join("d1"), temp.path().join("away")).unwrap();
+        std::fs::create_dir(temp.path().join("d1")).unwrap();
+        assert!(
+            dirs[1].handle().is_err(),
+            "another inode under the same name is refused"
+        );
+    }
+
+    #[test]
+    fn a_named_and_a_linked_directory_open_again() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join("real")).unwrap();
+        std::os::unix::fs::symlink("real", temp.path().join("link")).unwrap();
+        let root = Dir::named(temp.path(), &Arc::new(Handles::default())).unwrap();
+        let linked = root.linked(&name("link")).unwrap();
+        *root.lock() = None;
+        *linked.lock() = None;
+        linked
+            .open("f".as_ref(), OFlags::WRONLY | OFlags::CREATE, Mode::RUSR)
+            .unwrap();
+        assert!(temp.path().join("real/f").exists());
+        assert_eq!(linked.path(), temp.path().join("link"));
+    }
+
+    #[test]
+    fn a_link_is_not_entered_and_dots_do_not_leave() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join("real")).unwrap();
+        std::os::unix::fs::symlink("real", temp.path().join("link")).unwrap();
+        let root = Dir::root(temp.path(), &Arc::new(Handles::default())).unwrap();
+        assert!(root.child(&name("link")).is_err());
+        let up = root.open("../x".as_ref(), OFlags::WRONLY | OFlags::CREATE, Mode::RUSR);
+        assert!(up.is_err());
+        assert!(
+            root.open("link".as_ref(), OFlags::RDONLY, Mode::empty())
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,169 @@
+//! What went wrong, on which side, with which path, and what follows from it.
+//!
+//! Rules: an `Error` is made where the fault is seen, with the path that the user would look for;
+//! nothing above rewords it. Its `Kind` alone decides the exit code. Text that came from a peer is
+//! shown through [`printable`](crate::units::printable), never raw.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::printable;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Each kind answers: which exit code? is a retry worth it? A discriminant is its number on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// An entry that cannot be copied for a reason that has no code of its own (a special file).
+    Entry,
+    /// What was typed cannot be done.
+    Usage,
+    /// Could not connect or log in.
+    Connect,
+    /// The far end cannot run fastcp, or one that speaks no common protocol.
+    FarEnd,
+    /// The connection was lost for good, or the peer broke the protocol.
+    Lost,
+    /// What arrived is not what was sent.
+    Verify,
+    /// The source changed while it was copied.
+    Changed,
+    /// No space, or another write error at the destination.
+    Write,
+    /// The source vanished or cannot be read.
+    Read,
+    /// A command at one of the ends failed.
+    Command,
+    /// Refused to replace what is there.
+    Refused,
+    /// Another fastcp is writing there.
+    Busy,
+    /// Ended by this signal.
+    Signal(i32),
+}
+
+impl Kind {
+    pub fn exit_code(self) -> i32 {
+        match self {
+            Kind::Entry => 1,
+            Kind::Usage => 2,
+            Kind::Connect => 3,
+            Kind::FarEnd => 4,
+            Kind::Lost => 5,
+            Kind::Verify => 6,
+            Kind::Changed => 7,
+            Kind::Write => 8,
+            Kind::Read => 9,
+            Kind::Command => 10,
+            Kind::Refused => 11,
+            Kind::Busy => 12,
+            Kind::Signal(number) => 128 + number,
+        }
+    }
+}
+
+/// Where the fault is. `Here` is the client itself (arguments, ssh, the link).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Side {
+    Here,
+    Source,
+    Dest,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Here => "fastcp",
+            Side::Source => "source",
+            Side::Dest => "dest",
+        })
+    }
+}
+
+/// Displays as `dest: /data/a.bin: no space left on device (needs 3.1 GB, 1.2 GB free)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    pub kind: Kind,
+    pub side: Side,
+    pub path: Option<PathBuf>,
+    /// One line, printable, lower case, no full stop; says what to do where that is known.
+    pub message: String,
+    /// The operating system's number for the cause, 0 where there is none.
+    pub errno: i32,
+}
+
+impl Error {
+    pub fn new(kind: Kind, side: Side, message: impl Into<String>) -> Self {
+        Error {
+            kind,
+            side,
+            path: None,
+            message: message.into(),
+            errno: 0,
+        }
+    }
+
+    /// A failed system call on `path`. `what` says what was tried ("cannot open"); a full disk is
+    /// always `Kind::Write`, whatever was tried.
+    pub fn io(
+        kind: Kind,
+        side: Side,
+        path: impl AsRef<Path>,
+        what: &str,
+        cause: impl Into<io::Error>,
+    ) -> Self {
+        let cause = cause.into();
+        let errno = cause.raw_os_error().unwrap_or(0);
+        let reason = match cause.raw_os_error() {
+            Some(number) => reason_of(number),
+            None => cause.to_string(),
+        };
+        let message = if what.is_empty() {
+            reason
+        } else {
+            format!("{what}: {reason}")
+        };
+        Error {
+            kind,
+            side,
+            path: Some(path.as_ref().to_owned()),
+            message,
+            errno,
+        }
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Error::new(Kind::Usage, Side::Here, message)
+    }
+
+    pub fn at(mut self, path: impl AsRef<Path>) -> Self {
+        self.path = Some(path.as_ref().to_owned());
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use std::os::unix::ffi::OsStrExt;
+        write!(f, "{}: ", self.side)?;
+        if let Some(path) = &self.path {
+            write!(f, "{}: ", printable(path.as_os_str().as_bytes()))?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The system's sentence for `number` without Rust's "(os error N)", lower case.
+fn reason_of(number: i32) -> String {
+    let text = io::Error::from_raw_os_error(number).to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| {
+        first.to_lowercase().chain(chars).collect()
+    })
+}

@@ -1,0 +1,207 @@
+//! How numbers and names are written and read: sizes, rates, durations, printable names.
+//!
+//! K M G T are powers of 1000 and Ki Mi Gi Ti of 1024, in and out.
+
+use std::time::Duration;
+
+/// `bytes` with everything that a terminal would act on, and what is not UTF-8, written as `\n`,
+/// `\t`, `\\` or `\xNN`.
+pub fn printable(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for part in bytes.utf8_chunks() {
+        for char in part.valid().chars() {
+            match char {
+                '\\' => out.push_str("\\\\"),
+                c => push_harmless(&mut out, c),
+            }
+        }
+        for byte in part.invalid() {
+            out.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    out
+}
+
+/// `text` with what a terminal would act on written as [`printable`] does, and nothing else
+/// changed: for sentences whose names are printable already.
+pub fn harmless(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        push_harmless(&mut out, c);
+    }
+    out
+}
+
+fn push_harmless(out: &mut String, c: char) {
+    match c {
+        '\n' => out.push_str("\\n"),
+        '\t' => out.push_str("\\t"),
+        c if c.is_control() || is_invisible(c) => {
+            let mut utf8 = [0; 4];
+            for byte in c.encode_utf8(&mut utf8).bytes() {
+                out.push_str(&format!("\\x{byte:02x}"));
+            }
+        }
+        c => out.push(c),
+    }
+}
+
+/// Characters that reorder or hide what stands around them.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// Three digits and a unit, `1.07 GB`, or `512 B`; at most 7 columns.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KB", "MB", "GB", "TB", "PB", "EB"];
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1000.0;
+    let mut unit = 0;
+    // 999.5 and more would be written as 1000.
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let decimals = match value {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{value:.decimals$} {}", UNITS[unit])
+}
+
+/// `229 MB/s`; at most 9 columns.
+pub fn rate(bytes_per_s: f64) -> String {
+    format!("{}/s", size(bytes_per_s.round() as u64))
+}
+
+/// `340 ms`, `4.7 s`, `3 min 20 s`, `1 h 02 min`.
+pub fn duration(time: Duration) -> String {
+    let ms = (time.as_secs_f64() * 1000.0).round() as u64;
+    let s = (ms + 500) / 1000;
+    match ms {
+        ..950 => format!("{ms} ms"),
+        950..59_950 => format!("{:.1} s", ms as f64 / 1000.0),
+        59_950..3_599_500 => format!("{} min {:02} s", s / 60, s % 60),
+        _ => format!("{} h {:02} min", (s + 30) / 3600, (s + 30) % 3600 / 60),
+    }
+}
+
+/// `0:09`, `12:34`, `1:02:03`; days beyond 99 hours.
+pub fn clock(seconds: u64) -> String {
+    let (h, min, s) = (seconds / 3600, seconds % 3600 / 60, seconds % 60);
+    match h {
+        0 => format!("{min}:{s:02}"),
+        1..=99 => format!("{h}:{min:02}:{s:02}"),
+        _ => format!("{} days", h / 24),
+    }
+}
+
+/// `12,345`
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Reads `4096`, `512M`, `1.5G`, `256Mi`, `64 KiB`; a number alone is bytes.
+///
+/// # Errors
+/// A sentence with examples.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    text.parse::<bytesize::ByteSize>()
+        .map(|size| size.as_u64())
+        .map_err(|_| "not a size: write bytes, or as in 512M, 1.5G, 256Mi".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_three_digits_of_powers_of_1000() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.00 KB"),
+            (1024, "1.02 KB"),
+            (9_994, "9.99 KB"),
+            (9_995, "10.0 KB"),
+            (99_949, "99.9 KB"),
+            (99_950, "100 KB"),
+            (999_499, "999 KB"),
+            (999_500, "1.00 MB"),
+            (1_073_741_824, "1.07 GB"),
+            (u64::MAX, "18.4 EB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+        assert_eq!(rate(229_123_456.7), "229 MB/s");
+    }
+
+    #[test]
+    fn sizes_are_read_in_both_kinds_of_units() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("1k", 1000),
+            ("1K", 1000),
+            ("1Ki", 1024),
+            ("1.5G", 1_500_000_000),
+            ("256Mi", 256 << 20),
+            ("256MiB", 256 << 20),
+            ("64 KB", 64_000),
+            ("2T", 2_000_000_000_000),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "M", ".", "-1", "1X", "1e3", "0x10", "1.2.3", "1Kbit"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_and_counts_are_written_for_people() {
+        for (ms, text) in [
+            (0, "0 ms"),
+            (949, "949 ms"),
+            (950, "0.9 s"),
+            (4_700, "4.7 s"),
+            (59_949, "59.9 s"),
+            (59_950, "1 min 00 s"),
+            (200_000, "3 min 20 s"),
+            (3_599_499, "59 min 59 s"),
+            (3_599_500, "1 h 00 min"),
+            (3_720_000, "1 h 02 min"),
+        ] {
+            assert_eq!(duration(Duration::from_millis(ms)), text);
+        }
+        assert_eq!(clock(9), "0:09");
+        assert_eq!(clock(3723), "1:02:03");
+        assert_eq!(clock(100 * 3600), "4 days");
+        assert_eq!(
+            [0, 999, 1000, 1234567].map(count),
+            ["0", "999", "1,000", "1,234,567"]
+        );
+    }
+
+    #[test]
+    fn nothing_that_a_terminal_acts_on_gets_through() {
+        assert_eq!(
+            printable(b"a\x1b[2J\n\\\xff\xc2\x9b"),
+            "a\\x1b[2J\\n\\\\\\xff\\xc2\\x9b"
+        );
+        assert_eq!(
+            harmless("dest: a\\\\b\r\u{202e}"),
+            "dest: a\\\\b\\x0d\\xe2\\x80\\xae"
+        );
+    }
+}
