@@ -1,0 +1,259 @@
+//! Which chunks of one file may be written. A chunk can come twice, when its stream died but the
+//! first copy of it was still in a kernel's buffer or in a worker's hands. Both verify, each with
+//! its own digest, and if the source changed between the two reads they differ; so only the first
+//! may touch the file, and the file may not be given its name while one of them still writes.
+//!
+//! ```text
+//! missing ── claim ──> claimed ── done ──> done
+//!    ^                    │
+//!    └───── release ──────┘      (the write failed)
+//! ```
+//!
+//! Memory goes by fragmentation: what is done is a [`RangeSet`], and claims are open only while
+//! a worker writes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::ranges::RangeSet;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// Write it, then say [`done`](Claims::done) or [`release`](Claims::release).
+    Yours,
+    /// Another copy of it is being written: drop this one, unacknowledged.
+    Taken,
+    /// It was written before: drop this copy and acknowledge it.
+    Done,
+}
+
+/// The sender asked for, or the caller named, a piece that cannot be: outside the file, not at
+/// a chunk's border, or cut differently than before. A breach of the protocol where a peer did it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a chunk of this file")]
+pub struct NotAChunk;
+
+#[derive(Debug)]
+pub struct Claims {
+    /// Bytes.
+    size: u64,
+    chunk_size: u64,
+    /// Numbers of chunks within the file.
+    done: RangeSet,
+    /// End by start, of chunks as they were claimed.
+    claimed: BTreeMap<u64, u64>,
+}
+
+impl Claims {
+    /// For a file of `size` bytes in chunks of `chunk_size`, not 0.
+    pub fn new(size: u64, chunk_size: u64) -> Claims {
+        assert!(chunk_size > 0);
+        Claims {
+            size,
+            chunk_size,
+            done: RangeSet::new(),
+            claimed: BTreeMap::new(),
+        }
+    }
+
+    /// Claims the one chunk at `offset`.
+    pub fn claim(&mut self, offset: u64) -> Result<Claim, NotAChunk> {
+        let rest = self.size.checked_sub(offset).ok_or(NotAChunk)?;
+        self.claim_range(offset, rest.min(self.chunk_size))
+    }
+
+    /// Claims all chunks of a piece, as one: `len` bytes at `offset`, from a chunk's start to
+    /// another's end.
+    ///
+    /// # Errors
+    /// Also for a piece that was claimed or done in part, for no two plans of a session overlap.
+    pub fn claim_range(&mut self, offset: u64, len: u64) -> Result<Claim, NotAChunk> {
+        let chunks = self.chunks_of(offset, len)?;
+        if self.done.contains_all(chunks.clone()) {
+            return Ok(Claim::Done);
+        }
+        if let Some((&start, &end)) = self.claimed.range(..chunks.end).next_back()
+            && chunks.start < end
+        {
+            let same = (start..end) == chunks;
+            return if same {
+                Ok(Claim::Taken)
+            } else {
+                Err(NotAChunk)
+            };
+        }
+        if self.done.contains_any(chunks.clone()) {
+            return Err(NotAChunk);
+        }
+        self.claimed.insert(chunks.start, chunks.end);
+        Ok(Claim::Yours)
+    }
+
+    /// The piece that was claimed at `offset` is written. Returns its length in bytes.
+    ///
+    /// # Errors
+    /// Where nothing is claimed that starts there.
+    pub fn done(&mut self, offset: u64) -> Result<u64, NotAChunk> {
+        let chunks = self.unclaim(offset)?;
+        self.done.insert(chunks.clone());
+        Ok(self.bytes_of(chunks))
+    }
+
+    /// Writing what was claimed at `offset` failed: it is missing again.
+    ///
+    /// # Errors
+    /// Where nothing is claimed that starts there.
+    pub fn release(&mut self, offset: u64) -> Result<(), NotAChunk> {
+        self.unclaim(offset).map(|_| ())
+    }
+
+    /// Everything is written, and nobody writes any more.
+    pub fn is_complete(&self) -> bool {
+        self.claimed.is_empty() && self.done.is_full(self.size.div_ceil(self.chunk_size))
+    }
+
+    /// Ranges that what is done consists of.
+    pub fn fragments(&self) -> usize {
+        self.done.fragments()
+    }
+
+    /// Pieces that are being written.
+    pub fn open_claims(&self) -> usize {
+        self.claimed.len()
+    }
+
+    pub fn done_bytes(&self) -> u64 {
+        self.done.iter().map(|chunks| self.bytes_of(chunks)).sum()
+    }
+
+    fn unclaim(&mut self, offset: u64) -> Result<Range<u64>, NotAChunk> {
+        if !offset.is_multiple_of(self.chunk_size) {
+            return Err(NotAChunk);
+        }
+        let start = offset / self.chunk_size;
+        let end = self.claimed.remove(&start).ok_or(NotAChunk)?;
+        Ok(start..end)
+    }
+
+    fn chunks_of(&self, offset: u64, len: u64) -> Result<Range<u64>, NotAChunk> {
+        let end = offset.checked_add(len).ok_or(NotAChunk)?;
+        let starts_well = offset.is_multiple_of(self.chunk_size);
+        let ends_well = end == self.size || end.is_multiple_of(self.chunk_size);
+        if len == 0 || end > self.size || !starts_well || !ends_well {
+            return Err(NotAChunk);
+        }
+        Ok(offset / self.chunk_size..end.div_ceil(self.chunk_size))
+    }
+
+    fn bytes_of(&self, chunks: Range<u64>) -> u64 {
+        // The end of the last chunk may lie beyond the last u64.
+        let end = chunks.end.saturating_mul(self.chunk_size).min(self.size);
+        end - chunks.start * self.chunk_size
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_second_copy_is_neither_written_nor_forgotten() {
+        let mut claims = Claims::new(2500, 1000);
+        assert_eq!(claims.claim(2000), Ok(Claim::Yours));
+        assert_eq!(claims.claim(2000), Ok(Claim::Taken));
+        assert_eq!(claims.done(2000), Ok(500));
+        assert_eq!(claims.claim(2000), Ok(Claim::Done));
+        assert_eq!(claims.done(2000), Err(NotAChunk));
+        assert_eq!(claims.done_bytes(), 500);
+    }
+
+    #[test]
+    fn a_failed_write_makes_a_chunk_missing_again() {
+        let mut claims = Claims::new(1000, 1000);
+        assert_eq!(claims.claim(0), Ok(Claim::Yours));
+        claims.release(0).unwrap();
+        assert!(!claims.is_complete());
+        assert_eq!(claims.claim(0), Ok(Claim::Yours));
+        claims.done(0).unwrap();
+        assert!(claims.is_complete());
+    }
+
+    #[test]
+    fn a_file_is_not_complete_while_a_claim_is_open() {
+        let mut claims = Claims::new(3000, 1000);
+        claims.claim_range(0, 2000).unwrap();
+        claims.claim(2000).unwrap();
+        claims.done(2000).unwrap();
+        assert_eq!((claims.is_complete(), claims.open_claims()), (false, 1));
+        assert_eq!(claims.done(0), Ok(2000));
+        assert_eq!((claims.is_complete(), claims.done_bytes()), (true, 3000));
+        assert!(Claims::new(0, 1000).is_complete());
+    }
+
+    #[test]
+    fn a_piece_that_no_plan_has_is_refused() {
+        let mut claims = Claims::new(u64::MAX, 1 << 20);
+        claims.claim_range(1 << 20, 4 << 20).unwrap();
+        for (offset, len) in [
+            (0, 2 << 20),
+            (1 << 20, 1 << 20),
+            (4 << 20, 2 << 20),
+            (2 << 20, 1 << 20),
+            (0, 0),
+            (5, 1 << 20),
+            (0, 5),
+            (u64::MAX, 1),
+            (1 << 63, 1 << 63),
+            (1 << 63, u64::MAX),
+        ] {
+            assert_eq!(
+                claims.claim_range(offset, len),
+                Err(NotAChunk),
+                "{offset} {len}"
+            );
+        }
+        assert_eq!(claims.claim(u64::MAX), Err(NotAChunk));
+        let last = u64::MAX - ((1 << 20) - 1);
+        assert_eq!(claims.claim(last), Ok(Claim::Yours));
+        assert_eq!(claims.done(last), Ok((1 << 20) - 1));
+    }
+
+    proptest! {
+        #[test]
+        fn no_chunk_is_given_to_two_writers(
+            size in 0u64..5000,
+            steps in prop::collection::vec((0u8..3, 0u64..6, 1u64..4), 0..60)
+        ) {
+            const C: u64 = 1000;
+            let mut claims = Claims::new(size, C);
+            let slots = size.div_ceil(C) as usize;
+            // 0 missing, 1 claimed, 2 done
+            let mut model = vec![0u8; slots];
+            let mut open = BTreeMap::new();
+            for (what, start, len) in steps {
+                let offset = start * C;
+                if what == 0 {
+                    let len = (len * C).min(size.saturating_sub(offset));
+                    if claims.claim_range(offset, len) == Ok(Claim::Yours) {
+                        let end = (offset + len).div_ceil(C);
+                        for slot in start..end {
+                            prop_assert_eq!(std::mem::replace(&mut model[slot as usize], 1), 0);
+                        }
+                        open.insert(start, end);
+                    }
+                } else {
+                    let found = open.remove(&start);
+                    let done = what == 1;
+                    let ok = if done { claims.done(offset).is_ok() } else { claims.release(offset).is_ok() };
+                    prop_assert_eq!(ok, found.is_some());
+                    for slot in found.map_or(0..0, |end| start..end) {
+                        model[slot as usize] = if done { 2 } else { 0 };
+                    }
+                }
+                prop_assert_eq!(claims.open_claims(), open.len());
+                prop_assert_eq!(claims.is_complete(), model.iter().all(|&state| state == 2));
+            }
+        }
+    }
+}

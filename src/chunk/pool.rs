@@ -1,0 +1,167 @@
+//! The memory budget: a fixed number of buffers of one size, taken and given back. Whoever finds
+//! none waits, and that is all the back-pressure there is.
+//!
+//! A buffer is used last in, first out, so that a slow copy touches few of them and a fast one
+//! finds them in cache. Their memory is taken when they are first used.
+
+use std::sync::{Arc, Mutex};
+
+/// Room before the data for a frame's header and digest, so that a frame leaves in one write and
+/// the data is aligned to a page.
+pub const HEADROOM: usize = 4096;
+
+/// Room behind a chunk's bytes: the seal's tag, a pack's table, what a codec adds at worst.
+pub const TAILROOM: usize = 64 << 10;
+
+pub struct Buffer {
+    /// HEADROOM, then data, then room.
+    bytes: Box<[u8]>,
+    /// Bytes of data that count.
+    len: usize,
+    home: Option<Arc<Shared>>,
+}
+
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+    permits: async_channel::Receiver<()>,
+}
+
+struct Shared {
+    free: Mutex<Vec<Box<[u8]>>>,
+    permit: async_channel::Sender<()>,
+    capacity: usize,
+}
+
+/// The pool was closed while waiting: the copy is ending.
+#[derive(Debug, thiserror::Error)]
+#[error("the buffer pool is closed")]
+pub struct Closed;
+
+impl Pool {
+    /// `slots` buffers with room for `chunk_size` bytes and what is added to them.
+    pub fn new(slots: usize, chunk_size: usize) -> Pool {
+        let (permit, permits) = async_channel::bounded(slots);
+        for _ in 0..slots {
+            permit.try_send(()).expect("as many permits as room");
+        }
+        let shared = Shared {
+            free: Mutex::new(Vec::with_capacity(slots)),
+            permit,
+            capacity: chunk_size + TAILROOM,
+        };
+        Pool {
+            shared: Arc::new(shared),
+            permits,
+        }
+    }
+
+    /// Bytes that one slot takes.
+    pub fn slot_size(chunk_size: usize) -> usize {
+        HEADROOM + chunk_size + TAILROOM
+    }
+
+    /// Waits for a free buffer; for tasks.
+    pub async fn take(&self) -> Result<Buffer, Closed> {
+        self.permits.recv().await.map_err(|_| Closed)?;
+        Ok(self.get())
+    }
+
+    /// Waits for a free buffer; for threads.
+    pub fn take_blocking(&self) -> Result<Buffer, Closed> {
+        self.permits.recv_blocking().map_err(|_| Closed)?;
+        Ok(self.get())
+    }
+
+    /// Wakes everyone who waits, with [`Closed`].
+    pub fn close(&self) {
+        self.permits.close();
+    }
+
+    pub fn free(&self) -> usize {
+        self.permits.len()
+    }
+
+    fn get(&self) -> Buffer {
+        let free = self.shared.free.lock().expect("no panic while held").pop();
+        // Zeroed memory comes from the system untouched, so this costs no page before it is used.
+        let bytes =
+            free.unwrap_or_else(|| vec![0; HEADROOM + self.shared.capacity].into_boxed_slice());
+        Buffer {
+            bytes,
+            len: 0,
+            home: Some(self.shared.clone()),
+        }
+    }
+}
+
+impl Buffer {
+    /// A buffer of no pool, for a worker's spare and for tests.
+    pub fn loose(chunk_size: usize) -> Buffer {
+        Buffer {
+            bytes: vec![0; HEADROOM + chunk_size + TAILROOM].into(),
+            len: 0,
+            home: None,
+        }
+    }
+
+    /// Most bytes of data that fit.
+    pub fn capacity(&self) -> usize {
+        self.bytes.len() - HEADROOM
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// `len` must not exceed `capacity`.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(
+            len <= self.capacity(),
+            "data of {len} bytes in a buffer of {}",
+            self.capacity()
+        );
+        self.len = len;
+    }
+
+    pub fn data(&self) -> &[u8] {
+        &self.bytes[HEADROOM..HEADROOM + self.len]
+    }
+
+    /// All the room for data, whatever `len` is.
+    pub fn room(&mut self) -> &mut [u8] {
+        &mut self.bytes[HEADROOM..]
+    }
+
+    /// `before` bytes of headroom, the data and `after` bytes of room behind it, in one piece.
+    pub fn around(&self, before: usize, after: usize) -> &[u8] {
+        &self.bytes[HEADROOM - before..HEADROOM + self.len + after]
+    }
+
+    pub fn around_mut(&mut self, before: usize, after: usize) -> &mut [u8] {
+        &mut self.bytes[HEADROOM - before..HEADROOM + self.len + after]
+    }
+
+    /// Exchanges the memory of two buffers, so that each goes home to the other's pool: how a
+    /// worker encodes into its spare and goes on with what it has read from.
+    pub fn swap(&mut self, other: &mut Buffer) {
+        debug_assert_eq!(self.bytes.len(), other.bytes.len());
+        std::mem::swap(&mut self.bytes, &mut other.bytes);
+        std::mem::swap(&mut self.len, &mut other.len);
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.take() {
+            let bytes = std::mem::take(&mut self.bytes);
+            home.free.lock().expect("no panic while held").push(bytes);
+            // Fails only when the pool is closed, when nobody waits any more.
+            let _ = home.permit.try_send(());
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! A set of numbers kept as ranges: which chunks were acknowledged, which are done. Neighbours
+//! merge, so it takes memory by how broken up it is, not by how much it holds.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Half-open ranges of `u64`, neither touching nor overlapping.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RangeSet {
+    /// End by start.
+    ranges: BTreeMap<u64, u64>,
+    count: u64,
+}
+
+impl RangeSet {
+    pub fn new() -> RangeSet {
+        RangeSet::default()
+    }
+
+    /// Returns how many of `range`'s numbers are new. An empty or reversed range has none.
+    pub fn insert(&mut self, range: Range<u64>) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
+        let Range { mut start, mut end } = range;
+        let mut known = 0;
+        // From the last range that starts at or before `end`, down to one that ends before `start`.
+        while let Some((&other_start, &other_end)) = self.ranges.range(..=end).next_back() {
+            if other_end < start {
+                break;
+            }
+            known += other_end - other_start;
+            self.ranges.remove(&other_start);
+            start = start.min(other_start);
+            end = end.max(other_end);
+        }
+        self.ranges.insert(start, end);
+        let new = (end - start) - known;
+        self.count += new;
+        new
+    }
+
+    /// True if `number` is new. The last u64 of all, which no honest end counts to, stays out.
+    pub fn insert_one(&mut self, number: u64) -> bool {
+        self.insert(number..number.saturating_add(1)) > 0
+    }
+
+    pub fn contains(&self, number: u64) -> bool {
+        self.range_of(number).is_some()
+    }
+
+    /// True of an empty range.
+    pub fn contains_all(&self, range: Range<u64>) -> bool {
+        range.is_empty()
+            || self
+                .range_of(range.start)
+                .is_some_and(|found| range.end <= found.end)
+    }
+
+    pub fn contains_any(&self, range: Range<u64>) -> bool {
+        !range.is_empty()
+            && self
+                .ranges
+                .range(..range.end)
+                .next_back()
+                .is_some_and(|(_, &end)| range.start < end)
+    }
+
+    /// Numbers in the set.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Ranges that it takes: what its memory and its size on the wire go by.
+    pub fn fragments(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// In ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.ranges.iter().map(|(&start, &end)| start..end)
+    }
+
+    /// True if all of `0..n` is there.
+    pub fn is_full(&self, n: u64) -> bool {
+        self.contains_all(0..n)
+    }
+
+    /// What of `0..n` is not there, in ascending order.
+    pub fn missing(&self, n: u64) -> impl Iterator<Item = Range<u64>> + '_ {
+        let mut at = 0;
+        self.iter()
+            .take_while(move |range| range.start < n)
+            .chain(std::iter::once(n..n))
+            .map(move |range| {
+                let gap = at..range.start;
+                at = range.end;
+                gap
+            })
+            .filter(|gap| !gap.is_empty())
+    }
+
+    fn range_of(&self, number: u64) -> Option<Range<u64>> {
+        let (&start, &end) = self.ranges.range(..=number).next_back()?;
+        (number < end).then_some(start..end)
+    }
+}
+
+impl FromIterator<Range<u64>> for RangeSet {
+    fn from_iter<I: IntoIterator<Item = Range<u64>>>(ranges: I) -> RangeSet {
+        let mut set = RangeSet::new();
+        for range in ranges {
+            set.insert(range);
+        }
+        set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const N: u64 = 60;
+
+    proptest! {
+        #[test]
+        fn a_range_set_is_a_set_of_numbers(
+            inserts in prop::collection::vec((0..N, 0..12u64), 0..30), probe in 0..N, len in 0..12u64
+        ) {
+            let (mut set, mut model) = (RangeSet::new(), BTreeSet::new());
+            for (start, len) in inserts {
+                let before = model.len();
+                model.extend(start..start + len);
+                prop_assert_eq!(set.insert(start..start + len), (model.len() - before) as u64);
+            }
+            prop_assert_eq!(set.count(), model.len() as u64);
+            prop_assert!(set.iter().flatten().eq(model.iter().copied()));
+            prop_assert!(set.missing(N).flatten().eq((0..N).filter(|n| !model.contains(n))));
+            for (one, next) in set.iter().zip(set.iter().skip(1)) {
+                prop_assert!(one.end < next.start, "neighbours are merged");
+            }
+            let range = probe..probe + len;
+            prop_assert_eq!(set.contains(probe), model.contains(&probe));
+            prop_assert_eq!(set.contains_all(range.clone()), range.clone().all(|n| model.contains(&n)));
+            prop_assert_eq!(set.contains_any(range.clone()), range.clone().any(|n| model.contains(&n)));
+            prop_assert_eq!(set.is_full(probe), (0..probe).all(|n| model.contains(&n)));
+            prop_assert_eq!(set.iter().collect::<RangeSet>(), set);
+        }
+    }
+
+    #[test]
+    #[expect(clippy::reversed_empty_ranges)]
+    fn the_ends_of_the_numbers_are_ordinary() {
+        let mut set = RangeSet::new();
+        assert_eq!(set.insert(5..3), 0);
+        assert_eq!(set.insert(u64::MAX - 1..u64::MAX), 1);
+        assert_eq!(set.insert(0..u64::MAX), u64::MAX - 1);
+        assert!(set.is_full(u64::MAX) && !set.contains(u64::MAX));
+        assert_eq!((set.fragments(), set.missing(u64::MAX).count()), (1, 0));
+    }
+}

@@ -1,0 +1,186 @@
+//! Cuts a big file into ranges and gathers small files into packs: plans, before a byte is read.
+//! Works on any kind of member, since it knows sizes only.
+
+use std::ops::Range;
+
+use super::ChunkKind;
+use super::pack::PackPlan;
+
+/// Bytes of holes that one `Zeros` chunk may stand for; a multiple of every chunk size.
+pub const ZEROS_MAX: u64 = 1 << 31;
+
+/// How far a big file has been cut. `next_data` tells where at or after an offset the file has
+/// data; a file without holes says that all is data.
+#[derive(Debug)]
+pub struct Cut {
+    size: u64,
+    chunk_size: u64,
+    offset: u64,
+    /// What is known to be data; empty before the first question.
+    data: Range<u64>,
+}
+
+/// One piece of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub kind: ChunkKind,
+    pub offset: u64,
+    pub len: u32,
+}
+
+impl Cut {
+    pub fn new(size: u64, chunk_size: u64) -> Self {
+        Cut {
+            size,
+            chunk_size,
+            offset: 0,
+            data: 0..0,
+        }
+    }
+
+    /// The next piece in the order of offsets, none at the end. A chunk with any data in it is a
+    /// `Range`; whole chunks of hole are put together.
+    pub fn next(&mut self, next_data: impl Fn(u64) -> Option<Range<u64>>) -> Option<Piece> {
+        if self.offset >= self.size {
+            return None;
+        }
+        if self.offset >= self.data.end {
+            self.data = next_data(self.offset).unwrap_or(self.size..self.size);
+        }
+        let first_data = self.data.start.max(self.offset).min(self.size);
+        let hole_end = match first_data {
+            data if data == self.size => self.size,
+            data => data / self.chunk_size * self.chunk_size,
+        };
+        let (kind, len) = if hole_end > self.offset {
+            (ChunkKind::Zeros, (hole_end - self.offset).min(ZEROS_MAX))
+        } else {
+            (
+                ChunkKind::Range,
+                self.chunk_size.min(self.size - self.offset),
+            )
+        };
+        let piece = Piece {
+            kind,
+            offset: self.offset,
+            len: len as u32,
+        };
+        self.offset += len;
+        Some(piece)
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.offset >= self.size
+    }
+}
+
+/// Small files that will share a chunk.
+#[derive(Debug)]
+pub struct Gathering<M> {
+    members: Vec<M>,
+    plan: PackPlan,
+}
+
+impl<M> Default for Gathering<M> {
+    fn default() -> Self {
+        Gathering {
+            members: Vec::new(),
+            plan: PackPlan::default(),
+        }
+    }
+}
+
+impl<M> Gathering<M> {
+    /// Adds a member of `size` bytes; gives the members before it if it does not fit with them.
+    pub fn add(&mut self, member: M, size: u64, name_len: usize) -> Option<Vec<M>> {
+        let before = if self.plan.fits(name_len, size) {
+            None
+        } else {
+            self.take()
+        };
+        self.plan.add(name_len, size);
+        self.members.push(member);
+        before
+    }
+
+    /// What is gathered, if anything.
+    pub fn take(&mut self) -> Option<Vec<M>> {
+        self.plan = PackPlan::default();
+        (!self.members.is_empty()).then(|| std::mem::take(&mut self.members))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::CHUNK_SIZE;
+    use proptest::prelude::*;
+
+    fn pieces(size: u64, chunk: u64, data: &[Range<u64>]) -> Vec<Piece> {
+        let mut cut = Cut::new(size, chunk);
+        let next_data = |offset: u64| {
+            let range = data.iter().find(|range| range.end > offset)?;
+            Some(range.start.max(offset)..range.end)
+        };
+        std::iter::from_fn(|| cut.next(next_data)).collect()
+    }
+
+    #[test]
+    fn holes_are_put_together_and_chunks_with_any_data_are_read() {
+        let zeros = |offset, len| Piece {
+            kind: ChunkKind::Zeros,
+            offset,
+            len,
+        };
+        let range = |offset, len| Piece {
+            kind: ChunkKind::Range,
+            offset,
+            len,
+        };
+        let found = pieces(105, 10, &[12..13, 58..62]);
+        let expected = [
+            zeros(0, 10),
+            range(10, 10),
+            zeros(20, 30),
+            range(50, 10),
+            range(60, 10),
+        ];
+        assert_eq!(found[..5], expected);
+        assert_eq!(found[5..], [zeros(70, 35)]);
+        assert_eq!(pieces(25, 10, std::slice::from_ref(&(0..25))).len(), 3);
+        assert!(pieces(0, 10, &[]).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_cover_a_file_once_and_no_data_is_left_out(
+            size in 0u64..5000,
+            starts in proptest::collection::btree_set(0u64..5000, 0..12),
+        ) {
+            let starts: Vec<_> = starts.into_iter().filter(|start| *start < size).collect();
+            let data: Vec<_> = starts.chunks(2).map(|c| c[0]..c.get(1).copied().unwrap_or(size)).collect();
+            let mut at = 0;
+            for piece in pieces(size, 64, &data) {
+                prop_assert_eq!(piece.offset, at);
+                prop_assert_eq!(at % 64, 0);
+                let end = at + u64::from(piece.len);
+                let has_data = data.iter().any(|range| range.start < end && range.end > at);
+                prop_assert_eq!(piece.kind == ChunkKind::Range, has_data);
+                at = end;
+            }
+            prop_assert_eq!(at, size);
+        }
+    }
+
+    #[test]
+    fn a_pack_is_given_out_before_it_would_overflow() {
+        let mut gathering = Gathering::default();
+        let mut packs = Vec::new();
+        for n in 0..2000 {
+            packs.extend(gathering.add(n, 3000, 10));
+        }
+        packs.extend(gathering.take());
+        assert_eq!(packs.concat(), (0..2000).collect::<Vec<_>>());
+        assert!(packs.len() > 6 && packs.iter().all(|pack| pack.len() * 3000 <= CHUNK_SIZE));
+    }
+}
