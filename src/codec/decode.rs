@@ -1,0 +1,93 @@
+//! The receiver's half: takes what a peer sent, which may be anything.
+
+use zstd::bulk::Decompressor;
+
+use super::Codec;
+use crate::chunk::{Buffer, Chunk, EncodedChunk};
+
+/// The chunk is not what it was announced as.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    #[error("codec {0} is not known")]
+    Codec(u8),
+    #[error("a chunk of {found} bytes was announced as {announced}")]
+    Length { announced: u32, found: usize },
+    #[error("what was compressed with {0:?} does not decode to the announced length")]
+    Garbage(Codec),
+}
+
+/// One per worker.
+pub struct Decoder {
+    /// Where the next chunk is decoded to; then it changes places with what it was decoded from.
+    spare: Buffer,
+    zstd: Decompressor<'static>,
+    inflate: Option<flate2::Decompress>,
+}
+
+impl Decoder {
+    /// For chunks of up to `chunk_size` bytes and what a pack may have on top.
+    pub fn new(chunk_size: usize) -> Decoder {
+        Decoder {
+            spare: Buffer::loose(chunk_size),
+            zstd: Decompressor::default(),
+            inflate: None,
+        }
+    }
+
+    /// Gives exactly `place.raw_len` bytes.
+    ///
+    /// # Errors
+    /// On anything else; the buffer then goes back to where it came from.
+    pub fn decode(&mut self, encoded: EncodedChunk) -> Result<Chunk, DecodeError> {
+        let EncodedChunk {
+            place,
+            codec,
+            mut buffer,
+            ..
+        } = encoded;
+        let codec = Codec::from_number(codec).ok_or(DecodeError::Codec(codec))?;
+        let raw_len = place.raw_len as usize;
+        let unlike = |found| DecodeError::Length {
+            announced: place.raw_len,
+            found,
+        };
+        if codec == Codec::None {
+            // A range of zeros is all in its place; nothing came with it.
+            let expected = match place.kind {
+                crate::chunk::ChunkKind::Zeros => 0,
+                _ => raw_len,
+            };
+            if buffer.len() != expected {
+                return Err(unlike(buffer.len()));
+            }
+            return Ok(Chunk { place, buffer });
+        }
+        if raw_len > self.spare.capacity() {
+            return Err(unlike(buffer.len()));
+        }
+        let room = &mut self.spare.room()[..raw_len];
+        let found = match codec {
+            Codec::None => None,
+            Codec::Lz4 => lz4_flex::block::decompress_into(buffer.data(), room).ok(),
+            // In one go, so that zstd writes and looks back in `room` and keeps no window whose
+            // size the peer would choose. Past the end of `room` is an error.
+            Codec::Zstd => self.zstd.decompress_to_buffer(buffer.data(), room).ok(),
+            Codec::Gzip => inflate(&mut self.inflate, buffer.data(), room),
+        };
+        if found != Some(raw_len) {
+            return Err(DecodeError::Garbage(codec));
+        }
+        self.spare.set_len(raw_len);
+        buffer.swap(&mut self.spare);
+        Ok(Chunk { place, buffer })
+    }
+}
+
+/// Bytes written to `room`, if `data` ends where its stream does.
+fn inflate(kept: &mut Option<flate2::Decompress>, data: &[u8], room: &mut [u8]) -> Option<usize> {
+    let inflate = kept.get_or_insert_with(|| flate2::Decompress::new(false));
+    inflate.reset(false);
+    let status = inflate.decompress(data, room, flate2::FlushDecompress::Finish);
+    let ended = matches!(status, Ok(flate2::Status::StreamEnd));
+    (ended && inflate.total_in() == data.len() as u64).then_some(inflate.total_out() as usize)
+}

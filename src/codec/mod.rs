@@ -1,0 +1,225 @@
+//! Compression, none included: between a chunk's raw bytes and the bytes that travel.
+//!
+//! An [`Encoder`] never makes a chunk larger: what does not shrink goes as it is, with the codec
+//! "none", and is not copied. A [`Decoder`] believes nothing: what comes out is as long as was
+//! announced, to the byte, and room for it was there before. Neither adds a checksum of its own,
+//! since every chunk has a digest. One of each belongs to each worker, which keeps their tables
+//! and contexts from chunk to chunk: after the first few nothing is allocated.
+
+mod decode;
+mod encode;
+
+use serde::{Deserialize, Serialize};
+
+pub use decode::{DecodeError, Decoder};
+pub use encode::Encoder;
+
+/// A discriminant is the codec's number on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Codec {
+    None = 0,
+    /// One LZ4 block, without a frame.
+    Lz4 = 1,
+    /// One Zstandard frame.
+    Zstd = 2,
+    /// gzip's method, deflate, without a header.
+    Gzip = 3,
+}
+
+impl Codec {
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    pub const fn from_number(number: u8) -> Option<Codec> {
+        match number {
+            0 => Some(Codec::None),
+            1 => Some(Codec::Lz4),
+            2 => Some(Codec::Zstd),
+            3 => Some(Codec::Gzip),
+            _ => None,
+        }
+    }
+}
+
+/// What the sender is asked to do with its chunks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Compress {
+    /// Chunks that shrink, by a sample, are compressed with zstd level 1.
+    #[default]
+    Auto,
+    None,
+    Lz4,
+    /// Level, -7 to 19.
+    Zstd(i32),
+    /// Level, 1 to 9.
+    Gzip(u32),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Place};
+    use proptest::prelude::*;
+
+    const SIZE: usize = 64 << 10;
+
+    fn chunk(data: &[u8]) -> Chunk {
+        let mut buffer = Buffer::loose(SIZE);
+        buffer.room()[..data.len()].copy_from_slice(data);
+        buffer.set_len(data.len());
+        let place = Place {
+            kind: ChunkKind::Range,
+            chunk: 3,
+            entry: 1,
+            offset: 0,
+            raw_len: data.len() as u32,
+        };
+        Chunk { place, buffer }
+    }
+
+    fn random(len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        blake3::Hasher::new().finalize_xof().fill(&mut bytes);
+        bytes
+    }
+
+    fn rows(len: usize) -> Vec<u8> {
+        let rows = (0..).map(|n| format!("{n};customer {};{}\n", n * 7919 % 1000, n % 3));
+        rows.flat_map(String::into_bytes).take(len).collect()
+    }
+
+    const ALL: [Compress; 6] = [
+        Compress::Auto,
+        Compress::None,
+        Compress::Lz4,
+        Compress::Zstd(1),
+        Compress::Zstd(-5),
+        Compress::Gzip(6),
+    ];
+
+    #[test]
+    fn what_was_encoded_decodes_and_a_chunk_never_grows() {
+        let (mut encoder, mut decoder) = (Encoder::new(SIZE), Decoder::new(SIZE));
+        let texts = [
+            rows(SIZE),
+            rows(1),
+            rows(100),
+            rows(SIZE + 5000),
+            random(SIZE),
+            random(SIZE + crate::chunk::pool::TAILROOM),
+            random(17),
+            vec![0; SIZE],
+            vec![],
+        ];
+        for (text, compress) in texts.iter().flat_map(|text| ALL.map(|how| (text, how))) {
+            let encoded = encoder.encode(chunk(text), compress, [9; 32]);
+            assert!(encoded.buffer.len() <= text.len());
+            assert_eq!(encoded.digest, [9; 32]);
+            let as_it_is = encoded.codec == Codec::None.number();
+            assert_eq!(as_it_is, encoded.buffer.len() == text.len());
+            let decoded = decoder.decode(encoded).unwrap();
+            assert!(
+                decoded.buffer.data() == text,
+                "{compress:?} of {} bytes",
+                text.len()
+            );
+        }
+    }
+
+    #[test]
+    fn each_codec_compresses_rows_under_its_number() {
+        let mut encoder = Encoder::new(SIZE);
+        let codecs = ALL.map(|compress| {
+            let encoded = encoder.encode(chunk(&rows(SIZE)), compress, [0; 32]);
+            assert!(compress == Compress::None || encoded.buffer.len() < SIZE / 2);
+            encoded.codec
+        });
+        assert_eq!(codecs, [2, 0, 1, 2, 2, 3]);
+    }
+
+    #[test]
+    fn an_announced_length_that_is_wrong_by_one_is_an_error() {
+        let (mut encoder, mut decoder) = (Encoder::new(SIZE), Decoder::new(SIZE));
+        for compress in ALL {
+            for wrong in [-1, 1] {
+                let mut encoded = encoder.encode(chunk(&rows(SIZE)), compress, [0; 32]);
+                encoded.place.raw_len = encoded.place.raw_len.wrapping_add_signed(wrong);
+                assert!(decoder.decode(encoded).is_err(), "{compress:?} {wrong}");
+            }
+            let mut encoded = encoder.encode(chunk(&rows(SIZE)), compress, [0; 32]);
+            encoded.place.raw_len = u32::MAX;
+            assert!(matches!(
+                decoder.decode(encoded),
+                Err(DecodeError::Length { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn what_did_not_shrink_leaves_the_encoder_whole() {
+        let mut noise = vec![0; SIZE];
+        blake3::Hasher::new().finalize_xof().fill(&mut noise);
+        for compress in ALL {
+            let mut encoder = Encoder::new(SIZE);
+            for data in [&noise[..], &rows(SIZE), &noise, &noise[..1], &rows(SIZE)] {
+                encoder.encode(chunk(data), compress, [0; 32]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_bomb_stops_at_the_announced_length() {
+        let (mut encoder, mut decoder) = (Encoder::new(SIZE), Decoder::new(SIZE));
+        for compress in [Compress::Lz4, Compress::Zstd(1), Compress::Gzip(1)] {
+            let mut encoded = encoder.encode(chunk(&[0; SIZE]), compress, [0; 32]);
+            encoded.place.raw_len = 1000;
+            assert!(matches!(
+                decoder.decode(encoded),
+                Err(DecodeError::Garbage(_))
+            ));
+        }
+    }
+
+    #[test]
+    fn bytes_behind_the_end_are_an_error() {
+        let (mut encoder, mut decoder) = (Encoder::new(SIZE), Decoder::new(SIZE));
+        for compress in ALL {
+            let mut encoded = encoder.encode(chunk(&rows(SIZE)), compress, [0; 32]);
+            let len = encoded.buffer.len();
+            encoded.buffer.room()[len..len + 5].fill(0);
+            encoded.buffer.set_len(len + 5);
+            assert!(decoder.decode(encoded).is_err(), "{compress:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error_or_a_chunk_of_the_announced_length(
+            codec in 0u8..6, data in prop::collection::vec(any::<u8>(), 0..300),
+            raw_len in 0u32..5000, cut in prop::option::of((0usize..3, any::<u16>(), any::<u8>()))
+        ) {
+            let (mut encoder, mut decoder) = (Encoder::new(SIZE), Decoder::new(SIZE));
+            let encoded = match cut {
+                // One that was right but for a byte.
+                Some((which, at, byte)) => {
+                    let how = [Compress::Lz4, Compress::Zstd(1), Compress::Gzip(1)][which];
+                    let mut encoded = encoder.encode(chunk(&rows(4000)), how, [0; 32]);
+                    let at = usize::from(at) % encoded.buffer.len();
+                    encoded.buffer.room()[at] ^= byte;
+                    encoded
+                }
+                None => {
+                    let Chunk { mut place, buffer } = chunk(&data);
+                    place.raw_len = raw_len;
+                    EncodedChunk { place, digest: [0; 32], codec, buffer }
+                }
+            };
+            let announced = encoded.place.raw_len as usize;
+            if let Ok(decoded) = decoder.decode(encoded) {
+                prop_assert_eq!(decoded.buffer.len(), announced);
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What all keys come from: the session's secret, and the key derivation with a context for each
+//! purpose. Nothing derived for one purpose, direction, suite or epoch says anything about another.
+
+use std::fmt;
+
+use aws_lc_rs::aead::{AES_128_GCM, Algorithm, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
+use zeroize::Zeroize;
+
+use super::{Direction, Suite};
+
+const AEAD_KEY: &str = "fastcp 2026 wire 1: key of sealed frames";
+const TAG_KEY: &str = "fastcp 2026 wire 1: key of tagged frames";
+
+/// 256 random bits that client and server share: drawn by the client for each session, sent to
+/// the server through ssh, never written, shown or used as a key itself.
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// # Panics
+    /// Where the system has no random bytes to give: nothing safe could be done then.
+    pub fn random() -> Secret {
+        let mut secret = Secret([0; 32]);
+        aws_lc_rs::rand::fill(&mut secret.0).expect("the system has a random number generator");
+        secret
+    }
+
+    /// Random bytes that are no secret: a session's name.
+    pub fn session() -> [u8; 16] {
+        let mut name = [0; 16];
+        aws_lc_rs::rand::fill(&mut name).expect("the system has a random number generator");
+        name
+    }
+
+    /// `bytes` are wiped.
+    pub fn take(bytes: &mut [u8; 32]) -> Secret {
+        let secret = Secret(*bytes);
+        bytes.zeroize();
+        secret
+    }
+
+    pub(super) fn copy(&self) -> Secret {
+        Secret(self.0)
+    }
+
+    /// To be sent to the server, and wiped from where it was put for that.
+    pub fn expose(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// What a [`mac`] is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The first bytes of a stream, from who dialled.
+    StreamOpening,
+    /// The listener's answer to them.
+    StreamAnswer,
+}
+
+impl Purpose {
+    fn context(self) -> &'static str {
+        match self {
+            Purpose::StreamOpening => "fastcp 2026 wire 1: mac of a stream's opening",
+            Purpose::StreamAnswer => "fastcp 2026 wire 1: mac of the answer to a stream's opening",
+        }
+    }
+}
+
+/// Proves knowledge of the secret, and that `bytes` come from who knows it.
+pub fn mac(secret: &Secret, purpose: Purpose, bytes: &[u8]) -> [u8; 32] {
+    *hash(secret, purpose, bytes).as_bytes()
+}
+
+/// Takes as long for a wrong one as for the right one.
+#[must_use]
+pub fn verify_mac(secret: &Secret, purpose: Purpose, bytes: &[u8], mac: &[u8; 32]) -> bool {
+    // The comparison of `blake3::Hash` is constant in time.
+    hash(secret, purpose, bytes) == *mac
+}
+
+fn hash(secret: &Secret, purpose: Purpose, bytes: &[u8]) -> blake3::Hash {
+    let mut key = blake3::derive_key(purpose.context(), &secret.0);
+    let hash = blake3::keyed_hash(&key, bytes);
+    key.zeroize();
+    hash
+}
+
+/// The key of one direction and epoch; wiped when dropped.
+pub(super) enum Key {
+    None,
+    /// aws-lc wipes what it holds.
+    Aead(LessSafeKey),
+    Tag(TagKey),
+}
+
+pub(super) struct TagKey(pub(super) [u8; 32]);
+
+impl Drop for TagKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl Key {
+    pub(super) fn derive(secret: &Secret, direction: Direction, suite: Suite, epoch: u32) -> Key {
+        match suite {
+            Suite::None => Key::None,
+            Suite::Aes128Gcm => aead(&AES_128_GCM, secret, direction, suite, epoch),
+            Suite::ChaCha20Poly1305 => aead(&CHACHA20_POLY1305, secret, direction, suite, epoch),
+            Suite::Tag => Key::Tag(TagKey(material(TAG_KEY, secret, direction, suite, epoch))),
+        }
+    }
+}
+
+fn aead(
+    algorithm: &'static Algorithm,
+    secret: &Secret,
+    direction: Direction,
+    suite: Suite,
+    epoch: u32,
+) -> Key {
+    let mut bytes = material(AEAD_KEY, secret, direction, suite, epoch);
+    let key = UnboundKey::new(algorithm, &bytes[..algorithm.key_len()]);
+    bytes.zeroize();
+    Key::Aead(LessSafeKey::new(
+        key.expect("as long as the algorithm's key"),
+    ))
+}
+
+fn material(
+    context: &str,
+    secret: &Secret,
+    direction: Direction,
+    suite: Suite,
+    epoch: u32,
+) -> [u8; 32] {
+    let mut input = [0; 32 + 1 + 1 + 4];
+    input[..32].copy_from_slice(&secret.0);
+    input[32] = direction as u8;
+    input[33] = suite.number();
+    input[34..].copy_from_slice(&epoch.to_le_bytes());
+    let key = blake3::derive_key(context, &input);
+    input.zeroize();
+    key
+}
