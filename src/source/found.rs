@@ -1,0 +1,176 @@
+//! One file that a walk found: what it was then, and how to reach it again by handle. Opening it
+//! refuses what took its place since.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::io::Errno;
+
+use crate::dir::Dir;
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::{Entry, EntryKind, Identity, NO_PARENT, Name, file_type};
+
+#[derive(Clone)]
+pub struct Found {
+    pub entry: Entry,
+    /// The directory that holds it; for a directory that the user named, that directory itself.
+    pub dir: Arc<Dir>,
+    /// Its name there, whatever becomes of `entry.name`.
+    pub name: Name,
+    /// As the walk saw it.
+    pub identity: Identity,
+    /// The name may be a link that is followed: the user named it, or wants links followed.
+    pub through_link: bool,
+}
+
+impl Found {
+    /// As the user would write it; for messages.
+    pub fn path(&self) -> PathBuf {
+        if self.entry.kind == EntryKind::Directory && self.entry.parent == NO_PARENT {
+            self.dir.path()
+        } else {
+            self.dir.path().join(&self.name)
+        }
+    }
+
+    /// Opens a regular file for reading, with its status as it is now. Size and times may be new,
+    /// the inode may not.
+    ///
+    /// # Errors
+    /// `Kind::Read` where it vanished or may not be read, `Kind::Changed` where something else
+    /// has its name.
+    pub fn open(&self) -> Result<(File, Stat)> {
+        // NONBLOCK: a FIFO that took the name must not make us wait for a writer.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = if self.through_link {
+            self.dir.handle().and_then(|dir| {
+                let flags = flags | OFlags::CLOEXEC;
+                Ok(openat(&*dir, self.name.as_os_str(), flags, Mode::empty())?)
+            })
+        } else {
+            self.dir.open(self.name.as_os_str(), flags, Mode::empty())
+        };
+        let fd = opened.map_err(|cause| self.cannot_open(cause))?;
+        let stat = fstat(&fd).map_err(|cause| self.cannot_read(cause.into()))?;
+        let same = (stat.st_dev, stat.st_ino) == (self.identity.dev, self.identity.ino);
+        if !same || file_type(&stat) != FileType::RegularFile {
+            return Err(self.changed(REPLACED));
+        }
+        Ok((File::from(fd), stat))
+    }
+
+    fn cannot_open(&self, cause: io::Error) -> Error {
+        match Errno::from_io_error(&cause) {
+            Some(Errno::NOENT) => {
+                Error::io(Kind::Read, Side::Source, self.path(), "vanished", cause)
+            }
+            // A link, a socket, or another directory above it.
+            Some(Errno::LOOP | Errno::NXIO) | None => self.changed(REPLACED),
+            Some(_) => Error::io(Kind::Read, Side::Source, self.path(), "cannot open", cause),
+        }
+    }
+
+    pub(super) fn cannot_read(&self, cause: io::Error) -> Error {
+        if cause.kind() == io::ErrorKind::UnexpectedEof {
+            return self.changed(SHRANK);
+        }
+        Error::io(Kind::Read, Side::Source, self.path(), "cannot read", cause)
+    }
+
+    fn changed(&self, what: &str) -> Error {
+        Error::new(Kind::Changed, Side::Source, what).at(self.path())
+    }
+
+    /// Says what differs between two statuses of an open file.
+    ///
+    /// # Errors
+    /// `Kind::Changed` if anything does that would make a copy doubtful.
+    pub(super) fn compare(&self, before: &Stat, after: &Stat) -> Result<()> {
+        let (then, now) = (Identity::of(before), Identity::of(after));
+        let what = if after.st_nlink == 0 {
+            "was removed or replaced while it was copied"
+        } else if then == now {
+            return Ok(());
+        } else if now.size > then.size {
+            "grew while it was copied"
+        } else if now.size < then.size {
+            SHRANK
+        } else if now.mtime != then.mtime {
+            "was written while it was copied"
+        } else {
+            "it or its owner, mode or names changed while it was copied"
+        };
+        Err(self.changed(what))
+    }
+}
+
+const REPLACED: &str = "was replaced while it was copied";
+const SHRANK: &str = "shrank while it was copied";
+
+/// Brings `entry` up to what a regular file's status is now.
+pub(super) fn refresh(entry: &mut Entry, stat: &Stat) {
+    let name = entry.name.clone();
+    *entry = Entry {
+        user: std::mem::take(&mut entry.user),
+        group: std::mem::take(&mut entry.group),
+        birth: entry.birth,
+        extensions: std::mem::take(&mut entry.extensions),
+        ..Entry::from_stat(entry.id, entry.parent, name, EntryKind::File, stat)
+    };
+}
+
+/// "a FIFO" and the like, for what cannot be copied; None for what can.
+pub(super) fn special(file_type: FileType) -> Option<&'static str> {
+    match file_type {
+        FileType::RegularFile | FileType::Directory | FileType::Symlink => None,
+        FileType::Fifo => Some("a FIFO"),
+        FileType::Socket => Some("a socket"),
+        FileType::BlockDevice => Some("a block device"),
+        FileType::CharacterDevice => Some("a character device"),
+        _ => Some("of an unknown type"),
+    }
+}
+
+/// Small trees for tests of what reads them.
+#[cfg(test)]
+pub(super) mod trees {
+    use super::*;
+    use crate::source::{Lookup, Step, Walk, expand};
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+
+    /// The files below `dir`, by name.
+    pub fn files(dir: &Path) -> Vec<Found> {
+        let lookup = Lookup {
+            base: dir.to_owned(),
+            remote: false,
+        };
+        let (roots, _) = expand(dir.as_os_str().as_bytes(), &lookup, true);
+        let steps = Walk::new(roots, false, Arc::default());
+        let mut files: Vec<_> = steps
+            .filter_map(|step| match step {
+                Step::Entry(found) if found.entry.size > 0 || found.entry.parent != 0 => {
+                    Some(found)
+                }
+                _ => None,
+            })
+            .collect();
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        files
+    }
+
+    pub fn one(dir: &Path, content: &[u8]) -> (std::path::PathBuf, Found) {
+        let path = dir.join("file");
+        std::fs::write(&path, content).unwrap();
+        (path, files(dir).remove(0))
+    }
+
+    pub fn append(path: &Path, content: &[u8]) {
+        use std::io::Write;
+        let mut file = File::options().append(true).open(path).unwrap();
+        file.write_all(content).unwrap();
+    }
+}

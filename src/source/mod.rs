@@ -1,0 +1,21 @@
+//! The end that has the data: finds what the user named, walks it, reads it. Plain functions that
+//! block, for threads that `pipeline` owns.
+
+pub mod found;
+pub mod home;
+pub mod operand;
+pub mod pack;
+pub mod pattern;
+pub mod read;
+pub mod scan;
+pub mod typed;
+pub mod walk;
+
+pub use found::Found;
+pub use operand::{Lookup, Named, expand};
+pub use pack::{PackRead, Unpacked, read_pack};
+pub use pattern::is_pattern;
+pub use read::SourceFile;
+pub use scan::scan;
+pub use typed::{may_answer, may_be_named};
+pub use walk::{Step, Walk, root_id};

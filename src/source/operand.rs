@@ -1,0 +1,304 @@
+//! From what the user typed to what is there: `~`, patterns and trailing slashes, with scp's
+//! meanings. Links that the user named are followed. What cannot be copied is said per path, and
+//! the others go on.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+
+use crate::error::{Error, Kind, Side};
+use crate::manifest::{EntryId, Name, Root, file_type};
+
+use super::found::special;
+use super::pattern;
+use super::typed::{Ending, last_component, split_ending, with_home};
+
+/// Where operands are looked up.
+#[derive(Clone, Debug)]
+pub struct Lookup {
+    /// What relative paths are relative to: the home directory on a remote host, the working
+    /// directory here. Empty for the process's own working directory.
+    pub base: PathBuf,
+    /// `~` and patterns mean something; here the user's shell has seen to them.
+    pub remote: bool,
+}
+
+/// One thing that the user named, or that a pattern found.
+#[derive(Clone, Debug)]
+pub struct Named {
+    pub path: PathBuf,
+    pub name: Name,
+    /// What the directory holds is meant, not the directory: typed with a trailing slash, or as
+    /// `.`, `..` or `/`.
+    pub contents: bool,
+    /// The name was typed as it is, not found by a pattern.
+    pub literal: bool,
+    /// Links followed.
+    pub stat: Stat,
+}
+
+impl Named {
+    pub fn is_directory(&self) -> bool {
+        file_type(&self.stat) == FileType::Directory
+    }
+
+    /// As the receiver is told of it.
+    pub fn to_root(&self, id: EntryId, operand: u32) -> Root {
+        Root {
+            id,
+            operand,
+            name: self.name.clone(),
+            is_directory: self.is_directory(),
+            contents: self.contents,
+            dev: self.stat.st_dev,
+            ino: self.stat.st_ino,
+        }
+    }
+}
+
+/// Finds what `typed`, an operand's path, stands for. Without `recursive`, directories are
+/// refused.
+pub fn expand(typed: &[u8], lookup: &Lookup, recursive: bool) -> (Vec<Named>, Vec<Error>) {
+    let path = if lookup.remote {
+        with_home(typed, &lookup.base)
+    } else {
+        typed.to_vec()
+    };
+    let (stripped, ending) = split_ending(&path);
+    let literal = OsStr::from_bytes(stripped);
+    if !lookup.remote || !pattern::is_pattern(stripped) {
+        let shown = OsStr::from_bytes(&path).as_ref();
+        return match examine(literal.as_ref(), shown, ending, lookup, recursive) {
+            Ok(named) => (vec![named], Vec::new()),
+            Err(error) => (Vec::new(), vec![error]),
+        };
+    }
+    expand_pattern(typed, stripped, ending, lookup, recursive)
+}
+
+fn expand_pattern(
+    typed: &[u8],
+    stripped: &[u8],
+    ending: Ending,
+    lookup: &Lookup,
+    recursive: bool,
+) -> (Vec<Named>, Vec<Error>) {
+    let typed: &Path = OsStr::from_bytes(typed).as_ref();
+    let matches = pattern::expand(&lookup.base, stripped);
+    let (mut found, mut failed) = (Vec::new(), Vec::new());
+    for one in &matches.paths {
+        // A pattern that ends in a slash means directories alone.
+        if ending != Ending::Name && !lookup.base.join(&one.path).is_dir() {
+            continue;
+        }
+        match examine(&one.path, &one.path, ending, lookup, recursive) {
+            Ok(named) => found.push(Named {
+                literal: one.literal,
+                ..named
+            }),
+            Err(error) => failed.push(error),
+        }
+    }
+    if matches.too_many {
+        let limit = pattern::MATCHES_MAX;
+        let error = Error::new(
+            Kind::Usage,
+            Side::Source,
+            format!("stands for more than {limit} names; copy the directory instead"),
+        );
+        return (Vec::new(), vec![error.at(typed)]);
+    }
+    if found.is_empty() && failed.is_empty() {
+        failed.push(match matches.unreadable {
+            Some((dir, cause)) => Error::io(
+                Kind::Read,
+                Side::Source,
+                dir,
+                "cannot read the directory",
+                cause,
+            ),
+            None => Error::io(Kind::Read, Side::Source, typed, "", Errno::NOENT),
+        });
+    }
+    (found, failed)
+}
+
+/// Looks at one path. `shown` is how the user would know it.
+fn examine(
+    path: &Path,
+    shown: &Path,
+    ending: Ending,
+    lookup: &Lookup,
+    recursive: bool,
+) -> Result<Named, Error> {
+    let full = lookup.base.join(path);
+    let fail = |kind, text: &str| Error::new(kind, Side::Source, text).at(shown);
+    let stat = rustix::fs::stat(&full).map_err(|cause| {
+        let dangling = cause == Errno::NOENT && std::fs::symlink_metadata(&full).is_ok();
+        let what = if dangling {
+            "is a link that leads nowhere"
+        } else {
+            ""
+        };
+        Error::io(Kind::Read, Side::Source, shown, what, cause)
+    })?;
+    let is_directory = file_type(&stat) == FileType::Directory;
+    if let Some(what) = special(file_type(&stat)) {
+        return Err(fail(Kind::Entry, &format!("is {what}, not copied")));
+    }
+    if is_directory && !recursive {
+        return Err(fail(
+            Kind::Usage,
+            "is a directory (copy directories with -r)",
+        ));
+    }
+    if !is_directory && ending != Ending::Name {
+        return Err(Error::io(
+            Kind::Read,
+            Side::Source,
+            shown,
+            "",
+            Errno::NOTDIR,
+        ));
+    }
+    let name = name_of(&full, ending)
+        .map_err(|cause| Error::io(Kind::Read, Side::Source, shown, "cannot name it", cause))?;
+    Ok(Named {
+        path: full,
+        name,
+        contents: ending != Ending::Name,
+        literal: true,
+        stat,
+    })
+}
+
+/// What a copy of `full` would be called.
+fn name_of(full: &Path, ending: Ending) -> io::Result<Name> {
+    let bytes = if ending == Ending::Dots {
+        let real = full.canonicalize()?;
+        // The root of the file system has no name; only its contents are ever placed.
+        real.file_name()
+            .map_or(b"root".to_vec(), |name| name.as_bytes().to_vec())
+    } else {
+        last_component(full.as_os_str().as_bytes()).to_vec()
+    };
+    Name::try_from(bytes).map_err(|_| Errno::NAMETOOLONG.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::typed::may_be_named;
+
+    fn fixture() -> (tempfile::TempDir, Lookup) {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        std::fs::create_dir(at("dir")).unwrap();
+        std::fs::write(at("dir/in"), b"in").unwrap();
+        std::fs::write(at("file"), b"file").unwrap();
+        std::fs::write(at("file[1]"), b"").unwrap();
+        std::os::unix::fs::symlink("dir", at("dirlink")).unwrap();
+        std::os::unix::fs::symlink("file", at("filelink")).unwrap();
+        std::os::unix::fs::symlink("nowhere", at("dangling")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("fifo"), 0o600.into()).unwrap();
+        let base = temp.path().to_owned();
+        (temp, Lookup { base, remote: true })
+    }
+
+    #[test]
+    fn what_is_typed_says_what_is_meant() {
+        let (temp, lookup) = fixture();
+        let own = temp.path().file_name().unwrap().as_bytes();
+        // typed, name, (directory, contents, literal)
+        type Meant = (bool, bool, bool);
+        let table: &[(&[u8], &[u8], Meant)] = &[
+            (b"file", b"file", (false, false, true)),
+            (b"filelink", b"filelink", (false, false, true)),
+            (b"file[1]", b"file[1]", (false, false, true)),
+            (b"f[i]le", b"file", (false, false, false)),
+            (b"dir", b"dir", (true, false, true)),
+            (b"dir//", b"dir", (true, true, true)),
+            (b"dirlink", b"dirlink", (true, false, true)),
+            (b"dir/in", b"in", (false, false, true)),
+            (b"d*r/in", b"in", (false, false, true)),
+            (b"di*r/", b"dir", (true, true, false)),
+            (b"dir/.", b"dir", (true, true, true)),
+            (b"dir/..", own, (true, true, true)),
+            (b"", own, (true, true, true)),
+            (b".", own, (true, true, true)),
+            (b"~", own, (true, false, true)),
+            (b"~/", own, (true, true, true)),
+            (b"~/dir", b"dir", (true, false, true)),
+            (b"/", b"root", (true, true, true)),
+            (b"~root", b"root", (true, false, true)),
+        ];
+        for (typed, wanted, (directory, contents, literal)) in table {
+            let shown = String::from_utf8_lossy(typed);
+            let (found, failed) = expand(typed, &lookup, true);
+            assert!(failed.is_empty(), "{shown}: {failed:?}");
+            assert_eq!(found.len(), 1, "{shown}");
+            assert_eq!(found[0].name.as_bytes(), *wanted, "{shown}");
+            assert_eq!(found[0].is_directory(), *directory, "{shown}");
+            assert_eq!(found[0].contents, *contents, "{shown}");
+            assert_eq!(found[0].literal, *literal, "{shown}");
+            assert!(may_be_named(typed, &found[0].name), "{shown}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_copied_is_said_and_does_not_stop_the_rest() {
+        let (_temp, lookup) = fixture();
+        let table: &[(&[u8], Kind, &str)] = &[
+            (
+                b"dir",
+                Kind::Usage,
+                "is a directory (copy directories with -r)",
+            ),
+            (b"gone", Kind::Read, "no such file or directory"),
+            (b"gon*", Kind::Read, "no such file or directory"),
+            (b"file/", Kind::Read, "not a directory"),
+            (b"file/x", Kind::Read, "not a directory"),
+            (b"fifo", Kind::Entry, "is a FIFO, not copied"),
+            (
+                b"~no-such-user-here/x",
+                Kind::Read,
+                "no such file or directory",
+            ),
+            (
+                b"dangling",
+                Kind::Read,
+                "is a link that leads nowhere: no such file or directory",
+            ),
+        ];
+        for (typed, kind, message) in table {
+            let (found, failed) = expand(typed, &lookup, false);
+            assert!(found.is_empty());
+            assert_eq!(failed.len(), 1);
+            assert_eq!(
+                (failed[0].kind, failed[0].message.as_str()),
+                (*kind, *message)
+            );
+            assert_eq!(
+                failed[0].path.as_deref(),
+                Some(OsStr::from_bytes(typed).as_ref())
+            );
+        }
+        let (found, failed) = expand(b"f*", &lookup, false);
+        assert_eq!(found.len(), 3, "file, file[1] and filelink");
+        assert_eq!(failed.len(), 1, "the FIFO");
+    }
+
+    #[test]
+    fn a_local_operand_is_taken_as_it_stands() {
+        let (_temp, mut lookup) = fixture();
+        lookup.remote = false;
+        for typed in [b"f*".as_slice(), b"~", b"", b"a\\ b"] {
+            assert!(expand(typed, &lookup, true).0.is_empty());
+        }
+        assert_eq!(expand(b"file[1]", &lookup, true).0.len(), 1);
+    }
+}

@@ -1,0 +1,170 @@
+//! Reads many small files into one pack. Each is looked at before its bytes are read and after,
+//! and one that changed in between is left out.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{Stat, fstat};
+
+use crate::chunk::pack::PackWriter;
+use crate::chunk::{Buffer, SMALL_FILE_MAX};
+use crate::digest::Digest;
+use crate::error::{Error, Result};
+
+use super::found::{Found, refresh};
+
+/// A pack as it lies in the buffer.
+pub struct PackRead {
+    /// Bytes of contents and table.
+    pub raw_len: u32,
+    /// Of the table; it holds those of the files.
+    pub digest: Digest,
+    /// Digests of the files that are in it, by their place in the plan.
+    pub packed: Vec<(usize, Digest)>,
+    /// The others, by their place in the plan.
+    pub left_out: Vec<(usize, Unpacked)>,
+}
+
+/// Why a file did not come into its pack.
+#[derive(Debug)]
+pub enum Unpacked {
+    Failed(Error),
+    /// There is no room for it, since it or others have grown: to be sent as a big file.
+    Grew,
+}
+
+/// Reads small files into one pack, one after another, so that one descriptor is open at a time.
+/// Their entries in the pack have the sizes and times of when they were opened.
+pub fn read_pack<'a>(members: impl Iterator<Item = &'a Found>, buffer: &mut Buffer) -> PackRead {
+    let mut pack = PackWriter::new(buffer);
+    let mut packed = Vec::with_capacity(members.size_hint().0);
+    let mut left_out = Vec::new();
+    for (place, found) in members.enumerate() {
+        match read_member(found, &mut pack) {
+            Ok(digest) => packed.push((place, digest)),
+            Err(why) => left_out.push((place, why)),
+        }
+    }
+    let (raw_len, digest) = pack.finish();
+    PackRead {
+        raw_len,
+        digest,
+        packed,
+        left_out,
+    }
+}
+
+fn read_member(found: &Found, pack: &mut PackWriter) -> Result<Digest, Unpacked> {
+    let (file, before) = found.open()?;
+    read_open(found, &file, &before, pack)
+}
+
+fn read_open(
+    found: &Found,
+    file: &File,
+    before: &Stat,
+    pack: &mut PackWriter,
+) -> Result<Digest, Unpacked> {
+    let mut entry = found.entry.clone();
+    refresh(&mut entry, before);
+    if entry.size > SMALL_FILE_MAX {
+        return Err(Unpacked::Grew);
+    }
+    let room = pack.room(&entry).ok_or(Unpacked::Grew)?;
+    read_all(file, room).map_err(|cause| found.cannot_read(cause))?;
+    let after = fstat(file).map_err(|cause| found.cannot_read(cause.into()))?;
+    found.compare(before, &after)?;
+    Ok(pack.push(entry))
+}
+
+fn read_all(file: &File, room: &mut [u8]) -> std::io::Result<()> {
+    if room.is_empty() {
+        return Ok(());
+    }
+    file.read_exact_at(room, 0)
+}
+
+impl From<Error> for Unpacked {
+    fn from(error: Error) -> Self {
+        Unpacked::Failed(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::pack::Pack;
+    use crate::chunk::{CHUNK_SIZE, Chunk, ChunkKind, Place};
+    use crate::error::Kind;
+    use crate::source::found::trees::{append, files, one};
+
+    #[test]
+    fn a_pack_leaves_out_what_failed_and_takes_what_changed_before_as_it_is() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        for name in ["a", "b", "c", "d", "e"] {
+            std::fs::write(at(name), name.repeat(10)).unwrap();
+        }
+        std::fs::write(at("f"), b"").unwrap();
+        let found = files(temp.path());
+        std::fs::remove_file(at("b")).unwrap();
+        append(&at("c"), b"more");
+        File::options()
+            .write(true)
+            .open(at("d"))
+            .unwrap()
+            .set_len(300 << 10)
+            .unwrap();
+
+        let mut buffer = Buffer::loose(CHUNK_SIZE);
+        let pack = read_pack(found.iter(), &mut buffer);
+        assert_eq!(pack.packed.len(), 4);
+        assert_eq!(pack.raw_len as usize, buffer.len());
+        let [(1, Unpacked::Failed(gone)), (3, Unpacked::Grew)] = &pack.left_out[..] else {
+            panic!("{:?}", pack.left_out);
+        };
+        assert_eq!(gone.kind, Kind::Read);
+
+        let place = Place {
+            kind: ChunkKind::Pack,
+            chunk: 0,
+            entry: 0,
+            offset: 0,
+            raw_len: pack.raw_len,
+        };
+        let chunk = Chunk { place, buffer };
+        let verified = chunk.verify_pack(pack.digest).ok().unwrap();
+        let members = Pack::parse(&verified).unwrap();
+        let contents: Vec<_> = members
+            .map(|(entry, content)| (entry.name.as_bytes().to_vec(), content.to_vec()))
+            .collect();
+        let wanted = [
+            ("a", "aaaaaaaaaa"),
+            ("c", "ccccccccccmore"),
+            ("e", "eeeeeeeeee"),
+            ("f", ""),
+        ];
+        let wanted: Vec<_> = wanted.map(|(a, b)| (a.into(), b.into())).to_vec();
+        assert_eq!(contents, wanted);
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_packed_leaves_no_trace_in_the_pack() {
+        let temp = tempfile::tempdir().unwrap();
+        let (path, found) = one(temp.path(), b"0123456789");
+        let mut buffer = Buffer::loose(CHUNK_SIZE);
+        let mut pack = PackWriter::new(&mut buffer);
+        let (file, before) = found.open().unwrap();
+        append(&path, b"more");
+        for message in ["grew while it was copied", "shrank while it was copied"] {
+            match read_open(&found, &file, &before, &mut pack) {
+                Err(Unpacked::Failed(error)) => assert_eq!(error.message, message),
+                _ => panic!("taken for whole"),
+            }
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_len(5).unwrap();
+        }
+        let (raw_len, _) = pack.finish();
+        assert_eq!(raw_len, 5, "an empty table and its length");
+    }
+}

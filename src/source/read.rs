@@ -1,0 +1,214 @@
+//! Reads a big file, range by range. It is looked at before the first byte is read and after the
+//! last, and one that changed in between is not called whole. Small files are for `pack`.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{Advice, SeekFrom, Stat, fadvise, fstat, seek};
+use rustix::io::Errno;
+
+use crate::chunk::Buffer;
+use crate::error::Result;
+use crate::manifest::Identity;
+
+use super::found::{Found, refresh};
+
+/// A big file, open, read by several threads at once.
+pub struct SourceFile {
+    found: Found,
+    file: File,
+    /// Before the first byte was read.
+    stat: Stat,
+}
+
+impl SourceFile {
+    /// # Errors
+    /// `Kind::Read` where it vanished or may not be read, `Kind::Changed` where something else
+    /// has its name. That its size is new is no error: see [`found`](SourceFile::found).
+    pub fn open(found: &Found) -> Result<SourceFile> {
+        let (file, stat) = found.open()?;
+        // Advice only: a file system that takes none reads as well without.
+        let _ = fadvise(&file, 0, None, Advice::Sequential);
+        let mut found = found.clone();
+        refresh(&mut found.entry, &stat);
+        Ok(SourceFile { found, file, stat })
+    }
+
+    /// What is being copied: as it was when the file was opened.
+    pub fn identity(&self) -> Identity {
+        Identity::of(&self.stat)
+    }
+
+    /// What the walk found, with size, times and mode as they were when the file was opened.
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// Fills `buffer` with the `len` bytes at `offset`. `len` must fit into it.
+    ///
+    /// # Errors
+    /// `Kind::Changed` where the file ends before, `Kind::Read`.
+    pub fn read(&self, offset: u64, len: usize, buffer: &mut Buffer) -> Result<()> {
+        buffer.set_len(len);
+        let room = &mut buffer.room()[..len];
+        let read = self.file.read_exact_at(room, offset);
+        read.map_err(|cause| self.found.cannot_read(cause))
+    }
+
+    /// To be asked after the last byte was read.
+    ///
+    /// # Errors
+    /// `Kind::Changed` where anything about the file is not as it was when it was opened.
+    pub fn unchanged(&self) -> Result<()> {
+        let now = fstat(&self.file).map_err(|cause| self.found.cannot_read(cause.into()))?;
+        self.found.compare(&self.stat, &now)
+    }
+
+    /// The first range at or after `offset` that is not a hole; None where nothing but a hole
+    /// follows. Where the file system does not tell, all is data.
+    pub fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>> {
+        let size = self.identity().size;
+        if offset >= size {
+            return Ok(None);
+        }
+        let start = match seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(start) if start < size => start.max(offset),
+            // The rest is a hole, or the file has shrunk, which `unchanged` will say.
+            Ok(_) | Err(Errno::NXIO) => return Ok(None),
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Some(offset..size)),
+            Err(cause) => return Err(self.found.cannot_read(cause.into())),
+        };
+        let end = match seek(&self.file, SeekFrom::Hole(start)) {
+            Ok(end) if end > start => end.min(size),
+            _ => size,
+        };
+        Ok(Some(start..end))
+    }
+
+    /// All ranges that are not holes, in order.
+    pub fn data_ranges(&self) -> impl Iterator<Item = Result<Range<u64>>> + '_ {
+        let mut offset = 0;
+        std::iter::from_fn(move || {
+            let next = self.next_data(offset).transpose()?;
+            // After an error there is nothing to go on from.
+            offset = next.as_ref().map_or(u64::MAX, |range| range.end);
+            Some(next)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Kind;
+    use crate::source::found::trees::{append, files, one};
+    use std::path::Path;
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_is_not_called_whole() {
+        type Change = fn(&Path);
+        let table: &[(Change, &str)] = &[
+            (|path| append(path, b"more"), "grew while it was copied"),
+            (
+                |path| drop(File::options().write(true).open(path).unwrap().set_len(3)),
+                "shrank while it was copied",
+            ),
+            (
+                |path| std::fs::remove_file(path).unwrap(),
+                "was removed or replaced while it was copied",
+            ),
+            (
+                |path| {
+                    let file = File::options().write(true).open(path).unwrap();
+                    file.set_modified(std::time::UNIX_EPOCH).unwrap();
+                },
+                "was written while it was copied",
+            ),
+            (
+                |path| std::fs::hard_link(path, path.with_extension("2")).unwrap(),
+                "it or its owner, mode or names changed while it was copied",
+            ),
+        ];
+        for (change, message) in table {
+            let temp = tempfile::tempdir().unwrap();
+            let (path, found) = one(temp.path(), b"0123456789");
+            let file = SourceFile::open(&found).unwrap();
+            let mut buffer = Buffer::loose(1024);
+            file.read(2, 8, &mut buffer).unwrap();
+            assert_eq!(buffer.data(), b"23456789");
+            file.unchanged().unwrap();
+            change(&path);
+            let error = file.unchanged().unwrap_err();
+            assert_eq!(
+                (error.kind, error.message.as_str()),
+                (Kind::Changed, *message)
+            );
+        }
+    }
+
+    #[test]
+    fn a_read_past_the_end_says_that_the_file_shrank() {
+        let temp = tempfile::tempdir().unwrap();
+        let (_, found) = one(temp.path(), b"0123456789");
+        let file = SourceFile::open(&found).unwrap();
+        let error = file.read(5, 6, &mut Buffer::loose(1024)).unwrap_err();
+        assert_eq!(error.kind, Kind::Changed);
+        assert_eq!(error.message, "shrank while it was copied");
+    }
+
+    #[test]
+    fn what_took_a_files_name_is_not_read() {
+        let temp = tempfile::tempdir().unwrap();
+        let (path, found) = one(temp.path(), b"x");
+        append(&path, b"yz");
+        let entry = SourceFile::open(&found).unwrap().found().entry.clone();
+        assert_eq!(
+            (found.entry.size, entry.size),
+            (1, 3),
+            "the same file, grown"
+        );
+
+        let kind = || SourceFile::open(&found).err().unwrap().kind;
+        std::fs::rename(&path, temp.path().join("away")).unwrap();
+        assert_eq!(kind(), Kind::Read);
+        std::fs::write(&path, b"x").unwrap();
+        assert_eq!(kind(), Kind::Changed);
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("away", &path).unwrap();
+        assert_eq!(kind(), Kind::Changed);
+        std::fs::remove_file(&path).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+        assert_eq!(kind(), Kind::Changed);
+    }
+
+    #[test]
+    fn holes_are_told_from_data() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("file");
+        let file = File::create(&path).unwrap();
+        const MIB: u64 = 1 << 20;
+        file.write_all_at(b"data", 2 * MIB).unwrap();
+        file.write_all_at(b"data", 5 * MIB).unwrap();
+        file.set_len(9 * MIB).unwrap();
+        let found = files(temp.path()).remove(0);
+        assert!(found.entry.is_sparse());
+        let file = SourceFile::open(&found).unwrap();
+        let ranges: Vec<_> = file.data_ranges().map(Result::unwrap).collect();
+        assert_eq!(ranges.len(), 2);
+        for (range, start) in ranges.iter().zip([2 * MIB, 5 * MIB]) {
+            assert!(range.start <= start && range.end >= start + 4);
+            assert!(range.end - range.start <= 64 << 10, "a block or a few");
+        }
+        assert_eq!(
+            file.next_data(6 * MIB).unwrap(),
+            None,
+            "the hole at the end"
+        );
+        assert_eq!(file.next_data(u64::MAX).unwrap(), None);
+
+        std::fs::write(&path, b"dense").unwrap();
+        let dense = SourceFile::open(&files(temp.path())[0]).unwrap();
+        assert_eq!(dense.next_data(1).unwrap(), Some(1..5));
+    }
+}

@@ -1,0 +1,56 @@
+//! What a copy comes to, counted by the same walk before the first byte.
+
+use std::sync::Arc;
+
+use crate::dir::Handles;
+use crate::manifest::{Entry, EntryKind, Totals};
+
+use super::operand::Named;
+use super::walk::{Step, Walk};
+
+/// Bytes that file systems give out at once.
+const BLOCK: u64 = 4096;
+
+/// Entries between two calls of `on_progress`.
+const PROGRESS_EVERY: u64 = 1000;
+
+/// Counts everything below `roots`. What fails is left to the walk that copies. `on_progress` is
+/// told the files and bytes found since its last call. `files` are all but directories; a file
+/// with several names counts its bytes once.
+pub fn scan(roots: &[Named], follow_links: bool, on_progress: &mut dyn FnMut(u64, u64)) -> Totals {
+    let mut totals = Totals::default();
+    let (mut files, mut bytes) = (0, 0);
+    let handles = Arc::new(Handles::default());
+    for step in Walk::new(roots.to_vec(), follow_links, handles) {
+        let Step::Entry(found) = step else { continue };
+        if found.entry.kind == EntryKind::Directory {
+            totals.directories += 1;
+            continue;
+        }
+        add(&mut totals, &found.entry);
+        files += 1;
+        bytes += found.entry.size;
+        if files == PROGRESS_EVERY {
+            on_progress(files, bytes);
+            (files, bytes) = (0, 0);
+        }
+    }
+    on_progress(files, bytes);
+    totals
+}
+
+fn add(totals: &mut Totals, entry: &Entry) {
+    totals.files += 1;
+    if entry.kind != EntryKind::File {
+        return;
+    }
+    totals.bytes = totals.bytes.saturating_add(entry.size);
+    // Space set aside behind a file's end is not copied.
+    let whole = entry
+        .size
+        .checked_next_multiple_of(BLOCK)
+        .unwrap_or(u64::MAX);
+    let allocated = entry.allocated.min(whole);
+    totals.allocated = totals.allocated.saturating_add(allocated);
+    totals.largest = totals.largest.max(allocated);
+}

@@ -1,0 +1,132 @@
+//! How an operand's path reads before anything is looked up: what its end says, what a leading
+//! `~` stands for, and which names an answer to it may have.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::manifest::{Name, Root};
+
+use super::{home, pattern};
+
+/// True if `name` is a name that a server may give to a thing that was asked for as `typed`: the
+/// server expands patterns, so the names of what it sends are held against what the user typed.
+pub fn may_be_named(typed: &[u8], name: &Name) -> bool {
+    let (stripped, ending) = split_ending(typed);
+    let last = last_component(stripped);
+    // `~` and `~user` are named like that home, nothing, `.` and `..` like wherever they lead.
+    let home = stripped.starts_with(b"~") && last.len() == stripped.len();
+    typed.is_empty()
+        || ending == Ending::Dots
+        || home
+        || pattern::component_matches(last, name.as_bytes())
+}
+
+/// True if these are roots that a server may answer with to one operand: names that were asked
+/// for, and contents, several things or a directory only where that was asked for.
+pub fn may_answer(typed: &[u8], roots: &[&Root], recursive: bool) -> bool {
+    let (stripped, ending) = split_ending(typed);
+    let contents = typed.is_empty() || ending != Ending::Name;
+    let several = pattern::is_pattern(stripped);
+    let home = stripped.starts_with(b"~") && !stripped.contains(&b'/');
+    let may_be = |root: &&Root| {
+        may_be_named(typed, &root.name)
+            && root.contents == contents
+            && (recursive || !root.is_directory)
+            // A file holds nothing; and where any name is right, a file of that name would be one
+            // we did not ask for.
+            && (root.is_directory || !(contents || home))
+    };
+    (several || roots.len() <= 1) && roots.iter().all(may_be)
+}
+
+/// How a path ends, which says what of a directory is meant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    Name,
+    Slash,
+    /// `.` or `..`, or nothing but slashes; the name is not the directory's own.
+    Dots,
+}
+
+/// `path` without trailing slashes.
+pub(super) fn split_ending(path: &[u8]) -> (&[u8], Ending) {
+    let len = path
+        .iter()
+        .rposition(|&byte| byte != b'/')
+        .map_or(0, |last| last + 1);
+    let stripped = &path[..len];
+    let ending = match last_component(stripped) {
+        b"" if path.is_empty() => Ending::Name,
+        b"" => return (&path[..1], Ending::Dots),
+        b"." | b".." => Ending::Dots,
+        _ if len < path.len() => Ending::Slash,
+        _ => Ending::Name,
+    };
+    (stripped, ending)
+}
+
+pub(super) fn last_component(stripped: &[u8]) -> &[u8] {
+    stripped.rsplit(|&byte| byte == b'/').next().unwrap_or(b"")
+}
+
+/// `typed` with a leading `~` or `~user` put in; nothing typed is the home directory's contents.
+pub(super) fn with_home(typed: &[u8], base: &Path) -> Vec<u8> {
+    if typed.is_empty() {
+        return b".".to_vec();
+    }
+    let Some(after) = typed.strip_prefix(b"~") else {
+        return typed.to_vec();
+    };
+    let user_len = after
+        .iter()
+        .position(|&byte| byte == b'/')
+        .unwrap_or(after.len());
+    let (user, rest) = after.split_at(user_len);
+    let home = if !user.is_empty() {
+        home::of(user)
+    } else if base.as_os_str().is_empty() {
+        home::own()
+    } else {
+        Some(base.to_owned())
+    };
+    match home {
+        Some(home) => [home.as_os_str().as_bytes(), rest].concat(),
+        None => typed.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_may_only_answer_with_names_that_were_asked_for() {
+        let table: &[(&[u8], &[u8], bool)] = &[
+            (b"a/b", b"b", true),
+            (b"a/b", b"a", false),
+            (b"b/", b"b", true),
+            (b"b", b".ssh", false),
+            (b"*.txt", b"x.txt", true),
+            (b"*.txt", b"x.exe", false),
+            (b"d/*", b".bashrc", false),
+            (b"x\\ y", b"x y", true),
+            (b"x\\ y", b"z", false),
+            (b"f[1]", b"f[1]", true),
+            (b"f[1]", b"f1", true),
+            (b"f[1]", b"f2", false),
+            (b"\xff*", b"\xffx", false),
+            (b"~", b"anna", true),
+            (b"~anna/", b"anna", true),
+            (b"~/x", b"y", false),
+            (b"..", b"y", true),
+            (b"x/.", b"y", true),
+            (b"/", b"root", true),
+            (b"", b"anna", true),
+        ];
+        for (typed, answer, may) in table {
+            let shown = String::from_utf8_lossy(typed);
+            let name = Name::try_from(answer.to_vec()).unwrap();
+            assert_eq!(may_be_named(typed, &name), *may, "{shown}");
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! The walk: from what the user named to one step per entry, depth first and in the order that
+//! directories are read, so that a tree takes memory for its depth and not for its size. The one
+//! exception: of inodes with several names the number is kept, and each further name until the end.
+//!
+//! Everything is reached by handle, one component at a time, so neither a path's length nor
+//! somebody who swaps a directory for a link matters.
+//!
+//! Order of steps: all that the user named, in order; then each named directory's tree, ending in
+//! its `EndDirectory`; then the further names of what was met before (hard links).
+
+mod level;
+mod spot;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FileType, Stat};
+
+use crate::dir::{DEPTH_MAX, Dir, Handles};
+use crate::error::{Error, Kind, Side};
+use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, file_type};
+
+use super::found::{Found, special};
+use super::operand::Named;
+use level::Level;
+use spot::Spot;
+
+/// Innermost directories that keep a handle for reading; those further out remember their place.
+const READING_MAX: usize = 64;
+
+// Nearly all steps are entries, so a box for them would save nothing.
+#[allow(clippy::large_enum_variant)]
+pub enum Step {
+    Entry(Found),
+    /// All `children` entries whose parent is `id` have been announced or will be as hard links.
+    EndDirectory {
+        id: EntryId,
+        children: u64,
+    },
+    /// Something that is not copied, for this reason; not counted as anybody's child.
+    Failed(Error),
+}
+
+/// The entry number of the `nth` thing that was named, counted from 0. If that fails, its number
+/// is not used. A named file that is a further name of an earlier one comes last all the same.
+pub fn root_id(nth: usize) -> EntryId {
+    nth as EntryId + 1
+}
+
+pub struct Walk {
+    roots: std::iter::Enumerate<std::vec::IntoIter<Named>>,
+    follow_links: bool,
+    handles: Arc<Handles>,
+    /// The directory of the last named file, since most operands share it.
+    last_parent: Option<(PathBuf, Arc<Dir>)>,
+    /// Named directories that are still to be walked.
+    trees: VecDeque<(EntryId, Arc<Dir>)>,
+    /// The directory that was announced last, to be entered next.
+    entering: Option<Entering>,
+    levels: Vec<Level>,
+    queued: VecDeque<Step>,
+    next_id: EntryId,
+    /// By device and inode, the first entry of each file with several names.
+    first_names: HashMap<(u64, u64), EntryId>,
+    further_names: VecDeque<FurtherName>,
+}
+
+struct Entering {
+    id: EntryId,
+    parent: Arc<Dir>,
+    name: Name,
+    identity: (u64, u64),
+}
+
+struct FurtherName {
+    spot: Spot,
+    first: EntryId,
+    stat: Stat,
+}
+
+impl Walk {
+    /// With `follow_links`, symbolic links inside trees are copied as what they lead to.
+    pub fn new(roots: Vec<Named>, follow_links: bool, handles: Arc<Handles>) -> Walk {
+        Walk {
+            next_id: root_id(roots.len()),
+            roots: roots.into_iter().enumerate(),
+            follow_links,
+            handles,
+            last_parent: None,
+            trees: VecDeque::new(),
+            entering: None,
+            levels: Vec::new(),
+            queued: VecDeque::new(),
+            first_names: HashMap::new(),
+            further_names: VecDeque::new(),
+        }
+    }
+
+    /// Goes on by one piece of work, which may queue steps. False at the end.
+    fn advance(&mut self) -> bool {
+        if let Some((nth, root)) = self.roots.next() {
+            if let Err(cause) = self.root(root_id(nth), &root) {
+                self.fail_io(root.path, "cannot open", cause);
+            }
+        } else if let Some(entering) = self.entering.take() {
+            self.enter(entering);
+        } else if let Some(level) = self.levels.last_mut() {
+            match level.next_name() {
+                Ok(Some(name)) => self.child(name),
+                Ok(None) => self.leave(),
+                Err(cause) => {
+                    let path = level.dir.path();
+                    self.fail_io(path, "cannot read the directory", cause);
+                    self.leave();
+                }
+            }
+        } else if let Some((id, dir)) = self.trees.pop_front() {
+            self.push_level(id, dir);
+        } else if let Some(further) = self.further_names.pop_front() {
+            self.further_name(further);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn root(&mut self, id: EntryId, root: &Named) -> io::Result<()> {
+        if root.is_directory() {
+            let dir = Dir::named(&root.path, &self.handles)?;
+            let stat = rustix::fs::fstat(&*dir.handle()?)?;
+            self.trees.push_back((id, dir.clone()));
+            let kind = EntryKind::Directory;
+            let spot = self.root_spot(id, dir, root);
+            self.announce(id, spot, kind, &stat);
+            return Ok(());
+        }
+        let parent = root.path.parent().unwrap_or(Path::new(""));
+        let dir = match self.last_parent.take() {
+            Some((path, dir)) if path == parent => dir,
+            _ => Dir::named(parent, &self.handles)?,
+        };
+        self.last_parent = Some((parent.to_owned(), dir.clone()));
+        let spot = self.root_spot(id, dir, root);
+        let stat = spot.stat()?;
+        if file_type(&stat) == FileType::Directory {
+            self.fail(Kind::Changed, &spot, "became a directory meanwhile");
+        } else {
+            self.visit(spot, stat);
+        }
+        Ok(())
+    }
+
+    fn root_spot(&self, id: EntryId, dir: Arc<Dir>, root: &Named) -> Spot {
+        Spot {
+            id: Some(id),
+            parent: NO_PARENT,
+            dir,
+            name: root.name.clone(),
+            through_link: true,
+        }
+    }
+
+    /// One name in the innermost directory.
+    fn child(&mut self, name: Vec<u8>) {
+        let level = self.levels.last().expect("called for a level");
+        let Ok(name) = Name::try_from(name) else {
+            let error = Error::new(
+                Kind::Entry,
+                Side::Source,
+                "holds a name of more than 255 bytes, which is not copied",
+            );
+            let error = error.at(level.dir.path());
+            self.queued.push_back(Step::Failed(error));
+            return;
+        };
+        let spot = Spot {
+            id: None,
+            parent: level.id,
+            dir: level.dir.clone(),
+            name,
+            through_link: self.follow_links,
+        };
+        match spot.stat() {
+            Ok(stat) => self.visit(spot, stat),
+            Err(cause) => {
+                let dangling = spot.through_link && spot.dir.stat(spot.name.as_os_str()).is_ok();
+                let what = if dangling {
+                    "cannot follow the link"
+                } else {
+                    ""
+                };
+                self.fail_io(spot.path(), what, cause);
+            }
+        }
+    }
+
+    fn visit(&mut self, spot: Spot, stat: Stat) {
+        match file_type(&stat) {
+            FileType::RegularFile => self.file(spot, stat),
+            FileType::Directory => self.directory(spot, stat),
+            FileType::Symlink => match spot.link_text() {
+                Ok(text) => {
+                    let id = self.number(&spot);
+                    self.announce(id, spot, EntryKind::Symlink(text), &stat);
+                }
+                Err(cause) => self.fail_io(spot.path(), "cannot read the link", cause),
+            },
+            other => {
+                let what = special(other).unwrap_or("of an unknown type");
+                self.fail(Kind::Entry, &spot, &format!("is {what}, skipped"));
+            }
+        }
+    }
+
+    fn file(&mut self, spot: Spot, stat: Stat) {
+        let inode = (stat.st_dev, stat.st_ino);
+        if stat.st_nlink > 1
+            && let Some(&first) = self.first_names.get(&inode)
+        {
+            self.count_child(&spot);
+            let further = FurtherName { spot, first, stat };
+            self.further_names.push_back(further);
+            return;
+        }
+        let id = self.number(&spot);
+        if stat.st_nlink > 1 {
+            self.first_names.insert(inode, id);
+        }
+        self.announce(id, spot, EntryKind::File, &stat);
+    }
+
+    fn directory(&mut self, spot: Spot, stat: Stat) {
+        let identity = (stat.st_dev, stat.st_ino);
+        // At the destination it may be one deeper, below the directory that it lands in.
+        if self.levels.len() >= DEPTH_MAX {
+            self.fail(Kind::Entry, &spot, "is nested too deep, skipped");
+            return;
+        }
+        // Only links can lead back; without them the comparison finds nothing.
+        if self
+            .levels
+            .iter()
+            .any(|level| level.dir.identity() == identity)
+        {
+            self.fail(
+                Kind::Entry,
+                &spot,
+                "leads back to a directory that holds it",
+            );
+            return;
+        }
+        let id = self.number(&spot);
+        self.entering = Some(Entering {
+            id,
+            parent: spot.dir.clone(),
+            name: spot.name.clone(),
+            identity,
+        });
+        self.announce(id, spot, EntryKind::Directory, &stat);
+    }
+
+    fn enter(&mut self, entering: Entering) {
+        let Entering {
+            id,
+            parent,
+            name,
+            identity,
+        } = entering;
+        let opened = if self.follow_links {
+            parent.linked(&name)
+        } else {
+            parent.child(&name)
+        };
+        match opened {
+            Ok(dir) if dir.identity() == identity => return self.push_level(id, dir),
+            Ok(_) => {
+                let error = Error::new(
+                    Kind::Changed,
+                    Side::Source,
+                    "was replaced while it was copied",
+                );
+                let error = error.at(parent.path().join(&name));
+                self.queued.push_back(Step::Failed(error));
+            }
+            Err(cause) => self.fail_io(parent.path().join(&name), "cannot open", cause),
+        }
+        self.queued
+            .push_back(Step::EndDirectory { id, children: 0 });
+    }
+
+    fn push_level(&mut self, id: EntryId, dir: Arc<Dir>) {
+        self.levels.push(Level::new(id, dir));
+        if let Some(outer) = self.levels.len().checked_sub(READING_MAX + 1) {
+            self.levels[outer].pause();
+        }
+    }
+
+    fn leave(&mut self) {
+        let Level { id, children, .. } = self.levels.pop().expect("called for a level");
+        self.queued.push_back(Step::EndDirectory { id, children });
+    }
+
+    /// A further name stands for the bytes that were read under the first, so it is announced even
+    /// if it has gone since; but then the copy is not what the source is, which is said.
+    fn further_name(&mut self, further: FurtherName) {
+        let FurtherName { spot, first, stat } = further;
+        let failure = match spot.stat() {
+            Ok(now) if is_same(&stat, &now) => None,
+            Ok(_) => Some("was written or replaced while it was copied"),
+            Err(_) => Some("vanished while it was copied"),
+        };
+        let failure =
+            failure.map(|what| Error::new(Kind::Changed, Side::Source, what).at(spot.path()));
+        let id = spot.id.unwrap_or_else(|| self.take_id());
+        let step = Step::Entry(spot.into_found(id, EntryKind::HardLink(first), &stat));
+        self.queued.push_back(step);
+        self.queued.extend(failure.map(Step::Failed));
+    }
+
+    fn announce(&mut self, id: EntryId, spot: Spot, kind: EntryKind, stat: &Stat) {
+        self.count_child(&spot);
+        self.queued
+            .push_back(Step::Entry(spot.into_found(id, kind, stat)));
+    }
+
+    fn count_child(&mut self, spot: &Spot) {
+        if spot.parent != NO_PARENT {
+            let level = self.levels.last_mut().expect("a child stands in a level");
+            level.children += 1;
+        }
+    }
+
+    fn number(&mut self, spot: &Spot) -> EntryId {
+        spot.id.unwrap_or_else(|| self.take_id())
+    }
+
+    fn take_id(&mut self) -> EntryId {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+
+    fn fail(&mut self, kind: Kind, spot: &Spot, what: &str) {
+        let error = Error::new(kind, Side::Source, what).at(spot.path());
+        self.queued.push_back(Step::Failed(error));
+    }
+
+    fn fail_io(&mut self, path: PathBuf, what: &str, cause: io::Error) {
+        let error = Error::io(Kind::Read, Side::Source, path, what, cause);
+        self.queued.push_back(Step::Failed(error));
+    }
+}
+
+impl Iterator for Walk {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        loop {
+            if let Some(step) = self.queued.pop_front() {
+                return Some(step);
+            }
+            if !self.advance() {
+                return None;
+            }
+        }
+    }
+}
+
+/// An inode's number alone does not tell: it may be given out again at once.
+fn is_same(before: &Stat, after: &Stat) -> bool {
+    let (before, after) = (Identity::of(before), Identity::of(after));
+    let ctime = after.ctime;
+    Identity { ctime, ..before } == after
+}
+
+#[cfg(test)]
+mod tests;

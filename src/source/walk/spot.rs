@@ -1,0 +1,60 @@
+//! Where an entry stands before it is known what it is.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Stat, readlinkat, statat};
+use rustix::io::Errno;
+
+use crate::dir::Dir;
+use crate::manifest::{Entry, EntryId, EntryKind, Identity, Name};
+use crate::source::found::Found;
+
+/// The longest text of a symbolic link, in bytes; Linux knows none longer.
+const LINK_MAX: usize = 4095;
+
+pub struct Spot {
+    /// Its number where that is fixed.
+    pub id: Option<EntryId>,
+    pub parent: EntryId,
+    pub dir: Arc<Dir>,
+    pub name: Name,
+    /// Links are followed: the user named it, or wants that.
+    pub through_link: bool,
+}
+
+impl Spot {
+    /// As the user would write it; for messages.
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join(&self.name)
+    }
+
+    pub fn stat(&self) -> io::Result<Stat> {
+        if self.through_link {
+            let dir = self.dir.handle()?;
+            Ok(statat(&*dir, self.name.as_os_str(), AtFlags::empty())?)
+        } else {
+            self.dir.stat(self.name.as_os_str())
+        }
+    }
+
+    pub fn link_text(&self) -> io::Result<Vec<u8>> {
+        let dir = self.dir.handle()?;
+        let text = readlinkat(&*dir, self.name.as_os_str(), Vec::new())?.into_bytes();
+        if text.len() > LINK_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        Ok(text)
+    }
+
+    pub fn into_found(self, id: EntryId, kind: EntryKind, stat: &Stat) -> Found {
+        Found {
+            entry: Entry::from_stat(id, self.parent, self.name.clone(), kind, stat),
+            dir: self.dir,
+            name: self.name,
+            identity: Identity::of(stat),
+            through_link: self.through_link,
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Trees as they come, and as they change while they are walked.
+
+use super::*;
+use crate::source::operand::{Lookup, expand};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+
+use rustix::fs::{Mode, OFlags};
+
+fn named(path: &Path) -> Vec<Named> {
+    let lookup = Lookup {
+        base: PathBuf::new(),
+        remote: false,
+    };
+    let (found, failed) = expand(path.as_os_str().as_bytes(), &lookup, true);
+    assert_eq!(failed, []);
+    found
+}
+
+/// One line per step: `id<parent name kind`, `end id children` or the error.
+fn walked(roots: Vec<Named>, follow_links: bool) -> Vec<String> {
+    let lines = Walk::new(roots, follow_links, Arc::default()).map(|step| match step {
+        Step::Entry(found) => {
+            let entry = &found.entry;
+            assert!(entry.parent < entry.id);
+            let name = String::from_utf8_lossy(entry.name.as_bytes()).into_owned();
+            format!("{}<{} {name} {:?}", entry.id, entry.parent, entry.kind)
+        }
+        Step::EndDirectory { id, children } => format!("end {id} {children}"),
+        Step::Failed(error) => error.to_string(),
+    });
+    lines.collect()
+}
+
+fn sorted(mut lines: Vec<String>) -> Vec<String> {
+    lines.sort();
+    lines
+}
+
+#[test]
+fn every_kind_of_entry_is_announced_as_what_it_is() {
+    let temp = tempfile::tempdir().unwrap();
+    let top = temp.path().join("top");
+    for (dir, file) in [("", "file"), ("sub", "first")] {
+        std::fs::create_dir_all(top.join(dir)).unwrap();
+        std::fs::write(top.join(dir).join(file), b"12345").unwrap();
+    }
+    let lines = walked(named(&top.join("file")), false);
+    assert_eq!(lines, ["1<0 file File"]);
+
+    std::fs::remove_file(top.join("file")).unwrap();
+    let lines = walked(named(&top), false);
+    let wanted = [
+        "1<0 top Directory",
+        "2<1 sub Directory",
+        "3<2 first File",
+        "end 2 1",
+        "end 1 1",
+    ];
+    assert_eq!(lines, wanted);
+
+    std::fs::hard_link(top.join("sub/first"), top.join("sub/second")).unwrap();
+    symlink("/nowhere/at all", top.join("sub/link")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, top.join("sub/fifo"), 0o600.into()).unwrap();
+    std::fs::create_dir(top.join("sub/empty")).unwrap();
+    let lines = walked(named(&top), false);
+    let link = lines.last().unwrap();
+    let first = lines.iter().find(|line| line.ends_with(" File")).unwrap();
+    let (first_id, _) = first.split_once('<').unwrap();
+    assert!(link.starts_with("6<2 "), "the last phase: {link}");
+    assert!(link.ends_with(&format!(" HardLink({first_id})")), "{link}");
+    let text = format!("{:?}", b"/nowhere/at all".to_vec());
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.ends_with(&format!("link Symlink({text})")))
+    );
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.ends_with("/sub/fifo: is a FIFO, skipped"))
+    );
+    assert!(
+        lines.contains(&"end 2 4".into()),
+        "hard link in, FIFO out: {lines:?}"
+    );
+    assert!(lines.iter().any(|line| line.ends_with("empty Directory")));
+
+    let mut told = Vec::new();
+    let totals = crate::source::scan(&named(&top), false, &mut |files, bytes| {
+        told.push((files, bytes));
+    });
+    assert_eq!((totals.files, totals.directories, totals.bytes), (3, 3, 5));
+    assert_eq!(told, [(3, 5)]);
+}
+
+#[test]
+fn what_the_user_named_comes_first_with_numbers_known_before() {
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::create_dir(temp.path().join("d")).unwrap();
+    std::fs::write(temp.path().join("d/in"), b"").unwrap();
+    std::fs::write(temp.path().join("f"), b"x").unwrap();
+    std::fs::hard_link(temp.path().join("f"), temp.path().join("g")).unwrap();
+    symlink("f", temp.path().join("l")).unwrap();
+    let roots = ["d", "f", "g", "l"]
+        .iter()
+        .flat_map(|name| named(&temp.path().join(name)))
+        .collect();
+    let wanted = [
+        "1<0 d Directory",
+        "2<0 f File",
+        "5<1 in File",
+        "end 1 1",
+        "3<0 g HardLink(2)",
+        "4<0 l HardLink(2)",
+    ];
+    assert_eq!(walked(roots, false), wanted);
+}
+
+#[test]
+fn links_are_followed_when_asked_but_not_in_circles() {
+    let temp = tempfile::tempdir().unwrap();
+    let top = temp.path().join("top");
+    std::fs::create_dir_all(top.join("a/b")).unwrap();
+    std::fs::create_dir(temp.path().join("outside")).unwrap();
+    std::fs::write(temp.path().join("outside/file"), b"").unwrap();
+    symlink("../../../outside", top.join("a/b/out")).unwrap();
+    symlink("../..", top.join("a/b/up")).unwrap();
+    symlink("nowhere", top.join("a/dangling")).unwrap();
+    let lines = sorted(walked(named(&top), true));
+    let shown = top.display();
+    let find = |end: &str| lines.iter().filter(|line| line.ends_with(end)).count();
+    assert_eq!(find(" out Directory"), 1, "{lines:?}");
+    assert_eq!(find(" file File"), 1, "through the link");
+    assert!(lines.contains(&format!(
+        "source: {shown}/a/b/up: leads back to a directory that holds it"
+    )));
+    assert!(lines.contains(&format!(
+        "source: {shown}/a/dangling: cannot follow the link: no such file or directory"
+    )));
+    assert_eq!(lines.len(), 5 + 4 + 2);
+}
+
+#[test]
+fn a_tree_deeper_than_any_path_is_walked_to_its_end() {
+    const DEPTH: usize = 100;
+    let temp = tempfile::tempdir().unwrap();
+    let handles = Arc::new(Handles::default());
+    let mut dir = Dir::root(temp.path(), &handles).unwrap();
+    for level in 0..DEPTH {
+        // Siblings make each level be read on after its depths were walked.
+        for letter in ["a", "b"] {
+            let name = Name::try_from(letter.repeat(200).into_bytes()).unwrap();
+            let handle = dir.handle().unwrap();
+            rustix::fs::mkdirat(&*handle, name.as_os_str(), 0o700.into()).unwrap();
+        }
+        let letter = if level % 2 == 0 { "a" } else { "b" };
+        let name = Name::try_from(letter.repeat(200).into_bytes()).unwrap();
+        dir = dir.child(&name).unwrap();
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE;
+    let file = dir.open("deep".as_ref(), flags, Mode::RUSR).unwrap();
+    rustix::io::write(&file, b"found").unwrap();
+    drop((dir, file));
+
+    let mut directories = 0;
+    let mut content = String::new();
+    for step in Walk::new(named(temp.path()), false, handles) {
+        match step {
+            Step::Entry(found) if found.entry.kind == EntryKind::File => {
+                assert!(found.path().as_os_str().len() > 200 * DEPTH);
+                content = std::io::read_to_string(found.open().unwrap().0).unwrap();
+            }
+            Step::Entry(_) => directories += 1,
+            Step::EndDirectory { .. } => {}
+            Step::Failed(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!((directories, content.as_str()), (1 + 2 * DEPTH, "found"));
+}
+
+#[test]
+fn a_directory_that_vanishes_or_is_replaced_ends_empty_and_is_reported() {
+    let temp = tempfile::tempdir().unwrap();
+    let top = temp.path().join("top");
+    std::fs::create_dir_all(top.join("sub/inner")).unwrap();
+    let mut walk = Walk::new(named(&top), false, Arc::default());
+    assert!(matches!(walk.next(), Some(Step::Entry(_))));
+    assert!(matches!(walk.next(), Some(Step::Entry(_))));
+    std::fs::rename(top.join("sub"), temp.path().join("away")).unwrap();
+    symlink("/etc", top.join("sub")).unwrap();
+    let Some(Step::Failed(error)) = walk.next() else {
+        panic!("the link is not entered");
+    };
+    assert_eq!(error.kind, Kind::Read);
+    assert!(matches!(
+        walk.next(),
+        Some(Step::EndDirectory { id: 2, children: 0 })
+    ));
+    assert!(matches!(
+        walk.next(),
+        Some(Step::EndDirectory { id: 1, children: 1 })
+    ));
+    assert!(walk.next().is_none());
+}
+
+#[test]
+fn a_further_name_that_is_replaced_is_linked_and_reported() {
+    let temp = tempfile::tempdir().unwrap();
+    let (one, two) = (temp.path().join("d/one"), temp.path().join("d/two"));
+    std::fs::create_dir(temp.path().join("d")).unwrap();
+    std::fs::write(&one, b"").unwrap();
+    std::fs::hard_link(&one, &two).unwrap();
+    let mut walk = Walk::new(named(&temp.path().join("d")), false, Arc::default());
+    let end = walk.find(|step| matches!(step, Step::EndDirectory { .. }));
+    assert!(matches!(
+        end,
+        Some(Step::EndDirectory { id: 1, children: 2 })
+    ));
+    for path in [&one, &two] {
+        std::fs::remove_file(path).unwrap();
+        std::fs::write(path, b"other").unwrap();
+    }
+    let Some(Step::Entry(found)) = walk.next() else {
+        panic!("announced all the same");
+    };
+    assert_eq!(found.entry.kind, EntryKind::HardLink(2));
+    assert!(matches!(walk.next(), Some(Step::Failed(error)) if error.kind == Kind::Changed));
+}
