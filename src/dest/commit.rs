@@ -1,0 +1,228 @@
+//! The last step of a file: identity, durability, and only then its name.
+//!
+//! What stands under the name is looked at once more here, since it may have come or gone while
+//! the content arrived. The name goes from the old content to the new in one step; where nothing
+//! is expected, the rename itself refuses to replace what has come meanwhile.
+
+use rustix::fs::{AtFlags, FileType, RenameFlags, Stat, linkat, renameat, renameat_with, unlinkat};
+use rustix::io::Errno;
+
+use super::temporary::Temporary;
+use super::{Rules, Slot, identity, standing, sync_directory};
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::{Entry, file_type};
+
+/// How often a file may appear and vanish under the final name before the commit gives up.
+const TRIES: usize = 8;
+
+enum Renamed {
+    Done,
+    /// Something stands there that did not before.
+    Appeared,
+}
+
+/// Puts a file whose content is complete under its name.
+pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> Result<()> {
+    let slot = temporary.slot.clone();
+    let mut old = if slot.fresh { None } else { slot.stat()? };
+    for _ in 0..TRIES {
+        if let Some(old) = &old {
+            may_replace(&slot, old)?;
+            if rules.no_clobber {
+                return Err(standing::exists_with_other_content(&slot));
+            }
+        }
+        let heir_of = old
+            .as_ref()
+            .filter(|old| file_type(old) == FileType::RegularFile);
+        identity::give(&temporary, entry, heir_of, rules)?;
+        settle(&temporary, rules)?;
+        match rename(&temporary, old.is_some(), rules)? {
+            Renamed::Done => {
+                temporary.committed();
+                if rules.fsync {
+                    sync_directory(&slot.dir)?;
+                }
+                return Ok(());
+            }
+            Renamed::Appeared => {
+                temporary.refresh()?;
+                old = slot.stat()?;
+            }
+        }
+    }
+    let message = "another process keeps making and removing a file of this name";
+    Err(Error::new(Kind::Write, Side::Dest, message).at(slot.path()))
+}
+
+/// Only a file or a link gives way to what comes.
+pub(super) fn may_replace(slot: &Slot, old: &Stat) -> Result<()> {
+    match file_type(old) {
+        FileType::RegularFile | FileType::Symlink => Ok(()),
+        FileType::Directory => Err(slot.refused("is a directory")),
+        _ => Err(slot.refused("is a device, pipe or socket, and stays what it is")),
+    }
+}
+
+/// Sees every write error that the system has kept back so far.
+fn settle(temporary: &Temporary, rules: &Rules) -> Result<()> {
+    let slot = &temporary.slot;
+    if rules.fsync {
+        return temporary
+            .file
+            .sync_all()
+            .map_err(|cause| slot.error("cannot make it durable", cause));
+    }
+    // Network file systems write back at each close, so a second handle is closed to hear of
+    // errors; the first keeps the lock until the rename is done.
+    let second = temporary.file.try_clone();
+    let second = second.map_err(|cause| slot.error("cannot write", cause))?;
+    match nix::unistd::close(second) {
+        // Interrupted after it was closed: Linux says so and nothing is lost.
+        Ok(()) | Err(nix::errno::Errno::EINTR) => Ok(()),
+        Err(cause) => Err(slot.error("cannot write", std::io::Error::from(cause))),
+    }
+}
+
+fn rename(temporary: &Temporary, replace: bool, rules: &Rules) -> Result<Renamed> {
+    let slot = &temporary.slot;
+    let failed = |cause: std::io::Error| match Errno::from_io_error(&cause) {
+        Some(Errno::ISDIR) => slot.refused("is a directory"),
+        _ => slot.error("cannot put it under its name", cause),
+    };
+    let dir = slot.dir.handle().map_err(failed)?;
+    let (from, to) = (temporary.name(), slot.name.as_os_str());
+    if replace {
+        renameat(&*dir, from, &*dir, to).map_err(|cause| failed(cause.into()))?;
+        return Ok(Renamed::Done);
+    }
+    match renameat_with(&*dir, from, &*dir, to, RenameFlags::NOREPLACE) {
+        Ok(()) => return Ok(Renamed::Done),
+        Err(Errno::EXIST) => return Ok(Renamed::Appeared),
+        // File systems (NFS among them) and kernels that do not know the flag.
+        Err(Errno::INVAL | Errno::NOSYS) => {}
+        Err(cause) => return Err(failed(cause.into())),
+    }
+    if rules.no_clobber {
+        match linkat(&*dir, from, &*dir, to, AtFlags::empty()) {
+            Ok(()) => {
+                unlinkat(&*dir, from, AtFlags::empty()).map_err(|cause| failed(cause.into()))?;
+                return Ok(Renamed::Done);
+            }
+            Err(Errno::EXIST) => return Ok(Renamed::Appeared),
+            // No links either: what is left is to look just before.
+            Err(_) => {}
+        }
+    }
+    if slot.stat()?.is_some() {
+        return Ok(Renamed::Appeared);
+    }
+    renameat(&*dir, from, &*dir, to).map_err(|cause| failed(cause.into()))?;
+    Ok(Renamed::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+    use std::path::Path;
+
+    use super::super::testing::*;
+    use super::*;
+
+    fn copy(slot: &Slot, content: &[u8], entry: &Entry, rules: &Rules) -> Result<()> {
+        let temporary = Temporary::create(slot)?;
+        temporary.file.write_all_at(content, 0).unwrap();
+        commit(temporary, entry, rules)
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_new_file_has_the_sources_mode_less_umask_and_all_of_it_with_p() {
+        let temp = tempfile::tempdir().unwrap();
+        let entry = file(3, 0o4777);
+        copy(&slot(temp.path(), "a"), b"new", &entry, &rules()).unwrap();
+        assert_eq!(mode(&temp.path().join("a")), 0o755);
+        let preserve = Rules {
+            preserve: true,
+            ..rules()
+        };
+        copy(&slot(temp.path(), "b"), b"new", &entry, &preserve).unwrap();
+        assert_eq!(mode(&temp.path().join("b")), 0o4777);
+        let meta = std::fs::metadata(temp.path().join("b")).unwrap();
+        assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_000_000_000, 5));
+    }
+
+    #[test]
+    fn what_stood_there_keeps_owner_mode_and_acl_but_no_set_id_bits() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("a");
+        std::fs::write(&path, b"old content").unwrap();
+        let root = rustix::process::geteuid().is_root();
+        if root {
+            std::os::unix::fs::chown(&path, Some(1234), Some(4321)).unwrap();
+        }
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4640)).unwrap();
+        // user::rw-, user:77:r--, group::r--, mask::r--, other::---
+        let acl = [
+            &[2u8, 0, 0, 0][..],
+            &[1, 0, 6, 0, 255, 255, 255, 255],
+            &[2, 0, 4, 0, 77, 0, 0, 0],
+            &[4, 0, 4, 0, 255, 255, 255, 255],
+            &[16, 0, 4, 0, 255, 255, 255, 255],
+            &[32, 0, 0, 0, 255, 255, 255, 255],
+        ]
+        .concat();
+        let has_acls = xattr::set(&path, "system.posix_acl_access", &acl).is_ok();
+        copy(&slot(temp.path(), "a"), b"new", &file(3, 0o666), &rules()).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(mode(&path), 0o640);
+        let meta = std::fs::metadata(&path).unwrap();
+        if root {
+            assert_eq!((meta.uid(), meta.gid()), (1234, 4321));
+        }
+        if has_acls {
+            let kept = xattr::get(&path, "system.posix_acl_access").unwrap();
+            assert_eq!(kept, Some(acl));
+        }
+        assert_eq!(names(temp.path()), ["a"]);
+    }
+
+    #[test]
+    fn a_name_that_appears_in_a_fresh_directory_is_replaced_as_anywhere() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("a");
+        std::fs::write(&path, b"came meanwhile").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o604)).unwrap();
+        let mut fresh = slot(temp.path(), "a");
+        fresh.fresh = true;
+        copy(&fresh, b"new", &file(3, 0o644), &rules()).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(mode(&path), 0o604);
+        let no_clobber = Rules {
+            no_clobber: true,
+            ..rules()
+        };
+        let refused = copy(&fresh, b"newer", &file(5, 0o644), &no_clobber).unwrap_err();
+        assert_eq!(refused.kind, Kind::Refused);
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(names(temp.path()), ["a"]);
+    }
+
+    #[test]
+    fn a_link_under_the_final_name_is_replaced_and_a_directory_is_not() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(temp.path().join("victim"), b"precious").unwrap();
+        std::os::unix::fs::symlink("victim", temp.path().join("a")).unwrap();
+        copy(&slot(temp.path(), "a"), b"new", &file(3, 0o644), &rules()).unwrap();
+        let read = |name| std::fs::read(temp.path().join(name)).unwrap();
+        assert_eq!(read("victim"), b"precious");
+        assert_eq!(read("a"), b"new");
+        std::fs::create_dir(temp.path().join("d")).unwrap();
+        let refused = copy(&slot(temp.path(), "d"), b"new", &file(3, 0o644), &rules());
+        assert_eq!(refused.unwrap_err().message, "is a directory");
+        assert_eq!(names(temp.path()), ["a", "d", "victim"]);
+    }
+}

@@ -1,0 +1,187 @@
+//! What is refused before the first byte: two sources on one place, a source onto or into itself,
+//! a directory that takes no new names.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, fstat, openat};
+use rustix::io::Errno;
+
+use super::placement::Resolved;
+use super::resolve::{Landing, Source};
+use crate::dir::Dir;
+use crate::error::{Error, Kind, Result, Side};
+
+/// Directories that are climbed to see whether one is in another.
+const DEPTH_MAX: usize = 4096;
+
+/// Two sources that would land on one place.
+pub(super) fn refuse_twice(sources: &[Source], resolved: &[Resolved]) -> Result<()> {
+    let mut seen = HashMap::new();
+    for (source, target) in sources.iter().zip(resolved) {
+        if let Some(first) = seen.insert(target.key(source), source) {
+            let message = format!(
+                "{} and {} would both land there; copy them one by one or to different names \
+                 (a directory typed without a slash at the end lands under its own name)",
+                first.shown(),
+                source.shown()
+            );
+            return Err(Error::new(Kind::Usage, Side::Dest, message).at(target.path(source)));
+        }
+    }
+    Ok(())
+}
+
+/// A file onto itself, a directory onto or into itself.
+pub(super) fn refuse_itself(source: &Source, target: &Resolved) -> Result<()> {
+    let root = source.root;
+    let refused = |message: &str| {
+        let message = format!("{} {message}", source.shown());
+        Err(Error::new(Kind::Refused, Side::Dest, message).at(target.path(source)))
+    };
+    if let Some((standing, _)) = target.standing
+        && standing == (root.dev, root.ino)
+    {
+        return refused(if root.is_directory {
+            "is the same directory"
+        } else {
+            "is the same file"
+        });
+    }
+    if root.is_directory && lies_in(target.landing.dir(), (root.dev, root.ino)) {
+        return refused("is a directory that this lies in; it cannot be copied into itself");
+    }
+    Ok(())
+}
+
+/// True if `dir` is the directory `above` or anywhere below it. What cannot be climbed is taken
+/// for not: a copy that then does not end fails for lack of room or of name.
+fn lies_in(dir: &Arc<Dir>, above: (u64, u64)) -> bool {
+    let mut at = dir.identity();
+    let up = |from: &OwnedFd| {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = openat(from, "..", flags, Mode::empty())?;
+        let stat = fstat(&fd)?;
+        Ok::<_, Errno>((fd, (stat.st_dev, stat.st_ino)))
+    };
+    let Ok(start) = dir.handle() else {
+        return false;
+    };
+    let mut next = up(&start);
+    for _ in 0..DEPTH_MAX {
+        if at == above {
+            return true;
+        }
+        match next {
+            // The root is its own parent.
+            Ok((fd, identity)) if identity != at => {
+                at = identity;
+                next = up(&fd);
+            }
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// A new name needs a directory that takes it. A directory that is only entered does not, and if
+/// it is closed may be opened up.
+pub(super) fn refuse_unwritable(source: &Source, target: &Resolved) -> Result<()> {
+    let Landing::Name(slot) = &target.landing else {
+        return Ok(());
+    };
+    if source.root.is_directory && target.standing.is_some() {
+        return Ok(());
+    }
+    let access = slot.dir.handle().and_then(|dir| {
+        let wanted = Access::WRITE_OK | Access::EXEC_OK;
+        Ok(accessat(&*dir, Path::new("."), wanted, AtFlags::EACCESS)?)
+    });
+    match access {
+        Err(cause)
+            if matches!(
+                Errno::from_io_error(&cause),
+                Some(Errno::ACCESS | Errno::PERM | Errno::ROFS)
+            ) =>
+        {
+            let path = slot.dir.path();
+            let what = "cannot write to the destination directory";
+            Err(Error::io(Kind::Write, Side::Dest, path, what, cause))
+        }
+        // An old kernel cannot be asked this way; then the first file tells.
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::super::testing::*;
+    use super::*;
+    use crate::manifest::Root;
+
+    #[test]
+    fn a_refused_copy_makes_no_directory() {
+        let ground = ground();
+        let spec = spec(ground.path(), "new/");
+        let twice = [root("D"), root("D")];
+        try_resolve(&spec, &twice, true).err().expect("refused");
+        assert!(!ground.path().join("new").exists());
+    }
+
+    #[test]
+    fn nothing_is_copied_onto_or_into_itself() {
+        let ground = ground();
+        let at = |path: &str| ground.path().join(path);
+        std::fs::create_dir_all(at("d/sub/deep")).unwrap();
+        std::fs::write(at("d/x"), b"whole").unwrap();
+        let with = |text: &str, path: &Path| {
+            let meta = std::fs::metadata(path).unwrap();
+            Root {
+                dev: meta.dev(),
+                ino: meta.ino(),
+                ..root(text)
+            }
+        };
+        let cases = [
+            (with("x", &at("d/x")), "d", "is the same file"),
+            (with("x", &at("d/x")), "d/x", "is the same file"),
+            (with("x", &at("f")), "d/s", "is the same file"),
+            (with("D", &at("d")), "d", "cannot be copied into itself"),
+            (
+                with("D", &at("d")),
+                "d/sub/deep",
+                "cannot be copied into itself",
+            ),
+            (
+                with("D", &at("d")),
+                "d/sub/new",
+                "cannot be copied into itself",
+            ),
+            (
+                with("D", &at("d")),
+                "d/new/",
+                "cannot be copied into itself",
+            ),
+            (with("D/", &at("d")), "d", "is the same directory"),
+            (
+                with("D/", &at("d")),
+                "d/sub",
+                "cannot be copied into itself",
+            ),
+        ];
+        for (root, path, words) in cases {
+            let spec = spec(ground.path(), path);
+            let error = try_resolve(&spec, &[root], true).err();
+            let error = error.unwrap_or_else(|| panic!("{path} was not refused"));
+            assert_eq!(error.kind, Kind::Refused, "{path}: {error}");
+            assert!(error.message.contains(words), "{path}: {error}");
+        }
+        // Out of a directory into the one above is no such case.
+        let spec = spec(ground.path(), "d");
+        try_resolve(&spec, &[with("Deep", &at("d/sub"))], true).unwrap();
+    }
+}

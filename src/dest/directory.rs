@@ -1,0 +1,239 @@
+//! A directory at the destination, open for its children until the last one is in.
+//!
+//! Until then it has at least rwx for its owner, whatever it had or will have: a read-only
+//! directory could not be filled. Mode comes last but for the times, which every child changes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, chmod, fchmod, fstat, futimens, mkdirat};
+use rustix::io::Errno;
+
+use super::{Rules, Slot, sync_directory, times_of};
+use crate::dir::Dir;
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::{Entry, Name, file_type};
+
+/// What an owner needs to fill a directory.
+const WORKING: u32 = 0o700;
+
+pub struct Directory {
+    dir: Arc<Dir>,
+    made: bool,
+    /// The mode to go back to; set while it differs.
+    restore: Option<u32>,
+}
+
+impl Directory {
+    /// Makes the directory, or enters the one that is there; a link there is not followed.
+    pub fn make(slot: &Slot) -> Result<Directory> {
+        let handle = slot
+            .dir
+            .handle()
+            .map_err(|cause| slot.error("cannot open the directory above", cause))?;
+        let name = slot.name.as_os_str();
+        let made = match mkdirat(&*handle, name, Mode::from_raw_mode(WORKING)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(cause) => return Err(slot.error("cannot make the directory", cause)),
+        };
+        let closed = match slot.dir.child(&slot.name) {
+            Ok(dir) => return Directory::open_up(dir, made, None),
+            Err(cause) => cause,
+        };
+        match slot.stat()? {
+            Some(stat) if file_type(&stat) == FileType::Symlink => {
+                Err(slot.refused("is a symbolic link where a directory is to go"))
+            }
+            Some(stat) if file_type(&stat) != FileType::Directory => {
+                Err(slot.refused("exists and is not a directory"))
+            }
+            Some(_) if Errno::from_io_error(&closed) == Some(Errno::ACCESS) => {
+                let mode = unlock(slot).map_err(|_| slot.error("cannot open", closed))?;
+                let dir = slot.dir.child(&slot.name);
+                let dir = dir.map_err(|cause| slot.error("cannot open", cause))?;
+                Directory::open_up(dir, made, (!made).then_some(mode))
+            }
+            _ => Err(slot.error("cannot open", closed)),
+        }
+    }
+
+    /// A directory that is there already and is reached through what the user typed.
+    pub fn enter(dir: Arc<Dir>) -> Result<Directory> {
+        Directory::open_up(dir, false, None)
+    }
+
+    /// Adds what is missing of [`WORKING`] if the directory is ours.
+    fn open_up(dir: Arc<Dir>, made: bool, restore: Option<u32>) -> Result<Directory> {
+        let mut directory = Directory { dir, made, restore };
+        let stat = directory.stat()?;
+        let mode = stat.st_mode & 0o7777;
+        let ours = stat.st_uid == rustix::process::geteuid().as_raw();
+        if ours && mode & WORKING != WORKING {
+            directory.chmod(mode | WORKING)?;
+            directory.restore = (!made).then_some(mode);
+        }
+        Ok(directory)
+    }
+
+    pub fn dir(&self) -> &Arc<Dir> {
+        &self.dir
+    }
+
+    /// False if it was there before.
+    pub fn made(&self) -> bool {
+        self.made
+    }
+
+    /// Where a child lands.
+    pub fn slot(&self, name: Name) -> Slot {
+        Slot {
+            dir: self.dir.clone(),
+            name,
+            fresh: self.made,
+        }
+    }
+
+    /// The last child is in: mode and times, as the rules say.
+    pub fn finish(mut self, entry: &Entry, rules: &Rules) -> Result<()> {
+        let mode = if rules.preserve {
+            Some(entry.mode & 0o7777)
+        } else if self.made {
+            // A directory in one with the set-group-id bit has inherited it, and keeps it.
+            let inherited = self.stat()?.st_mode & 0o2000;
+            Some(entry.mode & 0o777 & !rules.umask | inherited)
+        } else {
+            self.restore
+        };
+        self.restore = None;
+        if let Some(mode) = mode {
+            self.chmod(mode)?;
+        }
+        if rules.preserve {
+            let times = times_of(entry);
+            let set = self.dir.handle().and_then(|fd| Ok(futimens(&*fd, &times)?));
+            set.map_err(|cause| self.error("cannot set the times", cause))?;
+        }
+        if rules.fsync {
+            sync_directory(&self.dir)?;
+        }
+        Ok(())
+    }
+
+    fn stat(&self) -> Result<Stat> {
+        let stat = self.dir.handle().and_then(|fd| Ok(fstat(&*fd)?));
+        stat.map_err(|cause| self.error("cannot open", cause))
+    }
+
+    fn chmod(&self, mode: u32) -> Result<()> {
+        let mode = Mode::from_raw_mode(mode);
+        let set = self.dir.handle().and_then(|fd| Ok(fchmod(&*fd, mode)?));
+        set.map_err(|cause| self.error("cannot set the mode", cause))
+    }
+
+    fn error(&self, what: &str, cause: std::io::Error) -> Error {
+        Error::io(Kind::Write, Side::Dest, self.dir.path(), what, cause)
+    }
+}
+
+impl Drop for Directory {
+    /// A copy that ends early leaves the mode of what was there as it was.
+    fn drop(&mut self) {
+        if let Some(mode) = self.restore {
+            // Nobody is left to tell.
+            let _ = self.chmod(mode);
+        }
+    }
+}
+
+/// Makes a directory of ours readable that may not even be opened; returns the mode it had. By a
+/// handle that needs no permission and follows no link, since its name may be swapped meanwhile.
+fn unlock(slot: &Slot) -> std::io::Result<u32> {
+    use std::os::fd::AsRawFd;
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let fd = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty())?;
+    let mode = fstat(&fd)?.st_mode & 0o7777;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    chmod(Path::new(&path), Mode::from_raw_mode(mode | WORKING))?;
+    Ok(mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    use super::super::testing::*;
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    fn entry(mode: u32) -> Entry {
+        let mut entry = file(0, mode);
+        entry.kind = crate::manifest::EntryKind::Directory;
+        entry
+    }
+
+    #[test]
+    fn a_new_directory_gets_its_mode_when_its_last_child_is_in() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("d");
+        let directory = Directory::make(&slot(temp.path(), "d")).unwrap();
+        assert!(directory.made() && directory.slot(name("x")).fresh);
+        assert_eq!(mode(&path), 0o700);
+        directory.finish(&entry(0o575), &rules()).unwrap();
+        assert_eq!(mode(&path), 0o555);
+        let preserve = Rules {
+            preserve: true,
+            ..rules()
+        };
+        let again = Directory::make(&slot(temp.path(), "d")).unwrap();
+        assert!(!again.made());
+        assert_eq!(mode(&path), 0o755, "opened up");
+        std::fs::write(path.join("x"), b"").unwrap();
+        again.finish(&entry(0o2775), &preserve).unwrap();
+        assert_eq!(mode(&path), 0o2775);
+        let meta = std::fs::metadata(&path).unwrap();
+        assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_000_000_000, 5));
+    }
+
+    #[test]
+    fn a_directory_that_was_there_keeps_its_mode_even_if_the_copy_ends_early() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("d");
+        std::fs::create_dir(&path).unwrap();
+        for old in [0o550, 0o000, 0o3755] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(old)).unwrap();
+            let directory = Directory::make(&slot(temp.path(), "d")).unwrap();
+            assert_eq!(mode(&path) & WORKING, WORKING);
+            directory.finish(&entry(0o777), &rules()).unwrap();
+            assert_eq!(mode(&path), old);
+            drop(Directory::make(&slot(temp.path(), "d")).unwrap());
+            assert_eq!(mode(&path), old);
+        }
+    }
+
+    #[test]
+    fn the_inherited_set_group_id_bit_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        let set = std::fs::Permissions::from_mode(0o2755);
+        std::fs::set_permissions(temp.path(), set).unwrap();
+        let directory = Directory::make(&slot(temp.path(), "d")).unwrap();
+        directory.finish(&entry(0o755), &rules()).unwrap();
+        assert_eq!(mode(&temp.path().join("d")), 0o2755);
+    }
+
+    #[test]
+    fn a_link_or_a_file_is_not_taken_for_a_directory() {
+        let temp = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/tmp", temp.path().join("link")).unwrap();
+        std::fs::write(temp.path().join("file"), b"").unwrap();
+        for (name, word) in [("link", "symbolic link"), ("file", "not a directory")] {
+            let refused = Directory::make(&slot(temp.path(), name)).err();
+            let refused = refused.expect("refused");
+            assert_eq!(refused.kind, Kind::Refused);
+            assert!(refused.message.contains(word), "{}", refused.message);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Who a new file is: what stood under the name lends it owner, group, mode, ACL and label; where
+//! nothing stood, the source's mode counts. With `-p` the source's mode and times count everywhere.
+//!
+//! Order matters: a change of owner clears set-id bits, and the mode is also the ACL's mask.
+
+use rustix::fs::{
+    Gid, Mode, Stat, Uid, XattrFlags, fchmod, fchown, fgetxattr, fremovexattr, fsetxattr, futimens,
+    lgetxattr,
+};
+use rustix::io::Errno;
+
+use super::temporary::Temporary;
+use super::{Rules, Slot, times_of};
+use crate::error::Result;
+use crate::manifest::Entry;
+
+const ACL: &str = "system.posix_acl_access";
+const LABEL: &str = "security.selinux";
+
+/// The longest value that Linux lets an extended attribute have, in bytes.
+const XATTR_MAX: usize = 64 << 10;
+
+/// Gives `temporary` owner, ACL, label, mode and times. `heir_of` is the regular file that it
+/// is to replace.
+pub(super) fn give(
+    temporary: &Temporary,
+    entry: &Entry,
+    heir_of: Option<&Stat>,
+    rules: &Rules,
+) -> Result<()> {
+    let slot = &temporary.slot;
+    if let Some(old) = heir_of {
+        give_owner(temporary, old)?;
+        give_attribute(temporary, ACL)?;
+        give_attribute(temporary, LABEL)?;
+    }
+    let mode = match heir_of {
+        _ if rules.preserve => entry.mode & 0o7777,
+        Some(old) => old.st_mode & 0o1777,
+        None => entry.mode & 0o777 & !rules.umask,
+    };
+    // What inherits may have got other bits with its ACL.
+    if heir_of.is_some() || mode != temporary.stat.st_mode & 0o7777 {
+        fchmod(&temporary.file, Mode::from_raw_mode(mode))
+            .map_err(|cause| slot.error("cannot set the mode", cause))?;
+    }
+    if rules.preserve {
+        futimens(&temporary.file, &times_of(entry))
+            .map_err(|cause| slot.error("cannot set the times", cause))?;
+    }
+    Ok(())
+}
+
+/// Finds out before the content is sent whether the owner can be kept; leaves the file ours.
+pub(super) fn rehearse(temporary: &Temporary, old: &Stat) -> Result<()> {
+    let new = &temporary.stat;
+    if (old.st_uid, old.st_gid) == (new.st_uid, new.st_gid) {
+        return Ok(());
+    }
+    give_owner(temporary, old)?;
+    let back = fchown(
+        &temporary.file,
+        Some(Uid::from_raw(new.st_uid)),
+        Some(Gid::from_raw(new.st_gid)),
+    );
+    back.map_err(|cause| temporary.slot.error("cannot set the owner", cause))
+}
+
+fn give_owner(temporary: &Temporary, old: &Stat) -> Result<()> {
+    let slot = &temporary.slot;
+    let new = &temporary.stat;
+    let uid = (new.st_uid != old.st_uid).then(|| Uid::from_raw(old.st_uid));
+    let gid = (new.st_gid != old.st_gid).then(|| Gid::from_raw(old.st_gid));
+    if uid.is_none() && gid.is_none() {
+        return Ok(());
+    }
+    fchown(&temporary.file, uid, gid).map_err(|cause| {
+        let what = format!(
+            "cannot keep the owner of the file that is there (user {}, group {}; remove it first, \
+             or copy as its owner or root)",
+            old.st_uid, old.st_gid
+        );
+        slot.error(&what, cause)
+    })
+}
+
+/// Makes the new file's attribute what the old one's is, absence included.
+fn give_attribute(temporary: &Temporary, attribute: &str) -> Result<()> {
+    let slot = &temporary.slot;
+    let failed = |cause| {
+        let what = format!("cannot keep {attribute} of the file that is there");
+        slot.error(&what, cause)
+    };
+    let mut value = Vec::new();
+    let new = present(read(&mut value, |buffer| {
+        fgetxattr(&temporary.file, attribute, buffer)
+    }))
+    .map_err(failed)?
+    .then(|| value.clone());
+    let old = present(read_old(slot, attribute, &mut value))
+        .map_err(failed)?
+        .then_some(value);
+    match (old, new) {
+        (old, new) if old == new => Ok(()),
+        (Some(old), _) => {
+            fsetxattr(&temporary.file, attribute, &old, XattrFlags::empty()).map_err(failed)
+        }
+        // A file always has a label, so there is none to take away.
+        (None, _) if attribute == LABEL => Ok(()),
+        (None, _) => fremovexattr(&temporary.file, attribute).map_err(failed),
+    }
+}
+
+/// Through /proc, which needs no permission to read the file itself and follows no link.
+fn read_old(slot: &Slot, attribute: &str, value: &mut Vec<u8>) -> rustix::io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let dir = slot
+        .dir
+        .handle()
+        .map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
+    let path =
+        std::path::PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(&slot.name);
+    read(value, |buffer| lgetxattr(&path, attribute, buffer))
+}
+
+fn read(
+    value: &mut Vec<u8>,
+    get: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<()> {
+    value.resize(XATTR_MAX, 0);
+    let len = get(value)?;
+    value.truncate(len);
+    Ok(())
+}
+
+/// Whether an attribute was read; neither its absence nor a file system without any is a fault.
+/// A file that vanished, or a system without /proc, has nothing to hand down.
+fn present(read: rustix::io::Result<()>) -> rustix::io::Result<bool> {
+    match read {
+        Ok(()) => Ok(true),
+        Err(Errno::NODATA | Errno::NOTSUP | Errno::NOENT | Errno::NOSYS) => Ok(false),
+        Err(other) => Err(other),
+    }
+}

@@ -1,0 +1,151 @@
+//! The destination on a file system: where things land, directories, files, links.
+//!
+//! Promises: whatever a peer names, nothing is touched outside the directories that the user named
+//! (each name is one component, reached from its directory's handle, no link below what the user
+//! typed is followed); nothing stands under a final name unless it is whole; what failed leaves no
+//! temporary behind. What it leaves to others: which bytes are missing, digests of what arrives,
+//! the order of entries. Everything is plain blocking calls for worker threads; `Partial` may be
+//! written from several at once.
+//!
+//! The order of a copy: [`resolve()`] and [`check_free_space`] before the first byte;
+//! [`Directory::make`] for each directory, then what is in it ([`place_small`], [`Partial`],
+//! [`place_symlink`], [`place_hard_link`]), then [`Directory::finish`].
+
+mod commit;
+mod conflict;
+mod directory;
+mod identity;
+mod link;
+mod partial;
+mod placement;
+mod resolve;
+mod small;
+mod space;
+mod standing;
+mod temporary;
+#[cfg(test)]
+mod testing;
+mod typed;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, Stat, Timespec, Timestamps};
+use rustix::io::Errno;
+
+use crate::dir::Dir;
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::{Entry, Name};
+
+pub use directory::Directory;
+pub use link::{place_hard_link, place_symlink};
+pub use partial::Partial;
+pub use resolve::{Landing, Source, Spec, Target, resolve};
+pub use small::place_small;
+pub use space::check_free_space;
+pub use standing::{Standing, digest_of, exists_with_other_content, same_content, standing};
+pub use typed::home_directory;
+
+/// What the user asked of every entry that lands here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// `-p`: the source's mode, set-id bits included, and its times.
+    pub preserve: bool,
+    /// What is there stays as it is.
+    pub no_clobber: bool,
+    /// Data and metadata are durable before the rename, the rename before success.
+    pub fsync: bool,
+    /// Permission bits that new files and directories do not get without `-p`.
+    pub umask: u32,
+}
+
+/// A name in a directory: where one entry lands.
+#[derive(Clone)]
+pub struct Slot {
+    pub dir: Arc<Dir>,
+    pub name: Name,
+    /// The directory was made by this copy, so nothing is expected under the name. Only a hint that
+    /// saves a system call: what stands there all the same is treated as anywhere.
+    pub fresh: bool,
+}
+
+/// What came of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    Copied,
+    /// The same was there already and was left untouched (`--no-clobber`).
+    Kept,
+}
+
+impl Slot {
+    pub fn new(dir: Arc<Dir>, name: Name) -> Slot {
+        Slot {
+            dir,
+            name,
+            fresh: false,
+        }
+    }
+
+    /// As the user would write it; for messages.
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join(&self.name)
+    }
+
+    /// The status of what stands here, a link not followed.
+    fn stat(&self) -> Result<Option<Stat>> {
+        match self.dir.stat(self.name.as_os_str()) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => Ok(None),
+            Err(cause) => Err(self.error("cannot look at what is there", cause)),
+        }
+    }
+
+    /// A failed call that was to write here.
+    fn error(&self, what: &str, cause: impl Into<io::Error>) -> Error {
+        Error::io(Kind::Write, Side::Dest, self.path(), what, cause)
+    }
+
+    fn refused(&self, message: impl Into<String>) -> Error {
+        Error::new(Kind::Refused, Side::Dest, message).at(self.path())
+    }
+}
+
+/// The umask of this process in permission bits. To be read once, before there are threads: a
+/// kernel before 4.7 tells it only to who sets it.
+pub fn process_umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    if let Some(mask) = line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()) {
+        return mask & 0o777;
+    }
+    let mask = rustix::process::umask(Mode::from_raw_mode(0o077));
+    rustix::process::umask(mask);
+    mask.as_raw_mode() & 0o777
+}
+
+/// The entry's times as a call takes them. What no clock shows is pulled into range, since the
+/// kernel reads two such values as "now" and "leave".
+fn times_of(entry: &Entry) -> Timestamps {
+    let time = |time: crate::manifest::Timestamp| Timespec {
+        tv_sec: time.s,
+        tv_nsec: time.ns.min(999_999_999).into(),
+    };
+    Timestamps {
+        last_access: time(entry.atime),
+        last_modification: time(entry.mtime),
+    }
+}
+
+/// Makes the names in `dir` durable.
+fn sync_directory(dir: &Arc<Dir>) -> Result<()> {
+    let synced = dir.handle().and_then(|fd| match rustix::fs::fsync(&*fd) {
+        // Some file systems have no such thing for directories.
+        Err(Errno::INVAL) => Ok(()),
+        other => Ok(other?),
+    });
+    synced.map_err(|cause| {
+        let what = "cannot make the directory durable";
+        Error::io(Kind::Write, Side::Dest, dir.path(), what, cause)
+    })
+}

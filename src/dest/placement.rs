@@ -1,0 +1,179 @@
+//! scp's rules: one source, what stands at the destination, and so where the source lands.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::{FileType, Stat};
+
+use super::resolve::{Landing, Source};
+use super::typed::{Found, find, missing};
+use super::{Slot, commit};
+use crate::dir::{Dir, Handles};
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::file_type;
+
+/// The destination as the rules see it.
+pub(super) struct Destination<'a> {
+    pub path: PathBuf,
+    /// It was typed as one (`x/`, `.`, nothing at all).
+    pub means_directory: bool,
+    /// For one source.
+    pub alone: bool,
+    pub handles: &'a Arc<Handles>,
+}
+
+/// A target whose directory may have to be made first.
+pub(super) struct Resolved {
+    pub landing: Landing,
+    /// `landing` is the directory that is to be made; the root lands in it under its own name.
+    pub within: bool,
+    pub listed: Vec<u8>,
+    /// Device and inode of what stands there, and whether it is a directory.
+    pub standing: Option<((u64, u64), bool)>,
+}
+
+impl Destination<'_> {
+    /// The destination itself is to be, or hold, what the source is or holds.
+    pub fn become_it(&self, source: &Source, found: &Found) -> Result<Resolved> {
+        let root = source.root;
+        match found {
+            Found::Directory(dir) if root.is_directory => Ok(Resolved::directory(dir, vec![])),
+            Found::Directory(..) => Err(self.usage("is a directory")),
+            Found::Other(..) if root.is_directory => Err(self.not_a_directory(source)),
+            Found::Nothing(_) if !self.alone => Err(missing(&self.path)),
+            Found::Nothing(slot) if root.is_directory => {
+                Ok(Resolved::nothing(slot.clone(), vec![]))
+            }
+            _ => self.as_file(found),
+        }
+    }
+
+    /// The source lands in the destination if that is a directory, else becomes it.
+    pub fn land(&self, source: &Source, found: &Found) -> Result<Resolved> {
+        let root = source.root;
+        match found {
+            Found::Directory(dir) => self.inside(source, dir),
+            Found::Other(..) if !self.alone || root.is_directory => {
+                Err(self.not_a_directory(source))
+            }
+            Found::Nothing(slot) if root.is_directory && self.means_directory => Ok(Resolved {
+                within: true,
+                ..Resolved::nothing(slot.clone(), root.name.as_bytes().to_vec())
+            }),
+            Found::Nothing(_) if !self.alone => Err(missing(&self.path)),
+            // The destination is to be what the directory is: its paths begin below it.
+            Found::Nothing(slot) if root.is_directory => {
+                Ok(Resolved::nothing(slot.clone(), Vec::new()))
+            }
+            _ => self.as_file(found),
+        }
+    }
+
+    /// A file becomes what is no directory.
+    fn as_file(&self, found: &Found) -> Result<Resolved> {
+        match found {
+            Found::Nothing(_) if self.means_directory => Err(missing(&self.path)),
+            Found::Nothing(slot) => Ok(Resolved::nothing(
+                slot.clone(),
+                slot.name.as_bytes().to_vec(),
+            )),
+            Found::Other(..) if self.means_directory => Err(self.usage("is not a directory")),
+            Found::Other(slot, stat) => {
+                commit::may_replace(slot, stat)?;
+                let listed = slot.name.as_bytes().to_vec();
+                Ok(Resolved::standing(slot.clone(), listed, stat))
+            }
+            Found::Directory(..) => Err(self.usage("is a directory")),
+        }
+    }
+
+    /// Under the root's own name in `dir`. A link that the user named is followed; what does not
+    /// fit there (a directory where a file stands) fails that entry alone, when it comes.
+    fn inside(&self, source: &Source, dir: &Arc<Dir>) -> Result<Resolved> {
+        let root = source.root;
+        let listed = root.name.as_bytes().to_vec();
+        let slot = Slot::new(dir.clone(), root.name.clone());
+        let Some(stat) = slot.stat()? else {
+            return Ok(Resolved::nothing(slot, listed));
+        };
+        if file_type(&stat) != FileType::Symlink || !source.follow_name {
+            return Ok(Resolved::standing(slot, listed, &stat));
+        }
+        match find(&slot.path(), self.handles)? {
+            Found::Nothing(slot) => Ok(Resolved::nothing(slot, listed)),
+            Found::Other(slot, stat) => Ok(Resolved::standing(slot, listed, &stat)),
+            Found::Directory(dir) if root.is_directory => Ok(Resolved::directory(&dir, listed)),
+            Found::Directory(..) => {
+                let message = "is a directory";
+                Err(Error::new(Kind::Usage, Side::Dest, message).at(slot.path()))
+            }
+        }
+    }
+
+    fn usage(&self, message: &str) -> Error {
+        Error::new(Kind::Usage, Side::Dest, message).at(&self.path)
+    }
+
+    fn not_a_directory(&self, source: &Source) -> Error {
+        if self.alone {
+            let name = source.shown();
+            self.usage(&format!(
+                "is not a directory, so the directory {name} cannot go there"
+            ))
+        } else {
+            self.usage("is not a directory; several sources need one")
+        }
+    }
+}
+
+impl Resolved {
+    fn nothing(slot: Slot, listed: Vec<u8>) -> Resolved {
+        Resolved {
+            landing: Landing::Name(slot),
+            within: false,
+            listed,
+            standing: None,
+        }
+    }
+
+    fn standing(slot: Slot, listed: Vec<u8>, stat: &Stat) -> Resolved {
+        let is_directory = file_type(stat) == FileType::Directory;
+        Resolved {
+            standing: Some(((stat.st_dev, stat.st_ino), is_directory)),
+            ..Resolved::nothing(slot, listed)
+        }
+    }
+
+    fn directory(dir: &Arc<Dir>, listed: Vec<u8>) -> Resolved {
+        Resolved {
+            landing: Landing::Directory(dir.clone()),
+            within: false,
+            listed,
+            standing: Some((dir.identity(), true)),
+        }
+    }
+
+    /// Two roots with one key would land on each other.
+    pub fn key<'a>(&'a self, source: &'a Source) -> (Option<(u64, u64)>, Vec<&'a [u8]>) {
+        match (&self.landing, self.standing) {
+            (_, Some((identity, true))) => (Some(identity), vec![]),
+            (Landing::Name(slot), _) => {
+                let mut names = vec![slot.name.as_bytes()];
+                if self.within {
+                    names.push(source.root.name.as_bytes());
+                }
+                (Some(slot.dir.identity()), names)
+            }
+            (Landing::Directory(dir), _) => (Some(dir.identity()), vec![]),
+        }
+    }
+
+    /// For messages.
+    pub fn path(&self, source: &Source) -> PathBuf {
+        match &self.landing {
+            Landing::Name(slot) if self.within => slot.path().join(&source.root.name),
+            Landing::Name(slot) => slot.path(),
+            Landing::Directory(dir) => dir.path(),
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Where things land: scp's rules for what was typed and what exists.
+//!
+//! An existing directory takes sources under their own names, `x/` is a directory, several sources
+//! need one, and a source lands on anything else by becoming it. What a directory holds (`DIR/`, or
+//! with `--no-target-directory`) never lands deeper than the destination itself. All of this is
+//! settled, and every refusal made, before the first byte.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, mkdirat};
+
+use super::Slot;
+use super::conflict::{refuse_itself, refuse_twice, refuse_unwritable};
+use super::placement::{Destination, Resolved};
+use super::typed::{expand_tilde, find, means_directory};
+use crate::dir::{Dir, Handles};
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::Root;
+use crate::units::printable;
+
+/// The destination as typed.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// What stood after the colon, or the whole operand; may be empty.
+    pub path: Vec<u8>,
+    /// Where a relative path begins; empty for this process's own directory.
+    pub base: PathBuf,
+    /// A leading `~` is a home directory. On the user's machine their shell has seen to that.
+    pub remote: bool,
+    /// `--no-target-directory`
+    pub no_target_directory: bool,
+}
+
+/// A root and how it was named.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    pub root: &'a Root,
+    /// The operand as typed, for messages; empty for the root's own name.
+    pub typed: &'a [u8],
+    /// The user typed the root's name letter by letter, so a link of that name in the destination
+    /// is followed. False for what a pattern found: there the peer chose the name.
+    pub follow_name: bool,
+}
+
+/// Where one root lands.
+#[derive(Clone)]
+pub struct Target {
+    pub landing: Landing,
+    /// What to call it relative to the destination directory, for lists of digests; empty where
+    /// the destination holds what the root holds.
+    pub listed: Vec<u8>,
+    /// Something stands there, which is to be replaced or filled.
+    pub existed: bool,
+}
+
+#[derive(Clone)]
+pub enum Landing {
+    /// A name that is to be made or replaced; for a directory also one that is entered.
+    Name(Slot),
+    /// A directory that exists and is filled as it is. It may have no name (`/`, `.`).
+    Directory(Arc<Dir>),
+}
+
+/// Targets in the order of `sources`. Makes at most one directory: `x` of `x/` where directories
+/// are to land in it. `same_machine`: device and inode of a root mean the same here.
+///
+/// # Errors
+/// `Kind::Usage` where what was typed does not fit what exists, `Kind::Write` where a destination
+/// directory is missing or not writable, `Kind::Refused` for a source onto or into itself.
+pub fn resolve(
+    spec: &Spec,
+    sources: &[Source],
+    same_machine: bool,
+    handles: &Arc<Handles>,
+) -> Result<Vec<Target>> {
+    let typed = spec.path.as_slice();
+    let path = if spec.remote {
+        expand_tilde(typed)?
+    } else {
+        expand_nothing(typed)
+    };
+    let place = Destination {
+        path: spec.base.join(path),
+        means_directory: means_directory(typed),
+        alone: sources.len() == 1,
+        handles,
+    };
+    let found = find(&place.path, handles)?;
+    if spec.no_target_directory && !place.alone {
+        let message = "--no-target-directory takes one source";
+        return Err(Error::new(Kind::Usage, Side::Dest, message).at(&place.path));
+    }
+    let mut resolved = Vec::with_capacity(sources.len());
+    for source in sources {
+        let becomes = source.root.contents || spec.no_target_directory;
+        resolved.push(if becomes {
+            place.become_it(source, &found)?
+        } else {
+            place.land(source, &found)?
+        });
+    }
+    refuse_twice(sources, &resolved)?;
+    for (source, target) in sources.iter().zip(&resolved) {
+        if same_machine {
+            refuse_itself(source, target)?;
+        }
+        refuse_unwritable(source, target)?;
+    }
+    finish(sources, resolved)
+}
+
+/// A path from this machine's shell: every byte means itself.
+fn expand_nothing(typed: &[u8]) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    PathBuf::from(std::ffi::OsStr::from_bytes(typed))
+}
+
+/// Makes the one directory that may be missing.
+fn finish(sources: &[Source], resolved: Vec<Resolved>) -> Result<Vec<Target>> {
+    let mut made: Option<Arc<Dir>> = None;
+    let mut targets = Vec::with_capacity(resolved.len());
+    for (source, resolved) in sources.iter().zip(resolved) {
+        let landing = match resolved.landing {
+            Landing::Name(slot) if resolved.within => {
+                let dir = match &made {
+                    Some(dir) => dir.clone(),
+                    None => make_directory(&slot)?,
+                };
+                made = Some(dir.clone());
+                let name = source.root.name.clone();
+                Landing::Name(Slot {
+                    dir,
+                    name,
+                    fresh: true,
+                })
+            }
+            other => other,
+        };
+        targets.push(Target {
+            landing,
+            listed: resolved.listed,
+            existed: resolved.standing.is_some(),
+        });
+    }
+    Ok(targets)
+}
+
+fn make_directory(slot: &Slot) -> Result<Arc<Dir>> {
+    let made = slot.dir.handle().and_then(|above| {
+        // The umask takes away what the user wants taken away.
+        mkdirat(&*above, slot.name.as_os_str(), Mode::from_raw_mode(0o777))?;
+        slot.dir.child(&slot.name)
+    });
+    made.map_err(|cause| slot.error("cannot make the directory", cause))
+}
+
+impl Source<'_> {
+    /// What the user knows it by.
+    pub(super) fn shown(&self) -> String {
+        match self.typed {
+            [] => printable(self.root.name.as_bytes()),
+            typed => printable(typed),
+        }
+    }
+}
+
+impl Landing {
+    /// The directory that holds the name, or is it.
+    pub fn dir(&self) -> &Arc<Dir> {
+        match self {
+            Landing::Name(slot) => &slot.dir,
+            Landing::Directory(dir) => dir,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::super::testing::*;
+    use super::*;
+
+    /// Where each root lands below the ground, resolved names of directories, or the error's
+    /// first words.
+    fn outcome(roots: &str, path: &str) -> String {
+        let ground = ground();
+        let real = std::fs::canonicalize(ground.path()).unwrap();
+        let roots: Vec<_> = roots.split(' ').map(root).collect();
+        match try_resolve(&spec(ground.path(), path), &roots, true) {
+            Err(error) => format!("{:?}: {}", error.kind, error.message),
+            Ok(targets) => {
+                let shown = targets.iter().map(|target| {
+                    let dir = std::fs::canonicalize(target.landing.dir().path()).unwrap();
+                    let dir = dir.strip_prefix(&real).unwrap().to_str().unwrap();
+                    match &target.landing {
+                        Landing::Name(slot) => {
+                            let name = String::from_utf8_lossy(slot.name.as_bytes());
+                            format!("{dir}|{name}")
+                        }
+                        Landing::Directory(_) => format!("{dir}="),
+                    }
+                });
+                shown.collect::<Vec<_>>().join(" ")
+            }
+        }
+    }
+
+    #[test]
+    fn everything_lands_where_scp_puts_it() {
+        let cases = [
+            // A file.
+            ("a", "d", "d|a"),
+            ("a", "d/", "d|a"),
+            ("a", "d/.", "d|a"),
+            ("a", "", "|a"),
+            ("a", ".", "|a"),
+            ("a", "d/..", "|a"),
+            ("a", "new", "|new"),
+            ("a", "f", "|f"),
+            ("a", "d/sub/new", "d/sub|new"),
+            ("a", "to_d", "d|a"),
+            ("a", "to_d/new", "d|new"),
+            ("a", "dangling", "|new"),
+            ("s", "d", "|f"),
+            ("gone", "d", "|made"),
+            ("a", "-T new", "|new"),
+            // A directory.
+            ("D", "d", "d|D"),
+            ("D", "d/", "d|D"),
+            ("D", "new", "|new"),
+            ("D", "new/", "new|D"),
+            ("D E", "new/", "new|D new|E"),
+            ("D", "dangling", "|new"),
+            ("D", "-T new/", "|new"),
+            ("D", "-T d", "d="),
+            ("D", "-T .", "="),
+            // What it holds.
+            ("D/", "d", "d="),
+            ("D/", "to_d", "d="),
+            ("D/", "new", "|new"),
+            ("D/", "new/", "|new"),
+            ("D/ a", "d", "d= d|a"),
+            // Several.
+            ("a b D", "d", "d|a d|b d|D"),
+        ];
+        for (roots, path, expected) in cases {
+            assert_eq!(outcome(roots, path), expected, "{roots} to {path:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_its_reason() {
+        let cases = [
+            ("a", "new/", "Write: destination directory does not exist"),
+            ("a", "new/x", "Write: destination directory does not exist"),
+            ("D", "new/x/", "Write: destination directory does not exist"),
+            ("a b", "new", "Write: destination directory does not exist"),
+            ("D a", "new/", "Write: destination directory does not exist"),
+            ("a", "f/", "Usage: is not a directory"),
+            (
+                "a",
+                "f/x",
+                "Write: cannot open the destination directory: not a dir",
+            ),
+            (
+                "a b",
+                "f",
+                "Usage: is not a directory; several sources need one",
+            ),
+            (
+                "D",
+                "f",
+                "Usage: is not a directory, so the directory D cannot",
+            ),
+            (
+                "D/",
+                "f",
+                "Usage: is not a directory, so the directory D cannot",
+            ),
+            ("a", "-T d", "Usage: is a directory"),
+            (
+                "a b",
+                "-T d",
+                "Usage: --no-target-directory takes one source",
+            ),
+            ("a a", "d", "Usage: a and a would both land there"),
+            ("D/ E/", "d", "Usage: D and E would both land there"),
+            (
+                "a",
+                "loop",
+                "Write: cannot follow the link: too many levels",
+            ),
+        ];
+        for (roots, path, expected) in cases {
+            let found = outcome(roots, path);
+            assert!(found.starts_with(expected), "{roots} to {path:?}: {found}");
+        }
+        assert!(outcome("a", &"x".repeat(256)).starts_with("Write: name too long"));
+    }
+
+    #[test]
+    fn a_link_that_only_a_pattern_named_is_not_followed() {
+        let ground = ground();
+        let spec = spec(ground.path(), "d");
+        let targets = try_resolve(&spec, &[root("s")], false).unwrap();
+        let Landing::Name(slot) = &targets[0].landing else {
+            panic!("a name");
+        };
+        assert_eq!(slot.path(), ground.path().join("d/s"));
+        assert!(targets[0].existed);
+    }
+
+    #[test]
+    fn a_list_of_digests_calls_things_by_their_place_in_the_destination() {
+        let listed = |roots: &str, path: &str| {
+            let ground = ground();
+            let roots: Vec<_> = roots.split(' ').map(root).collect();
+            let spec = spec(ground.path(), path);
+            let targets = try_resolve(&spec, &roots, true).unwrap();
+            let listed = targets.into_iter().map(|target| target.listed);
+            listed
+                .map(|name| std::ffi::OsStr::from_bytes(&name).to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(listed("a D", "d"), ["a", "D"]);
+        assert_eq!(listed("a", "new"), ["new"]);
+        assert_eq!(listed("D", "new"), [""]);
+        assert_eq!(listed("D", "new/"), ["D"]);
+        assert_eq!(listed("s", "d"), ["s"]);
+        assert_eq!(listed("D/", "new"), [""]);
+        assert_eq!(listed("D", "-T d"), [""]);
+    }
+}

@@ -1,0 +1,103 @@
+//! Room at the destination: looked at before the first byte, and named when it runs out.
+
+use std::io;
+use std::sync::Arc;
+
+use rustix::fs::fstatvfs;
+use rustix::io::Errno;
+
+use super::{Slot, Target};
+use crate::dir::Dir;
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::Totals;
+
+/// Compares what is to come with what is free. Where something stands already it gives its space
+/// back file by file, so that no more than the largest file must fit; sources on several file
+/// systems are counted the same way, since nobody knows what goes where.
+pub fn check_free_space(targets: &[Target], totals: &Totals) -> Result<()> {
+    let fresh = targets.iter().all(|target| !target.existed);
+    let mut dirs: Vec<&Arc<Dir>> = Vec::new();
+    for target in targets {
+        let dir = target.landing.dir();
+        if !dirs
+            .iter()
+            .any(|seen| seen.identity().0 == dir.identity().0)
+        {
+            dirs.push(dir);
+        }
+    }
+    let needed = if fresh && dirs.len() == 1 {
+        totals.allocated
+    } else {
+        totals.largest
+    };
+    for dir in dirs {
+        if let Some(free) = free_bytes(dir)
+            && free < needed
+        {
+            return Err(no_space(needed, free).at(dir.path()));
+        }
+    }
+    Ok(())
+}
+
+/// Bytes that this process may still take on the file system of `dir`; None where it does not say.
+fn free_bytes(dir: &Arc<Dir>) -> Option<u64> {
+    let found = fstatvfs(&*dir.handle().ok()?).ok()?;
+    let blocks = if rustix::process::geteuid().is_root() {
+        found.f_bfree
+    } else {
+        found.f_bavail
+    };
+    // Some file systems in user space say that they have no blocks at all.
+    (found.f_blocks > 0).then(|| blocks.saturating_mul(found.f_frsize))
+}
+
+/// A failed write to a file of `needed` bytes, under the name that it was to get.
+pub(super) fn write_error(slot: &Slot, needed: u64, cause: io::Error) -> Error {
+    match (Errno::from_io_error(&cause), free_bytes(&slot.dir)) {
+        (Some(Errno::NOSPC), Some(free)) => no_space(needed, free).at(slot.path()),
+        _ => slot.error("cannot write", cause),
+    }
+}
+
+fn no_space(needed: u64, free: u64) -> Error {
+    let size = |bytes| bytesize::ByteSize(bytes).display().si();
+    let message = format!("no space left: needs {}, {} free", size(needed), size(free));
+    Error {
+        errno: Errno::NOSPC.raw_os_error(),
+        ..Error::new(Kind::Write, Side::Dest, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Landing;
+    use super::super::testing::*;
+    use super::*;
+
+    fn target(slot: Slot, existed: bool) -> Target {
+        Target {
+            landing: Landing::Name(slot),
+            listed: Vec::new(),
+            existed,
+        }
+    }
+
+    #[test]
+    fn a_new_tree_needs_all_of_its_room_and_one_over_another_that_of_its_largest_file() {
+        let temp = tempfile::tempdir().unwrap();
+        let totals = Totals {
+            allocated: 1 << 60,
+            largest: 1,
+            ..Totals::default()
+        };
+        let new = [target(slot(temp.path(), "a"), false)];
+        let error = check_free_space(&new, &totals).unwrap_err();
+        assert_eq!(error.kind, Kind::Write);
+        assert!(error.message.starts_with("no space left: needs 1.2 EB, "));
+        assert!(error.message.ends_with("B free"), "{}", error.message);
+        let over = [target(slot(temp.path(), "a"), true)];
+        check_free_space(&over, &totals).unwrap();
+    }
+}

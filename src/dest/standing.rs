@@ -1,0 +1,142 @@
+//! What stands at a destination already, and whether it is what is to come: for `--no-clobber`.
+//! The same content is success and stays untouched, other content is refused and stays too.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::io::Errno;
+
+use super::Slot;
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Result};
+use crate::manifest::file_type;
+
+/// Bytes that are read and hashed at a time.
+const STEP: usize = 1 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// A regular file; a link to one is none.
+    pub is_file: bool,
+    pub is_directory: bool,
+    pub size: u64,
+    pub dev: u64,
+    pub ino: u64,
+}
+
+/// What stands under this name, a link not followed.
+pub fn standing(slot: &Slot) -> Result<Option<Standing>> {
+    Ok(slot.stat()?.map(|stat| Standing {
+        is_file: file_type(&stat) == FileType::RegularFile,
+        is_directory: file_type(&stat) == FileType::Directory,
+        size: stat.st_size as u64,
+        dev: stat.st_dev,
+        ino: stat.st_ino,
+    }))
+}
+
+/// True if a regular file with exactly this content stands there.
+pub fn same_content(slot: &Slot, content: &[u8]) -> Result<bool> {
+    let Some((file, size)) = open(slot)? else {
+        return Ok(false);
+    };
+    if size != content.len() as u64 {
+        return Ok(false);
+    }
+    let mut found = vec![0; content.len().min(STEP)];
+    for (index, step) in content.chunks(STEP).enumerate() {
+        let found = &mut found[..step.len()];
+        match file.read_exact_at(found, (index * STEP) as u64) {
+            Ok(()) if found == step => {}
+            Ok(()) => return Ok(false),
+            // It has become shorter since.
+            Err(cause) if cause.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(cause) => return Err(slot.error("cannot read what is there", cause)),
+        }
+    }
+    Ok(true)
+}
+
+/// The BLAKE3 root hash of the regular file that stands there; None if there is none. Reads all
+/// of it, so the caller compares sizes first.
+pub fn digest_of(slot: &Slot) -> Result<Option<Digest>> {
+    let Some((file, _)) = open(slot)? else {
+        return Ok(None);
+    };
+    let mut hasher = blake3::Hasher::new();
+    let mut step = vec![0; STEP];
+    let mut offset = 0;
+    loop {
+        match file.read_at(&mut step, offset) {
+            Ok(0) => return Ok(Some(*hasher.finalize().as_bytes())),
+            Ok(len) => {
+                hasher.update(&step[..len]);
+                offset += len as u64;
+            }
+            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(slot.error("cannot read what is there", cause)),
+        }
+    }
+}
+
+/// The refusal of `--no-clobber`.
+pub fn exists_with_other_content(slot: &Slot) -> Error {
+    slot.refused("exists with other content (--no-clobber)")
+}
+
+/// The regular file at `slot` and its size in bytes.
+fn open(slot: &Slot) -> Result<Option<(File, u64)>> {
+    match slot.stat()? {
+        Some(stat) if file_type(&stat) == FileType::RegularFile => {}
+        _ => return Ok(None),
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let fd = match slot.dir.open(slot.name.as_os_str(), flags, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(cause) => {
+            return match Errno::from_io_error(&cause) {
+                // Gone or replaced since the look.
+                Some(Errno::NOENT | Errno::LOOP) => Ok(None),
+                _ => Err(Error {
+                    kind: Kind::Refused,
+                    ..slot.error("cannot read what is there (--no-clobber)", cause)
+                }),
+            };
+        }
+    };
+    let stat = fstat(&fd).map_err(|cause| slot.error("cannot read what is there", cause))?;
+    let is_file = file_type(&stat) == FileType::RegularFile;
+    Ok(is_file.then(|| (File::from(fd), stat.st_size as u64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    #[test]
+    fn content_is_compared_to_the_last_byte() {
+        let temp = tempfile::tempdir().unwrap();
+        let content = vec![7; STEP + 1];
+        std::fs::write(temp.path().join("a"), &content).unwrap();
+        let slot = slot(temp.path(), "a");
+        assert!(same_content(&slot, &content).unwrap());
+        let mut other = content.clone();
+        other[STEP] = 8;
+        assert!(!same_content(&slot, &other).unwrap());
+        assert!(!same_content(&slot, &content[..STEP]).unwrap());
+        let root = blake3::hash(&content);
+        assert_eq!(digest_of(&slot).unwrap(), Some(*root.as_bytes()));
+    }
+
+    #[test]
+    fn a_link_to_the_same_content_is_not_that_content() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(temp.path().join("real"), b"x").unwrap();
+        std::os::unix::fs::symlink("real", temp.path().join("a")).unwrap();
+        let slot = slot(temp.path(), "a");
+        assert!(!same_content(&slot, b"x").unwrap());
+        assert_eq!(digest_of(&slot).unwrap(), None);
+    }
+}

@@ -1,0 +1,101 @@
+//! What the tests of these files share.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::resolve::{Source, Spec, Target, resolve};
+use super::{Rules, Slot};
+use crate::dir::{Dir, Handles};
+use crate::error::Result;
+use crate::manifest::{Entry, EntryKind, Name, Root, Timestamp};
+
+pub fn name(text: &str) -> Name {
+    Name::try_from(text.as_bytes().to_vec()).unwrap()
+}
+
+pub fn slot(dir: &Path, text: &str) -> Slot {
+    let dir = Dir::root(dir, &Arc::new(Handles::default())).unwrap();
+    Slot::new(dir, name(text))
+}
+
+pub fn rules() -> Rules {
+    Rules {
+        preserve: false,
+        no_clobber: false,
+        fsync: false,
+        umask: 0o022,
+    }
+}
+
+pub fn file(size: u64, mode: u32) -> Entry {
+    let stat = rustix::fs::stat("/").unwrap();
+    let mut entry = Entry::from_stat(1, 0, name("source"), EntryKind::File, &stat);
+    let time = Timestamp {
+        s: 1_000_000_000,
+        ns: 5,
+    };
+    (entry.size, entry.allocated, entry.mode) = (size, size, mode);
+    (entry.mtime, entry.atime) = (time, time);
+    entry
+}
+
+/// What is in a directory, sorted.
+pub fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// A directory with what the cases need: d/, d/sub/, f, to_d -> d, dangling -> new,
+/// d/s -> ../f, d/gone -> ../made.
+pub fn ground() -> tempfile::TempDir {
+    let temp = tempfile::tempdir().unwrap();
+    let at = |path: &str| temp.path().join(path);
+    std::fs::create_dir_all(at("d/sub")).unwrap();
+    std::fs::write(at("f"), b"").unwrap();
+    symlink("d", at("to_d")).unwrap();
+    symlink("new", at("dangling")).unwrap();
+    symlink("../f", at("d/s")).unwrap();
+    symlink("../made", at("d/gone")).unwrap();
+    symlink("loop", at("loop")).unwrap();
+    temp
+}
+
+/// `S` is a file, `D` a directory, `D/` its contents.
+pub fn root(text: &str) -> Root {
+    let plain = text.trim_end_matches('/');
+    Root {
+        id: 1,
+        operand: 0,
+        name: name(plain),
+        is_directory: plain.starts_with(|first: char| first.is_uppercase()) && plain != "S",
+        contents: text.ends_with('/'),
+        dev: 0,
+        ino: 0,
+    }
+}
+
+pub fn try_resolve(spec: &Spec, roots: &[Root], follow: bool) -> Result<Vec<Target>> {
+    let sources: Vec<_> = roots
+        .iter()
+        .map(|root| Source {
+            root,
+            typed: b"",
+            follow_name: follow,
+        })
+        .collect();
+    resolve(spec, &sources, true, &Arc::new(Handles::default()))
+}
+
+pub fn spec(ground: &Path, path: &str) -> Spec {
+    Spec {
+        path: path.trim_start_matches("-T ").into(),
+        base: ground.to_owned(),
+        remote: false,
+        no_target_directory: path.starts_with("-T "),
+    }
+}

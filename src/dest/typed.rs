@@ -1,0 +1,262 @@
+//! Paths as the user typed them: a leading `~`, links on the way, and what stands at their end.
+//!
+//! Such a path may be anything that the system takes and may pass through links, also to a name
+//! that does not exist yet. It ends in a directory's handle and, for what is no directory, one
+//! name in it. Names from a peer never come here.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::unistd::User;
+use rustix::fs::{AtFlags, FileType, Stat, readlinkat, statat};
+use rustix::io::Errno;
+
+use super::Slot;
+use crate::dir::{Dir, Handles};
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::{NAME_MAX, Name, file_type};
+
+/// Links that are followed from one name to the next: as many as the kernel does.
+const LINKS_MAX: usize = 40;
+
+/// How long the user database may take to answer.
+const GETENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What stands at the end of a path.
+pub(super) enum Found {
+    Directory(Arc<Dir>),
+    /// Anything else; never a link.
+    Other(Slot, Stat),
+    Nothing(Slot),
+}
+
+/// Goes to the end of `path`, links followed.
+///
+/// # Errors
+/// `Kind::Write` where the directory that holds the last name is not there.
+pub(super) fn find(path: &Path, handles: &Arc<Handles>) -> Result<Found> {
+    let mut path = path.to_owned();
+    for _ in 0..=LINKS_MAX {
+        let Some((above, name)) = split(&path)? else {
+            return Ok(Found::Directory(open(&path, handles)?));
+        };
+        let slot = Slot::new(open(&above, handles)?, name);
+        let Some(stat) = slot.stat()? else {
+            return Ok(Found::Nothing(slot));
+        };
+        match file_type(&stat) {
+            FileType::Directory => return Ok(Found::Directory(open(&path, handles)?)),
+            FileType::Symlink => path = above.join(follow(&slot)?),
+            _ => return Ok(Found::Other(slot, stat)),
+        }
+    }
+    let cause = Errno::LOOP;
+    Err(Error::io(Kind::Write, Side::Dest, path, "", cause))
+}
+
+/// Where the link in `slot` points. The kernel is asked first whether it would go there: it
+/// refuses links that others have laid in a directory like /tmp.
+fn follow(slot: &Slot) -> Result<PathBuf> {
+    let failed = |cause: std::io::Error| slot.error("cannot follow the link", cause);
+    let dir = slot.dir.handle().map_err(failed)?;
+    let name = slot.name.as_os_str();
+    match statat(&*dir, name, AtFlags::empty()) {
+        Ok(_) | Err(Errno::NOENT) => {}
+        Err(cause) => return Err(failed(cause.into())),
+    }
+    let text = readlinkat(&*dir, name, Vec::new()).map_err(|cause| failed(cause.into()))?;
+    Ok(OsString::from_vec(text.into_bytes()).into())
+}
+
+fn open(path: &Path, handles: &Arc<Handles>) -> Result<Arc<Dir>> {
+    Dir::root(path, handles).map_err(|cause| {
+        let shown = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
+        match Errno::from_io_error(&cause) {
+            Some(Errno::NOENT) => missing(shown),
+            _ => Error::io(
+                Kind::Write,
+                Side::Dest,
+                shown,
+                "cannot open the destination directory",
+                cause,
+            ),
+        }
+    })
+}
+
+pub(super) fn missing(path: &Path) -> Error {
+    Error {
+        errno: Errno::NOENT.raw_os_error(),
+        ..Error::new(
+            Kind::Write,
+            Side::Dest,
+            "destination directory does not exist; make it first",
+        )
+        .at(path)
+    }
+}
+
+/// The last name of `path` and what stands before it (empty for none); None where the path can
+/// only be a directory: `/`, `.`, `..`, or empty. Slashes at the end do not count.
+fn split(path: &Path) -> Result<Option<(PathBuf, Name)>> {
+    let bytes = path.as_os_str().as_bytes();
+    let bytes = &bytes[..bytes.len() - bytes.iter().rev().take_while(|&&b| b == b'/').count()];
+    let (above, last) = match bytes.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&bytes[..slash + 1], &bytes[slash + 1..]),
+        None => (&bytes[..0], bytes),
+    };
+    if matches!(last, b"" | b"." | b"..") {
+        return Ok(None);
+    }
+    let name = Name::try_from(last.to_vec()).map_err(|_| {
+        let message = if last.len() > NAME_MAX {
+            format!("name too long: {} bytes, at most {NAME_MAX}", last.len())
+        } else {
+            "not a file name".into()
+        };
+        Error::new(Kind::Write, Side::Dest, message).at(path)
+    })?;
+    Ok(Some((
+        PathBuf::from(OsStr::from_bytes(without_last_slash(above))),
+        name,
+    )))
+}
+
+/// For messages: `dir` rather than `dir/`.
+fn without_last_slash(path: &[u8]) -> &[u8] {
+    match path {
+        [rest @ .., b'/'] if !rest.is_empty() => rest,
+        _ => path,
+    }
+}
+
+/// True if only a directory can be meant.
+pub(super) fn means_directory(typed: &[u8]) -> bool {
+    let last = typed.rsplit(|&byte| byte == b'/').next().unwrap_or(typed);
+    matches!(last, b"" | b"." | b"..")
+}
+
+/// `~`, `~/x`, `~user` and `~user/x` as a shell reads them; anything else as it is.
+pub(super) fn expand_tilde(typed: &[u8]) -> Result<PathBuf> {
+    let [b'~', rest @ ..] = typed else {
+        return Ok(PathBuf::from(OsStr::from_bytes(typed)));
+    };
+    let end = rest.iter().position(|&byte| byte == b'/');
+    let (user, path) = rest.split_at(end.unwrap_or(rest.len()));
+    let home = if user.is_empty() {
+        home_directory()
+    } else {
+        std::str::from_utf8(user).ok().and_then(home_of)
+    };
+    let Some(home) = home else {
+        let who = crate::units::printable(user);
+        let message = match user {
+            b"" => "no home directory is known here; give the whole path".into(),
+            _ => format!("no user {who} on this host (a file of that name: ./~{who})"),
+        };
+        return Err(
+            Error::new(Kind::Usage, Side::Dest, message).at(Path::new(OsStr::from_bytes(typed)))
+        );
+    };
+    let mut whole = home.into_os_string();
+    whole.push(OsStr::from_bytes(path));
+    Ok(whole.into())
+}
+
+/// This user's: HOME, else what the user database says.
+pub fn home_directory() -> Option<PathBuf> {
+    match std::env::var_os("HOME") {
+        Some(home) if !home.is_empty() => Some(home.into()),
+        _ => match User::from_uid(nix::unistd::getuid()) {
+            Ok(Some(user)) => Some(user.dir),
+            _ => getent(&nix::unistd::getuid().to_string()),
+        },
+    }
+}
+
+fn home_of(user: &str) -> Option<PathBuf> {
+    match User::from_name(user) {
+        Ok(Some(user)) => Some(user.dir),
+        _ => getent(user),
+    }
+}
+
+/// Asks `getent`: a static binary sees /etc/passwd alone, not what a directory service knows.
+fn getent(user: &str) -> Option<PathBuf> {
+    if user.starts_with('-') {
+        return None;
+    }
+    let mut child = Command::new("getent")
+        .args(["passwd", user])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let deadline = Instant::now() + GETENT_TIMEOUT;
+    // One line of passwd fits into the pipe, so it can end before it is read.
+    while child.try_wait().ok()?.is_none() {
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let line = child.wait_with_output().ok()?.stdout;
+    let home = line.split(|&byte| byte == b':').nth(5)?;
+    (!home.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(home)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_split_at_its_last_name() {
+        let cases: [(&str, Option<(&str, &str)>); 9] = [
+            ("a", Some(("", "a"))),
+            ("a/b//", Some(("a", "b"))),
+            ("/a", Some(("/", "a"))),
+            ("/", None),
+            ("", None),
+            ("a/.", None),
+            ("..", None),
+            ("./a", Some((".", "a"))),
+            ("a/../b", Some(("a/..", "b"))),
+        ];
+        for (path, expected) in cases {
+            let found = split(Path::new(path)).unwrap();
+            let found = found.map(|(above, name)| {
+                let name = String::from_utf8(name.into()).unwrap();
+                (above.to_str().unwrap().to_owned(), name)
+            });
+            let expected = expected.map(|(above, name)| (above.to_owned(), name.to_owned()));
+            assert_eq!(found, expected, "{path}");
+        }
+        let long = "x".repeat(NAME_MAX + 1);
+        let message = split(Path::new(&long)).unwrap_err().message;
+        assert!(message.starts_with("name too long"), "{message}");
+        assert!(split(Path::new("a\0b")).is_err());
+    }
+
+    #[test]
+    fn a_tilde_is_a_home_only_where_a_shell_would_say_so() {
+        let home = home_directory().unwrap();
+        let of = |typed: &str| expand_tilde(typed.as_bytes()).unwrap();
+        assert_eq!(of("~"), home);
+        assert_eq!(of("~/x/"), home.join("x/"));
+        assert_eq!(of("~root/x"), home_of("root").unwrap().join("x"));
+        assert_eq!(of("a/~"), Path::new("a/~"));
+        let unknown = expand_tilde(b"~nobody-of-this-name/x").unwrap_err();
+        assert_eq!(unknown.kind, Kind::Usage);
+    }
+}
