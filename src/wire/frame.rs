@@ -1,0 +1,315 @@
+//! A frame: a header of 64 bytes, then a digest, the encoded chunk and the seal's tag.
+//!
+//! ```text
+//!  0 version u8 | 1 kind u8 | 2 codec u8 | 3 suite u8 | 4 flags u32
+//!  8 key epoch u32          | 12 dictionary u32
+//! 16 counter u64            | 24 chunk u64
+//! 32 entry u64              | 40 offset u64
+//! 48 raw length u32         | 52 wire length u32
+//! 56 receiver u16           | 58 reserved, 6 bytes: written as 0, not looked at
+//! 64 digest, 32 bytes ‖ encoded bytes ‖ tag, 16 bytes or none by the suite: the wire length
+//! ```
+//!
+//! All numbers are little-endian. The header travels in clear and is authenticated as it stands;
+//! the digest would tell an eavesdropper which known file this is, so it is sealed with the bytes.
+//!
+//! [`FrameHeader::parse`] is the only way from a peer's bytes to a header, and what it gives is
+//! within [`FrameLimits`]: whatever a length says, it fits into a pool's buffer. What it cannot
+//! know is left to others: whether there is such an entry and the range is inside of it
+//! (`dest`), whether the frame is the peer's (`seal`).
+
+use crate::chunk::pool::TAILROOM;
+use crate::chunk::{ChunkKind, Place};
+use crate::codec::Codec;
+use crate::manifest::EntryId;
+use crate::seal::{Suite, TAG_LEN};
+
+/// Bytes of a header.
+pub const HEADER_LEN: usize = 64;
+
+/// Bytes of the digest before the encoded ones.
+pub const DIGEST_LEN: usize = 32;
+
+pub const VERSION: u8 = 1;
+
+/// Longest range of zeros in one frame: holes of a terabyte take 512 headers, and a length
+/// fits into 32 bits with room to spare.
+pub const ZEROS_MAX: u32 = 1 << 31;
+
+/// Flags that a receiver which does not know them must refuse. This version knows none.
+const MUST_UNDERSTAND: u32 = 0xFFFF_0000;
+
+/// What a frame is. A discriminant is its number on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// A chunk of one file.
+    Range = 1,
+    /// Many small files.
+    Pack = 2,
+    /// Those blocks of a chunk that differ from what the receiver has.
+    Blocks = 3,
+    /// A range of zeros; no bytes, and [`NONE`](crate::digest::NONE) for a digest.
+    Zeros = 4,
+    /// Nothing comes after it on this stream.
+    End = 5,
+    /// Chunks that were written, for the way back.
+    Acks = 6,
+}
+
+impl FrameKind {
+    fn from_number(number: u8) -> Option<FrameKind> {
+        use FrameKind::*;
+        [Range, Pack, Blocks, Zeros, End, Acks]
+            .into_iter()
+            .find(|kind| *kind as u8 == number)
+    }
+}
+
+/// The session's limits on frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameLimits {
+    /// Bytes; a power of two.
+    pub chunk_size: u32,
+    /// Most bytes behind a header, digest and tag included.
+    pub frame_max: u32,
+}
+
+impl FrameLimits {
+    /// As much as the buffers of a pool of that chunk size have room for.
+    pub fn new(chunk_size: u32) -> FrameLimits {
+        FrameLimits {
+            chunk_size,
+            frame_max: chunk_size + TAILROOM as u32 + DIGEST_LEN as u32,
+        }
+    }
+
+    /// Longest pack (and what else is not a part of a file), in bytes: a tag still fits behind it.
+    pub fn raw_max(&self) -> u32 {
+        self.chunk_size + (TAILROOM - TAG_LEN) as u32
+    }
+}
+
+/// A header, its numbers in the order of the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    pub kind: FrameKind,
+    pub codec: Codec,
+    pub suite: Suite,
+    /// The lower half may be ignored.
+    pub flags: u32,
+    pub epoch: u32,
+    pub counter: u64,
+    /// Dense per session; 0 for what is no chunk.
+    pub chunk: u64,
+    /// 0 for a pack and what is no chunk.
+    pub entry: EntryId,
+    /// Bytes from the entry's start.
+    pub offset: u64,
+    /// Bytes after decoding, or zeros stood for.
+    pub raw_len: u32,
+    /// Bytes behind the header.
+    pub wire_len: u32,
+    /// For which of several receivers; 0 if there is one.
+    pub receiver: u16,
+}
+
+/// What is wrong with a header, with the number that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadFrame {
+    #[error("a frame of version {0}, not {VERSION}")]
+    Version(u8),
+    #[error("a frame of unknown kind {0}")]
+    Kind(u8),
+    #[error("a frame in unknown codec {0}")]
+    Codec(u8),
+    #[error("a frame under unknown suite {0}")]
+    Suite(u8),
+    #[error("a frame with flags {0:#x} that must be understood and are not")]
+    Flags(u32),
+    #[error("a frame with dictionary {0}, none was agreed")]
+    Dictionary(u32),
+    #[error("a frame of kind {kind:?} for entry {entry}")]
+    Entry { kind: FrameKind, entry: EntryId },
+    #[error("a frame of kind {kind:?} at offset {offset}")]
+    Offset { kind: FrameKind, offset: u64 },
+    #[error("a frame of kind {kind:?} that stands for {raw_len} bytes")]
+    RawLength { kind: FrameKind, raw_len: u32 },
+    #[error("a frame of kind {kind:?} that stands for {raw_len} bytes with {wire_len} on the wire")]
+    WireLength {
+        kind: FrameKind,
+        raw_len: u32,
+        wire_len: u32,
+    },
+}
+
+impl FrameHeader {
+    /// Of a chunk that was encoded to `encoded_len` bytes; `epoch` and `counter` are those of its
+    /// ticket. Flags and receiver are 0.
+    pub fn of(place: &Place, codec: Codec, encoded_len: usize, suite: Suite) -> FrameHeader {
+        let kind = match place.kind {
+            ChunkKind::Range => FrameKind::Range,
+            ChunkKind::Pack => FrameKind::Pack,
+            ChunkKind::Zeros => FrameKind::Zeros,
+        };
+        let wire_len = DIGEST_LEN + encoded_len + suite.tag_len();
+        FrameHeader {
+            kind,
+            codec,
+            suite,
+            flags: 0,
+            epoch: 0,
+            counter: 0,
+            chunk: place.chunk,
+            entry: place.entry,
+            offset: place.offset,
+            raw_len: place.raw_len,
+            wire_len: u32::try_from(wire_len).expect("a chunk fits into a buffer"),
+            receiver: 0,
+        }
+    }
+
+    pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[0] = VERSION;
+        bytes[1] = self.kind as u8;
+        bytes[2] = self.codec.number();
+        bytes[3] = self.suite.number();
+        bytes[4..8].copy_from_slice(&self.flags.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.counter.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.chunk.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.entry.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[48..52].copy_from_slice(&self.raw_len.to_le_bytes());
+        bytes[52..56].copy_from_slice(&self.wire_len.to_le_bytes());
+        bytes[56..58].copy_from_slice(&self.receiver.to_le_bytes());
+        bytes
+    }
+
+    /// # Errors
+    /// On anything that this version does not know or that is beyond `limits`.
+    pub fn parse(bytes: &[u8; HEADER_LEN], limits: &FrameLimits) -> Result<FrameHeader, BadFrame> {
+        if bytes[0] != VERSION {
+            return Err(BadFrame::Version(bytes[0]));
+        }
+        let header = FrameHeader {
+            kind: FrameKind::from_number(bytes[1]).ok_or(BadFrame::Kind(bytes[1]))?,
+            codec: Codec::from_number(bytes[2]).ok_or(BadFrame::Codec(bytes[2]))?,
+            suite: Suite::from_number(bytes[3]).ok_or(BadFrame::Suite(bytes[3]))?,
+            flags: u32_at(bytes, 4),
+            epoch: u32_at(bytes, 8),
+            counter: u64_at(bytes, 16),
+            chunk: u64_at(bytes, 24),
+            entry: u64_at(bytes, 32),
+            offset: u64_at(bytes, 40),
+            raw_len: u32_at(bytes, 48),
+            wire_len: u32_at(bytes, 52),
+            receiver: u16::from_le_bytes([bytes[56], bytes[57]]),
+        };
+        if header.flags & MUST_UNDERSTAND != 0 {
+            return Err(BadFrame::Flags(header.flags));
+        }
+        let dictionary = u32_at(bytes, 12);
+        if dictionary != 0 {
+            return Err(BadFrame::Dictionary(dictionary));
+        }
+        header.check_place(limits)?;
+        header.check_wire_len(limits)?;
+        Ok(header)
+    }
+
+    /// Bytes between digest and tag.
+    pub fn encoded_len(&self) -> usize {
+        (self.wire_len as usize).saturating_sub(DIGEST_LEN + self.suite.tag_len())
+    }
+
+    /// None for what is no chunk (or, for now, is not one that anybody sends: blocks).
+    pub fn place(&self) -> Option<Place> {
+        let kind = match self.kind {
+            FrameKind::Range => ChunkKind::Range,
+            FrameKind::Pack => ChunkKind::Pack,
+            FrameKind::Zeros => ChunkKind::Zeros,
+            FrameKind::Blocks | FrameKind::End | FrameKind::Acks => return None,
+        };
+        Some(Place {
+            kind,
+            chunk: self.chunk,
+            entry: self.entry,
+            offset: self.offset,
+            raw_len: self.raw_len,
+        })
+    }
+
+    /// Entry, offset and raw length go together as the kind demands.
+    fn check_place(&self, limits: &FrameLimits) -> Result<(), BadFrame> {
+        use FrameKind::*;
+        let kind = self.kind;
+        let of_entry = matches!(kind, Range | Blocks | Zeros);
+        if of_entry != (self.entry != 0) {
+            let entry = self.entry;
+            return Err(BadFrame::Entry { kind, entry });
+        }
+        let lengths = match kind {
+            Range | Blocks => 1..=limits.chunk_size,
+            Pack | Acks => 1..=limits.raw_max(),
+            Zeros => 1..=ZEROS_MAX,
+            End => 0..=0,
+        };
+        if !lengths.contains(&self.raw_len) {
+            let raw_len = self.raw_len;
+            return Err(BadFrame::RawLength { kind, raw_len });
+        }
+        let fits = if of_entry {
+            self.offset.is_multiple_of(u64::from(limits.chunk_size))
+                && self.offset.checked_add(u64::from(self.raw_len)).is_some()
+        } else {
+            self.offset == 0
+        };
+        if fits {
+            Ok(())
+        } else {
+            let offset = self.offset;
+            Err(BadFrame::Offset { kind, offset })
+        }
+    }
+
+    /// Encoded bytes are never more than raw ones, and as many only where nothing was compressed;
+    /// so what the raw length allows has room in a buffer.
+    fn check_wire_len(&self, limits: &FrameLimits) -> Result<(), BadFrame> {
+        let least = DIGEST_LEN + self.suite.tag_len();
+        let encoded = (self.wire_len as usize).checked_sub(least);
+        let raw = self.raw_len as usize;
+        let right = self.wire_len <= limits.frame_max
+            && match (self.kind, self.codec) {
+                (FrameKind::Zeros | FrameKind::End, codec) => {
+                    encoded == Some(0) && codec == Codec::None
+                }
+                // A list of blocks says of itself how long it is.
+                (FrameKind::Blocks, _) => {
+                    encoded.is_some_and(|len| len <= limits.raw_max() as usize)
+                }
+                (_, Codec::None) => encoded == Some(raw),
+                _ => encoded.is_some_and(|len| 0 < len && len < raw),
+            };
+        if right {
+            return Ok(());
+        }
+        Err(BadFrame::WireLength {
+            kind: self.kind,
+            raw_len: self.raw_len,
+            wire_len: self.wire_len,
+        })
+    }
+}
+
+fn u32_at(bytes: &[u8; HEADER_LEN], at: usize) -> u32 {
+    u32::from_le_bytes(std::array::from_fn(|n| bytes[at + n]))
+}
+
+fn u64_at(bytes: &[u8; HEADER_LEN], at: usize) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|n| bytes[at + n]))
+}
+
+#[cfg(test)]
+mod tests;

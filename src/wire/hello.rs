@@ -1,0 +1,191 @@
+//! The first line that each end says on control: JSON, so that any two versions can read it, with
+//! the protocol versions and limits of that end. Unknown fields are ignored.
+
+use serde::{Deserialize, Serialize};
+
+use super::{PROTOCOL_MAX, PROTOCOL_MIN};
+use crate::chunk::CHUNK_SIZE;
+
+/// Stands before the hello; what a login shell prints before it is skipped.
+pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
+
+/// Most bytes that may come before the magic.
+pub const NOISE_MAX: usize = 64 << 10;
+
+/// Most bytes of the line.
+pub const LINE_MAX: usize = 16 << 10;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    pub protocol_min: u16,
+    pub protocol_max: u16,
+    /// The version of the program, for messages only.
+    pub build: String,
+    #[serde(default)]
+    pub features: Vec<String>,
+    /// Numbers of seals, the preferred first.
+    #[serde(default)]
+    pub suites: Vec<u8>,
+    /// Numbers of codecs.
+    #[serde(default)]
+    pub codecs: Vec<u8>,
+    pub limits: Limits,
+    /// The kernel's boot id; empty where it cannot be read. Equal at both ends on one machine.
+    #[serde(default)]
+    pub boot_id: String,
+    #[serde(default)]
+    pub processors: u16,
+}
+
+/// What an end takes from the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bytes of a chunk.
+    pub chunk: u32,
+    /// Bytes of a control message's body.
+    pub message: u32,
+    /// Data streams at once.
+    pub streams: u16,
+    /// Big files announced and not yet done.
+    pub open_entries: u32,
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BadHello {
+    #[error(
+        "it did not answer as fastcp does: a login there must print little, and fastcp be what runs \
+         (see --remote-path)"
+    )]
+    NotAHello,
+    #[error(
+        "it speaks protocol {theirs_min} to {theirs_max} (fastcp {build}), this is protocol \
+         {PROTOCOL_MIN} to {PROTOCOL_MAX} (fastcp {}): install the same version on both hosts",
+        env!("CARGO_PKG_VERSION")
+    )]
+    NoCommonVersion {
+        theirs_min: u16,
+        theirs_max: u16,
+        build: String,
+    },
+}
+
+/// Entries of one kind that may be announced and not yet done.
+pub const OPEN_ENTRIES: u32 = 256;
+
+/// More data streams than any link needs.
+pub const STREAMS_MAX: u16 = 256;
+
+impl Hello {
+    pub fn of_this_build(
+        boot_id: String,
+        processors: u16,
+        suites: Vec<u8>,
+        codecs: Vec<u8>,
+    ) -> Self {
+        Hello {
+            protocol_min: PROTOCOL_MIN,
+            protocol_max: PROTOCOL_MAX,
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+            features: Vec::new(),
+            suites,
+            codecs,
+            limits: Limits {
+                chunk: CHUNK_SIZE as u32,
+                message: super::message::MESSAGE_MAX,
+                streams: STREAMS_MAX,
+                open_entries: OPEN_ENTRIES,
+            },
+            boot_id,
+            processors,
+        }
+    }
+
+    /// Magic, JSON and a newline.
+    pub fn to_line(&self) -> Vec<u8> {
+        let mut line = MAGIC.to_vec();
+        serde_json::to_writer(&mut line, self).expect("a hello has no map keys to refuse");
+        line.push(b'\n');
+        line
+    }
+
+    /// Reads what stands between the magic and the newline.
+    pub fn parse(json: &[u8]) -> Result<Hello, BadHello> {
+        let hello: Hello = serde_json::from_slice(json).map_err(|_| {
+            // A later version may have changed anything but the two numbers.
+            match serde_json::from_slice::<Versions>(json) {
+                Ok(versions) => versions.refusal(),
+                Err(_) => BadHello::NotAHello,
+            }
+        })?;
+        let common = hello.protocol_max.min(PROTOCOL_MAX);
+        if common < hello.protocol_min.max(PROTOCOL_MIN) {
+            let Hello {
+                protocol_min,
+                protocol_max,
+                build,
+                ..
+            } = hello;
+            return Err(Versions {
+                protocol_min,
+                protocol_max,
+                build,
+            }
+            .refusal());
+        }
+        Ok(hello)
+    }
+}
+
+#[derive(Deserialize)]
+struct Versions {
+    protocol_min: u16,
+    protocol_max: u16,
+    #[serde(default)]
+    build: String,
+}
+
+impl Versions {
+    fn refusal(self) -> BadHello {
+        BadHello::NoCommonVersion {
+            theirs_min: self.protocol_min,
+            theirs_max: self.protocol_max,
+            build: crate::units::printable(self.build.as_bytes())
+                .chars()
+                .take(40)
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_reads_back_and_ignores_what_it_does_not_know() {
+        let hello = Hello::of_this_build("b".into(), 2, vec![1], vec![0, 2]);
+        let line = hello.to_line();
+        let json = line
+            .strip_prefix(MAGIC)
+            .unwrap()
+            .strip_suffix(b"\n")
+            .unwrap();
+        assert_eq!(Hello::parse(json), Ok(hello));
+        let newer = String::from_utf8(json.to_vec())
+            .unwrap()
+            .replacen('{', "{\"later\":[1],", 1);
+        assert!(Hello::parse(newer.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn another_protocol_is_refused_by_both_numbers() {
+        let refusal =
+            Hello::parse(br#"{"protocol_min":7,"protocol_max":9,"build":"3.0","limits":0}"#);
+        let text = refusal.unwrap_err().to_string();
+        assert!(
+            text.contains("protocol 7 to 9 (fastcp 3.0)") && text.contains("protocol 1 to 1"),
+            "{text}"
+        );
+        assert_eq!(Hello::parse(b"[]"), Err(BadHello::NotAHello));
+    }
+}

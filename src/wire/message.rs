@@ -1,0 +1,372 @@
+//! Control messages: type u16, body length u32, body (postcard), all little-endian. A type with
+//! the top bit set may be skipped by an end that does not know it. Formats are append-only: a new
+//! meaning is a new type, since a body says nothing of its own shape.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use crate::codec::Compress;
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Side};
+use crate::manifest::{Entry, EntryId, EntryKind, Extension, NAME_MAX, Root, Totals};
+
+/// Most bytes of a body: the roots of some 100,000 operands.
+pub const MESSAGE_MAX: u32 = 8 << 20;
+
+/// Bytes before a body.
+pub const HEADER_LEN: usize = 6;
+
+/// A type that an older end may skip.
+const OPTIONAL: u16 = 0x8000;
+
+/// What both ends of a copy are told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyOptions {
+    /// `-r`
+    pub recursive: bool,
+    /// `-p`: mode with set-id bits, and times.
+    pub preserve: bool,
+    /// `-L`: symbolic links in trees are followed.
+    pub follow_links: bool,
+    pub no_clobber: bool,
+    pub fsync: bool,
+    /// `--no-target-directory`
+    pub no_target_directory: bool,
+    pub compress: Compress,
+    /// `--digests` was given: the digest of files with holes is needed too.
+    pub digests: bool,
+    /// Bytes a second that the sender may put on the wire, all streams together.
+    pub rate_limit: Option<u64>,
+    /// Worker threads of each process; None: its processors.
+    pub threads: Option<u16>,
+    /// Bytes of each process's buffer pool; None: 256 MiB, or an eighth of the machine's memory
+    /// if that is less.
+    pub memory: Option<u64>,
+}
+
+/// What the server is to be in this copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// Sends these operands, as typed after the colon.
+    Sender { operands: Vec<Vec<u8>> },
+    /// Receives into this path, as typed after the colon; `sources` are as the user typed them,
+    /// for messages.
+    Receiver {
+        path: Vec<u8>,
+        sources: Vec<Vec<u8>>,
+    },
+}
+
+/// The client's first message: everything the server has to know, in one flight with what follows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Open {
+    pub role: Role,
+    pub options: CopyOptions,
+    /// 128 bits that no other session has.
+    pub session: [u8; 16],
+    /// The seal of the data streams, by number.
+    pub suite: u8,
+    pub streams: u16,
+    /// Bytes in a chunk.
+    pub chunk_size: u32,
+}
+
+/// Comes right after `Open`, in a message of its own so that its buffer can be wiped.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+pub struct SessionSecret(pub [u8; 32]);
+
+impl std::fmt::Debug for SessionSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SessionSecret(…)")
+    }
+}
+
+/// Where the sender of this message takes data streams.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listen {
+    /// Textual addresses, best first, at most [`ADDRESSES_MAX`].
+    pub addresses: Vec<String>,
+    pub port: u16,
+}
+
+/// More addresses than a host is worth trying at.
+pub const ADDRESSES_MAX: usize = 8;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roots {
+    pub roots: Vec<Root>,
+    pub totals: Totals,
+}
+
+/// The receiver has found where each root lands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Landed {
+    /// Per root its name relative to the destination directory; empty where its contents land
+    /// in that directory itself.
+    pub names: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WantKind {
+    /// All of it.
+    Fresh,
+    /// None of it: it is there, or it failed.
+    Skip,
+    /// All but these ranges of bytes, whose merged chaining values are given.
+    Have(Vec<(Span, Digest)>),
+    /// Its digest alone: `EntryEnd` with the root, no chunk.
+    Digest,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Want {
+    pub entry: EntryId,
+    pub kind: WantKind,
+}
+
+/// What is done since the last `Ack`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ack {
+    /// Chunks whose bytes are verified and written.
+    pub chunks: Vec<Span>,
+    /// Entries that are in place; directories as soon as they are made.
+    pub entries: Vec<Span>,
+    /// Entries that failed along with their directory, of which a `Fault` tells.
+    pub failed: Vec<Span>,
+}
+
+/// No more is announced of an entry: a file's content was read to its end, or a directory's
+/// children were all named.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryEnd {
+    pub entry: EntryId,
+    /// Bytes of a file, children of a directory.
+    pub length: u64,
+    /// The BLAKE3 of a file; None for a directory and for a file with holes that nobody asked for.
+    pub root: Option<Digest>,
+}
+
+/// A fault at the sender of this message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    pub kind: Kind,
+    pub errno: i32,
+    pub side: Side,
+    /// 0 where it is not of one entry.
+    pub entry: EntryId,
+    /// The entry's parent, since the other end may never have heard of the entry.
+    pub parent: EntryId,
+    /// Empty where there is none.
+    pub path: Vec<u8>,
+    /// At most [`TEXT_MAX`] bytes.
+    pub text: String,
+}
+
+/// Bytes of a fault's text that are looked at.
+const TEXT_MAX: usize = 1024;
+
+/// Bytes of a fault's path that are looked at.
+const PATH_MAX: usize = 4096;
+
+/// Signals have numbers from 1 to this.
+const SIGNAL_MAX: i32 = 64;
+
+/// The walk is over: every entry was announced or failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllSent {
+    /// The last number that was given to an entry.
+    pub last: EntryId,
+    /// Numbers up to it that no entry has.
+    pub unused: Vec<Span>,
+}
+
+/// Bytes of frames that ride on control, for when there is no stream. At most 64 KiB each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Data {
+    pub bytes: Vec<u8>,
+}
+
+/// What an end has seen lately; comes every few seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    pub counter: u64,
+    /// Per stream: its number, frame bytes parsed, and whether its reader waits for a buffer.
+    pub streams: Vec<(u16, u64, bool)>,
+}
+
+/// What the other end is to change from now on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tune {
+    pub streams: Option<u16>,
+    pub rate_limit: Option<u64>,
+    pub congestion: Option<String>,
+}
+
+/// The other end's words in a copy between two remote hosts, read and checked by the client. Its
+/// message is encoded as it would be alone, so that decoding one never goes deeper into it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Relay {
+    pub number: u16,
+    pub body: Vec<u8>,
+}
+
+macro_rules! messages {
+    ($($number:expr => $name:ident($body:ty)),+ $(,)?) => {
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum Message { $($name($body)),+ }
+
+        impl Message {
+            /// Appends header and body.
+            pub fn encode(&self, out: &mut Vec<u8>) {
+                match self { $(Message::$name(body) => put(out, $number, body)),+ }
+            }
+
+            /// Reads a body; `None` for a type that is unknown and may be skipped.
+            pub fn decode(number: u16, body: &[u8]) -> Result<Option<Message>, BadMessage> {
+                match number {
+                    $(n if n == $number => get(n, body).map(|body| Some(Message::$name(body))),)+
+                    n if n & OPTIONAL != 0 => Ok(None),
+                    n => Err(BadMessage::Unknown(n)),
+                }
+            }
+        }
+    };
+}
+
+messages! {
+    1 => Open(Open),
+    2 => Secret(SessionSecret),
+    3 => Listen(Listen),
+    4 => Dial(Listen),
+    5 => Roots(Roots),
+    6 => Landed(Landed),
+    7 => Entries(Vec<Entry>),
+    8 => Want(Vec<Want>),
+    9 => Digests((EntryId, Vec<Digest>)),
+    10 => Ack(Ack),
+    11 => Nack(Vec<u64>),
+    12 => EntryEnd(Vec<EntryEnd>),
+    13 => AllSent(AllSent),
+    14 => Done(()),
+    15 => Data(Data),
+    16 => Credit(u64),
+    17 => Heartbeat(Heartbeat),
+    18 => Tune(Tune),
+    19 => Fault(Fault),
+    20 => Abort(Fault),
+    21 => Relay(Relay),
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BadMessage {
+    #[error("an unknown message of type {0}")]
+    Unknown(u16),
+    #[error("a message of type {0} that does not read")]
+    Malformed(u16),
+    #[error("a message of {0} bytes")]
+    TooLong(u32),
+}
+
+/// Type and body length.
+pub fn parse_header(header: [u8; HEADER_LEN]) -> Result<(u16, u32), BadMessage> {
+    let [t0, t1, l0, l1, l2, l3] = header;
+    let len = u32::from_le_bytes([l0, l1, l2, l3]);
+    if len > MESSAGE_MAX {
+        return Err(BadMessage::TooLong(len));
+    }
+    Ok((u16::from_le_bytes([t0, t1]), len))
+}
+
+fn put<T: Serialize>(out: &mut Vec<u8>, number: u16, body: &T) {
+    let start = out.len();
+    out.extend_from_slice(&number.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    let with_body = postcard::to_extend(body, std::mem::take(out));
+    *out = with_body.expect("every length here is known, and a vector grows");
+    let len = (out.len() - start - HEADER_LEN) as u32;
+    out[start + 2..start + HEADER_LEN].copy_from_slice(&len.to_le_bytes());
+}
+
+fn get<T: DeserializeOwned>(number: u16, body: &[u8]) -> Result<T, BadMessage> {
+    match postcard::take_from_bytes(body) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(BadMessage::Malformed(number)),
+    }
+}
+
+impl Message {
+    /// About how many bytes of memory it takes, of messages that a sender says of entries.
+    pub fn weight(&self) -> usize {
+        let inside = match self {
+            Message::Entries(entries) => entries.iter().map(weight_of).sum(),
+            Message::EntryEnd(ends) => ends.len() * size_of::<EntryEnd>(),
+            Message::Roots(roots) => roots.roots.len() * (size_of::<Root>() + NAME_MAX),
+            Message::AllSent(all) => all.unused.len() * size_of::<Span>(),
+            Message::Fault(fault) => fault.path.len() + fault.text.len(),
+            _ => 0,
+        };
+        size_of::<Message>() + inside
+    }
+}
+
+fn weight_of(entry: &Entry) -> usize {
+    let text = match &entry.kind {
+        EntryKind::Symlink(text) => text.len(),
+        _ => 0,
+    };
+    let one = |extension: &Extension| size_of::<Extension>() + extension.bytes.len();
+    let extensions: usize = entry.extensions.iter().map(one).sum();
+    let names = entry.name.as_bytes().len() + entry.user.len() + entry.group.len();
+    size_of::<Entry>() + names + text + extensions
+}
+
+impl Fault {
+    pub fn of(error: &Error, entry: EntryId, parent: EntryId) -> Fault {
+        use std::os::unix::ffi::OsStrExt;
+        let path = error
+            .path
+            .as_ref()
+            .map_or(Vec::new(), |p| p.as_os_str().as_bytes().to_vec());
+        let text = error.message.chars().take(TEXT_MAX / 4).collect();
+        Fault {
+            kind: error.kind,
+            errno: error.errno,
+            side: error.side,
+            entry,
+            parent,
+            path,
+            text,
+        }
+    }
+
+    /// As an error of this end, its text made printable and its length bounded.
+    pub fn into_error(self) -> Error {
+        use std::os::unix::ffi::OsStringExt;
+        let text: String = self.text.chars().take(TEXT_MAX).collect();
+        let mut path = self.path;
+        path.truncate(PATH_MAX);
+        // Nothing bigger than what is kept stays behind it.
+        path.shrink_to_fit();
+        let path = std::ffi::OsString::from_vec(path);
+        let kind = match self.kind {
+            // No signal has this number, and 128 more of it could be the exit code of a success.
+            Kind::Signal(number) if !(1..=SIGNAL_MAX).contains(&number) => Kind::Lost,
+            kind => kind,
+        };
+        Error {
+            kind,
+            side: self.side,
+            path: (!path.is_empty()).then(|| path.into()),
+            message: crate::units::harmless(&text),
+            errno: self.errno,
+        }
+    }
+}
