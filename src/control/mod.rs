@@ -1,0 +1,231 @@
+//! Typed messages between two ends over any reader and writer: ssh's stdin and stdout, a child's,
+//! or a pipe in memory. Says nothing of what the messages mean.
+//!
+//! Writing goes through a task of its own, so that whoever reads never waits for the far end to
+//! read; the queue to it is bounded, and threads wait for room while tasks may not need to.
+
+pub mod stdio;
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use zeroize::Zeroize;
+
+use crate::wire::hello::{BadHello, Hello, LINE_MAX, MAGIC, NOISE_MAX};
+use crate::wire::message::{BadMessage, HEADER_LEN, Message, parse_header};
+
+/// Messages that wait to be written.
+const QUEUE: usize = 256;
+
+/// Bytes that are gathered into one write, so that many small messages cost one system call.
+const BATCH_MAX: usize = 64 << 10;
+
+/// How long the other end may take to say hello once the connection stands.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("the connection was closed")]
+    Closed,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the peer broke the protocol: {0}")]
+    BadMessage(#[from] BadMessage),
+    #[error("{0}")]
+    BadHello(#[from] BadHello),
+    #[error("the far end gave no answer within {} s", .0.as_secs())]
+    Silent(Duration),
+}
+
+/// The reading half.
+pub struct Incoming<R> {
+    reader: R,
+    /// Bytes that were read and not yet parsed stand at `start..`.
+    buffer: Vec<u8>,
+    start: usize,
+}
+
+/// A handle to the writing half; clones write to the same connection, each message whole.
+#[derive(Clone)]
+pub struct Outgoing {
+    queue: mpsc::Sender<Message>,
+}
+
+/// The writer has ended: the connection is lost or closing, which its reader tells better.
+#[derive(Debug, thiserror::Error)]
+#[error("the control connection is closed")]
+pub struct Closed;
+
+impl<R: AsyncRead + Unpin> Incoming<R> {
+    pub fn new(reader: R) -> Self {
+        Incoming {
+            reader,
+            buffer: Vec::with_capacity(16 << 10),
+            start: 0,
+        }
+    }
+
+    /// Waits for the other end's hello, skipping what its login shell prints before.
+    pub async fn hello(&mut self, patience: Duration) -> Result<Hello, ControlError> {
+        let hello = timeout(patience, self.find_hello()).await;
+        hello.unwrap_or(Err(ControlError::Silent(patience)))
+    }
+
+    async fn find_hello(&mut self) -> Result<Hello, ControlError> {
+        let mut noise = 0;
+        loop {
+            let unread = &self.buffer[self.start..];
+            if let Some(at) = find(unread, MAGIC) {
+                let line = &unread[at + MAGIC.len()..];
+                if let Some(end) = line.iter().position(|&byte| byte == b'\n') {
+                    let hello = Hello::parse(&line[..end]);
+                    self.start += at + MAGIC.len() + end + 1;
+                    return Ok(hello?);
+                }
+                if line.len() > LINE_MAX {
+                    return Err(BadHello::NotAHello.into());
+                }
+            } else {
+                // Keep what may be the beginning of the magic.
+                let skip = unread.len().saturating_sub(MAGIC.len() - 1);
+                noise += skip;
+                self.start += skip;
+                if noise > NOISE_MAX {
+                    return Err(BadHello::NotAHello.into());
+                }
+            }
+            self.fill().await?;
+        }
+    }
+
+    /// The next message that this version knows.
+    ///
+    /// # Errors
+    /// `Closed` at the end of the connection, wherever in a message that falls.
+    pub async fn next(&mut self) -> Result<Message, ControlError> {
+        loop {
+            while self.buffer.len() - self.start < HEADER_LEN {
+                self.fill().await?;
+            }
+            let header = self.buffer[self.start..][..HEADER_LEN]
+                .try_into()
+                .expect("its length");
+            let (number, len) = parse_header(header)?;
+            let whole = HEADER_LEN + len as usize;
+            while self.buffer.len() - self.start < whole {
+                self.fill().await?;
+            }
+            let body = &mut self.buffer[self.start + HEADER_LEN..self.start + whole];
+            let message = Message::decode(number, body);
+            if matches!(message, Ok(Some(Message::Secret(_)))) {
+                body.zeroize();
+            }
+            self.start += whole;
+            if let Some(message) = message? {
+                return Ok(message);
+            }
+        }
+    }
+
+    async fn fill(&mut self) -> Result<(), ControlError> {
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        self.buffer.reserve(16 << 10);
+        match self.reader.read_buf(&mut self.buffer).await? {
+            0 => Err(ControlError::Closed),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Outgoing {
+    /// Starts the task that writes. It ends, and closes the connection for writing, when all
+    /// handles are gone; its result is the first error.
+    pub fn start<W>(mut writer: W) -> (Outgoing, JoinHandle<io::Result<()>>)
+    where
+        W: AsyncWrite + Unpin + Send + 'static,
+    {
+        let (queue, mut messages) = mpsc::channel::<Message>(QUEUE);
+        let task = tokio::spawn(async move {
+            let mut bytes = Vec::new();
+            while let Some(message) = messages.recv().await {
+                message.encode(&mut bytes);
+                while bytes.len() < BATCH_MAX {
+                    let Ok(message) = messages.try_recv() else {
+                        break;
+                    };
+                    message.encode(&mut bytes);
+                }
+                writer.write_all(&bytes).await?;
+                writer.flush().await?;
+                bytes.zeroize();
+            }
+            writer.shutdown().await
+        });
+        (Outgoing { queue }, task)
+    }
+
+    pub async fn send(&self, message: Message) -> Result<(), Closed> {
+        self.queue.send(message).await.map_err(|_| Closed)
+    }
+
+    /// For threads.
+    pub fn send_blocking(&self, message: Message) -> Result<(), Closed> {
+        self.queue.blocking_send(message).map_err(|_| Closed)
+    }
+}
+
+/// Writes a hello; comes before anything else on the connection.
+pub async fn say_hello<W: AsyncWrite + Unpin>(writer: &mut W, hello: &Hello) -> io::Result<()> {
+    writer.write_all(&hello.to_line()).await?;
+    writer.flush().await
+}
+
+fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack
+        .windows(needle.len())
+        .position(|window| window == needle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_hello_is_found_behind_the_noise_of_a_login_shell() {
+        let hello = Hello::of_this_build(String::new(), 1, vec![], vec![]);
+        let mut bytes = b"Welcome!\r\nfastcp\0\0fastcp".to_vec();
+        bytes.extend(hello.to_line());
+        Message::Credit(7).encode(&mut bytes);
+        let mut incoming = Incoming::new(&bytes[..]);
+        assert_eq!(incoming.hello(HELLO_TIMEOUT).await.unwrap(), hello);
+        assert_eq!(incoming.next().await.unwrap(), Message::Credit(7));
+        assert!(matches!(incoming.next().await, Err(ControlError::Closed)));
+    }
+
+    #[tokio::test]
+    async fn endless_noise_is_given_up() {
+        let noise = vec![b'x'; NOISE_MAX + 100];
+        let refusal = Incoming::new(&noise[..]).hello(HELLO_TIMEOUT).await;
+        assert!(matches!(
+            refusal,
+            Err(ControlError::BadHello(BadHello::NotAHello))
+        ));
+    }
+
+    #[tokio::test]
+    async fn an_oversized_message_is_refused_before_memory_is_taken() {
+        let bytes = [7, 0, 0xff, 0xff, 0xff, 0xff];
+        let refusal = Incoming::new(&bytes[..]).next().await;
+        assert!(matches!(
+            refusal,
+            Err(ControlError::BadMessage(BadMessage::TooLong(u32::MAX)))
+        ));
+    }
+}

@@ -1,0 +1,327 @@
+//! The far end's process: started by the system's `ssh`, so that its configuration, agent, jump
+//! hosts and prompts work as the user knows them, or as a child on this machine.
+//!
+//! The user's configuration may hold settings that suit a person at a shell and break a pipe;
+//! these are overruled, as scp does. What the process prints on stderr is passed on line by line,
+//! made printable, since a far end's text must not reach the terminal raw.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::time::timeout;
+
+use crate::error::{Error, Kind, Result, Side};
+use crate::units::printable;
+
+/// How to reach a host by ssh.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Host {
+    pub user: Option<String>,
+    /// A name, an alias of ssh's configuration or an address without brackets.
+    pub name: String,
+    /// From `scp://…:port/`; it goes before `-P`.
+    pub port: Option<u16>,
+}
+
+/// ssh's own options, as scp has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SshOptions {
+    /// `-S`; "ssh" if not given.
+    pub program: Option<PathBuf>,
+    pub port: Option<u16>,
+    pub identities: Vec<PathBuf>,
+    pub config: Option<PathBuf>,
+    pub jump: Option<String>,
+    /// `-o`, in order.
+    pub options: Vec<String>,
+    pub cipher: Option<String>,
+    pub ipv4: bool,
+    pub ipv6: bool,
+    pub batch: bool,
+    pub forward_agent: bool,
+    pub quiet: bool,
+    /// How many `-v`.
+    pub verbose: u8,
+}
+
+/// How the server is started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rsh {
+    #[default]
+    Ssh,
+    /// As a child process on this machine; the host's name is not used.
+    Local,
+}
+
+/// Settings that break a binary pipe, overruled. Older versions of ssh do not know the last three,
+/// and with `IgnoreUnknown` do not mind.
+const PIPE_OPTIONS: [&str; 9] = [
+    "-x",
+    "-oPermitLocalCommand=no",
+    "-oClearAllForwardings=yes",
+    "-oRemoteCommand=none",
+    "-oRequestTTY=no",
+    "-oIgnoreUnknown=StdinNull,ForkAfterAuthentication,SessionType",
+    "-oStdinNull=no",
+    "-oForkAfterAuthentication=no",
+    "-oSessionType=default",
+];
+
+/// Bytes of one line of the far end's stderr that are shown.
+const LINE_MAX: u64 = 4096;
+
+/// A far end that was started: what it says is read from `stdout`, and dropping `stdin` ends it.
+pub struct FarEnd {
+    child: Child,
+    pub stdin: ChildStdin,
+    pub stdout: ChildStdout,
+    pub stderr: ChildStderr,
+}
+
+/// The command line of ssh up to the remote command.
+fn ssh_arguments(host: &Host, options: &SshOptions) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = PIPE_OPTIONS.iter().map(OsString::from).collect();
+    let mut pair = |letter: &str, value: OsString| arguments.extend([letter.into(), value]);
+    if let Some(port) = host.port.or(options.port) {
+        pair("-p", port.to_string().into());
+    }
+    for identity in &options.identities {
+        pair("-i", identity.into());
+    }
+    if let Some(config) = &options.config {
+        pair("-F", config.into());
+    }
+    if let Some(jump) = &options.jump {
+        pair("-J", jump.into());
+    }
+    if let Some(cipher) = &options.cipher {
+        pair("-c", cipher.into());
+    }
+    for option in &options.options {
+        pair("-o", option.into());
+    }
+    if let Some(user) = &host.user {
+        pair("-l", user.into());
+    }
+    let flags = [
+        (options.ipv4, "-4"),
+        (options.ipv6, "-6"),
+        (options.quiet, "-q"),
+        (options.batch, "-oBatchMode=yes"),
+        // scp does not forward the agent unless asked, whatever the configuration says.
+        (
+            true,
+            if options.forward_agent {
+                "-oForwardAgent=yes"
+            } else {
+                "-oForwardAgent=no"
+            },
+        ),
+    ];
+    arguments.extend(
+        flags
+            .into_iter()
+            .filter(|(set, _)| *set)
+            .map(|(_, flag)| flag.into()),
+    );
+    arguments.extend((0..options.verbose).map(|_| "-v".into()));
+    arguments.extend(["--".into(), OsString::from(&host.name)]);
+    arguments
+}
+
+/// The words of `--remote-path`, each quoted for a POSIX shell; a leading `~/` is left for the
+/// remote shell, which alone knows the home directory.
+fn remote_command(remote_path: Option<&str>) -> Result<String> {
+    let unreadable = || Error::usage("--remote-path: its quotes do not match");
+    let words = shlex::split(remote_path.unwrap_or("fastcp")).ok_or_else(unreadable)?;
+    let mut command = String::new();
+    for word in words {
+        let (home, rest) = match word.strip_prefix("~/") {
+            Some(rest) => ("~/", rest),
+            None => ("", &word[..]),
+        };
+        let quoted = shlex::try_quote(rest)
+            .map_err(|_| Error::usage("--remote-path: a NUL byte cannot be in a command"))?;
+        command += home;
+        command += &quoted;
+        command.push(' ');
+    }
+    Ok(command + "--server")
+}
+
+/// Starts the far end. The child stays in this process group, so that ssh may ask for a password
+/// on the terminal.
+///
+/// # Errors
+/// `Kind::Connect` if the program cannot be started.
+pub fn start(
+    rsh: Rsh,
+    host: &Host,
+    options: &SshOptions,
+    remote_path: Option<&str>,
+) -> Result<FarEnd> {
+    let mut command = match rsh {
+        Rsh::Ssh => {
+            let program = options.program.clone().unwrap_or_else(|| "ssh".into());
+            let mut command = Command::new(program);
+            command
+                .args(ssh_arguments(host, options))
+                .arg(remote_command(remote_path)?);
+            command
+        }
+        Rsh::Local if remote_path.is_some() => {
+            let mut command = Command::new("/bin/sh");
+            command
+                .arg("-c")
+                .arg(format!("exec {}", remote_command(remote_path)?));
+            command
+        }
+        Rsh::Local => {
+            let itself = std::env::current_exe().map_err(|e| {
+                Error::io(Kind::FarEnd, Side::Here, "fastcp", "cannot find itself", e)
+            })?;
+            let mut command = Command::new(itself);
+            command.arg("--server").env_remove("SSH_CONNECTION");
+            command
+        }
+    };
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let program = command.as_std().get_program().to_owned();
+    let mut child = command
+        .spawn()
+        .map_err(|e| Error::io(Kind::Connect, Side::Here, program, "cannot start", e))?;
+    let taken = "the three pipes were asked for above";
+    Ok(FarEnd {
+        stdin: child.stdin.take().expect(taken),
+        stdout: child.stdout.take().expect(taken),
+        stderr: child.stderr.take().expect(taken),
+        child,
+    })
+}
+
+/// The process alone, its pipes being in use.
+pub struct Process(Child);
+
+impl FarEnd {
+    pub fn split(self) -> (Process, ChildStdin, ChildStdout, ChildStderr) {
+        (Process(self.child), self.stdin, self.stdout, self.stderr)
+    }
+}
+
+impl Process {
+    /// Waits for the process to end by itself, then makes it. None if it had to be killed.
+    pub async fn end(&mut self, patience: Duration) -> Option<ExitStatus> {
+        match timeout(patience, self.0.wait()).await {
+            Ok(status) => status.ok(),
+            Err(_) => {
+                // Fails only for a process that has ended meanwhile.
+                let _ = self.0.kill().await;
+                None
+            }
+        }
+    }
+}
+
+/// Passes the far end's stderr on, a printable line at a time, until it is closed. The last line
+/// is returned, for an error that needs to say why.
+pub async fn relay_stderr(stderr: ChildStderr, mut line_out: impl FnMut(&str)) -> String {
+    let mut reader = BufReader::new(stderr);
+    let mut last = String::new();
+    loop {
+        let mut line = Vec::new();
+        match (&mut reader)
+            .take(LINE_MAX)
+            .read_until(b'\n', &mut line)
+            .await
+        {
+            Ok(0) | Err(_) => return last,
+            Ok(_) => {}
+        }
+        while line
+            .last()
+            .is_some_and(|byte| matches!(byte, b'\n' | b'\r'))
+        {
+            line.pop();
+        }
+        last = printable(&line);
+        line_out(&last);
+    }
+}
+
+/// Why a far end ended before it said hello.
+pub fn why_no_hello(host: &Host, status: Option<ExitStatus>, rsh: Rsh) -> Error {
+    let name = printable(host.name.as_bytes());
+    match status.and_then(|status| status.code()) {
+        Some(126 | 127) => Error::new(
+            Kind::FarEnd,
+            Side::Here,
+            format!(
+                "{name}: fastcp is not on the PATH of a non-interactive shell there; install it, \
+                 or give its path with --remote-path /path/to/fastcp"
+            ),
+        ),
+        Some(255) if rsh == Rsh::Ssh => Error::new(
+            Kind::Connect,
+            Side::Here,
+            format!("{name}: ssh could not connect or log in (its message is above)"),
+        ),
+        code => Error::new(
+            Kind::FarEnd,
+            Side::Here,
+            format!(
+                "{name}: the far end ended before it answered{}; an account that allows only \
+                 sftp cannot run fastcp",
+                code.map_or(String::new(), |code| format!(" (exit {code})")),
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_name_can_never_be_an_option_and_letters_mean_what_they_do_in_scp() {
+        let host = Host {
+            user: Some("u".into()),
+            name: "h".into(),
+            port: Some(2222),
+        };
+        let options = SshOptions {
+            port: Some(22),
+            identities: vec!["id".into()],
+            options: vec!["A=b".into()],
+            batch: true,
+            verbose: 2,
+            ..SshOptions::default()
+        };
+        let arguments = ssh_arguments(&host, &options);
+        let text: Vec<_> = arguments.iter().map(|a| a.to_str().unwrap()).collect();
+        assert_eq!(text[..9], PIPE_OPTIONS);
+        assert_eq!(
+            text[9..].join(" "),
+            "-p 2222 -i id -o A=b -l u -oBatchMode=yes -oForwardAgent=no -v -v -- h"
+        );
+    }
+
+    #[test]
+    fn the_remote_command_is_quoted_word_by_word() {
+        assert_eq!(remote_command(None).unwrap(), "fastcp --server");
+        let odd = remote_command(Some("sudo -n '/opt/my $dir/fastcp'")).unwrap();
+        assert_eq!(odd, "sudo -n '/opt/my $dir/fastcp' --server");
+        assert_eq!(
+            remote_command(Some("~/bin/fastcp")).unwrap(),
+            "~/bin/fastcp --server"
+        );
+        assert_eq!(remote_command(Some("'")).unwrap_err().kind, Kind::Usage);
+    }
+}

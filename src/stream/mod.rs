@@ -1,0 +1,30 @@
+//! Frames on connections: sending, receiving, and the opening that proves who is at the other end.
+//! Does not know what a file is.
+
+pub mod limit;
+pub mod opening;
+pub mod recv;
+pub mod send;
+
+use std::io;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+
+use crate::chunk::CHUNK_SIZE;
+
+/// Probes of a silent connection begin after this; a host that vanished is noticed by them.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Options of a data connection: no delay, probes while it is silent, and little unsent data in
+/// the kernel, so that a stream which is free for a frame is one whose network has room, and a
+/// slow one does not hoard frames that a fast one could send.
+pub fn prepare(socket: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
+    // Not on every kernel; without it streams are only less even.
+    let _ = socket.set_tcp_notsent_lowat(CHUNK_SIZE as u32);
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! The first bytes of a data connection: who dials proves that it knows the session's secret and
+//! says which stream this is; who listens proves the same in its answer. A stranger learns nothing
+//! and is dropped after a short wait.
+//!
+//! An opening that was recorded and is said again opens nothing: a listener takes each stream and
+//! attempt once, and what travels behind it is sealed with keys that a stranger has not.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::seal::{Purpose, Secret, mac, verify_mac};
+
+/// How long either end waits for the other's bytes. A frame that was sent behind an opening is
+/// sent again elsewhere after this.
+pub const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
+
+const MAGIC: &[u8; 8] = b"fastcp 1";
+const ANSWER_MAGIC: &[u8; 8] = b"fastcp+1";
+
+/// Magic, session, stream u16, attempt u16, role u8, 3 reserved bytes, MAC over all before.
+const OPENING_LEN: usize = 64;
+const MAC_AT: usize = OPENING_LEN - 32;
+
+/// Magic and MAC over magic and opening.
+const ANSWER_LEN: usize = 40;
+
+/// Attempts that a listener remembers; far more than a session makes.
+const ATTEMPTS_MAX: usize = 1 << 16;
+
+/// Which connection this is. An attempt is one dialling of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StreamId {
+    pub stream: u16,
+    pub attempt: u16,
+}
+
+/// What who dials will do with the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum DialRole {
+    Sends = 1,
+    Receives = 2,
+}
+
+/// What both ends of a session know about its streams.
+pub struct Keyring {
+    pub secret: Secret,
+    pub session: [u8; 16],
+    /// Of the end that dials.
+    pub role: DialRole,
+    seen: Mutex<HashSet<StreamId>>,
+}
+
+impl Keyring {
+    pub fn new(secret: Secret, session: [u8; 16], role: DialRole) -> Keyring {
+        Keyring {
+            secret,
+            session,
+            role,
+            seen: Mutex::default(),
+        }
+    }
+
+    fn opening(&self, id: StreamId) -> [u8; OPENING_LEN] {
+        let mut bytes = [0; OPENING_LEN];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..24].copy_from_slice(&self.session);
+        bytes[24..26].copy_from_slice(&id.stream.to_le_bytes());
+        bytes[26..28].copy_from_slice(&id.attempt.to_le_bytes());
+        bytes[28] = self.role as u8;
+        let mac = mac(&self.secret, Purpose::StreamOpening, &bytes[..MAC_AT]);
+        bytes[MAC_AT..].copy_from_slice(&mac);
+        bytes
+    }
+
+    fn answer(&self, opening: &[u8; OPENING_LEN]) -> [u8; ANSWER_LEN] {
+        let mut bytes = [0; ANSWER_LEN];
+        bytes[..8].copy_from_slice(ANSWER_MAGIC);
+        bytes[8..].copy_from_slice(&mac(&self.secret, Purpose::StreamAnswer, opening));
+        bytes
+    }
+
+    /// Which stream an opening names; None if it is a stranger's, or was said before.
+    fn accept(&self, opening: &[u8; OPENING_LEN]) -> Option<StreamId> {
+        let mac = opening[MAC_AT..].try_into().expect("32 bytes");
+        if !verify_mac(
+            &self.secret,
+            Purpose::StreamOpening,
+            &opening[..MAC_AT],
+            mac,
+        ) {
+            return None;
+        }
+        let stream = u16::from_le_bytes([opening[24], opening[25]]);
+        let attempt = u16::from_le_bytes([opening[26], opening[27]]);
+        let id = StreamId { stream, attempt };
+        if *opening != self.opening(id) {
+            return None;
+        }
+        let mut seen = self.seen.lock().expect("no panic while held");
+        (seen.len() < ATTEMPTS_MAX && seen.insert(id)).then_some(id)
+    }
+
+    /// Says the opening on a connection that was just made; gives what the answer is checked by.
+    pub async fn open(
+        self: &Arc<Self>,
+        socket: &mut TcpStream,
+        id: StreamId,
+    ) -> io::Result<Expected> {
+        let opening = self.opening(id);
+        timeout(OPENING_TIMEOUT, socket.write_all(&opening)).await??;
+        Ok(Expected {
+            keyring: self.clone(),
+            opening,
+        })
+    }
+
+    /// Waits for the opening on a connection that was just accepted, and answers it.
+    pub async fn welcome(&self, socket: &mut TcpStream) -> io::Result<StreamId> {
+        let handshake = async {
+            let mut opening = [0; OPENING_LEN];
+            socket.read_exact(&mut opening).await?;
+            let id = self
+                .accept(&opening)
+                .ok_or_else(|| io::Error::other("a stranger"))?;
+            socket.write_all(&self.answer(&opening)).await?;
+            Ok(id)
+        };
+        timeout(OPENING_TIMEOUT, handshake).await?
+    }
+}
+
+/// An answer that has not come yet.
+pub struct Expected {
+    keyring: Arc<Keyring>,
+    opening: [u8; OPENING_LEN],
+}
+
+impl Expected {
+    /// Waits for the answer and checks it.
+    pub async fn answer(self, reader: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+        let mut answer = [0; ANSWER_LEN];
+        timeout(OPENING_TIMEOUT, reader.read_exact(&mut answer)).await??;
+        if answer == self.keyring.answer(&self.opening) {
+            Ok(())
+        } else {
+            Err(io::Error::other("something else than fastcp answered"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keyring(byte: u8) -> Keyring {
+        Keyring::new(Secret::take(&mut [byte; 32]), [9; 16], DialRole::Sends)
+    }
+
+    #[test]
+    fn an_opening_opens_once_and_only_for_who_knows_the_secret() {
+        let listener = keyring(1);
+        let id = StreamId {
+            stream: 3,
+            attempt: 1,
+        };
+        let opening = keyring(1).opening(id);
+        assert_eq!(listener.accept(&keyring(2).opening(id)), None);
+        for bit in 0..OPENING_LEN * 8 {
+            let mut flipped = opening;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(listener.accept(&flipped), None, "bit {bit}");
+        }
+        assert_eq!(listener.accept(&opening), Some(id));
+        assert_eq!(listener.accept(&opening), None, "a replay");
+    }
+}

@@ -1,0 +1,70 @@
+//! Row 8: reads frames from one connection into pooled buffers, within limits.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use crate::chunk::Pool;
+use crate::wire::SealedChunk;
+use crate::wire::frame::{BadFrame, FrameHeader, FrameLimits, HEADER_LEN};
+
+#[derive(Debug, thiserror::Error)]
+pub enum RecvError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    BadFrame(#[from] BadFrame),
+    /// The copy is ending.
+    #[error("the copy is ending")]
+    Ending,
+}
+
+/// Hands on every frame until the connection ends between two of them. A buffer is taken when a
+/// header has come, not before, so that an idle stream holds none.
+pub async fn recv(
+    mut reader: impl AsyncRead + Unpin,
+    limits: &FrameLimits,
+    pool: &Pool,
+    mut hand_on: impl FnMut(SealedChunk) -> Result<(), ()>,
+) -> Result<(), RecvError> {
+    let mut header = [0; HEADER_LEN];
+    loop {
+        if !read_header(&mut reader, &mut header).await? {
+            return Ok(());
+        }
+        let parsed = FrameHeader::parse(&header, limits)?;
+        let buffer = pool.take().await.map_err(|_| RecvError::Ending)?;
+        let mut frame = SealedChunk::receive(parsed, &header, buffer);
+        reader.read_exact(frame.payload_mut()).await?;
+        hand_on(frame).map_err(|()| RecvError::Ending)?;
+    }
+}
+
+/// False at an end between two frames.
+async fn read_header(
+    reader: &mut (impl AsyncRead + Unpin),
+    header: &mut [u8; HEADER_LEN],
+) -> io::Result<bool> {
+    match reader.read(header).await? {
+        0 => Ok(false),
+        read => reader.read_exact(&mut header[read..]).await.map(|_| true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_length_beyond_the_limit_takes_no_buffer() {
+        let pool = Pool::new(1, 1 << 20);
+        let mut header = [0; HEADER_LEN];
+        header[0] = 1;
+        header[1] = 1;
+        header[52..56].copy_from_slice(&u32::MAX.to_le_bytes());
+        let limits = FrameLimits::new(1 << 20);
+        let end = recv(&header[..], &limits, &pool, |_| Ok(())).await;
+        assert!(matches!(end, Err(RecvError::BadFrame(_))), "{end:?}");
+        assert_eq!(pool.free(), 1);
+    }
+}
