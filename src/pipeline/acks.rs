@@ -1,0 +1,110 @@
+//! Acknowledgements that have not been told yet: sets that merge, so that a far end which is slow
+//! to read them costs neither memory nor waiting.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::chunk::ranges::RangeSet;
+use crate::control::Outgoing;
+use crate::manifest::EntryId;
+use crate::wire::message::{Ack, Message, Span};
+
+/// Least time between two acknowledgements: what comes meanwhile shares a message.
+const INTERVAL: Duration = Duration::from_millis(2);
+
+/// Ranges of each kind that may be pending. An honest end waits for acknowledgements long before;
+/// one that reads none, and sends on, is not told of all.
+const FRAGMENTS_MAX: usize = 1 << 17;
+
+#[derive(Default)]
+pub struct Acks {
+    pending: Mutex<Pending>,
+    news: Notify,
+    finished: AtomicBool,
+}
+
+#[derive(Default)]
+struct Pending {
+    chunks: RangeSet,
+    entries: RangeSet,
+    failed: RangeSet,
+}
+
+impl Acks {
+    /// The chunk's bytes are verified and written.
+    pub fn chunk(&self, chunk: u64) {
+        self.add(|pending| &mut pending.chunks, chunk);
+    }
+
+    /// The entry is in place.
+    pub fn entry(&self, entry: EntryId) {
+        self.add(|pending| &mut pending.entries, entry);
+    }
+
+    /// The entry failed along with its directory, of which the other end was told.
+    pub fn failed(&self, entry: EntryId) {
+        self.add(|pending| &mut pending.failed, entry);
+    }
+
+    fn add(&self, set: impl FnOnce(&mut Pending) -> &mut RangeSet, number: u64) {
+        let mut pending = self.pending.lock().expect("no panic while held");
+        let set = set(&mut pending);
+        if set.fragments() < FRAGMENTS_MAX {
+            set.insert_one(number);
+        }
+        drop(pending);
+        self.news.notify_one();
+    }
+
+    /// All that is pending, as a message; None if nothing is.
+    pub fn take(&self) -> Option<Message> {
+        let pending = std::mem::take(&mut *self.pending.lock().expect("no panic while held"));
+        let spans = |set: RangeSet| -> Vec<Span> {
+            set.iter()
+                .map(|range| Span {
+                    start: range.start,
+                    end: range.end,
+                })
+                .collect()
+        };
+        let ack = Ack {
+            chunks: spans(pending.chunks),
+            entries: spans(pending.entries),
+            failed: spans(pending.failed),
+        };
+        (ack != Ack::default()).then_some(Message::Ack(ack))
+    }
+
+    /// Everything is in place: the other end is told so after what is pending.
+    pub fn finish(&self) {
+        self.finished.store(true, Release);
+        self.news.notify_one();
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.finished.load(Acquire)
+    }
+
+    /// Tells the other end until everything was told or the connection closes.
+    pub async fn run(&self, control: Outgoing) {
+        loop {
+            self.news.notified().await;
+            let finished = self.finished.load(Acquire);
+            if let Some(message) = self.take()
+                && control.send(message).await.is_err()
+            {
+                return;
+            }
+            if finished {
+                // Fails only where the connection is lost, which its reader tells.
+                let _ = control.send(Message::Done(())).await;
+                return;
+            }
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What `--memory` is spent on: the buffer pool, a spare buffer and codec contexts for each
+//! worker. Streams, then workers, are cut until it fits.
+
+use crate::chunk::Pool;
+use crate::codec::Compress;
+use crate::error::{Error, Result};
+use crate::wire::message::CopyOptions;
+
+/// Bytes of each process's budget unless told otherwise, or an eighth of the machine's memory.
+pub const MEMORY_DEFAULT: u64 = 256 << 20;
+
+/// More worker threads than any chunk rate needs.
+const THREADS_MAX: usize = 256;
+
+/// More buffers than any link can fill; each is a few bytes even while it is not used.
+const SLOTS_MAX: usize = 1 << 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Buffers of the pool.
+    pub slots: usize,
+    pub workers: usize,
+    pub streams: u16,
+}
+
+impl Budget {
+    /// # Errors
+    /// `Kind::Usage` if not even one worker and one stream fit.
+    pub fn new(options: &CopyOptions, streams: u16, chunk_size: usize) -> Result<Budget> {
+        let memory = options
+            .memory
+            .unwrap_or_else(|| MEMORY_DEFAULT.min(machine_memory() / 8));
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let workers = options
+            .threads
+            .map_or(processors, usize::from)
+            .clamp(1, THREADS_MAX);
+        Budget::fit(
+            memory,
+            workers,
+            streams,
+            chunk_size,
+            context_size(options.compress),
+        )
+    }
+
+    fn fit(
+        memory: u64,
+        mut workers: usize,
+        mut streams: u16,
+        chunk_size: usize,
+        context: usize,
+    ) -> Result<Budget> {
+        let slot = Pool::slot_size(chunk_size);
+        loop {
+            let spent = workers * (slot + context);
+            let slots = (memory as usize).saturating_sub(spent) / slot;
+            if slots >= usize::from(streams) + 2 * workers {
+                return Ok(Budget {
+                    slots: slots.min(SLOTS_MAX),
+                    workers,
+                    streams,
+                });
+            }
+            match (streams, workers) {
+                (1, 1) => {
+                    let least = (4 * slot + context) as u64;
+                    return Err(Error::usage(format!(
+                        "--memory {memory}: at least {} MB are needed",
+                        least.div_ceil(1_000_000)
+                    )));
+                }
+                (1, _) => workers -= 1,
+                _ => streams -= 1,
+            }
+        }
+    }
+}
+
+/// Bytes of a worker's encoding and decoding contexts. zstd's tables for 1 MiB of input, by
+/// `ZSTD_estimateCCtxSize` of version 1.5.7, rounded up.
+fn context_size(compress: Compress) -> usize {
+    let zstd = match compress {
+        Compress::Zstd(level) if level > 12 => 24 << 20,
+        Compress::Zstd(level) if level > 4 => 10 << 20,
+        _ => 3 << 20,
+    };
+    zstd + (1 << 20)
+}
+
+fn machine_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram as u64 * u64::from(info.mem_unit.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_cut_before_workers_and_too_little_is_refused() {
+        let chunk = 1 << 20;
+        let roomy = Budget::fit(256 << 20, 4, 8, chunk, 4 << 20).unwrap();
+        assert_eq!((roomy.workers, roomy.streams), (4, 8));
+        let slot = Pool::slot_size(chunk) as u64;
+        assert!((roomy.slots + 4) as u64 * slot + 4 * (4 << 20) <= 256 << 20);
+        let tight = Budget::fit(32 << 20, 2, 64, chunk, 4 << 20).unwrap();
+        assert!(tight.streams < 64 && tight.workers == 2);
+        assert!(Budget::fit(1 << 20, 1, 1, chunk, 4 << 20).is_err());
+    }
+}

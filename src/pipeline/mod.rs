@@ -1,0 +1,24 @@
+//! Stages strung together: threads, queues and back-pressure. [`sender`] carries a chunk from plan
+//! to frame, [`receiver`] from frame to file; which stream a frame took is the streams' affair.
+//!
+//! No stage takes a second pool buffer while it holds one, a stream's reader takes its buffer when
+//! a header has come, and what must be sent again waits in a list of its own that never fills:
+//! with that no two stages can wait for each other.
+
+pub mod acks;
+pub mod answers;
+pub mod budget;
+pub mod digest_list;
+pub mod ending;
+pub mod placer;
+pub mod plan;
+pub mod planner;
+pub mod plans;
+pub mod receiver;
+pub mod sender;
+pub mod table;
+pub mod tally;
+mod unpack;
+
+pub use budget::Budget;
+pub use ending::Ending;

@@ -1,0 +1,326 @@
+//! The receiver's order of things: where the roots land, then directories, links and big files as
+//! they are announced. A thread of its own, so that the task which reads control never waits for
+//! a disk, and so that a parent is there before its children.
+
+use std::ffi::OsString;
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::chunk::claims::Claims;
+use crate::dest::{self, Directory, Partial, Slot, Source, Spec};
+use crate::digest::Tree;
+use crate::dir::Handles;
+use crate::error::Result;
+use crate::manifest::{Entry, EntryKind, Root};
+use crate::pipeline::digest_list::Listed;
+use crate::pipeline::receiver::{Job, Receiver};
+use crate::pipeline::table::{OpenFile, Spot};
+use crate::progress::Phase;
+use crate::wire::message::{
+    AllSent, EntryEnd, Fault, Landed, Message, Roots, Span, Want, WantKind,
+};
+
+/// How one root was named, for what depends on what was typed.
+#[derive(Clone, Debug)]
+pub struct Typed {
+    pub operand: OsString,
+    pub follow_name: bool,
+}
+
+/// The destination of a copy.
+pub struct Destination {
+    pub spec: Spec,
+    /// Device and inode mean the same at both ends.
+    pub same_machine: bool,
+    /// Per operand.
+    pub typed: Vec<Typed>,
+}
+
+/// Runs until the queue is closed.
+pub fn place(
+    receiver: &Receiver,
+    destination: &Destination,
+    queue: &async_channel::Receiver<Message>,
+) {
+    let handles = Arc::new(Handles::default());
+    while let Ok(message) = queue.recv_blocking() {
+        if receiver.ending.is_ending() {
+            continue;
+        }
+        let weight = message.weight();
+        match message {
+            Message::Roots(_) if receiver.lock().has_roots() => {
+                receiver.breach("its operands were named twice");
+            }
+            Message::Roots(roots) => {
+                if let Err(error) = receiver.land(destination, roots, &handles) {
+                    receiver.ending.end(error);
+                }
+            }
+            Message::Entries(entries) => receiver.announced(entries),
+            Message::EntryEnd(ends) => ends.into_iter().for_each(|end| receiver.entry_end(end)),
+            Message::Fault(fault) => receiver.sender_failed(fault),
+            Message::AllSent(all) => receiver.all_sent(&all),
+            _ => receiver.breach("a message out of place"),
+        }
+        receiver.queued.fetch_sub(weight, Relaxed);
+    }
+}
+
+impl Receiver {
+    /// Finds where the roots land and whether they fit, before the first byte.
+    fn land(&self, destination: &Destination, roots: Roots, handles: &Arc<Handles>) -> Result<()> {
+        use std::os::unix::ffi::OsStrExt;
+        let typed = |root: &Root| destination.typed.get(root.operand as usize);
+        let sources: Vec<Source> = roots
+            .roots
+            .iter()
+            .map(|root| Source {
+                root,
+                typed: typed(root).map_or(b"", |typed| typed.operand.as_bytes()),
+                follow_name: typed(root).is_some_and(|typed| typed.follow_name),
+            })
+            .collect();
+        self.progress.set_totals(roots.totals);
+        let targets = dest::resolve(
+            &destination.spec,
+            &sources,
+            destination.same_machine,
+            handles,
+        )?;
+        dest::check_free_space(&targets, &roots.totals)?;
+        let names: Vec<Vec<u8>> = targets.iter().map(|target| target.listed.clone()).collect();
+        if let Some(list) = &self.digests {
+            list.set_landed(names.clone());
+        }
+        self.lock().set_roots(&roots.roots, targets);
+        self.progress.set_phase(Phase::Copying);
+        self.say(Message::Landed(Landed { names }));
+        Ok(())
+    }
+
+    fn announced(&self, entries: Vec<Entry>) {
+        let mut wants = Vec::new();
+        for entry in entries {
+            if self.lock().is_known(entry.id) || entry.id == 0 {
+                return self.breach("an entry announced twice");
+            }
+            if !self.lock().fits_root(&entry) {
+                return self.breach("something else than was announced");
+            }
+            wants.extend(self.entry(entry));
+        }
+        if !wants.is_empty() {
+            self.say(Message::Want(wants));
+        }
+        if self.lock().is_scattered() {
+            return self.breach("it sends more at once than it may");
+        }
+        self.unpark();
+    }
+
+    /// Directories may have come that packs were waiting for.
+    fn unpark(&self) {
+        let parked = std::mem::take(&mut self.lock().parked);
+        for chunk in parked {
+            // Fails only when the copy is ending.
+            let _ = self.jobs.try_send(Job::Pack(chunk));
+        }
+    }
+
+    fn entry(&self, entry: Entry) -> Option<Want> {
+        let spot = self
+            .lock()
+            .spot(entry.id, entry.parent, &entry.name, self.digests.is_some());
+        match (spot, &entry.kind) {
+            (Spot::Unknown, _) => self.breach("an entry of a directory that was not announced"),
+            (Spot::Lost, EntryKind::Directory) => {
+                self.acks.failed(entry.id);
+                self.lock().add_directory(entry, None, None);
+            }
+            (Spot::Lost, EntryKind::File) => {
+                self.lost_with_directory(&entry);
+                return Some(Want {
+                    entry: entry.id,
+                    kind: WantKind::Skip,
+                });
+            }
+            (Spot::Lost, _) => self.lost_with_directory(&entry),
+            (Spot::Directory(dir, listed), EntryKind::Directory) => {
+                self.directory(entry, Directory::enter(dir), listed);
+            }
+            (Spot::Directory(..), _) => self.breach("a directory that became something else"),
+            (Spot::Slot(slot, listed), EntryKind::Directory) => {
+                self.directory(entry, Directory::make(&slot), listed);
+            }
+            (Spot::Slot(slot, listed), EntryKind::File) => {
+                return self.big_file(entry, slot, listed);
+            }
+            (Spot::Slot(slot, _), EntryKind::Symlink(_)) => {
+                let placed = dest::place_symlink(&slot, &entry, &self.rules).map(drop);
+                self.link_placed(&entry, placed);
+            }
+            (Spot::Slot(slot, listed), EntryKind::HardLink(first)) => {
+                let first = *first;
+                let from = self.lock().links.get(&first).cloned();
+                let Some(from) = from else {
+                    self.breach("a further name of a file that is not there");
+                    return None;
+                };
+                if let (Some(list), Some(listed)) = (&self.digests, listed) {
+                    list.add_link(entry.id, first, listed);
+                }
+                let placed = dest::place_hard_link(&from, &slot, &entry, &self.rules).map(drop);
+                self.link_placed(&entry, placed);
+            }
+        }
+        None
+    }
+
+    fn directory(&self, entry: Entry, made: Result<Directory>, listed: Option<Listed>) {
+        let id = entry.id;
+        match made {
+            Ok(directory) => {
+                self.acks.entry(id);
+                self.lock().add_directory(entry, Some(directory), listed);
+            }
+            Err(error) => {
+                self.tally.add(&error);
+                self.say(Message::Fault(Fault::of(&error, id, entry.parent)));
+                self.lock().add_directory(entry, None, None);
+            }
+        }
+    }
+
+    fn link_placed(&self, entry: &Entry, placed: Result<()>) {
+        match placed {
+            Ok(()) => {
+                if let Some(list) = &self.digests {
+                    list.links_placed(entry.id..entry.id.saturating_add(1));
+                }
+                self.acks.entry(entry.id);
+                self.settle(entry.id, entry.parent);
+            }
+            Err(error) => self.fail(entry.id, entry.parent, &error),
+        }
+    }
+
+    /// Opens the partial of a big file and asks for its content, or for its digest alone.
+    fn big_file(&self, entry: Entry, slot: Slot, listed: Option<Listed>) -> Option<Want> {
+        let (id, parent) = (entry.id, entry.parent);
+        let skip = Some(Want {
+            entry: id,
+            kind: WantKind::Skip,
+        });
+        let compare = match self.stands_already(&entry, &slot) {
+            Ok(compare) => compare,
+            Err(error) => {
+                self.fail(id, parent, &error);
+                return skip;
+            }
+        };
+        let entry = Arc::new(entry);
+        let partial = match compare {
+            true => None,
+            false => match Partial::create(&slot, entry.clone(), &self.rules) {
+                Ok(partial) => Some(Arc::new(partial)),
+                Err(error) => {
+                    self.fail(id, parent, &error);
+                    return skip;
+                }
+            },
+        };
+        let needs_tree = !entry.is_sparse() || self.options.digests;
+        let file = OpenFile {
+            slot,
+            partial: Mutex::new(partial),
+            claims: Mutex::new(Claims::new(entry.size, self.chunk_size)),
+            tree: (needs_tree && !compare)
+                .then(|| Mutex::new(Tree::new(entry.size, self.chunk_size))),
+            end: OnceLock::new(),
+            closing: AtomicBool::new(false),
+            compare,
+            listed,
+            entry,
+        };
+        let name = crate::units::printable(file.entry.name.as_bytes());
+        self.progress.start_name(id, name);
+        self.lock().files.insert(id, Arc::new(file));
+        let kind = if compare {
+            WantKind::Digest
+        } else {
+            WantKind::Fresh
+        };
+        Some(Want { entry: id, kind })
+    }
+
+    /// With `--no-clobber`: true if a file of the same size stands there, so that digests decide.
+    fn stands_already(&self, entry: &Entry, slot: &Slot) -> Result<bool> {
+        if !self.rules.no_clobber {
+            return Ok(false);
+        }
+        match dest::standing(slot)? {
+            None => Ok(false),
+            Some(standing) if standing.is_file && standing.size == entry.size => Ok(true),
+            Some(_) => Err(dest::exists_with_other_content(slot)),
+        }
+    }
+
+    fn entry_end(&self, end: EntryEnd) {
+        let file = self.lock().files.get(&end.entry).cloned();
+        let Some(file) = file else {
+            let full = self.lock().end_directory(end.entry, end.length);
+            return self.finish_directories(full);
+        };
+        // A second end changes nothing.
+        let _ = file.end.set(end);
+        self.flushing();
+        if file.is_complete() {
+            // Fails only when the copy is ending.
+            let _ = self.jobs.try_send(Job::Close(file));
+        }
+    }
+
+    /// The sender cannot send an entry (any more).
+    fn sender_failed(&self, fault: Fault) {
+        let (id, parent) = (fault.entry, fault.parent);
+        self.tally.add(&fault.into_error());
+        self.lock().was_told_of_a_failure();
+        if id == 0 {
+            return;
+        }
+        let file = self.lock().files.get(&id).cloned();
+        if let Some(file) = file {
+            if file.closing.swap(true, std::sync::atomic::Ordering::AcqRel) {
+                return;
+            }
+            self.drop_partial(&file);
+        }
+        self.progress.end_name(id);
+        self.settle(id, parent);
+    }
+
+    /// Shows it where all was sent and what is left is up to this end.
+    fn flushing(&self) {
+        if self.lock().is_all_sent() {
+            self.progress.set_phase(Phase::Flushing);
+        }
+    }
+
+    fn all_sent(&self, all: &AllSent) {
+        let end = all.last.saturating_add(1);
+        let ranges = |span: &Span| -> Range<u64> { span.start..span.end.min(end) };
+        let whole = self
+            .lock()
+            .all_sent(all.last, all.unused.iter().map(ranges));
+        if !whole {
+            return self.breach("something that was named never came");
+        }
+        // Those that still wait for a directory wait in vain.
+        self.unpark();
+        self.flushing();
+        self.finish_directories(None);
+    }
+}

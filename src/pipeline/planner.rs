@@ -1,0 +1,214 @@
+//! Rows 1 and 2: walks the roots, tells the receiver of directories, links and big files, gathers
+//! small files into packs. Runs on a thread of its own and waits wherever enough is planned.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+use crate::chunk::SMALL_FILE_MAX;
+use crate::chunk::ranges::RangeSet;
+use crate::chunk::split::Gathering;
+use crate::dir::Dir;
+use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT};
+use crate::pipeline::digest_list::Listed;
+use crate::pipeline::plan::Member;
+use crate::pipeline::plans::Ended;
+use crate::pipeline::sender::Sender;
+use crate::source::{Found, SourceFile, Step, Walk};
+use crate::wire::hello::OPEN_ENTRIES;
+use crate::wire::message::{AllSent, EntryEnd, Message, Span};
+
+/// Directories and links that are gathered into one message.
+const BATCH_MAX: usize = 64;
+
+/// The walk on its way to plans.
+struct Planner<'a> {
+    sender: &'a Sender,
+    /// Announced next; nothing may wait for the receiver while something is in here.
+    entries: Vec<Entry>,
+    ends: Vec<EntryEnd>,
+    gathering: Gathering<Member>,
+    /// Numbers that were met; the others are told at the end.
+    met: RangeSet,
+    /// Which root each directory that the user named is, by its address.
+    roots: HashMap<*const Dir, usize>,
+    /// Files that were sent again since their first name could not be placed.
+    relinked: HashMap<EntryId, EntryId>,
+    in_links: bool,
+}
+
+/// Plans everything that `walk` finds, then says so.
+pub fn plan(sender: &Sender, walk: Walk) -> Result<(), Ended> {
+    let mut planner = Planner {
+        sender,
+        entries: Vec::new(),
+        ends: Vec::new(),
+        gathering: Gathering::default(),
+        met: RangeSet::new(),
+        roots: HashMap::new(),
+        relinked: HashMap::new(),
+        in_links: false,
+    };
+    for step in walk {
+        match step {
+            Step::Entry(found) => planner.entry(found)?,
+            Step::EndDirectory { id, children } => {
+                planner.ends.push(EntryEnd {
+                    entry: id,
+                    length: children,
+                    root: None,
+                });
+                planner.flush_full()?;
+            }
+            Step::Failed(error) => sender.fail_unannounced(&error),
+        }
+    }
+    planner.flush()?;
+    let last = planner.met.iter().last().map_or(0, |range| range.end - 1);
+    let unused = planner.met.missing(last + 1).filter(|range| range.end > 1);
+    let unused: Vec<Span> = unused
+        .map(|range| Span {
+            start: range.start.max(1),
+            end: range.end,
+        })
+        .collect();
+    let ranges = unused.iter().map(|span| span.start..span.end);
+    // Before the receiver hears of it, which may be done at once.
+    sender.plans.end_planning(ranges);
+    sender.say_or_end(Message::AllSent(AllSent { last, unused }))
+}
+
+impl Planner<'_> {
+    fn entry(&mut self, found: Found) -> Result<(), Ended> {
+        let id = found.entry.id;
+        self.met.insert(id..id + 1);
+        let plans = &self.sender.plans;
+        plans.wait_entry_room(id, || self.flush())?;
+        let listed = self.place_in_list(&found);
+        match &found.entry.kind {
+            EntryKind::File if found.entry.size <= SMALL_FILE_MAX => self.small_file(found, listed),
+            EntryKind::File => self.big_file(found, listed),
+            EntryKind::HardLink(_) => self.link(found, listed),
+            EntryKind::Directory | EntryKind::Symlink(_) => {
+                self.entries.push(found.entry);
+                self.flush_full()
+            }
+        }
+    }
+
+    fn small_file(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
+        let (size, name_len) = (found.entry.size, found.name.as_bytes().len());
+        let member = Member {
+            found,
+            listed,
+            digest: OnceLock::new(),
+            failed: AtomicBool::new(false),
+        };
+        match self.gathering.add(member, size, name_len) {
+            Some(pack) => {
+                self.flush_entries()?;
+                self.sender.plans.add_pack(pack)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A big file is opened now, so that it is announced as it is, and sent when the receiver
+    /// wants it.
+    fn big_file(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
+        self.flush_entries()?;
+        let source = match SourceFile::open(&found) {
+            Ok(source) => source,
+            Err(error) => {
+                self.sender.fail(&found, error);
+                return Ok(());
+            }
+        };
+        let entry = source.found().entry.clone();
+        let limit = OPEN_ENTRIES as usize;
+        self.sender
+            .plans
+            .announce(entry.id, source, listed, limit, || self.flush())?;
+        self.sender.say_or_end(Message::Entries(vec![entry]))
+    }
+
+    /// A further name of a file comes when the first is in place; if that failed, the file is sent
+    /// under this name instead.
+    fn link(&mut self, mut found: Found, listed: Option<Listed>) -> Result<(), Ended> {
+        let plans = &self.sender.plans;
+        if !self.in_links {
+            self.flush()?;
+            plans.wait_idle()?;
+            self.in_links = true;
+        }
+        let EntryKind::HardLink(first) = found.entry.kind else {
+            return Ok(());
+        };
+        let first = self.relinked.get(&first).copied().unwrap_or(first);
+        if plans.has_failed(first) {
+            self.relinked.insert(first, found.entry.id);
+            found.entry.kind = EntryKind::File;
+            found.entry.size = found.identity.size;
+            let sent = if found.entry.size <= SMALL_FILE_MAX {
+                self.small_file(found, listed)
+            } else {
+                self.big_file(found, listed)
+            };
+            sent.and_then(|()| self.flush())?;
+            return plans.wait_idle();
+        }
+        found.entry.kind = EntryKind::HardLink(first);
+        if let (Some(list), Some(listed)) = (&self.sender.digests, listed) {
+            list.add_link(found.entry.id, first, listed);
+        }
+        self.entries.push(found.entry);
+        self.flush_full()
+    }
+
+    /// Where the entry stands below the destination, if a list of digests wants to know.
+    fn place_in_list(&mut self, found: &Found) -> Option<Listed> {
+        self.sender.digests.as_ref()?;
+        let entry = &found.entry;
+        if entry.parent == NO_PARENT {
+            // Roots are numbered from 1 in their order.
+            let root = entry.id as usize - 1;
+            self.roots.insert(Arc::as_ptr(&found.dir), root);
+            return Some(Listed {
+                root,
+                below: Vec::new(),
+            });
+        }
+        let (top, below) = found.dir.below();
+        let root = *self.roots.get(&Arc::as_ptr(top))?;
+        Some(Listed { root, below }.child(entry.name.as_bytes()))
+    }
+
+    fn flush_full(&mut self) -> Result<(), Ended> {
+        if self.entries.len() + self.ends.len() >= BATCH_MAX {
+            self.flush_entries()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Announces what was gathered. Ends go after entries: each end's children stand before it.
+    fn flush_entries(&mut self) -> Result<(), Ended> {
+        if !self.entries.is_empty() {
+            self.sender
+                .say_or_end(Message::Entries(std::mem::take(&mut self.entries)))?;
+        }
+        if !self.ends.is_empty() {
+            self.sender
+                .say_or_end(Message::EntryEnd(std::mem::take(&mut self.ends)))?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Ended> {
+        self.flush_entries()?;
+        match self.gathering.take() {
+            Some(pack) => self.sender.plans.add_pack(pack),
+            None => Ok(()),
+        }
+    }
+}

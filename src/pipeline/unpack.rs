@@ -1,0 +1,97 @@
+//! Packs at the receiver: verified as a whole, then each small file gets its name. A pack may
+//! come before the directories of its files, which are announced another way: it waits for them.
+
+use crate::chunk::pack::Pack;
+use crate::chunk::{EncodedChunk, VerifiedChunk};
+use crate::codec::Decoder;
+use crate::dest::{self, Placed};
+use crate::manifest::Entry;
+use crate::pipeline::receiver::Receiver;
+use crate::pipeline::table::{PackClaim, Spot};
+
+impl Receiver {
+    pub(super) fn encoded_pack(&self, encoded: EncodedChunk, decoder: &mut Decoder) {
+        let (number, digest) = (encoded.place.chunk, encoded.digest);
+        let claim = self.lock().claim_pack(number);
+        match claim {
+            PackClaim::Yours => {}
+            PackClaim::Taken => return,
+            PackClaim::Done => return self.acks.chunk(number),
+        }
+        let chunk = decoder.decode(encoded).ok();
+        match chunk.and_then(|chunk| chunk.verify_pack(digest).ok()) {
+            Some(verified) => self.pack(verified),
+            None => {
+                self.lock().unclaim_pack(number);
+                self.damaged(number);
+            }
+        }
+    }
+
+    /// Places the members of a pack, unless it must wait for one of their directories.
+    pub(super) fn pack(&self, chunk: VerifiedChunk) {
+        let number = chunk.place().chunk;
+        let Ok(pack) = Pack::parse(&chunk) else {
+            return self.breach("a pack that does not read");
+        };
+        let members: Vec<_> = pack.collect();
+        {
+            let mut table = self.lock();
+            let is_unknown = |entry: &Entry| {
+                matches!(
+                    table.spot(entry.id, entry.parent, &entry.name, false),
+                    Spot::Unknown
+                ) && !table.is_accounted(entry.id)
+            };
+            if !members.iter().all(|(entry, _)| table.fits_root(entry)) {
+                drop(table);
+                return self.breach("something else than was announced");
+            }
+            if members.iter().any(|(entry, _)| is_unknown(entry)) {
+                if table.is_walked() {
+                    drop(table);
+                    return self.breach("a file of a directory that was not announced");
+                }
+                drop(members);
+                table.parked.push(chunk);
+                return;
+            }
+        }
+        for (entry, content) in &members {
+            self.member(entry, content);
+        }
+        self.acks.chunk(number);
+        self.lock().chunk_done(number);
+        self.finish_directories(None);
+    }
+
+    fn member(&self, entry: &Entry, content: &[u8]) {
+        let spot = {
+            let table = self.lock();
+            if table.is_known(entry.id) {
+                return; // It failed at the sender, or came before.
+            }
+            table.spot(entry.id, entry.parent, &entry.name, self.digests.is_some())
+        };
+        let (slot, listed) = match spot {
+            Spot::Slot(slot, listed) => (slot, listed),
+            Spot::Directory(..) | Spot::Unknown => {
+                return self.breach("a file where a directory was announced");
+            }
+            Spot::Lost => return self.lost_with_directory(entry),
+        };
+        match dest::place_small(&slot, entry, content, &self.rules) {
+            Ok(placed) => {
+                match placed {
+                    Placed::Copied => self.progress.add_bytes(entry.size),
+                    Placed::Kept => self.progress.add_skipped(entry.size),
+                }
+                if entry.links > 1 {
+                    self.lock().links.insert(entry.id, slot);
+                }
+                self.file_placed(entry, listed.as_ref(), || *blake3::hash(content).as_bytes());
+            }
+            Err(error) => self.fail(entry.id, entry.parent, &error),
+        }
+    }
+}
