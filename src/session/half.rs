@@ -1,0 +1,258 @@
+//! One end of a copy at work: its threads, its tasks, and what it does with messages. The client
+//! and the server run one half each; a copy on this machine runs both here.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use crate::chunk::Pool;
+use crate::control::Outgoing;
+use crate::dest::Rules;
+use crate::error::{Error, Kind, Result, Side};
+use crate::pipeline::acks::Acks;
+use crate::pipeline::digest_list::DigestList;
+use crate::pipeline::placer::{self, Destination};
+use crate::pipeline::planner;
+use crate::pipeline::plans::{Plans, UNSETTLED_ENTRIES_MAX};
+use crate::pipeline::receiver::{Job, Receiver};
+use crate::pipeline::sender::{self, Sender};
+use crate::pipeline::tally::Tally;
+use crate::pipeline::{Budget, Ending};
+use crate::progress::Progress;
+use crate::seal::{Opener, Sealer};
+use crate::session::streams::end_later;
+use crate::source::Walk;
+use crate::wire::SealedChunk;
+use crate::wire::message::{CopyOptions, Message};
+
+/// Bytes of messages about entries that may wait for the placer: more than a sender that keeps to
+/// the bound on unsettled entries can announce, were they all links with the longest texts.
+const PLACER_BYTES_MAX: usize = UNSETTLED_ENTRIES_MAX as usize * 8192;
+
+/// How long threads may take to end. One that is stuck in the kernel is left behind.
+const JOIN_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// What either half is made from.
+pub struct Common {
+    pub options: CopyOptions,
+    pub budget: Budget,
+    pub chunk_size: usize,
+    pub control: Outgoing,
+    pub tally: Arc<Tally>,
+    pub progress: Arc<Progress>,
+    pub ending: Arc<Ending>,
+    pub digests: Option<Arc<DigestList>>,
+}
+
+/// The half that has the data.
+pub struct SendingHalf {
+    pub sender: Arc<Sender>,
+    /// What streams take from.
+    pub frames: async_channel::Receiver<SealedChunk>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl SendingHalf {
+    /// Starts its threads: chunks wait until the receiver knows where everything lands.
+    pub fn start(common: Common, sealer: Sealer, walk: Walk) -> SendingHalf {
+        let Common {
+            options,
+            budget,
+            chunk_size,
+            control,
+            tally,
+            progress,
+            ending,
+            digests,
+        } = common;
+        let (queue, frames) = sender::frame_queue(budget);
+        let sender = Arc::new(Sender {
+            plans: Plans::default(),
+            options,
+            chunk_size,
+            pool: Pool::new(budget.slots, chunk_size),
+            sealer,
+            frames: queue,
+            control,
+            tally,
+            progress,
+            ending,
+            digests,
+            done: Notify::new(),
+        });
+        let mut threads: Vec<_> = (0..budget.workers)
+            .map(|_| {
+                let sender = sender.clone();
+                spawn(&sender.ending.clone(), move || sender.work())
+            })
+            .collect();
+        let planning = sender.clone();
+        threads.push(spawn(&sender.ending, move || {
+            // Cut short only when the copy ends, which has its own cause.
+            let _ = planner::plan(&planning, walk);
+        }));
+        SendingHalf {
+            sender,
+            frames,
+            threads,
+        }
+    }
+
+    /// Takes one of the receiver's messages; never waits.
+    pub fn take(&self, message: Message) -> Result<()> {
+        self.sender
+            .answer(message)
+            .map_err(|breach| Error::new(Kind::Lost, Side::Here, breach.to_string()))
+    }
+
+    /// The receiver said that everything is in place.
+    pub async fn done(&self) {
+        self.sender.done.notified().await
+    }
+
+    /// Ends threads and streams, in bounded time.
+    pub async fn stop(self) {
+        self.sender.plans.end();
+        self.sender.pool.close();
+        self.sender.frames.close();
+        join(self.threads).await;
+    }
+}
+
+/// The half that gets the data.
+pub struct ReceivingHalf {
+    pub receiver: Arc<Receiver>,
+    queue: async_channel::Sender<Message>,
+    jobs: async_channel::Receiver<Job>,
+    threads: Vec<JoinHandle<()>>,
+    acks: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl ReceivingHalf {
+    pub fn start(
+        common: Common,
+        opener: Opener,
+        rules: Rules,
+        destination: Destination,
+    ) -> ReceivingHalf {
+        let Common {
+            options,
+            budget,
+            chunk_size,
+            control,
+            tally,
+            progress,
+            ending,
+            digests,
+        } = common;
+        let (queue, messages) = async_channel::unbounded();
+        let (jobs, work) = async_channel::unbounded();
+        let receiver = Arc::new(Receiver {
+            options,
+            rules,
+            chunk_size: chunk_size as u64,
+            pool: Pool::new(budget.slots, chunk_size),
+            opener,
+            jobs,
+            control: control.clone(),
+            acks: Acks::default(),
+            tally,
+            progress,
+            ending,
+            digests,
+            table: Default::default(),
+            queued: Default::default(),
+            streams: Default::default(),
+        });
+        let mut threads: Vec<_> = (0..budget.workers)
+            .map(|_| {
+                let (receiver, work) = (receiver.clone(), work.clone());
+                spawn(&receiver.ending.clone(), move || receiver.work(&work))
+            })
+            .collect();
+        let placing = receiver.clone();
+        threads.push(spawn(&receiver.ending, move || {
+            placer::place(&placing, &destination, &messages)
+        }));
+        let acking = receiver.clone();
+        let acks = Some(tokio::spawn(async move { acking.acks.run(control).await }));
+        ReceivingHalf {
+            receiver,
+            queue,
+            jobs: work,
+            threads,
+            acks,
+        }
+    }
+
+    /// Takes one of the sender's messages; never waits.
+    pub fn take(&self, message: Message) -> Result<()> {
+        let weight = message.weight();
+        let queued = self.receiver.queued.fetch_add(weight, Relaxed) + weight;
+        if queued > PLACER_BYTES_MAX || self.queue.try_send(message).is_err() {
+            let message = "the sender broke the protocol: it announced more than it may";
+            return Err(Error::new(Kind::Lost, Side::Here, message));
+        }
+        Ok(())
+    }
+
+    /// Everything is in place and the sender was told, if it still listens. To be awaited once.
+    pub async fn done(&mut self) {
+        if let Some(acks) = &mut self.acks {
+            // Fails only if it panicked, which is no success either.
+            let _ = acks.await;
+            self.acks = None;
+            if self.receiver.acks.is_finished() {
+                return;
+            }
+            // It ended early, with the connection: its reader tells why, if there is more to hear.
+            let message = "lost the other end: it does not listen any more";
+            let lost = Error::new(Kind::Lost, Side::Here, message);
+            end_later(self.receiver.ending.clone(), lost);
+        }
+        std::future::pending().await
+    }
+
+    /// Ends threads, in bounded time; what is not in place leaves nothing behind.
+    pub async fn stop(self) {
+        self.receiver.pool.close();
+        self.queue.close();
+        self.receiver.jobs.close();
+        while self.jobs.try_recv().is_ok() {}
+        if let Some(acks) = self.acks {
+            acks.abort();
+        }
+        join(self.threads).await;
+        self.receiver.lock().clear();
+    }
+}
+
+/// Starts a thread. If it panics the copy ends, since what it held back would be waited for.
+fn spawn(ending: &Arc<Ending>, body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    let ending = ending.clone();
+    std::thread::spawn(move || {
+        if catch_unwind(AssertUnwindSafe(body)).is_err() {
+            let message = "a bug in fastcp: a thread panicked (its message is above)";
+            ending.end(Error::new(Kind::Lost, Side::Here, message));
+        }
+    })
+}
+
+/// Waits for threads, but not for one that is stuck in a system call.
+async fn join(threads: Vec<JoinHandle<()>>) {
+    let until = Instant::now() + JOIN_PATIENCE;
+    for thread in threads {
+        while !thread.is_finished() {
+            if Instant::now() > until {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        // A panic was reported by its own message; the copy is ending or done.
+        let _ = thread.join();
+    }
+}

@@ -1,0 +1,82 @@
+//! This machine and this process: what a hello tells of them, limits, signals.
+
+use std::sync::Arc;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::error::{Error, Kind, Side};
+use crate::pipeline::Ending;
+use crate::seal::Suite;
+use crate::wire::hello::Hello;
+
+/// Raises what a copy of many files needs, and takes the system's signal for a file that grows
+/// beyond the user's limit as an error of the write.
+pub fn prepare() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Refused only where it may not be raised, and then a copy does with less.
+    let _ = setrlimit(Resource::Nofile, limit);
+    use nix::sys::signal::{SigHandler, Signal};
+    // SAFETY: ignoring a signal installs no handler that could run.
+    let _ = unsafe { nix::sys::signal::signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
+}
+
+/// What this build and machine say of themselves.
+pub fn hello() -> Hello {
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let mut suites = vec![Suite::Aes128Gcm.number(), Suite::ChaCha20Poly1305.number()];
+    if Suite::preferred() != Suite::Aes128Gcm {
+        suites.reverse();
+    }
+    suites.push(Suite::Tag.number());
+    Hello::of_this_build(boot_id(), processors as u16, suites, vec![0, 1, 2, 3])
+}
+
+/// The same at both ends where both are on one machine; empty where it cannot be read.
+pub fn boot_id() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.unwrap_or_default().trim().to_owned()
+}
+
+/// True if the other end says of itself what this machine says, and either says anything.
+pub fn is_this_machine(boot_id: &str) -> bool {
+    !boot_id.is_empty() && boot_id == self::boot_id()
+}
+
+/// True if there is a terminal on which ssh may ask for a password.
+pub fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
+}
+
+/// Ends the copy on SIGINT, SIGTERM and SIGHUP, but for one that was ignored when we were started
+/// (`nohup`).
+pub fn end_on_signals(ending: Arc<Ending>) {
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ];
+    for kind in kinds
+        .into_iter()
+        .filter(|kind| !is_ignored(kind.as_raw_value()))
+    {
+        let Ok(mut signals) = signal(kind) else {
+            continue;
+        };
+        let ending = ending.clone();
+        tokio::spawn(async move {
+            if signals.recv().await.is_some() {
+                let kind = Kind::Signal(kind.as_raw_value());
+                ending.end(Error::new(kind, Side::Here, "interrupted"));
+            }
+        });
+    }
+}
+
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}

@@ -1,0 +1,112 @@
+//! A copy on this machine: both halves in one process, control in memory, frames handed over as
+//! they are. The same stages as between hosts, but for sealing and sockets.
+
+use std::sync::Arc;
+
+use tokio::io::{DuplexStream, ReadHalf};
+
+use crate::chunk::CHUNK_SIZE;
+use crate::control::{Incoming, Outgoing};
+use crate::dir::Handles;
+use crate::error::{Error, Result};
+use crate::pipeline::Budget;
+use crate::pipeline::tally::Tally;
+use crate::progress::{Phase, Progress};
+use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
+use crate::session::half::{Common, ReceivingHalf, SendingHalf};
+use crate::session::request::Request;
+use crate::session::streams::pass_on;
+use crate::session::{Half, Seat, converse, operands};
+use crate::source::Walk;
+use crate::wire::message::{Message, Roots};
+
+/// Bytes of control messages between the halves.
+const CONTROL_BUFFER: usize = 64 << 10;
+
+pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
+    let mut options = request.options.clone();
+    // Nothing travels: compressing would cost and gain nothing.
+    options.compress = crate::codec::Compress::None;
+    let budget = Budget::new(&options, 1, CHUNK_SIZE)?;
+    let named = operands::expand(request, seat);
+    if named.named.is_empty() {
+        return Ok(String::new());
+    }
+    seat.progress.set_phase(Phase::Scanning);
+    let totals = operands::scan(named.named.clone(), options.follow_links, seat).await;
+    let totals = totals.map_err(|_| Error::usage("the scan failed"))?;
+    seat.progress.set_totals(totals);
+    let roots = named.roots();
+
+    let (here, there) = tokio::io::duplex(CONTROL_BUFFER);
+    let (mut from_receiver, to_receiver) = ends(here);
+    let (mut from_sender, to_sender) = ends(there);
+    let common = |control: &Outgoing, tally, progress| Common {
+        options: options.clone(),
+        budget,
+        chunk_size: CHUNK_SIZE,
+        control: control.clone(),
+        tally,
+        progress,
+        ending: seat.ending.clone(),
+        digests: None,
+    };
+    // Suite "none" derives no key from it.
+    let secret = Secret::random();
+    let sending = Common {
+        digests: seat.digests.clone(),
+        ..common(&to_receiver, seat.tally.clone(), seat.progress.clone())
+    };
+    // The sender tells the user of both halves' failures.
+    let unseen = Arc::new(Progress::default());
+    let receiving = common(&to_sender, Arc::new(Tally::silent(unseen.clone())), unseen);
+    let opener = Opener::new(&secret, Direction::ToServer, Suite::None);
+    let destination = operands::destination(request, true);
+    let receiving = ReceivingHalf::start(receiving, opener, operands::rules(request), destination);
+    let opening = to_receiver
+        .send(Message::Roots(Roots { roots, totals }))
+        .await;
+    opening.map_err(|e| Error::usage(e.to_string()))?;
+    seat.progress.set_phase(Phase::Copying);
+    let walk = Walk::new(
+        named.named,
+        options.follow_links,
+        Arc::new(Handles::default()),
+    );
+    let sealer = Sealer::new(&secret, Direction::ToServer, Suite::None);
+    let sending = SendingHalf::start(sending, sealer, walk);
+    tokio::spawn(pass_on(
+        sending.sender.clone(),
+        sending.frames.clone(),
+        receiving.receiver.clone(),
+    ));
+
+    let (mut sending, mut receiving) = (Half::Sending(sending), Half::Receiving(receiving));
+    let copied = {
+        let sent = converse(
+            &mut from_receiver,
+            &mut sending,
+            &seat.ending,
+            |_| (),
+            |_| Ok(()),
+        );
+        let received = converse(
+            &mut from_sender,
+            &mut receiving,
+            &seat.ending,
+            |_| (),
+            |_| Ok(()),
+        );
+        tokio::try_join!(sent, received)
+    };
+    sending.stop().await;
+    receiving.stop().await;
+    copied.map(|_| "memory".to_owned())
+}
+
+/// Both directions of one end of control.
+fn ends(stream: DuplexStream) -> (Incoming<ReadHalf<DuplexStream>>, Outgoing) {
+    let (reader, writer) = tokio::io::split(stream);
+    let (outgoing, _writer) = Outgoing::start(writer);
+    (Incoming::new(reader), outgoing)
+}

@@ -1,0 +1,228 @@
+//! One conversation, from ssh up to done. [`client`] is what the user started, [`server`] what it
+//! started on the other host; each runs a [`half`] of the copy. [`local`] runs both in one process.
+
+pub mod client;
+pub mod dial;
+pub mod half;
+pub mod host;
+pub mod local;
+pub mod login;
+pub mod operands;
+pub mod request;
+pub mod server;
+pub mod streams;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::control::{ControlError, Incoming};
+use crate::error::{Error, Kind, Result, Side};
+use crate::pipeline::Ending;
+use crate::pipeline::digest_list::DigestList;
+use crate::pipeline::tally::Tally;
+use crate::progress::{Phase, Progress};
+use crate::session::half::{ReceivingHalf, SendingHalf};
+use crate::units::printable;
+use crate::wire::message::{Listen, Message};
+pub use request::{
+    Compress, CopyOptions, FAILURES_MAX, Host, Operand, Outcome, Reporter, Request, Rsh, SshOptions,
+};
+
+/// Threads that drive sockets and control; the work is done on the pipeline's own.
+const RUNTIME_THREADS: usize = 4;
+
+/// The end that the user sees: what a copy is told with and what it is counted in.
+#[derive(Clone)]
+pub struct Seat {
+    pub progress: Arc<Progress>,
+    pub reporter: Arc<dyn Reporter>,
+    pub tally: Arc<Tally>,
+    pub ending: Arc<Ending>,
+    pub digests: Option<Arc<DigestList>>,
+}
+
+/// Carries out a copy; returns when both ends are done or ended. Blocks.
+pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Outcome {
+    let started = Instant::now();
+    let telling = reporter.clone();
+    let tally = Tally::new(
+        Box::new(move |error| telling.failure(error)),
+        progress.clone(),
+    );
+    let mut seat = Seat {
+        progress: progress.clone(),
+        reporter: reporter.clone(),
+        tally: Arc::new(tally),
+        ending: Arc::default(),
+        digests: None,
+    };
+    let copied = copy(request, &mut seat);
+    progress.set_phase(Phase::Done);
+    let (route, mut fatal) = match copied {
+        Ok(route) => (route, None),
+        // What ended the copy first is the cause, whatever it led to.
+        Err(error) => (String::new(), Some(seat.ending.cause().unwrap_or(error))),
+    };
+    let unlisted = finish_digests(&seat).unwrap_or_else(|error| {
+        fatal.get_or_insert(error);
+        0
+    });
+    let (failures, more_failures) = seat.tally.take();
+    let elapsed = started.elapsed();
+    Outcome {
+        fatal,
+        failures,
+        more_failures,
+        counters: progress.snapshot(),
+        elapsed,
+        route,
+        unlisted,
+    }
+}
+
+fn copy(request: Request, seat: &mut Seat) -> Result<String> {
+    host::prepare();
+    if let Some(path) = &request.digests_file {
+        let list = DigestList::create(path).map_err(|e| {
+            Error::io(
+                Kind::Write,
+                Side::Here,
+                path,
+                "cannot write the list of digests",
+                e,
+            )
+        })?;
+        seat.digests = Some(Arc::new(list));
+    }
+    let runtime = runtime()?;
+    let copied = runtime.block_on(async {
+        host::end_on_signals(seat.ending.clone());
+        match (&request.sources[0].host, &request.dest.host) {
+            (None, None) => local::copy(&request, seat).await,
+            _ => client::copy(&request, seat).await,
+        }
+    });
+    // A thread that is stuck in the kernel does not keep the user waiting.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    copied
+}
+
+fn finish_digests(seat: &Seat) -> Result<u64> {
+    let Some(list) = &seat.digests else {
+        return Ok(0);
+    };
+    let (names, more) = list.finish().map_err(|e| {
+        let message = format!("the list of digests: {e}");
+        Error::new(Kind::Write, Side::Here, message)
+    })?;
+    for name in &names {
+        let name = printable(name);
+        seat.reporter.notice(&format!(
+            "fastcp: --digests: {name}: not UTF-8, left out of the list"
+        ));
+    }
+    Ok(names.len() as u64 + more)
+}
+
+/// Why a server did not carry out a copy.
+pub enum NotServed {
+    /// Nobody was told.
+    NotBegun(Error),
+    /// The client was told why, as far as it listened.
+    Told(Kind),
+}
+
+/// The far end: speaks control on stdin and stdout until the client is done.
+pub fn serve() -> Result<(), NotServed> {
+    host::prepare();
+    let runtime = runtime().map_err(NotServed::NotBegun)?;
+    let served = runtime.block_on(server::serve());
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    served
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(processors.min(RUNTIME_THREADS))
+        .enable_all()
+        .build()
+        .map_err(|e| {
+            Error::new(
+                Kind::Connect,
+                Side::Here,
+                format!("cannot start threads: {e}"),
+            )
+        })
+}
+
+/// One end's half of the copy.
+pub enum Half {
+    Sending(SendingHalf),
+    Receiving(ReceivingHalf),
+}
+
+impl Half {
+    fn take(&self, message: Message) -> Result<()> {
+        match self {
+            Half::Sending(half) => half.take(message),
+            Half::Receiving(half) => half.take(message),
+        }
+    }
+
+    async fn done(&mut self) {
+        match self {
+            Half::Sending(half) => half.done().await,
+            Half::Receiving(half) => half.done().await,
+        }
+    }
+
+    pub async fn stop(self) {
+        match self {
+            Half::Sending(half) => half.stop().await,
+            Half::Receiving(half) => half.stop().await,
+        }
+    }
+}
+
+/// Hands messages to `half` until everything is in place or the copy ends. `listen` is told where
+/// the other end takes streams, `check` sees what else comes before the half does.
+pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
+    incoming: &mut Incoming<R>,
+    half: &mut Half,
+    ending: &Ending,
+    mut listen: impl FnMut(Listen),
+    mut check: impl FnMut(&Message) -> Result<()>,
+) -> Result<()> {
+    loop {
+        let message = tokio::select! {
+            biased;
+            () = half.done() => return Ok(()),
+            () = ending.wait() => return Err(cause_of(ending)),
+            message = incoming.next() => message.map_err(lost)?,
+        };
+        match message {
+            Message::Abort(fault) => return Err(fault.into_error()),
+            Message::Heartbeat(_) => {}
+            Message::Listen(at) => listen(at),
+            message => {
+                check(&message)?;
+                half.take(message)?;
+            }
+        }
+    }
+}
+
+fn cause_of(ending: &Ending) -> Error {
+    let unknown = || Error::new(Kind::Lost, Side::Here, "ended for no known reason");
+    ending.cause().unwrap_or_else(unknown)
+}
+
+/// Control ended in the middle of a copy.
+fn lost(error: ControlError) -> Error {
+    Error::new(
+        Kind::Lost,
+        Side::Here,
+        format!("lost the other end: {error}"),
+    )
+}

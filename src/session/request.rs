@@ -1,0 +1,88 @@
+//! What a copy is asked to do and what came of it: the whole of what `cli` and `ui` know of a
+//! session.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use crate::codec::Compress;
+use crate::error::Error;
+use crate::progress::Snapshot;
+pub use crate::ssh::{Host, Rsh, SshOptions};
+pub use crate::wire::message::CopyOptions;
+
+/// One end of a copy, checked: `[user@]host:path`, `scp://…` or a path on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operand {
+    /// As typed, for messages.
+    pub typed: OsString,
+    /// None for this machine.
+    pub host: Option<Host>,
+    /// Bytes as typed after the colon; empty means the home directory of a remote host.
+    pub path: Vec<u8>,
+}
+
+/// A copy, checked: one end at most is remote, and all sources are of one host.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// At least one.
+    pub sources: Vec<Operand>,
+    pub dest: Operand,
+    pub options: CopyOptions,
+    pub ssh: SshOptions,
+    pub rsh: Rsh,
+    /// `--remote-path`: the far end's command, split into words and quoted before use.
+    pub remote_path: Option<String>,
+    pub streams: u16,
+    pub encrypt: bool,
+    /// Where `--digests` writes its list.
+    pub digests_file: Option<PathBuf>,
+}
+
+/// What came of a copy. `Err` from [`run`](super::run) is a failure of the session as a whole.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Set when the session ended before its work was done; outranks `failures`.
+    pub fatal: Option<Error>,
+    /// One per entry that failed, at most [`FAILURES_MAX`] of them.
+    pub failures: Vec<Error>,
+    /// Failures beyond those kept.
+    pub more_failures: u64,
+    /// The last reading of the counters.
+    pub counters: Snapshot,
+    /// From the first to the last byte of the session, login included.
+    pub elapsed: Duration,
+    /// "direct", "memory"; empty where it never came to that.
+    pub route: String,
+    /// Files whose names `--digests` could not list.
+    pub unlisted: u64,
+}
+
+/// Failures that are kept for the summary; the others are only counted.
+pub const FAILURES_MAX: usize = 10_000;
+
+impl Outcome {
+    /// A session's failure outranks those of entries; entries of one kind give its code, of
+    /// several kinds 1.
+    pub fn exit_code(&self) -> i32 {
+        if let Some(fatal) = &self.fatal {
+            return fatal.kind.exit_code();
+        }
+        let mut codes = self.failures.iter().map(|failure| failure.kind.exit_code());
+        match codes.next() {
+            None => 0,
+            Some(first) if codes.all(|code| code == first) => first,
+            Some(_) => 1,
+        }
+    }
+}
+
+/// Where a session tells what happens while it runs; `ui` implements it. None of these waits.
+pub trait Reporter: Send + Sync {
+    /// An entry failed.
+    fn failure(&self, error: &Error);
+    /// A line worth saying once, shown as it stands ("ssh: ..." from ssh's stderr).
+    fn notice(&self, line: &str);
+    /// A line for `-v`, shown behind "fastcp: ".
+    fn detail(&self, line: &str);
+}

@@ -1,0 +1,229 @@
+//! The far end: started by the client, speaks control on stdin and stdout, and ends with them.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncRead;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::control::stdio::Stdio;
+use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
+use crate::dest::{self, Rules, Spec, process_umask};
+use crate::dir::Handles;
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::Root;
+use crate::pipeline::placer::{Destination, Typed};
+use crate::pipeline::tally::Tally;
+use crate::pipeline::{Budget, Ending};
+use crate::progress::Progress;
+use crate::route::direct::Listener;
+use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
+use crate::session::half::{Common, ReceivingHalf, SendingHalf};
+use crate::session::streams::{receive_on, send_on};
+use crate::session::{Half, NotServed, converse, host};
+use crate::source::{self, Lookup, Named, Walk};
+use crate::stream::opening::{DialRole, Keyring};
+use crate::wire::hello::{Hello, STREAMS_MAX};
+use crate::wire::message::{Fault, Message, Open, Role, Roots};
+
+/// How long the client may take to close control once everything is in place.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Chunk sizes that a client may ask for, in bytes.
+const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
+
+/// Serves one copy.
+pub async fn serve() -> Result<(), NotServed> {
+    let not_ours = |e: std::io::Error| {
+        NotServed::NotBegun(Error::usage(format!(
+            "--server is for fastcp's own use: {e}"
+        )))
+    };
+    let mut stdout = Stdio::new(std::io::stdout()).map_err(not_ours)?;
+    let stdin = Stdio::new(std::io::stdin()).map_err(not_ours)?;
+    let lost = |_: ControlError| NotServed::Told(Kind::Lost);
+    let said = say_hello(&mut stdout, &host::hello()).await;
+    said.map_err(|e| lost(e.into()))?;
+    let mut incoming = Incoming::new(stdin);
+    let client = incoming.hello(HELLO_TIMEOUT).await.map_err(lost)?;
+    let (control, _writer) = Outgoing::start(stdout);
+    let ending = Arc::new(Ending::default());
+    host::end_on_signals(ending.clone());
+    let mut half = None;
+    let served = copy(&mut incoming, &control, &client, &ending, &mut half).await;
+    if let Err(error) = &served {
+        // Before anything is torn down, so that the client hears the cause and not its effects.
+        // Where control is lost there is nobody to tell.
+        let _ = control.send(Message::Abort(Fault::of(error, 0, 0))).await;
+    }
+    if let Some(half) = half {
+        half.stop().await;
+    }
+    // The client closes control when it knows.
+    let closed = async { while incoming.next().await.is_ok() {} };
+    let _ = timeout(END_PATIENCE, closed).await;
+    served.map_err(|error| NotServed::Told(error.kind))
+}
+
+async fn copy<R: AsyncRead + Unpin>(
+    incoming: &mut Incoming<R>,
+    control: &Outgoing,
+    client: &Hello,
+    ending: &Arc<Ending>,
+    slot: &mut Option<Half>,
+) -> Result<()> {
+    let (open, secret) = opening(incoming).await?;
+    let budget = Budget::new(&open.options, open.streams, open.chunk_size as usize)?;
+    let suite = Suite::from_number(open.suite).filter(|suite| *suite != Suite::None);
+    let suite = suite.ok_or_else(|| breach("an unknown seal"))?;
+    let progress = Arc::new(Progress::default());
+    let common = Common {
+        options: open.options.clone(),
+        budget,
+        chunk_size: open.chunk_size as usize,
+        control: control.clone(),
+        tally: Arc::new(Tally::silent(progress.clone())),
+        progress,
+        ending: ending.clone(),
+        digests: None,
+    };
+    let dialler = match open.role {
+        Role::Sender { .. } => DialRole::Receives,
+        Role::Receiver { .. } => DialRole::Sends,
+    };
+    let keyring = Arc::new(Keyring::new(secret, open.session, dialler));
+    let listener = Listener::open().await.map_err(|e| {
+        Error::new(
+            Kind::Connect,
+            Side::Here,
+            format!("the far end cannot listen for data: {e}"),
+        )
+    })?;
+    say(control, Message::Listen(listener.listen.clone())).await?;
+    let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));
+    tokio::spawn(listener.run(keyring.clone(), move |connection| {
+        // More than any client dials at once; one that comes beyond is dropped.
+        let _ = proven.try_send(connection);
+        !proven.is_closed()
+    }));
+    let half = slot.insert(match &open.role {
+        Role::Sender { operands } => {
+            let named = roots(operands, &open, control).await?;
+            let sealer = Sealer::new(&keyring.secret, Direction::ToClient, suite);
+            let walk = Walk::new(
+                named,
+                open.options.follow_links,
+                Arc::new(Handles::default()),
+            );
+            let half = SendingHalf::start(common, sealer, walk);
+            tokio::spawn(send_on(
+                half.sender.clone(),
+                half.frames.clone(),
+                connections,
+                None,
+            ));
+            Half::Sending(half)
+        }
+        Role::Receiver { path, sources } => {
+            let opener = Opener::new(&keyring.secret, Direction::ToServer, suite);
+            let destination =
+                destination(path, sources, &open, host::is_this_machine(&client.boot_id));
+            let half = ReceivingHalf::start(common, opener, rules(&open), destination);
+            tokio::spawn(receive_on(half.receiver.clone(), connections, None));
+            Half::Receiving(half)
+        }
+    });
+    converse(incoming, half, ending, |_| (), |_| Ok(())).await
+}
+
+/// The client's first two messages.
+async fn opening<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>) -> Result<(Open, Secret)> {
+    let mut next = async || incoming.next().await.map_err(super::lost);
+    let (Message::Open(open), Message::Secret(mut secret)) = (next().await?, next().await?) else {
+        return Err(breach("another opening"));
+    };
+    if !CHUNK_SIZES.contains(&open.chunk_size) || !open.chunk_size.is_power_of_two() {
+        return Err(breach("an impossible chunk size"));
+    }
+    if !(1..=STREAMS_MAX).contains(&open.streams) {
+        return Err(breach("an impossible number of streams"));
+    }
+    Ok((open, Secret::take(&mut secret.0)))
+}
+
+/// Finds and counts what the client asked for, and tells it.
+async fn roots(operands: &[Vec<u8>], open: &Open, control: &Outgoing) -> Result<Vec<Named>> {
+    let lookup = Lookup {
+        base: home(),
+        remote: true,
+    };
+    let mut named = Vec::new();
+    let mut roots: Vec<Root> = Vec::new();
+    for (operand, typed) in operands.iter().enumerate() {
+        let (found, errors) = source::expand(typed, &lookup, open.options.recursive);
+        for error in &errors {
+            say(control, Message::Fault(Fault::of(error, 0, 0))).await?;
+        }
+        for found in found {
+            roots.push(found.to_root(source::root_id(named.len()), operand as u32));
+            named.push(found);
+        }
+    }
+    let (scanned, follow_links) = (named.clone(), open.options.follow_links);
+    let scan = move || source::scan(&scanned, follow_links, &mut |_, _| ());
+    let totals = tokio::task::spawn_blocking(scan).await;
+    let totals = totals.map_err(|_| Error::new(Kind::Read, Side::Source, "the scan failed"))?;
+    say(control, Message::Roots(Roots { roots, totals })).await?;
+    Ok(named)
+}
+
+fn destination(path: &[u8], sources: &[Vec<u8>], open: &Open, same_machine: bool) -> Destination {
+    let no_target_directory = open.options.no_target_directory;
+    Destination {
+        spec: Spec {
+            path: path.to_vec(),
+            base: home(),
+            remote: true,
+            no_target_directory,
+        },
+        same_machine,
+        typed: sources
+            .iter()
+            .map(|typed| Typed {
+                operand: OsString::from_vec(typed.clone()),
+                follow_name: true,
+            })
+            .collect(),
+    }
+}
+
+fn home() -> std::path::PathBuf {
+    dest::home_directory().unwrap_or_default()
+}
+
+fn rules(open: &Open) -> Rules {
+    Rules {
+        preserve: open.options.preserve,
+        no_clobber: open.options.no_clobber,
+        fsync: open.options.fsync,
+        umask: process_umask(),
+    }
+}
+
+async fn say(control: &Outgoing, message: Message) -> Result<()> {
+    control
+        .send(message)
+        .await
+        .map_err(|e| Error::new(Kind::Lost, Side::Here, e.to_string()))
+}
+
+fn breach(what: &str) -> Error {
+    Error::new(
+        Kind::Lost,
+        Side::Here,
+        format!("the client broke the protocol: {what}"),
+    )
+}
