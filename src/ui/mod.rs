@@ -1,0 +1,240 @@
+//! What the person sees: the bar, lines about what failed, the summary. One thread writes to
+//! stderr, so that nothing tears, and nobody who reports ever waits for the terminal.
+//!
+//! No colour is used, so `NO_COLOR` has nothing to switch off.
+
+mod bars;
+mod canvas;
+mod rate;
+mod steady;
+mod summary;
+mod terminal;
+mod view;
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Side};
+use crate::progress::Progress;
+use crate::session::{Outcome, Reporter};
+use crate::units::{count, harmless};
+
+use bars::Bars;
+use rate::Rate;
+use steady::Steady;
+use terminal::Terminal;
+
+/// Ten redraws a second.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Who wakes so much later than asked was stopped meanwhile (Ctrl-Z), and the shell wrote.
+const STOPPED: Duration = Duration::from_millis(500);
+
+/// Lines that wait for a terminal that takes none (Ctrl-S, a full pipe); beyond it they are
+/// counted. Failures are kept in the outcome as well.
+const LINES_WAITING_MAX: usize = 10_000;
+
+/// How much is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Output {
+    /// Errors only; outranks the other two.
+    pub quiet: bool,
+    pub verbose: bool,
+    /// The summary even where stderr is no terminal.
+    pub summary: bool,
+}
+
+/// The screen while a session runs. Open it before, give its reporter to the session, finish it
+/// after.
+pub struct Screen {
+    teller: Arc<Teller>,
+    writer: JoinHandle<()>,
+    terminal: Option<Terminal>,
+}
+
+enum Message {
+    Line(String),
+    End,
+}
+
+/// Passes on lines, as many as `output` allows.
+struct Teller {
+    output: Output,
+    lines: SyncSender<Message>,
+    lost: AtomicU64,
+}
+
+impl Screen {
+    /// Starts the thread that draws `progress`, if stderr is a terminal and `output` lets it.
+    pub fn open(output: Output, progress: Arc<Progress>) -> Screen {
+        let terminal = Terminal::of_stderr();
+        let (sender, lines) = mpsc::sync_channel(LINES_WAITING_MAX);
+        let writer = std::thread::spawn(move || match terminal.filter(|_| !output.quiet) {
+            Some(terminal) if terminal.can_redraw => draw(&lines, &terminal, &progress),
+            _ => pass_on(&lines),
+        });
+        Screen {
+            teller: Arc::new(Teller {
+                output,
+                lines: sender,
+                lost: AtomicU64::new(0),
+            }),
+            writer,
+            terminal,
+        }
+    }
+
+    pub fn reporter(&self) -> Arc<dyn Reporter> {
+        self.teller.clone()
+    }
+
+    /// Takes the bar away and says what came of it: why the session ended early, if it did, and
+    /// the summary, where one is wanted.
+    pub fn finish(self, outcome: &Outcome) {
+        // Refused only if the writer is gone, and then there is nothing to end.
+        let _ = self.teller.lines.send(Message::End);
+        let _ = self.writer.join();
+        let Output {
+            quiet,
+            verbose,
+            summary,
+        } = self.teller.output;
+        let mut lines = Vec::new();
+        let lost = self.teller.lost.load(Relaxed);
+        if lost > 0 {
+            lines.push(format!(
+                "fastcp: {} more lines could not be shown",
+                count(lost)
+            ));
+        }
+        if !quiet && (self.terminal.is_some() || verbose || summary) {
+            // For a program that reads it, a line stays one.
+            let width = self.terminal.map_or(usize::MAX, |at| at.size().columns);
+            lines.extend(summary::lines(outcome, width));
+        }
+        if !quiet && outcome.unlisted > 0 {
+            lines.push(summary::unlisted(outcome.unlisted));
+        }
+        if let Some(fatal) = &outcome.fatal {
+            lines.push(sentence(fatal));
+        }
+        let mut text = String::new();
+        for line in lines {
+            text.push_str(&line);
+            text.push('\n');
+        }
+        write(&text);
+    }
+}
+
+impl Teller {
+    /// Never waits: who reports may be what keeps the session alive.
+    fn tell(&self, line: String) {
+        if self.lines.try_send(Message::Line(line)).is_err() {
+            self.lost.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Reporter for Teller {
+    fn failure(&self, error: &Error) {
+        self.tell(sentence(error));
+    }
+
+    fn notice(&self, line: &str) {
+        if !self.output.quiet {
+            self.tell(harmless(line));
+        }
+    }
+
+    fn detail(&self, line: &str) {
+        if self.output.verbose && !self.output.quiet {
+            self.tell(format!("fastcp: {}", harmless(line)));
+        }
+    }
+}
+
+/// `fastcp: dest: /data/a: no space left`, `fastcp: no such host`.
+fn sentence(error: &Error) -> String {
+    let text = harmless(&error.to_string());
+    match error.side {
+        Side::Here => text,
+        Side::Source | Side::Dest => format!("fastcp: {text}"),
+    }
+}
+
+/// Writes each line as it comes.
+fn pass_on(lines: &Receiver<Message>) {
+    while let Ok(Message::Line(mut line)) = lines.recv() {
+        line.push('\n');
+        write(&line);
+    }
+}
+
+/// Draws ten times a second, but not during a resize; lines come between, above the bars.
+fn draw(lines: &Receiver<Message>, terminal: &Terminal, progress: &Progress) {
+    let mut bars = Bars::new(terminal.glyphs);
+    let mut rate = Rate::default();
+    let mut steady = Steady::new(terminal.size());
+    let mut above = String::new();
+    let mut next = Instant::now() + TICK;
+    'ticks: loop {
+        let asleep = Instant::now();
+        let message = lines.recv_timeout(next.saturating_duration_since(asleep));
+        if asleep.elapsed() >= TICK + STOPPED {
+            bars = Bars::new(terminal.glyphs);
+        }
+        let is_last = match message {
+            Ok(Message::Line(line)) => {
+                above.push_str(&line);
+                above.push('\n');
+                // A flood of lines may not put off the tick, nor gather here.
+                if Instant::now() < next {
+                    continue;
+                }
+                false
+            }
+            Err(RecvTimeoutError::Timeout) => false,
+            Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => true,
+        };
+        let now = Instant::now();
+        next = now + TICK;
+        let snapshot = progress.snapshot();
+        rate.note(now, snapshot.bytes);
+        let mut size = terminal.size();
+        while !steady.note(Instant::now(), size) {
+            if !is_last {
+                continue 'ticks;
+            }
+            std::thread::sleep(TICK);
+            size = terminal.size();
+        }
+        let shown = if is_last {
+            Vec::new()
+        } else {
+            view::lines(&snapshot, rate.per_s(), terminal.glyphs, size.columns)
+        };
+        if terminal.is_foreground() {
+            write(&bars.redraw(&above, &shown, size));
+        } else {
+            // The shell has the terminal: its cursor is no longer where the bars end.
+            bars = Bars::new(terminal.glyphs);
+            write(&above);
+        }
+        above.clear();
+        if is_last {
+            return;
+        }
+    }
+}
+
+/// A stderr that is closed is no reason to stop copying.
+fn write(text: &str) {
+    if !text.is_empty() {
+        let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    }
+}

@@ -1,0 +1,205 @@
+//! What came of it, in one or two lines.
+
+use std::collections::BTreeMap;
+
+use crate::codec::Codec;
+use crate::session::Outcome;
+use crate::units::{count, duration, rate, size};
+
+/// `3 files, 1.07 GB in 4.7 s, 229 MB/s (wire 430 MB, 2.5:1, zstd, 8 streams, direct)`, and how
+/// many failed, if any. What is in brackets gets a line of its own where both are wider than
+/// `width`, and what is wider still breaks after commas. Nothing for a session that never copied.
+pub fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let counters = &outcome.counters;
+    if outcome.fatal.is_none() || counters.bytes > 0 || counters.files > 0 {
+        let (done, how) = (done(outcome), how(outcome));
+        if how.is_empty() || done.len() + 1 + how.len() > width {
+            lines.extend([done, how].into_iter().filter(|line| !line.is_empty()));
+        } else {
+            lines.push(format!("{done} {how}"));
+        }
+    }
+    lines.extend(failed(outcome));
+    lines.iter().flat_map(|line| broken(line, width)).collect()
+}
+
+/// `line` in as few lines as `width` columns allow, each of whole parts between commas. It is
+/// ASCII.
+fn broken(line: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in line.split_inclusive(", ") {
+        match lines.last_mut() {
+            Some(last) if last.len() + part.trim_end().len() <= width => last.push_str(part),
+            _ => lines.push(part.to_owned()),
+        }
+    }
+    for line in &mut lines {
+        line.truncate(line.trim_end().len());
+    }
+    lines
+}
+
+/// What `--digests` could not list.
+pub fn unlisted(names: u64) -> String {
+    format!(
+        "fastcp: {} not UTF-8 and not in the list of digests",
+        plural(names, "name is", "names are")
+    )
+}
+
+fn done(outcome: &Outcome) -> String {
+    let counters = &outcome.counters;
+    let content = counters.bytes + counters.skipped_bytes;
+    let mut line = format!(
+        "{}, {}",
+        plural(counters.files, "file", "files"),
+        size(content)
+    );
+    if counters.skipped_bytes > 0 {
+        line += &format!(
+            " (of which {} needed no sending)",
+            size(counters.skipped_bytes)
+        );
+    }
+    line += &format!(" in {}", duration(outcome.elapsed));
+    if content > 0 {
+        line += &format!(
+            ", {}",
+            rate(content as f64 / outcome.elapsed.as_secs_f64().max(1e-3))
+        );
+    }
+    line
+}
+
+/// In brackets, or empty.
+fn how(outcome: &Outcome) -> String {
+    let counters = &outcome.counters;
+    let mut how = Vec::new();
+    if counters.wire_bytes > 0 {
+        how.push(format!("wire {}", size(counters.wire_bytes)));
+        let ratio = counters.bytes as f64 / counters.wire_bytes as f64;
+        how.push(format!("{ratio:.1}:1"));
+    }
+    let codecs: Vec<_> = (0u8..)
+        .zip(counters.codec_chunks)
+        .filter(|(_, chunks)| *chunks > 0)
+        .filter_map(|(number, _)| Codec::from_number(number))
+        .map(name)
+        .collect();
+    if !codecs.is_empty() {
+        how.push(codecs.join("+"));
+    }
+    if counters.streams > 0 {
+        how.push(plural(counters.streams.into(), "stream", "streams"));
+    }
+    if !outcome.route.is_empty() {
+        how.push(outcome.route.clone());
+    }
+    if how.is_empty() {
+        return String::new();
+    }
+    format!("({})", how.join(", "))
+}
+
+/// As `--compress` has them.
+fn name(codec: Codec) -> &'static str {
+    match codec {
+        Codec::None => "none",
+        Codec::Lz4 => "lz4",
+        Codec::Zstd => "zstd",
+        Codec::Gzip => "gzip",
+    }
+}
+
+/// `2 failed: 1 with exit code 7, 1 with 9`.
+fn failed(outcome: &Outcome) -> Option<String> {
+    let mut codes = BTreeMap::<i32, u64>::new();
+    for failure in &outcome.failures {
+        *codes.entry(failure.kind.exit_code()).or_default() += 1;
+    }
+    let all = outcome.failures.len() as u64 + outcome.more_failures;
+    let listed = codes
+        .iter()
+        .map(|(code, number)| format!("{} with code {code}", count(*number)))
+        .chain(
+            (outcome.more_failures > 0).then(|| format!("{} more", count(outcome.more_failures))),
+        )
+        .collect::<Vec<_>>()
+        .join(", ");
+    (all > 0).then(|| format!("{} failed: {listed}", count(all)))
+}
+
+fn plural(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Error, Kind, Side};
+    use crate::progress::Progress;
+    use std::time::Duration;
+
+    fn outcome() -> Outcome {
+        let progress = Progress::default();
+        progress.add_files(3);
+        progress.add_bytes(1_073_741_824);
+        progress.add_frame(Codec::Zstd.number(), 1_073_741_824, 430_000_000);
+        progress.set_streams(8);
+        Outcome {
+            fatal: None,
+            failures: Vec::new(),
+            more_failures: 0,
+            counters: progress.snapshot(),
+            elapsed: Duration::from_millis(4700),
+            route: "direct".to_owned(),
+            unlisted: 0,
+        }
+    }
+
+    #[test]
+    fn the_summary_is_one_line_and_failures_add_another() {
+        let mut outcome = outcome();
+        assert_eq!(
+            lines(&outcome, usize::MAX),
+            ["3 files, 1.07 GB in 4.7 s, 228 MB/s (wire 430 MB, 2.5:1, zstd, 8 streams, direct)"]
+        );
+        assert_eq!(
+            lines(&outcome, 80),
+            [
+                "3 files, 1.07 GB in 4.7 s, 228 MB/s",
+                "(wire 430 MB, 2.5:1, zstd, 8 streams, direct)"
+            ]
+        );
+        assert_eq!(
+            lines(&outcome, 40),
+            [
+                "3 files, 1.07 GB in 4.7 s, 228 MB/s",
+                "(wire 430 MB, 2.5:1, zstd, 8 streams,",
+                "direct)"
+            ]
+        );
+        let failure = |kind| Error::new(kind, Side::Source, "x");
+        outcome.failures = vec![
+            failure(Kind::Read),
+            failure(Kind::Changed),
+            failure(Kind::Read),
+        ];
+        outcome.more_failures = 1000;
+        assert_eq!(
+            lines(&outcome, usize::MAX)[1],
+            "1,003 failed: 1 with code 7, 2 with code 9, 1,000 more"
+        );
+    }
+
+    #[test]
+    fn what_was_not_there_is_not_told() {
+        let mut outcome = outcome();
+        outcome.counters = Progress::default().snapshot();
+        outcome.route.clear();
+        assert_eq!(lines(&outcome, usize::MAX), ["0 files, 0 B in 4.7 s"]);
+        outcome.fatal = Some(Error::new(Kind::Connect, Side::Here, "x"));
+        assert!(lines(&outcome, usize::MAX).is_empty());
+    }
+}

@@ -1,0 +1,101 @@
+//! What the terminal on stderr is and can do.
+
+use std::io::IsTerminal;
+
+use rustix::termios::{tcgetpgrp, tcgetwinsize};
+
+/// Used where a terminal does not tell its size (serial lines, some CI).
+const COLUMNS: usize = 80;
+const ROWS: usize = 24;
+
+/// Wider ones are used up to here.
+pub const COLUMNS_MAX: u16 = 4096;
+
+/// What a bar is drawn with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Glyphs {
+    Utf8,
+    Ascii,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Terminal {
+    pub glyphs: Glyphs,
+    /// False for `TERM=dumb`.
+    pub can_redraw: bool,
+    reflows: bool,
+}
+
+/// What the terminal is at one moment; read once for a redraw, since it may change between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Not 0, at most `COLUMNS_MAX`.
+    pub columns: usize,
+    /// Not 0.
+    pub rows: usize,
+    /// True if lines that are longer than a new width are broken anew, with all that is below
+    /// them. Nearly every terminal does; xterm, the console and screen cut or keep them.
+    pub reflows: bool,
+}
+
+impl Terminal {
+    /// None where stderr is no terminal.
+    pub fn of_stderr() -> Option<Terminal> {
+        std::io::stderr().is_terminal().then(|| {
+            let variable = |name: &str| std::env::var(name).unwrap_or_default();
+            let term = variable("TERM");
+            let is_set = |name: &str| std::env::var_os(name).is_some();
+            Terminal {
+                glyphs: glyphs(["LC_ALL", "LC_CTYPE", "LANG"].map(variable)),
+                can_redraw: !matches!(term.as_str(), "" | "dumb"),
+                reflows: term != "linux" && !is_set("XTERM_VERSION") && !is_set("STY"),
+            }
+        })
+    }
+
+    pub fn size(&self) -> Size {
+        let or = |cells: u16, default| if cells == 0 { default } else { cells.into() };
+        let (columns, rows) = match tcgetwinsize(std::io::stderr()) {
+            Ok(size) => (size.ws_col.min(COLUMNS_MAX), size.ws_row),
+            Err(_) => (0, 0),
+        };
+        Size {
+            columns: or(columns, COLUMNS),
+            rows: or(rows, ROWS),
+            reflows: self.reflows,
+        }
+    }
+
+    /// False while a shell has the terminal (`fastcp ... &`, `bg`).
+    pub fn is_foreground(&self) -> bool {
+        tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
+    }
+}
+
+/// As setlocale: the first of the three that is set and not empty decides.
+fn glyphs(locale: [String; 3]) -> Glyphs {
+    let locale = locale.into_iter().find(|value| !value.is_empty());
+    let locale = locale.unwrap_or_default().to_ascii_lowercase();
+    if locale.contains("utf-8") || locale.contains("utf8") {
+        Glyphs::Utf8
+    } else {
+        Glyphs::Ascii
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_locale_variable_that_is_set_decides() {
+        for (locale, expected) in [
+            (["", "", "en_GB.UTF-8"], Glyphs::Utf8),
+            (["C", "", "en_GB.UTF-8"], Glyphs::Ascii),
+            (["", "C.utf8", "C"], Glyphs::Utf8),
+            (["", "", ""], Glyphs::Ascii),
+        ] {
+            assert_eq!(glyphs(locale.map(str::to_owned)), expected);
+        }
+    }
+}

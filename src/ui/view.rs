@@ -1,0 +1,309 @@
+//! A reading of the counters as lines for a terminal: one for the whole, with the bar, and the
+//! names of what is being copied. Pure; no line is as wide as the terminal, so none wraps.
+
+use console::measure_text_width;
+
+use crate::manifest::Totals;
+use crate::progress::{Phase, Snapshot};
+use crate::units::{clock, count, rate, size};
+
+use super::terminal::Glyphs;
+
+/// A shorter bar says less than the number beside it.
+const BAR_MIN: usize = 10;
+/// Longer ones only put more space between name and number.
+const BAR_MAX: usize = 60;
+
+/// Rates below this have no arrival time that anybody would believe.
+const ETA_MAX_S: f64 = 1e7;
+
+/// A bar, in brackets and with a space behind it, if it has one, and text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    pub bar: Option<Bar>,
+    pub text: String,
+}
+
+/// `columns` between the brackets, of which `done` parts `of` all are filled; `of` is not 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bar {
+    pub columns: usize,
+    pub done: u64,
+    pub of: u64,
+}
+
+/// Brackets and space.
+const BAR_FRAME: usize = 3;
+
+impl Line {
+    fn columns(&self) -> usize {
+        columns(&self.text) + self.bar.map_or(0, |bar| bar.columns + BAR_FRAME)
+    }
+}
+
+impl From<String> for Line {
+    fn from(text: String) -> Line {
+        Line { bar: None, text }
+    }
+}
+
+/// Lines to show, none while ssh may ask for a password and when all is done. `rate` is in bytes
+/// a second, `width` the terminal's.
+pub fn lines(snapshot: &Snapshot, rate: Option<f64>, glyphs: Glyphs, width: usize) -> Vec<Line> {
+    // In the last column a terminal may wrap or not, so it stays free.
+    let width = width.saturating_sub(1);
+    let first = match snapshot.phase {
+        Phase::Connecting | Phase::Done => return Vec::new(),
+        Phase::Scanning => cut(&scanning(snapshot), width).into(),
+        Phase::Copying | Phase::Flushing => match &snapshot.totals {
+            None => {
+                let copied = size(snapshot.bytes + snapshot.skipped_bytes);
+                let first = format!("{copied} copied  {}  {}", speed(rate), scanning(snapshot));
+                cut(&first, width).into()
+            }
+            Some(totals) => whole(snapshot, totals, rate, width),
+        },
+    };
+    let mut lines = vec![first];
+    for name in &snapshot.names {
+        lines.push(format!("  {}", tail(name, glyphs, width.saturating_sub(2))).into());
+    }
+    lines.retain(|line| line.columns() <= width);
+    lines
+}
+
+fn scanning(snapshot: &Snapshot) -> String {
+    format!(
+        "scanning {} files, {}",
+        count(snapshot.scanned_files),
+        size(snapshot.scanned_bytes)
+    )
+}
+
+/// Bar, share, bytes, rate and what is left of the time; the narrower, the fewer of them.
+fn whole(snapshot: &Snapshot, totals: &Totals, rate: Option<f64>, width: usize) -> Line {
+    let bytes = snapshot.bytes + snapshot.skipped_bytes;
+    let left = totals.bytes.saturating_sub(bytes);
+    let (done, of) = match totals.bytes {
+        0 => (snapshot.files, totals.files.max(1)),
+        all => (bytes, all),
+    };
+    // Rounded down: 100 % is only said of what is complete.
+    let percent = format!("{:>3}%", (fraction(done, of) * 100.0).floor());
+    let amount = format!("{:>7} of {:>7}", size(bytes), size(totals.bytes));
+    let speed = format!("{:>9}", speed(rate));
+    let end = match snapshot.phase {
+        Phase::Flushing if left > 0 => format!("flushing {}", size(left)),
+        Phase::Flushing => "flushing".to_owned(),
+        _ => format!("{:>7} left", eta(left, rate)),
+    };
+    for fields in [
+        &[&percent, &amount, &speed, &end][..],
+        &[&percent, &speed, &end],
+        &[&percent, &speed],
+        &[&percent],
+    ] {
+        let text = fields
+            .iter()
+            .map(|field| field.as_str())
+            .collect::<Vec<_>>()
+            .join("  ");
+        // The bar goes first, then fields from the least telling.
+        let room = width.saturating_sub(columns(&text) + BAR_FRAME);
+        if room >= BAR_MIN {
+            let columns = room.min(BAR_MAX);
+            let bar = Some(Bar { columns, done, of });
+            return Line { bar, text };
+        }
+        if columns(&text) <= width {
+            return text.into();
+        }
+    }
+    percent.into()
+}
+
+fn fraction(done: u64, of: u64) -> f64 {
+    (done as f64 / of as f64).min(1.0)
+}
+
+fn speed(per_s: Option<f64>) -> String {
+    per_s.map_or_else(|| "-- MB/s".to_owned(), rate)
+}
+
+fn eta(left: u64, per_s: Option<f64>) -> String {
+    let seconds = left as f64 / per_s.unwrap_or(0.0).max(f64::MIN_POSITIVE);
+    match seconds {
+        s if s < ETA_MAX_S => clock(s.ceil() as u64),
+        _ => "--:--".to_owned(),
+    }
+}
+
+/// Columns that a terminal gives to `text`; rather too many than too few, since terminals
+/// differ about what follows an emoji.
+pub fn columns(text: &str) -> usize {
+    measure_text_width(text).max(text.chars().map(cells).sum())
+}
+
+fn cells(c: char) -> usize {
+    match c {
+        // Asks for the wide form of the character before it.
+        '\u{fe0f}' => 1,
+        c => measure_text_width(c.encode_utf8(&mut [0; 4])),
+    }
+}
+
+/// The beginning of `text` in `width` columns.
+fn cut(text: &str, width: usize) -> String {
+    let mut used = 0;
+    text.chars()
+        .take_while(|&c| {
+            used += cells(c);
+            used <= width
+        })
+        .collect()
+}
+
+/// The end of `name` in `width` columns, which tells files apart better than its beginning.
+fn tail(name: &str, glyphs: Glyphs, width: usize) -> String {
+    let (name, ellipsis) = match glyphs {
+        Glyphs::Utf8 => (name.to_owned(), "…"),
+        Glyphs::Ascii => (name.replace(|c: char| !c.is_ascii(), "?"), "..."),
+    };
+    if columns(&name) <= width {
+        return name;
+    }
+    let room = width.saturating_sub(columns(ellipsis));
+    let mut used = 0;
+    let start = name
+        .char_indices()
+        .rev()
+        .take_while(|&(_, c)| {
+            used += cells(c);
+            used <= room
+        })
+        .last()
+        .map_or(name.len(), |(start, _)| start);
+    // What is left of a character that was cut off would join the ellipsis.
+    let end = name[start..].trim_start_matches(|c| cells(c) == 0 || c == '\u{fe0f}');
+    format!("{ellipsis}{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Progress;
+    use crate::ui::bars::Bars;
+    use crate::ui::terminal::Size;
+
+    const MB: u64 = 1_000_000;
+
+    fn halfway() -> Snapshot {
+        let progress = Progress::default();
+        progress.set_totals(Totals {
+            files: 3,
+            bytes: 3100 * MB,
+            ..Totals::default()
+        });
+        progress.add_skipped(550 * MB);
+        progress.add_bytes(1000 * MB);
+        progress.set_phase(Phase::Copying);
+        progress.snapshot()
+    }
+
+    fn shown(snapshot: &Snapshot, glyphs: Glyphs, width: usize) -> Vec<String> {
+        drawn(
+            &lines(snapshot, Some(229.0 * MB as f64), glyphs, width),
+            glyphs,
+        )
+    }
+
+    fn drawn(lines: &[Line], glyphs: Glyphs) -> Vec<String> {
+        let size = Size {
+            columns: 200,
+            rows: 24,
+            reflows: true,
+        };
+        let mut bars = Bars::new(glyphs);
+        bars.redraw("", lines, size);
+        bars.lines()
+    }
+
+    #[test]
+    fn eighty_columns_have_room_for_all() {
+        let mut snapshot = halfway();
+        snapshot.names = vec!["var/db/base.sqlite".to_owned(), "n".repeat(100)];
+        let lines = shown(&snapshot, Glyphs::Utf8, 80);
+        assert_eq!(
+            lines[0],
+            "[█████████████▌             ]  50%  1.55 GB of 3.10 GB   229 MB/s     0:07 left"
+        );
+        assert_eq!(lines[1], "  var/db/base.sqlite");
+        assert_eq!(lines[2], format!("  …{}", "n".repeat(76)));
+        assert!(lines.iter().all(|line| columns(line) <= 79));
+        assert_eq!(
+            shown(&snapshot, Glyphs::Ascii, 80)[0],
+            "[#############>             ]  50%  1.55 GB of 3.10 GB   229 MB/s     0:07 left"
+        );
+    }
+
+    #[test]
+    fn a_narrow_terminal_loses_the_least_telling_first() {
+        let snapshot = halfway();
+        for (width, line) in [
+            (60, " 50%  1.55 GB of 3.10 GB   229 MB/s     0:07 left"),
+            (40, " 50%   229 MB/s     0:07 left"),
+            (20, " 50%   229 MB/s"),
+            (8, " 50%"),
+        ] {
+            assert_eq!(shown(&snapshot, Glyphs::Utf8, width), [line]);
+        }
+        let mut named = halfway();
+        named.names = vec!["名前".repeat(50)];
+        for width in 0..200 {
+            for line in shown(&named, Glyphs::Utf8, width) {
+                assert!(columns(&line) < width.max(1), "{width}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn wide_names_are_cut_by_columns_and_become_ascii_where_they_must() {
+        let name = "目录/файл/名前名前.bin";
+        assert_eq!(tail(name, Glyphs::Utf8, 40), name);
+        assert_eq!(tail(name, Glyphs::Utf8, 12), "…前名前.bin");
+        assert_eq!(tail(name, Glyphs::Utf8, 13), "…名前名前.bin");
+        assert_eq!(tail(name, Glyphs::Ascii, 40), "??/????/????.bin");
+        assert_eq!(tail(name, Glyphs::Ascii, 10), "...???.bin");
+    }
+
+    #[test]
+    fn each_phase_says_what_it_is() {
+        let mut snapshot = halfway();
+        snapshot.phase = Phase::Connecting;
+        assert!(shown(&snapshot, Glyphs::Utf8, 80).is_empty(), "ssh may ask");
+        snapshot.phase = Phase::Scanning;
+        snapshot.scanned_files = 12_345;
+        snapshot.scanned_bytes = 3100 * MB;
+        let scanning = "scanning 12,345 files, 3.10 GB";
+        assert_eq!(shown(&snapshot, Glyphs::Utf8, 80), [scanning]);
+        snapshot.phase = Phase::Flushing;
+        let flushing = shown(&snapshot, Glyphs::Utf8, 80);
+        assert!(flushing[0].ends_with("229 MB/s  flushing 1.55 GB"));
+        snapshot.totals = None;
+        let line = format!("1.55 GB copied  229 MB/s  {scanning}");
+        assert_eq!(shown(&snapshot, Glyphs::Utf8, 80), [line]);
+    }
+
+    #[test]
+    fn nothing_is_complete_before_it_is() {
+        let mut snapshot = halfway();
+        snapshot.bytes = 2549 * MB;
+        assert!(shown(&snapshot, Glyphs::Ascii, 80)[0].contains("  99%  "));
+        snapshot.bytes = 2551 * MB;
+        assert!(shown(&snapshot, Glyphs::Ascii, 80)[0].contains("] 100%  "));
+        let stalled = &lines(&snapshot, None, Glyphs::Ascii, 80)[0].text;
+        assert!(stalled.contains("-- MB/s"), "{stalled}");
+        let slow = &lines(&halfway(), Some(0.0), Glyphs::Ascii, 80)[0].text;
+        assert!(slow.ends_with("0 B/s    --:-- left"), "{slow}");
+    }
+}
