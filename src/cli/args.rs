@@ -1,0 +1,262 @@
+//! What was typed, as it stands: scp's letters with scp's meanings, everything else as a long
+//! flag. Numbers are checked here, what depends on two arguments in [`check`](super::check).
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, Parser};
+
+use crate::session::{Compress, Rsh};
+use crate::units;
+
+const STREAMS_DEFAULT: u16 = 8;
+
+/// scp's own bound for `-l`.
+const KBIT_MAX: u64 = 100 << 20;
+
+/// Levels that `--compress zstd` and `gzip` mean, those of the tools of these names.
+const ZSTD_LEVEL: i32 = 3;
+const GZIP_LEVEL: u32 = 6;
+
+const USAGE: &str = "fastcp [OPTIONS] SOURCE... DEST";
+
+const ABOUT: &str = "\
+Copies files between hosts: scp's command line, parallel streams, compressed,
+encrypted, verified. SOURCE and DEST are [USER@]HOST:PATH, a PATH here (./a:b
+if it has a colon) or scp://[USER@]HOST[:PORT]/PATH.";
+
+const AFTER: &str = "\
+Taken for scripts that have them, without effect: -C -3 -O -R -s -T -D -X
+
+Exit codes: 0 complete, all verified; 1 entries failed, for other or several
+reasons; 2 usage; 3 no connection or login; 4 far end cannot run fastcp; 5 lost
+connection; 6 verification failed; 7 source changed; 8 no space or write error;
+9 source missing or unreadable; 10 a command failed; 11 refused to replace what
+is there; 12 another fastcp writes there; 128+n signal n
+
+Memory: at most 256 MiB of buffers in each process (an eighth of the machine's
+memory if that is less) and 64 MiB for the rest, whatever is copied; the
+kernel's socket buffers (up to 10 MiB a stream) are not in it.
+
+Examples:
+  fastcp big.iso host:                    into the home directory there
+  fastcp -r host:/var/db .                a directory from there, as ./db
+  fastcp -r db/ host:/data/db             what db holds, into /data/db
+  fastcp -P 2222 'me@host:*.log' logs/    names that match there
+  fastcp --rsh local -r a anyhost:/tmp/b  a trial with this machine alone";
+
+const COPYING: &str = "Copying";
+const KEPT: &str = "What is kept";
+const SSH: &str = "ssh";
+const DATA: &str = "Data";
+const OUTPUT: &str = "Output";
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "fastcp",
+    about = ABOUT,
+    override_usage = USAGE,
+    after_help = AFTER,
+    help_template = "{about}\n\n{usage-heading} {usage}\n\n{all-args}{after-help}",
+    // Lines that are made for 80 columns stay so in a wider terminal.
+    max_term_width = 80,
+    // As with getopt, the last of two counts.
+    args_override_self = true,
+    disable_help_flag = true,
+    disable_version_flag = true
+)]
+pub struct Args {
+    #[arg(hide = true)]
+    pub operands: Vec<OsString>,
+
+    /// Directories with all that they hold
+    #[arg(short = 'r', help_heading = COPYING)]
+    pub recursive: bool,
+    /// Leave existing files alone; exit 11 if one differs
+    #[arg(long, help_heading = COPYING)]
+    pub no_clobber: bool,
+    /// DEST is the copy's name, never a directory for it
+    #[arg(long, help_heading = COPYING)]
+    pub no_target_directory: bool,
+    /// Make the copy durable before it gets its name
+    #[arg(long, help_heading = COPYING)]
+    pub fsync: bool,
+    /// Write a list for b3sum --check on the other host
+    #[arg(long, value_name = "FILE", help_heading = COPYING)]
+    pub digests: Option<PathBuf>,
+
+    /// Modes with set-id bits, and times
+    #[arg(short = 'p', help_heading = KEPT)]
+    pub preserve: bool,
+    /// Follow symbolic links in directories, else they stay links
+    #[arg(short = 'L', help_heading = KEPT)]
+    pub follow_links: bool,
+
+    #[arg(short = 'P', value_name = "PORT", help_heading = SSH,
+          value_parser = clap::value_parser!(u16).range(1..), help = "Port")]
+    pub port: Option<u16>,
+    #[arg(short = 'i', value_name = "FILE", help_heading = SSH, help = "Identity (private key)")]
+    pub identities: Vec<PathBuf>,
+    #[arg(short = 'F', value_name = "FILE", help_heading = SSH, help = "ssh's configuration")]
+    pub config: Option<PathBuf>,
+    #[arg(short = 'J', value_name = "HOST", help_heading = SSH, help = "Jump host")]
+    pub jump: Option<String>,
+    #[arg(short = 'o', value_name = "OPTION", help_heading = SSH, help = "Option as in ssh_config")]
+    pub options: Vec<String>,
+    #[arg(short = 'c', value_name = "CIPHER", help_heading = SSH, help = "Cipher of the login")]
+    pub cipher: Option<String>,
+    #[arg(short = 'S', value_name = "PROGRAM", help_heading = SSH, help = "Program in place of ssh")]
+    pub program: Option<PathBuf>,
+    /// IPv4 only; -6: IPv6 only
+    #[arg(short = '4', help_heading = SSH)]
+    pub ipv4: bool,
+    #[arg(short = '6', hide = true)]
+    pub ipv6: bool,
+    /// Batch mode: never ask for a password
+    #[arg(short = 'B', help_heading = SSH)]
+    pub batch: bool,
+    /// Forward the agent
+    #[arg(short = 'A', help_heading = SSH)]
+    pub forward_agent: bool,
+    /// Command that runs fastcp there ("sudo -n fastcp")
+    #[arg(long, value_name = "CMD", help_heading = SSH)]
+    pub remote_path: Option<String>,
+    /// Start the far end by ssh or as a child: local [ssh]
+    #[arg(long, value_name = "HOW", help_heading = SSH, default_value = "ssh", value_parser = rsh(),
+          hide_default_value = true, hide_possible_values = true)]
+    pub rsh: Rsh,
+
+    /// Limit in Kbit/s
+    #[arg(short = 'l', value_name = "KBIT", help_heading = DATA,
+          value_parser = clap::value_parser!(u64).range(1..=KBIT_MAX))]
+    pub limit_kbit_per_s: Option<u64>,
+    /// Parallel connections, 1 to 256 [8]
+    #[arg(long, value_name = "N", help_heading = DATA, default_value_t = STREAMS_DEFAULT,
+          hide_default_value = true, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub streams: u16,
+    /// auto, none, lz4, zstd[:LEVEL] or gzip[:LEVEL]
+    #[arg(long, value_name = "CODEC", help_heading = DATA, default_value = "auto",
+          hide_default_value = true, allow_hyphen_values = true, value_parser = compress)]
+    pub compress: Compress,
+    /// Worker threads [number of processors]
+    #[arg(long, value_name = "N", help_heading = DATA,
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Buffers of each process, 16Mi or more [256Mi]
+    #[arg(long, value_name = "SIZE", help_heading = DATA, value_parser = memory)]
+    pub memory: Option<u64>,
+    /// Send in clear; still verified, still authenticated
+    #[arg(long, help_heading = DATA)]
+    pub no_encrypt: bool,
+
+    /// Errors only
+    #[arg(short = 'q', help_heading = OUTPUT)]
+    pub quiet: bool,
+    /// Tell more; ssh too; -vv and -vvv more yet
+    #[arg(short = 'v', action = ArgAction::Count, help_heading = OUTPUT)]
+    pub verbose: u8,
+    /// Tell what was done even if stderr is no terminal
+    #[arg(long, help_heading = OUTPUT)]
+    pub summary: bool,
+    /// Version and protocol version
+    #[arg(long, help_heading = OUTPUT)]
+    pub version: bool,
+    /// This text
+    #[arg(long, short = 'h', action = ArgAction::Help, help_heading = OUTPUT)]
+    pub help: Option<bool>,
+
+    #[command(flatten)]
+    pub ignored: Ignored,
+
+    /// The far end: speaks the protocol on stdin and stdout.
+    #[arg(long, hide = true)]
+    pub server: bool,
+}
+
+/// Letters of scp that a script may have and that mean nothing here.
+#[derive(Debug, clap::Args)]
+pub struct Ignored {
+    #[arg(short = 'C', hide = true)]
+    compression: bool,
+    #[arg(short = '3', hide = true)]
+    through_here: bool,
+    #[arg(short = 'O', hide = true)]
+    old_protocol: bool,
+    #[arg(short = 'R', hide = true)]
+    from_there: bool,
+    #[arg(short = 's', hide = true)]
+    sftp: bool,
+    #[arg(short = 'T', hide = true)]
+    no_name_check: bool,
+    #[arg(short = 'D', hide = true)]
+    sftp_server: Option<OsString>,
+    #[arg(short = 'X', hide = true)]
+    sftp_options: Vec<OsString>,
+}
+
+impl Ignored {
+    /// A line for each letter that was given.
+    pub fn told(&self) -> Vec<String> {
+        [
+            (self.compression, "-C", "compression is on by itself"),
+            (
+                self.through_here,
+                "-3",
+                "there is no copy between hosts yet",
+            ),
+            (self.old_protocol, "-O", "fastcp has a protocol of its own"),
+            (self.from_there, "-R", "there is no copy between hosts yet"),
+            (self.sftp, "-s", "fastcp has a protocol of its own"),
+            (self.no_name_check, "-T", "names are always checked"),
+            (self.sftp_server.is_some(), "-D", "there is no SFTP server"),
+            (!self.sftp_options.is_empty(), "-X", "there is no SFTP"),
+        ]
+        .into_iter()
+        .filter(|(given, ..)| *given)
+        .map(|(_, letter, why)| format!("{letter} has no effect: {why}"))
+        .collect()
+    }
+}
+
+fn rsh() -> impl TypedValueParser<Value = Rsh> {
+    PossibleValuesParser::new(["ssh", "local"]).map(|how| match how.as_str() {
+        "local" => Rsh::Local,
+        _ => Rsh::Ssh,
+    })
+}
+
+fn compress(text: &str) -> Result<Compress, String> {
+    let (codec, level) = match text.split_once(':') {
+        Some((codec, level)) => (codec, Some(level)),
+        None => (text, None),
+    };
+    match (codec, level) {
+        ("auto", None) => Ok(Compress::Auto),
+        ("none", None) => Ok(Compress::None),
+        ("lz4", None) => Ok(Compress::Lz4),
+        ("zstd", None) => Ok(Compress::Zstd(ZSTD_LEVEL)),
+        ("gzip", None) => Ok(Compress::Gzip(GZIP_LEVEL)),
+        ("zstd", Some(level)) => match level.parse() {
+            Ok(level @ -7..=19) => Ok(Compress::Zstd(level)),
+            _ => Err("zstd's levels are -7 to 19".to_owned()),
+        },
+        ("gzip", Some(level)) => match level.parse() {
+            Ok(level @ 1..=9) => Ok(Compress::Gzip(level)),
+            _ => Err("gzip's levels are 1 to 9".to_owned()),
+        },
+        ("auto" | "none" | "lz4", Some(_)) => Err(format!("{codec} has no levels")),
+        _ => Err("expected auto, none, lz4, zstd[:LEVEL] or gzip[:LEVEL]".to_owned()),
+    }
+}
+
+/// Less would not hold a chunk for every stream and worker of even the smallest copy.
+const MEMORY_MIN: u64 = 16 << 20;
+
+fn memory(text: &str) -> Result<u64, String> {
+    let bytes = units::parse_size(text)?;
+    if bytes < MEMORY_MIN {
+        return Err("at least 16Mi is needed".to_owned());
+    }
+    Ok(bytes)
+}

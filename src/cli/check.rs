@@ -1,0 +1,302 @@
+//! From what was typed to what a session can carry out: one end at most remote, all sources of
+//! one host, a destination that cannot be a mistyped host. Every fault is a sentence.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::session::{CopyOptions, Operand, Request, SshOptions};
+use crate::ui::Output;
+use crate::units::printable;
+
+use super::args::Args;
+use super::{operand, ssh_config};
+
+/// scp's Kbit is 1024 bits.
+const BYTES_PER_KBIT: u64 = 1024 / 8;
+
+/// All that the command line asks for.
+#[derive(Debug)]
+pub struct Order {
+    pub request: Request,
+    pub output: Output,
+    /// What the user should know before anything is sent.
+    pub warnings: Vec<String>,
+    /// A line for each option without effect.
+    pub ignored: Vec<String>,
+}
+
+/// # Errors
+/// Usage.
+pub fn order(mut args: Args) -> Result<Order> {
+    let operands = std::mem::take(&mut args.operands);
+    let (sources, dest) = ends(operands, args.config.as_deref())?;
+    let is_remote = dest.host.is_some() || sources.iter().any(|source| source.host.is_some());
+    let mut warnings = Vec::new();
+    if args.no_encrypt && is_remote {
+        warnings.push(
+            "fastcp: warning: --no-encrypt: whoever is on the way can read what is copied \
+             (but not change it)"
+                .to_owned(),
+        );
+    }
+    if let Some(command) = &args.remote_path
+        && shlex::split(command).is_none_or(|words| words.first().is_none_or(String::is_empty))
+    {
+        return Err(Error::usage(format!(
+            "--remote-path: {} is not a command: empty, or a quote is left open",
+            printable(command.as_bytes())
+        )));
+    }
+    Ok(Order {
+        output: Output {
+            quiet: args.quiet,
+            verbose: args.verbose > 0,
+            summary: args.summary,
+        },
+        warnings,
+        ignored: args.ignored.told(),
+        request: request(args, sources, dest),
+    })
+}
+
+fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
+    Request {
+        sources,
+        dest,
+        options: CopyOptions {
+            recursive: args.recursive,
+            preserve: args.preserve,
+            follow_links: args.follow_links,
+            no_clobber: args.no_clobber,
+            fsync: args.fsync,
+            no_target_directory: args.no_target_directory,
+            compress: args.compress,
+            digests: args.digests.is_some(),
+            rate_limit: args.limit_kbit_per_s.map(|kbit| kbit * BYTES_PER_KBIT),
+            threads: args.threads,
+            memory: args.memory,
+        },
+        ssh: SshOptions {
+            program: args.program,
+            port: args.port,
+            identities: args.identities,
+            config: args.config,
+            jump: args.jump,
+            options: args.options,
+            cipher: args.cipher,
+            ipv4: args.ipv4,
+            ipv6: args.ipv6,
+            batch: args.batch,
+            forward_agent: args.forward_agent,
+            quiet: args.quiet,
+            verbose: args.verbose,
+        },
+        rsh: args.rsh,
+        remote_path: args.remote_path,
+        streams: args.streams,
+        encrypt: !args.no_encrypt,
+        digests_file: args.digests,
+    }
+}
+
+/// Sources and destination; `config` is `-F`'s file.
+fn ends(operands: Vec<OsString>, config: Option<&Path>) -> Result<(Vec<Operand>, Operand)> {
+    let mut operands = operands
+        .into_iter()
+        .map(operand::parse)
+        .collect::<Result<Vec<_>>>()?;
+    let dest = operands.pop();
+    let (Some(dest), Some(first)) = (dest, operands.first()) else {
+        return Err(Error::usage(
+            "a source and a destination are needed: fastcp SOURCE... DEST (see fastcp --help)",
+        ));
+    };
+    if dest.host.is_some()
+        && let Some(remote) = operands.iter().find(|source| source.host.is_some())
+    {
+        return Err(Error::usage(format!(
+            "{} and {} are both on other hosts: fastcp does not copy from host to host yet; \
+             run it on one of them",
+            name(remote),
+            name(&dest)
+        )));
+    }
+    if let Some(other) = operands.iter().find(|source| source.host != first.host) {
+        return Err(Error::usage(format!(
+            "{} and {} are not on the same host: copy them one after the other",
+            name(first),
+            name(other)
+        )));
+    }
+    if dest.host.is_none() && is_mistyped(&dest, config) {
+        let dest = name(&dest);
+        return Err(Error::usage(format!(
+            "{dest} does not exist here and looks like a host: \
+             write fastcp ... {dest}: for the host, or fastcp ... ./{dest} for a local file"
+        )));
+    }
+    Ok((operands, dest))
+}
+
+fn name(operand: &Operand) -> String {
+    printable(operand.typed.as_bytes())
+}
+
+/// A forgotten colon would leave a local file called `user@host` where a copy was wanted.
+fn is_mistyped(dest: &Operand, config: Option<&Path>) -> bool {
+    // With a slash it is spelled as a path.
+    if dest.path.contains(&b'/') {
+        return false;
+    }
+    let looks_remote = dest.path.contains(&b'@')
+        || dest
+            .typed
+            .to_str()
+            .is_some_and(|host| ssh_config::names(host, config));
+    looks_remote && Path::new(&dest.typed).symlink_metadata().is_err()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::{Compress, Rsh};
+    use clap::{CommandFactory, Parser};
+
+    fn ordered(line: &str) -> Result<Order> {
+        let words = std::iter::once("fastcp").chain(line.split_whitespace());
+        order(Args::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")))
+    }
+
+    fn refused(line: &str) -> String {
+        let error = ordered(line).expect_err(line);
+        assert_eq!(error.kind.exit_code(), 2, "{line}");
+        error.message
+    }
+
+    #[test]
+    fn letters_mean_what_they_mean_to_scp() {
+        let order = ordered(
+            "-rp -P2222 -i a -ib -F cfg -J gate -oBatchMode=yes -o User=x -S /bin/sh -46BA \
+             -c aes -vv -q -l8000 -l 800 -r x h:y",
+        )
+        .unwrap();
+        let Request { options, ssh, .. } = &order.request;
+        assert!(options.recursive && options.preserve && !options.follow_links);
+        assert_eq!(options.rate_limit, Some(102_400), "the last -l counts");
+        assert_eq!(
+            *ssh,
+            SshOptions {
+                program: Some("/bin/sh".into()),
+                port: Some(2222),
+                identities: vec!["a".into(), "b".into()],
+                config: Some("cfg".into()),
+                jump: Some("gate".into()),
+                options: vec!["BatchMode=yes".into(), "User=x".into()],
+                cipher: Some("aes".into()),
+                ipv4: true,
+                ipv6: true,
+                batch: true,
+                forward_agent: true,
+                quiet: true,
+                verbose: 2,
+            }
+        );
+        assert!(order.output.quiet && order.output.verbose);
+    }
+
+    #[test]
+    fn letters_without_effect_are_taken_and_told() {
+        let order = ordered("-C3ORsT -D /sftp -X nrequests=4 -Xbuffer=1 a b").unwrap();
+        let letters: Vec<_> = order.ignored.iter().map(|line| &line[..2]).collect();
+        assert_eq!(letters, ["-C", "-3", "-O", "-R", "-s", "-T", "-D", "-X"]);
+    }
+
+    #[test]
+    fn long_flags_reach_the_request() {
+        let request = ordered(
+            "a h:b --streams 3 --compress zstd:-5 --threads 2 --memory 64Mi --no-encrypt \
+             --rsh local --digests sums --no-target-directory --no-clobber --fsync",
+        )
+        .unwrap()
+        .request;
+        assert_eq!((request.streams, request.rsh), (3, Rsh::Local));
+        assert_eq!(request.options.compress, Compress::Zstd(-5));
+        assert_eq!(request.options.memory, Some(64 << 20));
+        assert!(!request.encrypt && request.options.digests);
+        assert_eq!(request.digests_file, Some("sums".into()));
+    }
+
+    #[test]
+    fn faults_within_one_argument_are_refused() {
+        for line in [
+            "-P 0 a b",
+            "-P x a b",
+            "-l 0 a b",
+            "-l 1M a b",
+            "--streams 0 a b",
+            "--streams 257 a b",
+            "--memory 1M a b",
+            "--compress brotli a b",
+            "--compress zstd:20 a b",
+            "--compress lz4:1 a b",
+            "--rsh telnet a b",
+            "-Z a b",
+            "-o",
+        ] {
+            let words = std::iter::once("fastcp").chain(line.split_whitespace());
+            let error = Args::try_parse_from(words).expect_err(line);
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn ends_that_cannot_be_carried_out_are_refused_by_name() {
+        assert!(refused("").contains("needed"));
+        assert!(refused("a").contains("needed"));
+        assert!(refused("a:x b:y").contains("a:x and b:y"));
+        assert!(refused("c a:x b:y").contains("a:x and b:y"));
+        assert!(refused("a:x b:y c").contains("a:x and b:y"));
+        assert!(refused("a:x u@a:y c").contains("u@a:y"));
+        assert!(refused("x a:y c").contains("same host"));
+        assert!(refused("--remote-path 'open x a:y").contains("--remote-path"));
+        for line in ["x y", "x h:", "h:x h:y d", "-- -x h:"] {
+            ordered(line).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_destination_that_may_be_a_host_is_refused_with_both_spellings() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = temp.path().join("config");
+        std::fs::write(&config, "Host alpha\n").unwrap();
+        let with = format!("-F {}", config.display());
+        for dest in ["alpha", "me@nowhere"] {
+            let message = refused(&format!("{with} x {dest}"));
+            assert!(message.contains(&format!("... {dest}: for")), "{message}");
+            assert!(message.contains(&format!("... ./{dest} for")), "{message}");
+        }
+        let there = temp.path().join("me@here");
+        std::fs::write(&there, "").unwrap();
+        ordered(&format!("{with} x ./alpha")).unwrap();
+        ordered(&format!("{with} x {}", there.display())).unwrap();
+        ordered(&format!("{with} x beta")).unwrap();
+    }
+
+    #[test]
+    fn no_encrypt_is_loud_where_something_travels() {
+        assert_eq!(ordered("--no-encrypt a h:b").unwrap().warnings.len(), 1);
+        assert!(ordered("--no-encrypt a b").unwrap().warnings.is_empty());
+        assert!(ordered("a h:b").unwrap().warnings.is_empty());
+    }
+
+    #[test]
+    fn help_is_short_and_hides_what_is_hidden() {
+        Args::command().debug_assert();
+        let help = Args::command().render_help().to_string();
+        assert!(help.lines().count() <= 64, "{help}");
+        assert!(help.lines().all(|line| line.len() <= 80), "{help}");
+        assert!(!help.contains("--server"));
+    }
+}

@@ -1,0 +1,96 @@
+//! The command line: what was typed ([`args`]), checked ([`check`]) and handed to a session; its
+//! outcome as an exit code. Nothing below knows that there is a command line.
+
+mod args;
+mod check;
+mod operand;
+mod ssh_config;
+
+use std::io::Write;
+use std::sync::Arc;
+
+use clap::Parser;
+
+use crate::error::Error;
+use crate::progress::Progress;
+use crate::session::{self, NotServed};
+use crate::ui::Screen;
+use crate::wire::PROTOCOL_MAX;
+
+use args::Args;
+use check::Order;
+
+/// Runs what the command line asks for; returns the exit code.
+pub fn main() -> i32 {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // --help goes to stdout with 0, a fault to stderr with 2. A reader who has left
+            // (`| head`) is no fault.
+            let _ = match error.use_stderr() {
+                true => std::io::stderr().write_all(usage(&error).as_bytes()),
+                false => error.print(),
+            };
+            return error.exit_code();
+        }
+    };
+    if args.server {
+        return match session::serve() {
+            Ok(()) => 0,
+            Err(NotServed::NotBegun(error)) => refuse(&error),
+            Err(NotServed::Told(kind)) => kind.exit_code(),
+        };
+    }
+    if args.version {
+        let _ = writeln!(
+            std::io::stdout(),
+            "fastcp {} (protocol {PROTOCOL_MAX})",
+            env!("CARGO_PKG_VERSION")
+        );
+        return 0;
+    }
+    match check::order(args) {
+        Ok(order) => copy(order),
+        Err(error) => refuse(&error),
+    }
+}
+
+/// clap's text with our name before it, as in every other error.
+fn usage(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    match text.strip_prefix("error: ") {
+        Some(fault) => format!("fastcp: {fault}"),
+        None => text,
+    }
+}
+
+fn copy(order: Order) -> i32 {
+    let progress = Arc::new(Progress::default());
+    let screen = Screen::open(order.output, progress.clone());
+    let reporter = screen.reporter();
+    for line in &order.warnings {
+        reporter.notice(line);
+    }
+    for line in &order.ignored {
+        reporter.detail(line);
+    }
+    let outcome = session::run(order.request, progress, reporter);
+    screen.finish(&outcome);
+    outcome.exit_code()
+}
+
+fn refuse(error: &Error) -> i32 {
+    let _ = writeln!(std::io::stderr(), "{error}");
+    error.kind.exit_code()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usage_error_begins_with_our_name() {
+        let error = Args::try_parse_from(["fastcp", "--nope"]).unwrap_err();
+        assert!(usage(&error).starts_with("fastcp: unexpected argument '--nope'"));
+    }
+}

@@ -1,0 +1,277 @@
+//! `[user@]host:path`, `scp://[user@]host[:port]/path` or a path here, told apart as scp does.
+//!
+//! Paths are bytes; a host and a user, which ssh gets as arguments, must be UTF-8 and look like
+//! neither an option nor anything that a shell or a terminal would act on.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::error::{Error, Result};
+use crate::session::{Host, Operand};
+use crate::units::printable;
+
+const SCHEME: &[u8] = b"scp://";
+
+/// # Errors
+/// Usage, with a sentence that quotes the operand.
+pub fn parse(typed: OsString) -> Result<Operand> {
+    let bytes = typed.as_bytes();
+    let (host, path) = if let Some(rest) = bytes.strip_prefix(SCHEME) {
+        let (host, path) = uri(rest).map_err(|why| refused(bytes, why))?;
+        (Some(host), path)
+    } else if let Some(colon) = colon(bytes) {
+        let host = login(&bytes[..colon]).map_err(|why| refused(bytes, why))?;
+        (Some(host), bytes[colon + 1..].to_vec())
+    } else {
+        here(bytes)?;
+        (None, bytes.to_vec())
+    };
+    Ok(Operand { typed, host, path })
+}
+
+fn refused(operand: &[u8], why: &str) -> Error {
+    Error::usage(format!("{}: {why}", printable(operand)))
+}
+
+fn here(path: &[u8]) -> Result<()> {
+    match path {
+        b"" => Err(Error::usage(
+            "an operand is empty (a variable that is not set?)",
+        )),
+        // Kept free: scp takes it for a file, but `-` will mean stdin and stdout here.
+        b"-" => Err(Error::usage(
+            "- is neither stdin nor stdout yet; write ./- for a file of that name",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Where the colon stands that ends a host: not the first byte, not behind a slash, not inside
+/// brackets (scp's own rule).
+fn colon(bytes: &[u8]) -> Option<usize> {
+    let mut bracketed = false;
+    for (at, &byte) in bytes.iter().enumerate() {
+        match byte {
+            b'[' if at == 0 || bytes[at - 1] == b'@' => bracketed = true,
+            b']' if bracketed && bytes.get(at + 1) == Some(&b':') => return Some(at + 1),
+            b':' if at == 0 => return None,
+            b':' if !bracketed => return Some(at),
+            b'/' => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// `[user@]host`; a user may have an `@` in it, a host may not.
+fn login(bytes: &[u8]) -> Result<Host, &'static str> {
+    let (user, name) = match bytes.iter().rposition(|&byte| byte == b'@') {
+        Some(at) => (Some(&bytes[..at]), &bytes[at + 1..]),
+        None => (None, bytes),
+    };
+    Ok(Host {
+        user: user.map(user_name).transpose()?,
+        name: host_name(name)?,
+        port: None,
+    })
+}
+
+/// What follows `scp://`. The user and the path may be percent-encoded, and a `+` is a space, as
+/// scp has it; the path after the slash is relative to the home directory, so that `//` begins an
+/// absolute one.
+fn uri(rest: &[u8]) -> Result<(Host, Vec<u8>), &'static str> {
+    let (place, path) = match rest.iter().position(|&byte| byte == b'/') {
+        Some(slash) => (&rest[..slash], &rest[slash + 1..]),
+        None => (rest, &b""[..]),
+    };
+    let (user, place) = match place.iter().position(|&byte| byte == b'@') {
+        Some(at) => (Some(&place[..at]), &place[at + 1..]),
+        None => (None, place),
+    };
+    // Connection parameters may follow the user; scp drops them too.
+    let user = user.map(|user| user.split(|&byte| byte == b';').next().unwrap_or(user));
+    let after_brackets = if place.starts_with(b"[") {
+        place
+            .iter()
+            .position(|&byte| byte == b']')
+            .ok_or("no closing bracket")?
+    } else {
+        0
+    };
+    let port = place[after_brackets..]
+        .iter()
+        .position(|&byte| byte == b':')
+        .map(|colon| after_brackets + colon);
+    let name = &place[..port.unwrap_or(place.len())];
+    let host = Host {
+        user: user.map(|user| user_name(&decoded(user)?)).transpose()?,
+        name: host_name(name)?,
+        port: port
+            .map(|colon| port_number(&place[colon + 1..]))
+            .transpose()?,
+    };
+    Ok((host, decoded(path)?))
+}
+
+fn decoded(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
+    const FAULT: &str = "a % needs two hexadecimal digits, and not 00, after it";
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut rest = bytes.iter();
+    while let Some(&byte) = rest.next() {
+        out.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digit = |byte: Option<&u8>| byte.and_then(|&b| char::from(b).to_digit(16));
+                match (digit(rest.next()), digit(rest.next())) {
+                    (Some(high), Some(low)) if high + low > 0 => (high * 16 + low) as u8,
+                    _ => return Err(FAULT),
+                }
+            }
+            byte => byte,
+        });
+    }
+    Ok(out)
+}
+
+fn port_number(digits: &[u8]) -> Result<u16, &'static str> {
+    std::str::from_utf8(digits)
+        .ok()
+        .and_then(|digits| digits.parse().ok())
+        .filter(|&port| port > 0)
+        .ok_or("a port is a number from 1 to 65535")
+}
+
+/// What ssh refuses in a user's name, since it gives names to shells (ProxyCommand, Match exec).
+const UNSAFE_IN_USER: &str = "'`\";&<>|(){}";
+/// And in a host's.
+const UNSAFE_IN_HOST: &str = "'`\"$\\;&<>|(){}[]";
+
+fn user_name(bytes: &[u8]) -> Result<String, &'static str> {
+    let is_unsafe = |c: char| c.is_control() || UNSAFE_IN_USER.contains(c);
+    match std::str::from_utf8(bytes) {
+        Ok("") => Err("the user's name is empty"),
+        // ssh would take it for an option.
+        Ok(name) if name.starts_with('-') => Err("a user's name cannot begin with -"),
+        Ok(name) if name.contains(is_unsafe) => Err("not a user's name"),
+        Ok(name) => Ok(name.to_owned()),
+        Err(_) => Err("the user's name is not UTF-8"),
+    }
+}
+
+fn host_name(bytes: &[u8]) -> Result<String, &'static str> {
+    let bare = bytes
+        .strip_prefix(b"[")
+        .and_then(|rest| rest.strip_suffix(b"]"))
+        .unwrap_or(bytes);
+    let is_unsafe = |c: char| c.is_control() || c.is_whitespace() || UNSAFE_IN_HOST.contains(c);
+    match std::str::from_utf8(bare) {
+        Ok("") => Err("the host's name is empty"),
+        Ok(name) if name.starts_with('-') => Err("a host's name cannot begin with -"),
+        Ok(name) if name.contains(is_unsafe) => {
+            Err("not a host's name (write ./ before a local name with a colon)")
+        }
+        Ok(name) => Ok(name.to_owned()),
+        Err(_) => Err("the host's name is not UTF-8 (write ./ before a local name with a colon)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    fn parsed(typed: &[u8]) -> Result<Operand> {
+        parse(OsString::from_vec(typed.to_vec()))
+    }
+
+    /// `user|host|port|path`, or `|path` for one that is here.
+    fn shown(typed: &str) -> String {
+        let operand = parsed(typed.as_bytes()).unwrap();
+        let path = String::from_utf8(operand.path).unwrap();
+        match operand.host {
+            None => format!("|{path}"),
+            Some(Host { user, name, port }) => format!(
+                "{}|{name}|{}|{path}",
+                user.unwrap_or_default(),
+                port.map(|port| port.to_string()).unwrap_or_default()
+            ),
+        }
+    }
+
+    #[test]
+    fn operands_mean_what_they_mean_to_scp() {
+        for (typed, meant) in [
+            ("a", "|a"),
+            ("./a:b", "|./a:b"),
+            ("/x:y", "|/x:y"),
+            ("d/a:b", "|d/a:b"),
+            (":b", "|:b"),
+            ("u@h", "|u@h"),
+            ("h:", "|h||"),
+            ("h:p", "|h||p"),
+            ("h:/a b:c", "|h||/a b:c"),
+            ("h::p", "|h||:p"),
+            ("h:~/p", "|h||~/p"),
+            ("u@h:p", "u|h||p"),
+            ("u@corp@h:p", "u@corp|h||p"),
+            ("[::1]:p", "|::1||p"),
+            ("u@[fe80::1%eth0]:/p", "u|fe80::1%eth0||/p"),
+            ("[h]:p", "|h||p"),
+            ("[::1]", "|[::1]"),
+            ("AD\\u@h:p", "AD\\u|h||p"),
+            ("scp://h", "|h||"),
+            ("scp://h/", "|h||"),
+            ("scp://h/p", "|h||p"),
+            ("scp://h//p", "|h||/p"),
+            ("scp://u@h:22/p", "u|h|22|p"),
+            ("scp://u;x=y@h/p", "u|h||p"),
+            ("scp://[::1]:22/p", "|::1|22|p"),
+            ("scp://u%40c@h/a%20b+c%2fd", "u@c|h||a b c/d"),
+            ("scp://h/a@b:c", "|h||a@b:c"),
+        ] {
+            assert_eq!(shown(typed), meant, "{typed}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_are_kept_in_paths_and_refused_in_hosts() {
+        assert_eq!(parsed(b"h:\xff\n").unwrap().path, b"\xff\n");
+        assert_eq!(parsed(b"\xff").unwrap().path, b"\xff");
+        assert!(parsed(b"\xff:p").is_err());
+        assert_eq!(parsed(b"scp://h/%ff").unwrap().path, b"\xff");
+    }
+
+    #[test]
+    fn operands_that_cannot_be_meant_are_refused() {
+        for typed in [
+            "",
+            "-",
+            "-oProxyCommand=x:p",
+            "u@-oProxyCommand=x:p",
+            "-u@h:p",
+            "@h:p",
+            "u@:p",
+            "[]:p",
+            "a b:p",
+            "a;b:p",
+            "$(x):p",
+            "x[1]:p",
+            "scp://",
+            "scp:///p",
+            "scp://@h/p",
+            "scp://h:0/p",
+            "scp://h:65536/p",
+            "scp://h:/p",
+            "scp://h:x/p",
+            "scp://[::1/p",
+            "scp://-h/p",
+            "scp://h/%",
+            "scp://h/%4",
+            "scp://h/%00",
+            "scp://h/%+1",
+        ] {
+            let error = parsed(typed.as_bytes()).expect_err(typed);
+            assert_eq!(error.kind.exit_code(), 2);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The hosts that ssh's configuration names, to notice `fastcp file alpha` where `alpha:` was
+//! meant. Best effort: literal names of `Host` lines, included files too; a file that cannot be
+//! read, a pattern or a `Match` names nothing.
+
+use std::path::{Path, PathBuf};
+
+/// ssh itself follows 16 levels; this only guards against files that include each other.
+const DEPTH_MAX: usize = 8;
+
+/// Larger files are passed over: nobody wrote them by hand.
+const FILE_MAX: u64 = 1 << 20;
+
+/// True if ssh's configuration (`-F`'s file alone, or the user's and the system's) has a `Host`
+/// line with exactly this name.
+pub fn names(host: &str, config: Option<&Path>) -> bool {
+    let home = std::env::home_dir().map(|home| home.join(".ssh"));
+    match config {
+        Some(file) => file_names(file, host, home.as_deref(), 0),
+        None => {
+            let of_user = home
+                .as_deref()
+                .is_some_and(|dir| file_names(&dir.join("config"), host, Some(dir), 0));
+            let system = Path::new("/etc/ssh");
+            of_user || file_names(&system.join("ssh_config"), host, Some(system), 0)
+        }
+    }
+}
+
+/// `dir` is where relative names of included files start.
+fn file_names(file: &Path, host: &str, dir: Option<&Path>, depth: usize) -> bool {
+    // A FIFO or a device would be waited for.
+    let readable = std::fs::metadata(file).is_ok_and(|at| at.is_file() && at.len() <= FILE_MAX);
+    let Some(text) = readable.then(|| std::fs::read(file).ok()).flatten() else {
+        return false;
+    };
+    String::from_utf8_lossy(&text)
+        .lines()
+        .filter_map(keyword)
+        .any(|(keyword, words)| match keyword.as_str() {
+            "host" => words.iter().any(|word| word == host && !is_pattern(word)),
+            "include" if depth < DEPTH_MAX => words
+                .iter()
+                .flat_map(|word| included(word, dir))
+                .any(|file| file_names(&file, host, dir, depth + 1)),
+            _ => false,
+        })
+}
+
+/// The keyword in lower case and its arguments; `Host=a "b c"` is `host`, `a`, `b c`.
+fn keyword(line: &str) -> Option<(String, Vec<String>)> {
+    let line = line.trim();
+    let end = line.find(|c: char| c.is_whitespace() || c == '=')?;
+    let rest = line[end..].trim_start().trim_start_matches('=');
+    let words = shlex::split(rest)?;
+    Some((line[..end].to_ascii_lowercase(), words))
+}
+
+fn is_pattern(word: &str) -> bool {
+    word.starts_with('!') || word.contains(['*', '?'])
+}
+
+/// The files that an `Include` names: `~/`, relative names, and patterns in the last component.
+fn included(word: &str, dir: Option<&Path>) -> Vec<PathBuf> {
+    let path = match (word.strip_prefix("~/"), std::env::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => dir.unwrap_or(Path::new("/")).join(word),
+    };
+    let (Some(parent), Some(last)) = (path.parent(), path.file_name()) else {
+        return Vec::new();
+    };
+    if !is_pattern(&last.to_string_lossy()) {
+        return vec![path];
+    }
+    let Ok(pattern) = globset::Glob::new(&last.to_string_lossy()) else {
+        return Vec::new();
+    };
+    let pattern = pattern.compile_matcher();
+    let Ok(entries) = std::fs::read_dir(parent) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .map(|entry| entry.file_name())
+        .filter(|name| pattern.is_match(name))
+        .map(|name| parent.join(name))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_literal_names_of_host_lines_count() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = temp.path().join("config");
+        let more = temp.path().join("more.d");
+        std::fs::create_dir(&more).unwrap();
+        std::fs::write(more.join("x.conf"), "host = delta\nInclude ../config\n").unwrap();
+        std::fs::write(
+            &config,
+            format!(
+                "# Host comment\nHost alpha \"beta\" web* !gamma\n  HostName real\n\
+                 Match host matched\nInclude {}/*.conf\n",
+                more.display()
+            ),
+        )
+        .unwrap();
+        let named = |host| names(host, Some(&config));
+        assert!(["alpha", "beta", "delta"].into_iter().all(named));
+        for host in [
+            "web1", "web*", "gamma", "!gamma", "real", "matched", "comment", "",
+        ] {
+            assert!(!named(host), "{host}");
+        }
+    }
+}
