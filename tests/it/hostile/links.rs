@@ -1,0 +1,320 @@
+//! Links that are planted to be written through, duplicates, and names of files that are not there.
+
+use std::sync::Arc;
+
+use fastcp::manifest::EntryKind;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use super::{known, pull_case};
+use crate::support::fake_server::{FakeServer, pull};
+use crate::support::peer::*;
+use crate::support::procs::until;
+use crate::support::*;
+
+/// A pull of a tree of which `script` sends the inside: entry 1 is the tree.
+fn pull_tree(case: &Case, script: impl FnOnce(&mut FakeServer) + Send) -> run::Done {
+    pull(case, &["-r", "--streams", "2"], "/x/tree", |mut server| {
+        server.begin(root(1, "tree", true));
+        server.entries(vec![directory(1, 0, "tree")]);
+        script(&mut server);
+        server.finish();
+    })
+}
+
+#[test]
+fn a_link_is_not_written_through_as_a_directory() {
+    for way in 0..2 {
+        pull_case(|case| {
+            known(case, b"evil");
+            let outside = case.scratch.path("outside");
+            let done = pull_tree(case, |server| {
+                server.entries(vec![symlink(2, 1, "d", &outside)]);
+                match way {
+                    // A directory of the same name, and what is in it.
+                    0 => {
+                        server.entries(vec![directory(3, 1, "d")]);
+                        server.whole_file(file(4, 3, "precious", 0), b"evil");
+                        server.end(3, 1, None);
+                    }
+                    // Children of the link itself.
+                    _ => server.whole_file(file(4, 2, "precious", 0), b"evil"),
+                }
+                server.end(1, 2, None);
+                server.all_sent(4);
+            });
+            held_out(&done);
+            if case.dst.has("tree/d") {
+                assert!(case.dst.meta("tree/d").is_symlink());
+            }
+        });
+    }
+}
+
+/// The link stands there from an earlier copy.
+#[test]
+fn a_link_of_an_earlier_copy_is_not_written_through() {
+    pull_case(|case| {
+        known(case, b"evil");
+        let outside = case.scratch.path("outside");
+        pull_tree(case, |server| {
+            server.entries(vec![
+                symlink(2, 1, "d", &outside),
+                symlink(3, 1, "f", outside.join("precious")),
+            ]);
+            server.end(1, 2, None);
+            server.all_sent(3);
+        })
+        .succeeds();
+        let done = pull_tree(case, |server| {
+            server.entries(vec![directory(2, 1, "d")]);
+            server.whole_file(file(3, 2, "precious", 0), b"evil");
+            server.end(2, 1, None);
+            server.whole_file(file(4, 1, "f", 0), b"evil");
+            server.end(1, 2, None);
+            server.all_sent(4);
+        });
+        held_out(&done).exits(11).says("symbolic link");
+        assert!(case.dst.meta("tree/d").is_symlink());
+        // A file takes the link's place.
+        assert_eq!(case.dst.read("tree/f"), b"evil");
+    });
+}
+
+#[test]
+fn a_file_takes_the_place_of_a_link_and_leaves_what_it_leads_to() {
+    pull_case(|case| {
+        known(case, b"evil");
+        let precious = case.scratch.path("outside/precious");
+        pull_tree(case, |server| {
+            server.entries(vec![symlink(2, 1, "f", &precious)]);
+            server.whole_file(file(3, 1, "f", 0), b"evil");
+            server.end(1, 2, None);
+            server.all_sent(3);
+        });
+        if !case.dst.meta("tree/f").is_symlink() {
+            assert_eq!(case.dst.read("tree/f"), b"evil");
+        }
+    });
+}
+
+/// Somebody swaps a directory of the destination for a link, again and again, while a tree arrives.
+#[test]
+fn a_directory_that_is_swapped_for_a_link_leads_nowhere() {
+    pull_case(|case| {
+        known(case, b"evil");
+        let outside = case.scratch.path("outside");
+        let inside = case.dst.path("tree/d");
+        let link = case.dst.path("tree/link");
+        let swapping = Arc::new(());
+        std::thread::scope(|scope| {
+            // Until it is dropped, also by a panic.
+            let watch = Arc::downgrade(&swapping);
+            let (inside, link, _swapping) = (&inside, &link, swapping);
+            scope.spawn(move || {
+                while watch.strong_count() > 0 {
+                    // Fails until the directory is there.
+                    renameat_with(CWD, inside, CWD, link, RenameFlags::EXCHANGE).ok();
+                }
+            });
+            let done = pull_tree(case, |server| {
+                until("the tree is there", || {
+                    link.parent()?.exists().then_some(())
+                });
+                std::os::unix::fs::symlink(&outside, link).expect("plant a link");
+                server.entries(vec![directory(2, 1, "d")]);
+                for id in 3..300 {
+                    server.whole_file(file(id, 2, &format!("f{id}"), 0), b"evil");
+                    if id % 3 == 0 {
+                        server.entries(vec![
+                            directory(1000 + id, 2, &format!("d{id}")),
+                            symlink(2000 + id, 2, &format!("l{id}"), "x"),
+                        ]);
+                        server.end(1000 + id, 0, None);
+                    }
+                }
+                server.leave();
+            });
+            readable(&done);
+        });
+    });
+}
+
+/// The sender names a partial of its own as the target of a link, and so on: a temporary's name is
+/// as good as any other.
+#[test]
+fn a_planted_temporary_is_not_written_through() {
+    pull_case(|case| {
+        known(case, b"evil");
+        let precious = case.scratch.path("outside/precious");
+        let hash = blake3::hash(b"f").to_hex();
+        let temporary = format!(".fastcp-{}.part", &hash[..16]);
+        let done = pull_tree(case, |server| {
+            server.entries(vec![symlink(2, 1, &temporary, &precious)]);
+            server.whole_file(file(3, 1, "f", 0), b"evil");
+            server.end(1, 2, None);
+            server.all_sent(3);
+        });
+        done.succeeds();
+        assert_eq!(case.dst.read("tree/f"), b"evil");
+        // What was sent under that name is there, since it was asked for; not ours to leave.
+        std::fs::remove_file(case.dst.path("tree").join(temporary)).expect("remove the link");
+    });
+}
+
+#[test]
+fn an_entry_that_comes_twice_ends_the_copy() {
+    let kinds = [EntryKind::Directory, EntryKind::Symlink(b"x".to_vec())];
+    for kind in kinds {
+        pull_case(|case| {
+            let done = pull_tree(case, |server| {
+                server.entries(vec![
+                    entry(2, 1, "a", kind.clone(), 0),
+                    entry(2, 1, "b", kind.clone(), 0),
+                ]);
+            });
+            held_out(&done).exits(5).says("broke the protocol");
+            assert!(!case.dst.has("tree/b"));
+        });
+    }
+    pull_case(|case| {
+        let done = pull_tree(case, |server| {
+            server.entries(vec![file(2, 1, "a", 9), file(2, 1, "b", 9)]);
+        });
+        held_out(&done).exits(5).says("broke the protocol");
+    });
+    pull_case(|case| {
+        let done = pull_tree(case, |server| server.entries(vec![directory(1, 1, "a")]));
+        held_out(&done).exits(5).says("broke the protocol");
+    });
+}
+
+/// Two entries of one name: the second takes the place of the first or is refused; nothing else
+/// comes to harm.
+#[test]
+fn a_name_that_comes_twice_harms_nothing_else() {
+    let precious = "outside/precious";
+    type Both = fn(&mut FakeServer, &std::path::Path);
+    let pairs: [Both; 4] = [
+        |server, _| {
+            server.whole_file(file(2, 1, "n", 0), b"first");
+            server.whole_file(file(3, 1, "n", 0), b"second");
+        },
+        |server, _| {
+            server.whole_file(file(2, 1, "n", 0), b"first");
+            server.entries(vec![directory(3, 1, "n")]);
+            server.end(3, 0, None);
+        },
+        |server, precious| {
+            server.entries(vec![directory(2, 1, "n"), symlink(3, 1, "n", precious)]);
+            server.end(2, 0, None);
+        },
+        // Both are written at once.
+        |server, _| {
+            server.entries(vec![file(2, 1, "n", 5), file(3, 1, "n", 5)]);
+            server.wanted();
+            for id in [2, 3] {
+                let frame = server.keys.piece(id, 0, 5, b"first");
+                server.send(0, &frame);
+                server.end(id, 5, Some(blake3::hash(b"first").into()));
+            }
+        },
+    ];
+    for both in pairs {
+        pull_case(|case| {
+            known(case, b"first");
+            known(case, b"second");
+            let precious = case.scratch.path(precious);
+            let done = pull_tree(case, |server| {
+                both(server, &precious);
+                server.end(1, 2, None);
+                server.all_sent(3);
+            });
+            readable(&done);
+            assert_eq!(case.dst.dir("tree").names(), ["n"]);
+        });
+    }
+}
+
+#[test]
+fn a_further_name_is_only_of_what_this_copy_has_placed() {
+    for first in [0, 1, 2, 99, u64::MAX] {
+        pull_case(|case| {
+            // What stood there before is none of the copy's.
+            case.dst.file("tree/old", "old");
+            let precious = case.scratch.path("outside/precious");
+            let done = pull_tree(case, |server| {
+                server.entries(vec![symlink(2, 1, "old2", &precious)]);
+                let link = entry(3, 1, "further", EntryKind::HardLink(first), 0);
+                server.entries(vec![link]);
+                server.end(1, 2, None);
+                server.all_sent(3);
+            });
+            held_out(&done);
+            assert!(!case.dst.has("tree/further"));
+        });
+    }
+}
+
+/// The file is placed, then something else takes its name, then a further name of it is wanted.
+#[test]
+fn a_further_name_is_not_of_what_took_the_place_of_the_first() {
+    pull_case(|case| {
+        known(case, b"first");
+        let precious = case.scratch.path("outside/precious");
+        let done = pull_tree(case, |server| {
+            let first = fastcp::manifest::Entry {
+                links: 2,
+                ..file(2, 1, "first", 0)
+            };
+            server.whole_file(first, b"first");
+            let placed = |message: &fastcp::wire::message::Message| matches!(message, fastcp::wire::message::Message::Ack(ack) if !ack.entries.is_empty() && ack.entries.iter().any(|span| span.start <= 2 && 2 < span.end));
+            server.control.hear_until(placed);
+            server.entries(vec![symlink(3, 1, "first", &precious)]);
+            server.entries(vec![entry(4, 1, "further", EntryKind::HardLink(2), 0)]);
+            server.end(1, 3, None);
+            server.all_sent(4);
+        });
+        held_out(&done);
+        assert!(!case.dst.has("tree/further"));
+    });
+}
+
+#[test]
+fn what_belongs_to_no_directory_ends_the_copy() {
+    for parent in [0, 7, u64::MAX] {
+        for kind in [
+            EntryKind::File,
+            EntryKind::Directory,
+            EntryKind::Symlink(b"x".to_vec()),
+            EntryKind::HardLink(1),
+        ] {
+            pull_case(|case| {
+                let done = pull_tree(case, |server| {
+                    server.entries(vec![entry(2, parent, "stray", kind.clone(), 0)]);
+                });
+                held_out(&done).exits(5).says("broke the protocol");
+                assert_eq!(case.dst.names(), ["tree"]);
+            });
+        }
+    }
+}
+
+/// Deeper than any path can name: neither the copy nor what ends it may run out of stack.
+#[test]
+fn a_bottomless_tree_ends_the_copy_in_good_order() {
+    pull_case(|case| {
+        let done = pull_tree(case, |server| {
+            for id in 2..30_000 {
+                server.entries(vec![directory(id, id - 1, "d")]);
+            }
+            server.leave();
+        });
+        readable(&done).fails();
+        // Too deep for what removes the case's directory by path.
+        let removed = std::process::Command::new("rm")
+            .arg("-rf")
+            .arg(case.dst.path("tree"))
+            .status();
+        assert!(removed.expect("run rm").success());
+    });
+}

@@ -1,0 +1,280 @@
+//! A receiver that lies about what it has got, and where it listens.
+
+use std::io::Write;
+use std::time::Duration;
+
+use fastcp::error::{Kind, Side};
+use fastcp::wire::message::{Ack, Fault, Listen, Message, Want, WantKind};
+
+use crate::support::fake_server::{FakeServer, push};
+use crate::support::peer::*;
+use crate::support::*;
+
+/// A push of `what` in the source to a receiver that has said where everything lands.
+fn pushed(
+    case: &Case,
+    flags: &[&str],
+    what: &str,
+    script: impl FnOnce(&mut FakeServer) + Send,
+) -> run::Done {
+    let flags = [&["-r", "--streams", "2"], flags].concat();
+    push(case, &flags, &case.src.path(what), |mut server| {
+        server.listen();
+        server.hear_roots();
+        server.landed_as(vec![b"there".to_vec()]);
+        script(&mut server);
+        server.finish();
+    })
+}
+
+fn push_case(body: impl FnOnce(&Case)) {
+    Case::run(Way::LocalPush, |case| {
+        case.src.file("big", noise(1, 3 * MIB));
+        for n in 0..20 {
+            case.src.file(format!("tree/{n}"), noise(n, 1000));
+        }
+        body(case);
+    });
+}
+
+fn ack(chunks: &[(u64, u64)], entries: &[(u64, u64)]) -> Message {
+    let spans = |pairs: &[(u64, u64)]| pairs.iter().map(|pair| span(pair.0, pair.1)).collect();
+    Message::Ack(Ack {
+        chunks: spans(chunks),
+        entries: spans(entries),
+        failed: vec![],
+    })
+}
+
+#[test]
+fn done_before_everything_was_sent_is_no_success() {
+    for what in ["big", "tree"] {
+        for acked in [None, Some(ack(&[(0, u64::MAX)], &[]))] {
+            push_case(|case| {
+                let done = pushed(case, &[], what, |server| {
+                    if let Some(acked) = acked {
+                        server.say(acked);
+                    }
+                    server.say(Message::Done(()));
+                });
+                held_out(&done).exits(5).says("broke the protocol");
+            });
+        }
+    }
+}
+
+#[test]
+fn acknowledgements_of_what_was_never_sent_end_the_copy_or_change_nothing() {
+    let impossible = [
+        ack(&[(5, 3)], &[]),
+        ack(&[(u64::MAX, 0)], &[]),
+        ack(&[], &[(1, u64::MAX)]),
+        ack(&[], &[(2, 1)]),
+        ack(&[], &[(0, 1)]),
+        ack(&[], &[(40_000, 40_001)]),
+        Message::Ack(Ack {
+            failed: vec![span(1, 1 << 40)],
+            ..Ack::default()
+        }),
+        Message::Fault(Fault {
+            kind: Kind::Write,
+            errno: 0,
+            side: Side::Dest,
+            entry: 1 << 40,
+            parent: 1,
+            path: vec![],
+            text: "no".into(),
+        }),
+    ];
+    for said in impossible {
+        push_case(|case| {
+            let done = pushed(case, &[], "big", |server| server.say(said.clone()));
+            held_out(&done).exits(5).says("broke the protocol");
+        });
+    }
+    let ignored = [
+        ack(&[(100, u64::MAX)], &[]),
+        ack(&[(7, 7)], &[]),
+        Message::Nack(vec![99, u64::MAX]),
+        Message::Want(vec![Want {
+            entry: 77,
+            kind: WantKind::Fresh,
+        }]),
+    ];
+    for said in ignored {
+        push_case(|case| {
+            let done = pushed(case, &[], "big", |server| {
+                server.say(said.clone());
+                server.leave();
+            });
+            held_out(&done).exits(5);
+        });
+    }
+}
+
+#[test]
+fn what_only_a_sender_says_ends_the_copy() {
+    for said in [
+        Message::Entries(vec![file(2, 1, "x", 1)]),
+        Message::AllSent(fastcp::wire::message::AllSent {
+            last: 1,
+            unused: vec![],
+        }),
+        Message::Credit(1),
+    ] {
+        push_case(|case| {
+            let done = pushed(case, &[], "tree", |server| server.say(said.clone()));
+            held_out(&done).exits(5).says("broke the protocol");
+        });
+    }
+}
+
+/// Asks again and again for a chunk that came whole.
+#[test]
+fn a_chunk_is_sent_three_times_and_no_more() {
+    push_case(|case| {
+        let done = pushed(case, &["--compress", "none"], "big", |server| {
+            server.drain();
+            let Some(Message::Entries(entries)) = server
+                .control
+                .hear_until(|message| matches!(message, Message::Entries(_)))
+            else {
+                panic!("no entry was announced");
+            };
+            server.say(Message::Want(vec![Want {
+                entry: entries[0].id,
+                kind: WantKind::Fresh,
+            }]));
+            for _ in 0..1000 {
+                server.say(Message::Nack(vec![0, 1, 2]));
+                std::thread::park_timeout(Duration::from_millis(2));
+            }
+            server.leave();
+        });
+        readable(&done).says("damaged").fails();
+    });
+}
+
+/// All wants at once: the same entry often, in every way.
+#[test]
+fn an_entry_is_wanted_once() {
+    push_case(|case| {
+        let done = pushed(case, &[], "big", |server| {
+            server.drain();
+            let entries = |message: &Message| matches!(message, Message::Entries(_));
+            server.control.hear_until(entries);
+            let kinds = [
+                WantKind::Fresh,
+                WantKind::Digest,
+                WantKind::Have(vec![(span(0, u64::MAX), [0; 32]), (span(9, 3), [0; 32])]),
+                WantKind::Fresh,
+                WantKind::Skip,
+                WantKind::Fresh,
+            ];
+            for kind in kinds {
+                server.say(Message::Want(vec![Want { entry: 1, kind }]));
+            }
+            server.leave();
+        });
+        held_out(&done).exits(5);
+    });
+}
+
+#[test]
+fn landing_places_of_nonsense_harm_no_list_of_digests() {
+    let names: [Vec<Vec<u8>>; 6] = [
+        vec![],
+        vec![b"a".to_vec(); 1000],
+        vec![b"x\n0000  forged\x1b[2J".to_vec()],
+        vec![b"\xff\x1b[2J".to_vec()],
+        vec![vec![0xff; 100_000]],
+        vec![b"../../elsewhere".to_vec()],
+    ];
+    for names in names {
+        push_case(|case| {
+            let list = case.scratch.path("list");
+            let flags = ["--digests", list.to_str().expect("ours")];
+            let flags = [&["-r", "--streams", "2"], &flags[..]].concat();
+            let names = names.clone();
+            let done = push(case, &flags, &case.src.path("tree"), |mut server| {
+                server.listen();
+                server.drain();
+                server.hear_roots();
+                server.landed_as(names);
+                let all = |message: &Message| matches!(message, Message::AllSent(_));
+                server.control.hear_until(all);
+                // It has got everything, it says: that cannot be told from the truth.
+                server.say(ack(&[(0, 1000)], &[(1, 22)]));
+                server.say(Message::Done(()));
+                server.finish();
+            });
+            readable(&done);
+            let forged = |line: &str| line.starts_with("0000");
+            let text = String::from_utf8(case.scratch.read("list")).expect("UTF-8");
+            assert!(!text.lines().any(forged), "{text}");
+        });
+    }
+}
+
+/// Nobody listens there, or somebody else.
+#[test]
+fn a_port_where_nobody_listens_is_said() {
+    let at = |addresses: &[&str], port| Listen {
+        addresses: addresses.iter().map(|text| text.to_string()).collect(),
+        port,
+    };
+    let places = [
+        at(&["127.0.0.1"], 1),
+        at(&["127.0.0.1"], 0),
+        at(&[], 1),
+        at(&["not an address", "\u{1b}[2J", "%", ""], 1),
+        at(&["127.0.0.1"; 5000], 1),
+    ];
+    for place in places {
+        push_case(|case| {
+            let done = push(case, &[], &case.src.path("big"), |mut server| {
+                server.say(Message::Listen(place.clone()));
+                server.hear_roots();
+                server.landed_as(vec![b"there".to_vec()]);
+                server.finish();
+            });
+            held_out(&done).exits(3).says("no data connection");
+        });
+    }
+}
+
+#[test]
+fn somebody_else_at_the_data_port_gets_nothing_and_is_told_from_the_server() {
+    for answer in [&b""[..], &[b'x'; 40], b"fastcp+1"] {
+        push_case(|case| {
+            let done = push(
+                case,
+                &["--no-encrypt"],
+                &case.src.path("big"),
+                |mut server| {
+                    let heard = server.listen_as_stranger(answer);
+                    // Openings, and not one byte of the file.
+                    assert!(
+                        heard <= 64 * usize::from(server.open.streams),
+                        "{heard} bytes"
+                    );
+                    server.finish();
+                },
+            );
+            held_out(&done).exits(3).says("no data connection");
+        });
+    }
+}
+
+/// The other end may not speak on a stream to who sends on it.
+#[test]
+fn a_stream_that_talks_back_is_dropped() {
+    push_case(|case| {
+        let done = pushed(case, &[], "big", |server| {
+            for stream in &mut server.streams {
+                stream.write_all(&noise(1, 100_000)).ok();
+            }
+        });
+        held_out(&done).exits(5).says("data connections were lost");
+    });
+}

@@ -1,0 +1,151 @@
+//! What a peer says to the user: bounded, readable, and never the exit code of a success.
+
+use std::time::Duration;
+
+use fastcp::error::{Kind, Side};
+use fastcp::wire::message::{Fault, MESSAGE_MAX, Message};
+
+use super::pull_case;
+use crate::support::fake_server::{FakeServer, pull};
+use crate::support::peer::*;
+use crate::support::*;
+
+const EVIL: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\r\nall is well\u{202e}\u{9b}31m";
+
+fn fault(kind: Kind, text: impl Into<String>) -> Fault {
+    Fault {
+        kind,
+        errno: 0,
+        side: Side::Source,
+        entry: 0,
+        parent: 0,
+        path: EVIL.into(),
+        text: text.into(),
+    }
+}
+
+/// A pull of a tree in which `script` does the talking.
+fn talk(case: &Case, script: impl FnOnce(&mut FakeServer) + Send) -> run::Done {
+    pull(case, &["-r"], "/x/tree", |mut server| {
+        server.begin(root(1, "tree", true));
+        server.entries(vec![directory(1, 0, "tree")]);
+        script(&mut server);
+        server.finish();
+    })
+}
+
+/// The rest of a copy in which nothing else is wrong.
+fn finish(server: &mut FakeServer) {
+    server.end(1, 0, None);
+    server.all_sent(1);
+}
+
+#[test]
+fn what_a_peer_says_reaches_no_terminal_raw() {
+    pull_case(|case| {
+        let done = talk(case, |server| {
+            server.say(Message::Abort(fault(Kind::Read, EVIL)));
+        });
+        held_out(&done).exits(9).says("all is well");
+        assert_eq!(done.stderr.lines().count(), 1, "{done}");
+    });
+    pull_case(|case| {
+        let done = talk(case, |server| {
+            server.say(Message::Fault(fault(Kind::Read, EVIL)));
+            finish(server);
+        });
+        held_out(&done).exits(9).says("all is well");
+    });
+}
+
+#[test]
+fn long_texts_are_cut() {
+    let long = "x".repeat(4 << 20);
+    let texts = [
+        fault(Kind::Read, long.clone()),
+        Fault {
+            path: long.clone().into_bytes(),
+            ..fault(Kind::Read, "short")
+        },
+        fault(Kind::Read, "\u{1b}".repeat(4 << 20)),
+    ];
+    for text in texts {
+        for abort in [false, true] {
+            pull_case(|case| {
+                let done = talk(case, |server| {
+                    if abort {
+                        return server.say(Message::Abort(text.clone()));
+                    }
+                    // More than is kept of them.
+                    for _ in 0..20 {
+                        server.say(Message::Fault(text.clone()));
+                    }
+                    finish(server);
+                });
+                done.exits(9).never_says("panicked");
+                assert!(done.stderr.len() < 2_000_000, "{}", done.stderr.len());
+                let peak = done.peak_rss_bytes / MIB as u64;
+                assert!(peak < 70, "took {peak} MiB");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_text_of_ten_megabytes_is_not_even_read() {
+    pull_case(|case| {
+        let done = talk(case, |server| {
+            let text = vec![b'x'; 10_000_000];
+            server.control.bytes(&raw(20, text.len() as u32, &text));
+        });
+        held_out(&done).exits(5).says("broke the protocol");
+        const { assert!(MESSAGE_MAX < 10_000_000) };
+    });
+}
+
+/// A code of 256 is one of 0 to the shell; so is a signal of -128.
+#[test]
+fn no_fault_makes_a_success() {
+    for signal in [-128, 128, 384, i32::MAX, i32::MIN, 0, -1] {
+        for abort in [false, true] {
+            pull_case(|case| {
+                let done = talk(case, |server| {
+                    let fault = fault(Kind::Signal(signal), "interrupted");
+                    if abort {
+                        return server.say(Message::Abort(fault));
+                    }
+                    server.say(Message::Fault(fault));
+                    finish(server);
+                });
+                held_out(&done).exits(5);
+            });
+        }
+    }
+}
+
+/// A flood of faults of entries that nobody heard of.
+#[test]
+fn a_flood_of_faults_takes_no_memory() {
+    pull_case(|case| {
+        let done = talk(case, |server| {
+            for round in 0..300u64 {
+                let mut bytes = Vec::new();
+                for n in 0..1000 {
+                    let one = Fault {
+                        entry: 10 + (round * 1000 + n) * 2,
+                        parent: 1,
+                        path: Vec::new(),
+                        ..fault(Kind::Read, "x".repeat(100))
+                    };
+                    Message::Fault(one).encode(&mut bytes);
+                }
+                server.control.bytes(&bytes);
+            }
+            server.leave();
+        });
+        done.exits(5).never_says("panicked");
+        let peak = done.peak_rss_bytes / MIB as u64;
+        assert!(peak < 200, "took {peak} MiB");
+        assert!(done.elapsed < Duration::from_secs(40));
+    });
+}

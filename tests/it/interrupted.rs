@@ -1,0 +1,189 @@
+//! Copies that do not come to their end: signals, killed processes, sources that change.
+
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::support::procs::{self, until};
+use crate::support::run::Running;
+use crate::support::*;
+
+ways! { push, pull, here =>
+    ctrl_c_ends_both_ends_within_two_seconds,
+    a_source_that_changes_is_never_called_whole,
+}
+
+ways! { push, pull =>
+    a_killed_sender_leaves_what_was_there,
+    a_killed_receiver_leaves_what_was_there,
+    a_killed_ssh_leaves_what_was_there,
+    files_that_vanish_from_a_tree_are_told,
+}
+
+/// Big enough that a copy here to here is still going on when it is noticed.
+const SIZE: u64 = 1 << 30;
+
+/// A copy over `there`, once content arrives. Over ssh it is slow; here to here it is long.
+fn copy_under_way(case: &Case) -> Running {
+    case.dst.file("there", "old");
+    let run = if case.way == Way::Here {
+        let piece = noise(1, 4096);
+        let pieces: Vec<(u64, &[u8])> = (0..SIZE >> 18).map(|n| (n << 18, &piece[..])).collect();
+        case.src.sparse("a", SIZE, &pieces);
+        case.copying(&["--threads", "1"], "a", "there").start()
+    } else {
+        // Little memory, so that most of it is still to be read.
+        case.src.file("a", noise(1, 40 * MIB));
+        let slow = ["-l", "160000", "--memory", "16Mi"];
+        case.copying(&slow, "a", "there").start()
+    };
+    until("the copy is under way", || {
+        case.dst.has_partial().then_some(())
+    });
+    run
+}
+
+fn assert_as_before(case: &Case) {
+    assert_eq!(case.dst.read("there"), b"old");
+    assert_eq!(case.dst.names(), ["there"]);
+}
+
+fn ctrl_c_ends_both_ends_within_two_seconds(case: &Case) {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let run = copy_under_way(case);
+        let processes = procs::marked(case.mark());
+        let since = Instant::now();
+        run.signal_group(signal);
+        run.wait().exits(code).never_says("panicked");
+        for process in processes {
+            let left = Duration::from_secs(2).saturating_sub(since.elapsed());
+            assert!(
+                process.ends_within(left),
+                "still there: {}",
+                process.describe()
+            );
+        }
+        assert_as_before(case);
+    }
+}
+
+/// The process that has the data, and the one that gets it.
+fn ends(case: &Case, run: &Running) -> (rustix::process::Pid, rustix::process::Pid) {
+    let server = case.servers().pop().expect("a server runs").pid;
+    match case.way {
+        Way::Push => (run.pid(), server),
+        _ => (server, run.pid()),
+    }
+}
+
+fn a_killed_sender_leaves_what_was_there(case: &Case) {
+    let run = copy_under_way(case);
+    let (sender, _) = ends(case, &run);
+    rustix::process::kill_process(sender, Signal::KILL).expect("kill the sender");
+    let done = run.wait();
+    if case.way == Way::Pull {
+        done.exits(5);
+    }
+    case.host().wait_for_logins();
+    for process in procs::marked(case.mark()) {
+        assert!(
+            process.ends_within(Duration::from_secs(2)),
+            "{}",
+            process.describe()
+        );
+    }
+    assert_as_before(case);
+}
+
+fn a_killed_receiver_leaves_what_was_there(case: &Case) {
+    let run = copy_under_way(case);
+    let (_, receiver) = ends(case, &run);
+    rustix::process::kill_process(receiver, Signal::KILL).expect("kill the receiver");
+    let done = run.wait();
+    if case.way == Way::Push {
+        done.exits(5);
+    }
+    // Nobody was left to remove it.
+    for partial in case.dst.partials() {
+        std::fs::remove_file(partial).expect("remove the temporary");
+    }
+    assert_as_before(case);
+}
+
+fn a_killed_ssh_leaves_what_was_there(case: &Case) {
+    let run = copy_under_way(case);
+    let ssh = procs::marked(case.mark())
+        .into_iter()
+        .find(|process| process.line.starts_with("ssh "))
+        .expect("ssh runs");
+    ssh.kill();
+    run.wait().exits(5).never_says("panicked");
+    for process in procs::marked(case.mark()) {
+        assert!(
+            process.ends_within(Duration::from_secs(5)),
+            "{}",
+            process.describe()
+        );
+    }
+    assert_as_before(case);
+}
+
+fn a_source_that_changes_is_never_called_whole(case: &Case) {
+    type Change = fn(&Dir);
+    let changes: [(&str, Change); 4] = [
+        ("grows", |src| src.append("a", "more")),
+        ("shrinks", |src| {
+            let file = std::fs::File::options().write(true).open(src.path("a"));
+            file.and_then(|file| file.set_len(5000))
+                .expect("shrink the file");
+        }),
+        ("is written, and its time set back", |src| {
+            let meta = src.meta("a");
+            let file = std::fs::File::options()
+                .write(true)
+                .open(src.path("a"))
+                .expect("open");
+            file.write_all_at(b"other", 100).expect("write");
+            file.set_modified(meta.modified().expect("a time"))
+                .expect("set a time");
+        }),
+        ("vanishes", |src| {
+            std::fs::remove_file(src.path("a")).expect("remove")
+        }),
+    ];
+    for (what, change) in changes {
+        let run = copy_under_way(case);
+        change(&case.src);
+        let done = run.wait();
+        assert_eq!(done.code, Some(7), "{what}: {done}");
+        done.says("while it was copied");
+        assert_as_before(case);
+    }
+}
+
+fn files_that_vanish_from_a_tree_are_told(case: &Case) {
+    // The first of them is big, so that the others are still to come.
+    let tree = case.src.dir("tree");
+    for number in 0..40 {
+        tree.file(number.to_string(), noise(number, 400_000));
+    }
+    case.dst.dir("tree");
+    let run = case
+        .copying(&["-r", "-l", "32000", "--streams", "1"], "tree", "")
+        .start();
+    let into = case.dst.dir("tree");
+    until("the copy is under way", || {
+        (!into.names().is_empty()).then_some(())
+    });
+    for number in 0..40 {
+        std::fs::remove_file(tree.path(number.to_string())).expect("remove");
+    }
+    let done = run.wait();
+    done.fails();
+    assert!(
+        [1, 7, 9].contains(&done.code.expect("an exit code")),
+        "{done}"
+    );
+    assert!(into.partials().is_empty());
+}

@@ -1,0 +1,276 @@
+//! What lands where: scp's rules, the forms that do not depend on what exists, and refusals.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::support::tree::one_of_everything;
+use crate::support::*;
+
+ways! { push, pull, here =>
+    a_file_takes_the_name_it_is_given,
+    a_file_goes_into_a_directory_that_exists,
+    a_slash_at_the_end_means_a_directory,
+    several_sources_need_a_directory,
+    a_directory_needs_r_and_the_others_are_copied,
+    a_tree_takes_a_new_name_or_goes_into_a_directory,
+    a_tree_to_a_name_with_a_slash_always_goes_below_it,
+    a_source_with_a_slash_always_gives_its_content,
+    no_target_directory_always_means_the_name_itself,
+    a_destination_that_is_a_link_is_followed,
+    a_copy_replaces_a_file_but_not_a_directory,
+    every_name_survives,
+    a_file_onto_itself_is_refused_and_left_whole,
+    a_directory_into_itself_is_refused,
+    two_operands_for_one_name_are_refused_before_the_first_byte,
+    no_clobber_leaves_other_content_alone,
+    a_second_run_changes_nothing,
+}
+
+fn a_file_takes_the_name_it_is_given(case: &Case) {
+    case.src.file("a.bin", noise(1, 3 * MIB + 5));
+    case.copy(&[], "a.bin", "b.bin").succeeds().is_silent();
+    assert_same(
+        case.src.path("a.bin"),
+        case.dst.path("b.bin"),
+        Also::Nothing,
+    );
+    assert_eq!(case.dst.names(), ["b.bin"]);
+}
+
+fn a_file_goes_into_a_directory_that_exists(case: &Case) {
+    case.src.file("a", "one");
+    case.dst.dir("plain");
+    case.dst.dir("slash");
+    case.copy(&[], "a", "plain").succeeds();
+    case.copy(&[], "a", "slash/").succeeds();
+    case.copy(&[], "a", "").succeeds();
+    for copy in ["plain/a", "slash/a", "a"] {
+        assert_eq!(case.dst.read(copy), b"one");
+    }
+}
+
+fn a_slash_at_the_end_means_a_directory(case: &Case) {
+    case.src.file("a", "one");
+    case.copy(&[], "a", "nowhere/").fails().says("nowhere");
+    assert!(!case.dst.has("nowhere"));
+    case.dst.file("file", "what is there");
+    case.copy(&[], "a", "file/").fails().says("file");
+    assert_eq!(case.dst.read("file"), b"what is there");
+}
+
+fn several_sources_need_a_directory(case: &Case) {
+    case.src.file("a", "one");
+    case.src.file("b", "two");
+    case.copy_all(&[], &["a", "b"], "nowhere")
+        .fails()
+        .says("directory");
+    case.dst.file("file", "what is there");
+    case.copy_all(&[], &["a", "b"], "file")
+        .fails()
+        .says("directory");
+    assert_eq!(case.dst.names(), ["file"]);
+    case.dst.dir("d");
+    case.copy_all(&[], &["a", "b"], "d").succeeds();
+    assert_eq!(case.dst.read("d/a"), b"one");
+    assert_eq!(case.dst.read("d/b"), b"two");
+}
+
+fn a_directory_needs_r_and_the_others_are_copied(case: &Case) {
+    case.src.file("tree/a", "one");
+    case.src.file("b", "two");
+    case.copy(&[], "tree", "new")
+        .fails()
+        .says("-r")
+        .says("tree");
+    assert!(!case.dst.has("new"));
+    case.copy_all(&[], &["tree", "b"], "").fails().says("-r");
+    assert_eq!(case.dst.names(), ["b"]);
+}
+
+fn a_tree_takes_a_new_name_or_goes_into_a_directory(case: &Case) {
+    one_of_everything(&case.src.dir("tree"));
+    case.copy(&["-r"], "tree", "new").succeeds();
+    assert_same(case.src.path("tree"), case.dst.path("new"), Also::HardLinks);
+    case.dst.dir("there");
+    case.copy(&["-r"], "tree", "there").succeeds();
+    assert_same(
+        case.src.path("tree"),
+        case.dst.path("there/tree"),
+        Also::HardLinks,
+    );
+    assert_eq!(case.dst.dir("there").names(), ["tree"]);
+}
+
+fn a_tree_to_a_name_with_a_slash_always_goes_below_it(case: &Case) {
+    case.src.file("tree/sub/a", "one");
+    for _ in 0..2 {
+        case.copy(&["-r"], "tree", "x/").succeeds();
+        assert_same(
+            case.src.path("tree"),
+            case.dst.path("x/tree"),
+            Also::Nothing,
+        );
+        assert_eq!(case.dst.dir("x").names(), ["tree"]);
+    }
+}
+
+fn a_source_with_a_slash_always_gives_its_content(case: &Case) {
+    case.src.file("tree/sub/a", "one");
+    for _ in 0..2 {
+        case.copy(&["-r"], "tree/", "x").succeeds();
+        assert_same(case.src.path("tree"), case.dst.path("x"), Also::Nothing);
+    }
+}
+
+fn no_target_directory_always_means_the_name_itself(case: &Case) {
+    case.src.file("tree/sub/a", "one");
+    for _ in 0..2 {
+        case.copy(&["-r", "--no-target-directory"], "tree", "x")
+            .succeeds();
+        assert_same(case.src.path("tree"), case.dst.path("x"), Also::Nothing);
+    }
+    case.src.file("file", "two");
+    case.copy(&["--no-target-directory"], "file", "x").fails();
+    assert_same(case.src.path("tree"), case.dst.path("x"), Also::Nothing);
+}
+
+fn a_destination_that_is_a_link_is_followed(case: &Case) {
+    case.src.file("a", "new content");
+    case.dst.file("real", "old");
+    case.dst.dir("dir");
+    case.dst.link("to file", "real");
+    case.dst.link("to dir", "dir");
+    case.dst.link("to nothing", "made");
+    case.copy(&[], "a", "to file").succeeds();
+    case.copy(&[], "a", "to dir").succeeds();
+    case.copy(&[], "a", "to nothing").succeeds();
+    for copy in ["real", "dir/a", "made"] {
+        assert_eq!(case.dst.read(copy), b"new content");
+    }
+    for link in ["to file", "to dir", "to nothing"] {
+        assert!(case.dst.meta(link).is_symlink(), "{link} is a link no more");
+    }
+}
+
+fn a_copy_replaces_a_file_but_not_a_directory(case: &Case) {
+    case.src.file("a", "short");
+    case.dst.file("a", noise(9, 2 * MIB));
+    case.copy(&[], "a", "a").succeeds();
+    assert_eq!(case.dst.read("a"), b"short");
+
+    case.src.file("tree/x", "a file");
+    case.dst.file("tree/x/inside", "stays");
+    case.copy(&["-r"], "tree", "").fails().says("tree/x");
+    assert_eq!(case.dst.read("tree/x/inside"), b"stays");
+    case.src.file("other/d/file", "in a directory");
+    case.dst.file("other/d", "a file stands here");
+    case.copy(&["-r"], "other", "").fails().says("other/d");
+    assert_eq!(case.dst.read("other/d"), b"a file stands here");
+}
+
+fn every_name_survives(case: &Case) {
+    let names: [&[u8]; 10] = [
+        b"with spaces  two",
+        b"quote'\"`$HOME`",
+        b"$(touch pwned)",
+        b"; touch pwned",
+        b"&& touch pwned #",
+        b"new\nline",
+        b"not-utf8-\xff\x80",
+        "größe 日本語".as_bytes(),
+        b"back\\slash",
+        b"tab\tand\x1b[31mred",
+    ];
+    let mut run = case.fastcp();
+    for name in names {
+        let name = OsStr::from_bytes(name);
+        case.src.file(name, name.as_bytes());
+        run = run.arg(case.src(name));
+    }
+    run.arg(case.dst("")).run().succeeds();
+    assert_same(&case.src.0, &case.dst.0, Also::Nothing);
+    // One at the end of the operand that names the copy, where a shell could have seen it.
+    let odd = OsStr::from_bytes(names[2]);
+    case.copy(&[], odd, "; touch pwned '\"").succeeds();
+    assert_eq!(case.dst.read("; touch pwned '\""), odd.as_bytes());
+    let long = "n".repeat(255);
+    case.src.file(&long, "long");
+    case.copy(&[], &long, "").succeeds();
+    assert_eq!(case.dst.read(&long), b"long");
+    assert!(!case.home.has("pwned"));
+}
+
+fn a_file_onto_itself_is_refused_and_left_whole(case: &Case) {
+    let content = noise(4, 2 * MIB);
+    let file = case.src.file("a", &content);
+    case.src.hard_link("hard", "a");
+    case.src.link("soft", "a");
+    for alias in ["a", "hard", "soft", "", "./a"] {
+        case.fastcp()
+            .arg(case.from(&file))
+            .arg(case.to(case.src.path(alias)))
+            .run()
+            .fails()
+            .says("same file");
+        assert_eq!(case.src.read("a"), content);
+    }
+    assert!(case.src.meta("soft").is_symlink());
+}
+
+fn a_directory_into_itself_is_refused(case: &Case) {
+    case.src.file("tree/sub/a", "one");
+    case.src.link("alias", "tree/sub");
+    let before = Tree::read(&case.src.0);
+    for inside in ["tree", "tree/", "tree/sub", "tree/sub/new", "alias"] {
+        case.fastcp()
+            .arg("-r")
+            .arg(case.src("tree"))
+            .arg(case.to(case.src.path(inside)))
+            .run()
+            .fails()
+            .says("itself");
+        let after = Tree::read(&case.src.0);
+        assert_eq!(before.differences(&after, Also::Nothing), [""; 0]);
+    }
+}
+
+fn two_operands_for_one_name_are_refused_before_the_first_byte(case: &Case) {
+    case.src.file("one/x", "first");
+    case.src.file("two/x", "second");
+    case.src.file("y", "third");
+    case.copy_all(&[], &["y", "one/x", "two/x"], "")
+        .exits(2)
+        .says("one/x")
+        .says("two/x");
+    assert!(case.dst.names().is_empty());
+}
+
+fn no_clobber_leaves_other_content_alone(case: &Case) {
+    let content = noise(5, MIB + 1);
+    case.src.file("tree/same", &content);
+    case.src.file("tree/other", "new");
+    case.src.file("tree/missing", "missing");
+    case.dst.file("tree/same", &content);
+    case.dst.file("tree/other", "old");
+    case.copy(&["-r", "--no-clobber"], "tree", "")
+        .exits(11)
+        .says("other");
+    assert_eq!(case.dst.read("tree/other"), b"old");
+    assert_eq!(case.dst.read("tree/missing"), b"missing");
+
+    case.copy(&["--no-clobber"], "tree/same", "tree/same")
+        .succeeds();
+    case.copy(&["--no-clobber"], "tree/other", "tree/other")
+        .exits(11);
+    assert_eq!(case.dst.read("tree/other"), b"old");
+    case.copy(&["--no-clobber"], "tree/other", "new").succeeds();
+    assert_eq!(case.dst.read("new"), b"new");
+}
+
+fn a_second_run_changes_nothing(case: &Case) {
+    one_of_everything(&case.src.dir("tree"));
+    for _ in 0..2 {
+        case.copy(&["-r", "-p"], "tree/", "x").succeeds();
+        assert_same(case.src.path("tree"), case.dst.path("x"), Also::HardLinks);
+    }
+}

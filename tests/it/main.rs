@@ -1,0 +1,23 @@
+//! fastcp from the outside: the built binary against real sshd, files, terminals and signals.
+//!
+//! Plain `cargo test` needs neither root, network nor sshd: what lacks them says so in one line
+//! and is skipped. With FASTCP_TEST_STRICT=1 a skip is a failure.
+
+#[macro_use]
+mod support;
+
+mod bad_input;
+mod faults;
+mod fixture;
+mod hostile;
+mod interrupted;
+mod kept;
+mod landing;
+mod layers;
+mod operands;
+mod placement;
+mod ssh;
+mod streams;
+mod terminal;
+mod verification;
+mod wire;

@@ -1,0 +1,224 @@
+//! What stood under the name keeps its identity, and nothing unfinished ever has the name.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::Path;
+
+use rustix::process::geteuid;
+
+use crate::support::limits::{Disk, without_powers};
+use crate::support::procs::until;
+use crate::support::*;
+
+ways! { push, pull, here =>
+    an_existing_file_keeps_its_mode,
+    set_id_bits_come_only_with_p,
+    an_existing_file_keeps_its_owner_acl_and_label,
+    too_little_space_is_told_before_the_first_byte,
+    fsync_changes_nothing_that_one_sees,
+    a_file_with_two_names_loses_neither,
+}
+
+ways! { push, pull =>
+    unfinished_content_is_private_and_has_another_name,
+    an_owner_that_cannot_be_kept_fails_the_entry,
+    a_disk_that_fills_while_we_copy,
+}
+
+fn an_existing_file_keeps_its_mode(case: &Case) {
+    case.src.file("a", "new");
+    case.src.mode("a", 0o755);
+    for mode in [0o600, 0o640, 0o777, 0o444] {
+        let name = format!("{mode:o}");
+        case.dst.file(&name, "old");
+        case.dst.mode(&name, mode);
+        case.copy(&[], "a", &name).succeeds();
+        assert_eq!(case.dst.read(&name), b"new");
+        assert_eq!(case.dst.mode_of(&name), mode, "{name}");
+    }
+    case.dst.file("p", "old");
+    case.dst.mode("p", 0o600);
+    case.copy(&["-p"], "a", "p").succeeds();
+    assert_eq!(case.dst.mode_of("p"), 0o755);
+}
+
+fn set_id_bits_come_only_with_p(case: &Case) {
+    case.src.file("a", "new");
+    case.src.mode("a", 0o4755);
+    case.dst.file("there", "old");
+    case.dst.mode("there", 0o6755);
+    case.copy(&[], "a", "there").succeeds();
+    assert_eq!(case.dst.mode_of("there"), 0o755);
+    case.copy(&["-p"], "a", "there").succeeds();
+    assert_eq!(case.dst.mode_of("there"), 0o4755);
+}
+
+/// A POSIX ACL that lets user 1234 read, as the kernel keeps it in an extended attribute.
+fn acl() -> Vec<u8> {
+    let entries: [(u16, u16, u32); 5] = [
+        (0x01, 6, u32::MAX), // owner: read, write
+        (0x02, 4, 1234),     // user 1234: read
+        (0x04, 4, u32::MAX), // group: read
+        (0x10, 4, u32::MAX), // mask: read
+        (0x20, 0, u32::MAX), // others: nothing
+    ];
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(permissions.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+fn an_existing_file_keeps_its_owner_acl_and_label(case: &Case) {
+    const ACL: &str = "system.posix_acl_access";
+    const LABEL: &str = "security.selinux";
+    case.src.file("a", "new");
+    let there = case.dst.file("there", "old");
+    let root = geteuid().is_root();
+    if root {
+        chown(&there, Some(12345), Some(23456)).expect("give the file away");
+    }
+    let has_acl = xattr::set(&there, ACL, &acl()).is_ok();
+    let has_label = xattr::set(&there, LABEL, b"system_u:object_r:etc_t:s0\0").is_ok();
+    let label = xattr::get(&there, LABEL).expect("read a label");
+    case.copy(&[], "a", "there").succeeds();
+    assert_eq!(case.dst.read("there"), b"new");
+    if root {
+        let meta = case.dst.meta("there");
+        assert_eq!((meta.uid(), meta.gid()), (12345, 23456));
+    }
+    if has_acl {
+        assert_eq!(xattr::get(&there, ACL).expect("read an ACL"), Some(acl()));
+    }
+    if has_label {
+        assert_eq!(xattr::get(&there, LABEL).expect("read a label"), label);
+    }
+    if !root && !has_acl {
+        skip("root, or ACLs");
+    }
+}
+
+fn an_owner_that_cannot_be_kept_fails_the_entry(case: &Case) {
+    if !geteuid().is_root() {
+        return skip("root");
+    }
+    case.src.file("tree/a", "new");
+    case.src.file("tree/b", "new too");
+    let there = case.dst.file("tree/a", "old");
+    fs::set_permissions(
+        case.dst.path("tree"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o777),
+    )
+    .expect("set a mode");
+    chown(&there, Some(12345), Some(23456)).expect("give the file away");
+    let powerless = without_powers();
+    case.host().set_login(&Login {
+        under: powerless.join(" "),
+        ..Login::default()
+    });
+    case.copying(&["-r"], "tree", "")
+        .under(&powerless)
+        .run()
+        .exits(8)
+        .says("tree/a")
+        .says("owner");
+    assert_eq!(case.dst.read("tree/a"), b"old");
+    assert_eq!(case.dst.meta("tree/a").uid(), 12345);
+    assert_eq!(case.dst.read("tree/b"), b"new too");
+}
+
+fn too_little_space_is_told_before_the_first_byte(case: &Case) {
+    let Some(disk) = Disk::small(case, 4 << 20) else {
+        return skip("a small file system");
+    };
+    disk.dir.file("there", "old");
+    case.src.file("big", noise(1, 9 * MIB));
+    for name in ["there", "new"] {
+        case.fastcp()
+            .arg(case.src("big"))
+            .arg(case.to(disk.dir.path(name)))
+            .run()
+            .exits(8)
+            .says("space")
+            .says("9.4 MB")
+            .says("free");
+    }
+    assert_eq!(disk.dir.read("there"), b"old");
+    assert_eq!(disk.dir.names(), ["there"]);
+    // Holes need no space.
+    case.src
+        .sparse("sparse", 50 * MIB as u64, &[(MIB as u64, b"x")]);
+    case.fastcp()
+        .arg(case.src("sparse"))
+        .arg(case.to(disk.dir.path("sparse")))
+        .run()
+        .succeeds();
+    assert_same(
+        case.src.path("sparse"),
+        disk.dir.path("sparse"),
+        Also::Nothing,
+    );
+}
+
+fn a_disk_that_fills_while_we_copy(case: &Case) {
+    let Some(disk) = Disk::small(case, 12 << 20) else {
+        return skip("a small file system");
+    };
+    disk.dir.file("there", "old");
+    case.src.file("big", noise(1, 9 * MIB));
+    let run = case
+        .fastcp()
+        .args(["-l", "16000"])
+        .arg(case.src("big"))
+        .arg(case.to(disk.dir.path("there")))
+        .start();
+    until("the copy is under way", || {
+        disk.dir.has_partial().then_some(())
+    });
+    disk.fill();
+    run.wait().exits(8).says("there").says("space");
+    assert_eq!(disk.dir.read("there"), b"old");
+    assert_eq!(disk.dir.names(), ["filler", "there"]);
+}
+
+fn fsync_changes_nothing_that_one_sees(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree::one_of_everything(&tree);
+    case.copy(&["-r", "-p", "--fsync"], "tree", "")
+        .succeeds()
+        .is_silent();
+    assert_same(&tree.0, case.dst.path("tree"), Also::ModesAndTimes);
+    assert_same(&tree.0, case.dst.path("tree"), Also::HardLinks);
+}
+
+fn a_file_with_two_names_loses_neither(case: &Case) {
+    case.src.file("a", "new");
+    case.dst.file("one", "old");
+    case.dst.hard_link("two", "one");
+    case.copy(&[], "a", "one").succeeds();
+    assert_eq!(case.dst.read("one"), b"new");
+    assert_eq!(case.dst.read("two"), b"old");
+}
+
+fn unfinished_content_is_private_and_has_another_name(case: &Case) {
+    case.src.file("a", noise(1, 6 * MIB));
+    case.src.mode("a", 0o666);
+    case.dst.file("there", "old");
+    case.dst.mode("there", 0o666);
+    for name in ["new", "there"] {
+        let run = case.copying(&["-l", "24000"], "a", name).start();
+        let partial = until("the copy is under way", || {
+            let partial = case.dst.partials().pop();
+            partial.filter(|_| case.dst.has_partial())
+        });
+        let mode = partial.metadata().expect("stat the temporary").mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        assert!(!case.dst.has("new") || name == "there");
+        assert_eq!(case.dst.read("there"), b"old");
+        run.wait().succeeds();
+        assert_same(case.src.path("a"), case.dst.path(name), Also::Nothing);
+        assert!(!Path::new(&partial).exists());
+    }
+}

@@ -1,0 +1,230 @@
+//! The data's way: streams, codecs, threads, memory, encryption, and what disturbs them.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::procs::{self, TcpState, until};
+use crate::support::*;
+
+ways! { push, pull, here =>
+    every_codec_gives_the_bytes_back,
+    any_number_of_threads_copies,
+}
+
+ways! { push, pull =>
+    any_number_of_streams_copies,
+    a_stream_reset_in_the_middle_costs_speed_not_the_copy,
+    strangers_at_the_data_port_do_no_harm,
+    memory_stays_within_the_pool_and_64_mib,
+    what_can_shrink_is_sent_shrunk,
+    no_encrypt_is_loud,
+    the_rate_is_limited,
+    the_summary_tells_what_was_done,
+}
+
+ways! { pull => a_listener_on_the_wire_reads_nothing }
+
+fn every_codec_gives_the_bytes_back(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("noise", noise(1, 3 * MIB + 1));
+    tree.file("prose", prose(2, 3 * MIB + 1));
+    let mixed: Vec<u8> = (0..6)
+        .flat_map(|n| {
+            if n % 2 == 0 {
+                noise(n, MIB / 2)
+            } else {
+                prose(n, MIB)
+            }
+        })
+        .collect();
+    tree.file("mixed", mixed);
+    tree.file("small", "small");
+    for codec in [
+        "auto", "none", "lz4", "zstd", "zstd:-5", "zstd:6", "gzip", "gzip:1", "gzip:9",
+    ] {
+        case.copy(&["-r", "--compress", codec], "tree/", codec)
+            .succeeds();
+        assert_same(&tree.0, case.dst.path(codec), Also::Nothing);
+    }
+    for codec in ["lzma", "zstd:99", "zstd:", "gzip:0", ""] {
+        case.copy(&["-r", "--compress", codec], "tree", "no")
+            .exits(2);
+    }
+}
+
+fn any_number_of_threads_copies(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("noise", noise(1, 5 * MIB));
+    tree.file("prose", prose(2, 5 * MIB));
+    for threads in ["1", "2", "7"] {
+        case.copy(&["-r", "--threads", threads], "tree/", threads)
+            .succeeds();
+        assert_same(&tree.0, case.dst.path(threads), Also::Nothing);
+    }
+    case.copy(&["-r", "--threads", "0"], "tree", "no").exits(2);
+}
+
+fn any_number_of_streams_copies(case: &Case) {
+    case.src.file("a", noise(1, 12 * MIB));
+    case.src.file("empty", "");
+    for streams in ["1", "3", "32"] {
+        for name in ["a", "empty"] {
+            case.copy(&["--streams", streams], name, streams).succeeds();
+            assert_same(case.src.path(name), case.dst.path(streams), Also::Nothing);
+        }
+    }
+    case.copy(&["--streams", "0"], "a", "no").exits(2);
+}
+
+/// A copy that takes some seconds, once its streams carry data.
+fn slow_copy(case: &Case, flags: &[&str]) -> run::Running {
+    let run = case.copying(&["-l", "24000"], "a", "a").args(flags).start();
+    until("the streams are up", || {
+        let ports = procs::tcp_ports(run.pid(), TcpState::Established);
+        (ports.len() >= 4 && case.dst.has_partial()).then_some(())
+    });
+    run
+}
+
+fn a_stream_reset_in_the_middle_costs_speed_not_the_copy(case: &Case) {
+    if !procs::may_tamper() {
+        return skip("the right to call pidfd_getfd");
+    }
+    case.src.file("a", noise(1, 6 * MIB));
+    let run = slow_copy(case, &["--streams", "4"]);
+    let sockets = procs::tcp_sockets(run.pid(), TcpState::Established);
+    let reset = sockets[..3].iter().filter(|socket| socket.reset()).count();
+    assert!(reset > 0, "the copy was over before it could be disturbed");
+    run.wait().succeeds();
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+fn strangers_at_the_data_port_do_no_harm(case: &Case) {
+    case.src.file("a", noise(1, 6 * MIB));
+    let run = slow_copy(case, &["--streams", "4"]);
+    let port = case
+        .servers()
+        .iter()
+        .flat_map(|server| procs::tcp_ports(server.pid, TcpState::Listening))
+        .next()
+        .expect("the server listens");
+    let strangers: Vec<_> = (0..50)
+        .map(|number| {
+            let mut stranger = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+            if number % 2 == 0 {
+                stranger.write_all(&noise(number, 4096)).ok();
+            }
+            stranger
+        })
+        .collect();
+    run.wait().succeeds();
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+    for mut stranger in strangers {
+        let mut told = Vec::new();
+        stranger.read_to_end(&mut told).ok();
+        assert!(told.is_empty(), "a stranger was told {} bytes", told.len());
+    }
+}
+
+fn memory_stays_within_the_pool_and_64_mib(case: &Case) {
+    case.src.file("all", "");
+    for piece in 0..20 {
+        // In pieces: memory of this process would be counted as that of its children.
+        let content = if piece % 2 == 0 {
+            noise(piece, 16 * MIB)
+        } else {
+            prose(piece, 16 * MIB)
+        };
+        case.src.append("all", content);
+    }
+    let done = case.copy(&["--memory", "64Mi", "--streams", "16"], "all", "all");
+    done.succeeds();
+    case.host().wait_for_logins();
+    let limit = 128 * MIB as u64;
+    let (client, server) = (done.peak_rss_bytes, case.host().peak_rss_bytes());
+    // Neither is measured where it is not at least what a program takes to start.
+    assert!(
+        client > MIB as u64 && server > MIB as u64,
+        "{client} and {server} bytes"
+    );
+    assert!(client <= limit, "the client took {} MiB", client >> 20);
+    assert!(server <= limit, "the server took {} MiB", server >> 20);
+    assert_same(case.src.path("all"), case.dst.path("all"), Also::Nothing);
+
+    case.copy(&["--memory", "1K"], "all", "no").exits(2);
+    case.copy(&["--memory", "lots"], "all", "no").exits(2);
+}
+
+fn what_can_shrink_is_sent_shrunk(case: &Case) {
+    case.src.file("a", prose(1, 8 * MIB));
+    // At 8 Mbit/s the bare bytes would take over eight seconds.
+    let done = case.copy(&["-l", "8000"], "a", "a");
+    done.succeeds();
+    assert!(
+        done.elapsed < Duration::from_secs(5),
+        "took {:?}",
+        done.elapsed
+    );
+}
+
+fn the_rate_is_limited(case: &Case) {
+    case.src.file("a", noise(1, 4 * MIB));
+    let done = case.copy(&["-l", "16000"], "a", "a");
+    done.succeeds();
+    // 4 MiB at 2 MB/s are 2.1 s; the start may come as a burst.
+    let took = done.elapsed;
+    assert!(took > Duration::from_millis(1500), "took {took:?}");
+    assert!(took < Duration::from_secs(8), "took {took:?}");
+}
+
+fn no_encrypt_is_loud(case: &Case) {
+    case.src.file("a", noise(1, 3 * MIB));
+    let done = case.copy(&["--no-encrypt"], "a", "a");
+    done.succeeds().says("encrypt");
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+fn a_listener_on_the_wire_reads_nothing(case: &Case) {
+    if !procs::may_tamper() {
+        return skip("the right to call pidfd_getfd");
+    }
+    let line = b"the same words as in every other line";
+    case.src.file("a", prose(1, 8 * MIB));
+    for (flags, readable) in [
+        (&["--compress", "none"][..], false),
+        (&["--compress", "none", "--no-encrypt"], true),
+    ] {
+        let run = slow_copy(case, flags);
+        // What has arrived for a client that does not read lies in its sockets for us to see.
+        run.signal(Signal::STOP);
+        let found = until_some_bytes_lie_there(&run)
+            .windows(line.len())
+            .any(|window| window == line);
+        run.signal(Signal::CONT);
+        assert_eq!(found, readable, "with {flags:?}");
+        run.wait().succeeds();
+    }
+}
+
+fn until_some_bytes_lie_there(run: &run::Running) -> Vec<u8> {
+    until("bytes lie in the client's sockets", || {
+        let bytes: Vec<u8> = procs::tcp_sockets(run.pid(), TcpState::Established)
+            .iter()
+            .flat_map(procs::Socket::peek)
+            .collect();
+        (bytes.len() > 100_000).then_some(bytes)
+    })
+}
+
+fn the_summary_tells_what_was_done(case: &Case) {
+    case.src.file("tree/a", prose(1, 4 * MIB));
+    case.src.file("tree/b", "small");
+    let done = case.copy(&["-r", "--streams", "3", "--summary"], "tree", "");
+    done.succeeds();
+    for word in ["2 files", "4.19 MB", "direct", "zstd", "3 streams", "/s"] {
+        done.says(word);
+    }
+}

@@ -1,0 +1,91 @@
+//! What came of a run, and what a test may demand of it.
+
+use std::time::Duration;
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// None if a signal ended it.
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+    /// Of the process itself and of its children, whichever is the largest.
+    pub peak_rss_bytes: u64,
+    pub elapsed: Duration,
+    /// The command line.
+    pub line: String,
+}
+
+impl Done {
+    #[track_caller]
+    pub fn succeeds(&self) -> &Done {
+        self.exits(0)
+    }
+
+    /// With an exit code that is fastcp's own: neither a signal nor a panic.
+    #[track_caller]
+    pub fn fails(&self) -> &Done {
+        let own = self.code.is_some_and(|code| (1..=12).contains(&code));
+        assert!(own, "should have failed: {self}");
+        self.never_says("panicked")
+    }
+
+    #[track_caller]
+    pub fn exits(&self, code: i32) -> &Done {
+        assert_eq!(self.code, Some(code), "exit code of {self}");
+        self
+    }
+
+    /// stderr has `text`, in whatever case.
+    #[track_caller]
+    pub fn says(&self, text: &str) -> &Done {
+        assert!(
+            self.stderr.to_lowercase().contains(&text.to_lowercase()),
+            "should have said {text:?}: {self}"
+        );
+        self
+    }
+
+    #[track_caller]
+    pub fn never_says(&self, text: &str) -> &Done {
+        assert!(
+            !self.stderr.to_lowercase().contains(&text.to_lowercase()),
+            "should not have said {text:?}: {self}"
+        );
+        self
+    }
+
+    /// Nothing on stdout, nothing on stderr.
+    #[track_caller]
+    pub fn is_silent(&self) -> &Done {
+        assert!(
+            self.stdout.is_empty() && self.stderr.is_empty(),
+            "should have been silent: {self}"
+        );
+        self
+    }
+
+    pub fn stdout_text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+}
+
+impl std::fmt::Display for Done {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{}", self.line)?;
+        match (self.code, self.signal) {
+            (Some(code), _) => writeln!(f, "  exit {code} after {:?}", self.elapsed)?,
+            (None, signal) => writeln!(f, "  signal {signal:?} after {:?}", self.elapsed)?,
+        }
+        for (name, text) in [
+            ("stdout", self.stdout_text()),
+            ("stderr", self.stderr.clone()),
+        ] {
+            for line in text.lines() {
+                writeln!(f, "  {name}: {line}")?;
+            }
+        }
+        Ok(())
+    }
+}

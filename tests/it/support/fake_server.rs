@@ -1,0 +1,353 @@
+//! A far end that lies: it stands where the client under test looks for its server.
+//!
+//! The client starts a shell script which joins its stdin and stdout to two FIFOs of the test's.
+//! Waits end: a client that has gone closes them, and one that hangs is killed when its run's limit
+//! is over.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use fastcp::digest::Digest;
+use fastcp::manifest::{Entry, EntryId, Root, Totals};
+use fastcp::seal::Direction;
+use fastcp::stream::opening::Keyring;
+use fastcp::wire::message::{AllSent, EntryEnd, Landed, Listen, Message, Open, Role, Roots};
+
+use super::case::Case;
+use super::peer::{Control, Keys};
+use super::run::Done;
+
+/// How long a peer waits for a connection, or for bytes of one.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A far end that the client under test has started, past the hello and what opens a session.
+pub struct FakeServer {
+    pub control: Control,
+    pub open: Open,
+    pub keys: Keys,
+    pub streams: Vec<TcpStream>,
+    listener: TcpListener,
+}
+
+impl FakeServer {
+    /// None if the client went away before.
+    fn open(mut control: Control) -> Option<FakeServer> {
+        control.say_hello();
+        control.hear_hello()?;
+        let Message::Open(open) = control.hear()? else {
+            panic!("the client opens another way");
+        };
+        let Message::Secret(secret) = control.hear()? else {
+            panic!("the client opens another way");
+        };
+        let direction = match open.role {
+            Role::Sender { .. } => Direction::ToClient,
+            Role::Receiver { .. } => Direction::ToServer,
+        };
+        Some(FakeServer {
+            keys: Keys::new(&open, secret.0, direction),
+            control,
+            open,
+            streams: Vec::new(),
+            listener: TcpListener::bind("127.0.0.1:0").expect("a port"),
+        })
+    }
+
+    pub fn say(&mut self, message: Message) {
+        self.control.say(message);
+    }
+
+    /// Says where it listens, and takes every stream that the client opens.
+    pub fn listen(&mut self) {
+        let port = self.listener.local_addr().expect("bound").port();
+        self.say(Message::Listen(Listen {
+            addresses: vec!["127.0.0.1".into()],
+            port,
+        }));
+        for _ in 0..self.open.streams {
+            let Some(socket) = accept(&self.listener) else {
+                return;
+            };
+            self.streams.extend(welcome(&self.keys.keyring, socket));
+        }
+    }
+
+    pub fn roots(&mut self, roots: Vec<Root>) {
+        let totals = Totals::default();
+        self.say(Message::Roots(Roots { roots, totals }));
+    }
+
+    /// Waits until the client has said what it sends.
+    pub fn hear_roots(&mut self) {
+        let roots = |message: &Message| matches!(message, Message::Roots(_));
+        self.control.hear_until(roots);
+    }
+
+    /// Says where everything lands.
+    pub fn landed_as(&mut self, names: Vec<Vec<u8>>) {
+        self.say(Message::Landed(Landed { names }));
+    }
+
+    /// Takes whatever comes on the streams, and looks at none of it.
+    pub fn drain(&mut self) {
+        for stream in &self.streams {
+            let mut stream = stream.try_clone().expect("another handle");
+            std::thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
+        }
+    }
+
+    /// Says where it listens, and is not who it should be: to each stream it says `answer`. Gives
+    /// how many bytes it was told.
+    pub fn listen_as_stranger(&mut self, answer: &[u8]) -> usize {
+        let port = self.listener.local_addr().expect("bound").port();
+        self.say(Message::Listen(Listen {
+            addresses: vec!["127.0.0.1".into()],
+            port,
+        }));
+        let mut heard = Vec::new();
+        for _ in 0..self.open.streams {
+            let Some(mut socket) = accept(&self.listener) else {
+                break;
+            };
+            socket.write_all(answer).ok();
+            socket.shutdown(std::net::Shutdown::Write).ok();
+            socket.read_to_end(&mut heard).ok();
+        }
+        heard.len()
+    }
+
+    /// False if the client went away instead.
+    pub fn landed(&mut self) -> bool {
+        let landed = |message: &Message| matches!(message, Message::Landed(_));
+        self.control.hear_until(landed).is_some()
+    }
+
+    /// An honest beginning: streams, and one root that has landed.
+    pub fn begin(&mut self, root: Root) {
+        self.listen();
+        self.roots(vec![root]);
+        self.landed();
+    }
+
+    pub fn entries(&mut self, entries: Vec<Entry>) {
+        self.say(Message::Entries(entries));
+    }
+
+    pub fn end(&mut self, entry: EntryId, length: u64, root: Option<Digest>) {
+        self.say(Message::EntryEnd(vec![EntryEnd {
+            entry,
+            length,
+            root,
+        }]));
+    }
+
+    pub fn all_sent(&mut self, last: EntryId) {
+        self.say(Message::AllSent(AllSent {
+            last,
+            unused: Vec::new(),
+        }));
+    }
+
+    /// On a stream.
+    pub fn send(&mut self, stream: usize, bytes: &[u8]) {
+        if let Some(socket) = self.streams.get_mut(stream) {
+            socket.write_all(bytes).ok();
+        }
+    }
+
+    /// Waits until the client has said what it wants.
+    pub fn wanted(&mut self) -> bool {
+        let want = |message: &Message| matches!(message, Message::Want(_));
+        self.control.hear_until(want).is_some()
+    }
+
+    /// A whole file, all of it honest.
+    pub fn whole_file(&mut self, entry: Entry, content: &[u8]) {
+        let (id, size) = (entry.id, content.len() as u64);
+        self.entries(vec![Entry { size, ..entry }]);
+        self.wanted();
+        for (n, data) in content.chunks(self.keys.chunk_size).enumerate() {
+            let frame = self
+                .keys
+                .piece(id, (n * self.keys.chunk_size) as u64, size, data);
+            self.send(n % self.streams.len().max(1), &frame);
+        }
+        self.end(id, size, Some(blake3::hash(content).into()));
+    }
+
+    /// Goes in the middle of things.
+    pub fn leave(&mut self) {
+        self.streams.clear();
+        self.control.hang_up();
+    }
+
+    /// Stays until the client goes; true if it had said that it is done.
+    pub fn finish(&mut self) -> bool {
+        let done = |message: &Message| matches!(message, Message::Done(()));
+        let done = self.control.hear_until(done).is_some();
+        self.streams.clear();
+        self.control.hear_out();
+        done
+    }
+}
+
+/// The next connection; None if none comes.
+pub fn accept(listener: &TcpListener) -> Option<TcpStream> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let limit = Timespec::try_from(PATIENCE).expect("a short time");
+    let mut fds = [PollFd::new(listener, PollFlags::IN)];
+    let ready = poll(&mut fds, Some(&limit)).expect("poll a listener");
+    let (socket, _) = (ready > 0).then(|| listener.accept().ok())??;
+    socket.set_read_timeout(Some(PATIENCE)).ok()?;
+    socket.set_write_timeout(Some(PATIENCE)).ok()?;
+    Some(socket)
+}
+
+/// Takes an opening and answers it.
+pub fn welcome(keyring: &Keyring, socket: TcpStream) -> Option<TcpStream> {
+    in_runtime(async {
+        socket.set_nonblocking(true).ok()?;
+        let mut socket = tokio::net::TcpStream::from_std(socket).ok()?;
+        keyring.welcome(&mut socket).await.ok()?;
+        let socket = socket.into_std().ok()?;
+        socket.set_nonblocking(false).ok()?;
+        Some(socket)
+    })
+}
+
+/// Runs what the library does with sockets.
+pub fn in_runtime<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(work)
+}
+
+/// Where a fake far end is joined to the client that started it.
+struct Fifos {
+    up: PathBuf,
+    down: PathBuf,
+    script: PathBuf,
+}
+
+impl Fifos {
+    fn make(case: &Case) -> Fifos {
+        let dir = case.scratch.dir(format!("peer-{}", unique()));
+        let fifos = Fifos {
+            up: dir.path("up"),
+            down: dir.path("down"),
+            script: dir.path("far end"),
+        };
+        for path in [&fifos.up, &fifos.down] {
+            rustix::fs::mkfifoat(rustix::fs::CWD, path, 0o600.into()).expect("make a FIFO");
+        }
+        let (up, down) = (fifos.up.display(), fifos.down.display());
+        dir.file(
+            "far end",
+            format!("#!/bin/sh\nexec 3<&0\ncat <&3 >'{up}' &\nexec cat <'{down}' 3<&-\n"),
+        );
+        dir.mode("far end", 0o755);
+        fifos
+    }
+
+    /// Waits until the client has started the script.
+    fn join(&self) -> Control {
+        let open = |result: std::io::Result<File>| result.expect("open a FIFO");
+        let from = open(File::open(&self.up));
+        let to = open(File::options().write(true).open(&self.down));
+        Control::new(from, to)
+    }
+
+    /// Lets go whoever still waits in [`join`](Fifos::join): nobody will come.
+    fn release(&self) {
+        for path in [&self.up, &self.down] {
+            let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+            let opened = File::options()
+                .read(true)
+                .write(true)
+                .custom_flags(flags)
+                .open(path);
+            drop(opened);
+        }
+    }
+}
+
+fn unique() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
+/// Runs the client under test with `words` behind what finds the far end, which is `peer`: it is
+/// given control before anything was said on it.
+pub fn against_control(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control) + Send) -> Done {
+    let fifos = Fifos::make(case);
+    let script = format!("'{}'", fifos.script.display());
+    let run = case
+        .bare()
+        .args(["--rsh", "local", "--remote-path", &script])
+        .args(words);
+    std::thread::scope(|scope| {
+        let (gone, client_gone) = mpsc::channel::<()>();
+        let playing = scope.spawn(|| {
+            let control = fifos.join();
+            drop(gone);
+            peer(control);
+        });
+        let running = run.start();
+        let done = running.wait();
+        // A client that never started its far end leaves the peer waiting for it.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while client_gone.try_recv() == Err(mpsc::TryRecvError::Empty) && Instant::now() < deadline
+        {
+            fifos.release();
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+        if let Err(panic) = playing.join() {
+            eprintln!("{done}");
+            std::panic::resume_unwind(panic);
+        }
+        done
+    })
+}
+
+/// As [`against_control`], with a far end that is past the hello.
+pub fn against(case: &Case, words: &[&OsStr], peer: impl FnOnce(FakeServer) + Send) -> Done {
+    against_control(case, words, |control| {
+        if let Some(server) = FakeServer::open(control) {
+            peer(server);
+        }
+    })
+}
+
+/// A pull of `operand` (what stands behind the colon) into the case's destination, which is an
+/// empty directory unless the test has filled it.
+pub fn pull(
+    case: &Case,
+    flags: &[&str],
+    operand: &str,
+    peer: impl FnOnce(FakeServer) + Send,
+) -> Done {
+    let operand = format!("far:{operand}");
+    let mut words: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
+    words.extend([operand.as_ref(), case.dst.0.as_os_str()]);
+    against(case, &words, peer)
+}
+
+/// A push of `source` to a far end that is the peer.
+pub fn push(
+    case: &Case,
+    flags: &[&str],
+    source: &Path,
+    peer: impl FnOnce(FakeServer) + Send,
+) -> Done {
+    let mut words: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
+    words.extend([source.as_os_str(), "far:there".as_ref()]);
+    against(case, &words, peer)
+}

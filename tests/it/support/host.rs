@@ -1,0 +1,317 @@
+//! A far host: a real sshd on a loopback port with keys, home and PATH of its own.
+//!
+//! The test itself listens and starts `sshd -i` for every connection, so there is no port to
+//! guess, nothing to wait for, logins can be counted, and nothing outlives the test. What a login
+//! finds (PATH, HOME, noise) is a script that a test may replace.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::procs::MARK;
+use super::run::{die_with_this_thread, fastcp_binary, reap};
+use super::tree::Dir;
+
+/// The name by which ssh's configuration knows the host.
+pub const NAME: &str = "far";
+
+pub struct Host {
+    dir: Dir,
+    address: std::net::SocketAddr,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    closing: AtomicBool,
+    logins: AtomicUsize,
+    peak_rss_bytes: Mutex<u64>,
+    sessions: Mutex<Vec<Session>>,
+}
+
+/// One sshd with its connection.
+struct Session {
+    /// Names the process even after it was reaped, when its number may be another's.
+    pidfd: OwnedFd,
+    waiter: JoinHandle<()>,
+}
+
+/// What a login on the host finds.
+#[derive(Clone, Debug)]
+pub struct Login {
+    pub path: String,
+    /// Shell lines that run before the command.
+    pub before: String,
+    /// Words before the shell that runs the command, as in `setpriv --x sh -c …`.
+    pub under: String,
+}
+
+impl Default for Login {
+    /// fastcp is on PATH and nothing is said.
+    fn default() -> Login {
+        let bin = fastcp_binary().parent().expect("has a directory");
+        Login {
+            path: format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display()),
+            before: String::new(),
+            under: String::new(),
+        }
+    }
+}
+
+/// What this machine lacks for a host; a test that gets it is skipped.
+#[derive(Debug)]
+pub struct Lacks(pub &'static str);
+
+impl Host {
+    /// `dir` takes keys and configuration, `home` is where a login starts, `mark` is found in the
+    /// environment of every process that a login starts.
+    pub fn start(dir: Dir, home: &Path, mark: &str) -> Result<Host, Lacks> {
+        Host::start_at(IpAddr::V4(Ipv4Addr::LOCALHOST), dir, home, mark)
+    }
+
+    pub fn start_at(ip: IpAddr, dir: Dir, home: &Path, mark: &str) -> Result<Host, Lacks> {
+        let sshd = find_program("sshd").ok_or(Lacks("sshd"))?;
+        find_program("ssh").ok_or(Lacks("ssh"))?;
+        find_program("ssh-keygen").ok_or(Lacks("ssh-keygen"))?;
+        let listener = TcpListener::bind((ip, 0)).map_err(|_| Lacks("a loopback address"))?;
+        if rustix::process::geteuid().is_root() {
+            fs::create_dir_all("/run/sshd").expect("make sshd's directory");
+        }
+        let address = listener.local_addr().expect("it is bound");
+        let shared = Arc::new(Shared::default());
+        let mut host = Host {
+            dir,
+            address,
+            shared: shared.clone(),
+            acceptor: None,
+        };
+        host.make_keys();
+        host.write_sshd_config(home, mark);
+        host.write_ssh_config();
+        host.set_login(&Login::default());
+        let (config, log) = (host.dir.path("sshd_config"), host.dir.path("sshd.log"));
+        host.acceptor = Some(thread::spawn(move || {
+            accept(&listener, &sshd, &config, &log, &shared);
+        }));
+        Ok(host)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// For `ssh -F`.
+    pub fn ssh_config(&self) -> PathBuf {
+        self.dir.path("ssh_config")
+    }
+
+    pub fn key(&self) -> PathBuf {
+        self.dir.path("key")
+    }
+
+    /// Connections that sshd has had so far.
+    pub fn logins(&self) -> usize {
+        self.shared.logins.load(SeqCst)
+    }
+
+    /// The most resident memory that one process of any login had, of logins that have ended.
+    pub fn peak_rss_bytes(&self) -> u64 {
+        *self
+            .shared
+            .peak_rss_bytes
+            .lock()
+            .expect("no panic while held")
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.path("sshd.log")).unwrap_or_default()
+    }
+
+    /// Waits until every login has ended.
+    pub fn wait_for_logins(&self) {
+        loop {
+            let next = self
+                .shared
+                .sessions
+                .lock()
+                .expect("no panic while held")
+                .pop();
+            match next {
+                Some(session) => session.waiter.join().expect("waiting does not panic"),
+                None => return,
+            }
+        }
+    }
+
+    pub fn set_login(&self, login: &Login) {
+        let fixed = fs::read_to_string(self.dir.path("login.env")).expect("written at the start");
+        let script = format!(
+            "#!/bin/sh\n{fixed}PATH='{}'; export PATH\ncd \"$HOME\" || exit 1\n{}\n\
+             exec {} /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n",
+            login.path, login.before, login.under,
+        );
+        self.dir.file("login", script);
+        self.dir.mode("login", 0o755);
+    }
+
+    /// A directory of the host's own for scripts and stand-ins.
+    pub fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    fn make_keys(&self) {
+        for name in ["host_key", "key"] {
+            make_key(&self.dir.path(name), "");
+        }
+        fs::copy(self.dir.path("key.pub"), self.dir.path("authorized_keys")).expect("copy a key");
+        let public = fs::read_to_string(self.dir.path("host_key.pub")).expect("read a key");
+        let ip = self.address.ip();
+        self.dir
+            .file("known_hosts", format!("[{ip}]:{} {public}", self.port()));
+    }
+
+    fn write_sshd_config(&self, home: &Path, mark: &str) {
+        let d = self.dir.0.display();
+        self.dir.file(
+            "login.env",
+            format!(
+                "HOME='{}'; {MARK}='{mark}'; LC_ALL=C.UTF-8; export HOME {MARK} LC_ALL\n",
+                home.display()
+            ),
+        );
+        // Run through the user's shell, as every command of a login is.
+        self.dir.file(
+            "sshd_config",
+            format!(
+                "HostKey \"{d}/host_key\"\n\
+                 AuthorizedKeysFile \"{d}/authorized_keys\"\n\
+                 PidFile none\n\
+                 StrictModes no\n\
+                 UsePAM no\n\
+                 PasswordAuthentication no\n\
+                 KbdInteractiveAuthentication no\n\
+                 PermitRootLogin yes\n\
+                 AllowAgentForwarding yes\n\
+                 UseDNS no\n\
+                 LogLevel VERBOSE\n\
+                 ForceCommand exec '{d}/login'\n"
+            ),
+        );
+    }
+
+    fn write_ssh_config(&self) {
+        let d = self.dir.0.display();
+        self.dir.file(
+            "ssh_config",
+            format!(
+                "Host {NAME}\n\
+                 \tHostName {}\n\
+                 \tPort {}\n\
+                 \tUser {}\n\
+                 Host *\n\
+                 \tIdentityFile \"{d}/key\"\n\
+                 \tIdentitiesOnly yes\n\
+                 \tUserKnownHostsFile \"{d}/known_hosts\"\n\
+                 \tGlobalKnownHostsFile /dev/null\n\
+                 \tStrictHostKeyChecking yes\n\
+                 \tUpdateHostKeys no\n",
+                self.address.ip(),
+                self.port(),
+                user(),
+            ),
+        );
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, SeqCst);
+        // Wakes the acceptor, which then sees that it is to end.
+        TcpStream::connect(self.address).ok();
+        if let Some(acceptor) = self.acceptor.take() {
+            acceptor.join().ok();
+        }
+        let sessions = self.shared.sessions.lock();
+        for session in sessions.expect("no panic while held").iter() {
+            pidfd_send_signal(&session.pidfd, Signal::TERM).ok();
+        }
+        self.wait_for_logins();
+    }
+}
+
+fn accept(listener: &TcpListener, sshd: &Path, config: &Path, log: &Path, shared: &Arc<Shared>) {
+    for connection in listener.incoming() {
+        if shared.closing.load(SeqCst) {
+            return;
+        }
+        let Ok(connection) = connection else { continue };
+        shared.logins.fetch_add(1, SeqCst);
+        let child = start_sshd(sshd, config, log, connection.into());
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+        let own = shared.clone();
+        let waiter = thread::spawn(move || {
+            let peak = reap(child);
+            let mut most = own.peak_rss_bytes.lock().expect("no panic while held");
+            *most = most.max(peak);
+        });
+        let mut sessions = shared.sessions.lock().expect("no panic while held");
+        sessions.push(Session {
+            pidfd: pidfd.expect("it is not reaped yet"),
+            waiter,
+        });
+    }
+}
+
+fn start_sshd(sshd: &Path, config: &Path, log: &Path, connection: OwnedFd) -> Child {
+    let again = connection.try_clone().expect("duplicate a socket");
+    let mut command = Command::new(sshd);
+    command
+        .arg("-i")
+        .arg("-f")
+        .arg(config)
+        .arg("-E")
+        .arg(log)
+        .stdin(Stdio::from(connection))
+        .stdout(Stdio::from(again))
+        .stderr(Stdio::null());
+    die_with_this_thread(&mut command)
+        .spawn()
+        .expect("start sshd")
+}
+
+/// Makes an ed25519 key pair at `path`.
+pub fn make_key(path: &Path, passphrase: &str) {
+    let made = Command::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-C", "fastcp test", "-N", passphrase])
+        .arg("-f")
+        .arg(path)
+        .stdin(Stdio::null())
+        .status()
+        .expect("run ssh-keygen");
+    assert!(made.success(), "ssh-keygen failed");
+}
+
+/// The name that this process's user logs in with.
+pub fn user() -> String {
+    nix::unistd::User::from_uid(nix::unistd::getuid())
+        .expect("read the user database")
+        .expect("this user has a name")
+        .name
+}
+
+/// A program on PATH or where daemons live.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}

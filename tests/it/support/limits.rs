@@ -1,0 +1,109 @@
+//! Worlds that are smaller than this one: a disk of a few megabytes, a user without powers.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::FallocateFlags;
+use rustix::process::geteuid;
+use tempfile::{NamedTempFile, TempDir};
+
+use super::case::Case;
+use super::tree::Dir;
+
+/// A file system on which few bytes are free; gone when dropped.
+pub struct Disk {
+    pub dir: Dir,
+    _kind: Kind,
+}
+
+enum Kind {
+    /// A tmpfs of its own; it takes the right to mount.
+    Mounted(PathBuf),
+    /// A small /dev/shm, as containers have it, filled up. One test at a time.
+    Shared {
+        _dir: TempDir,
+        _filler: NamedTempFile,
+        _turn: MutexGuard<'static, ()>,
+    },
+}
+
+/// A /dev/shm with more free than this is memory of the machine's that is not ours to fill.
+const SHARED_MAX: u64 = 256 << 20;
+
+impl Disk {
+    /// None where this machine allows neither.
+    pub fn small(case: &Case, bytes: u64) -> Option<Disk> {
+        let dir = case.scratch.dir("disk");
+        let size = format!("size={bytes}");
+        if run(
+            "mount",
+            &["-t", "tmpfs", "-o", &size, "fastcp-test"],
+            &dir.0,
+        ) {
+            let _kind = Kind::Mounted(dir.0.clone());
+            return Some(Disk { dir, _kind });
+        }
+        Disk::in_shared_memory(bytes)
+    }
+
+    fn in_shared_memory(bytes: u64) -> Option<Disk> {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let stat = rustix::fs::statvfs("/dev/shm").ok()?;
+        let free = stat.f_bavail * stat.f_frsize;
+        if !(bytes..SHARED_MAX).contains(&free) {
+            return None;
+        }
+        let filler = NamedTempFile::new_in("/dev/shm").ok()?;
+        let dir = tempfile::tempdir_in("/dev/shm").ok()?;
+        rustix::fs::fallocate(&filler, FallocateFlags::empty(), 0, free - bytes).ok()?;
+        Some(Disk {
+            dir: Dir(dir.path().to_owned()),
+            _kind: Kind::Shared {
+                _dir: dir,
+                _filler: filler,
+                _turn: turn,
+            },
+        })
+    }
+
+    /// Takes all the space that is left.
+    pub fn fill(&self) {
+        let mut filler = std::fs::File::create(self.dir.path("filler")).expect("make a file");
+        std::io::copy(&mut std::io::repeat(1), &mut filler).expect_err("the disk is small");
+    }
+}
+
+impl Drop for Kind {
+    fn drop(&mut self) {
+        if let Kind::Mounted(dir) = self {
+            // Lazily: a process that a failed test has left may still be inside.
+            run("umount", &["-l"], dir);
+        }
+    }
+}
+
+fn run(program: &str, args: &[&str], path: &Path) -> bool {
+    Command::new(program)
+        .args(args)
+        .arg(path)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Words before a command that take from root what sets it above the modes of files; empty for
+/// everybody else.
+pub fn without_powers() -> Vec<String> {
+    if !geteuid().is_root() {
+        return Vec::new();
+    }
+    let powers = "-dac_override,-dac_read_search,-chown,-fowner,-fsetid";
+    vec![
+        "setpriv".into(),
+        format!("--bounding-set={powers}"),
+        format!("--inh-caps={powers}"),
+    ]
+}

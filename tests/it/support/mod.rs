@@ -1,0 +1,41 @@
+//! What every test stands on: a far host, runs with a time limit, trees that compare.
+
+pub mod case;
+pub mod done;
+pub mod fake_server;
+pub mod host;
+pub mod limits;
+pub mod peer;
+pub mod procs;
+pub mod proxy;
+pub mod pty;
+pub mod run;
+pub mod tree;
+
+pub use case::{Case, Way, skip};
+pub use host::Login;
+pub use run::Run;
+pub use tree::{Also, Dir, Tree, assert_same, noise, prose};
+
+pub const MIB: usize = 1 << 20;
+
+/// Makes a test of each function for each way of copying: `ways! { push, pull => a, b }`.
+macro_rules! ways {
+    ($($way:ident),+ => $($name:ident),+ $(,)?) => {
+        ways!(@names [$($way),+] $($name),+);
+    };
+    (@names $ways:tt $($name:ident),+) => {
+        $(mod $name { ways!(@tests $ways $name); })+
+    };
+    (@tests [$($way:ident),+] $name:ident) => {
+        $(#[test]
+        fn $way() {
+            $crate::support::Case::run(ways!(@way $way), super::$name);
+        })+
+    };
+    (@way push) => { $crate::support::Way::Push };
+    (@way pull) => { $crate::support::Way::Pull };
+    (@way here) => { $crate::support::Way::Here };
+    (@way local_push) => { $crate::support::Way::LocalPush };
+    (@way local_pull) => { $crate::support::Way::LocalPull };
+}

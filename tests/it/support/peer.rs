@@ -1,0 +1,295 @@
+//! The words and frames of a peer that is spoken by hand: it knows the protocol and its keys, and
+//! says whatever a test wants it to say.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use fastcp::chunk::{Buffer, ChunkKind, EncodedChunk, Place};
+use fastcp::digest::{self, Digest};
+use fastcp::manifest::{Entry, EntryId, EntryKind, Name, Root, Timestamp};
+use fastcp::seal::{Direction, Sealer, Secret, Suite};
+use fastcp::session::host;
+use fastcp::stream::opening::{DialRole, Keyring};
+use fastcp::wire::SealedChunk;
+use fastcp::wire::hello::{Hello, MAGIC};
+use fastcp::wire::message::{HEADER_LEN, Message, Open, Role, Span, parse_header};
+
+use super::run::Done;
+
+/// Control, message by message or byte by byte. What cannot be said any more is dropped: the other
+/// end has gone, and its exit code tells why.
+pub struct Control {
+    from: File,
+    to: File,
+}
+
+impl Control {
+    pub fn new(from: impl Into<OwnedFd>, to: impl Into<OwnedFd>) -> Control {
+        Control {
+            from: File::from(from.into()),
+            to: File::from(to.into()),
+        }
+    }
+
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.to.write_all(bytes).ok();
+    }
+
+    pub fn say(&mut self, message: Message) {
+        self.bytes(&encode(&message));
+    }
+
+    pub fn say_hello(&mut self) {
+        self.bytes(&host::hello().to_line());
+    }
+
+    /// Everything up to the end of the other's hello.
+    pub fn hear_hello(&mut self) -> Option<Hello> {
+        let mut said = Vec::new();
+        while !said.ends_with(b"\n") || !contains(&said, MAGIC) {
+            let mut byte = [0];
+            self.from.read_exact(&mut byte).ok()?;
+            said.push(byte[0]);
+        }
+        let at = said.windows(MAGIC.len()).position(|part| part == MAGIC)?;
+        Hello::parse(&said[at + MAGIC.len()..said.len() - 1]).ok()
+    }
+
+    /// The next message, None at the end.
+    pub fn hear(&mut self) -> Option<Message> {
+        let mut header = [0; HEADER_LEN];
+        self.from.read_exact(&mut header).ok()?;
+        let (number, len) = parse_header(header).expect("the end under test is honest");
+        let mut body = vec![0; len as usize];
+        self.from.read_exact(&mut body).ok()?;
+        let message = Message::decode(number, &body).expect("the end under test is honest");
+        Some(message.expect("of a type that there is"))
+    }
+
+    /// Skips what is not wanted; None at the end.
+    pub fn hear_until(&mut self, wanted: impl Fn(&Message) -> bool) -> Option<Message> {
+        loop {
+            let message = self.hear()?;
+            if wanted(&message) {
+                return Some(message);
+            }
+        }
+    }
+
+    /// Says nothing any more: the other end finds the connection closed.
+    pub fn hang_up(&mut self) {
+        drop(self.take_writer());
+    }
+
+    /// Waits until the other end has closed.
+    pub fn hear_out(&mut self) {
+        while self.hear().is_some() {}
+    }
+
+    /// The same, whatever it may say.
+    pub fn hear_out_raw(&mut self) {
+        std::io::copy(&mut self.from, &mut std::io::sink()).ok();
+    }
+
+    /// Its two halves: what is heard, and what is said.
+    pub fn split(self) -> (File, File) {
+        (self.from, self.to)
+    }
+
+    /// What it says is said by another from now on.
+    pub fn take_writer(&mut self) -> File {
+        let null = File::options().write(true).open("/dev/null");
+        std::mem::replace(&mut self.to, null.expect("open /dev/null"))
+    }
+
+    /// Hears nothing any more: what the other end says goes nowhere. Gives what it can still be
+    /// told by.
+    pub fn deafen(self) -> File {
+        self.to
+    }
+}
+
+pub fn encode(message: &Message) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    bytes
+}
+
+/// A message with bytes that no honest end can say: the name `from` in it, as it is written with
+/// its length, becomes `to`.
+pub fn with_name(message: &Message, from: &str, to: &[u8]) -> Vec<u8> {
+    let mut bytes = encode(message);
+    replace_name(&mut bytes, from, to);
+    let len = (bytes.len() - HEADER_LEN) as u32;
+    bytes[2..HEADER_LEN].copy_from_slice(&len.to_le_bytes());
+    bytes
+}
+
+/// Both lengths are below 16384.
+pub fn replace_name(bytes: &mut Vec<u8>, from: &str, to: &[u8]) {
+    let written = |text: &[u8]| {
+        let mut out = match text.len() {
+            len @ 0..128 => vec![len as u8],
+            len => vec![len as u8 | 0x80, (len >> 7) as u8],
+        };
+        out.extend_from_slice(text);
+        out
+    };
+    let from = written(from.as_bytes());
+    let at = bytes.windows(from.len()).position(|part| part == from);
+    let at = at.expect("the name is in the message");
+    bytes.splice(at..at + from.len(), written(to));
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
+/// A message of type `number` with any body, whose length may be a lie.
+pub fn raw(number: u16, len: u32, body: &[u8]) -> Vec<u8> {
+    [&number.to_le_bytes()[..], &len.to_le_bytes(), body].concat()
+}
+
+pub fn name(text: &str) -> Name {
+    Name::try_from(text.as_bytes().to_vec()).expect("a name")
+}
+
+pub fn entry(id: EntryId, parent: EntryId, named: &str, kind: EntryKind, size: u64) -> Entry {
+    let time = Timestamp {
+        s: 1_000_000_000,
+        ns: 0,
+    };
+    Entry {
+        id,
+        parent,
+        name: name(named),
+        mode: if kind == EntryKind::Directory {
+            0o755
+        } else {
+            0o644
+        },
+        kind,
+        uid: 0,
+        gid: 0,
+        user: Vec::new(),
+        group: Vec::new(),
+        size,
+        allocated: size,
+        mtime: time,
+        atime: time,
+        ctime: time,
+        birth: Timestamp::default(),
+        dev: 1,
+        ino: id,
+        links: 1,
+        rdev: 0,
+        extensions: Vec::new(),
+    }
+}
+
+pub fn directory(id: EntryId, parent: EntryId, named: &str) -> Entry {
+    entry(id, parent, named, EntryKind::Directory, 0)
+}
+
+pub fn file(id: EntryId, parent: EntryId, named: &str, size: u64) -> Entry {
+    entry(id, parent, named, EntryKind::File, size)
+}
+
+pub fn symlink(id: EntryId, parent: EntryId, named: &str, text: impl AsRef<OsStr>) -> Entry {
+    let text = text.as_ref().as_encoded_bytes().to_vec();
+    entry(id, parent, named, EntryKind::Symlink(text), 0)
+}
+
+/// The answer to operand 0.
+pub fn root(id: EntryId, named: &str, is_directory: bool) -> Root {
+    Root {
+        id,
+        operand: 0,
+        name: name(named),
+        is_directory,
+        contents: false,
+        dev: 1,
+        ino: id,
+    }
+}
+
+pub fn span(start: u64, end: u64) -> Span {
+    Span { start, end }
+}
+
+/// What a session's ends agreed on, and frames made with it.
+pub struct Keys {
+    pub sealer: Sealer,
+    pub keyring: Arc<Keyring>,
+    pub chunk_size: usize,
+    next_chunk: u64,
+}
+
+impl Keys {
+    pub fn new(open: &Open, mut secret: [u8; 32], direction: Direction) -> Keys {
+        let secret = Secret::take(&mut secret);
+        let suite = Suite::from_number(open.suite).expect("a suite that there is");
+        let role = match open.role {
+            Role::Sender { .. } => DialRole::Receives,
+            Role::Receiver { .. } => DialRole::Sends,
+        };
+        Keys {
+            sealer: Sealer::new(&secret, direction, suite),
+            keyring: Arc::new(Keyring::new(secret, open.session, role)),
+            chunk_size: open.chunk_size as usize,
+            next_chunk: 0,
+        }
+    }
+
+    /// A chunk of a file under the next number.
+    pub fn place(&mut self, entry: EntryId, offset: u64, raw_len: usize) -> Place {
+        self.next_chunk += 1;
+        Place {
+            kind: ChunkKind::Range,
+            chunk: self.next_chunk - 1,
+            entry,
+            offset,
+            raw_len: raw_len as u32,
+        }
+    }
+
+    /// A frame as it goes on a stream, uncompressed.
+    pub fn frame(&self, place: Place, digest: Digest, data: &[u8]) -> Vec<u8> {
+        let mut buffer = Buffer::loose(self.chunk_size);
+        buffer.room()[..data.len()].copy_from_slice(data);
+        buffer.set_len(data.len());
+        let encoded = EncodedChunk {
+            place,
+            digest,
+            codec: 0,
+            buffer,
+        };
+        SealedChunk::seal(encoded, &self.sealer).bytes().to_vec()
+    }
+
+    /// The honest frame of a piece of a file of `size` bytes.
+    pub fn piece(&mut self, entry: EntryId, offset: u64, size: u64, data: &[u8]) -> Vec<u8> {
+        let place = self.place(entry, offset, data.len());
+        let digest = digest::of_range(data, offset, data.len() as u64 == size);
+        self.frame(place, digest, data)
+    }
+}
+
+/// What holds for every run against a liar: it fails with a code of its own, says so in readable
+/// characters, and soon.
+#[track_caller]
+pub fn held_out(done: &Done) -> &Done {
+    done.fails();
+    readable(done)
+}
+
+#[track_caller]
+pub fn readable(done: &Done) -> &Done {
+    let odd = |c: char| c.is_control() && c != '\n';
+    assert!(!done.stderr.contains(odd), "control characters: {done}");
+    assert!(done.stderr.len() < 20_000, "too much was said: {done}");
+    done.never_says("panicked")
+}

@@ -1,0 +1,266 @@
+//! Processes of a test, found in /proc by the mark that each of them has in its environment.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::RecvFlags;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
+
+/// The environment variable that carries a test's mark.
+pub const MARK: &str = "FASTCP_TEST_MARK";
+
+/// A process that was there a moment ago.
+#[derive(Clone, Debug)]
+pub struct Process {
+    pub pid: Pid,
+    /// Its arguments, in readable form.
+    pub line: String,
+    dir: PathBuf,
+}
+
+/// Every process with this mark, but for this one.
+pub fn marked(mark: &str) -> Vec<Process> {
+    let wanted = format!("{MARK}={mark}");
+    all()
+        .filter(|process| {
+            fs::read(process.dir.join("environ")).is_ok_and(|environ| {
+                environ
+                    .split(|byte| *byte == 0)
+                    .any(|variable| variable == wanted.as_bytes())
+            })
+        })
+        .collect()
+}
+
+/// Those of them that are servers.
+pub fn servers(mark: &str) -> Vec<Process> {
+    let mut found = marked(mark);
+    found.retain(|process| {
+        let exe = fs::read_link(process.dir.join("exe")).unwrap_or_default();
+        exe.file_name().is_some_and(|name| name == "fastcp") && process.line.contains("--server")
+    });
+    found
+}
+
+/// The most memory that one of fastcp's processes has had resident, of `pid` and its descendants,
+/// as far as they run now.
+pub fn peak_rss_bytes(pid: Pid) -> u64 {
+    let dir = PathBuf::from(format!("/proc/{}", pid.as_raw_pid()));
+    let exe = fs::read_link(dir.join("exe")).unwrap_or_default();
+    let own = match exe.file_name() {
+        Some(name) if name == "fastcp" => high_water(&dir),
+        _ => 0,
+    };
+    let children = format!("task/{}/children", pid.as_raw_pid());
+    let children = fs::read_to_string(dir.join(children)).unwrap_or_default();
+    let pids = children
+        .split_whitespace()
+        .filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+    pids.map(peak_rss_bytes).max().unwrap_or(0).max(own)
+}
+
+fn high_water(dir: &Path) -> u64 {
+    let status = fs::read_to_string(dir.join("status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// Waits at most that long for a process to end.
+pub fn ended_within(pid: Pid, limit: Duration) -> bool {
+    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
+        return true;
+    };
+    let limit = Timespec::try_from(limit).expect("a short time");
+    let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+    poll(&mut fds, Some(&limit)).is_ok_and(|ready| ready > 0)
+}
+
+fn all() -> impl Iterator<Item = Process> {
+    let me = rustix::process::getpid();
+    fs::read_dir("/proc")
+        .expect("/proc is mounted")
+        .filter_map(|entry| {
+            let dir = entry.ok()?.path();
+            let pid = dir.file_name()?.to_str()?.parse().ok()?;
+            let line = fs::read(dir.join("cmdline")).ok()?;
+            Some(Process {
+                pid: Pid::from_raw(pid)?,
+                line: String::from_utf8_lossy(&line).replace('\0', " "),
+                dir,
+            })
+        })
+        .filter(move |process| process.pid != me)
+}
+
+impl Process {
+    /// Waits for its end; false if it is still there after `limit`.
+    pub fn ends_within(&self, limit: Duration) -> bool {
+        let Ok(fd) = pidfd_open(self.pid, PidfdFlags::empty()) else {
+            return true;
+        };
+        let limit = Timespec::try_from(limit).expect("a short time");
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        poll(&mut fds, Some(&limit)).expect("poll a process") > 0
+    }
+
+    pub fn kill(&self) {
+        rustix::process::kill_process(self.pid, Signal::KILL).ok();
+    }
+
+    fn group(&self) -> Option<Pid> {
+        let stat = fs::read_to_string(self.dir.join("stat")).ok()?;
+        // The name, in brackets, may hold anything; state, parent and group follow it.
+        let fields = stat.rsplit(')').next()?;
+        Pid::from_raw(fields.split_whitespace().nth(2)?.parse().ok()?)
+    }
+
+    /// Its command and what each of its threads is doing.
+    pub fn describe(&self) -> String {
+        let mut text = format!("{} {}\n", self.pid.as_raw_pid(), self.line);
+        let Ok(threads) = fs::read_dir(self.dir.join("task")) else {
+            return text;
+        };
+        for thread in threads.filter_map(|entry| Some(entry.ok()?.path())) {
+            let read = |name: &str| fs::read_to_string(thread.join(name)).unwrap_or_default();
+            let state = read("status");
+            let state = state
+                .lines()
+                .find_map(|line| line.strip_prefix("State:"))
+                .unwrap_or("?");
+            text.push_str(&format!(
+                "    {}: {}, in {} (call {})\n",
+                read("comm").trim(),
+                state.trim(),
+                read("wchan"),
+                read("syscall").split(' ').next().unwrap_or("?").trim(),
+            ));
+        }
+        text
+    }
+}
+
+/// What every process of a group is doing, for the message about a hang.
+pub fn describe_group(group: Pid) -> String {
+    all()
+        .filter(|process| process.group() == Some(group))
+        .map(|process| process.describe())
+        .collect()
+}
+
+/// The TCP sockets of a process that are in `state`.
+pub fn tcp_sockets(process: Pid, state: TcpState) -> Vec<Socket> {
+    let table: Vec<(String, u16)> = ["tcp", "tcp6"]
+        .iter()
+        .filter_map(|name| fs::read_to_string(format!("/proc/net/{name}")).ok())
+        .flat_map(|table| {
+            table
+                .lines()
+                .skip(1)
+                .filter_map(|line| {
+                    let words: Vec<_> = line.split_whitespace().collect();
+                    let port = words.get(1)?.rsplit(':').next()?;
+                    let port = u16::from_str_radix(port, 16).expect("four hex digits");
+                    let inode = (*words.get(9)?).to_owned();
+                    (words.get(3)? == &state.code()).then_some((inode, port))
+                })
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let fds = fs::read_dir(format!("/proc/{}/fd", process.as_raw_pid()));
+    fds.into_iter()
+        .flatten()
+        .filter_map(|fd| {
+            let fd = fd.ok()?;
+            let target = fs::read_link(fd.path()).ok()?;
+            let target = target.to_str()?;
+            let inode = target.strip_prefix("socket:[")?.trim_end_matches(']');
+            let (_, port) = table.iter().find(|(other, _)| other == inode)?;
+            Some(Socket {
+                process,
+                fd: fd.file_name().to_str()?.parse().ok()?,
+                port: *port,
+            })
+        })
+        .collect()
+}
+
+/// The local ports of those.
+pub fn tcp_ports(process: Pid, state: TcpState) -> Vec<u16> {
+    tcp_sockets(process, state)
+        .iter()
+        .map(|socket| socket.port)
+        .collect()
+}
+
+/// False where a sandbox keeps us from the sockets of other processes.
+pub fn may_tamper() -> bool {
+    pidfd_open(rustix::process::getpid(), PidfdFlags::empty())
+        .and_then(|me| pidfd_getfd(&me, 0, PidfdGetfdFlags::empty()))
+        .is_ok()
+}
+
+/// A socket of another process, to be tampered with.
+#[derive(Debug)]
+pub struct Socket {
+    process: Pid,
+    fd: i32,
+    port: u16,
+}
+
+impl Socket {
+    /// Ends the connection as a firewall that has lost its state does: both ends get a reset.
+    /// False when it had ended already.
+    pub fn reset(&self) -> bool {
+        let socket = self.duplicate();
+        socket.is_some_and(|socket| rustix::net::connect_unspec(&socket).is_ok())
+    }
+
+    /// What has arrived and was not read yet, at most 1 MiB; it stays.
+    pub fn peek(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 1 << 20];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let len = self.duplicate().map_or(0, |socket| {
+            rustix::net::recv(&socket, &mut bytes[..], flags).map_or(0, |(len, _)| len)
+        });
+        bytes.truncate(len);
+        bytes
+    }
+
+    /// None when the process has closed it meanwhile.
+    fn duplicate(&self) -> Option<OwnedFd> {
+        let process = pidfd_open(self.process, PidfdFlags::empty()).ok()?;
+        pidfd_getfd(&process, self.fd, PidfdGetfdFlags::empty()).ok()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum TcpState {
+    Established,
+    Listening,
+}
+
+impl TcpState {
+    fn code(self) -> &'static str {
+        match self {
+            TcpState::Established => "01",
+            TcpState::Listening => "0A",
+        }
+    }
+}
+
+/// Asks again until there is an answer; panics with `what` when there is none within 30 s.
+#[track_caller]
+pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::park_timeout(Duration::from_millis(2));
+    }
+}

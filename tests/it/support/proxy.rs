@@ -1,0 +1,240 @@
+//! A proxy between the two ends of real copies, for data streams: each connection is treated as a
+//! test says. Control passes through untouched, but for the port where the server listens, which
+//! becomes the proxy's.
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fastcp::wire::message::{Listen, Message};
+
+use super::case::Case;
+use super::fake_server::against_control;
+use super::peer::Control;
+use super::procs::MARK;
+use super::run::{Done, die_with_this_thread, fastcp_binary};
+
+/// What is done to one connection. Bytes are counted on the way of the data, opening or answer
+/// included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// Both ends get a reset after so many bytes.
+    Reset(usize),
+    /// Both ends find the connection closed, rightly, after so many bytes.
+    Close(usize),
+    /// The byte at this place is another one.
+    Flip(usize),
+    /// The bytes from here on are swapped with noise.
+    Noise(usize),
+    /// From here on bytes come twice, as if somebody recorded and replayed them.
+    Replay(usize),
+    /// It is taken and nothing is ever said on it.
+    Silent,
+    /// It is taken and closed at once.
+    Refused,
+}
+
+/// Which way the data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    ToServer,
+    ToClient,
+}
+
+struct Proxy {
+    listener: TcpListener,
+    server: u16,
+    faults: Vec<Fault>,
+    flow: Flow,
+    struck: Arc<AtomicUsize>,
+    over: Arc<AtomicBool>,
+    open: Mutex<Vec<TcpStream>>,
+}
+
+/// What came of a copy through a proxy.
+pub struct Proxied {
+    pub done: Done,
+    /// How many faults took place.
+    pub struck: usize,
+}
+
+/// Copies with the real server behind a proxy; the nth stream gets the nth fault. `words` are what
+/// stands behind the options that find the server.
+pub fn copy(case: &Case, words: &[&OsStr], is_push: bool, faults: &[Fault]) -> Proxied {
+    let struck = Arc::new(AtomicUsize::new(0));
+    let flow = if is_push {
+        Flow::ToServer
+    } else {
+        Flow::ToClient
+    };
+    let mut command = Command::new(fastcp_binary());
+    command
+        .arg("--server")
+        .env_clear()
+        .env("HOME", &case.home.0)
+        .env(MARK, case.mark())
+        .current_dir(&case.home.0);
+    let faults = faults.to_vec();
+    let counter = struck.clone();
+    let done = against_control(case, words, move |client| {
+        relay(client, &mut command, faults, flow, counter);
+    });
+    Proxied {
+        done,
+        struck: struck.load(SeqCst),
+    }
+}
+
+fn relay(
+    client: Control,
+    command: &mut Command,
+    faults: Vec<Fault>,
+    flow: Flow,
+    struck: Arc<AtomicUsize>,
+) {
+    let mut server = die_with_this_thread(command)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("start a server");
+    let stdin = server.stdin.take().expect("piped");
+    let mut from_server = Control::new(server.stdout.take().expect("piped"), stdin);
+    let (up, mut to_client) = client.split();
+    let to_server = from_server.take_writer();
+    let lifting = std::thread::spawn(move || {
+        let (mut up, mut to_server) = (up, to_server);
+        std::io::copy(&mut up, &mut to_server).ok();
+    });
+    if from_server.hear_hello().is_some() {
+        to_client
+            .write_all(&fastcp::session::host::hello().to_line())
+            .ok();
+    }
+    let over = Arc::new(AtomicBool::new(false));
+    let mut proxy = None;
+    while let Some(message) = from_server.hear() {
+        let message = match message {
+            Message::Listen(listen) => {
+                let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+                let port = listener.local_addr().expect("bound").port();
+                let one = Arc::new(Proxy {
+                    listener,
+                    server: listen.port,
+                    faults: faults.clone(),
+                    flow,
+                    struck: struck.clone(),
+                    over: over.clone(),
+                    open: Mutex::default(),
+                });
+                proxy = Some((one.clone(), port));
+                std::thread::spawn(move || one.run());
+                Message::Listen(Listen { port, ..listen })
+            }
+            message => message,
+        };
+        if to_client.write_all(&super::peer::encode(&message)).is_err() {
+            break;
+        }
+    }
+    over.store(true, SeqCst);
+    drop(to_client);
+    if let Some((proxy, port)) = proxy {
+        // Wakes it, so that it sees that all is over.
+        TcpStream::connect(("127.0.0.1", port)).ok();
+        for socket in proxy.open.lock().expect("no panic while held").drain(..) {
+            socket.shutdown(Shutdown::Both).ok();
+        }
+    }
+    lifting.join().expect("no panic");
+    server.wait().expect("wait for the server");
+}
+
+impl Proxy {
+    fn run(self: Arc<Self>) {
+        let mut number = 0;
+        while let Ok((client, _)) = self.listener.accept() {
+            if self.over.load(SeqCst) {
+                return;
+            }
+            let fault = self.faults.get(number).copied().unwrap_or(Fault::None);
+            number += 1;
+            let keep = client.try_clone().expect("another handle");
+            self.open.lock().expect("no panic while held").push(keep);
+            if matches!(fault, Fault::Silent | Fault::Refused) {
+                self.struck.fetch_add(1, SeqCst);
+                if fault == Fault::Refused {
+                    client.shutdown(Shutdown::Both).ok();
+                }
+                continue;
+            }
+            let Ok(server) = TcpStream::connect(("127.0.0.1", self.server)) else {
+                continue;
+            };
+            for (from, to, flow) in [
+                (&client, &server, Flow::ToServer),
+                (&server, &client, Flow::ToClient),
+            ] {
+                let from = from.try_clone().expect("another handle");
+                let to = to.try_clone().expect("another handle");
+                let fault = if flow == self.flow {
+                    fault
+                } else {
+                    Fault::None
+                };
+                let proxy = self.clone();
+                std::thread::spawn(move || proxy.pass(from, to, fault));
+            }
+        }
+    }
+
+    fn pass(&self, mut from: TcpStream, mut to: TcpStream, fault: Fault) {
+        let mut block = [0; 16 << 10];
+        let mut passed = 0;
+        while let Ok(len @ 1..) = from.read(&mut block) {
+            let bytes = &mut block[..len];
+            match fault {
+                Fault::Reset(at) | Fault::Close(at) if at < passed + len => {
+                    to.write_all(&bytes[..at.saturating_sub(passed)]).ok();
+                    self.struck.fetch_add(1, SeqCst);
+                    for socket in [&from, &to] {
+                        if matches!(fault, Fault::Reset(_)) {
+                            rustix::net::connect_unspec(socket).ok();
+                        }
+                        socket.shutdown(Shutdown::Both).ok();
+                    }
+                    return;
+                }
+                Fault::Flip(at) if (passed..passed + len).contains(&at) => {
+                    bytes[at - passed] ^= 0x40;
+                    self.struck.fetch_add(1, SeqCst);
+                }
+                Fault::Noise(at) if at < passed + len => {
+                    let noise = super::tree::noise(passed as u64, len);
+                    let from = at.saturating_sub(passed);
+                    bytes[from..].copy_from_slice(&noise[from..]);
+                    self.struck.fetch_add(1, SeqCst);
+                }
+                Fault::Replay(at) if at < passed + len => {
+                    to.write_all(bytes).ok();
+                    self.struck.fetch_add(1, SeqCst);
+                }
+                _ => {}
+            }
+            if to.write_all(bytes).is_err() {
+                break;
+            }
+            passed += len;
+            if fault == Fault::None {
+                // So that the others have their share before all is copied.
+                std::thread::park_timeout(Duration::from_micros(200));
+            }
+        }
+        to.shutdown(Shutdown::Write).ok();
+    }
+}

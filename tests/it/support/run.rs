@@ -1,0 +1,372 @@
+//! One run of a program under test: a known environment, captured output, a hard time limit.
+//!
+//! A run that outlives its limit is killed with its whole process group, and the panic says what
+//! each of its processes was doing.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+
+pub use super::done::Done;
+use super::procs;
+
+/// Long enough for a debug build on a busy machine of two cores; a hang is told from it.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long output may stay open after the process has ended.
+const OUTPUT_LIMIT: Duration = Duration::from_secs(10);
+
+/// The binary under test.
+pub fn fastcp_binary() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_fastcp"))
+}
+
+/// A command line that is being put together.
+#[derive(Clone, Debug)]
+pub struct Run {
+    words: Vec<OsString>,
+    envs: Vec<(OsString, OsString)>,
+    cwd: PathBuf,
+    limit: Duration,
+}
+
+impl Run {
+    /// `program` with nothing in its environment but PATH and a UTF-8 locale.
+    pub fn new(program: impl AsRef<OsStr>, cwd: impl AsRef<Path>) -> Run {
+        let path = std::env::var_os("PATH").expect("PATH is set");
+        Run {
+            words: vec![program.as_ref().to_owned()],
+            envs: vec![("PATH".into(), path), ("LC_ALL".into(), "C.UTF-8".into())],
+            cwd: cwd.as_ref().to_owned(),
+            limit: LIMIT,
+        }
+    }
+
+    pub fn arg(mut self, word: impl AsRef<OsStr>) -> Run {
+        self.words.push(word.as_ref().to_owned());
+        self
+    }
+
+    pub fn args<W: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = W>) -> Run {
+        self.words
+            .extend(words.into_iter().map(|word| word.as_ref().to_owned()));
+        self
+    }
+
+    /// Puts `words` before the program, as in `setpriv --x fastcp …`.
+    pub fn under<W: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = W>) -> Run {
+        let words: Vec<_> = words
+            .into_iter()
+            .map(|word| word.as_ref().to_owned())
+            .collect();
+        self.words.splice(0..0, words);
+        self
+    }
+
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Run {
+        self.envs.retain(|(set, _)| set != name.as_ref());
+        self.envs
+            .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    pub fn without_env(mut self, name: impl AsRef<OsStr>) -> Run {
+        self.envs.retain(|(set, _)| set != name.as_ref());
+        self
+    }
+
+    pub fn cwd(mut self, dir: impl AsRef<Path>) -> Run {
+        self.cwd = dir.as_ref().to_owned();
+        self
+    }
+
+    pub fn limit(mut self, limit: Duration) -> Run {
+        self.limit = limit;
+        self
+    }
+
+    /// Runs to the end with nothing on stdin.
+    #[track_caller]
+    pub fn run(self) -> Done {
+        self.start().wait()
+    }
+
+    /// Starts with nothing on stdin.
+    #[track_caller]
+    pub fn start(self) -> Running {
+        self.start_with(Stdio::null())
+    }
+
+    #[track_caller]
+    pub fn start_with(self, stdin: Stdio) -> Running {
+        let mut command = self.command();
+        command
+            .stdin(stdin)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        let mut child = self.spawn(&mut command);
+        let stdout = Output::collect(child.stdout.take().expect("piped"));
+        let stderr = Output::collect(child.stderr.take().expect("piped"));
+        Running::new(child, self, stdout, stderr)
+    }
+
+    /// Starts on a terminal of its own, of which `master` is the other side.
+    #[track_caller]
+    pub fn start_on(self, master: OwnedFd, slave: &Path) -> Running {
+        let open = || {
+            std::fs::File::options()
+                .read(true)
+                .write(true)
+                .open(slave)
+                .expect("open the terminal")
+        };
+        // `setsid -c` makes its stdin the controlling terminal, where ssh asks its questions.
+        let run = self.under(["setsid", "-c"]);
+        let mut command = run.command();
+        command.stdin(open()).stdout(open()).stderr(open());
+        let child = run.spawn(&mut command);
+        drop(command);
+        let screen = Output::collect(std::fs::File::from(master));
+        Running::new(child, run, screen, Output::empty())
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.words[0]);
+        command
+            .args(&self.words[1..])
+            .current_dir(&self.cwd)
+            .env_clear()
+            .envs(self.envs.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    #[track_caller]
+    fn spawn(&self, command: &mut Command) -> Child {
+        die_with_this_thread(command)
+            .spawn()
+            .unwrap_or_else(|cause| panic!("cannot run {}: {cause}", self.line()))
+    }
+
+    /// The command as one would type it, nearly.
+    fn line(&self) -> String {
+        let words: Vec<_> = self
+            .words
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        words.join(" ")
+    }
+}
+
+/// A test that is killed or panics leaves no process behind: the kernel kills what its thread
+/// started.
+pub fn die_with_this_thread(command: &mut Command) -> &mut Command {
+    // SAFETY: the closure makes one system call and touches no memory of the parent's.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+                .map_err(io::Error::from)
+        })
+    }
+}
+
+/// What a process has written so far.
+#[derive(Clone)]
+pub struct Output {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    ended: Arc<Mutex<Option<Receiver<()>>>>,
+}
+
+impl Output {
+    fn empty() -> Output {
+        Output {
+            bytes: Arc::default(),
+            ended: Arc::default(),
+        }
+    }
+
+    fn collect(mut from: impl Read + Send + 'static) -> Output {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let (sender, ended) = mpsc::channel();
+        let into = bytes.clone();
+        thread::spawn(move || {
+            let mut block = [0; 16 * 1024];
+            // A terminal whose other side is closed gives an error instead of an end.
+            while let Ok(len @ 1..) = from.read(&mut block) {
+                into.lock()
+                    .expect("no panic while held")
+                    .extend(&block[..len]);
+            }
+            drop(sender);
+        });
+        Output {
+            bytes,
+            ended: Arc::new(Mutex::new(Some(ended))),
+        }
+    }
+
+    pub fn so_far(&self) -> Vec<u8> {
+        self.bytes.lock().expect("no panic while held").clone()
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.so_far()).into_owned()
+    }
+
+    /// False when it is still open after `limit`.
+    fn closed_within(&self, limit: Duration) -> bool {
+        let mut ended = self.ended.lock().expect("no panic while held");
+        match ended.take().map(|ended| ended.recv_timeout(limit)) {
+            None | Some(Err(RecvTimeoutError::Disconnected)) => true,
+            Some(_) => false,
+        }
+    }
+}
+
+/// A process that has been started; dropped before its end, it is killed.
+pub struct Running {
+    pub stdout: Output,
+    pub stderr: Output,
+    pub stdin: Option<ChildStdin>,
+    run: Run,
+    pid: Pid,
+    since: Instant,
+    waiter: Option<JoinHandle<()>>,
+    end: Receiver<End>,
+}
+
+/// How a process ended, as the kernel tells it.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    status: rustix::process::WaitStatus,
+    peak_rss_bytes: u64,
+}
+
+impl Running {
+    fn new(mut child: Child, run: Run, stdout: Output, stderr: Output) -> Running {
+        let stdin = child.stdin.take();
+        let pid = Pid::from_child(&child);
+        let (sender, end) = mpsc::channel();
+        let waiter = thread::spawn(move || {
+            sender.send(wait_and_watch(pid)).ok();
+        });
+        Running {
+            stdout,
+            stderr,
+            stdin,
+            run,
+            pid,
+            since: Instant::now(),
+            waiter: Some(waiter),
+            end,
+        }
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(self.pid, signal).expect("signal the process");
+    }
+
+    /// As a terminal does on Ctrl-C: to every process of the group.
+    pub fn signal_group(&self, signal: Signal) {
+        rustix::process::kill_process_group(self.pid, signal).expect("signal the group");
+    }
+
+    pub fn write_stdin(&mut self, bytes: &[u8]) {
+        let stdin = self.stdin.as_mut().expect("started with a pipe");
+        stdin.write_all(bytes).expect("write to its stdin");
+    }
+
+    #[track_caller]
+    pub fn wait(mut self) -> Done {
+        let limit = self.run.limit;
+        let Ok(end) = self.end.recv_timeout(limit) else {
+            let state = procs::describe_group(self.pid);
+            self.kill();
+            panic!(
+                "did not end within {limit:?}: {}\n{state}\n{}",
+                self.run.line(),
+                self.said(),
+            );
+        };
+        let elapsed = self.since.elapsed();
+        self.waiter.take();
+        for output in [&self.stdout, &self.stderr] {
+            if !output.closed_within(OUTPUT_LIMIT) {
+                let state = procs::describe_group(self.pid);
+                rustix::process::kill_process_group(self.pid, Signal::KILL).ok();
+                panic!(
+                    "a process that outlived it holds its output open: {}\n{state}",
+                    self.run.line()
+                );
+            }
+        }
+        Done {
+            code: end.status.exit_status(),
+            signal: end.status.terminating_signal(),
+            stdout: self.stdout.so_far(),
+            stderr: self.stderr.text(),
+            peak_rss_bytes: end.peak_rss_bytes,
+            elapsed,
+            line: self.run.line(),
+        }
+    }
+
+    fn said(&self) -> String {
+        format!(
+            "stdout: {}\nstderr: {}",
+            self.stdout.text(),
+            self.stderr.text()
+        )
+    }
+
+    fn kill(&mut self) {
+        rustix::process::kill_process_group(self.pid, Signal::KILL).ok();
+        if let Some(waiter) = self.waiter.take() {
+            waiter.join().expect("waiting does not panic");
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.waiter.is_some() {
+            self.kill();
+        }
+    }
+}
+
+/// Waits for `pid` to end and reaps it. Its peak resident memory is read while it runs, with that
+/// of its descendants, of fastcp's processes alone: what the system accounts to a process that has
+/// ended includes the memory of the one that forked it.
+fn wait_and_watch(pid: Pid) -> End {
+    let mut peak_rss_bytes = 0;
+    loop {
+        peak_rss_bytes = peak_rss_bytes.max(procs::peak_rss_bytes(pid));
+        let ended = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
+        if let Some((_, status)) = ended.expect("it is our child") {
+            return End {
+                status,
+                peak_rss_bytes,
+            };
+        }
+        procs::ended_within(pid, Duration::from_millis(10));
+    }
+}
+
+/// Reaps a child that is not a [`Running`]; returns the peak resident memory of fastcp under it.
+pub fn reap(child: Child) -> u64 {
+    wait_and_watch(Pid::from_child(&child)).peak_rss_bytes
+}

@@ -1,0 +1,387 @@
+//! Trees of files: made from a few words, and read back as a map that can be compared.
+//!
+//! Contents are compared by a fingerprint that treats holes and written zeros alike and never
+//! reads a hole, so that a sparse file of many gigabytes costs nothing. A test that is about holes
+//! looks at the blocks on the disk.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata, Permissions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::SeekFrom;
+
+const BLOCK: usize = 64 * 1024;
+
+/// Bytes that no codec can shrink, the same for the same seed.
+pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    blake3::Hasher::new()
+        .update(&seed.to_le_bytes())
+        .finalize_xof()
+        .fill(&mut bytes);
+    bytes
+}
+
+/// Bytes that every codec shrinks to a small part.
+pub fn prose(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len + 80);
+    let mut line = seed;
+    while bytes.len() < len {
+        bytes.extend_from_slice(
+            format!("{line:08} the same words as in every other line\n").as_bytes(),
+        );
+        line += 1;
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// A directory that is being filled. Every method makes the parents it needs.
+#[derive(Clone, Debug)]
+pub struct Dir(pub PathBuf);
+
+impl Dir {
+    pub fn path(&self, rel: impl AsRef<Path>) -> PathBuf {
+        self.0.join(rel)
+    }
+
+    pub fn dir(&self, rel: impl AsRef<Path>) -> Dir {
+        let path = self.path(rel);
+        fs::create_dir_all(&path).expect("make a directory");
+        Dir(path)
+    }
+
+    pub fn file(&self, rel: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.parented(rel);
+        fs::write(&path, content).expect("write a file");
+        path
+    }
+
+    pub fn link(&self, rel: impl AsRef<Path>, target: impl AsRef<Path>) -> PathBuf {
+        let path = self.parented(rel);
+        symlink(target, &path).expect("make a symlink");
+        path
+    }
+
+    pub fn hard_link(&self, rel: impl AsRef<Path>, existing: impl AsRef<Path>) -> PathBuf {
+        let path = self.parented(rel);
+        fs::hard_link(self.path(existing), &path).expect("make a hard link");
+        path
+    }
+
+    /// A file of `len` bytes that is a hole but for `pieces` of (offset, content).
+    pub fn sparse(&self, rel: impl AsRef<Path>, len: u64, pieces: &[(u64, &[u8])]) -> PathBuf {
+        let path = self.parented(rel);
+        let file = File::create(&path).expect("make a file");
+        file.set_len(len).expect("set its length");
+        for (offset, content) in pieces {
+            file.write_all_at(content, *offset).expect("write a piece");
+        }
+        path
+    }
+
+    pub fn mode(&self, rel: impl AsRef<Path>, mode: u32) {
+        fs::set_permissions(self.path(rel), Permissions::from_mode(mode)).expect("set a mode");
+    }
+
+    /// Sets atime and mtime, in seconds and nanoseconds after 1970.
+    pub fn time(&self, rel: impl AsRef<Path>, seconds: u64, nanos: u32) {
+        let when = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
+        File::open(self.path(rel))
+            .and_then(|file| {
+                file.set_times(fs::FileTimes::new().set_accessed(when).set_modified(when))
+            })
+            .expect("set times");
+    }
+
+    pub fn append(&self, rel: impl AsRef<Path>, content: impl AsRef<[u8]>) {
+        File::options()
+            .append(true)
+            .open(self.path(rel))
+            .and_then(|mut file| file.write_all(content.as_ref()))
+            .expect("append to a file");
+    }
+
+    pub fn read(&self, rel: impl AsRef<Path>) -> Vec<u8> {
+        let path = self.path(rel);
+        fs::read(&path).unwrap_or_else(|cause| panic!("read {}: {cause}", path.display()))
+    }
+
+    /// True also for a link that leads nowhere.
+    pub fn has(&self, rel: impl AsRef<Path>) -> bool {
+        self.path(rel).symlink_metadata().is_ok()
+    }
+
+    pub fn meta(&self, rel: impl AsRef<Path>) -> Metadata {
+        let path = self.path(rel);
+        path.symlink_metadata()
+            .unwrap_or_else(|cause| panic!("stat {}: {cause}", path.display()))
+    }
+
+    pub fn mode_of(&self, rel: impl AsRef<Path>) -> u32 {
+        self.meta(rel).mode() & 0o7777
+    }
+
+    /// True when a file below is being written by fastcp and has content already.
+    pub fn has_partial(&self) -> bool {
+        self.partials()
+            .iter()
+            .any(|path| path.symlink_metadata().is_ok_and(|meta| meta.blocks() > 0))
+    }
+
+    /// Temporary files of fastcp's directly below.
+    pub fn partials(&self) -> Vec<PathBuf> {
+        self.names()
+            .iter()
+            .filter(|name| name.starts_with(".fastcp-"))
+            .map(|name| self.path(name))
+            .collect()
+    }
+
+    /// Names directly below, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(&self.0)
+            .expect("read a directory")
+            .map(|entry| {
+                entry
+                    .expect("read an entry")
+                    .file_name()
+                    .to_string_lossy()
+                    .into_owned()
+            })
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn parented(&self, rel: impl AsRef<Path>) -> PathBuf {
+        let path = self.path(rel);
+        let parent = path.parent().expect("below this directory");
+        fs::create_dir_all(parent).expect("make the parents");
+        path
+    }
+}
+
+/// A small tree with one of everything that every copy keeps, and names of every kind.
+pub fn one_of_everything(dir: &Dir) {
+    dir.file("empty", "");
+    dir.file("small", "a few bytes\n");
+    dir.file("one chunk and a bit", noise(1, 1_100_000));
+    dir.file("many chunks", noise(2, 5 << 20));
+    dir.file("text", prose(3, 3 << 20));
+    dir.file(".hidden", "hidden\n");
+    dir.file("sub/deeper/file", "deep\n");
+    dir.file("sub/quote'\"`$(x);\\n", "quotes\n");
+    dir.file("sub/new\nline", "newline\n");
+    dir.file("sub/-dash", "dash\n");
+    dir.file("sub/größe 日本", "unicode\n");
+    dir.file(
+        Path::new("sub").join(OsStr::from_bytes(b"not-utf8-\xff\xfe")),
+        "bytes\n",
+    );
+    dir.file("sub/*?[x]", "glob characters\n");
+    dir.dir("empty dir");
+    dir.link("sub/link to small", "../small");
+    dir.link("sub/link to nothing", "nothing/here");
+    dir.link("link to dir", "sub");
+    dir.hard_link("sub/second name", "small");
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    File {
+        size: u64,
+        content: blake3::Hash,
+    },
+    Dir,
+    Link(PathBuf),
+    Special,
+    /// Its mode keeps us out.
+    Closed,
+}
+
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub what: What,
+    pub mode: u32,
+    pub mtime: (i64, i64),
+    inode: u64,
+}
+
+/// What is below a directory, by relative path; the directory itself is "".
+#[derive(Clone, Debug)]
+pub struct Tree(pub BTreeMap<PathBuf, Node>);
+
+/// What else than names, types, contents and link targets has to be equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Also {
+    Nothing,
+    /// Hard links are between the same names.
+    HardLinks,
+    /// Mode and mtime of everything but links, as `-p` keeps them.
+    ModesAndTimes,
+}
+
+impl Tree {
+    pub fn read(root: impl AsRef<Path>) -> Tree {
+        let mut nodes = BTreeMap::new();
+        let mut stack = vec![PathBuf::new()];
+        let root = root.as_ref();
+        while let Some(rel) = stack.pop() {
+            let path = if rel.as_os_str().is_empty() {
+                root.to_owned()
+            } else {
+                root.join(&rel)
+            };
+            let meta = path
+                .symlink_metadata()
+                .unwrap_or_else(|cause| panic!("stat {}: {cause}", path.display()));
+            if meta.is_dir()
+                && let Ok(entries) = fs::read_dir(&path)
+            {
+                for entry in entries {
+                    stack.push(rel.join(entry.expect("read an entry").file_name()));
+                }
+            }
+            nodes.insert(rel, Node::read(&path, &meta));
+        }
+        Tree(nodes)
+    }
+
+    /// One line for each difference.
+    pub fn differences(&self, other: &Tree, also: Also) -> Vec<String> {
+        let mut faults = Vec::new();
+        for (path, node) in &self.0 {
+            match other.0.get(path) {
+                None => faults.push(format!("missing: {path:?}")),
+                Some(there) => node.compare(there, path, also, &mut faults),
+            }
+        }
+        for path in other.0.keys().filter(|path| !self.0.contains_key(*path)) {
+            faults.push(format!("unexpected: {path:?}"));
+        }
+        if also == Also::HardLinks && self.link_groups() != other.link_groups() {
+            faults.push(format!(
+                "hard links: {:?} became {:?}",
+                self.link_groups(),
+                other.link_groups()
+            ));
+        }
+        faults
+    }
+
+    fn link_groups(&self) -> Vec<Vec<&Path>> {
+        let mut groups: BTreeMap<u64, Vec<&Path>> = BTreeMap::new();
+        for (path, node) in &self.0 {
+            if let What::File { .. } = node.what {
+                groups.entry(node.inode).or_default().push(path);
+            }
+        }
+        let mut groups: Vec<_> = groups
+            .into_values()
+            .filter(|names| names.len() > 1)
+            .collect();
+        groups.sort();
+        groups
+    }
+}
+
+impl Node {
+    fn read(path: &Path, meta: &Metadata) -> Node {
+        let kind = meta.file_type();
+        let what = if kind.is_dir() {
+            What::Dir
+        } else if kind.is_symlink() {
+            What::Link(fs::read_link(path).expect("read a link"))
+        } else if kind.is_file() {
+            match fingerprint(path) {
+                Some(content) => What::File {
+                    size: meta.size(),
+                    content,
+                },
+                None => What::Closed,
+            }
+        } else {
+            What::Special
+        };
+        Node {
+            what,
+            mode: meta.mode() & 0o7777,
+            mtime: (meta.mtime(), meta.mtime_nsec()),
+            inode: meta.ino(),
+        }
+    }
+
+    fn compare(&self, other: &Node, path: &Path, also: Also, faults: &mut Vec<String>) {
+        if self.what != other.what {
+            faults.push(format!("{path:?}: {:?} became {:?}", self.what, other.what));
+        } else if also == Also::ModesAndTimes && !matches!(self.what, What::Link(_)) {
+            if self.mode != other.mode {
+                faults.push(format!(
+                    "{path:?}: mode {:o} became {:o}",
+                    self.mode, other.mode
+                ));
+            }
+            if self.mtime != other.mtime {
+                faults.push(format!(
+                    "{path:?}: time {:?} became {:?}",
+                    self.mtime, other.mtime
+                ));
+            }
+        }
+    }
+}
+
+/// Panics with every difference between the trees below two directories (or two files).
+#[track_caller]
+pub fn assert_same(want: impl AsRef<Path>, got: impl AsRef<Path>, also: Also) {
+    let (want, got) = (want.as_ref(), got.as_ref());
+    assert!(
+        got.symlink_metadata().is_ok(),
+        "{} is not there",
+        got.display()
+    );
+    let faults = Tree::read(want).differences(&Tree::read(got), also);
+    assert!(
+        faults.is_empty(),
+        "{} differs from {}:\n  {}",
+        got.display(),
+        want.display(),
+        faults.join("\n  ")
+    );
+}
+
+/// A digest of a file's length and of every block of it that is not zero; None if it may not be
+/// read.
+fn fingerprint(path: &Path) -> Option<blake3::Hash> {
+    static ZEROS: [u8; BLOCK] = [0; BLOCK];
+    let file = match File::open(path) {
+        Err(cause) if cause.kind() == ErrorKind::PermissionDenied => return None,
+        opened => opened.unwrap_or_else(|cause| panic!("open {}: {cause}", path.display())),
+    };
+    let size = file.metadata().expect("stat an open file").len();
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&size.to_le_bytes());
+    let mut block = vec![0; BLOCK];
+    let mut offset = 0;
+    while offset < size {
+        match rustix::fs::seek(&file, SeekFrom::Data(offset)) {
+            Ok(data) => offset = data / BLOCK as u64 * BLOCK as u64,
+            Err(rustix::io::Errno::NXIO) => break,
+            Err(cause) => panic!("find data in {}: {cause}", path.display()),
+        }
+        let len = BLOCK.min(usize::try_from(size - offset).unwrap_or(BLOCK));
+        file.read_exact_at(&mut block[..len], offset)
+            .unwrap_or_else(|cause| panic!("read {}: {cause}", path.display()));
+        if block[..len] != ZEROS[..len] {
+            hasher.update(&offset.to_le_bytes()).update(&block[..len]);
+        }
+        offset += len as u64;
+    }
+    Some(hasher.finalize())
+}

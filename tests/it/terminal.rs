@@ -1,0 +1,230 @@
+//! What the person sees, on a terminal and without one.
+
+use std::time::Duration;
+
+use crate::support::done::Done;
+use crate::support::procs::until;
+use crate::support::pty::{Screen, Terminal};
+use crate::support::run::fastcp_binary;
+use crate::support::*;
+
+ways! { push, pull =>
+    a_bar_is_drawn_and_taken_away,
+    a_resize_leaves_no_debris,
+    without_a_terminal_success_is_silent,
+    it_works_with_nothing_in_the_environment,
+}
+
+ways! { here =>
+    q_tells_errors_only,
+    control_characters_never_reach_the_terminal,
+}
+
+/// A copy that takes a second or so, on a terminal of 80 columns.
+fn on_a_terminal(case: &Case, envs: &[(&str, &str)], flags: &[&str]) -> (Done, Vec<u8>) {
+    case.src.file("größe", noise(1, 2 * MIB));
+    let terminal = Terminal::open(80, 24);
+    let mut run = case
+        .copying(&["-l", "16000"], "größe", "x")
+        .args(flags)
+        .env("TERM", "xterm");
+    for (name, value) in envs {
+        run = run.env(name, value);
+    }
+    let done = run.start_on(terminal.output(), terminal.slave()).wait();
+    done.succeeds();
+    let drawn = done.stdout.clone();
+    (done, drawn)
+}
+
+fn a_bar_is_drawn_and_taken_away(case: &Case) {
+    let (done, drawn) = on_a_terminal(case, &[], &[]);
+    let text = String::from_utf8_lossy(&drawn);
+    for part in ["größe", "%", "MB", "/s"] {
+        assert!(text.contains(part), "no {part:?} in {text:?}");
+    }
+    // Each redraw starts a line over; ten a second and the few of the start and the end.
+    let redraws = text.split("größe").count();
+    let most = 10 * usize::try_from(done.elapsed.as_secs()).expect("short") + 20;
+    assert!(redraws <= most, "{redraws} in {:?}", done.elapsed);
+    let mut screen = Screen::new(80);
+    screen.draw(&drawn);
+    assert!(!screen.wrapped, "{text:?}");
+
+    let (_, ascii) = on_a_terminal(case, &[("LC_ALL", "C")], &[]);
+    assert!(ascii.is_ascii(), "{:?}", String::from_utf8_lossy(&ascii));
+    let (_, plain) = on_a_terminal(case, &[("NO_COLOR", "1")], &[]);
+    assert!(!has_colour(&plain), "{:?}", String::from_utf8_lossy(&plain));
+    let (_, dumb) = on_a_terminal(case, &[("TERM", "dumb")], &[]);
+    assert!(
+        !dumb.contains(&0x1b),
+        "{:?}",
+        String::from_utf8_lossy(&dumb)
+    );
+    let (_, quiet) = on_a_terminal(case, &[], &["-q"]);
+    assert!(quiet.is_empty(), "{:?}", String::from_utf8_lossy(&quiet));
+}
+
+/// A control sequence that ends in `m` and does more than reset.
+fn has_colour(drawn: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(drawn);
+    text.split("\x1b[").skip(1).any(|part| {
+        let end = part.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(0);
+        part[end..].starts_with('m') && part[..end].split(';').any(|n| n.len() == 2)
+    })
+}
+
+fn a_resize_leaves_no_debris(case: &Case) {
+    let name = "a name that is longer than a narrow terminal is wide, so that it has to be cut";
+    case.src.file(name, noise(1, 4 * MIB));
+    let terminal = Terminal::open(80, 24);
+    let run = case
+        .copying(&["-l", "16000"], name, "x")
+        .env("TERM", "xterm")
+        .start_on(terminal.output(), terminal.slave());
+    until("a bar is drawn", || {
+        run.stdout.text().contains('%').then_some(())
+    });
+    terminal.resize(40, 24);
+    let before = frames(&run.stdout.text()).len();
+    until("it is drawn again", || {
+        (frames(&run.stdout.text()).len() > before + 4).then_some(())
+    });
+    let done = run.wait();
+    done.succeeds();
+    // What was on its way at the resize may still be wide, and so may be the summary at the end.
+    let text = done.stdout_text();
+    let all = frames(&text);
+    let mut screen = Screen::new(40);
+    for frame in &all[before + 2..all.len() - 1] {
+        screen.draw(frame.as_bytes());
+    }
+    assert!(!screen.wrapped, "{text:?}");
+}
+
+/// What was drawn, in the pieces in which it was: each ends with erasing what is below.
+fn frames(text: &str) -> Vec<&str> {
+    text.split_inclusive("\x1b[J").collect()
+}
+
+fn without_a_terminal_success_is_silent(case: &Case) {
+    case.src.file("tree/a", noise(1, 3 * MIB));
+    case.copy(&["-r"], "tree", "").succeeds().is_silent();
+    for flag in ["--summary", "-v"] {
+        let done = case.copy(&["-r", flag], "tree", "");
+        done.succeeds().says("1 file");
+        assert!(done.stdout.is_empty());
+        assert!(!done.stderr.contains(['\x1b', '\r']), "{done}");
+    }
+}
+
+fn it_works_with_nothing_in_the_environment(case: &Case) {
+    case.src.file("a", noise(1, MIB));
+    let run = case.copying(&[], "a", "a");
+    run.without_env("HOME")
+        .without_env("USER")
+        .without_env("LC_ALL")
+        .run()
+        .succeeds()
+        .is_silent();
+    // Not even a stdin.
+    case.copying(&[], "a", "b")
+        .under(["sh", "-c", "exec \"$@\" <&-", "sh"])
+        .run()
+        .succeeds()
+        .is_silent();
+    assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
+}
+
+fn q_tells_errors_only(case: &Case) {
+    case.src.file("a", "one");
+    case.copy(&["-q", "--no-encrypt"], "a", "a")
+        .succeeds()
+        .is_silent();
+    case.copy(&["-q"], "nothing", "a").exits(9).says("nothing");
+}
+
+fn control_characters_never_reach_the_terminal(case: &Case) {
+    let name = "evil\x1b]0;title\x07\r\u{202e}name";
+    case.src.file(name, noise(1, MIB));
+    case.dst.dir(format!("{name}/in the way"));
+    let done = case.copy(&["--no-target-directory"], name, name);
+    done.fails();
+    for bad in ['\x1b', '\x07', '\r', '\u{202e}'] {
+        assert!(!done.stderr.contains(bad), "{bad:?} in {done}");
+    }
+}
+
+#[test]
+fn help_is_short_and_tells_the_flags_and_exit_codes() {
+    let help = Run::new(fastcp_binary(), "/").arg("--help").run();
+    help.succeeds();
+    let text = help.stdout_text();
+    for flag in [
+        "-P",
+        "-i",
+        "-F",
+        "-J",
+        "-o",
+        "-S",
+        "-4",
+        "-6",
+        "-B",
+        "-A",
+        "-c",
+        "-q",
+        "-v",
+        "-r",
+        "-p",
+        "-l",
+        "-L",
+        "--streams",
+        "--compress",
+        "--threads",
+        "--memory",
+        "--no-encrypt",
+        "--no-clobber",
+        "--no-target-directory",
+        "--digests",
+        "--fsync",
+        "--summary",
+        "--remote-path",
+        "--rsh",
+        "--version",
+    ] {
+        assert!(text.contains(flag), "{flag} is not in --help");
+    }
+    for code in ["128+n", "11", "12"] {
+        assert!(text.contains(code), "exit code {code} is not in --help");
+    }
+    assert!(
+        text.lines().count() <= 90,
+        "{} lines are not short",
+        text.lines().count()
+    );
+    assert!(text.lines().all(|line| line.chars().count() <= 100));
+    assert!(!text.contains("--server"));
+
+    let version = Run::new(fastcp_binary(), "/").arg("--version").run();
+    version.succeeds();
+    let text = version.stdout_text();
+    assert!(
+        text.contains(env!("CARGO_PKG_VERSION")) && text.contains("protocol 1"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_empty_tree_takes_no_time() {
+    Case::run(Way::Here, |case| {
+        case.src.dir("tree");
+        let done = case.copy(&["-r"], "tree", "");
+        done.succeeds();
+        assert!(
+            done.elapsed < Duration::from_secs(2),
+            "took {:?}",
+            done.elapsed
+        );
+        assert!(case.dst.has("tree"));
+    });
+}

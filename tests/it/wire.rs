@@ -1,0 +1,224 @@
+//! Version 1 of the protocol, byte for byte: a build that fails here talks to no other.
+
+use fastcp::codec::Compress;
+use fastcp::error::{Kind, Side};
+use fastcp::manifest::{Entry, EntryKind, Extension, Name, Root, Timestamp, Totals};
+use fastcp::wire::hello::Hello;
+use fastcp::wire::message::*;
+
+fn name(text: &str) -> Name {
+    Name::try_from(text.as_bytes().to_vec()).expect("a name")
+}
+
+fn entry() -> Entry {
+    let time = |s| Timestamp { s, ns: 7 };
+    Entry {
+        id: 300,
+        parent: 2,
+        name: name("n"),
+        kind: EntryKind::Symlink(b"to".to_vec()),
+        mode: 0o640,
+        uid: 1,
+        gid: 2,
+        user: b"u".to_vec(),
+        group: b"g".to_vec(),
+        size: 3,
+        allocated: 4,
+        mtime: time(-1),
+        atime: time(2),
+        ctime: time(3),
+        birth: time(4),
+        dev: 5,
+        ino: 6,
+        links: 1,
+        rdev: 0,
+        extensions: vec![Extension {
+            tag: 0x8001,
+            bytes: vec![9],
+        }],
+    }
+}
+
+fn fault() -> Fault {
+    Fault {
+        kind: Kind::Write,
+        errno: 28,
+        side: Side::Dest,
+        entry: 1,
+        parent: 2,
+        path: b"/p".to_vec(),
+        text: "full".into(),
+    }
+}
+
+/// One message of each type, in the order of their numbers.
+fn messages() -> Vec<Message> {
+    let options = CopyOptions {
+        recursive: true,
+        preserve: false,
+        follow_links: true,
+        no_clobber: false,
+        fsync: true,
+        no_target_directory: false,
+        compress: Compress::Zstd(-3),
+        digests: true,
+        rate_limit: Some(1000),
+        threads: None,
+        memory: Some(1 << 28),
+    };
+    let receiver = Role::Receiver {
+        path: b"x".to_vec(),
+        sources: vec![b"a".to_vec()],
+    };
+    let root = Root {
+        id: 1,
+        operand: 0,
+        name: name("r"),
+        is_directory: true,
+        contents: false,
+        dev: 2,
+        ino: 3,
+    };
+    let totals = Totals {
+        files: 1,
+        directories: 2,
+        bytes: 3,
+        allocated: 4,
+        largest: 5,
+    };
+    let span = |start, end| Span { start, end };
+    vec![
+        Message::Open(Open {
+            role: receiver,
+            options,
+            session: [0xab; 16],
+            suite: 1,
+            streams: 8,
+            chunk_size: 1 << 20,
+        }),
+        Message::Secret(SessionSecret([0xcd; 32])),
+        Message::Listen(Listen {
+            addresses: vec!["::1".into()],
+            port: 9001,
+        }),
+        Message::Dial(Listen {
+            addresses: vec![],
+            port: 1,
+        }),
+        Message::Roots(Roots {
+            roots: vec![root],
+            totals,
+        }),
+        Message::Landed(Landed {
+            names: vec![b"r".to_vec()],
+        }),
+        Message::Entries(vec![entry()]),
+        Message::Want(vec![Want {
+            entry: 300,
+            kind: WantKind::Have(vec![(span(0, 1), [1; 32])]),
+        }]),
+        Message::Digests((1, vec![[2; 32]])),
+        Message::Ack(Ack {
+            chunks: vec![span(1, 3)],
+            entries: vec![],
+            failed: vec![span(4, 5)],
+        }),
+        Message::Nack(vec![7]),
+        Message::EntryEnd(vec![EntryEnd {
+            entry: 1,
+            length: 2,
+            root: Some([3; 32]),
+        }]),
+        Message::AllSent(AllSent {
+            last: 9,
+            unused: vec![span(2, 3)],
+        }),
+        Message::Done(()),
+        Message::Data(Data { bytes: vec![1, 2] }),
+        Message::Credit(65536),
+        Message::Heartbeat(Heartbeat {
+            counter: 1,
+            streams: vec![(0, 5, true)],
+        }),
+        Message::Tune(Tune {
+            streams: Some(16),
+            rate_limit: None,
+            congestion: Some("bbr".into()),
+        }),
+        Message::Fault(fault()),
+        Message::Abort(fault()),
+        Message::Relay(Relay {
+            number: 14,
+            body: vec![],
+        }),
+    ]
+}
+
+const GOLDEN: [&str; 21] = [
+    "01002e00000001017801016101000100010003050101e80700018080808001ababababababababababab\
+     ababababab0108808040",
+    "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
+    "03000700000001033a3a31a946",
+    "0400020000000001",
+    "05000e0000000101000172010002030102030405",
+    "060003000000010172",
+    "07002600000001ac0202016e0202746fa003010201750167030401070407060708070506010001818002\
+     0109",
+    "08002700000001ac02020100010101010101010101010101010101010101010101010101010101010101\
+     010101",
+    "09002200000001010202020202020202020202020202020202020202020202020202020202020202",
+    "0a000700000001010300010405",
+    "0b00020000000107",
+    "0c0024000000010102010303030303030303030303030303030303030303030303030303030303030303",
+    "0d000400000009010203",
+    "0e0000000000",
+    "0f0003000000020102",
+    "100003000000808004",
+    "1100050000000101000501",
+    "1200080000000110000103626272",
+    "13000d0000000738020102022f700466756c6c",
+    "14000d0000000738020102022f700466756c6c",
+    "1500020000000e00",
+];
+
+#[test]
+fn every_control_message_is_these_bytes() {
+    for (number, (message, golden)) in messages().iter().zip(GOLDEN).enumerate() {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden, "{message:?}");
+        let (found, len) = parse_header(bytes[..HEADER_LEN].try_into().expect("its length"))
+            .expect("a header that was just written");
+        assert_eq!(usize::from(found), number + 1);
+        assert_eq!(len as usize, bytes.len() - HEADER_LEN);
+        let read = Message::decode(found, &bytes[HEADER_LEN..]).expect("it reads back");
+        assert_eq!(read.as_ref(), Some(message));
+        // A byte too many is no message of this version.
+        bytes.push(0);
+        assert!(Message::decode(found, &bytes[HEADER_LEN..]).is_err());
+    }
+}
+
+#[test]
+fn a_type_with_the_top_bit_may_be_skipped_and_no_other() {
+    assert_eq!(Message::decode(0x8123, b"later"), Ok(None));
+    assert_eq!(
+        Message::decode(0x0123, b""),
+        Err(BadMessage::Unknown(0x0123))
+    );
+}
+
+#[test]
+fn a_hello_is_this_line() {
+    let hello = Hello::of_this_build("boot".into(), 2, vec![1, 2, 3], vec![0, 1]);
+    let line = String::from_utf8(hello.to_line()).expect("JSON");
+    let version = env!("CARGO_PKG_VERSION");
+    let wanted = format!(
+        "\0fastcp\0hello {{\"protocol_min\":1,\"protocol_max\":1,\"build\":\"{version}\",\
+         \"features\":[],\"suites\":[1,2,3],\"codecs\":[0,1],\
+         \"limits\":{{\"chunk\":1048576,\"message\":8388608,\"streams\":256,\"open_entries\":256}},\
+         \"boot_id\":\"boot\",\"processors\":2}}\n"
+    );
+    assert_eq!(line, wanted);
+}
