@@ -1,0 +1,95 @@
+//! The whole pipeline through memory: walk, read, encode, decode, verify, write and rename, both
+//! ends in one process, on a file system in memory where there is one.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use fastcp::error::Error;
+use fastcp::progress::Progress;
+use fastcp::session::{self, Compress, CopyOptions, Operand, Reporter, Request, Rsh, SshOptions};
+
+struct Silent;
+
+impl Reporter for Silent {
+    fn failure(&self, error: &Error) {
+        panic!("{error}");
+    }
+    fn notice(&self, _: &str) {}
+    fn detail(&self, _: &str) {}
+}
+
+fn operand(path: &Path) -> Operand {
+    use std::os::unix::ffi::OsStrExt;
+    Operand {
+        typed: path.into(),
+        host: None,
+        path: path.as_os_str().as_bytes().to_vec(),
+    }
+}
+
+fn copy(source: &Path, dest: &Path) {
+    let request = Request {
+        sources: vec![operand(source)],
+        dest: operand(dest),
+        options: CopyOptions {
+            recursive: true,
+            preserve: false,
+            follow_links: false,
+            no_clobber: false,
+            fsync: false,
+            no_target_directory: true,
+            compress: Compress::None,
+            digests: false,
+            rate_limit: None,
+            threads: None,
+            memory: None,
+        },
+        ssh: SshOptions::default(),
+        rsh: Rsh::Local,
+        remote_path: None,
+        streams: 1,
+        encrypt: true,
+        digests_file: None,
+    };
+    let outcome = session::run(request, Arc::new(Progress::default()), Arc::new(Silent));
+    assert_eq!(outcome.exit_code(), 0, "{:?}", outcome.fatal);
+}
+
+fn scratch() -> tempfile::TempDir {
+    let memory = PathBuf::from("/dev/shm");
+    if memory.is_dir() {
+        tempfile::tempdir_in(memory).unwrap()
+    } else {
+        tempfile::tempdir().unwrap()
+    }
+}
+
+fn pipeline(c: &mut Criterion) {
+    let scratch = scratch();
+    let mut group = c.benchmark_group("pipeline");
+    group.sample_size(10);
+
+    let big = scratch.path().join("big");
+    let bytes: Vec<u8> = (0u32..16 << 20)
+        .flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes())
+        .collect();
+    std::fs::write(&big, &bytes).unwrap();
+    group.throughput(Throughput::Bytes(bytes.len() as u64));
+    group.bench_function("one file of 64 MiB", |b| {
+        b.iter(|| copy(&big, &scratch.path().join("big.copy")));
+    });
+
+    let tree = scratch.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    for n in 0..1000 {
+        std::fs::write(tree.join(n.to_string()), &bytes[n * 4000..][..4000]).unwrap();
+    }
+    group.throughput(Throughput::Elements(1000));
+    group.bench_function("1000 files of 4 kB", |b| {
+        b.iter(|| copy(&tree, &scratch.path().join("tree.copy")));
+    });
+}
+
+criterion_group!(benches, pipeline);
+criterion_main!(benches);
