@@ -304,11 +304,6 @@ impl Plans {
         self.lock().failed.contains(&entry)
     }
 
-    /// Nobody will ask about this entry any more.
-    pub fn forget_failure(&self, entry: EntryId) {
-        self.lock().failed.remove(&entry);
-    }
-
     /// The file is in place, failed or not wanted: nothing of it is sent any more. Gives the file
     /// if its sending had begun, and None if it is not open.
     pub fn close(&self, entry: EntryId) -> Option<Option<Arc<File>>> {
