@@ -85,9 +85,14 @@ pub enum EntryKind {
 /// the entry, any other is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extension {
+    /// [`ANEW`] or unknown.
     pub tag: u16,
     pub bytes: Vec<u8>,
 }
+
+/// The file changed while it was read and is read once more: what came of it before, in chunks
+/// numbered below these eight bytes (little-endian), is worth nothing.
+pub const ANEW: u16 = 0x8001;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {

@@ -27,6 +27,8 @@ pub enum ChunkKind {
     Pack,
     /// A range of zeros; nothing but the header travels.
     Zeros,
+    /// A range of one file that the receiver may have; its digest alone travels.
+    Digest,
 }
 
 /// Which bytes a chunk stands for.
@@ -68,7 +70,8 @@ pub struct VerifiedChunk {
 impl Chunk {
     /// Recomputes the digest of a range; `whole` if the range is all of its file. A range of zeros
     /// has none, it is right when nothing came with it. The buffer comes back where it does not
-    /// match. A pack is not a range: its own table says what it must hold.
+    /// match. A pack is not a range: its own table says what it must hold; of a digest alone there
+    /// are no bytes to verify.
     pub fn verify(self, digest: Digest, whole: bool) -> Result<VerifiedChunk, Buffer> {
         let data = self.buffer.data();
         let right = match self.place.kind {
@@ -77,7 +80,7 @@ impl Chunk {
                     && digest::of_range(data, self.place.offset, whole) == digest
             }
             ChunkKind::Zeros => data.is_empty() && digest == digest::NONE,
-            ChunkKind::Pack => false,
+            ChunkKind::Pack | ChunkKind::Digest => false,
         };
         if right {
             Ok(VerifiedChunk {

@@ -11,6 +11,7 @@ use crate::session::{Compress, Rsh};
 use crate::units;
 
 const STREAMS_DEFAULT: u16 = 8;
+const RETRIES_DEFAULT: u16 = 5;
 
 /// scp's own bound for `-l`.
 const KBIT_MAX: u64 = 100 << 20;
@@ -82,6 +83,18 @@ pub struct Args {
     /// Make the copy durable before it gets its name
     #[arg(long, help_heading = COPYING)]
     pub fsync: bool,
+    /// Do not go on from what an earlier run left
+    #[arg(long, help_heading = COPYING)]
+    pub no_resume: bool,
+    /// Write into what is there: a failure leaves it half new
+    #[arg(long, help_heading = COPYING)]
+    pub inplace: bool,
+    /// Replace what another process holds open for writing
+    #[arg(long, help_heading = COPYING)]
+    pub force: bool,
+    /// Sources may change while they are read
+    #[arg(long, help_heading = COPYING)]
+    pub live: bool,
     /// Write a list for b3sum --check on the other host
     #[arg(long, value_name = "FILE", help_heading = COPYING)]
     pub digests: Option<PathBuf>,
@@ -139,6 +152,14 @@ pub struct Args {
     #[arg(long, value_name = "CODEC", help_heading = DATA, default_value = "auto",
           hide_default_value = true, allow_hyphen_values = true, value_parser = compress)]
     pub compress: Compress,
+    /// Logins after a lost connection, 0 to 999 [5]
+    #[arg(long, value_name = "N", help_heading = DATA, default_value_t = RETRIES_DEFAULT,
+          hide_default_value = true, value_parser = clap::value_parser!(u16).range(..=999))]
+    pub retries: u16,
+    /// Silence after which the other end is given up [60s]
+    #[arg(long = "timeout", value_name = "TIME", help_heading = DATA, default_value = "60s",
+          hide_default_value = true, value_parser = timeout)]
+    pub timeout_s: u16,
     /// Worker threads [number of processors]
     #[arg(long, value_name = "N", help_heading = DATA,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -247,6 +268,18 @@ fn compress(text: &str) -> Result<Compress, String> {
         },
         ("auto" | "none" | "lz4", Some(_)) => Err(format!("{codec} has no levels")),
         _ => Err("expected auto, none, lz4, zstd[:LEVEL] or gzip[:LEVEL]".to_owned()),
+    }
+}
+
+/// Shorter than what a busy host or a link's hiccup takes would end good copies.
+const TIMEOUT_S_MIN: u64 = 5;
+const TIMEOUT_S_MAX: u64 = 3600;
+
+fn timeout(text: &str) -> Result<u16, String> {
+    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (90s and 2min are)"))?;
+    match time.as_secs() {
+        seconds @ TIMEOUT_S_MIN..=TIMEOUT_S_MAX => Ok(seconds as u16),
+        _ => Err("from 5s to 1h".to_owned()),
     }
 }
 

@@ -77,6 +77,11 @@ fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
             rate_limit: args.limit_kbit_per_s.map(|kbit| kbit * BYTES_PER_KBIT),
             threads: args.threads,
             memory: args.memory,
+            no_resume: args.no_resume,
+            live: args.live,
+            inplace: args.inplace,
+            force: args.force,
+            timeout_s: args.timeout_s,
         },
         ssh: SshOptions {
             program: args.program,
@@ -96,6 +101,7 @@ fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
         rsh: args.rsh,
         remote_path: args.remote_path,
         streams: args.streams,
+        retries: args.retries,
         encrypt: !args.no_encrypt,
         digests_file: args.digests,
     }
@@ -295,7 +301,7 @@ mod tests {
     fn help_is_short_and_hides_what_is_hidden() {
         Args::command().debug_assert();
         let help = Args::command().render_help().to_string();
-        assert!(help.lines().count() <= 64, "{help}");
+        assert!(help.lines().count() <= 96, "{help}");
         assert!(help.lines().all(|line| line.len() <= 80), "{help}");
         assert!(!help.contains("--server"));
     }

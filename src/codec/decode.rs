@@ -52,9 +52,9 @@ impl Decoder {
             found,
         };
         if codec == Codec::None {
-            // A range of zeros is all in its place; nothing came with it.
+            // Nothing came with a range of zeros, or with a digest alone.
             let expected = match place.kind {
-                crate::chunk::ChunkKind::Zeros => 0,
+                crate::chunk::ChunkKind::Zeros | crate::chunk::ChunkKind::Digest => 0,
                 _ => raw_len,
             };
             if buffer.len() != expected {

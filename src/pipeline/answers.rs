@@ -50,7 +50,7 @@ impl Sender {
             WantKind::Fresh => false,
             WantKind::Digest => true,
             // What it has of it is for a later version to make use of: it gets all.
-            WantKind::Have(_) => false,
+            WantKind::Have(_) | WantKind::Compare(_) => false,
             WantKind::Skip => {
                 self.plans.close(want.entry);
                 return;

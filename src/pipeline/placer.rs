@@ -97,7 +97,10 @@ impl Receiver {
         }
         self.lock().set_roots(&roots.roots, targets);
         self.progress.set_phase(Phase::Copying);
-        self.say(Message::Landed(Landed { names }));
+        self.say(Message::Landed(Landed {
+            names,
+            resumes: false,
+        }));
         Ok(())
     }
 

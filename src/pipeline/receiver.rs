@@ -106,6 +106,7 @@ impl Receiver {
         match encoded.place.kind {
             ChunkKind::Pack => self.encoded_pack(encoded, decoder),
             ChunkKind::Range | ChunkKind::Zeros => self.piece(encoded, decoder),
+            ChunkKind::Digest => self.breach("a digest that was not asked for"),
         }
     }
 

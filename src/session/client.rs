@@ -233,6 +233,7 @@ impl Client<'_> {
             suite: suite.number(),
             streams: self.budget.streams,
             chunk_size: CHUNK_SIZE as u32,
+            before: Vec::new(),
         };
         say(control, Message::Open(open)).await?;
         let secret = SessionSecret(*keyring.secret.expose());

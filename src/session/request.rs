@@ -34,6 +34,8 @@ pub struct Request {
     /// `--remote-path`: the far end's command, split into words and quoted before use.
     pub remote_path: Option<String>,
     pub streams: u16,
+    /// `--retries`: how often to log in again after a connection was lost.
+    pub retries: u16,
     pub encrypt: bool,
     /// Where `--digests` writes its list.
     pub digests_file: Option<PathBuf>,

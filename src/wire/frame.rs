@@ -55,12 +55,14 @@ pub enum FrameKind {
     End = 5,
     /// Chunks that were written, for the way back.
     Acks = 6,
+    /// The digest of a chunk that the receiver may have; no bytes.
+    Digest = 7,
 }
 
 impl FrameKind {
     fn from_number(number: u8) -> Option<FrameKind> {
         use FrameKind::*;
-        [Range, Pack, Blocks, Zeros, End, Acks]
+        [Range, Pack, Blocks, Zeros, End, Acks, Digest]
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }
@@ -151,6 +153,7 @@ impl FrameHeader {
             ChunkKind::Range => FrameKind::Range,
             ChunkKind::Pack => FrameKind::Pack,
             ChunkKind::Zeros => FrameKind::Zeros,
+            ChunkKind::Digest => FrameKind::Digest,
         };
         let wire_len = DIGEST_LEN + encoded_len + suite.tag_len();
         FrameHeader {
@@ -230,6 +233,7 @@ impl FrameHeader {
             FrameKind::Range => ChunkKind::Range,
             FrameKind::Pack => ChunkKind::Pack,
             FrameKind::Zeros => ChunkKind::Zeros,
+            FrameKind::Digest => ChunkKind::Digest,
             FrameKind::Blocks | FrameKind::End | FrameKind::Acks => return None,
         };
         Some(Place {
@@ -245,13 +249,13 @@ impl FrameHeader {
     fn check_place(&self, limits: &FrameLimits) -> Result<(), BadFrame> {
         use FrameKind::*;
         let kind = self.kind;
-        let of_entry = matches!(kind, Range | Blocks | Zeros);
+        let of_entry = matches!(kind, Range | Blocks | Zeros | Digest);
         if of_entry != (self.entry != 0) {
             let entry = self.entry;
             return Err(BadFrame::Entry { kind, entry });
         }
         let lengths = match kind {
-            Range | Blocks => 1..=limits.chunk_size,
+            Range | Blocks | Digest => 1..=limits.chunk_size,
             Pack | Acks => 1..=limits.raw_max(),
             Zeros => 1..=ZEROS_MAX,
             End => 0..=0,
@@ -282,7 +286,7 @@ impl FrameHeader {
         let raw = self.raw_len as usize;
         let right = self.wire_len <= limits.frame_max
             && match (self.kind, self.codec) {
-                (FrameKind::Zeros | FrameKind::End, codec) => {
+                (FrameKind::Zeros | FrameKind::Digest | FrameKind::End, codec) => {
                     encoded == Some(0) && codec == Codec::None
                 }
                 // A list of blocks says of itself how long it is.

@@ -21,7 +21,7 @@ pub const HEADER_LEN: usize = 6;
 const OPTIONAL: u16 = 0x8000;
 
 /// What both ends of a copy are told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyOptions {
     /// `-r`
     pub recursive: bool,
@@ -43,6 +43,16 @@ pub struct CopyOptions {
     /// Bytes of each process's buffer pool; None: 256 MiB, or an eighth of the machine's memory
     /// if that is less.
     pub memory: Option<u64>,
+    /// `--no-resume`: what an earlier run left is thrown away.
+    pub no_resume: bool,
+    /// `--live`: a source may change while it is read.
+    pub live: bool,
+    /// `--inplace`: what stands there is written into.
+    pub inplace: bool,
+    /// `--force`: what another process holds open for writing is replaced all the same.
+    pub force: bool,
+    /// Seconds without a word from the other end after which it is given up.
+    pub timeout_s: u16,
 }
 
 /// What the server is to be in this copy.
@@ -70,7 +80,12 @@ pub struct Open {
     pub streams: u16,
     /// Bytes in a chunk.
     pub chunk_size: u32,
+    /// Sessions of the same command whose connection was lost: their servers give way to this one.
+    pub before: Vec<[u8; 16]>,
 }
+
+/// More sessions of one command than `--retries` allows.
+pub const SESSIONS_MAX: usize = 1000;
 
 /// Comes right after `Open`, in a message of its own so that its buffer can be wiped.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
@@ -105,6 +120,8 @@ pub struct Landed {
     /// Per root its name relative to the destination directory; empty where its contents land
     /// in that directory itself.
     pub names: Vec<Vec<u8>>,
+    /// Some of it is there from an earlier run: small files are asked about before they are sent.
+    pub resumes: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,6 +141,9 @@ pub enum WantKind {
     Have(Vec<(Span, Digest)>),
     /// Its digest alone: `EntryEnd` with the root, no chunk.
     Digest,
+    /// All of it, but of these ranges the digests of chunks first (frame kind `Digest`): what was
+    /// there may be the same although its source is not known to be.
+    Compare(Vec<Span>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,8 +218,18 @@ pub struct Data {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
     pub counter: u64,
-    /// Per stream: its number, frame bytes parsed, and whether its reader waits for a buffer.
-    pub streams: Vec<(u16, u64, bool)>,
+    /// The streams that are up at this end.
+    pub streams: Vec<StreamFacts>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamFacts {
+    pub stream: u16,
+    pub attempt: u16,
+    /// Bytes of frames that this end has parsed, or handed to its socket.
+    pub bytes: u64,
+    /// This end's reader waits for a buffer: it is slow, not dead.
+    pub waits: bool,
 }
 
 /// What the other end is to change from now on.
@@ -263,6 +293,7 @@ messages! {
     19 => Fault(Fault),
     20 => Abort(Fault),
     21 => Relay(Relay),
+    22 => Ask(Vec<Entry>),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

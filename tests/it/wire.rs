@@ -65,6 +65,11 @@ fn messages() -> Vec<Message> {
         rate_limit: Some(1000),
         threads: None,
         memory: Some(1 << 28),
+        no_resume: false,
+        live: true,
+        inplace: false,
+        force: true,
+        timeout_s: 60,
     };
     let receiver = Role::Receiver {
         path: b"x".to_vec(),
@@ -95,6 +100,7 @@ fn messages() -> Vec<Message> {
             suite: 1,
             streams: 8,
             chunk_size: 1 << 20,
+            before: vec![[0xef; 16]],
         }),
         Message::Secret(SessionSecret([0xcd; 32])),
         Message::Listen(Listen {
@@ -111,6 +117,7 @@ fn messages() -> Vec<Message> {
         }),
         Message::Landed(Landed {
             names: vec![b"r".to_vec()],
+            resumes: true,
         }),
         Message::Entries(vec![entry()]),
         Message::Want(vec![Want {
@@ -138,7 +145,12 @@ fn messages() -> Vec<Message> {
         Message::Credit(65536),
         Message::Heartbeat(Heartbeat {
             counter: 1,
-            streams: vec![(0, 5, true)],
+            streams: vec![StreamFacts {
+                stream: 0,
+                attempt: 2,
+                bytes: 5,
+                waits: true,
+            }],
         }),
         Message::Tune(Tune {
             streams: Some(16),
@@ -151,17 +163,18 @@ fn messages() -> Vec<Message> {
             number: 14,
             body: vec![],
         }),
+        Message::Ask(vec![entry()]),
     ]
 }
 
-const GOLDEN: [&str; 21] = [
-    "01002e00000001017801016101000100010003050101e80700018080808001ababababababababababab\
-     ababababab0108808040",
+const GOLDEN: [&str; 22] = [
+    "01004400000001017801016101000100010003050101e80700018080808001000100013cabababababab\
+     abababababababababab010880804001efefefefefefefefefefefefefefefef",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "03000700000001033a3a31a946",
     "0400020000000001",
     "05000e0000000101000172010002030102030405",
-    "060003000000010172",
+    "06000400000001017201",
     "07002600000001ac0202016e0202746fa003010201750167030401070407060708070506010001818002\
      0109",
     "08002700000001ac02020100010101010101010101010101010101010101010101010101010101010101\
@@ -174,11 +187,13 @@ const GOLDEN: [&str; 21] = [
     "0e0000000000",
     "0f0003000000020102",
     "100003000000808004",
-    "1100050000000101000501",
+    "110006000000010100020501",
     "1200080000000110000103626272",
     "13000d0000000738020102022f700466756c6c",
     "14000d0000000738020102022f700466756c6c",
     "1500020000000e00",
+    "16002600000001ac0202016e0202746fa003010201750167030401070407060708070506010001818002\
+     0109",
 ];
 
 #[test]

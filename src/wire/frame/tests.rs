@@ -47,7 +47,7 @@ fn each_fault_has_its_name() {
     }
     let (kind, raw_len) = (FrameKind::Range, header().raw_len);
     assert_eq!(parse(|b| b[0] = 2), Err(BadFrame::Version(2)));
-    assert_eq!(parse(|b| b[1] = 7), Err(BadFrame::Kind(7)));
+    assert_eq!(parse(|b| b[1] = 8), Err(BadFrame::Kind(8)));
     assert_eq!(parse(|b| b[2] = 4), Err(BadFrame::Codec(4)));
     assert_eq!(parse(|b| b[3] = 4), Err(BadFrame::Suite(4)));
     assert_eq!(parse(|b| b[6] = 1), Err(BadFrame::Flags(0x1_0506)));
@@ -106,7 +106,7 @@ fn lengths() -> impl Strategy<Value = u32> {
 
 prop_compose! {
     fn headers()(
-        kind in 1u8..7, codec in 0u8..4, suite in 0u8..4, flags in any::<u16>(), epoch: u32,
+        kind in 1u8..8, codec in 0u8..4, suite in 0u8..4, flags in any::<u16>(), epoch: u32,
         counter: u64, chunk: u64, entry in prop_oneof![Just(0), any::<u64>()],
         slot in 0u64..1 << 44, raw_len in lengths(), wire_len in lengths(), receiver: u16,
     ) -> FrameHeader {
@@ -129,7 +129,7 @@ fn assert_within_limits(header: &FrameHeader) {
     assert_eq!(DIGEST_LEN + tail, header.wire_len as usize);
     assert!(header.flags <= 0xFFFF);
     match header.place() {
-        Some(place) if place.kind == ChunkKind::Zeros => {
+        Some(place) if matches!(place.kind, ChunkKind::Zeros | ChunkKind::Digest) => {
             assert!(place.raw_len <= ZEROS_MAX && header.encoded_len() == 0);
         }
         Some(place) => assert!(place.raw_len as usize <= (1 << 20) + TAILROOM - TAG_LEN),

@@ -72,21 +72,17 @@ fn open(role: Role) -> Open {
         role,
         options: CopyOptions {
             recursive: true,
-            preserve: false,
-            follow_links: false,
-            no_clobber: false,
-            fsync: false,
-            no_target_directory: false,
             compress: Compress::None,
-            digests: false,
-            rate_limit: None,
             threads: Some(2),
             memory: Some(32 << 20),
+            timeout_s: 60,
+            ..CopyOptions::default()
         },
         session: [5; 16],
         suite: Suite::Aes128Gcm.number(),
         streams: 2,
         chunk_size: 1 << 20,
+        before: Vec::new(),
     }
 }
 

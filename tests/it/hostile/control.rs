@@ -115,7 +115,10 @@ fn messages_out_of_place_end_the_copy() {
         Message::Want(vec![]),
         Message::Nack(vec![1]),
         Message::Ack(Default::default()),
-        Message::Landed(fastcp::wire::message::Landed { names: vec![] }),
+        Message::Landed(fastcp::wire::message::Landed {
+            names: vec![],
+            resumes: false,
+        }),
         Message::Credit(5),
         Message::Data(fastcp::wire::message::Data { bytes: vec![1] }),
     ];

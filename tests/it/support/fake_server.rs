@@ -91,7 +91,10 @@ impl FakeServer {
 
     /// Says where everything lands.
     pub fn landed_as(&mut self, names: Vec<Vec<u8>>) {
-        self.say(Message::Landed(Landed { names }));
+        self.say(Message::Landed(Landed {
+            names,
+            resumes: false,
+        }));
     }
 
     /// Takes whatever comes on the streams, and looks at none of it.
