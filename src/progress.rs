@@ -31,6 +31,10 @@ pub struct Progress {
     bytes: AtomicU64,
     /// Bytes that needed no sending: holes and what was there already.
     skipped_bytes: AtomicU64,
+    /// Those of them that an earlier run had brought.
+    resumed_bytes: AtomicU64,
+    /// Files that an earlier run had finished.
+    resumed_files: AtomicU64,
     /// Bytes given to sockets, headers and tags included.
     wire_bytes: AtomicU64,
     /// Bytes of content that those stood for.
@@ -52,6 +56,8 @@ pub struct Snapshot {
     pub scanned_bytes: u64,
     pub bytes: u64,
     pub skipped_bytes: u64,
+    pub resumed_bytes: u64,
+    pub resumed_files: u64,
     pub wire_bytes: u64,
     pub raw_bytes: u64,
     pub files: u64,
@@ -83,6 +89,21 @@ impl Progress {
 
     pub fn add_skipped(&self, bytes: u64) {
         self.skipped_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Bytes that an earlier run had brought; they count as skipped too.
+    pub fn add_resumed(&self, bytes: u64) {
+        self.add_skipped(bytes);
+        self.resumed_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub fn add_resumed_files(&self, count: u64) {
+        self.resumed_files.fetch_add(count, Relaxed);
+    }
+
+    /// So many bytes that are counted already are to come once more.
+    pub fn add_again(&self, bytes: u64) {
+        self.totals.lock().expect("no panic while held").bytes += bytes;
     }
 
     /// A frame of `wire` bytes in `codec` that stands for `raw` bytes was sent or received.
@@ -139,6 +160,8 @@ impl Progress {
             scanned_bytes: self.scanned_bytes.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             skipped_bytes: self.skipped_bytes.load(Relaxed),
+            resumed_bytes: self.resumed_bytes.load(Relaxed),
+            resumed_files: self.resumed_files.load(Relaxed),
             wire_bytes: self.wire_bytes.load(Relaxed),
             raw_bytes: self.raw_bytes.load(Relaxed),
             files: self.files.load(Relaxed),
