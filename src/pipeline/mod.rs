@@ -14,6 +14,7 @@ pub mod placer;
 pub mod plan;
 pub mod planner;
 pub mod plans;
+mod reading;
 pub mod receiver;
 pub mod sender;
 pub mod table;
