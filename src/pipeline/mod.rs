@@ -17,6 +17,7 @@ pub mod placer;
 pub mod plan;
 pub mod planner;
 pub mod plans;
+mod reading;
 pub mod receiver;
 pub mod resume;
 pub mod sender;

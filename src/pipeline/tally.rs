@@ -13,14 +13,17 @@ type Tell = dyn Fn(&Error) + Send + Sync;
 /// The end that the user sees keeps the tally of both; the other end's is silent.
 pub struct Tally {
     tell: Option<Box<Tell>>,
+    /// Told of what is worth a line only where the user wants many.
+    detail: Option<Box<Tell>>,
     failures: Mutex<(Vec<Error>, u64)>,
     progress: Arc<Progress>,
 }
 
 impl Tally {
-    pub fn new(tell: Box<Tell>, progress: Arc<Progress>) -> Self {
+    pub fn new(tell: Box<Tell>, detail: Box<Tell>, progress: Arc<Progress>) -> Self {
         Tally {
             tell: Some(tell),
+            detail: Some(detail),
             failures: Mutex::default(),
             progress,
         }
@@ -30,6 +33,7 @@ impl Tally {
     pub fn silent(progress: Arc<Progress>) -> Self {
         Tally {
             tell: None,
+            detail: None,
             failures: Mutex::default(),
             progress,
         }
@@ -44,6 +48,13 @@ impl Tally {
             failures.0.push(error.clone());
         } else {
             failures.1 += 1;
+        }
+    }
+
+    /// Tells of what is no failure.
+    pub fn detail(&self, error: &Error) {
+        if let Some(detail) = &self.detail {
+            detail(error);
         }
     }
 

@@ -9,9 +9,10 @@ use rustix::fs::{Stat, fstat};
 use crate::chunk::pack::PackWriter;
 use crate::chunk::{Buffer, SMALL_FILE_MAX};
 use crate::digest::Digest;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 
-use super::found::{Found, refresh};
+use super::found::{Changes, Found, refresh};
+use super::read::read_up_to;
 
 /// A pack as it lies in the buffer.
 pub struct PackRead {
@@ -34,13 +35,18 @@ pub enum Unpacked {
 }
 
 /// Reads small files into one pack, one after another, so that one descriptor is open at a time.
-/// Their entries in the pack have the sizes and times of when they were opened.
-pub fn read_pack<'a>(members: impl Iterator<Item = &'a Found>, buffer: &mut Buffer) -> PackRead {
+/// Their entries in the pack have the sizes and times of when they were opened. One that changed
+/// while it was read is read once more, unless changes are taken.
+pub fn read_pack<'a>(
+    members: impl Iterator<Item = &'a Found>,
+    changes: Changes,
+    buffer: &mut Buffer,
+) -> PackRead {
     let mut pack = PackWriter::new(buffer);
     let mut packed = Vec::with_capacity(members.size_hint().0);
     let mut left_out = Vec::new();
     for (place, found) in members.enumerate() {
-        match read_member(found, &mut pack) {
+        match read_member(found, changes, &mut pack) {
             Ok(digest) => packed.push((place, digest)),
             Err(why) => left_out.push((place, why)),
         }
@@ -54,15 +60,28 @@ pub fn read_pack<'a>(members: impl Iterator<Item = &'a Found>, buffer: &mut Buff
     }
 }
 
-fn read_member(found: &Found, pack: &mut PackWriter) -> Result<Digest, Unpacked> {
-    let (file, before) = found.open()?;
-    read_open(found, &file, &before, pack)
+fn read_member(found: &Found, changes: Changes, pack: &mut PackWriter) -> Result<Digest, Unpacked> {
+    let mut read_once = || {
+        let (file, before) = found.open(changes)?;
+        read_open(found, &file, &before, changes, pack)
+    };
+    match read_once() {
+        Err(Unpacked::Failed(first)) if first.kind == Kind::Changed => {
+            read_once().map_err(|why| match why {
+                // It was removed or replaced meanwhile: the change is the cause.
+                Unpacked::Failed(error) if error.kind != Kind::Changed => Unpacked::Failed(first),
+                why => why,
+            })
+        }
+        read => read,
+    }
 }
 
 fn read_open(
     found: &Found,
     file: &File,
     before: &Stat,
+    changes: Changes,
     pack: &mut PackWriter,
 ) -> Result<Digest, Unpacked> {
     let mut entry = found.entry.clone();
@@ -71,6 +90,11 @@ fn read_open(
         return Err(Unpacked::Grew);
     }
     let room = pack.room(&entry).ok_or(Unpacked::Grew)?;
+    if changes == Changes::Taken {
+        let read = read_up_to(file, 0, room).map_err(|cause| found.cannot_read(cause))?;
+        entry.size = read as u64;
+        return Ok(pack.push(entry));
+    }
     read_all(file, room).map_err(|cause| found.cannot_read(cause))?;
     let after = fstat(file).map_err(|cause| found.cannot_read(cause.into()))?;
     found.compare(before, &after)?;
@@ -95,7 +119,6 @@ mod tests {
     use super::*;
     use crate::chunk::pack::Pack;
     use crate::chunk::{CHUNK_SIZE, Chunk, ChunkKind, Place};
-    use crate::error::Kind;
     use crate::source::found::trees::{append, files, one};
 
     #[test]
@@ -117,7 +140,7 @@ mod tests {
             .unwrap();
 
         let mut buffer = Buffer::loose(CHUNK_SIZE);
-        let pack = read_pack(found.iter(), &mut buffer);
+        let pack = read_pack(found.iter(), Changes::Told, &mut buffer);
         assert_eq!(pack.packed.len(), 4);
         assert_eq!(pack.raw_len as usize, buffer.len());
         let [(1, Unpacked::Failed(gone)), (3, Unpacked::Grew)] = &pack.left_out[..] else {
@@ -154,10 +177,10 @@ mod tests {
         let (path, found) = one(temp.path(), b"0123456789");
         let mut buffer = Buffer::loose(CHUNK_SIZE);
         let mut pack = PackWriter::new(&mut buffer);
-        let (file, before) = found.open().unwrap();
+        let (file, before) = found.open(Changes::Told).unwrap();
         append(&path, b"more");
         for message in ["grew while it was copied", "shrank while it was copied"] {
-            match read_open(&found, &file, &before, &mut pack) {
+            match read_open(&found, &file, &before, Changes::Told, &mut pack) {
                 Err(Unpacked::Failed(error)) => assert_eq!(error.message, message),
                 _ => panic!("taken for whole"),
             }

@@ -298,6 +298,7 @@ messages! {
     20 => Abort(Fault),
     21 => Relay(Relay),
     22 => Ask(Vec<Entry>),
+    23 => Vanished(Fault),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -347,7 +348,7 @@ impl Message {
             Message::EntryEnd(ends) => ends.len() * size_of::<EntryEnd>(),
             Message::Roots(roots) => roots.roots.len() * (size_of::<Root>() + NAME_MAX),
             Message::AllSent(all) => all.unused.len() * size_of::<Span>(),
-            Message::Fault(fault) => fault.path.len() + fault.text.len(),
+            Message::Fault(fault) | Message::Vanished(fault) => fault.path.len() + fault.text.len(),
             _ => 0,
         };
         size_of::<Message>() + inside

@@ -164,6 +164,7 @@ fn messages() -> Vec<Message> {
             body: vec![],
         }),
         Message::Ask(vec![entry()]),
+        Message::Vanished(fault()),
     ]
 }
 
