@@ -346,6 +346,66 @@ mod tests {
     }
 
     #[test]
+    fn a_kept_partial_is_gone_on_with_if_it_is_the_one_that_was_left() {
+        let temp = tempfile::tempdir().unwrap();
+        let slot = slot(temp.path(), "a");
+        let entry = sparse(SIZE);
+        let kept = |content: &[u8]| {
+            let partial = Partial::create(&slot, entry.clone(), &rules()).unwrap();
+            partial.write_at(content, 0).unwrap();
+            let inode = partial.inode().unwrap();
+            partial.keep();
+            inode
+        };
+        let resume = |inode| Partial::resume(&slot, entry.clone(), &rules(), inode, false).unwrap();
+        let inode = kept(&[7; 5000]);
+        let other = Inode {
+            ino: inode.ino + 1,
+            ..inode
+        };
+        assert!(resume(&other).is_none());
+        let partial = resume(&inode).expect("it is there");
+        let mut there = [0; 5000];
+        partial.read(&mut there, 0).unwrap();
+        assert_eq!(there, [7; 5000]);
+        // What comes now replaces what was there, also where it is zeros.
+        partial.write_zeros(0, 4096).unwrap();
+        partial.write_at(&[0; 904], 4096).unwrap();
+        partial.commit().unwrap();
+        let content = std::fs::read(temp.path().join("a")).unwrap();
+        assert!(content.len() as u64 == SIZE && content.iter().all(|&byte| byte == 0));
+        // One that others may have written is not.
+        let inode = kept(&[7; 5000]);
+        let name = &names(temp.path())[0];
+        std::fs::hard_link(temp.path().join(name), temp.path().join("more")).unwrap();
+        assert!(resume(&inode).is_none());
+    }
+
+    #[test]
+    fn in_place_is_the_same_file_with_the_new_length_and_no_link_is_followed() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("a");
+        let inplace = Rules {
+            inplace: true,
+            ..rules()
+        };
+        for len in [10, 9000] {
+            std::fs::write(&path, vec![9; len]).unwrap();
+            let before = std::fs::metadata(&path).unwrap().ino();
+            let entry = Arc::new(file(5000, 0o644));
+            let partial = Partial::create(&slot(temp.path(), "a"), entry, &inplace).unwrap();
+            assert_eq!(names(temp.path()), ["a"]);
+            partial.write_at(&[1; 5000], 0).unwrap();
+            partial.commit().unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), [1; 5000]);
+            assert_eq!(std::fs::metadata(&path).unwrap().ino(), before);
+        }
+        std::os::unix::fs::symlink("a", temp.path().join("link")).unwrap();
+        let linked = Partial::create(&slot(temp.path(), "link"), sparse(5), &inplace);
+        assert_eq!(linked.err().expect("refused").kind, Kind::Refused);
+    }
+
+    #[test]
     fn runs_of_zeros_at_odd_offsets_come_out_right() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("f");

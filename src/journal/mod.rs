@@ -117,8 +117,6 @@ pub struct Journal {
     identity: (u64, u64),
     key: Key,
     past: Mutex<Past>,
-    /// The past is of this boot and mount, so that nothing of it is lost in a cache.
-    same_boot: bool,
     next: AtomicU32,
     /// It could not be written: nothing is any more.
     broken: AtomicBool,
@@ -139,7 +137,7 @@ impl Journal {
             return Ok(None);
         };
         let known = past::key(&file).filter(|_| !opening.afresh);
-        let past = known.map(|key| (Past::read(&file, &key), key));
+        let past = known.map(|key| (Past::read(&file, &key, &own), key));
         let (past, key) = past
             .filter(|(past, _)| {
                 let cut = |last: Session| last.chunk_size == opening.chunk_size;
@@ -147,13 +145,8 @@ impl Journal {
             })
             .unzip();
         let past = past.unwrap_or_default();
-        let same = |last: Session| {
-            let known = last.boot_id != [0; 16];
-            known && (last.boot_id, last.dev, last.mount) == (own.boot_id, own.dev, own.mount)
-        };
         let journal = Journal {
             key: key.clone().unwrap_or_else(|| Key::header(random()).1),
-            same_boot: past.last.is_none_or(same),
             next: AtomicU32::new(past.next),
             is_useful: AtomicBool::new(!past.finished.is_empty() || !past.begun.is_empty()),
             past: Mutex::new(past),
@@ -222,6 +215,8 @@ impl Journal {
     /// The directory is made, or opened up.
     pub fn directory(&self, directory: Directory) {
         self.append(&Body::Directory(directory).encode(&self.key));
+        // Without it the next copy would land in the directory instead of going on with it.
+        self.is_useful.store(true, Relaxed);
     }
 
     /// What was written of the file is gone.
@@ -272,15 +267,13 @@ impl Journal {
     /// The file with this path as it was finished, and whether its content is certain to be on the
     /// disk or in this boot's cache, where the file is on `dev`.
     pub fn finished_before(&self, path: &Hash, dev: u64) -> Option<(Finished, bool)> {
-        let (index, synced) = {
+        let (index, certain) = {
             let past = self.past();
-            (*past.finished.get(path)?, past.synced)
+            let index = *past.finished.get(path)?;
+            (index, past.is_certain(index, dev == self.identity.0))
         };
         match self.record(index)? {
-            Body::Finished(finished) if finished.path == *path => {
-                let synced = index < synced && dev == self.identity.0;
-                Some((finished, self.same_boot || synced))
-            }
+            Body::Finished(finished) if finished.path == *path => Some((finished, certain)),
             _ => None,
         }
     }
@@ -305,19 +298,16 @@ impl Journal {
     /// certain to be on the disk or in this boot's cache. As many as `begun.chunks`, unless the
     /// journal cannot be read any more.
     pub fn replay(&self, begun: &Begun, mut each: impl FnMut(Chunk, bool) -> ControlFlow<()>) {
-        let synced = self.past().synced;
         // On another device than the journal a sync may not have reached it.
-        let synced = if begun.file.inode.dev == self.identity.0 {
-            synced
-        } else {
-            0
-        };
+        let is_synced = begun.file.inode.dev == self.identity.0;
+        let past = self.past();
+        let (since_boot, synced) = (past.since_boot, past.synced);
+        drop(past);
+        let is_certain = |index| index >= since_boot || is_synced && index < synced;
         let range = begun.first..begun.last + 1;
         // What cannot be read is not there.
         let _ = past::records(&self.file, &self.key, range, |index, body| match body {
-            Body::Chunk(number, chunk) if number == begun.number => {
-                each(chunk, self.same_boot || index < synced)
-            }
+            Body::Chunk(number, chunk) if number == begun.number => each(chunk, is_certain(index)),
             _ => ControlFlow::Continue(()),
         });
     }

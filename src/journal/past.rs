@@ -36,8 +36,10 @@ pub(super) struct Past {
     pub finished: HashMap<Hash, u64>,
     /// Likewise of a directory.
     pub directories: HashMap<Hash, u64>,
-    /// Records before this one are on the disk.
+    /// Records before this one are on the disk,
     pub synced: u64,
+    /// and those from this one on were written since the machine was started.
+    pub since_boot: u64,
     pub last: Option<Session>,
     /// No file has this number or a higher one.
     pub next: u32,
@@ -46,24 +48,31 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Reads until the first record that is not whole.
-    pub fn read(file: &File, key: &Key) -> Past {
+    /// Reads until the first record that is not whole; `own` is who reads.
+    pub fn read(file: &File, key: &Key, own: &Session) -> Past {
         let mut past = Past {
             records: 1,
+            since_boot: u64::MAX,
             ..Past::default()
         };
         // What cannot be read is not there.
         let _ = records(file, key, 1..u64::MAX, |index, body| {
             past.records = index + 1;
-            past.take(index, body);
+            past.take(index, body, own);
             ControlFlow::Continue(())
         });
         past
     }
 
-    fn take(&mut self, index: u64, body: Body) {
+    fn take(&mut self, index: u64, body: Body, own: &Session) {
         match body {
-            Body::Session(session) => self.last = Some(session),
+            Body::Session(session) => {
+                self.since_boot = match session.is_of_boot(own) {
+                    true => self.since_boot.min(index),
+                    false => u64::MAX,
+                };
+                self.last = Some(session);
+            }
             Body::File(number, file) => {
                 self.next = self.next.max(number.saturating_add(1));
                 let begun = Begun {
@@ -104,6 +113,11 @@ impl Past {
                 }
             }
         }
+    }
+
+    /// Whether what a record says is certain to be on the disk, or in this boot's cache.
+    pub fn is_certain(&self, index: u64, is_synced: bool) -> bool {
+        index >= self.since_boot || is_synced && index < self.synced
     }
 
     fn forget(&mut self, path: &Hash) {

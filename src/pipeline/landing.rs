@@ -2,6 +2,7 @@
 //! byte, put away after the last.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::fs::{Timespec, Timestamps, fstat, futimens};
 
@@ -151,14 +152,14 @@ impl Receiver {
                 .lock()
                 .expect("no panic while held")
                 .done_bytes();
-            if done > 0 && file.number.is_some() {
+            if done > 0 && file.number.is_some() && !self.breached.load(Relaxed) {
                 // One that a worker is stuck with stays as well: nobody comes to remove it.
                 if let Some(partial) = partial.and_then(Arc::into_inner) {
                     partial.keep();
                 }
             }
         }
-        if !journal.is_useful() {
+        if !journal.is_useful() || self.breached.load(Relaxed) {
             journal.remove();
         }
     }

@@ -168,6 +168,7 @@ impl ReceivingHalf {
             table: Default::default(),
             journal: Default::default(),
             keeper: Default::default(),
+            breached: Default::default(),
             queued: Default::default(),
             streams: Default::default(),
         });

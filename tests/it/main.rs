@@ -16,6 +16,7 @@ mod landing;
 mod layers;
 mod operands;
 mod placement;
+mod resume;
 mod ssh;
 mod streams;
 mod terminal;
