@@ -98,6 +98,12 @@ impl Partial {
         Ok(())
     }
 
+    /// Cuts off what is beyond `length`: the source became shorter while it was read.
+    pub fn shorten(&self, length: u64) -> Result<()> {
+        let cut = self.temporary.file.set_len(length.min(self.entry.size));
+        cut.map_err(|cause| self.write_error(cause))
+    }
+
     /// Gives the file its identity and its name. The caller has seen that every range is written.
     pub fn commit(self) -> Result<()> {
         commit::commit(self.temporary, &self.entry, &self.rules)

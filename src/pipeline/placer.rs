@@ -13,7 +13,7 @@ use crate::dest::{self, Directory, Partial, Slot, Source, Spec};
 use crate::digest::Tree;
 use crate::dir::Handles;
 use crate::error::Result;
-use crate::manifest::{Entry, EntryKind, Root};
+use crate::manifest::{Entry, EntryId, EntryKind, Root};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::receiver::{Job, Receiver};
 use crate::pipeline::table::{OpenFile, Spot};
@@ -62,6 +62,7 @@ pub fn place(
             Message::Entries(entries) => receiver.announced(entries),
             Message::EntryEnd(ends) => ends.into_iter().for_each(|end| receiver.entry_end(end)),
             Message::Fault(fault) => receiver.sender_failed(fault),
+            Message::Vanished(fault) if receiver.options.live => receiver.vanished(fault),
             Message::AllSent(all) => receiver.all_sent(&all),
             _ => receiver.breach("a message out of place"),
         }
@@ -235,7 +236,8 @@ impl Receiver {
                 }
             },
         };
-        let needs_tree = !entry.is_sparse() || self.options.digests;
+        // Chunks of a file that changes are read at different times: their root says nothing.
+        let needs_tree = (!entry.is_sparse() && !self.options.live) || self.options.digests;
         let file = OpenFile {
             slot,
             partial: Mutex::new(partial),
@@ -277,7 +279,11 @@ impl Receiver {
             let full = self.lock().end_directory(end.entry, end.length);
             return self.finish_directories(full);
         };
-        // A second end changes nothing.
+        if self.options.live {
+            let mut claims = file.claims.lock().expect("no panic while held");
+            claims.end_at(end.length);
+        }
+        // A second end changes nothing else.
         let _ = file.end.set(end);
         self.flushing();
         if file.is_complete() {
@@ -290,6 +296,18 @@ impl Receiver {
     fn sender_failed(&self, fault: Fault) {
         let (id, parent) = (fault.entry, fault.parent);
         self.tally.add(&fault.into_error());
+        self.given_up(id, parent);
+    }
+
+    /// An entry was not there any more when it was to be read, and may have gone.
+    fn vanished(&self, fault: Fault) {
+        let (id, parent) = (fault.entry, fault.parent);
+        self.tally.detail(&fault.into_error());
+        self.given_up(id, parent);
+    }
+
+    /// Nothing (more) comes of an entry.
+    fn given_up(&self, id: EntryId, parent: EntryId) {
         self.lock().was_told_of_a_failure();
         if id == 0 {
             return;

@@ -7,6 +7,7 @@
 mod support;
 
 mod bad_input;
+mod changing;
 mod faults;
 mod fixture;
 mod hostile;
@@ -14,10 +15,12 @@ mod interrupted;
 mod kept;
 mod landing;
 mod layers;
+mod live;
 mod operands;
 mod placement;
 mod ssh;
 mod streams;
 mod terminal;
 mod verification;
+mod wanted;
 mod wire;
