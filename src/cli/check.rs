@@ -54,6 +54,12 @@ pub fn order(mut args: Args) -> Result<Order> {
             printable(command.as_bytes())
         )));
     }
+    if args.live && args.digests.is_some() {
+        return Err(Error::usage(
+            "--digests cannot list what --live copies: chunks of a file that changes are read at \
+             different times, and no digest of the whole is right; leave out one of the two",
+        ));
+    }
     Ok(Order {
         output: Output {
             quiet: args.quiet,
@@ -215,6 +221,12 @@ mod tests {
             }
         );
         assert!(order.output.quiet && order.output.verbose);
+    }
+
+    #[test]
+    fn what_changes_has_no_digest() {
+        assert!(refused("--live --digests sums a h:b").contains("--live"));
+        assert!(ordered("--live a h:b").unwrap().request.options.live);
     }
 
     #[test]

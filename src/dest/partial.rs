@@ -28,6 +28,8 @@ pub struct Partial {
     rules: Rules,
     /// What has not been written may hold anything but zeros.
     dirty: bool,
+    /// Bytes that it has when it is whole.
+    length: u64,
 }
 
 enum Target {
@@ -94,6 +96,7 @@ impl Partial {
     fn new(target: Target, entry: Arc<Entry>, rules: &Rules, dirty: bool) -> Partial {
         Partial {
             target,
+            length: entry.size,
             entry,
             rules: *rules,
             dirty,
@@ -187,12 +190,23 @@ impl Partial {
         fallocate(self.file(), flags, offset, len)
     }
 
+    /// Cuts off what is beyond `length`: the source became shorter while it was read.
+    pub fn shorten(&mut self, length: u64) -> Result<()> {
+        self.length = length.min(self.entry.size);
+        let cut = match &self.target {
+            Target::Beside(temporary) => temporary.file.set_len(self.length),
+            // Cut when all of it is there.
+            Target::InPlace(_) => Ok(()),
+        };
+        cut.map_err(|cause| self.write_error(cause))
+    }
+
     /// Gives the file its identity and its name. The caller has seen that every range is written.
     /// Returns what stands under the name now.
     pub fn commit(self) -> Result<Standing> {
         let stat = match self.target {
             Target::Beside(temporary) => commit::commit(*temporary, &self.entry, &self.rules)?,
-            Target::InPlace(file) => file.commit(&self.entry, &self.rules)?,
+            Target::InPlace(file) => file.commit(&self.entry, self.length, &self.rules)?,
         };
         Ok(Standing::of(&stat))
     }

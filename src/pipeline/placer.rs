@@ -11,7 +11,7 @@ use crate::dest::{self, Directory, Spec};
 use crate::dir::Handles;
 use crate::error::Result;
 use crate::journal::record::{self, Hash};
-use crate::manifest::{Entry, EntryKind};
+use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::landing::Sessions;
 use crate::pipeline::opening::anew;
@@ -63,6 +63,7 @@ pub fn place(
             Message::Ask(entries) => receiver.asked(entries),
             Message::EntryEnd(ends) => ends.into_iter().for_each(|end| receiver.entry_end(end)),
             Message::Fault(fault) => receiver.sender_failed(fault),
+            Message::Vanished(fault) if receiver.options.live => receiver.vanished(fault),
             Message::AllSent(all) => receiver.all_sent(&all),
             _ => receiver.breach("a message out of place"),
         }
@@ -259,7 +260,11 @@ impl Receiver {
             let full = self.lock().end_directory(end.entry, end.length);
             return self.finish_directories(full);
         };
-        // A second end changes nothing.
+        if self.options.live {
+            let mut claims = file.claims.lock().expect("no panic while held");
+            claims.end_at(end.length);
+        }
+        // A second end changes nothing else.
         let _ = file.end.set(end);
         self.flushing();
         if file.is_complete() {
@@ -272,6 +277,18 @@ impl Receiver {
     fn sender_failed(&self, fault: Fault) {
         let (id, parent) = (fault.entry, fault.parent);
         self.tally.add(&fault.into_error());
+        self.given_up(id, parent);
+    }
+
+    /// An entry was not there any more when it was to be read, and may have gone.
+    fn vanished(&self, fault: Fault) {
+        let (id, parent) = (fault.entry, fault.parent);
+        self.tally.detail(&fault.into_error());
+        self.given_up(id, parent);
+    }
+
+    /// Nothing (more) comes of an entry.
+    fn given_up(&self, id: EntryId, parent: EntryId) {
         self.lock().was_told_of_a_failure();
         if id == 0 {
             return;

@@ -334,16 +334,20 @@ impl Receiver {
             return self.finish_compared(file, end.root);
         }
         let root = file.root();
-        if end.length != file.entry.size
+        let length = file.claims.lock().expect("no panic while held").end();
+        if (end.length != file.entry.size && !self.options.live)
             || (root.is_some() && end.root.is_some() && root != end.root)
         {
             return Err(changed(file));
         }
         let partial = file.partial.lock().expect("no panic while held").take();
         // No claim is open, so no worker holds it any more.
-        let partial = partial.and_then(Arc::into_inner).ok_or_else(|| {
+        let mut partial = partial.and_then(Arc::into_inner).ok_or_else(|| {
             Error::new(Kind::Lost, Side::Dest, "is written still").at(file.slot.path())
         })?;
+        if length < file.entry.size {
+            partial.shorten(length)?;
+        }
         let standing = partial.commit()?;
         if let Some(journal) = self.journal() {
             let digest = root.or(end.root);

@@ -61,19 +61,22 @@ pub fn read_pack<'a>(
 }
 
 fn read_member(found: &Found, changes: Changes, pack: &mut PackWriter) -> Result<Digest, Unpacked> {
-    let mut read_once = || {
+    twice_if_changed(|| {
         let (file, before) = found.open(changes)?;
         read_open(found, &file, &before, changes, pack)
-    };
-    match read_once() {
+    })
+}
+
+fn twice_if_changed<T>(mut read: impl FnMut() -> Result<T, Unpacked>) -> Result<T, Unpacked> {
+    match read() {
         Err(Unpacked::Failed(first)) if first.kind == Kind::Changed => {
-            read_once().map_err(|why| match why {
+            read().map_err(|why| match why {
                 // It was removed or replaced meanwhile: the change is the cause.
                 Unpacked::Failed(error) if error.kind != Kind::Changed => Unpacked::Failed(first),
                 why => why,
             })
         }
-        read => read,
+        once => once,
     }
 }
 
@@ -169,6 +172,58 @@ mod tests {
         ];
         let wanted: Vec<_> = wanted.map(|(a, b)| (a.into(), b.into())).to_vec();
         assert_eq!(contents, wanted);
+    }
+
+    #[test]
+    fn a_file_that_changed_once_is_read_again_and_no_third_time() {
+        for (changes, length) in [(1, Some(14)), (2, None)] {
+            let temp = tempfile::tempdir().unwrap();
+            let (path, found) = one(temp.path(), b"0123456789");
+            let mut buffer = Buffer::loose(CHUNK_SIZE);
+            let mut pack = PackWriter::new(&mut buffer);
+            let mut readings = 0;
+            let read = twice_if_changed(|| {
+                let (file, before) = found.open(Changes::Told)?;
+                readings += 1;
+                if readings <= changes {
+                    append(&path, b"more");
+                }
+                read_open(&found, &file, &before, Changes::Told, &mut pack)
+            });
+            assert_eq!(readings, 2);
+            match length {
+                Some(length) => {
+                    let content = std::fs::read(&path).unwrap();
+                    assert_eq!(content.len(), length);
+                    assert_eq!(read.unwrap(), *blake3::hash(&content).as_bytes());
+                }
+                None => assert!(
+                    matches!(read, Err(Unpacked::Failed(error)) if error.kind == Kind::Changed)
+                ),
+            }
+        }
+    }
+
+    #[test]
+    fn a_live_file_is_packed_up_to_the_end_that_is_there() {
+        let temp = tempfile::tempdir().unwrap();
+        let (path, found) = one(temp.path(), b"0123456789");
+        let mut buffer = Buffer::loose(CHUNK_SIZE);
+        let mut pack = PackWriter::new(&mut buffer);
+        let (file, before) = found.open(Changes::Taken).unwrap();
+        append(&path, b"more");
+        let digest = read_open(&found, &file, &before, Changes::Taken, &mut pack).unwrap();
+        assert_eq!(digest, *blake3::hash(b"0123456789").as_bytes());
+        std::fs::write(&path, b"01").unwrap();
+        let digest = read_open(&found, &file, &before, Changes::Taken, &mut pack).unwrap();
+        assert_eq!(digest, *blake3::hash(b"01").as_bytes());
+
+        std::fs::remove_file(&path).unwrap();
+        let gone = found.open(Changes::Taken).unwrap_err();
+        assert!(crate::source::has_vanished(&gone));
+        std::fs::write(&path, b"another").unwrap();
+        let (_, stat) = found.open(Changes::Taken).unwrap();
+        assert_eq!(stat.st_size, 7, "what has its name now");
     }
 
     #[test]

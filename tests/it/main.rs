@@ -7,6 +7,7 @@
 mod support;
 
 mod bad_input;
+mod changing;
 mod faults;
 mod fixture;
 mod hostile;
@@ -14,6 +15,7 @@ mod interrupted;
 mod kept;
 mod landing;
 mod layers;
+mod live;
 mod operands;
 mod placement;
 mod resume;
@@ -21,4 +23,5 @@ mod ssh;
 mod streams;
 mod terminal;
 mod verification;
+mod wanted;
 mod wire;
