@@ -341,7 +341,8 @@ impl Receiver {
     /// The sender said what no sender says: the copy ends.
     pub(super) fn breach(&self, what: &str) {
         let message = format!("the sender broke the protocol: {what}");
-        self.ending.end(Error::new(Kind::Lost, Side::Dest, message));
+        self.ending
+            .end(Error::new(Kind::Breach, Side::Dest, message));
     }
 
     /// Tells the sender; a connection that is lost is its reader's to report.

@@ -220,9 +220,9 @@ fn cause_of(ending: &Ending) -> Error {
 
 /// Control ended in the middle of a copy.
 fn lost(error: ControlError) -> Error {
-    Error::new(
-        Kind::Lost,
-        Side::Here,
-        format!("lost the other end: {error}"),
-    )
+    let kind = match &error {
+        ControlError::BadMessage(_) => Kind::Breach,
+        _ => Kind::Lost,
+    };
+    Error::new(kind, Side::Here, format!("lost the other end: {error}"))
 }

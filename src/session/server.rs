@@ -222,7 +222,7 @@ async fn say(control: &Outgoing, message: Message) -> Result<()> {
 
 fn breach(what: &str) -> Error {
     Error::new(
-        Kind::Lost,
+        Kind::Breach,
         Side::Here,
         format!("the client broke the protocol: {what}"),
     )
