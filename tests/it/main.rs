@@ -16,6 +16,8 @@ mod landing;
 mod layers;
 mod operands;
 mod placement;
+mod reconnect;
+mod signals;
 mod ssh;
 mod streams;
 mod terminal;
