@@ -56,17 +56,23 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
     let is_push = request.dest.host.is_some();
     let host = request.host().expect("one end is remote");
     let budget = Budget::new(&request.options, request.streams, CHUNK_SIZE)?;
-    let pushed = is_push.then(|| Pushed::find(request, seat));
-    if pushed
-        .as_ref()
-        .is_some_and(|pushed| pushed.expanded.named.is_empty())
-    {
+    let is_first = session.attempt == Attempt::First;
+    let mut pushed = (is_push && is_first).then(|| Pushed::find(request, seat));
+    if pushed.as_ref().is_some_and(Pushed::is_nothing) {
         return Ok(String::new());
     }
     let mut server = tokio::select! {
         server = Server::connect(host, request, seat, session.attempt) => server?,
         () = seat.ending.wait() => return Err(cause_of(&seat.ending).into()),
     };
+    if is_push && !is_first {
+        // Not once for each login that fails.
+        let found = pushed.insert(Pushed::find(request, seat));
+        if found.is_nothing() {
+            server.end(None, None).await;
+            return Ok(String::new());
+        }
+    }
     seat.progress.add_login();
     tell_cuts(request, seat, budget);
     let client = Client {
@@ -114,6 +120,11 @@ impl Pushed {
         let expanded = operands::expand(request, seat);
         let scan = operands::scan(expanded.named.clone(), request.options.follow_links, seat);
         Pushed { expanded, scan }
+    }
+
+    /// True if none of the operands is there, which the tally tells.
+    fn is_nothing(&self) -> bool {
+        self.expanded.named.is_empty()
     }
 }
 
