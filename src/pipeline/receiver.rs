@@ -5,8 +5,8 @@
 //! when it is verified and its write has returned.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::AcqRel;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tokio_util::sync::CancellationToken;
@@ -76,8 +76,6 @@ pub struct Receiver {
     /// Set when it is known where the roots land, if there can be one.
     pub journal: OnceLock<Journal>,
     pub keeper: Keeper,
-    /// The sender broke the protocol: what came of it is not kept.
-    pub breached: AtomicBool,
     /// Bytes of the messages that wait for the placer.
     pub queued: AtomicUsize,
     /// Ends a stream on which something came that was not sealed with the session's key.
@@ -441,9 +439,9 @@ impl Receiver {
 
     /// The sender said what no sender says: the copy ends.
     pub(super) fn breach(&self, what: &str) {
-        self.breached.store(true, Relaxed);
         let message = format!("the sender broke the protocol: {what}");
-        self.ending.end(Error::new(Kind::Lost, Side::Dest, message));
+        self.ending
+            .end(Error::new(Kind::Breach, Side::Dest, message));
     }
 
     /// Tells the sender; a connection that is lost is its reader's to report.

@@ -1,5 +1,5 @@
-//! The process that the user started: starts the server, tells it what to do, dials its streams
-//! and runs its own half of the copy.
+//! The process that the user started, in one session: starts the server, tells it what to do,
+//! dials its streams and runs its own half of the copy.
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::progress::Phase;
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::dial::Dialler;
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
-use crate::session::login::Server;
+use crate::session::login::{Attempt, Server};
 use crate::session::operands::{self, Expanded};
 use crate::session::request::Request;
 use crate::session::streams::{Connections, receive_on, send_on};
@@ -27,32 +27,59 @@ use crate::stream::opening::{DialRole, Keyring};
 use crate::wire::hello::Hello;
 use crate::wire::message::{Listen, Message, Open, Role, Roots, SessionSecret};
 
-/// Copies between this machine and a host. Gives the route that data took.
-pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
+/// Which session of a copy.
+pub struct Session<'a> {
+    /// 128 bits that no other session has.
+    pub id: [u8; 16],
+    /// The sessions before it that had begun.
+    pub before: &'a [[u8; 16]],
+    pub attempt: Attempt,
+}
+
+/// A session that ended before its time.
+pub struct Lost {
+    pub error: Error,
+    /// The server had said hello.
+    pub had_begun: bool,
+}
+
+impl From<Error> for Lost {
+    fn from(error: Error) -> Lost {
+        let had_begun = false;
+        Lost { error, had_begun }
+    }
+}
+
+/// Copies between this machine and a host, as far as one session goes. Gives the route that data
+/// took.
+pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Result<String, Lost> {
     let is_push = request.dest.host.is_some();
-    let remote = if is_push {
-        &request.dest
-    } else {
-        &request.sources[0]
-    };
-    let host = remote.host.as_ref().expect("one end is remote");
+    let host = request.host().expect("one end is remote");
     let budget = Budget::new(&request.options, request.streams, CHUNK_SIZE)?;
-    let pushed = is_push.then(|| Pushed::find(request, seat));
-    if pushed
-        .as_ref()
-        .is_some_and(|pushed| pushed.expanded.named.is_empty())
-    {
+    let is_first = session.attempt == Attempt::First;
+    let mut pushed = (is_push && is_first).then(|| Pushed::find(request, seat));
+    if pushed.as_ref().is_some_and(Pushed::is_nothing) {
         return Ok(String::new());
     }
     let mut server = tokio::select! {
-        server = Server::connect(host, request, seat) => server?,
-        () = seat.ending.wait() => return Err(cause_of(&seat.ending)),
+        server = Server::connect(host, request, seat, session.attempt) => server?,
+        () = seat.ending.wait() => return Err(cause_of(&seat.ending).into()),
     };
+    if is_push && !is_first {
+        // Not once for each login that fails.
+        let found = pushed.insert(Pushed::find(request, seat));
+        if found.is_nothing() {
+            server.end(None, None).await;
+            return Ok(String::new());
+        }
+    }
+    seat.progress.add_login();
     tell_cuts(request, seat, budget);
     let client = Client {
         request,
         seat,
         budget,
+        session,
     };
     let mut half = None;
     let copied = tokio::select! {
@@ -60,8 +87,18 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         // Once there is a half, it sees to that itself.
         () = seat.ending.wait(), if half.is_none() => Err(cause_of(&seat.ending)),
     };
-    server.end(half, copied.as_ref().err()).await;
-    copied.map(|()| "direct".to_owned())
+    let Err(error) = copied else {
+        server.end(half, None).await;
+        return Ok("direct".to_owned());
+    };
+    // Before anything is torn down: what that leads to is not the cause.
+    seat.ending.end(error);
+    let mut error = cause_of(&seat.ending);
+    if let Some(why) = server.end(half, Some(&error)).await {
+        error.message = why;
+    }
+    let had_begun = true;
+    Err(Lost { error, had_begun })
 }
 
 fn tell_cuts(request: &Request, seat: &Seat, budget: Budget) {
@@ -84,12 +121,18 @@ impl Pushed {
         let scan = operands::scan(expanded.named.clone(), request.options.follow_links, seat);
         Pushed { expanded, scan }
     }
+
+    /// True if none of the operands is there, which the tally tells.
+    fn is_nothing(&self) -> bool {
+        self.expanded.named.is_empty()
+    }
 }
 
 struct Client<'a> {
     request: &'a Request,
     seat: &'a Seat,
     budget: Budget,
+    session: Session<'a>,
 }
 
 impl Client<'_> {
@@ -105,9 +148,11 @@ impl Client<'_> {
             DialRole::Receives
         };
         let suite = suite_for(&server.hello, self.request.encrypt);
-        let keyring = Arc::new(Keyring::new(Secret::random(), Secret::session(), role));
+        let keyring = Arc::new(Keyring::new(Secret::random(), self.session.id, role));
         self.open(&server.control, &keyring, suite).await?;
-        self.seat.progress.set_phase(Phase::Scanning);
+        if self.session.attempt == Attempt::First {
+            self.seat.progress.set_phase(Phase::Scanning);
+        }
         let (proven, connections) = mpsc::channel(usize::from(self.budget.streams));
         let half = half.insert(match pushed {
             Some(pushed) => {
@@ -185,7 +230,7 @@ impl Client<'_> {
     ) -> Half {
         let opener = Opener::new(&keyring.secret, Direction::ToClient, suite);
         let same_machine = host::is_this_machine(&server.hello.boot_id);
-        let sessions = operands::sessions(keyring.session, Vec::new(), self.seat);
+        let sessions = operands::sessions(self.session.id, self.session.before.to_vec(), self.seat);
         let destination = operands::destination(self.request, same_machine, sessions);
         let rules = operands::rules(self.request);
         let half = ReceivingHalf::start(self.common(server), opener, rules, destination);
@@ -234,7 +279,7 @@ impl Client<'_> {
             suite: suite.number(),
             streams: self.budget.streams,
             chunk_size: CHUNK_SIZE as u32,
-            before: Vec::new(),
+            before: self.session.before.to_vec(),
         };
         say(control, Message::Open(open)).await?;
         let secret = SessionSecret(*keyring.secret.expose());

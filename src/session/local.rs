@@ -16,7 +16,7 @@ use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::request::Request;
 use crate::session::streams::pass_on;
-use crate::session::{Half, Seat, converse, operands};
+use crate::session::{Half, Seat, cause_of, converse, operands};
 use crate::source::Walk;
 use crate::wire::message::{Message, Roots};
 
@@ -100,9 +100,16 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         );
         tokio::try_join!(sent, received)
     };
+    if let Err(error) = &copied {
+        // Before anything is torn down: what that leads to is not the cause.
+        seat.ending.end(error.clone());
+    }
     sending.stop().await;
     receiving.stop().await;
-    copied.map(|_| "memory".to_owned())
+    match copied {
+        Ok(_) => Ok("memory".to_owned()),
+        Err(_) => Err(cause_of(&seat.ending)),
+    }
 }
 
 /// Both directions of one end of control.

@@ -1,5 +1,6 @@
 //! One conversation, from ssh up to done. [`client`] is what the user started, [`server`] what it
 //! started on the other host; each runs a [`half`] of the copy. [`local`] runs both in one process.
+//! A copy whose connection is lost goes on in another session: [`retries`].
 
 pub mod client;
 pub mod dial;
@@ -9,6 +10,7 @@ pub mod local;
 pub mod login;
 pub mod operands;
 pub mod request;
+pub mod retries;
 pub mod server;
 pub mod streams;
 
@@ -22,7 +24,7 @@ use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::tally::Tally;
 use crate::progress::{Phase, Progress};
 use crate::session::half::{ReceivingHalf, SendingHalf};
-use crate::units::printable;
+use crate::units::{printable, size};
 use crate::wire::message::{Listen, Message};
 pub use request::{
     Compress, CopyOptions, FAILURES_MAX, Host, Operand, Outcome, Reporter, Request, Rsh, SshOptions,
@@ -41,6 +43,25 @@ pub struct Seat {
     pub digests: Option<Arc<DigestList>>,
 }
 
+impl Seat {
+    /// For one session of the copy, which may end before the copy does.
+    fn of_session(&self) -> Seat {
+        Seat {
+            ending: Arc::new(Ending::of_session(&self.ending)),
+            ..self.clone()
+        }
+    }
+
+    /// A session is over and another takes its place. True if it got further than those before.
+    fn begin_again(&self) -> bool {
+        self.tally.begin_again();
+        if let Some(list) = &self.digests {
+            list.begin_again();
+        }
+        self.progress.begin_again()
+    }
+}
+
 /// Carries out a copy; returns when both ends are done or ended. Blocks.
 pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Outcome {
     let started = Instant::now();
@@ -57,13 +78,17 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
         ending: Arc::default(),
         digests: None,
     };
+    let resumes = !request.options.no_resume;
     let copied = copy(request, &mut seat);
     progress.set_phase(Phase::Done);
     let (route, mut fatal) = match copied {
         Ok(route) => (route, None),
-        // What ended the copy first is the cause, whatever it led to.
-        Err(error) => (String::new(), Some(seat.ending.cause().unwrap_or(error))),
+        Err(error) => (String::new(), Some(error)),
     };
+    let there = progress.snapshot().done_bytes;
+    if let Some(error) = fatal.as_mut().filter(|_| resumes && there > 0) {
+        tell_kept(error, there);
+    }
     let unlisted = finish_digests(&seat).unwrap_or_else(|error| {
         fatal.get_or_insert(error);
         0
@@ -97,15 +122,30 @@ fn copy(request: Request, seat: &mut Seat) -> Result<String> {
     }
     let runtime = runtime()?;
     let copied = runtime.block_on(async {
-        host::end_on_signals(seat.ending.clone());
-        match (&request.sources[0].host, &request.dest.host) {
-            (None, None) => local::copy(&request, seat).await,
-            _ => client::copy(&request, seat).await,
+        let at_once = host::end_on_signals(seat.ending.clone());
+        host::tell_on_signal(seat.reporter.clone());
+        let copy = async {
+            match request.host() {
+                None => local::copy(&request, seat).await,
+                Some(_) => retries::copy(&request, seat).await,
+            }
+        };
+        tokio::select! {
+            copied = copy => copied,
+            () = at_once.cancelled() => Err(cause_of(&seat.ending)),
         }
     });
     // A thread that is stuck in the kernel does not keep the user waiting.
     runtime.shutdown_timeout(Duration::from_millis(100));
     copied
+}
+
+/// What has arrived is kept where the copy was cut off, and not where it failed.
+fn tell_kept(error: &mut Error, bytes: u64) {
+    if matches!(error.kind, Kind::Lost | Kind::Signal(_)) {
+        let there = size(bytes);
+        error.message += &format!("; {there} are there and kept: the same command goes on");
+    }
 }
 
 fn finish_digests(seat: &Seat) -> Result<u64> {
@@ -136,6 +176,7 @@ pub enum NotServed {
 /// The far end: speaks control on stdin and stdout until the client is done.
 pub fn serve() -> Result<(), NotServed> {
     host::prepare();
+    host::ignore_status_signal();
     let runtime = runtime().map_err(NotServed::NotBegun)?;
     let served = runtime.block_on(server::serve());
     runtime.shutdown_timeout(Duration::from_millis(100));
@@ -228,9 +269,9 @@ fn cause_of(ending: &Ending) -> Error {
 
 /// Control ended in the middle of a copy.
 fn lost(error: ControlError) -> Error {
-    Error::new(
-        Kind::Lost,
-        Side::Here,
-        format!("lost the other end: {error}"),
-    )
+    let kind = match &error {
+        ControlError::BadMessage(_) => Kind::Breach,
+        _ => Kind::Lost,
+    };
+    Error::new(kind, Side::Here, format!("lost the other end: {error}"))
 }

@@ -108,7 +108,7 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
     let (operands, recursive) = (&request.sources, request.options.recursive);
     let refused = |name: &str| {
         let message = format!("the server sent {name}, which was not asked for");
-        Err(Error::new(Kind::Lost, Side::Source, message))
+        Err(Error::new(Kind::Breach, Side::Source, message))
     };
     let mut roots_of_none = roots
         .roots
@@ -126,7 +126,7 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
         if answers.is_empty() && !told {
             let message = "the server neither sent it nor told why";
             let path = &operand.typed;
-            return Err(Error::new(Kind::Lost, Side::Source, message).at(path));
+            return Err(Error::new(Kind::Breach, Side::Source, message).at(path));
         }
         if !source::may_answer(&operand.path, &answers, recursive) {
             let name = answers

@@ -56,6 +56,8 @@ pub async fn serve() -> Result<(), NotServed> {
     let mut half = None;
     let served = copy(&mut incoming, &control, &client, &ending, &mut half).await;
     if let Err(error) = &served {
+        // What is kept of an unfinished copy depends on it.
+        ending.end(error.clone());
         // Before anything is torn down, so that the client hears the cause and not its effects.
         // Where control is lost there is nobody to tell.
         let _ = control.send(Message::Abort(Fault::of(error, 0, 0))).await;
@@ -234,7 +236,7 @@ async fn say(control: &Outgoing, message: Message) -> Result<()> {
 
 fn breach(what: &str) -> Error {
     Error::new(
-        Kind::Lost,
+        Kind::Breach,
         Side::Here,
         format!("the client broke the protocol: {what}"),
     )

@@ -318,6 +318,8 @@ pub fn against_control(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control)
     let run = case
         .bare()
         .args(["--rsh", "local", "--remote-path", &script])
+        // A peer plays one session.
+        .args(["--retries", "0"])
         .args(words);
     std::thread::scope(|scope| {
         let (gone, client_gone) = mpsc::channel::<()>();
