@@ -89,6 +89,7 @@ pub fn destination(request: &Request, same_machine: bool, sessions: Sessions) ->
             base: PathBuf::new(),
             remote: false,
             no_target_directory: request.options.no_target_directory,
+            inplace: request.options.inplace,
         },
         same_machine,
         typed: request

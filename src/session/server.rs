@@ -194,6 +194,7 @@ fn destination(path: &[u8], sources: &[Vec<u8>], open: &Open, same_machine: bool
             base: home(),
             remote: true,
             no_target_directory,
+            inplace: open.options.inplace,
         },
         same_machine,
         typed: sources
