@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::control::Outgoing;
@@ -159,7 +159,8 @@ impl Clock {
 
 async fn beat(shared: Arc<Shared>) {
     let Terms { control, heard, .. } = &shared.terms;
-    let mut ticks = interval(BEAT);
+    // What opens a session says that this end is there.
+    let mut ticks = interval_at(tokio::time::Instant::now() + BEAT, BEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut clock = Clock {
         last: Instant::now(),

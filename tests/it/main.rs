@@ -17,6 +17,7 @@ mod layers;
 mod operands;
 mod placement;
 mod ssh;
+mod stopped;
 mod streams;
 mod terminal;
 mod verification;
