@@ -59,7 +59,16 @@ pub async fn serve() -> Result<(), NotServed> {
     let ending = Arc::new(Ending::default());
     host::end_on_signals(ending.clone());
     let mut half = None;
-    let served = copy(&mut incoming, &control, &client, &ending, &mut half).await;
+    // Beats until the client has closed control: streams end only when it knows why.
+    let mut heart = None;
+    let served = copy(
+        &mut incoming,
+        &control,
+        &client,
+        &ending,
+        (&mut half, &mut heart),
+    )
+    .await;
     if let Err(error) = &served {
         // Before anything is torn down, so that the client hears the cause and not its effects.
         // Where control is lost there is nobody to tell.
@@ -85,7 +94,7 @@ async fn copy<R: AsyncRead + Unpin>(
     control: &Outgoing,
     client: &Hello,
     ending: &Arc<Ending>,
-    slot: &mut Option<Half>,
+    (slot, heart): (&mut Option<Half>, &mut Option<Heart>),
 ) -> Result<()> {
     let opened = timeout(HELLO_TIMEOUT, opening(incoming)).await;
     let (open, secret) = opened.unwrap_or_else(|_| Err(breach("no opening")))?;
@@ -98,7 +107,7 @@ async fn copy<R: AsyncRead + Unpin>(
         Role::Receiver { .. } => (DialRole::Sends, Flow::In),
     };
     let roster = Roster::new(flow);
-    let heart = Heart::start(Terms {
+    let heart = &*heart.insert(Heart::start(Terms {
         place: Place::Server,
         timeout_s: open.options.timeout_s,
         control: control.clone(),
@@ -106,8 +115,8 @@ async fn copy<R: AsyncRead + Unpin>(
         roster: roster.clone(),
         progress: progress.clone(),
         ending: ending.clone(),
-    });
-    let mut hearing = Hearing::new(incoming, Some(&heart), ending);
+    }));
+    let mut hearing = Hearing::new(incoming, Some(heart), ending);
     let common = Common {
         options: open.options.clone(),
         budget,

@@ -162,7 +162,7 @@ fn all_streams_are_lost_at_once_twice(case: &Case) {
         return skip("the right to call pidfd_getfd");
     }
     case.src.file("a", noise(1, 12 * MIB));
-    let slow = ["-l", "16000", "--streams", "3", "--memory", "16Mi"];
+    let slow = ["-l", "16000", "--streams", "3"];
     let run = case.copying(&slow, "a", "a").start();
     let sockets = || procs::tcp_sockets(run.pid(), TcpState::Established);
     for _ in 0..2 {
