@@ -2,6 +2,7 @@
 //! byte, put away after the last.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{Timespec, Timestamps, fstat, futimens};
 
@@ -26,6 +27,8 @@ pub struct Sessions {
     /// Those whose connection was lost: what still serves them gives way.
     pub before: Vec<[u8; 16]>,
     pub tell: Tell,
+    /// Counts what comes from the other end; none where that is in this process.
+    pub heard: Option<Arc<AtomicU64>>,
 }
 
 impl Receiver {

@@ -177,12 +177,14 @@ impl ReceivingHalf {
                 spawn(&receiver.ending.clone(), move || receiver.work(&work))
             })
             .collect();
+        let (keeping, heard) = (receiver.clone(), destination.sessions.heard.clone());
+        threads.push(spawn(&receiver.ending, move || {
+            keeper::keep(&keeping, heard.as_deref());
+        }));
         let placing = receiver.clone();
         threads.push(spawn(&receiver.ending, move || {
             placer::place(&placing, &destination, &messages)
         }));
-        let keeping = receiver.clone();
-        threads.push(spawn(&receiver.ending, move || keeper::keep(&keeping)));
         let acking = receiver.clone();
         let acks = Some(tokio::spawn(async move { acking.acks.run(control).await }));
         ReceivingHalf {
@@ -196,7 +198,6 @@ impl ReceivingHalf {
 
     /// Takes one of the sender's messages; never waits.
     pub fn take(&self, message: Message) -> Result<()> {
-        self.receiver.keeper.heard();
         let weight = message.weight();
         let queued = self.receiver.queued.fetch_add(weight, Relaxed) + weight;
         if queued > PLACER_BYTES_MAX || self.queue.try_send(message).is_err() {

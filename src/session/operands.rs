@@ -72,11 +72,12 @@ pub fn rules(request: &Request) -> Rules {
 }
 
 /// This session as a receiver on this machine, and the command's sessions before it.
-pub fn sessions(own: [u8; 16], before: Vec<[u8; 16]>, seat: &Seat) -> Sessions {
+pub fn sessions(own: [u8; 16], before: &[[u8; 16]], seat: &Seat) -> Sessions {
     let reporter = seat.reporter.clone();
     Sessions {
         own,
-        before,
+        before: before.to_vec(),
+        heard: None,
         tell: Arc::new(move |line| reporter.notice(line)),
     }
 }

@@ -22,6 +22,7 @@ mod reconnect;
 mod resume;
 mod signals;
 mod ssh;
+mod stopped;
 mod streams;
 mod terminal;
 mod verification;
