@@ -107,6 +107,12 @@ impl Progress {
         self.totals_known.store(true, Relaxed);
     }
 
+    /// Goes up with everything that is done.
+    pub fn done(&self) -> u64 {
+        let counters = [&self.bytes, &self.skipped_bytes, &self.files];
+        counters.iter().map(|counter| counter.load(Relaxed)).sum()
+    }
+
     pub fn add_scanned(&self, files: u64, bytes: u64) {
         self.scanned_files.fetch_add(files, Relaxed);
         self.scanned_bytes.fetch_add(bytes, Relaxed);

@@ -17,13 +17,17 @@ use crate::progress::Phase;
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::dial::Dialler;
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
+use crate::session::hearing::Hearing;
+use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, Server};
 use crate::session::operands::{self, Expanded};
 use crate::session::request::Request;
+use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{Connections, receive_on, send_on};
 use crate::session::{Half, Seat, cause_of, converse, host};
 use crate::source::Walk;
 use crate::stream::opening::{DialRole, Keyring};
+use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Listen, Message, Open, Role, Roots, SessionSecret};
 
@@ -128,6 +132,13 @@ impl Pushed {
     }
 }
 
+/// What a half needs of the far end.
+#[derive(Clone, Copy)]
+struct Far<'a> {
+    control: &'a Outgoing,
+    hello: &'a Hello,
+}
+
 struct Client<'a> {
     request: &'a Request,
     seat: &'a Seat,
@@ -154,12 +165,28 @@ impl Client<'_> {
             self.seat.progress.set_phase(Phase::Scanning);
         }
         let (proven, connections) = mpsc::channel(usize::from(self.budget.streams));
+        let flow = match role {
+            DialRole::Sends => Flow::Out,
+            DialRole::Receives => Flow::In,
+        };
+        let roster = Roster::new(flow);
+        let heart = self.heart(server, &roster);
+        let far = Far {
+            control: &server.control,
+            hello: &server.hello,
+        };
+        let mut hearing = Hearing::new(&mut server.incoming, Some(&heart), &self.seat.ending);
+        let streams = (connections, roster.clone());
         let half = half.insert(match pushed {
-            Some(pushed) => {
-                self.push(server, &keyring, suite, pushed, connections)
-                    .await?
+            Some(Pushed { expanded, scan }) => {
+                let totals = hearing.during(scan).await?;
+                let totals = totals.map_err(|_| Error::usage("the scan failed"))?;
+                let found = (expanded, totals);
+                let pushing = self.push(far, &keyring, suite, found, streams).await?;
+                heart.attach(pushing.sender.clone());
+                Half::Sending(pushing)
             }
-            None => self.pull(server, &keyring, suite, connections),
+            None => self.pull(far, &keyring, suite, streams),
         });
         let mut dialler = Some(Dialler {
             host: server.host.clone(),
@@ -167,6 +194,7 @@ impl Client<'_> {
             keyring,
             suite,
             proven,
+            roster,
             seat: self.seat.clone(),
         });
         let listen = |at: Listen| {
@@ -184,66 +212,79 @@ impl Client<'_> {
             }
             _ => Ok(()),
         };
-        converse(&mut server.incoming, half, &self.seat.ending, listen, check).await
+        converse(&mut hearing, half, listen, check).await
+    }
+
+    /// Ends the streams too when it is dropped.
+    fn heart(&self, server: &Server, roster: &Arc<Roster>) -> Heart {
+        Heart::start(Terms {
+            place: Place::Client {
+                host: printable(server.host.name.as_bytes()),
+            },
+            timeout_s: self.request.options.timeout_s,
+            control: server.control.clone(),
+            heard: server.incoming.heard(),
+            roster: roster.clone(),
+            progress: self.seat.progress.clone(),
+            ending: self.seat.ending.clone(),
+        })
     }
 
     async fn push(
         &self,
-        server: &Server,
+        far: Far<'_>,
         keyring: &Keyring,
         suite: Suite,
-        pushed: Pushed,
-        connections: Connections,
-    ) -> Result<Half> {
-        let totals = pushed
-            .scan
-            .await
-            .map_err(|_| Error::usage("the scan failed"))?;
+        (expanded, totals): (Expanded, Totals),
+        (connections, roster): (Connections, Arc<Roster>),
+    ) -> Result<SendingHalf> {
         self.seat.progress.set_totals(totals);
-        let roots = pushed.expanded.roots();
-        say(&server.control, Message::Roots(Roots { roots, totals })).await?;
+        let roots = expanded.roots();
+        say(far.control, Message::Roots(Roots { roots, totals })).await?;
         self.seat.progress.set_phase(Phase::Copying);
         let sealer = Sealer::new(&keyring.secret, Direction::ToServer, suite);
         let follow_links = self.request.options.follow_links;
-        let walk = Walk::new(
-            pushed.expanded.named,
-            follow_links,
-            Arc::new(Handles::default()),
-        );
-        let half = SendingHalf::start(self.common(server), sealer, walk);
+        let walk = Walk::new(expanded.named, follow_links, Arc::new(Handles::default()));
+        let half = SendingHalf::start(self.common(far), sealer, walk);
         let (sender, frames) = (half.sender.clone(), half.frames.clone());
         tokio::spawn(send_on(
             sender,
             frames,
             connections,
+            roster,
             Some(self.seat.reporter.clone()),
         ));
-        Ok(Half::Sending(half))
+        Ok(half)
     }
 
     fn pull(
         &self,
-        server: &Server,
+        far: Far<'_>,
         keyring: &Keyring,
         suite: Suite,
-        connections: Connections,
+        (connections, roster): (Connections, Arc<Roster>),
     ) -> Half {
         let opener = Opener::new(&keyring.secret, Direction::ToClient, suite);
-        let same_machine = host::is_this_machine(&server.hello.boot_id);
+        let same_machine = host::is_this_machine(&far.hello.boot_id);
         let destination = operands::destination(self.request, same_machine);
         let rules = operands::rules(self.request);
-        let half = ReceivingHalf::start(self.common(server), opener, rules, destination);
+        let half = ReceivingHalf::start(self.common(far), opener, rules, destination);
         let reporter = Some(self.seat.reporter.clone());
-        tokio::spawn(receive_on(half.receiver.clone(), connections, reporter));
+        tokio::spawn(receive_on(
+            half.receiver.clone(),
+            connections,
+            roster,
+            reporter,
+        ));
         Half::Receiving(half)
     }
 
-    fn common(&self, server: &Server) -> Common {
+    fn common(&self, far: Far<'_>) -> Common {
         Common {
             options: self.request.options.clone(),
             budget: self.budget,
             chunk_size: CHUNK_SIZE,
-            control: server.control.clone(),
+            control: far.control.clone(),
             tally: self.seat.tally.clone(),
             progress: self.seat.progress.clone(),
             ending: self.seat.ending.clone(),

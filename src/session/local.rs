@@ -14,6 +14,7 @@ use crate::pipeline::tally::Tally;
 use crate::progress::{Phase, Progress};
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
+use crate::session::hearing::Hearing;
 use crate::session::request::Request;
 use crate::session::streams::pass_on;
 use crate::session::{Half, Seat, cause_of, converse, operands};
@@ -83,20 +84,10 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
 
     let (mut sending, mut receiving) = (Half::Sending(sending), Half::Receiving(receiving));
     let copied = {
-        let sent = converse(
-            &mut from_receiver,
-            &mut sending,
-            &seat.ending,
-            |_| (),
-            |_| Ok(()),
-        );
-        let received = converse(
-            &mut from_sender,
-            &mut receiving,
-            &seat.ending,
-            |_| (),
-            |_| Ok(()),
-        );
+        let mut at_sender = Hearing::new(&mut from_receiver, None, &seat.ending);
+        let mut at_receiver = Hearing::new(&mut from_sender, None, &seat.ending);
+        let sent = converse(&mut at_sender, &mut sending, |_| (), |_| Ok(()));
+        let received = converse(&mut at_receiver, &mut receiving, |_| (), |_| Ok(()));
         tokio::try_join!(sent, received)
     };
     if let Err(error) = &copied {

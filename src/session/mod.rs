@@ -2,28 +2,33 @@
 //! started on the other host; each runs a [`half`] of the copy. [`local`] runs both in one process.
 //! A copy whose connection is lost goes on in another session: [`retries`].
 
+pub mod backoff;
 pub mod client;
 pub mod dial;
 pub mod half;
+pub mod hearing;
+pub mod heartbeat;
 pub mod host;
 pub mod local;
 pub mod login;
 pub mod operands;
 pub mod request;
 pub mod retries;
+pub mod roster;
 pub mod server;
 pub mod streams;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::control::{ControlError, Incoming};
+use crate::control::ControlError;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::Ending;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::tally::Tally;
 use crate::progress::{Phase, Progress};
 use crate::session::half::{ReceivingHalf, SendingHalf};
+use crate::session::hearing::Hearing;
 use crate::units::{printable, size};
 use crate::wire::message::{Listen, Message};
 pub use request::{
@@ -229,22 +234,20 @@ impl Half {
 /// Hands messages to `half` until everything is in place or the copy ends. `listen` is told where
 /// the other end takes streams, `check` sees what else comes before the half does.
 pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
-    incoming: &mut Incoming<R>,
+    hearing: &mut Hearing<'_, R>,
     half: &mut Half,
-    ending: &Ending,
     mut listen: impl FnMut(Listen),
     mut check: impl FnMut(&Message) -> Result<()>,
 ) -> Result<()> {
+    let ending = hearing.ending();
     loop {
         let message = tokio::select! {
             biased;
             () = half.done() => return Ok(()),
             () = ending.wait() => return Err(cause_of(ending)),
-            message = incoming.next() => message.map_err(lost)?,
+            message = hearing.next() => message?,
         };
         match message {
-            Message::Abort(fault) => return Err(fault.into_error()),
-            Message::Heartbeat(_) => {}
             Message::Listen(at) => listen(at),
             message => {
                 check(&message)?;

@@ -19,6 +19,7 @@ mod placement;
 mod reconnect;
 mod signals;
 mod ssh;
+mod stopped;
 mod streams;
 mod terminal;
 mod verification;

@@ -17,7 +17,9 @@ use fastcp::digest::Digest;
 use fastcp::manifest::{Entry, EntryId, Root, Totals};
 use fastcp::seal::Direction;
 use fastcp::stream::opening::Keyring;
-use fastcp::wire::message::{AllSent, EntryEnd, Landed, Listen, Message, Open, Role, Roots};
+use fastcp::wire::message::{
+    AllSent, EntryEnd, Heartbeat, Landed, Listen, Message, Open, Role, Roots,
+};
 
 use super::case::Case;
 use super::peer::{Control, Keys};
@@ -182,6 +184,15 @@ impl FakeServer {
             self.send(n % self.streams.len().max(1), &frame);
         }
         self.end(id, size, Some(blake3::hash(content).into()));
+    }
+
+    /// Says for so long that it is there, and nothing else.
+    pub fn beat_for(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            self.say(Message::Heartbeat(Heartbeat::default()));
+            std::thread::park_timeout(Duration::from_secs(1));
+        }
     }
 
     /// Goes in the middle of things.
