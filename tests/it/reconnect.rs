@@ -121,9 +121,15 @@ fn a_copy_that_slept_longer_than_the_server_waits_completes(case: &Case) {
     // As Ctrl-Z does, or the lid of a laptop: ssh sleeps too.
     run.signal_group(Signal::STOP);
     let server = case.servers().pop().expect("a server runs");
-    server.ends_within(Duration::from_secs(10));
+    assert!(
+        server.ends_within(Duration::from_secs(30)),
+        "the server waits: {}",
+        server.describe()
+    );
     run.signal_group(Signal::CONT);
-    completes(case, &run.wait());
+    let done = run.wait();
+    completes(case, &done);
+    done.says("logged in again once");
 }
 
 /// A program for `-S` that is ssh the first time and says `words` to every later login.
