@@ -35,7 +35,7 @@
 //! route .......... how streams come about
 //! ssh control stream ... bytes leave the process                 tokio starts here
 //! wire ........... bytes and meanings, no I/O                    serde lives here and in manifest
-//! source codec seal dest .... one job each, strangers to each other; no tokio
+//! source codec seal dest journal .... one job each, strangers to each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
 //! progress dir
 //! manifest ....... what an entry is
@@ -51,6 +51,7 @@ pub mod dest;
 pub mod digest;
 pub mod dir;
 pub mod error;
+pub mod journal;
 pub mod manifest;
 pub mod pipeline;
 pub mod progress;

@@ -112,6 +112,23 @@ impl Claims {
         Ok(self.bytes_of(chunks))
     }
 
+    /// What an earlier session has written: `len` bytes at `offset`. False if it is known already.
+    ///
+    /// # Errors
+    /// For what is no run of whole chunks of this file.
+    pub fn restore(&mut self, offset: u64, len: u64) -> Result<bool, NotAChunk> {
+        let chunks = self.chunks_of(offset, len)?;
+        Ok(self.done.insert(chunks) > 0)
+    }
+
+    /// Bytes that are done, as ranges in ascending order.
+    pub fn done_ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.done.iter().map(|chunks| {
+            let start = chunks.start * self.chunk_size;
+            start..start + self.bytes_of(chunks)
+        })
+    }
+
     /// Writing what was claimed at `offset` failed: it is missing again.
     ///
     /// # Errors

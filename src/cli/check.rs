@@ -41,6 +41,11 @@ pub fn order(mut args: Args) -> Result<Order> {
                 .to_owned(),
         );
     }
+    if args.no_clobber && args.inplace {
+        return Err(Error::usage(
+            "--no-clobber leaves alone what is there, --inplace writes into it: choose one",
+        ));
+    }
     if let Some(command) = &args.remote_path
         && shlex::split(command).is_none_or(|words| words.first().is_none_or(String::is_empty))
     {

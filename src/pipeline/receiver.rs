@@ -5,9 +5,9 @@
 //! when it is verified and its write has returned.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::AcqRel;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
@@ -16,12 +16,16 @@ use crate::chunk::{ChunkKind, EncodedChunk, Place, Pool, VerifiedChunk};
 use crate::codec::Decoder;
 use crate::control::Outgoing;
 use crate::dest::{self, Rules};
+use crate::digest::{self, Digest};
 use crate::error::{Error, Kind, Side};
+use crate::journal::Journal;
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::Ending;
 use crate::pipeline::acks::Acks;
 use crate::pipeline::digest_list::{DigestList, Listed};
+use crate::pipeline::keeper::Keeper;
 use crate::pipeline::plans::{NACKS_MAX, UNACKED_MAX};
+use crate::pipeline::resume::{Resuming, finished};
 use crate::pipeline::table::{Node, OpenFile, Table};
 use crate::pipeline::tally::Tally;
 use crate::progress::Progress;
@@ -37,6 +41,8 @@ pub enum Job {
     },
     /// A pack whose directories were not known when it came.
     Pack(VerifiedChunk),
+    /// A file of which an earlier run may have left something.
+    Resume(Box<Resuming>),
     Close(Arc<OpenFile>),
 }
 
@@ -67,6 +73,11 @@ pub struct Receiver {
     pub ending: Arc<Ending>,
     pub digests: Option<Arc<DigestList>>,
     pub table: Mutex<Table>,
+    /// Set when it is known where the roots land, if there can be one.
+    pub journal: OnceLock<Journal>,
+    pub keeper: Keeper,
+    /// The sender broke the protocol: what came of it is not kept.
+    pub breached: AtomicBool,
     /// Bytes of the messages that wait for the placer.
     pub queued: AtomicUsize,
     /// Ends a stream on which something came that was not sealed with the session's key.
@@ -84,6 +95,7 @@ impl Receiver {
             match job {
                 Job::Frame { stream, frame } => self.frame(stream, frame, &mut decoder),
                 Job::Pack(chunk) => self.pack(chunk),
+                Job::Resume(resuming) => self.resume(*resuming),
                 Job::Close(file) => self.close(&file),
             }
         }
@@ -99,35 +111,23 @@ impl Receiver {
             return;
         };
         let raw_len = match encoded.place.kind {
-            ChunkKind::Zeros => 0,
+            ChunkKind::Zeros | ChunkKind::Digest => 0,
             _ => u64::from(encoded.place.raw_len),
         };
         self.progress.add_frame(codec, raw_len, wire_len as u64);
         match encoded.place.kind {
             ChunkKind::Pack => self.encoded_pack(encoded, decoder),
             ChunkKind::Range | ChunkKind::Zeros => self.piece(encoded, decoder),
-            ChunkKind::Digest => self.breach("a digest that was not asked for"),
+            ChunkKind::Digest => self.compared(encoded),
         }
     }
 
     /// A piece of a big file: claimed, decoded, verified, written, acknowledged.
     fn piece(&self, encoded: EncodedChunk, decoder: &mut Decoder) {
-        let place = encoded.place;
-        // Of an entry that is in place, failed or unknown: dropped. Its sender needs no answer.
-        let Some(file) = self.lock().files.get(&place.entry).cloned() else {
+        let (place, digest) = (encoded.place, encoded.digest);
+        let Some(file) = self.claimed(place) else {
             return;
         };
-        let claim = file
-            .claims
-            .lock()
-            .expect("no panic while held")
-            .claim_range(place.offset, u64::from(place.raw_len));
-        match claim {
-            Ok(Claim::Yours) => {}
-            Ok(Claim::Taken) => return,
-            Ok(Claim::Done) => return self.acks.chunk(place.chunk),
-            Err(_) => return self.breach("a range that the file does not have"),
-        }
         let written = self.write_piece(encoded, &file, decoder);
         if !matches!(written, Ok(Piece::Written)) {
             // It was claimed above, so it can be released. Before it is asked for again: what
@@ -144,16 +144,46 @@ impl Receiver {
             Ok(Piece::Late) => return,
             Err(error) => return self.fail_file(&file, error),
         }
+        let len = u64::from(place.raw_len);
         if place.kind == ChunkKind::Zeros {
             if let Some(tree) = &file.tree {
-                let len = u64::from(place.raw_len);
                 tree.lock()
                     .expect("no panic while held")
                     .add_zeros(place.offset, len);
             }
-            self.progress.add_skipped(u64::from(place.raw_len));
+            self.progress.add_skipped(len);
         } else {
-            self.progress.add_bytes(u64::from(place.raw_len));
+            self.progress.add_bytes(len);
+        }
+        let digest = (place.kind != ChunkKind::Zeros).then_some(digest);
+        self.piece_done(&file, place, digest);
+    }
+
+    /// The file of a piece, if the piece is this worker's to write.
+    fn claimed(&self, place: Place) -> Option<Arc<OpenFile>> {
+        // Of an entry that is in place, failed or unknown: dropped. Its sender needs no answer.
+        let file = self.lock().files.get(&place.entry).cloned()?;
+        if place.chunk < file.first_chunk {
+            return None;
+        }
+        let claim = file
+            .claims
+            .lock()
+            .expect("no panic while held")
+            .claim_range(place.offset, u64::from(place.raw_len));
+        match claim {
+            Ok(Claim::Yours) => return Some(file),
+            Ok(Claim::Taken) => {}
+            Ok(Claim::Done) => self.acks.chunk(place.chunk),
+            Err(_) => self.breach("a range that the file does not have"),
+        }
+        None
+    }
+
+    /// A piece that was claimed is there: recorded, then acknowledged.
+    fn piece_done(&self, file: &Arc<OpenFile>, place: Place, digest: Option<Digest>) {
+        if let (Some(journal), Some(number)) = (self.journal(), file.number) {
+            journal.chunk(number, place.offset, u64::from(place.raw_len), digest);
         }
         let is_scattered = {
             let mut claims = file.claims.lock().expect("no panic while held");
@@ -166,8 +196,52 @@ impl Receiver {
         self.acks.chunk(place.chunk);
         self.lock().chunk_done(place.chunk);
         if file.is_complete() {
-            self.close(&file);
+            self.close(file);
         }
+    }
+
+    /// The digest of a piece that may be there: if it is, the piece is done, else it is to be sent.
+    fn compared(&self, encoded: EncodedChunk) {
+        let EncodedChunk {
+            place,
+            digest,
+            mut buffer,
+            ..
+        } = encoded;
+        let Some(file) = self.claimed(place) else {
+            return;
+        };
+        let partial = file.partial.lock().expect("no panic while held").clone();
+        let len = place.raw_len as usize;
+        let fits = len as u64 <= self.chunk_size && len <= buffer.capacity();
+        let same = partial
+            .filter(|_| file.offered && fits)
+            .is_some_and(|partial| {
+                buffer.set_len(len);
+                let data = &mut buffer.room()[..len];
+                partial.read(data, place.offset).is_ok()
+                    && digest::of_range(data, place.offset, len as u64 == file.entry.size) == digest
+            });
+        if !same {
+            // It was claimed above, so it can be released.
+            let _ = file
+                .claims
+                .lock()
+                .expect("no panic while held")
+                .release(place.offset);
+            return match file.offered && fits {
+                true => self.say(Message::Nack(vec![place.chunk])),
+                false => self.breach("a digest that was not asked for"),
+            };
+        }
+        drop(buffer);
+        if let Some(tree) = &file.tree {
+            tree.lock()
+                .expect("no panic while held")
+                .add(place.offset, digest);
+        }
+        self.progress.add_resumed(len as u64);
+        self.piece_done(&file, place, Some(digest));
     }
 
     /// Verifies and writes what was claimed. The partial is held only while there is a claim, so
@@ -219,7 +293,7 @@ impl Receiver {
         &self,
         entry: &Entry,
         listed: Option<&Listed>,
-        digest: impl Fn() -> crate::digest::Digest,
+        digest: impl Fn() -> Digest,
     ) {
         self.progress.add_files(1);
         self.progress.end_name(entry.id);
@@ -250,39 +324,58 @@ impl Receiver {
         }
     }
 
-    fn finish(&self, file: &OpenFile) -> Result<Option<crate::digest::Digest>, Error> {
+    fn finish(&self, file: &OpenFile) -> Result<Option<Digest>, Error> {
         let Some(end) = file.end.get() else {
             return Err(
                 Error::new(Kind::Lost, Side::Dest, "ended before its time").at(file.slot.path())
             );
         };
         if file.compare {
-            let same = end.root.is_some() && dest::digest_of(&file.slot)? == end.root;
-            self.progress.add_skipped(file.entry.size);
-            return if same {
-                Ok(end.root)
-            } else {
-                Err(dest::exists_with_other_content(&file.slot))
-            };
+            return self.finish_compared(file, end.root);
         }
         let root = file.root();
         let length = file.claims.lock().expect("no panic while held").end();
         if (end.length != file.entry.size && !self.options.live)
             || (root.is_some() && end.root.is_some() && root != end.root)
         {
-            let what = "changed while it was copied: the digests of the whole differ";
-            return Err(Error::new(Kind::Changed, Side::Source, what).at(file.slot.path()));
+            return Err(changed(file));
         }
         let partial = file.partial.lock().expect("no panic while held").take();
         // No claim is open, so no worker holds it any more.
         let partial = partial.and_then(Arc::into_inner).ok_or_else(|| {
             Error::new(Kind::Lost, Side::Dest, "is written still").at(file.slot.path())
         })?;
-        if length < file.entry.size {
-            partial.shorten(length)?;
+        let partial = match length < file.entry.size {
+            true => partial.shortened(length)?,
+            false => partial,
+        };
+        let standing = partial.commit()?;
+        if let Some(journal) = self.journal() {
+            let digest = root.or(end.root);
+            let record = finished(file.path, &file.entry, file.young, &standing, digest);
+            journal.finished(&[record]);
         }
-        partial.commit()?;
         Ok(root)
+    }
+
+    fn finish_compared(
+        &self,
+        file: &OpenFile,
+        root: Option<Digest>,
+    ) -> Result<Option<Digest>, Error> {
+        if let Some(known) = file.known {
+            return match root == Some(known) {
+                true => Ok(root),
+                false => Err(changed(file)),
+            };
+        }
+        let same = root.is_some() && dest::digest_of(&file.slot)? == root;
+        self.progress.add_skipped(file.entry.size);
+        if same {
+            Ok(root)
+        } else {
+            Err(dest::exists_with_other_content(&file.slot))
+        }
     }
 
     pub(super) fn fail_file(&self, file: &OpenFile, error: Error) {
@@ -294,6 +387,9 @@ impl Receiver {
 
     /// The temporary goes with the last worker that writes to it.
     pub(super) fn drop_partial(&self, file: &OpenFile) {
+        if let (Some(journal), Some(number)) = (self.journal(), file.number) {
+            journal.dropped(number);
+        }
         drop(file.partial.lock().expect("no panic while held").take());
     }
 
@@ -334,6 +430,8 @@ impl Receiver {
         }
         let table = self.lock();
         if table.is_done() {
+            drop(table);
+            self.journal_done();
             self.acks.finish();
         } else if table.is_stuck() {
             self.breach("a directory that has less in it than was said");
@@ -344,6 +442,7 @@ impl Receiver {
 
     /// The sender said what no sender says: the copy ends.
     pub(super) fn breach(&self, what: &str) {
+        self.breached.store(true, Relaxed);
         let message = format!("the sender broke the protocol: {what}");
         self.ending.end(Error::new(Kind::Lost, Side::Dest, message));
     }
@@ -360,4 +459,9 @@ impl Receiver {
     pub fn lock_streams(&self) -> MutexGuard<'_, HashMap<u16, CancellationToken>> {
         self.streams.lock().expect("no panic while held")
     }
+}
+
+fn changed(file: &OpenFile) -> Error {
+    let what = "changed while it was copied: the digests of the whole differ";
+    Error::new(Kind::Changed, Side::Source, what).at(file.slot.path())
 }

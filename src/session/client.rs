@@ -185,7 +185,8 @@ impl Client<'_> {
     ) -> Half {
         let opener = Opener::new(&keyring.secret, Direction::ToClient, suite);
         let same_machine = host::is_this_machine(&server.hello.boot_id);
-        let destination = operands::destination(self.request, same_machine);
+        let sessions = operands::sessions(keyring.session, Vec::new(), self.seat);
+        let destination = operands::destination(self.request, same_machine, sessions);
         let rules = operands::rules(self.request);
         let half = ReceivingHalf::start(self.common(server), opener, rules, destination);
         let reporter = Some(self.seat.reporter.clone());

@@ -15,6 +15,7 @@ use crate::dest::Rules;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::acks::Acks;
 use crate::pipeline::digest_list::DigestList;
+use crate::pipeline::keeper;
 use crate::pipeline::placer::{self, Destination};
 use crate::pipeline::planner;
 use crate::pipeline::plans::{Plans, UNSETTLED_ENTRIES_MAX};
@@ -165,6 +166,9 @@ impl ReceivingHalf {
             ending,
             digests,
             table: Default::default(),
+            journal: Default::default(),
+            keeper: Default::default(),
+            breached: Default::default(),
             queued: Default::default(),
             streams: Default::default(),
         });
@@ -178,6 +182,8 @@ impl ReceivingHalf {
         threads.push(spawn(&receiver.ending, move || {
             placer::place(&placing, &destination, &messages)
         }));
+        let keeping = receiver.clone();
+        threads.push(spawn(&receiver.ending, move || keeper::keep(&keeping)));
         let acking = receiver.clone();
         let acks = Some(tokio::spawn(async move { acking.acks.run(control).await }));
         ReceivingHalf {
@@ -191,6 +197,7 @@ impl ReceivingHalf {
 
     /// Takes one of the sender's messages; never waits.
     pub fn take(&self, message: Message) -> Result<()> {
+        self.receiver.keeper.heard();
         let weight = message.weight();
         let queued = self.receiver.queued.fetch_add(weight, Relaxed) + weight;
         if queued > PLACER_BYTES_MAX || self.queue.try_send(message).is_err() {
@@ -217,8 +224,9 @@ impl ReceivingHalf {
         std::future::pending().await
     }
 
-    /// Ends threads, in bounded time; what is not in place leaves nothing behind.
+    /// Ends threads, in bounded time; of what is not in place stays what a later run can go on with.
     pub async fn stop(self) {
+        self.receiver.keeper.end();
         self.receiver.pool.close();
         self.queue.close();
         self.receiver.jobs.close();
@@ -227,6 +235,7 @@ impl ReceivingHalf {
             acks.abort();
         }
         join(self.threads).await;
+        self.receiver.put_away();
         self.receiver.lock().clear();
     }
 }

@@ -171,6 +171,13 @@ impl Half {
         }
     }
 
+    /// The other end has said something that is not for the copy.
+    fn heard(&self) {
+        if let Half::Receiving(half) = self {
+            half.receiver.keeper.heard();
+        }
+    }
+
     async fn done(&mut self) {
         match self {
             Half::Sending(half) => half.done().await,
@@ -204,7 +211,7 @@ pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
         };
         match message {
             Message::Abort(fault) => return Err(fault.into_error()),
-            Message::Heartbeat(_) => {}
+            Message::Heartbeat(_) => half.heard(),
             Message::Listen(at) => listen(at),
             message => {
                 check(&message)?;

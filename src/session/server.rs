@@ -15,6 +15,7 @@ use crate::dest::{self, Rules, Spec, process_umask};
 use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Root;
+use crate::pipeline::landing::Sessions;
 use crate::pipeline::placer::{Destination, Typed};
 use crate::pipeline::tally::Tally;
 use crate::pipeline::{Budget, Ending};
@@ -27,7 +28,7 @@ use crate::session::{Half, NotServed, converse, host};
 use crate::source::{self, Lookup, Named, Walk};
 use crate::stream::opening::{DialRole, Keyring};
 use crate::wire::hello::{Hello, STREAMS_MAX};
-use crate::wire::message::{Fault, Message, Open, Role, Roots};
+use crate::wire::message::{Fault, Message, Open, Role, Roots, SESSIONS_MAX};
 
 /// How long the client may take to close control once everything is in place.
 const END_PATIENCE: Duration = Duration::from_secs(5);
@@ -151,6 +152,9 @@ async fn opening<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>) -> Result<(Op
     if !(1..=STREAMS_MAX).contains(&open.streams) {
         return Err(breach("an impossible number of streams"));
     }
+    if open.before.len() > SESSIONS_MAX {
+        return Err(breach("more sessions than there can have been"));
+    }
     Ok((open, Secret::take(&mut secret.0)))
 }
 
@@ -197,6 +201,12 @@ fn destination(path: &[u8], sources: &[Vec<u8>], open: &Open, same_machine: bool
                 follow_name: true,
             })
             .collect(),
+        sessions: Sessions {
+            own: open.session,
+            before: open.before.clone(),
+            // Through ssh it comes to the user.
+            tell: Arc::new(|line| eprintln!("{line}")),
+        },
     }
 }
 
@@ -209,6 +219,8 @@ fn rules(open: &Open) -> Rules {
         preserve: open.options.preserve,
         no_clobber: open.options.no_clobber,
         fsync: open.options.fsync,
+        inplace: open.options.inplace,
+        force: open.options.force,
         umask: process_umask(),
     }
 }

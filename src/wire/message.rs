@@ -342,7 +342,9 @@ impl Message {
     /// About how many bytes of memory it takes, of messages that a sender says of entries.
     pub fn weight(&self) -> usize {
         let inside = match self {
-            Message::Entries(entries) => entries.iter().map(weight_of).sum(),
+            Message::Entries(entries) | Message::Ask(entries) => {
+                entries.iter().map(weight_of).sum()
+            }
             Message::EntryEnd(ends) => ends.len() * size_of::<EntryEnd>(),
             Message::Roots(roots) => roots.roots.len() * (size_of::<Root>() + NAME_MAX),
             Message::AllSent(all) => all.unused.len() * size_of::<Span>(),

@@ -122,6 +122,7 @@ fn when_all_streams_are_lost_the_copy_fails(case: &Case) {
     ] {
         let proxied = through(case, "a", &faults);
         proxied.done.exits(5).says("data connections were lost");
+        case.dst.sweep();
         assert!(case.dst.names().is_empty());
     }
     let proxied = through(case, "a", &[Refused, Refused]);

@@ -18,6 +18,7 @@ mod layers;
 mod live;
 mod operands;
 mod placement;
+mod resume;
 mod ssh;
 mod streams;
 mod terminal;
