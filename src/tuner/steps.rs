@@ -1,0 +1,323 @@
+//! What the tuner does with a sample: judges the change that is on trial, or considers another.
+
+use std::time::Duration;
+
+use super::method::{LADDER, MIDDLE, RUNGS};
+use super::model::{LIMITED, Stages};
+use super::trial::{Change, Judgement, Pace, Trial};
+use super::window::Rates;
+use super::{Congestion, FAR_AWAY, ROUND_TRIP_MAX, Tuner};
+use crate::units;
+
+/// Nothing shorter says anything: two samples.
+const QUICK: Duration = Duration::from_millis(500);
+const QUICK_ROUND_TRIPS: u32 = 4;
+
+/// A change is judged after this long, or so many round trips.
+const SURE: Duration = Duration::from_secs(1);
+const SURE_ROUND_TRIPS: u32 = 10;
+
+/// Within this, or so many round trips, the tuner must have found its way: it acts on the
+/// shortest spans.
+const OPENING: Duration = Duration::from_secs(2);
+const OPENING_ROUND_TRIPS: u32 = 30;
+
+/// What methods cost and bring is seen over this: one chunk in eight must have come by.
+const FACTS: Duration = Duration::from_secs(2);
+
+/// So often a neighbour of the rung in use is measured even though it promises nothing: the data
+/// may not be what it was.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// How long what the link carried when it was the limit is believed.
+const LINK_KNOWN: Duration = Duration::from_secs(30);
+
+/// The rate is still on its way up as long as it grows by this from one span to the next.
+const GROWING: f64 = 1.1;
+
+/// More than this sent again is a lossy link, if no queue stands there that overflows.
+const LOSSY: f64 = 2e-4;
+
+/// A queue stands on the way when a round trip takes so much more than the shortest.
+const QUEUE: f64 = 1.5;
+const QUEUE_MIN: Duration = Duration::from_millis(3);
+
+/// The shortest round trip is forgotten by this much a sample, 6 % a minute: the way may change.
+const FORGET: f64 = 1.000_25;
+
+/// Streams fill what windows allow when they carry this much of it.
+const WINDOWS_FULL: f64 = 0.75;
+
+/// Of a rate limit that is in effect.
+const RATE_LIMITED: f64 = 0.9;
+
+impl Tuner {
+    pub(super) fn note_round_trip(&mut self, is: Duration) {
+        if is.is_zero() {
+            return;
+        }
+        let min = self.round_trip_min.mul_f64(FORGET);
+        self.round_trip_min = if min.is_zero() { is } else { min.min(is) };
+    }
+
+    /// Chunks that the link holds.
+    pub(super) fn frames_on_the_way(&self) -> f64 {
+        match self.window.last(self.pace().quick, self.workers) {
+            Some(rates) if rates.frame_bytes > 0.0 => {
+                let round_trip = self.window.newest().round_trip.min(ROUND_TRIP_MAX);
+                rates.wire * round_trip.as_secs_f64() / rates.frame_bytes
+            }
+            _ => 0.0,
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        let round_trip = self.round_trip_min.min(ROUND_TRIP_MAX);
+        Pace {
+            quick: QUICK.max(round_trip * QUICK_ROUND_TRIPS),
+            sure: SURE.max(round_trip * SURE_ROUND_TRIPS),
+        }
+    }
+
+    /// Gives the reason of a change, if it made one.
+    pub(super) fn judge(&mut self, now: Duration, mut trial: Trial) -> Option<String> {
+        let pace = self.pace();
+        let rates = self.window.last(pace.quick, self.workers)?;
+        self.note_link(now, &rates);
+        match trial.judge(now, pace, &rates, self.window.newest().frames) {
+            Judgement::Wait => {
+                self.trial = Some(trial);
+                None
+            }
+            Judgement::Keep => {
+                self.holds.forget(trial.change);
+                self.changed = now;
+                None
+            }
+            Judgement::Revert => {
+                self.holds.add(now, &trial);
+                let (tried, base) = (self.decision, &trial.base);
+                self.decision = trial.before;
+                let (what, than) = match trial.change {
+                    Change::Rung(_) => (trial.before.method.to_string(), tried.method.to_string()),
+                    Change::Congestion(_) => {
+                        ("the system's congestion control".into(), "bbr".into())
+                    }
+                    _ => (streams(trial.before.streams), streams(tried.streams)),
+                };
+                Some(format!(
+                    "back to {what}: {than} made {}, before it was {}",
+                    units::rate(rates.goodput),
+                    units::rate(base.goodput)
+                ))
+            }
+        }
+    }
+
+    /// Looks for something to change, and gives the reason if it did.
+    pub(super) fn consider(&mut self, now: Duration) -> Option<String> {
+        let pace = self.pace();
+        if now < self.changed + pace.quick {
+            return None;
+        }
+        let rates = self.window.last(pace.quick, self.workers)?;
+        let growing = self.is_growing(pace, &rates);
+        self.note_link(now, &rates);
+        if !growing {
+            self.holds.lift(now, &rates);
+        }
+        if let Some(reason) = self.consider_method(now, &rates, growing) {
+            return Some(reason);
+        }
+        let opening = OPENING.max(self.round_trip_min.min(ROUND_TRIP_MAX) * OPENING_ROUND_TRIPS);
+        if growing || (now > opening && now < self.changed + pace.sure) {
+            return None;
+        }
+        if now <= opening {
+            return self.consider_streams(now, &rates);
+        }
+        let rates = self.window.last(pace.sure, self.workers)?;
+        self.consider_streams(now, &rates)
+    }
+
+    fn is_growing(&self, pace: Pace, rates: &Rates) -> bool {
+        match self.window.last(2 * pace.quick, self.workers) {
+            None => true,
+            Some(both) => {
+                let bytes = both.wire * both.seconds - rates.wire * rates.seconds;
+                let before = bytes / (both.seconds - rates.seconds).max(1e-3);
+                rates.wire > before * GROWING
+            }
+        }
+    }
+
+    fn note_link(&mut self, now: Duration, rates: &Rates) {
+        if rates.link >= LIMITED || self.is_rate_limited(rates) {
+            self.link = Some((rates.wire, now));
+        } else if let Some((carried, at)) = self.link
+            && (now > at + LINK_KNOWN || rates.wire > carried * GROWING)
+        {
+            self.link = None;
+        }
+    }
+
+    fn is_rate_limited(&self, rates: &Rates) -> bool {
+        let limit = self.start.forced.rate_limit;
+        limit.is_some_and(|limit| rates.wire >= RATE_LIMITED * limit as f64)
+    }
+
+    fn consider_method(&mut self, now: Duration, rates: &Rates, growing: bool) -> Option<String> {
+        if self.start.forced.compress.is_some() {
+            return None;
+        }
+        let seen = self.window.last(FACTS, self.workers);
+        let facts = seen
+            .unwrap_or_else(|| self.window.whole(self.workers))
+            .facts;
+        // In slow start the link is slower than it will be.
+        let highest = if growing {
+            self.strongest().min(MIDDLE)
+        } else {
+            self.strongest()
+        };
+        let rung = self.decision.rung;
+        let open: [bool; RUNGS] = std::array::from_fn(|other| {
+            other <= highest.max(rung) && self.holds.is_open(now, Change::Rung(other))
+        });
+        let link = self.link.map(|(carried, _)| carried);
+        let choice = Stages::new(rates, self.workers, rung, link).choose(&facts, open);
+        self.scout(
+            now,
+            choice.scout,
+            rates,
+            open,
+            &facts.map(|facts| facts.is_some()),
+        );
+        // The one that promises most is measured first, unless it takes its time.
+        let to = choice.better?;
+        let of = facts[to]?;
+        self.begin(now, Change::Rung(to), rates);
+        self.set_rung(to);
+        self.decision.scout = None;
+        let limit = if to > rung {
+            "the network"
+        } else {
+            "a processor"
+        };
+        Some(format!(
+            "{}: {limit} is the limit; {:.2} of 1 at {} a worker",
+            LADDER[to],
+            of.ratio,
+            units::rate(1e9 / of.ns_per_byte.max(0.01)),
+        ))
+    }
+
+    fn scout(
+        &mut self,
+        now: Duration,
+        promising: Option<usize>,
+        rates: &Rates,
+        open: [bool; RUNGS],
+        measured: &[bool; RUNGS],
+    ) {
+        let rung = self.decision.rung;
+        if let Some(rung) = promising {
+            self.decision.scout = Some(LADDER[rung]);
+            return;
+        }
+        let neighbour = if rates.link >= LIMITED {
+            rung + 1
+        } else {
+            rung.saturating_sub(1)
+        };
+        let known = |rung: usize| rung == 0 || measured[rung];
+        let worth = neighbour < RUNGS && open[neighbour] && !known(neighbour);
+        let due = now >= self.looked + LOOK_AGAIN;
+        self.decision.scout = (worth && due).then(|| LADDER[neighbour]);
+        if due && !worth {
+            self.looked = now;
+        }
+    }
+
+    fn consider_streams(&mut self, now: Duration, rates: &Rates) -> Option<String> {
+        let newest = self.window.newest();
+        let forced = &self.start.forced;
+        let linked = rates.link >= LIMITED && !self.is_rate_limited(rates);
+        let queue = newest.round_trip > self.round_trip_min.mul_f64(QUEUE)
+            && newest.round_trip > self.round_trip_min + QUEUE_MIN;
+        let lossy = rates.loss >= LOSSY && !queue;
+        let windows = window_rate(newest.receive_window, newest.send_window, newest.round_trip);
+        let windows_full = windows.is_some_and(|most| rates.wire >= WINDOWS_FULL * most);
+        if linked && lossy && !forced.congestion && self.start.may_bbr && !self.start.nice {
+            let bbr = Change::Congestion(Congestion::Bbr);
+            let half = windows.is_none_or(|most| rates.wire < most / 2.0);
+            if half && self.decision.congestion != Congestion::Bbr && self.holds.is_open(now, bbr) {
+                self.begin(now, bbr, rates);
+                self.decision.congestion = Congestion::Bbr;
+                return Some(format!(
+                    "bbr: {:.2} % is lost on the way",
+                    rates.loss * 100.0
+                ));
+            }
+        }
+        if forced.streams.is_some() {
+            return None;
+        }
+        let own = self.decision.streams;
+        // A queue that stands is a link that is full: more streams would only push others aside.
+        if linked && !queue {
+            let by = if lossy || windows_full { 4 } else { 2 };
+            let wanted = own.saturating_mul(by).min(self.streams_max());
+            let change = Change::MoreStreams(wanted);
+            if wanted > own && self.holds.is_open(now, change) {
+                self.begin(now, change, rates);
+                self.decision.streams = wanted;
+                let why = match (lossy, windows_full) {
+                    (true, _) => "some is lost on the way",
+                    (_, true) => "their windows are full",
+                    _ => "the network is the limit",
+                };
+                return Some(format!("{}: {why}", streams(wanted)));
+            }
+        }
+        let busy = rates.link.max(rates.workers).max(rates.far_workers) >= LIMITED;
+        let change = Change::FewerStreams(own / 2);
+        let near = self.round_trip_min < FAR_AWAY && !self.is_rate_limited(rates);
+        if near && busy && own > 1 && self.holds.is_open(now, change) {
+            self.begin(now, change, rates);
+            self.decision.streams = own / 2;
+            return Some(format!("{}: fewer may be faster so near", streams(own / 2)));
+        }
+        None
+    }
+
+    /// To be called before the decision changes.
+    fn begin(&mut self, now: Duration, change: Change, base: &Rates) {
+        let newest = self.window.newest();
+        self.trial = Some(Trial {
+            change,
+            before: self.decision,
+            base: *base,
+            unevenness: self.window.unevenness(self.pace().sure),
+            began: now,
+            drained: newest.frames + u64::from(newest.queued),
+            drained_at: None,
+        });
+    }
+}
+
+/// What windows let through, bytes a second; None if they are not known.
+pub(super) fn window_rate(receive: u64, send: u64, round_trip: Duration) -> Option<f64> {
+    let window = [receive, send]
+        .into_iter()
+        .filter(|bytes| *bytes > 0)
+        .min()?;
+    (!round_trip.is_zero()).then(|| window as f64 / round_trip.as_secs_f64())
+}
+
+fn streams(count: u16) -> String {
+    match count {
+        1 => "1 stream".to_owned(),
+        count => format!("{count} streams"),
+    }
+}
