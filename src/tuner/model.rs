@@ -8,10 +8,10 @@ pub(super) const LIMITED: f64 = 0.85;
 
 /// A method must promise this much more than the one in use. Above the 5 % that it must then
 /// bring, so that what the model gets wrong by little is not tried over and over.
-const PROMISE: f64 = 1.08;
+const PROMISE: f64 = 1.06;
 
 /// One that promises this much is worth a few chunks to find out.
-const CURIOUS: f64 = 1.04;
+const CURIOUS: f64 = 1.03;
 
 /// What a byte costs a worker besides compression, at the least: digest and seal, 4.5 GB/s each.
 const PLAIN_NS_MIN: f64 = 0.3;

@@ -6,7 +6,7 @@ use super::method::{LADDER, MIDDLE, RUNGS};
 use super::model::{LIMITED, Stages};
 use super::trial::{Change, Judgement, Pace, Trial};
 use super::window::Rates;
-use super::{Congestion, FAR_AWAY, ROUND_TRIP_MAX, Tuner};
+use super::{Congestion, FAR_AWAY, ROUND_TRIP_MAX, Sample, Tuner};
 use crate::units;
 
 /// Nothing shorter says anything: two samples.
@@ -94,6 +94,11 @@ impl Tuner {
                 self.changed = now;
                 None
             }
+            Judgement::KeepAndGoOn => {
+                self.holds.forget(trial.change);
+                self.changed = now;
+                self.consider_streams(now, &rates)
+            }
             Judgement::Revert => {
                 self.holds.add(now, &trial);
                 let (tried, base) = (self.decision, &trial.base);
@@ -130,7 +135,9 @@ impl Tuner {
             return Some(reason);
         }
         let opening = OPENING.max(self.round_trip_min.min(ROUND_TRIP_MAX) * OPENING_ROUND_TRIPS);
-        if growing || (now > opening && now < self.changed + pace.sure) {
+        if (growing && !self.is_windows_full(&rates))
+            || (now > opening && now < self.changed + pace.sure)
+        {
             return None;
         }
         if now <= opening {
@@ -164,6 +171,12 @@ impl Tuner {
     fn is_rate_limited(&self, rates: &Rates) -> bool {
         let limit = self.start.forced.rate_limit;
         limit.is_some_and(|limit| rates.wire >= RATE_LIMITED * limit as f64)
+    }
+
+    /// Streams carry what their windows allow, so that nothing but more of them brings more.
+    fn is_windows_full(&self, rates: &Rates) -> bool {
+        let most = window_rate(&self.window.newest());
+        most.is_some_and(|most| rates.wire >= WINDOWS_FULL * most)
     }
 
     fn consider_method(&mut self, now: Duration, rates: &Rates, growing: bool) -> Option<String> {
@@ -240,55 +253,74 @@ impl Tuner {
     }
 
     fn consider_streams(&mut self, now: Duration, rates: &Rates) -> Option<String> {
-        let newest = self.window.newest();
-        let forced = &self.start.forced;
         let linked = rates.link >= LIMITED && !self.is_rate_limited(rates);
-        let queue = newest.round_trip > self.round_trip_min.mul_f64(QUEUE)
-            && newest.round_trip > self.round_trip_min + QUEUE_MIN;
-        let lossy = rates.loss >= LOSSY && !queue;
-        let windows = window_rate(newest.receive_window, newest.send_window, newest.round_trip);
-        let windows_full = windows.is_some_and(|most| rates.wire >= WINDOWS_FULL * most);
-        if linked && lossy && !forced.congestion && self.start.may_bbr && !self.start.nice {
-            let bbr = Change::Congestion(Congestion::Bbr);
-            let half = windows.is_none_or(|most| rates.wire < most / 2.0);
-            if half && self.decision.congestion != Congestion::Bbr && self.holds.is_open(now, bbr) {
-                self.begin(now, bbr, rates);
-                self.decision.congestion = Congestion::Bbr;
-                return Some(format!(
-                    "bbr: {:.2} % is lost on the way",
-                    rates.loss * 100.0
-                ));
-            }
+        // Near at hand a queue is too short to be seen.
+        let queue = self.is_queue();
+        let lossy = rates.loss >= LOSSY && !queue && self.round_trip_min >= FAR_AWAY;
+        if linked && lossy && self.may_try_bbr(now, rates) {
+            self.begin(now, Change::Congestion(Congestion::Bbr), rates);
+            self.decision.congestion = Congestion::Bbr;
+            return Some(format!(
+                "bbr: {:.2} % is lost on the way",
+                rates.loss * 100.0
+            ));
         }
-        if forced.streams.is_some() {
+        if self.start.forced.streams.is_some() {
             return None;
         }
-        let own = self.decision.streams;
         // A queue that stands is a link that is full: more streams would only push others aside.
         if linked && !queue {
-            let by = if lossy || windows_full { 4 } else { 2 };
-            let wanted = own.saturating_mul(by).min(self.streams_max());
-            let change = Change::MoreStreams(wanted);
-            if wanted > own && self.holds.is_open(now, change) {
-                self.begin(now, change, rates);
-                self.decision.streams = wanted;
-                let why = match (lossy, windows_full) {
-                    (true, _) => "some is lost on the way",
-                    (_, true) => "their windows are full",
-                    _ => "the network is the limit",
-                };
-                return Some(format!("{}: {why}", streams(wanted)));
+            let more = self.more_streams(now, rates, lossy);
+            if more.is_some() {
+                return more;
             }
         }
         let busy = rates.link.max(rates.workers).max(rates.far_workers) >= LIMITED;
-        let change = Change::FewerStreams(own / 2);
         let near = self.round_trip_min < FAR_AWAY && !self.is_rate_limited(rates);
-        if near && busy && own > 1 && self.holds.is_open(now, change) {
+        let fewer = self.decision.streams / 2;
+        let change = Change::FewerStreams(fewer);
+        if near && busy && fewer > 0 && self.holds.is_open(now, change) {
             self.begin(now, change, rates);
-            self.decision.streams = own / 2;
-            return Some(format!("{}: fewer may be faster so near", streams(own / 2)));
+            self.decision.streams = fewer;
+            return Some(format!("{}: fewer may be faster so near", streams(fewer)));
         }
         None
+    }
+
+    fn more_streams(&mut self, now: Duration, rates: &Rates, lossy: bool) -> Option<String> {
+        let full = self.is_windows_full(rates);
+        let own = self.decision.streams;
+        // Where each stream is held back by itself many will be wanted.
+        let by = if lossy || full { 4 } else { 2 };
+        let wanted = own.saturating_mul(by).min(self.streams_max());
+        let change = Change::MoreStreams(wanted);
+        if wanted <= own || !self.holds.is_open(now, change) {
+            return None;
+        }
+        self.begin(now, change, rates);
+        self.decision.streams = wanted;
+        let why = match (lossy, full) {
+            (true, _) => "some is lost on the way",
+            (_, true) => "their windows are full",
+            _ => "the network is the limit",
+        };
+        Some(format!("{}: {why}", streams(wanted)))
+    }
+
+    /// Only where streams are far below what their windows allow: it pushes others aside.
+    fn may_try_bbr(&self, now: Duration, rates: &Rates) -> bool {
+        let windows = window_rate(&self.window.newest());
+        self.start.may_bbr
+            && !self.start.nice
+            && !self.start.forced.congestion
+            && self.decision.congestion != Congestion::Bbr
+            && windows.is_none_or(|most| rates.wire < most / 2.0)
+            && self.holds.is_open(now, Change::Congestion(Congestion::Bbr))
+    }
+
+    fn is_queue(&self) -> bool {
+        let is = self.window.newest().round_trip;
+        is > self.round_trip_min.mul_f64(QUEUE) && is > self.round_trip_min + QUEUE_MIN
     }
 
     /// To be called before the decision changes.
@@ -307,11 +339,10 @@ impl Tuner {
 }
 
 /// What windows let through, bytes a second; None if they are not known.
-pub(super) fn window_rate(receive: u64, send: u64, round_trip: Duration) -> Option<f64> {
-    let window = [receive, send]
-        .into_iter()
-        .filter(|bytes| *bytes > 0)
-        .min()?;
+pub(super) fn window_rate(sample: &Sample) -> Option<f64> {
+    let windows = [sample.receive_window, sample.send_window];
+    let window = windows.into_iter().filter(|bytes| *bytes > 0).min()?;
+    let round_trip = sample.round_trip;
     (!round_trip.is_zero()).then(|| window as f64 / round_trip.as_secs_f64())
 }
 

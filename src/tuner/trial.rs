@@ -68,6 +68,8 @@ pub(super) struct Trial {
 pub(super) enum Judgement {
     Wait,
     Keep,
+    /// It brought so much that more of it may.
+    KeepAndGoOn,
     Revert,
 }
 
@@ -95,7 +97,7 @@ impl Trial {
             _ => {
                 let gain = self.gain(rates);
                 if now >= self.began + pace.quick && gain >= 1.0 + GREAT_GAIN {
-                    Judgement::Keep
+                    Judgement::KeepAndGoOn
                 } else if !sure {
                     Judgement::Wait
                 } else if gain >= 1.0 + GAIN + (2.0 * self.unevenness).min(UNEVEN_MAX) {

@@ -166,8 +166,7 @@ fn network_hints(rates: &Rates, newest: &Sample, start: &Start, decision: Decisi
     let mut hints = Vec::new();
     let streams = newest.streams.max(1);
     let (receive, send) = (newest.receive_window, newest.send_window);
-    let capped =
-        window_rate(receive, send, newest.round_trip).filter(|most| rates.wire >= CAPPED * most);
+    let capped = window_rate(newest).filter(|most| rates.wire >= CAPPED * most);
     if let Some(most) = capped {
         let sends = send > 0 && (receive == 0 || send < receive);
         hints.push(format!(

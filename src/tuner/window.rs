@@ -94,7 +94,7 @@ impl Window {
         let newest = self.newest().far.elapsed;
         let fars = self.samples.iter().rev().map(|(_, sample)| sample.far);
         fars.into_iter()
-            .find(|far| far.elapsed + span <= newest)
+            .find(|far| far.elapsed.saturating_add(span) <= newest)
             .unwrap_or_default()
     }
 

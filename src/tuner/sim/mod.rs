@@ -209,6 +209,8 @@ struct Copy {
     queued: f64,
     far_queue: f64,
     acked: f64,
+    /// What the step before took out of each queue makes room in this one.
+    taken: (f64, f64),
     /// Fractions of bytes that the counters cannot hold.
     raw: f64,
     wire: f64,
@@ -228,6 +230,7 @@ impl Copy {
             queued: 0.0,
             far_queue: 0.0,
             acked: 0.0,
+            taken: (0.0, 0.0),
             raw: 0.0,
             wire: 0.0,
             retransmitted: 0.0,
@@ -264,7 +267,8 @@ impl Copy {
         // A worker that gets half a processor takes twice the time.
         let stretch = self.workers.0 / world.here;
         let most = (world.here * 1e9 / (plain + encode)).min(world.read) * STEP;
-        let room = (2.0 * f64::from(decision.streams) * CHUNK - self.queued).max(0.0);
+        let room = 2.0 * f64::from(decision.streams) * CHUNK - self.queued;
+        let room = room.max(0.0) + 1.2 * self.taken.0;
         let raw = most.min(room);
         let mut wire = 0.0;
         for (rung, of) in shares {
@@ -287,12 +291,15 @@ impl Copy {
         let carries = self.link.step(STEP, world, streams, decision.congestion);
         let rate = (carries.bytes_per_s * (1.0 + world.noise * self.chance())).min(self.rate_limit);
         let mut room = rate.max(0.0) * STEP;
+        let far_most = FAR_POOL + 1.2 * self.taken.1;
+        self.taken.0 = 0.0;
         while let Some((raw, wire)) = self.queue.pop_front() {
             let fits = (room / wire.max(1.0))
-                .min((FAR_POOL - self.far_queue) / raw.max(1.0))
+                .min((far_most - self.far_queue) / raw.max(1.0))
                 .min(1.0);
             self.far_queue += raw * fits;
             self.queued -= raw * fits;
+            self.taken.0 += raw * fits;
             self.raw += raw * fits;
             self.wire += wire * fits;
             room -= wire * fits;
@@ -325,6 +332,7 @@ impl Copy {
         let raw = most.min(self.far_queue);
         let stretch = self.workers.1 / world.there;
         self.far_queue -= raw;
+        self.taken.1 = raw;
         self.acked += raw;
         self.sample.acked_bytes = self.acked as u64;
         self.far.elapsed += ns(STEP * 1e9);
