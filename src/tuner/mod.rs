@@ -132,12 +132,15 @@ pub struct Tuner {
     holds: Holds,
     /// When anything but the scout changed last.
     changed: Duration,
-    /// The shortest that was seen lately.
+    /// The shortest that was seen. A way that becomes longer is taken for one on which a queue
+    /// stands: then no streams are added, unless their windows are full.
     round_trip_min: Duration,
     /// What the link carried when it was last the limit, and when that was.
     link: Option<(f64, Duration)>,
-    /// When a rung beside the one in use was last measured for no other reason than to know.
-    looked: Duration,
+    /// The rung that is measured beside the one in use, and since when that one alone was.
+    scouting: (Option<usize>, Duration),
+    /// When each rung was last measured; zero for never.
+    scouted: [Duration; RUNGS],
 }
 
 impl Tuner {
@@ -162,7 +165,8 @@ impl Tuner {
             changed: Duration::ZERO,
             round_trip_min: start.round_trip,
             link: None,
-            looked: Duration::ZERO,
+            scouting: (None, Duration::ZERO),
+            scouted: [Duration::ZERO; RUNGS],
             start,
         };
         tuner.decision.streams = tuner.first_streams();
@@ -171,8 +175,8 @@ impl Tuner {
             None => {
                 tuner.set_rung(tuner.first_rung());
                 // On the very first chunks, so that the first sample tells.
-                tuner.decision.scout = (tuner.decision.rung == 0 && tuner.strongest() >= MIDDLE)
-                    .then_some(LADDER[MIDDLE]);
+                let scout = tuner.decision.rung == 0 && tuner.strongest() >= MIDDLE;
+                tuner.set_scout(Duration::ZERO, scout.then_some(MIDDLE));
             }
         }
         tuner.decision.in_flight = tuner.in_flight(0.0);

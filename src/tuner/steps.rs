@@ -22,8 +22,11 @@ const SURE_ROUND_TRIPS: u32 = 10;
 const OPENING: Duration = Duration::from_secs(2);
 const OPENING_ROUND_TRIPS: u32 = 30;
 
-/// What methods cost and bring is seen over this: one chunk in eight must have come by.
-const FACTS: Duration = Duration::from_secs(2);
+/// A method that was measured and promised too little is not measured again for this long.
+const SCOUTED: Duration = Duration::from_secs(2);
+
+/// One whose chunks do not come by is measured no longer than this.
+const SCOUT_MAX: Duration = Duration::from_secs(5);
 
 /// So often a neighbour of the rung in use is measured even though it promises nothing: the data
 /// may not be what it was.
@@ -42,9 +45,6 @@ const LOSSY: f64 = 2e-4;
 const QUEUE: f64 = 1.5;
 const QUEUE_MIN: Duration = Duration::from_millis(3);
 
-/// The shortest round trip is forgotten by this much a sample, 6 % a minute: the way may change.
-const FORGET: f64 = 1.000_25;
-
 /// Streams fill what windows allow when they carry this much of it.
 const WINDOWS_FULL: f64 = 0.75;
 
@@ -56,8 +56,10 @@ impl Tuner {
         if is.is_zero() {
             return;
         }
-        let min = self.round_trip_min.mul_f64(FORGET);
-        self.round_trip_min = if min.is_zero() { is } else { min.min(is) };
+        self.round_trip_min = match self.round_trip_min {
+            Duration::ZERO => is,
+            min => min.min(is),
+        };
     }
 
     /// Chunks that the link holds.
@@ -183,7 +185,10 @@ impl Tuner {
         if self.start.forced.compress.is_some() {
             return None;
         }
-        let seen = self.window.last(FACTS, self.workers);
+        // Over the same span for all of them, since data may turn into other data at any time.
+        let (_, since) = self.scouting;
+        let span = (now - since).clamp(QUICK / 2, SCOUT_MAX);
+        let seen = self.window.last(span, self.workers);
         let facts = seen
             .unwrap_or_else(|| self.window.whole(self.workers))
             .facts;
@@ -211,7 +216,7 @@ impl Tuner {
         let of = facts[to]?;
         self.begin(now, Change::Rung(to), rates);
         self.set_rung(to);
-        self.decision.scout = None;
+        self.set_scout(now, None);
         let limit = if to > rung {
             "the network"
         } else {
@@ -225,6 +230,7 @@ impl Tuner {
         ))
     }
 
+    /// Has the method measured that promises most, or now and then the one that would be next.
     fn scout(
         &mut self,
         now: Duration,
@@ -234,22 +240,31 @@ impl Tuner {
         measured: &[bool; RUNGS],
     ) {
         let rung = self.decision.rung;
-        if let Some(rung) = promising {
-            self.decision.scout = Some(LADDER[rung]);
-            return;
+        if let (Some(scouted), since) = self.scouting {
+            if !measured[scouted] && now < since + SCOUT_MAX {
+                return;
+            }
+            self.scouted[scouted] = now;
         }
+        let rested = |rung: usize, rest: Duration| match self.scouted[rung] {
+            Duration::ZERO => true,
+            at => now >= at + rest,
+        };
         let neighbour = if rates.link >= LIMITED {
             rung + 1
         } else {
             rung.saturating_sub(1)
         };
-        let known = |rung: usize| rung == 0 || measured[rung];
-        let worth = neighbour < RUNGS && open[neighbour] && !known(neighbour);
-        let due = now >= self.looked + LOOK_AGAIN;
-        self.decision.scout = (worth && due).then(|| LADDER[neighbour]);
-        if due && !worth {
-            self.looked = now;
-        }
+        let look = (1..RUNGS).contains(&neighbour) && open[neighbour];
+        let scout = promising
+            .filter(|rung| rested(*rung, SCOUTED))
+            .or((look && rested(neighbour, LOOK_AGAIN)).then_some(neighbour));
+        self.set_scout(now, scout);
+    }
+
+    pub(super) fn set_scout(&mut self, now: Duration, rung: Option<usize>) {
+        self.scouting = (rung, now);
+        self.decision.scout = rung.map(|rung| LADDER[rung]);
     }
 
     fn consider_streams(&mut self, now: Duration, rates: &Rates) -> Option<String> {
@@ -269,7 +284,7 @@ impl Tuner {
             return None;
         }
         // A queue that stands is a link that is full: more streams would only push others aside.
-        if linked && !queue {
+        if linked && (!queue || self.is_windows_full(rates)) {
             let more = self.more_streams(now, rates, lossy);
             if more.is_some() {
                 return more;

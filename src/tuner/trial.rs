@@ -163,17 +163,19 @@ impl Holds {
         self.0[change.kind()].is_none_or(|hold| now >= hold.until)
     }
 
-    /// The rate has moved since: what was learnt is worth nothing any more.
+    /// Where the rate has moved since, what was learnt is worth nothing any more. If it does not
+    /// pay there either the next hold is the longer one all the same.
     pub fn lift(&mut self, now: Duration, rates: &Rates) {
         for (kind, hold) in self.0.iter_mut().enumerate() {
-            *hold = hold.filter(|hold| {
-                let (then, is) = match kind {
-                    rung if rung < RUNGS => (hold.goodput, rates.goodput),
-                    _ => (hold.wire, rates.wire),
-                };
-                let moved = is > then * MOVED || is * MOVED < then;
-                !moved || now < hold.since + MOVED_AFTER
-            });
+            let Some(hold) = hold else { continue };
+            let (then, is) = match kind {
+                rung if rung < RUNGS => (hold.goodput, rates.goodput),
+                _ => (hold.wire, rates.wire),
+            };
+            let moved = is > then * MOVED || is * MOVED < then;
+            if moved && now >= hold.since + MOVED_AFTER {
+                hold.until = now;
+            }
         }
     }
 

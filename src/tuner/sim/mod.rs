@@ -267,8 +267,8 @@ impl Copy {
         // A worker that gets half a processor takes twice the time.
         let stretch = self.workers.0 / world.here;
         let most = (world.here * 1e9 / (plain + encode)).min(world.read) * STEP;
-        let room = 2.0 * f64::from(decision.streams) * CHUNK - self.queued;
-        let room = room.max(0.0) + 1.2 * self.taken.0;
+        let hands = f64::from(decision.streams) + 2.0 * self.workers.0;
+        let room = (hands * CHUNK + self.taken.0 - self.queued).max(0.0);
         let raw = most.min(room);
         let mut wire = 0.0;
         for (rung, of) in shares {
@@ -291,7 +291,7 @@ impl Copy {
         let carries = self.link.step(STEP, world, streams, decision.congestion);
         let rate = (carries.bytes_per_s * (1.0 + world.noise * self.chance())).min(self.rate_limit);
         let mut room = rate.max(0.0) * STEP;
-        let far_most = FAR_POOL + 1.2 * self.taken.1;
+        let far_most = FAR_POOL + self.taken.1;
         self.taken.0 = 0.0;
         while let Some((raw, wire)) = self.queue.pop_front() {
             let fits = (room / wire.max(1.0))
