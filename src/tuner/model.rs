@@ -6,6 +6,9 @@ use super::window::{Rates, Workers};
 /// A stage that is busy for this share of the time is the limit.
 pub(super) const LIMITED: f64 = 0.85;
 
+/// A link on which more than this is sent again loses some, unless a queue overflows there.
+pub(super) const LOSSY: f64 = 2e-4;
+
 /// A method must promise this much more than the one in use. Above the 5 % that it must then
 /// bring, so that what the model gets wrong by little is not tried over and over.
 const PROMISE: f64 = 1.06;

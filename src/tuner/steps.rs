@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::method::{LADDER, MIDDLE, RUNGS};
-use super::model::{LIMITED, Stages};
+use super::model::{LIMITED, LOSSY, Stages};
 use super::trial::{Change, Judgement, Pace, Trial};
 use super::window::Rates;
 use super::{Congestion, FAR_AWAY, ROUND_TRIP_MAX, Sample, Tuner};
@@ -37,9 +37,6 @@ const LINK_KNOWN: Duration = Duration::from_secs(30);
 
 /// The rate is still on its way up as long as it grows by this from one span to the next.
 const GROWING: f64 = 1.1;
-
-/// More than this sent again is a lossy link, if no queue stands there that overflows.
-const LOSSY: f64 = 2e-4;
 
 /// A queue stands on the way when a round trip takes so much more than the shortest.
 const QUEUE: f64 = 1.5;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::method::RUNGS;
-use super::model::LIMITED;
+use super::model::{LIMITED, LOSSY};
 use super::window::Rates;
 use super::{Congestion, Decision};
 
@@ -140,6 +140,8 @@ struct Hold {
     length: Duration,
     wire: f64,
     goodput: f64,
+    /// Behind busy processors a link that got better shows in nothing else.
+    lossy: bool,
 }
 
 /// Changes that did not pay.
@@ -156,6 +158,7 @@ impl Holds {
             length,
             wire: trial.base.wire,
             goodput: trial.base.goodput,
+            lossy: trial.base.loss >= LOSSY,
         });
     }
 
@@ -166,13 +169,11 @@ impl Holds {
     /// Where the rate has moved since, what was learnt is worth nothing any more. If it does not
     /// pay there either the next hold is the longer one all the same.
     pub fn lift(&mut self, now: Duration, rates: &Rates) {
-        for (kind, hold) in self.0.iter_mut().enumerate() {
-            let Some(hold) = hold else { continue };
-            let (then, is) = match kind {
-                rung if rung < RUNGS => (hold.goodput, rates.goodput),
-                _ => (hold.wire, rates.wire),
-            };
-            let moved = is > then * MOVED || is * MOVED < then;
+        let moved = |then: f64, is: f64| is > then * MOVED || is * MOVED < then;
+        for hold in self.0.iter_mut().flatten() {
+            let moved = moved(hold.wire, rates.wire)
+                || moved(hold.goodput, rates.goodput)
+                || (hold.lossy && rates.loss < LOSSY / 2.0);
             if moved && now >= hold.since + MOVED_AFTER {
                 hold.until = now;
             }

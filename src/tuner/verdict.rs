@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::model::LOSSY;
 use super::steps::window_rate;
 use super::window::Rates;
 use super::{Congestion, Decision, Method, Sample, Start};
@@ -13,9 +14,6 @@ const LIMIT_MIN: f64 = 0.5;
 
 /// Streams that carry this much of what a window allows are held back by it.
 const CAPPED: f64 = 0.75;
-
-/// A hint about loss is worth giving from here.
-const LOSSY: f64 = 2e-4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -21,7 +21,7 @@ const FAR_POOL: f64 = 64.0 * CHUNK;
 
 /// Digest, seal and open; and each stream adds so much of it, as was seen near at hand.
 const PLAIN_NS: f64 = 0.6;
-const PER_STREAM: f64 = 0.02;
+const PER_STREAM: f64 = 0.01;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Data {
@@ -211,6 +211,8 @@ struct Copy {
     acked: f64,
     /// What the step before took out of each queue makes room in this one.
     taken: (f64, f64),
+    /// The link was the limit in the step before.
+    filled: bool,
     /// Fractions of bytes that the counters cannot hold.
     raw: f64,
     wire: f64,
@@ -231,6 +233,7 @@ impl Copy {
             far_queue: 0.0,
             acked: 0.0,
             taken: (0.0, 0.0),
+            filled: false,
             raw: 0.0,
             wire: 0.0,
             retransmitted: 0.0,
@@ -290,6 +293,12 @@ impl Copy {
         let streams = f64::from(decision.streams);
         let carries = self.link.step(STEP, world, streams, decision.congestion);
         let rate = (carries.bytes_per_s * (1.0 + world.noise * self.chance())).min(self.rate_limit);
+        // A link that is not filled has no queue, and loses nothing by it.
+        let (loss, round_trip_s) = match self.filled {
+            true => (carries.loss, carries.round_trip_s),
+            false => (world.loss, world.rtt),
+        };
+        self.filled = false;
         let mut room = rate.max(0.0) * STEP;
         let far_most = FAR_POOL + self.taken.1;
         self.taken.0 = 0.0;
@@ -303,11 +312,12 @@ impl Copy {
             self.raw += raw * fits;
             self.wire += wire * fits;
             room -= wire * fits;
-            self.retransmitted += wire * fits * carries.loss;
+            self.retransmitted += wire * fits * loss;
             if fits < 1.0 {
                 self.queue
                     .push_front((raw * (1.0 - fits), wire * (1.0 - fits)));
                 self.sample.link_busy += ns(STEP * 1e9);
+                self.filled = self.far_queue < far_most * 0.99;
                 break;
             }
         }
@@ -318,7 +328,7 @@ impl Copy {
         sample.frames = (self.raw / CHUNK) as u64;
         sample.queued = (self.queued / CHUNK) as u32;
         sample.retransmitted_bytes = self.retransmitted as u64;
-        sample.round_trip = Duration::from_secs_f64(carries.round_trip_s);
+        sample.round_trip = Duration::from_secs_f64(round_trip_s);
         sample.receive_window = (world.window * streams) as u64;
         sample.streams = decision.streams;
     }
