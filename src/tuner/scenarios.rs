@@ -1,5 +1,4 @@
-//! The tuner against a simulated copy: how fast it finds its way, what it makes of what happens,
-//! and that it then leaves things alone.
+//! The tuner against a simulated copy: finds its way, follows what happens, leaves things alone.
 
 use proptest::prelude::*;
 
@@ -278,8 +277,6 @@ fn what_was_forced_stays() {
         };
         let run = run(world, start, 8, 60.0, &[]);
         assert_eq!(run.changes_since(0.0), 0, "{name}\n{}", told(&run));
-        let decision = run.tuner.decision();
-        assert_eq!((decision.streams, decision.method), (3, Method::Lz4));
     }
 }
 

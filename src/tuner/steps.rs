@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::method::{LADDER, MIDDLE, RUNGS};
+use super::method::{Facts, LADDER, MIDDLE, RUNGS};
 use super::model::{LIMITED, LOSSY, Stages};
 use super::trial::{Change, Judgement, Pace, Trial};
 use super::window::Rates;
@@ -21,6 +21,9 @@ const SURE_ROUND_TRIPS: u32 = 10;
 /// shortest spans.
 const OPENING: Duration = Duration::from_secs(2);
 const OPENING_ROUND_TRIPS: u32 = 30;
+
+/// What the method in use costs and brings is seen over this.
+const FACTS: Duration = Duration::from_secs(2);
 
 /// A method that was measured and promised too little is not measured again for this long.
 const SCOUTED: Duration = Duration::from_secs(2);
@@ -81,7 +84,10 @@ impl Tuner {
     /// Gives the reason of a change, if it made one.
     pub(super) fn judge(&mut self, now: Duration, mut trial: Trial) -> Option<String> {
         let pace = self.pace();
-        let rates = self.window.last(pace.quick, self.workers)?;
+        let Some(rates) = self.window.last(pace.quick, self.workers) else {
+            self.trial = Some(trial);
+            return None;
+        };
         self.note_link(now, &rates);
         match trial.judge(now, pace, &rates, self.window.newest().frames) {
             Judgement::Wait => {
@@ -182,13 +188,7 @@ impl Tuner {
         if self.start.forced.compress.is_some() {
             return None;
         }
-        // Over the same span for all of them, since data may turn into other data at any time.
-        let (_, since) = self.scouting;
-        let span = (now - since).clamp(QUICK / 2, SCOUT_MAX);
-        let seen = self.window.last(span, self.workers);
-        let facts = seen
-            .unwrap_or_else(|| self.window.whole(self.workers))
-            .facts;
+        let facts = self.facts(now);
         // In slow start the link is slower than it will be.
         let highest = if growing {
             self.strongest().min(MIDDLE)
@@ -227,6 +227,20 @@ impl Tuner {
         ))
     }
 
+    /// Of the rung in use and the one that is measured beside it, over the same span for both,
+    /// since data may turn into other data at any time. Others are not known.
+    fn facts(&self, now: Duration) -> [Option<Facts>; RUNGS] {
+        let (scouted, since) = self.scouting;
+        let span = match scouted {
+            Some(_) => now.saturating_sub(since).min(SCOUT_MAX),
+            None => FACTS,
+        };
+        let seen = self.window.last(span, self.workers);
+        let seen = seen.unwrap_or_else(|| self.window.whole(self.workers));
+        let known = |rung: usize| rung == 0 || rung == self.decision.rung || Some(rung) == scouted;
+        std::array::from_fn(|rung| seen.facts[rung].filter(|_| known(rung)))
+    }
+
     /// Has the method measured that promises most, or now and then the one that would be next.
     fn scout(
         &mut self,
@@ -238,7 +252,8 @@ impl Tuner {
     ) {
         let rung = self.decision.rung;
         if let (Some(scouted), since) = self.scouting {
-            if !measured[scouted] && now < since + SCOUT_MAX {
+            let done = measured[scouted] && measured[rung];
+            if !done && now < since + SCOUT_MAX {
                 return;
             }
             self.scouted[scouted] = now;
