@@ -38,7 +38,7 @@
 //! route .......... how streams come about
 //! ssh control stream ... bytes leave the process                 tokio starts here
 //! wire ........... bytes and meanings, no I/O                    serde lives here and in manifest
-//! source codec seal dest journal .... one job each, strangers to each other; no tokio
+//! source codec seal dest journal tuner .... one job each, strangers to each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
 //! progress dir
 //! manifest ....... what an entry is
@@ -64,6 +64,7 @@ pub mod session;
 pub mod source;
 pub mod ssh;
 pub mod stream;
+pub mod tuner;
 pub mod ui;
 pub mod units;
 pub mod wire;
