@@ -7,11 +7,14 @@
 mod support;
 
 mod bad_input;
+mod chaos;
+mod corpus;
 mod faults;
 mod fixture;
 mod hostile;
 mod interrupted;
 mod kept;
+mod killed;
 mod landing;
 mod layers;
 mod operands;
