@@ -16,16 +16,16 @@ const MOMENTS: u64 = 20;
 /// Copies at once.
 const AT_ONCE: u64 = 4;
 
-/// 12 MB/s, so that a copy lasts long enough to be killed anywhere.
-const KBITS: &str = "96000";
-const BYTES_PER_S: u64 = 96_000 * 1024 / 8;
+/// 6 MB/s, so that a copy lasts long enough to be killed anywhere.
+const KBITS: &str = "48000";
+const BYTES_PER_S: u64 = 48_000 * 1024 / 8;
 
 /// `--memory`: what is received and not yet written lies in it.
-const MEMORY: u64 = 16 << 20;
+const MEMORY: u64 = 8 << 20;
 const STREAMS: u64 = 2;
 
 /// What the kernel may hold of one stream, sent and not yet received: here it passes through two
-/// connections, each with the default of `net.ipv4.tcp_wmem` and `tcp_rmem` to begin with, since
+/// connections, each with about the default of `net.ipv4.tcp_wmem` and `tcp_rmem` to begin with, since
 /// the rate is limited where it starts.
 const SOCKETS: u64 = 2 << 20;
 
@@ -47,7 +47,7 @@ impl Moment {
     fn of(number: u64) -> Moment {
         let chance = noise(number ^ 0x4B11_0000, 4);
         let per_mille = 20 + u64::from(u16::from_le_bytes([chance[0], chance[1]])) % 950;
-        let size = 56 << 20;
+        let size = 40 << 20;
         Moment {
             way: [Way::LocalPush, Way::LocalPull][number as usize % 2],
             kills_client: number & 2 == 0,
@@ -82,7 +82,7 @@ fn killed_and_finished(case: &Case, moment: &Moment) {
         ..Script::of(0)
     };
     let first = Storm::new(case, &calm);
-    let run = copying(case, &first).start();
+    let run = copying(case, &first).args(["-l", KBITS]).start();
     until("so many bytes have gone", || {
         (first.bytes() >= moment.at).then_some(())
     });
@@ -115,7 +115,7 @@ fn copying(case: &Case, storm: &Storm) -> Run {
     let (memory, streams) = (MEMORY.to_string(), STREAMS.to_string());
     storm
         .fastcp(case)
-        .args(["-r", "-l", KBITS, "--compress", "none", "--retries", "0"])
+        .args(["-r", "--compress", "none", "--retries", "0"])
         .args([
             "--memory",
             &memory,

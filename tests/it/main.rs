@@ -9,6 +9,7 @@ mod support;
 mod bad_input;
 mod chaos;
 mod corpus;
+mod disk;
 mod faults;
 mod fixture;
 mod hostile;

@@ -2,6 +2,7 @@
 
 pub mod case;
 pub mod chaos;
+pub mod disk;
 pub mod done;
 pub mod fake_server;
 pub mod host;

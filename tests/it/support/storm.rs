@@ -51,7 +51,9 @@ struct Shared {
 
 impl Storm {
     pub fn new(case: &Case, script: &Script) -> Storm {
-        let dir = case.scratch.dir(format!("storm-{}", script.seed));
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("storm-{}", NEXT.fetch_add(1, SeqCst));
+        let dir = case.scratch.dir(name);
         let calls = dir.path("calls");
         rustix::fs::mkfifoat(rustix::fs::CWD, &calls, 0o600.into()).expect("make a FIFO");
         let d = dir.0.display();
