@@ -21,7 +21,7 @@ const KBITS: &str = "48000";
 const BYTES_PER_S: u64 = 48_000 * 1024 / 8;
 
 /// `--memory`: what is received and not yet written lies in it.
-const MEMORY: u64 = 8 << 20;
+const MEMORY: u64 = 16 << 20;
 const STREAMS: u64 = 2;
 
 /// What the kernel may hold of one stream, sent and not yet received: here it passes through two
@@ -47,7 +47,7 @@ impl Moment {
     fn of(number: u64) -> Moment {
         let chance = noise(number ^ 0x4B11_0000, 4);
         let per_mille = 20 + u64::from(u16::from_le_bytes([chance[0], chance[1]])) % 950;
-        let size = 40 << 20;
+        let size = 48 << 20;
         Moment {
             way: [Way::LocalPush, Way::LocalPull][number as usize % 2],
             kills_client: number & 2 == 0,
