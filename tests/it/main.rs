@@ -8,11 +8,15 @@ mod support;
 
 mod bad_input;
 mod changing;
+mod chaos;
+mod corpus;
+mod disk;
 mod faults;
 mod fixture;
 mod hostile;
 mod interrupted;
 mod kept;
+mod killed;
 mod landing;
 mod layers;
 mod live;
