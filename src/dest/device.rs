@@ -207,7 +207,7 @@ mod tests {
             assert_eq!(error.message, figures);
         }
         let device = Device::open(&small.path, None, rules(false)).unwrap();
-        let error = device.write(&data(&[1; 512], MIB - 511)).unwrap_err();
+        let error = device.write(&data(&[1; 512], MIB)).unwrap_err();
         assert_eq!(error.kind, Kind::Write);
         assert!(error.message.starts_with("no space left"), "{error}");
         drop(device);

@@ -66,7 +66,7 @@ impl BlockDevice {
         let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let fd = match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(fd) => fd,
-            Err(Errno::BUSY) => return Err(in_use(path, side)),
+            Err(Errno::BUSY) => return Err(in_use(path, access, side)),
             Err(cause) => return Err(Error::io(kind(side), side, path, "cannot open", cause)),
         };
         let failed = |cause: Errno| Error::io(kind(side), side, path, "cannot look at it", cause);
@@ -214,11 +214,16 @@ fn kind(side: Side) -> Kind {
     }
 }
 
-fn in_use(path: &Path, side: Side) -> Error {
+fn in_use(path: &Path, access: Access, side: Side) -> Error {
     let used = rustix::fs::stat(path).ok();
     let used = used.and_then(|stat| usage::used_by(stat.st_rdev));
     let used = used.unwrap_or_else(|| "is in use by another program".to_owned());
-    let message = format!("{used}; stop that first, or write over it with --force");
+    let way_out = match access {
+        Access::Write => "stop that first, or write over it with --force",
+        // Some kernels let nobody write to what is mounted.
+        Access::Read | Access::WriteByForce => "stop that first",
+    };
+    let message = format!("{used}; {way_out}");
     Error::new(Kind::Refused, side, message).at(path)
 }
 
