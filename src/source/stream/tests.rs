@@ -26,7 +26,7 @@ fn read_all(mut source: StreamSource) -> Result<Vec<u8>> {
 }
 
 fn noise(len: usize) -> Vec<u8> {
-    (0..len).map(|n| (n ^ (n >> 8) * 31) as u8).collect()
+    (0..len).map(|n| (n ^ ((n >> 8) * 31)) as u8).collect()
 }
 
 fn pipe(stop: &Stop) -> (StreamSource, File) {
