@@ -5,6 +5,9 @@
 //! tests/fuzz TARGET`), and over the kept inputs in `corpus/TARGET/` in every `cargo test`.
 #![allow(dead_code)]
 
+#[path = "journal.rs"]
+mod recorded;
+
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
@@ -18,11 +21,14 @@ use fastcp::digest;
 use fastcp::manifest::{Entry, EntryKind, NAME_MAX, Name, Timestamp};
 use fastcp::seal::{Direction, Opener, Secret, Suite};
 use fastcp::source::{self, Lookup, pattern, typed};
+use fastcp::stream::meter::Meter;
 use fastcp::stream::recv::recv;
 use fastcp::units;
 use fastcp::wire::frame::FrameLimits;
 use fastcp::wire::hello::Hello;
 use fastcp::wire::message::{HEADER_LEN, MESSAGE_MAX, Message, parse_header};
+
+pub use recorded::journal;
 
 /// Small, so that a run is quick and every bound is near.
 const CHUNK: usize = 4096;
@@ -39,6 +45,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("control", control),
     ("operands", operands),
     ("patterns", patterns),
+    ("journal", journal),
 ];
 
 /// A data stream: every frame is read, opened, decoded and verified, as a receiver does.
@@ -52,7 +59,7 @@ pub fn frames(data: &[u8]) {
     let pool = Pool::new(2, CHUNK);
     let mut decoder = Decoder::new(CHUNK);
     now(async {
-        let _ = recv(bytes, &limits, &pool, |frame| {
+        let _ = recv(bytes, &limits, &pool, &Meter::default(), |frame| {
             let header = *frame.header();
             assert!(header.wire_len <= limits.frame_max);
             assert!(header.raw_len <= limits.raw_max() || header.kind as u8 == 4);

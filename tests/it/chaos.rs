@@ -20,7 +20,7 @@ use crate::support::*;
 const SEEDS: u64 = 200;
 
 /// Copies at once. They wait more than they work, so many fit on few processors.
-const AT_ONCE: usize = 12;
+const AT_ONCE: usize = 16;
 
 /// A verdict comes within this, whatever happens: silences of `--timeout 5s` and the waits between
 /// retries, on a busy machine.

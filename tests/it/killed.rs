@@ -74,17 +74,43 @@ fn a_copy_that_is_killed_at_any_moment_is_finished_by_the_same_command() {
     });
 }
 
+#[test]
+fn a_copy_that_is_killed_again_and_again_is_finished() {
+    for way in [Way::LocalPush, Way::LocalPull] {
+        let moment = |kills_client| Moment {
+            way,
+            kills_client,
+            is_tree: true,
+            at: 9 << 20,
+            size: 48 << 20,
+        };
+        Case::run(way, |case| {
+            sources(case, &moment(true));
+            for kills_client in [true, false, true] {
+                killed(case, &moment(kills_client));
+            }
+            finished(case);
+        });
+    }
+}
+
 fn killed_and_finished(case: &Case, moment: &Moment) {
     sources(case, moment);
-    let calm = Script {
-        steps: Vec::new(),
-        cuts: Vec::new(),
-        ..Script::of(0)
-    };
-    let first = Storm::new(case, &calm);
-    let run = copying(case, &first).args(["-l", KBITS]).start();
+    let sent = killed(case, moment) + finished(case);
+    let again = sent.saturating_sub(moment.size);
+    eprintln!("sent again: {} KiB, {moment:?}", again >> 10);
+    assert!(
+        again <= AGAIN_MAX,
+        "{again} bytes were sent again, of {moment:?}"
+    );
+}
+
+/// Bytes that went over the streams of a copy that was killed.
+fn killed(case: &Case, moment: &Moment) -> u64 {
+    let storm = Storm::new(case, &Script::calm());
+    let run = copying(case, &storm).args(["-l", KBITS]).start();
     until("so many bytes have gone", || {
-        (first.bytes() >= moment.at).then_some(())
+        (storm.bytes() >= moment.at).then_some(())
     });
     if moment.kills_client {
         run.signal(Signal::KILL);
@@ -94,21 +120,19 @@ fn killed_and_finished(case: &Case, moment: &Moment) {
     }
     let done = run.wait();
     assert_ne!(done.code, Some(0), "{done}");
-    let sent_first = first.bytes();
-    first.end();
+    let sent = storm.bytes();
+    storm.end();
+    sent
+}
 
-    let second = Storm::new(case, &calm);
-    let done = copying(case, &second).run();
-    done.succeeds();
-    let sent = sent_first + second.bytes();
-    second.end();
+/// The same of the one that finishes it.
+fn finished(case: &Case) -> u64 {
+    let storm = Storm::new(case, &Script::calm());
+    copying(case, &storm).run().succeeds();
+    let sent = storm.bytes();
+    storm.end();
     assert_same(case.src.path("it"), case.dst.path("it"), Also::Nothing);
-    let again = sent.saturating_sub(moment.size);
-    eprintln!("sent again: {} KiB, {moment:?}", again >> 10);
-    assert!(
-        again <= AGAIN_MAX,
-        "{again} bytes were sent again, of {moment:?}: {done}"
-    );
+    sent
 }
 
 fn copying(case: &Case, storm: &Storm) -> Run {

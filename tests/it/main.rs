@@ -20,6 +20,7 @@ mod killed;
 mod landing;
 mod layers;
 mod live;
+mod meanwhile;
 mod operands;
 mod placement;
 mod reconnect;

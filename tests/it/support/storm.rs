@@ -106,6 +106,11 @@ impl Storm {
         self.shared.sessions.load(SeqCst)
     }
 
+    /// Data connections that were made so far.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(SeqCst)
+    }
+
     /// Bytes that data connections have carried so far.
     pub fn bytes(&self) -> u64 {
         self.shared.bytes.load(SeqCst)
@@ -244,10 +249,6 @@ impl Shared {
         // Both ways close when the server has gone or the script says so; the client's own end
         // then closes what is lifted.
         drop(server);
-        self.release_lift(lifting);
-    }
-
-    fn release_lift(&self, lifting: std::thread::JoinHandle<()>) {
         lifting.join().expect("no panic");
     }
 
