@@ -185,6 +185,8 @@ fn a_database_in_use_is_copied(case: &Case) {
         std::thread::sleep(Duration::from_millis(20));
     };
     let done = while_written(write, || case.copy(&SLOW, "a", "a"));
+    // It ends with its input.
+    drop(tell);
     sqlite.wait().ok();
     case.remember();
     done.succeeds();

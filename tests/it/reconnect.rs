@@ -39,8 +39,9 @@ fn under_way(case: &Case, flags: &[&str]) -> Running {
 }
 
 fn wait_for_content(case: &Case) {
+    // So much that some of it has been acknowledged.
     until("the copy is under way", || {
-        case.dst.has_partial().then_some(())
+        (case.dst.partial_bytes() > 6 << 20).then_some(())
     });
 }
 
@@ -98,7 +99,7 @@ fn a_tree_completes_after_a_lost_connection(case: &Case) {
     for number in 0..60 {
         tree.file(number.to_string(), noise(number, 100_000));
     }
-    tree.file("z", noise(100, 20 * MIB));
+    tree.file("z", noise(100, 40 * MIB));
     // It fails in each session.
     rustix::fs::mkfifoat(rustix::fs::CWD, case.src.path("tree/fifo"), 0o600.into())
         .expect("make a FIFO");
@@ -120,9 +121,15 @@ fn a_copy_that_slept_longer_than_the_server_waits_completes(case: &Case) {
     // As Ctrl-Z does, or the lid of a laptop: ssh sleeps too.
     run.signal_group(Signal::STOP);
     let server = case.servers().pop().expect("a server runs");
-    server.ends_within(Duration::from_secs(10));
+    assert!(
+        server.ends_within(Duration::from_secs(30)),
+        "the server waits: {}",
+        server.describe()
+    );
     run.signal_group(Signal::CONT);
-    completes(case, &run.wait());
+    let done = run.wait();
+    completes(case, &done);
+    done.says("logged in again once");
 }
 
 /// A program for `-S` that is ssh the first time and says `words` to every later login.
