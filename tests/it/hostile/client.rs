@@ -113,6 +113,8 @@ fn server_case(body: impl FnOnce(&Case)) {
         let outside = case.scratch.dir("outside");
         outside.file("precious", "precious\n");
         body(case);
+        // A copy that ends early is there to be gone on with.
+        case.sweep();
         assert_eq!(outside.names(), ["precious"]);
         assert_eq!(outside.read("precious"), b"precious\n");
     });

@@ -68,6 +68,7 @@ fn a_wrong_digest_is_refused_and_three_times_is_the_end() {
             close(server, content);
         });
         held_out(&done).exits(6).says("damaged");
+        case.sweep();
         assert!(case.dst.names().is_empty());
     });
 }

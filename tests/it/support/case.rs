@@ -194,6 +194,13 @@ impl Case {
         }
     }
 
+    /// Removes what copies that were cut short have left for the next one: for cases in which they
+    /// are to be.
+    pub fn sweep(&self) {
+        sweep(&self.dst.0);
+        sweep(&self.home.0);
+    }
+
     fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for process in procs::marked(&self.mark) {
@@ -233,6 +240,19 @@ impl Drop for Case {
         }
         for dir in [&self.dst, &self.src] {
             open_up(&dir.0);
+        }
+    }
+}
+
+fn sweep(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let is_own = entry.file_name().to_string_lossy().starts_with(".fastcp-");
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => sweep(&entry.path()),
+            Ok(kind) if kind.is_file() && is_own => {
+                std::fs::remove_file(entry.path()).expect("remove what was left");
+            }
+            _ => {}
         }
     }
 }
