@@ -17,6 +17,7 @@ impl Reporter for Silent {
     }
     fn notice(&self, _: &str) {}
     fn detail(&self, _: &str) {}
+    fn status(&self) {}
 }
 
 fn operand(path: &Path) -> Operand {

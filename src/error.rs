@@ -25,7 +25,7 @@ pub enum Kind {
     Connect,
     /// The far end cannot run fastcp, or one that speaks no common protocol.
     FarEnd,
-    /// The connection was lost for good, or the peer broke the protocol.
+    /// The connection was lost.
     Lost,
     /// What arrived is not what was sent.
     Verify,
@@ -43,6 +43,8 @@ pub enum Kind {
     Busy,
     /// Ended by this signal.
     Signal(i32),
+    /// The other end said what no honest one says, or fastcp has a bug: it would do so again.
+    Breach,
 }
 
 impl Kind {
@@ -52,7 +54,7 @@ impl Kind {
             Kind::Usage => 2,
             Kind::Connect => 3,
             Kind::FarEnd => 4,
-            Kind::Lost => 5,
+            Kind::Lost | Kind::Breach => 5,
             Kind::Verify => 6,
             Kind::Changed => 7,
             Kind::Write => 8,
@@ -62,6 +64,11 @@ impl Kind {
             Kind::Busy => 12,
             Kind::Signal(number) => 128 + number,
         }
+    }
+
+    /// True for what another login may mend.
+    pub fn is_worth_a_retry(self) -> bool {
+        self == Kind::Lost
     }
 }
 

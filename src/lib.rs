@@ -19,6 +19,9 @@
 //! | 12 | [`dest`]`::write` | pwrite at its offset | done range |
 //! | 13 | [`dest`]`::commit` | all ranges in: whole-file digest, metadata, sync, rename | the file in place |
 //!
+//! What row 12 has written is recorded in the [`journal`], so that a copy which is cut short goes on
+//! where it was.
+//!
 //! [`pipeline::sender`] strings 1–7 together, [`pipeline::receiver`] 8–13. One worker thread
 //! carries a chunk through 3–6 and one through 9–12, without a hop, while it is warm in cache.
 //!

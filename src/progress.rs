@@ -1,7 +1,10 @@
 //! What has been done so far: counters that stages add to and only `ui` reads.
+//!
+//! A copy whose connection was lost goes on in another session, which counts from nothing: what
+//! the former ones brought is to it what was there already. A snapshot makes one copy of them.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::manifest::Totals;
 
@@ -9,6 +12,8 @@ use crate::manifest::Totals;
 #[repr(u8)]
 pub enum Phase {
     Connecting,
+    /// The connection was lost.
+    Reconnecting,
     Scanning,
     Copying,
     /// Everything was sent; the receiver writes, syncs and renames.
@@ -31,9 +36,9 @@ pub struct Progress {
     bytes: AtomicU64,
     /// Bytes that needed no sending: holes and what was there already.
     skipped_bytes: AtomicU64,
-    /// Those of them that an earlier run had brought.
+    /// Those of the skipped bytes, and the files in place, that were found there as an earlier
+    /// run or session had left them.
     resumed_bytes: AtomicU64,
-    /// Files that an earlier run had finished.
     resumed_files: AtomicU64,
     /// Bytes given to sockets, headers and tags included.
     wire_bytes: AtomicU64,
@@ -42,9 +47,24 @@ pub struct Progress {
     files: AtomicU64,
     failed: AtomicU64,
     streams: AtomicU32,
+    logins: AtomicU32,
     /// Indexed by codec number.
     codec_chunks: [AtomicU64; 8],
     names: Mutex<Vec<(u64, String)>>,
+    former: Mutex<Former>,
+}
+
+/// What the former sessions of this copy came to.
+#[derive(Default)]
+struct Former {
+    /// The most content and the most files that were in place in any of them.
+    done_bytes: u64,
+    files: u64,
+    /// Content that arrived, in all of them.
+    moved_bytes: u64,
+    /// Content that was on its way, in all of them: no less than what they left there.
+    raw_bytes: u64,
+    already_bytes: u64,
 }
 
 /// One reading of all counters.
@@ -54,15 +74,24 @@ pub struct Snapshot {
     pub totals: Option<Totals>,
     pub scanned_files: u64,
     pub scanned_bytes: u64,
+    /// Of this session, as `skipped_bytes`.
     pub bytes: u64,
     pub skipped_bytes: u64,
-    pub resumed_bytes: u64,
-    pub resumed_files: u64,
+    /// Content that is there, sent or not; never less than at an earlier snapshot.
+    pub done_bytes: u64,
+    /// Content that came over the link in all sessions.
+    pub moved_bytes: u64,
+    /// Content that was there before the first session.
+    pub already_bytes: u64,
+    /// Content that needed no sending in this session, and not since it was there: holes.
+    pub unsent_bytes: u64,
     pub wire_bytes: u64,
     pub raw_bytes: u64,
     pub files: u64,
     pub failed: u64,
     pub streams: u32,
+    /// Logins after the first.
+    pub logins_again: u32,
     pub codec_chunks: [u64; 8],
     /// Names of files that are being copied, printable, oldest first.
     pub names: Vec<String>,
@@ -78,6 +107,12 @@ impl Progress {
         self.totals_known.store(true, Relaxed);
     }
 
+    /// Goes up with everything that is done.
+    pub fn done(&self) -> u64 {
+        let counters = [&self.bytes, &self.skipped_bytes, &self.files];
+        counters.iter().map(|counter| counter.load(Relaxed)).sum()
+    }
+
     pub fn add_scanned(&self, files: u64, bytes: u64) {
         self.scanned_files.fetch_add(files, Relaxed);
         self.scanned_bytes.fetch_add(bytes, Relaxed);
@@ -91,14 +126,15 @@ impl Progress {
         self.skipped_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Bytes that an earlier run had brought; they count as skipped too.
+    /// `bytes` of content were found there as an earlier run or session had left them; they count
+    /// as skipped too.
     pub fn add_resumed(&self, bytes: u64) {
         self.add_skipped(bytes);
         self.resumed_bytes.fetch_add(bytes, Relaxed);
     }
 
-    pub fn add_resumed_files(&self, count: u64) {
-        self.resumed_files.fetch_add(count, Relaxed);
+    pub fn add_resumed_files(&self, files: u64) {
+        self.resumed_files.fetch_add(files, Relaxed);
     }
 
     /// So many bytes that are counted already are to come once more.
@@ -127,6 +163,11 @@ impl Progress {
         self.streams.store(count, Relaxed);
     }
 
+    /// A far end has said hello.
+    pub fn add_login(&self) {
+        self.logins.fetch_add(1, Relaxed);
+    }
+
     /// `name` must be printable.
     pub fn start_name(&self, id: u64, name: String) {
         let mut names = self.names.lock().expect("no panic while held");
@@ -142,14 +183,67 @@ impl Progress {
             .retain(|(other, _)| *other != id);
     }
 
+    /// The session is over and another takes its place, which counts from nothing. True if this
+    /// one got further than those before it.
+    pub fn begin_again(&self) -> bool {
+        let mut former = self.lock_former();
+        let now = self.together(&former);
+        let is_further = now.done_bytes > former.done_bytes || now.files > former.files;
+        *former = Former {
+            done_bytes: now.done_bytes,
+            files: now.files,
+            moved_bytes: now.moved_bytes,
+            raw_bytes: self.raw_bytes.load(Relaxed),
+            already_bytes: now.already_bytes,
+        };
+        for counter in [
+            &self.bytes,
+            &self.skipped_bytes,
+            &self.resumed_bytes,
+            &self.resumed_files,
+            &self.files,
+            &self.failed,
+            &self.scanned_files,
+            &self.scanned_bytes,
+        ] {
+            counter.store(0, Relaxed);
+        }
+        self.names.lock().expect("no panic while held").clear();
+        is_further
+    }
+
+    /// This session and the former ones as one.
+    fn together(&self, former: &Former) -> Former {
+        let (bytes, skipped) = (self.bytes.load(Relaxed), self.skipped_bytes.load(Relaxed));
+        let resumed = self.resumed_bytes.load(Relaxed);
+        Former {
+            done_bytes: former.done_bytes.max(bytes + skipped),
+            files: former.files.max(self.files.load(Relaxed)),
+            moved_bytes: former.moved_bytes + bytes,
+            // What the former sessions may have brought is not counted as found.
+            already_bytes: former
+                .already_bytes
+                .max(resumed.saturating_sub(former.raw_bytes)),
+            raw_bytes: former.raw_bytes,
+        }
+    }
+
+    fn lock_former(&self) -> MutexGuard<'_, Former> {
+        self.former.lock().expect("no panic while held")
+    }
+
     pub fn snapshot(&self) -> Snapshot {
-        const PHASES: [Phase; 5] = [
+        const PHASES: [Phase; 6] = [
             Phase::Connecting,
+            Phase::Reconnecting,
             Phase::Scanning,
             Phase::Copying,
             Phase::Flushing,
             Phase::Done,
         ];
+        // Held, so that no counter is read on the other side of a change of sessions.
+        let former = self.lock_former();
+        let together = self.together(&former);
         Snapshot {
             phase: PHASES[usize::from(self.phase.load(Relaxed)).min(PHASES.len() - 1)],
             totals: self
@@ -160,13 +254,19 @@ impl Progress {
             scanned_bytes: self.scanned_bytes.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             skipped_bytes: self.skipped_bytes.load(Relaxed),
-            resumed_bytes: self.resumed_bytes.load(Relaxed),
-            resumed_files: self.resumed_files.load(Relaxed),
+            done_bytes: together.done_bytes,
+            moved_bytes: together.moved_bytes,
+            already_bytes: together.already_bytes,
+            unsent_bytes: self
+                .skipped_bytes
+                .load(Relaxed)
+                .saturating_sub(self.resumed_bytes.load(Relaxed)),
             wire_bytes: self.wire_bytes.load(Relaxed),
             raw_bytes: self.raw_bytes.load(Relaxed),
-            files: self.files.load(Relaxed),
+            files: together.files,
             failed: self.failed.load(Relaxed),
             streams: self.streams.load(Relaxed),
+            logins_again: self.logins.load(Relaxed).saturating_sub(1),
             codec_chunks: std::array::from_fn(|codec| self.codec_chunks[codec].load(Relaxed)),
             names: self
                 .names
@@ -176,5 +276,59 @@ impl Progress {
                 .map(|(_, name)| name.clone())
                 .collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RAW: u8 = 0;
+
+    fn bring(progress: &Progress, bytes: u64) {
+        progress.add_frame(RAW, bytes, bytes + 80);
+        progress.add_bytes(bytes);
+    }
+
+    fn find(progress: &Progress, bytes: u64) {
+        progress.add_resumed(bytes);
+    }
+
+    #[test]
+    fn what_a_former_session_brought_counts_once_and_was_not_there_already() {
+        let progress = Progress::default();
+        find(&progress, 1000);
+        bring(&progress, 300);
+        // On its way when the connection was lost, and perhaps there.
+        progress.add_frame(RAW, 50, 130);
+        assert!(progress.begin_again());
+        let now = progress.snapshot();
+        assert_eq!(
+            (now.done_bytes, now.moved_bytes),
+            (1300, 300),
+            "as it stood"
+        );
+        find(&progress, 1340);
+        bring(&progress, 60);
+        let now = progress.snapshot();
+        assert_eq!((now.done_bytes, now.moved_bytes), (1400, 360));
+        assert_eq!(
+            (now.already_bytes, now.wire_bytes),
+            (1000, 300 + 50 + 60 + 240)
+        );
+    }
+
+    #[test]
+    fn a_session_that_repeats_what_was_lost_moves_nothing_until_it_gets_further() {
+        let progress = Progress::default();
+        bring(&progress, 500);
+        assert!(progress.begin_again());
+        bring(&progress, 400);
+        assert_eq!(progress.snapshot().done_bytes, 500);
+        assert!(!progress.begin_again());
+        bring(&progress, 501);
+        assert_eq!(progress.snapshot().done_bytes, 501);
+        assert_eq!(progress.snapshot().already_bytes, 0);
+        assert!(progress.begin_again());
     }
 }

@@ -6,6 +6,7 @@
 //! made printable, since a far end's text must not reach the terminal raw.
 
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -46,6 +47,28 @@ pub struct SshOptions {
     pub quiet: bool,
     /// How many `-v`.
     pub verbose: u8,
+}
+
+/// How long ssh may take to reach a host again and agree on keys, in seconds, unless the user
+/// has set another time.
+const RECONNECT_TIMEOUT_S: u32 = 15;
+
+impl SshOptions {
+    /// For a login that nobody watches: it never asks, and does not try for long. The first of
+    /// two settings counts to ssh, so what must hold stands before the user's own. With `afresh`
+    /// it does not go through a master connection, which may be as dead as the one that was lost.
+    pub fn unattended(&self, afresh: bool) -> SshOptions {
+        let mut first = vec!["BatchMode=yes".to_owned()];
+        if afresh {
+            first.extend(["ControlMaster=no", "ControlPath=none"].map(str::to_owned));
+        }
+        let last = format!("ConnectTimeout={RECONNECT_TIMEOUT_S}");
+        SshOptions {
+            options: [first, self.options.clone(), vec![last]].concat(),
+            batch: true,
+            ..self.clone()
+        }
+    }
 }
 
 /// How the server is started.
@@ -194,6 +217,8 @@ pub fn start(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
+    // SAFETY: ignoring a signal is one system call, which allocates nothing and locks nothing.
+    unsafe { command.pre_exec(ignore_status_signal) };
     let program = command.as_std().get_program().to_owned();
     let mut child = command
         .spawn()
@@ -205,6 +230,14 @@ pub fn start(
         stderr: child.stderr.take().expect(taken),
         child,
     })
+}
+
+/// A shell's `kill -USR1 %1` asks all processes of the job how far the copy is, and would end ssh.
+fn ignore_status_signal() -> std::io::Result<()> {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: ignoring a signal installs no handler that could run.
+    unsafe { signal(Signal::SIGUSR1, SigHandler::SigIgn)? };
+    Ok(())
 }
 
 /// The process alone, its pipes being in use.
@@ -230,11 +263,9 @@ impl Process {
     }
 }
 
-/// Passes the far end's stderr on, a printable line at a time, until it is closed. The last line
-/// is returned, for an error that needs to say why.
-pub async fn relay_stderr(stderr: ChildStderr, mut line_out: impl FnMut(&str)) -> String {
+/// Passes the far end's stderr on, a printable line at a time, until it is closed.
+pub async fn relay_stderr(stderr: ChildStderr, mut line_out: impl FnMut(&str)) {
     let mut reader = BufReader::new(stderr);
-    let mut last = String::new();
     loop {
         let mut line = Vec::new();
         match (&mut reader)
@@ -242,7 +273,7 @@ pub async fn relay_stderr(stderr: ChildStderr, mut line_out: impl FnMut(&str)) -
             .read_until(b'\n', &mut line)
             .await
         {
-            Ok(0) | Err(_) => return last,
+            Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
         while line
@@ -251,8 +282,7 @@ pub async fn relay_stderr(stderr: ChildStderr, mut line_out: impl FnMut(&str)) -
         {
             line.pop();
         }
-        last = printable(&line);
-        line_out(&last);
+        line_out(&printable(&line));
     }
 }
 
@@ -285,6 +315,33 @@ pub fn why_no_hello(host: &Host, status: Option<ExitStatus>, rsh: Rsh) -> Error 
     }
 }
 
+/// A shell tells with 128 and its number that a signal ended a command; ssh has codes up to this.
+const SIGNALLED: std::ops::Range<i32> = 129..193;
+
+/// Why control was lost, where the far end's process tells, which ended by itself. `words` is the
+/// last line on its stderr since the hello, empty if there was none.
+pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<String> {
+    let program = match rsh {
+        Rsh::Ssh => "ssh",
+        Rsh::Local => "the far end",
+    };
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => Some(format!("{program} was ended by signal {signal}")),
+        (_, Some(255)) if rsh == Rsh::Ssh && !words.is_empty() => {
+            let words = words.trim_end_matches(['.', ' ']);
+            Some(format!("ssh: {}", words.trim_start_matches("ssh: ")))
+        }
+        (_, Some(255)) if rsh == Rsh::Ssh => {
+            Some("the far end was ended there without a word".to_owned())
+        }
+        (_, Some(code)) if SIGNALLED.contains(&code) => {
+            let signal = code - (SIGNALLED.start - 1);
+            Some(format!("the far end was ended there by signal {signal}"))
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -311,6 +368,36 @@ mod tests {
             text[9..].join(" "),
             "-p 2222 -i id -o A=b -l u -oBatchMode=yes -oForwardAgent=no -v -v -- h"
         );
+    }
+
+    #[test]
+    fn a_login_that_nobody_watches_never_asks_whatever_the_user_has_set() {
+        let typed = SshOptions {
+            options: vec!["BatchMode=no".into(), "ConnectTimeout=3".into()],
+            ..SshOptions::default()
+        };
+        let again = typed.unattended(false).options.join(" ");
+        assert_eq!(
+            again,
+            "BatchMode=yes BatchMode=no ConnectTimeout=3 ConnectTimeout=15"
+        );
+        let afresh = typed.unattended(true).options.join(" ");
+        assert!(afresh.contains("ControlPath=none BatchMode=no"), "{afresh}");
+    }
+
+    #[test]
+    fn how_its_process_ended_tells_why_control_was_lost() {
+        let told = |status, words| why_lost(ExitStatus::from_raw(status), words, Rsh::Ssh);
+        let code = |code: i32| code << 8;
+        assert_eq!(told(9, "x").unwrap(), "ssh was ended by signal 9");
+        assert_eq!(
+            told(code(255), "Connection to h closed by remote host.").unwrap(),
+            "ssh: Connection to h closed by remote host"
+        );
+        let killed = told(code(128 + 9), "").unwrap();
+        assert_eq!(killed, "the far end was ended there by signal 9");
+        assert!(told(code(255), "").unwrap().contains("without a word"));
+        assert_eq!(told(code(5), "its own sentence came by control"), None);
     }
 
     #[test]

@@ -142,7 +142,7 @@ pub struct Args {
 
     /// Limit in Kbit/s
     #[arg(short = 'l', value_name = "KBIT", help_heading = DATA,
-          value_parser = clap::value_parser!(u64).range(1..=KBIT_MAX))]
+          value_parser = kbit)]
     pub limit_kbit_per_s: Option<u64>,
     /// Parallel connections, 1 to 256 [8]
     #[arg(long, value_name = "N", help_heading = DATA, default_value_t = STREAMS_DEFAULT,
@@ -237,6 +237,15 @@ impl Ignored {
         .filter(|(given, ..)| *given)
         .map(|(_, letter, why)| format!("{letter} has no effect: {why}"))
         .collect()
+    }
+}
+
+fn kbit(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(kbit @ 1..=KBIT_MAX) => Ok(kbit),
+        _ => Err(format!(
+            "Kbit/s, a plain number from 1 to {KBIT_MAX} (8192 for 8 Mbit/s)"
+        )),
     }
 }
 

@@ -7,6 +7,8 @@
 pub mod stdio;
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -47,6 +49,7 @@ pub struct Incoming<R> {
     /// Bytes that were read and not yet parsed stand at `start..`.
     buffer: Vec<u8>,
     start: usize,
+    heard: Arc<AtomicU64>,
 }
 
 /// A handle to the writing half; clones write to the same connection, each message whole.
@@ -66,7 +69,13 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
             reader,
             buffer: Vec::with_capacity(16 << 10),
             start: 0,
+            heard: Arc::default(),
         }
+    }
+
+    /// Counts the bytes that come: while it goes up, the other end is there.
+    pub fn heard(&self) -> Arc<AtomicU64> {
+        self.heard.clone()
     }
 
     /// Waits for the other end's hello, skipping what its login shell prints before.
@@ -139,7 +148,10 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
         self.buffer.reserve(16 << 10);
         match self.reader.read_buf(&mut self.buffer).await? {
             0 => Err(ControlError::Closed),
-            _ => Ok(()),
+            read => {
+                self.heard.fetch_add(read as u64, Relaxed);
+                Ok(())
+            }
         }
     }
 }
@@ -173,6 +185,12 @@ impl Outgoing {
 
     pub async fn send(&self, message: Message) -> Result<(), Closed> {
         self.queue.send(message).await.map_err(|_| Closed)
+    }
+
+    /// Says something that is worth nothing later: dropped where much waits to be said already.
+    pub fn try_send(&self, message: Message) {
+        // Closed: its reader tells better.
+        let _ = self.queue.try_send(message);
     }
 
     /// For threads.

@@ -53,11 +53,11 @@ impl InPlace {
     }
 
     /// The content is whole: length and, with `-p`, mode and times. Gives what stands there now.
-    pub fn commit(self, entry: &Entry, rules: &Rules) -> Result<Stat> {
+    pub fn commit(self, entry: &Entry, length: u64, rules: &Rules) -> Result<Stat> {
         let (slot, file) = (&self.slot, &self.file);
         let stat = |what| fstat(file).map_err(|cause| slot.error(what, cause));
-        if stat("cannot look at what was written")?.st_size as u64 != entry.size {
-            let cut = file.set_len(entry.size);
+        if stat("cannot look at what was written")?.st_size as u64 != length {
+            let cut = file.set_len(length);
             cut.map_err(|cause| slot.error("cannot cut it to its new length", cause))?;
         }
         if rules.preserve {

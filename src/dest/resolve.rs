@@ -31,6 +31,8 @@ pub struct Spec {
     pub remote: bool,
     /// `--no-target-directory`
     pub no_target_directory: bool,
+    /// `--inplace`: what stands there needs no room for a new name.
+    pub inplace: bool,
 }
 
 /// A root and how it was named.
@@ -120,7 +122,9 @@ pub fn resolve(
         if same_machine {
             refuse_itself(source, target)?;
         }
-        refuse_unwritable(source, target)?;
+        if !(spec.inplace && target.standing.is_some()) {
+            refuse_unwritable(source, target)?;
+        }
     }
     finish(sources, resolved)
 }

@@ -32,7 +32,7 @@ pub fn place_small(
         if let Some(file) = InPlace::open(slot, Some(&old), rules)? {
             let written = std::os::unix::fs::FileExt::write_all_at(&file.file, content, 0);
             written.map_err(|cause| space::write_error(slot, content.len() as u64, cause))?;
-            let stat = file.commit(entry, rules)?;
+            let stat = file.commit(entry, content.len() as u64, rules)?;
             return Ok(Some(Standing::of(&stat)));
         }
     }

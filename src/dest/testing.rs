@@ -100,5 +100,6 @@ pub fn spec(ground: &Path, path: &str) -> Spec {
         base: ground.to_owned(),
         remote: false,
         no_target_directory: path.starts_with("-T "),
+        inplace: false,
     }
 }

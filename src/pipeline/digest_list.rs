@@ -105,6 +105,11 @@ impl DigestList {
         }
     }
 
+    /// Another session gives entries other numbers. What is in the list stays: it is in place.
+    pub fn begin_again(&self) {
+        *self.links() = Links::default();
+    }
+
     /// Remembers the digest of a file that may have further names.
     pub fn remember(&self, entry: &Entry, digest: &Digest) {
         if entry.links > 1 {

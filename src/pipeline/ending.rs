@@ -1,22 +1,34 @@
 //! How a copy ends before its time: the first cause is kept, everyone is told once.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 
+/// The end of a copy, or of one of its sessions: what ends the copy ends its session too.
 #[derive(Default)]
 pub struct Ending {
     cause: Mutex<Option<Error>>,
     token: CancellationToken,
+    copy: Option<Arc<Ending>>,
 }
 
 impl Ending {
-    /// Ends the copy for `cause`, unless it is ending already: what comes later is teardown.
+    /// The ending of a session of the copy that ends with `copy`.
+    pub fn of_session(copy: &Arc<Ending>) -> Ending {
+        Ending {
+            cause: Mutex::default(),
+            token: copy.token.child_token(),
+            copy: Some(copy.clone()),
+        }
+    }
+
+    /// Ends the copy, or the session, for `cause`, unless it is ending already: what comes later
+    /// is teardown.
     pub fn end(&self, cause: Error) {
         let mut kept = self.cause.lock().expect("no panic while held");
-        if kept.is_none() {
+        if kept.is_none() && self.cause_of_copy().is_none() {
             *kept = Some(cause);
         }
         drop(kept);
@@ -24,15 +36,47 @@ impl Ending {
     }
 
     pub fn cause(&self) -> Option<Error> {
-        self.cause.lock().expect("no panic while held").clone()
+        let own = self.cause.lock().expect("no panic while held").clone();
+        own.or_else(|| self.cause_of_copy())
+    }
+
+    fn cause_of_copy(&self) -> Option<Error> {
+        self.copy.as_ref().and_then(|copy| copy.cause())
     }
 
     pub fn is_ending(&self) -> bool {
         self.token.is_cancelled()
     }
 
-    /// Waits until someone ends the copy.
+    /// Waits until someone ends it.
     pub async fn wait(&self) {
         self.token.cancelled().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Kind, Side};
+
+    fn error(text: &str) -> Error {
+        Error::new(Kind::Lost, Side::Here, text)
+    }
+
+    #[test]
+    fn the_first_cause_is_kept_and_a_session_ends_with_its_copy() {
+        let copy = Arc::new(Ending::default());
+        let first = Ending::of_session(&copy);
+        first.end(error("cut"));
+        first.end(error("teardown"));
+        assert_eq!(first.cause(), Some(error("cut")));
+        assert!(!copy.is_ending(), "the next session may go on");
+        let second = Ending::of_session(&copy);
+        assert!(!second.is_ending());
+        copy.end(error("Ctrl-C"));
+        assert!(second.is_ending());
+        second.end(error("teardown"));
+        assert_eq!(second.cause(), Some(error("Ctrl-C")));
+        assert_eq!(first.cause(), Some(error("cut")));
     }
 }

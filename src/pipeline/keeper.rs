@@ -2,7 +2,7 @@
 //! while the other end is heard, and from time to time what was written is made durable, so that less
 //! has to be compared after the machine went down.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -21,17 +21,11 @@ const BEHIND: usize = 4;
 
 #[derive(Default)]
 pub struct Keeper {
-    heard: AtomicBool,
     over: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Keeper {
-    /// The other end has said something. Cheap, and never waits.
-    pub fn heard(&self) {
-        self.heard.store(true, Relaxed);
-    }
-
     /// Ends [`run`](Keeper::run), but for a sync that is under way.
     pub fn end(&self) {
         *self.over.lock().expect("no panic while held") = true;
@@ -48,17 +42,21 @@ impl Keeper {
     }
 }
 
-/// Runs until the copy is over.
-pub fn keep(receiver: &Receiver) {
+/// Runs until the copy is over. `heard` counts what came from the other end; it is none where that
+/// is in this process.
+pub fn keep(receiver: &Receiver, heard: Option<&AtomicU64>) {
+    let mut before = 0;
     let buffers = receiver.pool.free();
     let mut synced = Instant::now();
     while receiver.keeper.wait() {
         let Some(journal) = receiver.journal() else {
             continue;
         };
-        if receiver.keeper.heard.swap(false, Relaxed) {
+        let now = heard.map_or(before + 1, |heard| heard.load(Relaxed));
+        if now != before {
             journal.touch();
         }
+        before = now;
         let is_behind = receiver.pool.free() * BEHIND < buffers;
         if synced.elapsed() >= SYNC_INTERVAL && !is_behind {
             let position = journal.position();

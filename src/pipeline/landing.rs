@@ -2,13 +2,13 @@
 //! byte, put away after the last.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{Timespec, Timestamps, fstat, futimens};
 
 use crate::dest::{self, Landing, Slot, Source, Target};
 use crate::dir::{Dir, Handles};
-use crate::error::Result;
+use crate::error::{Kind, Result};
 use crate::journal::record::Hash;
 use crate::journal::{self, Journal, Opening, Place, Waiting};
 use crate::manifest::Root;
@@ -27,6 +27,8 @@ pub struct Sessions {
     /// Those whose connection was lost: what still serves them gives way.
     pub before: Vec<[u8; 16]>,
     pub tell: Tell,
+    /// Counts what comes from the other end; none where that is in this process.
+    pub heard: Option<Arc<AtomicU64>>,
 }
 
 impl Receiver {
@@ -145,6 +147,9 @@ impl Receiver {
         let Some(journal) = self.journal().filter(|_| !self.acks.is_finished()) else {
             return;
         };
+        // What came of one that breaks the protocol is not worth keeping.
+        let cause = self.ending.cause();
+        let is_breach = cause.is_some_and(|cause| cause.kind == Kind::Breach);
         for file in files {
             let partial = file.partial.lock().expect("no panic while held").take();
             let done = file
@@ -152,14 +157,14 @@ impl Receiver {
                 .lock()
                 .expect("no panic while held")
                 .done_bytes();
-            if done > 0 && file.number.is_some() && !self.breached.load(Relaxed) {
+            if done > 0 && file.number.is_some() && !is_breach {
                 // One that a worker is stuck with stays as well: nobody comes to remove it.
                 if let Some(partial) = partial.and_then(Arc::into_inner) {
                     partial.keep();
                 }
             }
         }
-        if !journal.is_useful() || self.breached.load(Relaxed) {
+        if !journal.is_useful() || is_breach {
             journal.remove();
         }
     }

@@ -197,6 +197,36 @@ impl Plans {
         count
     }
 
+    /// Sends again what lies on these streams, which are slow, the oldest first and at most `most`,
+    /// unless there is something else to send. Gives how many that are.
+    pub fn repeat(&self, slow: &[u16], most: usize) -> usize {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if state.has_work() {
+            return 0;
+        }
+        let is_slow = |in_flight: &InFlight| in_flight.stream.is_some_and(|it| slow.contains(&it));
+        let lying = state.in_flight.iter().filter(|(_, it)| is_slow(it));
+        let before = state.again.len();
+        state.again.extend(
+            lying
+                .take(most)
+                .map(|(&chunk, it)| (chunk, it.plan.clone())),
+        );
+        self.changed.notify_all();
+        state.again.len() - before
+    }
+
+    /// Everything that streams had to carry is where it belongs.
+    pub fn has_nothing_to_carry(&self) -> bool {
+        let state = self.lock();
+        let is_sending = |open: &Open| matches!(open, Open::Sending(_));
+        state.planned
+            && state.fresh.is_empty()
+            && state.in_flight.is_empty()
+            && state.open.values().all(is_sending)
+    }
+
     /// The chunk arrived damaged, or its digest is not that of what is there: it is sent again, or
     /// given up by the worker that sees that it was damaged [`NACKS_MAX`] times.
     pub fn nacked(&self, chunk: u64) {

@@ -5,18 +5,17 @@
 //! when it is verified and its write has returned.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::AcqRel;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::chunk::claims::Claim;
-use crate::chunk::{ChunkKind, EncodedChunk, Place, Pool, VerifiedChunk};
+use crate::chunk::{ChunkKind, Pool, VerifiedChunk};
 use crate::codec::Decoder;
 use crate::control::Outgoing;
 use crate::dest::{self, Rules};
-use crate::digest::{self, Digest};
+use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::journal::Journal;
 use crate::manifest::{Entry, EntryId};
@@ -24,7 +23,6 @@ use crate::pipeline::Ending;
 use crate::pipeline::acks::Acks;
 use crate::pipeline::digest_list::{DigestList, Listed};
 use crate::pipeline::keeper::Keeper;
-use crate::pipeline::plans::{NACKS_MAX, UNACKED_MAX};
 use crate::pipeline::resume::{Resuming, finished};
 use crate::pipeline::table::{Node, OpenFile, Table};
 use crate::pipeline::tally::Tally;
@@ -46,18 +44,6 @@ pub enum Job {
     Close(Arc<OpenFile>),
 }
 
-/// Gaps between the pieces of one file: each is a chunk that its sender still waits for.
-const PIECES_SCATTERED_MAX: usize = 4 * UNACKED_MAX;
-
-/// What became of a piece that was claimed.
-enum Piece {
-    Written,
-    /// It is to be sent again.
-    Damaged,
-    /// Its file has failed meanwhile.
-    Late,
-}
-
 /// Everything that the receiving end of one copy shares between its threads and tasks.
 pub struct Receiver {
     pub options: CopyOptions,
@@ -76,8 +62,6 @@ pub struct Receiver {
     /// Set when it is known where the roots land, if there can be one.
     pub journal: OnceLock<Journal>,
     pub keeper: Keeper,
-    /// The sender broke the protocol: what came of it is not kept.
-    pub breached: AtomicBool,
     /// Bytes of the messages that wait for the placer.
     pub queued: AtomicUsize,
     /// Ends a stream on which something came that was not sealed with the session's key.
@@ -122,172 +106,6 @@ impl Receiver {
         }
     }
 
-    /// A piece of a big file: claimed, decoded, verified, written, acknowledged.
-    fn piece(&self, encoded: EncodedChunk, decoder: &mut Decoder) {
-        let (place, digest) = (encoded.place, encoded.digest);
-        let Some(file) = self.claimed(place) else {
-            return;
-        };
-        let written = self.write_piece(encoded, &file, decoder);
-        if !matches!(written, Ok(Piece::Written)) {
-            // It was claimed above, so it can be released. Before it is asked for again: what
-            // comes while it is claimed is dropped.
-            let _ = file
-                .claims
-                .lock()
-                .expect("no panic while held")
-                .release(place.offset);
-        }
-        match written {
-            Ok(Piece::Written) => {}
-            Ok(Piece::Damaged) => return self.damaged(place.chunk),
-            Ok(Piece::Late) => return,
-            Err(error) => return self.fail_file(&file, error),
-        }
-        let len = u64::from(place.raw_len);
-        if place.kind == ChunkKind::Zeros {
-            if let Some(tree) = &file.tree {
-                tree.lock()
-                    .expect("no panic while held")
-                    .add_zeros(place.offset, len);
-            }
-            self.progress.add_skipped(len);
-        } else {
-            self.progress.add_bytes(len);
-        }
-        let digest = (place.kind != ChunkKind::Zeros).then_some(digest);
-        self.piece_done(&file, place, digest);
-    }
-
-    /// The file of a piece, if the piece is this worker's to write.
-    fn claimed(&self, place: Place) -> Option<Arc<OpenFile>> {
-        // Of an entry that is in place, failed or unknown: dropped. Its sender needs no answer.
-        let file = self.lock().files.get(&place.entry).cloned()?;
-        if place.chunk < file.first_chunk {
-            return None;
-        }
-        let claim = file
-            .claims
-            .lock()
-            .expect("no panic while held")
-            .claim_range(place.offset, u64::from(place.raw_len));
-        match claim {
-            Ok(Claim::Yours) => return Some(file),
-            Ok(Claim::Taken) => {}
-            Ok(Claim::Done) => self.acks.chunk(place.chunk),
-            Err(_) => self.breach("a range that the file does not have"),
-        }
-        None
-    }
-
-    /// A piece that was claimed is there: recorded, then acknowledged.
-    fn piece_done(&self, file: &Arc<OpenFile>, place: Place, digest: Option<Digest>) {
-        if let (Some(journal), Some(number)) = (self.journal(), file.number) {
-            journal.chunk(number, place.offset, u64::from(place.raw_len), digest);
-        }
-        let is_scattered = {
-            let mut claims = file.claims.lock().expect("no panic while held");
-            let _ = claims.done(place.offset);
-            claims.fragments() > PIECES_SCATTERED_MAX
-        };
-        if is_scattered {
-            return self.breach("it sends a file in more pieces at once than it may");
-        }
-        self.acks.chunk(place.chunk);
-        self.lock().chunk_done(place.chunk);
-        if file.is_complete() {
-            self.close(file);
-        }
-    }
-
-    /// The digest of a piece that may be there: if it is, the piece is done, else it is to be sent.
-    fn compared(&self, encoded: EncodedChunk) {
-        let EncodedChunk {
-            place,
-            digest,
-            mut buffer,
-            ..
-        } = encoded;
-        let Some(file) = self.claimed(place) else {
-            return;
-        };
-        let partial = file.partial.lock().expect("no panic while held").clone();
-        let len = place.raw_len as usize;
-        let fits = len as u64 <= self.chunk_size && len <= buffer.capacity();
-        let same = partial
-            .filter(|_| file.offered && fits)
-            .is_some_and(|partial| {
-                buffer.set_len(len);
-                let data = &mut buffer.room()[..len];
-                partial.read(data, place.offset).is_ok()
-                    && digest::of_range(data, place.offset, len as u64 == file.entry.size) == digest
-            });
-        if !same {
-            // It was claimed above, so it can be released.
-            let _ = file
-                .claims
-                .lock()
-                .expect("no panic while held")
-                .release(place.offset);
-            return match file.offered && fits {
-                true => self.say(Message::Nack(vec![place.chunk])),
-                false => self.breach("a digest that was not asked for"),
-            };
-        }
-        drop(buffer);
-        if let Some(tree) = &file.tree {
-            tree.lock()
-                .expect("no panic while held")
-                .add(place.offset, digest);
-        }
-        self.progress.add_resumed(len as u64);
-        self.piece_done(&file, place, Some(digest));
-    }
-
-    /// Verifies and writes what was claimed. The partial is held only while there is a claim, so
-    /// that whoever commits the file, when no claim is open, holds it alone.
-    fn write_piece(
-        &self,
-        encoded: EncodedChunk,
-        file: &OpenFile,
-        decoder: &mut Decoder,
-    ) -> Result<Piece, Error> {
-        let (place, digest) = (encoded.place, encoded.digest);
-        let partial = file.partial.lock().expect("no panic while held").clone();
-        let Some(partial) = partial else {
-            return Ok(Piece::Late);
-        };
-        if place.kind == ChunkKind::Zeros {
-            partial.write_zeros(place.offset, u64::from(place.raw_len))?;
-            return Ok(Piece::Written);
-        }
-        let whole = u64::from(place.raw_len) == file.entry.size;
-        let chunk = decoder.decode(encoded).ok();
-        let Some(chunk) = chunk.and_then(|chunk| chunk.verify(digest, whole).ok()) else {
-            return Ok(Piece::Damaged);
-        };
-        partial.write(&chunk)?;
-        self.add_to_tree(file, place, &chunk);
-        Ok(Piece::Written)
-    }
-
-    /// Asks for a chunk again, unless its sender goes on where an honest one gives it up.
-    pub(super) fn damaged(&self, chunk: u64) {
-        if self.lock().count_damage(chunk) > NACKS_MAX {
-            let error = Error::new(Kind::Verify, Side::Dest, "arrived damaged again and again");
-            return self.ending.end(error);
-        }
-        self.say(Message::Nack(vec![chunk]));
-    }
-
-    fn add_to_tree(&self, file: &OpenFile, place: Place, chunk: &VerifiedChunk) {
-        if let Some(tree) = &file.tree {
-            tree.lock()
-                .expect("no panic while held")
-                .add(place.offset, chunk.digest());
-        }
-    }
-
     /// A file has its name.
     pub(super) fn file_placed(
         &self,
@@ -307,7 +125,7 @@ impl Receiver {
     }
 
     /// All of a file is there: it gets its name if the digests agree.
-    fn close(&self, file: &Arc<OpenFile>) {
+    pub(super) fn close(&self, file: &Arc<OpenFile>) {
         if file.closing.swap(true, AcqRel) {
             return;
         }
@@ -342,13 +160,12 @@ impl Receiver {
         }
         let partial = file.partial.lock().expect("no panic while held").take();
         // No claim is open, so no worker holds it any more.
-        let partial = partial.and_then(Arc::into_inner).ok_or_else(|| {
+        let mut partial = partial.and_then(Arc::into_inner).ok_or_else(|| {
             Error::new(Kind::Lost, Side::Dest, "is written still").at(file.slot.path())
         })?;
-        let partial = match length < file.entry.size {
-            true => partial.shortened(length)?,
-            false => partial,
-        };
+        if length < file.entry.size {
+            partial.shorten(length)?;
+        }
         let standing = partial.commit()?;
         if let Some(journal) = self.journal() {
             let digest = root.or(end.root);
@@ -442,9 +259,9 @@ impl Receiver {
 
     /// The sender said what no sender says: the copy ends.
     pub(super) fn breach(&self, what: &str) {
-        self.breached.store(true, Relaxed);
         let message = format!("the sender broke the protocol: {what}");
-        self.ending.end(Error::new(Kind::Lost, Side::Dest, message));
+        self.ending
+            .end(Error::new(Kind::Breach, Side::Dest, message));
     }
 
     /// Tells the sender; a connection that is lost is its reader's to report.

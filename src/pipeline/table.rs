@@ -372,13 +372,13 @@ impl Table {
     }
 
     /// True for a directory that a root fills.
-    pub fn is_landing(&self, dir: &Arc<crate::dir::Dir>) -> bool {
-        let is_it = |named: &Named| match &named.target.landing {
+    pub fn is_landing(&self, dir: &crate::dir::Dir) -> bool {
+        let mut landings = self.roots.values().map(|named| &named.target.landing);
+        // One that has a name may hold the journal where the directory above takes none.
+        landings.any(|landing| match landing {
             Landing::Directory(landing) => landing.identity() == dir.identity(),
-            // It may have been entered, and hold the journal for that.
-            Landing::Name(slot) => named.is_directory && slot.dir.identity() != dir.identity(),
-        };
-        self.roots.values().any(is_it)
+            Landing::Name(slot) => slot.dir.identity() != dir.identity(),
+        })
     }
 
     /// Big files that are not in place.

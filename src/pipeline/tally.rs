@@ -1,12 +1,20 @@
 //! Entries that failed: told as they happen, kept for the summary up to a bound.
+//!
+//! A copy whose connection was lost tries them again: what fails again is not told again, and
+//! what succeeds this time has not failed.
 
-use std::sync::{Arc, Mutex};
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::Error;
 use crate::progress::Progress;
 
 /// Failures that are kept for the summary; the others are only counted.
 pub const FAILURES_MAX: usize = 10_000;
+
+/// Failures of former sessions that are remembered, 8 bytes each; one beyond is told again.
+const TOLD_MAX: usize = 100_000;
 
 type Tell = dyn Fn(&Error) + Send + Sync;
 
@@ -15,8 +23,16 @@ pub struct Tally {
     tell: Option<Box<Tell>>,
     /// Told of what is worth a line only where the user wants many.
     detail: Option<Box<Tell>>,
-    failures: Mutex<(Vec<Error>, u64)>,
+    failures: Mutex<Failures>,
     progress: Arc<Progress>,
+}
+
+#[derive(Default)]
+struct Failures {
+    kept: Vec<Error>,
+    more: u64,
+    /// Of all sessions so far, by hash.
+    told: HashSet<u64>,
 }
 
 impl Tally {
@@ -41,14 +57,29 @@ impl Tally {
 
     pub fn add(&self, error: &Error) {
         let Some(tell) = &self.tell else { return };
-        tell(error);
         self.progress.add_failed();
-        let mut failures = self.failures.lock().expect("no panic while held");
-        if failures.0.len() < FAILURES_MAX {
-            failures.0.push(error.clone());
+        let mut failures = self.lock();
+        let is_new = !failures.told.contains(&hash(error));
+        if failures.kept.len() < FAILURES_MAX {
+            failures.kept.push(error.clone());
         } else {
-            failures.1 += 1;
+            failures.more += 1;
+            // Beyond what `begin_again` will find in `kept`.
+            failures.remember(error);
         }
+        drop(failures);
+        if is_new {
+            tell(error);
+        }
+    }
+
+    /// Another session tries everything again.
+    pub fn begin_again(&self) {
+        let mut failures = self.lock();
+        for error in std::mem::take(&mut failures.kept) {
+            failures.remember(&error);
+        }
+        failures.more = 0;
     }
 
     /// Tells of what is no failure.
@@ -60,6 +91,47 @@ impl Tally {
 
     /// What failed, and how much more than that.
     pub fn take(&self) -> (Vec<Error>, u64) {
-        std::mem::take(&mut *self.failures.lock().expect("no panic while held"))
+        let failures = std::mem::take(&mut *self.lock());
+        (failures.kept, failures.more)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().expect("no panic while held")
+    }
+}
+
+impl Failures {
+    fn remember(&mut self, error: &Error) {
+        if self.told.len() < TOLD_MAX {
+            self.told.insert(hash(error));
+        }
+    }
+}
+
+fn hash(error: &Error) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (error.kind, &error.path, &error.message).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Kind, Side};
+
+    #[test]
+    fn a_failure_of_a_former_session_is_told_once_and_counts_only_if_it_comes_again() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let telling = told.clone();
+        let tell = move |error: &Error| telling.lock().unwrap().push(error.clone());
+        let tally = Tally::new(Box::new(tell), Box::new(|_| ()), Arc::default());
+        let error = |name: &str| Error::new(Kind::Read, Side::Source, "vanished").at(name);
+        tally.add(&error("a"));
+        tally.add(&error("b"));
+        tally.begin_again();
+        tally.add(&error("b"));
+        tally.add(&error("c"));
+        assert_eq!(*told.lock().unwrap(), [error("a"), error("b"), error("c")]);
+        assert_eq!(tally.take(), (vec![error("b"), error("c")], 0));
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
@@ -29,6 +30,18 @@ pub struct Connection {
     pub socket: TcpStream,
     /// The answer to our opening, where frames may go behind that before the answer comes.
     pub expected: Option<Expected>,
+    /// Where who dialled it learns what became of it.
+    pub fate: Option<oneshot::Sender<Fate>>,
+}
+
+/// What became of a connection.
+#[derive(Clone, Debug)]
+pub struct Fate {
+    /// The other end had shown that it knows the secret.
+    pub was_proven: bool,
+    /// It was of use: data went through it.
+    pub carried: bool,
+    pub cause: String,
 }
 
 /// A port that is open for data streams until it is dropped.
@@ -76,7 +89,7 @@ impl Listener {
                     oldest.push_back(unproven.spawn(async move {
                         let id = keyring.welcome(&mut socket).await?;
                         prepare(&socket)?;
-                        Ok(Connection { id, socket, expected: None })
+                        Ok(Connection { id, socket, expected: None, fate: None })
                     }));
                 }
                 Some(proven) = unproven.join_next() => {
@@ -124,7 +137,8 @@ pub async fn named(host: &str, port: u16, tried: &[SocketAddr]) -> Vec<SocketAdd
     }
 }
 
-/// Dials one stream at the first of `addresses` that answers. With `early` the listener's answer
+/// Dials one stream at the first of `addresses` that answers, each address being an attempt of its
+/// own from `id.attempt` on. With `early` the listener's answer
 /// is left to who sends on the connection.
 pub async fn dial(
     addresses: &[SocketAddr],
@@ -135,7 +149,7 @@ pub async fn dial(
     let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no address to dial");
     for (nth, &address) in addresses.iter().enumerate() {
         // A failed attempt at one address is none at the next: the listener takes each once.
-        let attempt = id.attempt + nth as u16;
+        let attempt = id.attempt.saturating_add(nth as u16);
         match dial_one(address, keyring, StreamId { attempt, ..id }, early).await {
             Ok(connection) => return Ok(connection),
             Err(error) => last = error,
@@ -160,6 +174,7 @@ async fn dial_one(
         id,
         socket,
         expected,
+        fate: None,
     })
 }
 

@@ -1,8 +1,9 @@
-//! The process that the user started: starts the server, tells it what to do, dials its streams
-//! and runs its own half of the copy.
+//! The process that the user started, in one session: starts the server, tells it what to do,
+//! dials its streams and runs its own half of the copy.
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -13,46 +14,78 @@ use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Totals;
 use crate::pipeline::Budget;
+use crate::pipeline::landing::Sessions;
 use crate::progress::Phase;
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::dial::Dialler;
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
-use crate::session::login::Server;
+use crate::session::hearing::Hearing;
+use crate::session::heartbeat::{Heart, Place, Terms};
+use crate::session::login::{Attempt, Server};
 use crate::session::operands::{self, Expanded};
 use crate::session::request::Request;
+use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{Connections, receive_on, send_on};
 use crate::session::{Half, Seat, cause_of, converse, host};
 use crate::source::Walk;
 use crate::stream::opening::{DialRole, Keyring};
+use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Listen, Message, Open, Role, Roots, SessionSecret};
 
-/// Copies between this machine and a host. Gives the route that data took.
-pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
+/// Which session of a copy.
+pub struct Session<'a> {
+    /// 128 bits that no other session has.
+    pub id: [u8; 16],
+    /// The sessions before it that had begun.
+    pub before: &'a [[u8; 16]],
+    pub attempt: Attempt,
+}
+
+/// A session that ended before its time.
+pub struct Lost {
+    pub error: Error,
+    /// The server had said hello.
+    pub had_begun: bool,
+}
+
+impl From<Error> for Lost {
+    fn from(error: Error) -> Lost {
+        let had_begun = false;
+        Lost { error, had_begun }
+    }
+}
+
+/// Copies between this machine and a host, as far as one session goes. Gives the route that data
+/// took.
+pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Result<String, Lost> {
     let is_push = request.dest.host.is_some();
-    let remote = if is_push {
-        &request.dest
-    } else {
-        &request.sources[0]
-    };
-    let host = remote.host.as_ref().expect("one end is remote");
+    let host = request.host().expect("one end is remote");
     let budget = Budget::new(&request.options, request.streams, CHUNK_SIZE)?;
-    let pushed = is_push.then(|| Pushed::find(request, seat));
-    if pushed
-        .as_ref()
-        .is_some_and(|pushed| pushed.expanded.named.is_empty())
-    {
+    let is_first = session.attempt == Attempt::First;
+    let mut pushed = (is_push && is_first).then(|| Pushed::find(request, seat));
+    if pushed.as_ref().is_some_and(Pushed::is_nothing) {
         return Ok(String::new());
     }
     let mut server = tokio::select! {
-        server = Server::connect(host, request, seat) => server?,
-        () = seat.ending.wait() => return Err(cause_of(&seat.ending)),
+        server = Server::connect(host, request, seat, session.attempt) => server?,
+        () = seat.ending.wait() => return Err(cause_of(&seat.ending).into()),
     };
+    if is_push && !is_first {
+        // Not once for each login that fails.
+        let found = pushed.insert(Pushed::find(request, seat));
+        if found.is_nothing() {
+            server.end(None, None).await;
+            return Ok(String::new());
+        }
+    }
+    seat.progress.add_login();
     tell_cuts(request, seat, budget);
     let client = Client {
         request,
         seat,
         budget,
+        session,
     };
     let mut half = None;
     let copied = tokio::select! {
@@ -60,8 +93,18 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         // Once there is a half, it sees to that itself.
         () = seat.ending.wait(), if half.is_none() => Err(cause_of(&seat.ending)),
     };
-    server.end(half, copied.as_ref().err()).await;
-    copied.map(|()| "direct".to_owned())
+    let Err(error) = copied else {
+        server.end(half, None).await;
+        return Ok("direct".to_owned());
+    };
+    // Before anything is torn down: what that leads to is not the cause.
+    seat.ending.end(error);
+    let mut error = cause_of(&seat.ending);
+    if let Some(why) = server.end(half, Some(&error)).await {
+        error.message = why;
+    }
+    let had_begun = true;
+    Err(Lost { error, had_begun })
 }
 
 fn tell_cuts(request: &Request, seat: &Seat, budget: Budget) {
@@ -84,12 +127,27 @@ impl Pushed {
         let scan = operands::scan(expanded.named.clone(), request.options.follow_links, seat);
         Pushed { expanded, scan }
     }
+
+    /// True if none of the operands is there, which the tally tells.
+    fn is_nothing(&self) -> bool {
+        self.expanded.named.is_empty()
+    }
+}
+
+/// What a half needs of the far end.
+#[derive(Clone, Copy)]
+struct Far<'a> {
+    control: &'a Outgoing,
+    hello: &'a Hello,
+    /// Counts what comes from it.
+    heard: &'a Arc<AtomicU64>,
 }
 
 struct Client<'a> {
     request: &'a Request,
     seat: &'a Seat,
     budget: Budget,
+    session: Session<'a>,
 }
 
 impl Client<'_> {
@@ -105,16 +163,36 @@ impl Client<'_> {
             DialRole::Receives
         };
         let suite = suite_for(&server.hello, self.request.encrypt);
-        let keyring = Arc::new(Keyring::new(Secret::random(), Secret::session(), role));
+        let keyring = Arc::new(Keyring::new(Secret::random(), self.session.id, role));
         self.open(&server.control, &keyring, suite).await?;
-        self.seat.progress.set_phase(Phase::Scanning);
+        if self.session.attempt == Attempt::First {
+            self.seat.progress.set_phase(Phase::Scanning);
+        }
         let (proven, connections) = mpsc::channel(usize::from(self.budget.streams));
+        let flow = match role {
+            DialRole::Sends => Flow::Out,
+            DialRole::Receives => Flow::In,
+        };
+        let roster = Roster::new(flow);
+        let heart = self.heart(server, &roster);
+        let heard = server.incoming.heard();
+        let far = Far {
+            control: &server.control,
+            hello: &server.hello,
+            heard: &heard,
+        };
+        let mut hearing = Hearing::new(&mut server.incoming, Some(&heart), &self.seat.ending);
+        let streams = (connections, roster.clone());
         let half = half.insert(match pushed {
-            Some(pushed) => {
-                self.push(server, &keyring, suite, pushed, connections)
-                    .await?
+            Some(Pushed { expanded, scan }) => {
+                let totals = hearing.during(scan).await?;
+                let totals = totals.map_err(|_| Error::usage("the scan failed"))?;
+                let found = (expanded, totals);
+                let pushing = self.push(far, &keyring, suite, found, streams).await?;
+                heart.attach(pushing.sender.clone());
+                Half::Sending(pushing)
             }
-            None => self.pull(server, &keyring, suite, connections),
+            None => self.pull(far, &keyring, suite, streams),
         });
         let mut dialler = Some(Dialler {
             host: server.host.clone(),
@@ -122,6 +200,7 @@ impl Client<'_> {
             keyring,
             suite,
             proven,
+            roster,
             seat: self.seat.clone(),
         });
         let listen = |at: Listen| {
@@ -139,67 +218,83 @@ impl Client<'_> {
             }
             _ => Ok(()),
         };
-        converse(&mut server.incoming, half, &self.seat.ending, listen, check).await
+        converse(&mut hearing, half, listen, check).await
+    }
+
+    /// Ends the streams too when it is dropped.
+    fn heart(&self, server: &Server, roster: &Arc<Roster>) -> Heart {
+        Heart::start(Terms {
+            place: Place::Client {
+                host: printable(server.host.name.as_bytes()),
+            },
+            timeout_s: self.request.options.timeout_s,
+            control: server.control.clone(),
+            heard: server.incoming.heard(),
+            roster: roster.clone(),
+            progress: self.seat.progress.clone(),
+            ending: self.seat.ending.clone(),
+        })
     }
 
     async fn push(
         &self,
-        server: &Server,
+        far: Far<'_>,
         keyring: &Keyring,
         suite: Suite,
-        pushed: Pushed,
-        connections: Connections,
-    ) -> Result<Half> {
-        let totals = pushed
-            .scan
-            .await
-            .map_err(|_| Error::usage("the scan failed"))?;
+        (expanded, totals): (Expanded, Totals),
+        (connections, roster): (Connections, Arc<Roster>),
+    ) -> Result<SendingHalf> {
         self.seat.progress.set_totals(totals);
-        let roots = pushed.expanded.roots();
-        say(&server.control, Message::Roots(Roots { roots, totals })).await?;
+        let roots = expanded.roots();
+        say(far.control, Message::Roots(Roots { roots, totals })).await?;
         self.seat.progress.set_phase(Phase::Copying);
         let sealer = Sealer::new(&keyring.secret, Direction::ToServer, suite);
         let follow_links = self.request.options.follow_links;
-        let walk = Walk::new(
-            pushed.expanded.named,
-            follow_links,
-            Arc::new(Handles::default()),
-        );
-        let half = SendingHalf::start(self.common(server), sealer, walk);
+        let walk = Walk::new(expanded.named, follow_links, Arc::new(Handles::default()));
+        let half = SendingHalf::start(self.common(far), sealer, walk);
         let (sender, frames) = (half.sender.clone(), half.frames.clone());
         tokio::spawn(send_on(
             sender,
             frames,
             connections,
+            roster,
             Some(self.seat.reporter.clone()),
         ));
-        Ok(Half::Sending(half))
+        Ok(half)
     }
 
     fn pull(
         &self,
-        server: &Server,
+        far: Far<'_>,
         keyring: &Keyring,
         suite: Suite,
-        connections: Connections,
+        (connections, roster): (Connections, Arc<Roster>),
     ) -> Half {
         let opener = Opener::new(&keyring.secret, Direction::ToClient, suite);
-        let same_machine = host::is_this_machine(&server.hello.boot_id);
-        let sessions = operands::sessions(keyring.session, Vec::new(), self.seat);
+        let same_machine = host::is_this_machine(&far.hello.boot_id);
+        let sessions = Sessions {
+            heard: Some(far.heard.clone()),
+            ..operands::sessions(self.session.id, self.session.before, self.seat)
+        };
         let destination = operands::destination(self.request, same_machine, sessions);
         let rules = operands::rules(self.request);
-        let half = ReceivingHalf::start(self.common(server), opener, rules, destination);
+        let half = ReceivingHalf::start(self.common(far), opener, rules, destination);
         let reporter = Some(self.seat.reporter.clone());
-        tokio::spawn(receive_on(half.receiver.clone(), connections, reporter));
+        tokio::spawn(receive_on(
+            half.receiver.clone(),
+            connections,
+            roster,
+            reporter,
+        ));
         Half::Receiving(half)
     }
 
-    fn common(&self, server: &Server) -> Common {
+    fn common(&self, far: Far<'_>) -> Common {
         Common {
             options: self.request.options.clone(),
             budget: self.budget,
             chunk_size: CHUNK_SIZE,
-            control: server.control.clone(),
+            control: far.control.clone(),
             tally: self.seat.tally.clone(),
             progress: self.seat.progress.clone(),
             ending: self.seat.ending.clone(),
@@ -234,7 +329,7 @@ impl Client<'_> {
             suite: suite.number(),
             streams: self.budget.streams,
             chunk_size: CHUNK_SIZE as u32,
-            before: Vec::new(),
+            before: self.session.before.to_vec(),
         };
         say(control, Message::Open(open)).await?;
         let secret = SessionSecret(*keyring.secret.expose());

@@ -107,7 +107,7 @@ impl SendingHalf {
     pub fn take(&self, message: Message) -> Result<()> {
         self.sender
             .answer(message)
-            .map_err(|breach| Error::new(Kind::Lost, Side::Here, breach.to_string()))
+            .map_err(|breach| Error::new(Kind::Breach, Side::Here, breach.to_string()))
     }
 
     /// The receiver said that everything is in place.
@@ -168,7 +168,6 @@ impl ReceivingHalf {
             table: Default::default(),
             journal: Default::default(),
             keeper: Default::default(),
-            breached: Default::default(),
             queued: Default::default(),
             streams: Default::default(),
         });
@@ -178,12 +177,14 @@ impl ReceivingHalf {
                 spawn(&receiver.ending.clone(), move || receiver.work(&work))
             })
             .collect();
+        let (keeping, heard) = (receiver.clone(), destination.sessions.heard.clone());
+        threads.push(spawn(&receiver.ending, move || {
+            keeper::keep(&keeping, heard.as_deref());
+        }));
         let placing = receiver.clone();
         threads.push(spawn(&receiver.ending, move || {
             placer::place(&placing, &destination, &messages)
         }));
-        let keeping = receiver.clone();
-        threads.push(spawn(&receiver.ending, move || keeper::keep(&keeping)));
         let acking = receiver.clone();
         let acks = Some(tokio::spawn(async move { acking.acks.run(control).await }));
         ReceivingHalf {
@@ -197,12 +198,11 @@ impl ReceivingHalf {
 
     /// Takes one of the sender's messages; never waits.
     pub fn take(&self, message: Message) -> Result<()> {
-        self.receiver.keeper.heard();
         let weight = message.weight();
         let queued = self.receiver.queued.fetch_add(weight, Relaxed) + weight;
         if queued > PLACER_BYTES_MAX || self.queue.try_send(message).is_err() {
             let message = "the sender broke the protocol: it announced more than it may";
-            return Err(Error::new(Kind::Lost, Side::Here, message));
+            return Err(Error::new(Kind::Breach, Side::Here, message));
         }
         Ok(())
     }
@@ -246,7 +246,7 @@ fn spawn(ending: &Arc<Ending>, body: impl FnOnce() + Send + 'static) -> JoinHand
     std::thread::spawn(move || {
         if catch_unwind(AssertUnwindSafe(body)).is_err() {
             let message = "a bug in fastcp: a thread panicked (its message is above)";
-            ending.end(Error::new(Kind::Lost, Side::Here, message));
+            ending.end(Error::new(Kind::Breach, Side::Here, message));
         }
     })
 }

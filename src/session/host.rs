@@ -1,12 +1,15 @@
 //! This machine and this process: what a hello tells of them, limits, signals.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Kind, Side};
 use crate::pipeline::Ending;
 use crate::seal::Suite;
+use crate::session::Reporter;
 use crate::wire::hello::Hello;
 
 /// Raises what a copy of many files needs, and takes the system's signal for a file that grows
@@ -49,9 +52,14 @@ pub fn has_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
 }
 
+/// How long the last lines may take of a copy that is to end at once: who reads them may be what
+/// the user is tired of waiting for.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
 /// Ends the copy on SIGINT, SIGTERM and SIGHUP, but for one that was ignored when we were started
-/// (`nohup`).
-pub fn end_on_signals(ending: Arc<Ending>) {
+/// (`nohup`). The second of them cancels what is returned: nothing more is waited for.
+pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
+    let at_once = CancellationToken::new();
     let kinds = [
         SignalKind::interrupt(),
         SignalKind::terminate(),
@@ -64,14 +72,50 @@ pub fn end_on_signals(ending: Arc<Ending>) {
         let Ok(mut signals) = signal(kind) else {
             continue;
         };
-        let ending = ending.clone();
+        let (ending, at_once) = (ending.clone(), at_once.clone());
+        let kind = Kind::Signal(kind.as_raw_value());
         tokio::spawn(async move {
-            if signals.recv().await.is_some() {
-                let kind = Kind::Signal(kind.as_raw_value());
+            while signals.recv().await.is_some() {
+                let before = ending.cause().map(|cause| cause.kind);
+                if let Some(Kind::Signal(_)) = before {
+                    at_once.cancel();
+                    exit_soon(kind);
+                }
                 ending.end(Error::new(kind, Side::Here, "interrupted"));
             }
         });
     }
+    at_once
+}
+
+fn exit_soon(kind: Kind) {
+    std::thread::spawn(move || {
+        std::thread::sleep(LAST_LINES);
+        std::process::exit(kind.exit_code());
+    });
+}
+
+/// Tells how far the copy is on SIGUSR1, as dd does, unless it was ignored when we were started.
+pub fn tell_on_signal(reporter: Arc<dyn Reporter>) {
+    let kind = SignalKind::user_defined1();
+    if is_ignored(kind.as_raw_value()) {
+        return;
+    }
+    let Ok(mut signals) = signal(kind) else {
+        return;
+    };
+    tokio::spawn(async move {
+        while signals.recv().await.is_some() {
+            reporter.status();
+        }
+    });
+}
+
+/// A server has nobody to tell, and a signal for all processes called fastcp shall not end it.
+pub fn ignore_status_signal() {
+    use nix::sys::signal::{SigHandler, Signal};
+    // SAFETY: ignoring a signal installs no handler that could run.
+    let _ = unsafe { nix::sys::signal::signal(Signal::SIGUSR1, SigHandler::SigIgn) };
 }
 
 fn is_ignored(signal: i32) -> bool {

@@ -14,9 +14,10 @@ use crate::pipeline::tally::Tally;
 use crate::progress::{Phase, Progress};
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
+use crate::session::hearing::Hearing;
 use crate::session::request::Request;
 use crate::session::streams::pass_on;
-use crate::session::{Half, Seat, converse, operands};
+use crate::session::{Half, Seat, cause_of, converse, operands};
 use crate::source::Walk;
 use crate::wire::message::{Message, Roots};
 
@@ -61,7 +62,7 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     let unseen = Arc::new(Progress::default());
     let receiving = common(&to_sender, Arc::new(Tally::silent(unseen.clone())), unseen);
     let opener = Opener::new(&secret, Direction::ToServer, Suite::None);
-    let sessions = operands::sessions(Secret::session(), Vec::new(), seat);
+    let sessions = operands::sessions(Secret::session(), &[], seat);
     let destination = operands::destination(request, true, sessions);
     let receiving = ReceivingHalf::start(receiving, opener, operands::rules(request), destination);
     let opening = to_receiver
@@ -84,25 +85,22 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
 
     let (mut sending, mut receiving) = (Half::Sending(sending), Half::Receiving(receiving));
     let copied = {
-        let sent = converse(
-            &mut from_receiver,
-            &mut sending,
-            &seat.ending,
-            |_| (),
-            |_| Ok(()),
-        );
-        let received = converse(
-            &mut from_sender,
-            &mut receiving,
-            &seat.ending,
-            |_| (),
-            |_| Ok(()),
-        );
+        let mut at_sender = Hearing::new(&mut from_receiver, None, &seat.ending);
+        let mut at_receiver = Hearing::new(&mut from_sender, None, &seat.ending);
+        let sent = converse(&mut at_sender, &mut sending, |_| (), |_| Ok(()));
+        let received = converse(&mut at_receiver, &mut receiving, |_| (), |_| Ok(()));
         tokio::try_join!(sent, received)
     };
+    if let Err(error) = &copied {
+        // Before anything is torn down: what that leads to is not the cause.
+        seat.ending.end(error.clone());
+    }
     sending.stop().await;
     receiving.stop().await;
-    copied.map(|_| "memory".to_owned())
+    match copied {
+        Ok(_) => Ok("memory".to_owned()),
+        Err(_) => Err(cause_of(&seat.ending)),
+    }
 }
 
 /// Both directions of one end of control.

@@ -1,8 +1,11 @@
 //! The far end as the client has it: started, logged in to, and ended.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::process::ChildStdout;
+use tokio::process::{ChildStderr, ChildStdout};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
@@ -23,66 +26,87 @@ const ABORT_PATIENCE: Duration = Duration::from_millis(500);
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(300);
 const UNATTENDED_LOGIN_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long a login after a lost connection may take: ssh's own limit and what the far end needs
+/// to start on a busy host.
+const AGAIN_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// How much later than ssh we may hear of a signal that was for both.
-const SAME_SIGNAL: Duration = Duration::from_millis(100);
+pub const SAME_SIGNAL: Duration = Duration::from_millis(100);
+
+/// Which login of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// A person may be asked.
+    First,
+    /// After a connection was lost; `afresh`: not through a master connection.
+    Again { afresh: bool },
+}
 
 /// A far end that has said hello.
 pub struct Server {
     pub host: Host,
     pub hello: Hello,
+    rsh: Rsh,
     process: Process,
+    words: Words,
     pub incoming: Incoming<ChildStdout>,
     pub control: Outgoing,
 }
 
 impl Server {
     /// Starts the far end and waits for its hello, however long the user takes to log in.
-    pub async fn connect(host: &Host, request: &Request, seat: &Seat) -> Result<Server> {
-        let far_end = ssh::start(
-            request.rsh,
-            host,
-            &request.ssh,
-            request.remote_path.as_deref(),
-        )?;
-        let (mut process, mut stdin, stdout, stderr) = far_end.split();
-        let reporter = seat.reporter.clone();
-        let words = tokio::spawn(ssh::relay_stderr(stderr, move |line| reporter.notice(line)));
-        let mut incoming = Incoming::new(stdout);
-        let patience = match request.rsh {
-            Rsh::Ssh if request.ssh.batch || !this_host::has_terminal() => UNATTENDED_LOGIN_TIMEOUT,
-            Rsh::Ssh => LOGIN_TIMEOUT,
-            Rsh::Local => HELLO_TIMEOUT,
+    pub async fn connect(
+        host: &Host,
+        request: &Request,
+        seat: &Seat,
+        attempt: Attempt,
+    ) -> Result<Server> {
+        let options = match attempt {
+            Attempt::First => request.ssh.clone(),
+            Attempt::Again { afresh } => request.ssh.unattended(afresh),
         };
-        let hello = match incoming.hello(patience).await {
+        let remote_path = request.remote_path.as_deref();
+        let far_end = ssh::start(request.rsh, host, &options, remote_path)?;
+        let (mut process, mut stdin, stdout, stderr) = far_end.split();
+        let mut words = Words::relay(stderr, seat, attempt);
+        let mut incoming = Incoming::new(stdout);
+        let hello = match incoming.hello(patience(request, attempt)).await {
             Ok(hello) => hello,
             Err(ControlError::Closed | ControlError::Io(_)) => {
                 let status = process.end(ABORT_PATIENCE).await;
                 // A signal that ended ssh (Ctrl-C at its prompt) is on its way to us too.
                 let _ = timeout(SAME_SIGNAL, seat.ending.wait()).await;
                 // What ssh says of it comes first.
-                let _ = timeout(ABORT_PATIENCE, words).await;
-                return Err(ssh::why_no_hello(host, status, request.rsh));
+                let last = words.last().await;
+                let mut error = ssh::why_no_hello(host, status, request.rsh);
+                if attempt != Attempt::First && !last.is_empty() {
+                    error.message = last;
+                }
+                return Err(error);
             }
             Err(other) => {
                 let message = format!("{}: {other}", printable(host.name.as_bytes()));
                 return Err(Error::new(Kind::FarEnd, Side::Here, message));
             }
         };
+        words.said_hello();
         let said = say_hello(&mut stdin, &this_host::hello()).await;
         said.map_err(|e| Error::new(Kind::Lost, Side::Here, format!("lost the far end: {e}")))?;
         let (control, _writer) = Outgoing::start(stdin);
-        let host = host.clone();
         Ok(Server {
-            host,
+            host: host.clone(),
             hello,
+            rsh: request.rsh,
             process,
+            words,
             incoming,
             control,
         })
     }
 
-    /// Ends both ends. After a failure the server is told why, and not waited for long.
-    pub async fn end(mut self, half: Option<Half>, error: Option<&Error>) {
+    /// Ends both ends. After a failure the server is told why, and not waited for long. Gives
+    /// what the far end's process tells of its end, where that is a cause and not an effect.
+    pub async fn end(mut self, half: Option<Half>, error: Option<&Error>) -> Option<String> {
         if let Some(error) = error {
             // Where control is lost the server ends by itself.
             let _ = timeout(
@@ -101,6 +125,60 @@ impl Server {
         } else {
             END_PATIENCE
         };
-        self.process.end(patience).await;
+        let status = self.process.end(patience).await?;
+        error.filter(|error| error.kind == Kind::Lost)?;
+        ssh::why_lost(status, &self.words.last().await, self.rsh)
+    }
+}
+
+fn patience(request: &Request, attempt: Attempt) -> Duration {
+    match (request.rsh, attempt) {
+        (Rsh::Local, _) => HELLO_TIMEOUT,
+        (Rsh::Ssh, Attempt::Again { .. }) => AGAIN_TIMEOUT,
+        (Rsh::Ssh, _) if request.ssh.batch || !this_host::has_terminal() => {
+            UNATTENDED_LOGIN_TIMEOUT
+        }
+        (Rsh::Ssh, _) => LOGIN_TIMEOUT,
+    }
+}
+
+/// What the far end's process says on stderr: shown line by line, the last one kept.
+struct Words {
+    last: Arc<Mutex<String>>,
+    is_login: Arc<AtomicBool>,
+    relay: JoinHandle<()>,
+}
+
+impl Words {
+    /// Lines of a login that is tried again are for `-v`: the user is told of it as a whole.
+    fn relay(stderr: ChildStderr, seat: &Seat, attempt: Attempt) -> Words {
+        let last = Arc::new(Mutex::new(String::new()));
+        let is_login = Arc::new(AtomicBool::new(true));
+        let (reporter, keep, asks) = (seat.reporter.clone(), last.clone(), is_login.clone());
+        let relay = tokio::spawn(ssh::relay_stderr(stderr, move |line| {
+            line.clone_into(&mut keep.lock().expect("no panic while held"));
+            if attempt != Attempt::First && asks.load(Relaxed) {
+                reporter.detail(line);
+            } else {
+                reporter.notice(line);
+            }
+        }));
+        Words {
+            last,
+            is_login,
+            relay,
+        }
+    }
+
+    /// What was said at the login is no cause of what comes later.
+    fn said_hello(&self) {
+        self.is_login.store(false, Relaxed);
+        self.last.lock().expect("no panic while held").clear();
+    }
+
+    /// Waits for what is on its way of a process that has ended; another may hold its stderr open.
+    async fn last(&mut self) -> String {
+        let _ = timeout(ABORT_PATIENCE, &mut self.relay).await;
+        self.last.lock().expect("no panic while held").clone()
     }
 }

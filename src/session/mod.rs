@@ -1,28 +1,35 @@
 //! One conversation, from ssh up to done. [`client`] is what the user started, [`server`] what it
 //! started on the other host; each runs a [`half`] of the copy. [`local`] runs both in one process.
+//! A copy whose connection is lost goes on in another session: [`retries`].
 
+pub mod backoff;
 pub mod client;
 pub mod dial;
 pub mod half;
+pub mod hearing;
+pub mod heartbeat;
 pub mod host;
 pub mod local;
 pub mod login;
 pub mod operands;
 pub mod request;
+pub mod retries;
+pub mod roster;
 pub mod server;
 pub mod streams;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::control::{ControlError, Incoming};
+use crate::control::ControlError;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::Ending;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::tally::Tally;
 use crate::progress::{Phase, Progress};
 use crate::session::half::{ReceivingHalf, SendingHalf};
-use crate::units::printable;
+use crate::session::hearing::Hearing;
+use crate::units::{printable, size};
 use crate::wire::message::{Listen, Message};
 pub use request::{
     Compress, CopyOptions, FAILURES_MAX, Host, Operand, Outcome, Reporter, Request, Rsh, SshOptions,
@@ -41,6 +48,25 @@ pub struct Seat {
     pub digests: Option<Arc<DigestList>>,
 }
 
+impl Seat {
+    /// For one session of the copy, which may end before the copy does.
+    fn of_session(&self) -> Seat {
+        Seat {
+            ending: Arc::new(Ending::of_session(&self.ending)),
+            ..self.clone()
+        }
+    }
+
+    /// A session is over and another takes its place. True if it got further than those before.
+    fn begin_again(&self) -> bool {
+        self.tally.begin_again();
+        if let Some(list) = &self.digests {
+            list.begin_again();
+        }
+        self.progress.begin_again()
+    }
+}
+
 /// Carries out a copy; returns when both ends are done or ended. Blocks.
 pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Outcome {
     let started = Instant::now();
@@ -57,13 +83,17 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
         ending: Arc::default(),
         digests: None,
     };
+    let resumes = !request.options.no_resume;
     let copied = copy(request, &mut seat);
     progress.set_phase(Phase::Done);
     let (route, mut fatal) = match copied {
         Ok(route) => (route, None),
-        // What ended the copy first is the cause, whatever it led to.
-        Err(error) => (String::new(), Some(seat.ending.cause().unwrap_or(error))),
+        Err(error) => (String::new(), Some(error)),
     };
+    let there = progress.snapshot().done_bytes;
+    if let Some(error) = fatal.as_mut().filter(|_| resumes && there > 0) {
+        tell_kept(error, there);
+    }
     let unlisted = finish_digests(&seat).unwrap_or_else(|error| {
         fatal.get_or_insert(error);
         0
@@ -97,15 +127,30 @@ fn copy(request: Request, seat: &mut Seat) -> Result<String> {
     }
     let runtime = runtime()?;
     let copied = runtime.block_on(async {
-        host::end_on_signals(seat.ending.clone());
-        match (&request.sources[0].host, &request.dest.host) {
-            (None, None) => local::copy(&request, seat).await,
-            _ => client::copy(&request, seat).await,
+        let at_once = host::end_on_signals(seat.ending.clone());
+        host::tell_on_signal(seat.reporter.clone());
+        let copy = async {
+            match request.host() {
+                None => local::copy(&request, seat).await,
+                Some(_) => retries::copy(&request, seat).await,
+            }
+        };
+        tokio::select! {
+            copied = copy => copied,
+            () = at_once.cancelled() => Err(cause_of(&seat.ending)),
         }
     });
     // A thread that is stuck in the kernel does not keep the user waiting.
     runtime.shutdown_timeout(Duration::from_millis(100));
     copied
+}
+
+/// What has arrived is kept where the copy was cut off, and not where it failed.
+fn tell_kept(error: &mut Error, bytes: u64) {
+    if matches!(error.kind, Kind::Lost | Kind::Signal(_)) {
+        let there = size(bytes);
+        error.message += &format!("; {there} are there and kept: the same command goes on");
+    }
 }
 
 fn finish_digests(seat: &Seat) -> Result<u64> {
@@ -136,6 +181,7 @@ pub enum NotServed {
 /// The far end: speaks control on stdin and stdout until the client is done.
 pub fn serve() -> Result<(), NotServed> {
     host::prepare();
+    host::ignore_status_signal();
     let runtime = runtime().map_err(NotServed::NotBegun)?;
     let served = runtime.block_on(server::serve());
     runtime.shutdown_timeout(Duration::from_millis(100));
@@ -171,13 +217,6 @@ impl Half {
         }
     }
 
-    /// The other end has said something that is not for the copy.
-    fn heard(&self) {
-        if let Half::Receiving(half) = self {
-            half.receiver.keeper.heard();
-        }
-    }
-
     async fn done(&mut self) {
         match self {
             Half::Sending(half) => half.done().await,
@@ -196,22 +235,20 @@ impl Half {
 /// Hands messages to `half` until everything is in place or the copy ends. `listen` is told where
 /// the other end takes streams, `check` sees what else comes before the half does.
 pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
-    incoming: &mut Incoming<R>,
+    hearing: &mut Hearing<'_, R>,
     half: &mut Half,
-    ending: &Ending,
     mut listen: impl FnMut(Listen),
     mut check: impl FnMut(&Message) -> Result<()>,
 ) -> Result<()> {
+    let ending = hearing.ending();
     loop {
         let message = tokio::select! {
             biased;
             () = half.done() => return Ok(()),
             () = ending.wait() => return Err(cause_of(ending)),
-            message = incoming.next() => message.map_err(lost)?,
+            message = hearing.next() => message?,
         };
         match message {
-            Message::Abort(fault) => return Err(fault.into_error()),
-            Message::Heartbeat(_) => half.heard(),
             Message::Listen(at) => listen(at),
             message => {
                 check(&message)?;
@@ -228,9 +265,9 @@ fn cause_of(ending: &Ending) -> Error {
 
 /// Control ended in the middle of a copy.
 fn lost(error: ControlError) -> Error {
-    Error::new(
-        Kind::Lost,
-        Side::Here,
-        format!("lost the other end: {error}"),
-    )
+    let kind = match &error {
+        ControlError::BadMessage(_) => Kind::Breach,
+        _ => Kind::Lost,
+    };
+    Error::new(kind, Side::Here, format!("lost the other end: {error}"))
 }

@@ -72,11 +72,12 @@ pub fn rules(request: &Request) -> Rules {
 }
 
 /// This session as a receiver on this machine, and the command's sessions before it.
-pub fn sessions(own: [u8; 16], before: Vec<[u8; 16]>, seat: &Seat) -> Sessions {
+pub fn sessions(own: [u8; 16], before: &[[u8; 16]], seat: &Seat) -> Sessions {
     let reporter = seat.reporter.clone();
     Sessions {
         own,
-        before,
+        before: before.to_vec(),
+        heard: None,
         tell: Arc::new(move |line| reporter.notice(line)),
     }
 }
@@ -89,6 +90,7 @@ pub fn destination(request: &Request, same_machine: bool, sessions: Sessions) ->
             base: PathBuf::new(),
             remote: false,
             no_target_directory: request.options.no_target_directory,
+            inplace: request.options.inplace,
         },
         same_machine,
         typed: request
@@ -108,7 +110,7 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
     let (operands, recursive) = (&request.sources, request.options.recursive);
     let refused = |name: &str| {
         let message = format!("the server sent {name}, which was not asked for");
-        Err(Error::new(Kind::Lost, Side::Source, message))
+        Err(Error::new(Kind::Breach, Side::Source, message))
     };
     let mut roots_of_none = roots
         .roots
@@ -126,7 +128,7 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
         if answers.is_empty() && !told {
             let message = "the server neither sent it nor told why";
             let path = &operand.typed;
-            return Err(Error::new(Kind::Lost, Side::Source, message).at(path));
+            return Err(Error::new(Kind::Breach, Side::Source, message).at(path));
         }
         if !source::may_answer(&operand.path, &answers, recursive) {
             let name = answers

@@ -41,6 +41,14 @@ pub struct Request {
     pub digests_file: Option<PathBuf>,
 }
 
+impl Request {
+    /// The host at one of the ends; None if both are on this machine.
+    pub fn host(&self) -> Option<&Host> {
+        let operands = std::iter::once(&self.dest).chain(&self.sources);
+        operands.filter_map(|operand| operand.host.as_ref()).next()
+    }
+}
+
 /// What came of a copy. `Err` from [`run`](super::run) is a failure of the session as a whole.
 #[derive(Debug)]
 pub struct Outcome {
@@ -87,4 +95,6 @@ pub trait Reporter: Send + Sync {
     fn notice(&self, line: &str);
     /// A line for `-v`, shown behind "fastcp: ".
     fn detail(&self, line: &str);
+    /// The user asked how far it is.
+    fn status(&self);
 }

@@ -23,6 +23,9 @@ use crate::progress::Progress;
 use crate::route::direct::Listener;
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
+use crate::session::hearing::Hearing;
+use crate::session::heartbeat::{Heart, Place, Terms};
+use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{receive_on, send_on};
 use crate::session::{Half, NotServed, converse, host};
 use crate::source::{self, Lookup, Named, Walk};
@@ -32,6 +35,9 @@ use crate::wire::message::{Fault, Message, Open, Role, Roots, SESSIONS_MAX};
 
 /// How long the client may take to close control once everything is in place.
 const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long it may take to say why a copy ended, where control is stuck.
+const ABORT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Chunk sizes that a client may ask for, in bytes.
 const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
@@ -54,18 +60,35 @@ pub async fn serve() -> Result<(), NotServed> {
     let ending = Arc::new(Ending::default());
     host::end_on_signals(ending.clone());
     let mut half = None;
-    let served = copy(&mut incoming, &control, &client, &ending, &mut half).await;
+    // Beats until the client has closed control: streams end only when it knows why.
+    let mut heart = None;
+    let served = copy(
+        &mut incoming,
+        &control,
+        &client,
+        &ending,
+        (&mut half, &mut heart),
+    )
+    .await;
     if let Err(error) = &served {
+        // What is kept of an unfinished copy depends on it.
+        ending.end(error.clone());
         // Before anything is torn down, so that the client hears the cause and not its effects.
         // Where control is lost there is nobody to tell.
-        let _ = control.send(Message::Abort(Fault::of(error, 0, 0))).await;
+        let abort = Message::Abort(Fault::of(error, 0, 0));
+        let _ = timeout(ABORT_PATIENCE, control.send(abort)).await;
     }
     if let Some(half) = half {
         half.stop().await;
     }
     // The client closes control when it knows.
     let closed = async { while incoming.next().await.is_ok() {} };
-    let _ = timeout(END_PATIENCE, closed).await;
+    let patience = match &served {
+        // Nobody hears any more.
+        Err(error) if error.kind == Kind::Lost => ABORT_PATIENCE,
+        _ => END_PATIENCE,
+    };
+    let _ = timeout(patience, closed).await;
     served.map_err(|error| NotServed::Told(error.kind))
 }
 
@@ -74,13 +97,30 @@ async fn copy<R: AsyncRead + Unpin>(
     control: &Outgoing,
     client: &Hello,
     ending: &Arc<Ending>,
-    slot: &mut Option<Half>,
+    (slot, heart): (&mut Option<Half>, &mut Option<Heart>),
 ) -> Result<()> {
-    let (open, secret) = opening(incoming).await?;
+    let opened = timeout(HELLO_TIMEOUT, opening(incoming)).await;
+    let (open, secret) = opened.unwrap_or_else(|_| Err(breach("no opening")))?;
     let budget = Budget::new(&open.options, open.streams, open.chunk_size as usize)?;
     let suite = Suite::from_number(open.suite).filter(|suite| *suite != Suite::None);
     let suite = suite.ok_or_else(|| breach("an unknown seal"))?;
     let progress = Arc::new(Progress::default());
+    let (dialler, flow) = match open.role {
+        Role::Sender { .. } => (DialRole::Receives, Flow::Out),
+        Role::Receiver { .. } => (DialRole::Sends, Flow::In),
+    };
+    let roster = Roster::new(flow);
+    let heard = incoming.heard();
+    let heart = &*heart.insert(Heart::start(Terms {
+        place: Place::Server,
+        timeout_s: open.options.timeout_s,
+        control: control.clone(),
+        heard: heard.clone(),
+        roster: roster.clone(),
+        progress: progress.clone(),
+        ending: ending.clone(),
+    }));
+    let mut hearing = Hearing::new(incoming, Some(heart), ending);
     let common = Common {
         options: open.options.clone(),
         budget,
@@ -90,10 +130,6 @@ async fn copy<R: AsyncRead + Unpin>(
         progress,
         ending: ending.clone(),
         digests: None,
-    };
-    let dialler = match open.role {
-        Role::Sender { .. } => DialRole::Receives,
-        Role::Receiver { .. } => DialRole::Sends,
     };
     let keyring = Arc::new(Keyring::new(secret, open.session, dialler));
     let listener = Listener::open().await.map_err(|e| {
@@ -105,14 +141,22 @@ async fn copy<R: AsyncRead + Unpin>(
     })?;
     say(control, Message::Listen(listener.listen.clone())).await?;
     let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));
-    tokio::spawn(listener.run(keyring.clone(), move |connection| {
+    let listening = listener.run(keyring.clone(), move |connection| {
         // More than any client dials at once; one that comes beyond is dropped.
         let _ = proven.try_send(connection);
         !proven.is_closed()
-    }));
+    });
+    let over = roster.clone();
+    tokio::spawn(async move {
+        // The port closes with the session.
+        tokio::select! {
+            () = listening => {}
+            () = over.closed() => {}
+        }
+    });
     let half = slot.insert(match &open.role {
         Role::Sender { operands } => {
-            let named = roots(operands, &open, control).await?;
+            let named = hearing.during(roots(operands, &open, control)).await??;
             let sealer = Sealer::new(&keyring.secret, Direction::ToClient, suite);
             let walk = Walk::new(
                 named,
@@ -124,20 +168,23 @@ async fn copy<R: AsyncRead + Unpin>(
                 half.sender.clone(),
                 half.frames.clone(),
                 connections,
+                roster,
                 None,
             ));
+            heart.attach(half.sender.clone());
             Half::Sending(half)
         }
         Role::Receiver { path, sources } => {
             let opener = Opener::new(&keyring.secret, Direction::ToServer, suite);
-            let destination =
-                destination(path, sources, &open, host::is_this_machine(&client.boot_id));
+            let same_machine = host::is_this_machine(&client.boot_id);
+            let mut destination = destination(path, sources, &open, same_machine);
+            destination.sessions.heard = Some(heard);
             let half = ReceivingHalf::start(common, opener, rules(&open), destination);
-            tokio::spawn(receive_on(half.receiver.clone(), connections, None));
+            tokio::spawn(receive_on(half.receiver.clone(), connections, roster, None));
             Half::Receiving(half)
         }
     });
-    converse(incoming, half, ending, |_| (), |_| Ok(())).await
+    converse(&mut hearing, half, |_| (), |_| Ok(())).await
 }
 
 /// The client's first two messages.
@@ -192,6 +239,7 @@ fn destination(path: &[u8], sources: &[Vec<u8>], open: &Open, same_machine: bool
             base: home(),
             remote: true,
             no_target_directory,
+            inplace: open.options.inplace,
         },
         same_machine,
         typed: sources
@@ -206,6 +254,7 @@ fn destination(path: &[u8], sources: &[Vec<u8>], open: &Open, same_machine: bool
             before: open.before.clone(),
             // Through ssh it comes to the user.
             tell: Arc::new(|line| eprintln!("{line}")),
+            heard: None,
         },
     }
 }
@@ -234,7 +283,7 @@ async fn say(control: &Outgoing, message: Message) -> Result<()> {
 
 fn breach(what: &str) -> Error {
     Error::new(
-        Kind::Lost,
+        Kind::Breach,
         Side::Here,
         format!("the client broke the protocol: {what}"),
     )

@@ -1,5 +1,5 @@
 //! Data connections of one half: each gets a task that sends from the shared queue or receives
-//! into the workers'. A connection that is lost costs speed; the copy ends only with the last.
+//! into the workers'. A connection that is lost costs speed, and never the copy.
 
 use std::io::{self, ErrorKind::UnexpectedEof};
 use std::sync::Arc;
@@ -8,15 +8,16 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
-use crate::error::{Error, Kind, Side};
+use crate::error::Error;
 use crate::pipeline::Ending;
 use crate::pipeline::receiver::{Job, Receiver};
 use crate::pipeline::sender::Sender;
-use crate::route::direct::Connection;
+use crate::route::direct::{Connection, Fate};
 use crate::session::request::Reporter;
+use crate::session::roster::{Member, Roster};
 use crate::stream::limit::Limit;
+use crate::stream::meter::Meter;
 use crate::stream::recv::{RecvError, recv};
 use crate::stream::send::{Sent, send};
 use crate::wire::SealedChunk;
@@ -24,6 +25,10 @@ use crate::wire::frame::{FrameHeader, FrameLimits};
 
 /// How long the last words of an end whose streams have closed may be on their way.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A stream through which so much went was of use: more than what is sent before it shows that
+/// nobody is there, and less than a chunk of any size that is the default.
+const CARRIED_MIN: u64 = 256 << 10;
 
 /// Proven connections on their way from a route to a half.
 pub type Connections = mpsc::Receiver<Connection>;
@@ -37,124 +42,149 @@ impl Sent for Sender {
     }
 }
 
-/// Sends on every connection that comes, until the queue of frames is closed.
+/// Sends on every connection that comes, until the session is over.
 pub async fn send_on(
     sender: Arc<Sender>,
     frames: async_channel::Receiver<SealedChunk>,
     mut connections: Connections,
+    roster: Arc<Roster>,
     reporter: Option<Arc<dyn Reporter>>,
 ) {
     let limit = sender.options.rate_limit.and_then(Limit::new).map(Arc::new);
+    // Ended with this function.
     let mut streams = JoinSet::new();
-    let mut most = 0;
-    let mut lost = None;
     loop {
         tokio::select! {
-            Some(Connection { id, socket, expected }) = connections.recv() => {
-                let (owner, frames, limit) = (sender.clone(), frames.clone(), limit.clone());
-                // Connections are told apart by the order of their coming, since a stream that was
-                // dialled again is another one.
-                let number = most as u16;
-                most += 1;
-                streams.spawn(async move {
-                    let ended = send(number, socket, expected, &frames, limit.as_deref(), &*owner).await;
-                    (number, id, ended)
-                });
-                sender.progress.set_streams(streams.len() as u32);
-            }
-            Some(Ok((number, id, ended))) = streams.join_next() => {
-                let Err(cause) = ended else {
-                    lost = None;
+            Some(connection) = connections.recv() => {
+                let Some(member) = roster.join(connection.id) else {
                     continue;
                 };
-                let again = sender.plans.stream_died(number);
-                if let Some(reporter) = &reporter {
-                    reporter.detail(&format!(
+                sender.progress.set_streams(roster.most());
+                let (sender, frames, limit) = (sender.clone(), frames.clone(), limit.clone());
+                let (roster, reporter) = (roster.clone(), reporter.clone());
+                streams.spawn(async move {
+                    let Connection { id, socket, expected, fate } = connection;
+                    let sent = send(
+                        member.number, socket, expected, &frames, limit.as_deref(), &member.meter, &*sender,
+                    );
+                    let token = member.token();
+                    let ended = tokio::select! {
+                        ended = sent => ended,
+                        () = token.cancelled() => Err(why(&member)),
+                    };
+                    let Err(cause) = ended else { return };
+                    let again = sender.plans.stream_died(member.number);
+                    let told = format!(
                         "stream {} was lost ({cause}); {again} chunks are sent again", id.stream
-                    ));
-                }
-                lost = Some(cause);
+                    );
+                    lost(&roster, &member, fate, &cause, true, reporter.as_deref(), &told);
+                });
             }
-            // No stream is left, and no other will come.
-            else => {
-                if let Some(cause) = lost {
-                    end_later(sender.ending.clone(), all_lost(&cause));
-                }
-                return;
-            }
+            Some(_) = streams.join_next() => {}
+            () = roster.closed() => return,
         }
     }
 }
 
-/// Receives on every connection that comes.
+/// Receives on every connection that comes, until the session is over.
 pub async fn receive_on(
     receiver: Arc<Receiver>,
     mut connections: Connections,
+    roster: Arc<Roster>,
     reporter: Option<Arc<dyn Reporter>>,
 ) {
     let limits = FrameLimits::new(receiver.chunk_size as u32);
-    let progress = receiver.progress.clone();
+    // Ended with this function.
     let mut streams = JoinSet::new();
-    let mut most: u16 = 0;
-    let mut most_at_once = 0;
-    let mut lost = None;
     loop {
         tokio::select! {
-            Some(Connection { id, socket, .. }) = connections.recv() => {
-                let number = most;
-                most = most.wrapping_add(1);
-                let token = CancellationToken::new();
-                receiver.lock_streams().insert(number, token.clone());
-                let (receiver, limits) = (receiver.clone(), limits);
-                streams.spawn(async move {
-                    let ended = tokio::select! {
-                        ended = receive(&receiver, number, socket, &limits) => ended.err(),
-                        () = token.cancelled() => Some(damaged()),
-                    };
-                    receiver.lock_streams().remove(&number);
-                    (id, ended)
-                });
-                most_at_once = most_at_once.max(streams.len());
-                progress.set_streams(most_at_once as u32);
-            }
-            Some(Ok((id, ended))) = streams.join_next() => {
-                let cause = ended.unwrap_or_else(|| io::Error::from(UnexpectedEof).into());
-                if receiver.acks.is_finished() || matches!(cause, RecvError::Ending) {
+            Some(connection) = connections.recv() => {
+                let Some(member) = roster.join(connection.id) else {
                     continue;
-                }
-                if let Some(reporter) = &reporter {
-                    reporter.detail(&format!("stream {} was lost ({cause})", id.stream));
-                }
-                lost = Some(cause);
+                };
+                receiver.progress.set_streams(roster.most());
+                member.meter.set_proven();
+                let (receiver, roster, reporter) = (receiver.clone(), roster.clone(), reporter.clone());
+                streams.spawn(async move {
+                    let Connection { id, socket, fate, .. } = connection;
+                    let token = member.token();
+                    receiver.lock_streams().insert(member.number, token.clone());
+                    let (cause, is_whole) = tokio::select! {
+                        ended = receive(&receiver, &member, socket, &limits) => {
+                            let is_whole = !matches!(ended, Err(RecvError::BadFrame(_)));
+                            (reason(ended), is_whole)
+                        }
+                        () = token.cancelled() => (why(&member), member.why().is_some()),
+                    };
+                    receiver.lock_streams().remove(&member.number);
+                    if receiver.acks.is_finished() {
+                        return;
+                    }
+                    let told = format!("stream {} was lost ({cause})", id.stream);
+                    lost(&roster, &member, fate, &cause, is_whole, reporter.as_deref(), &told);
+                });
             }
-            // No stream is left, and no other will come.
-            else => {
-                if let Some(cause) = lost.filter(|_| !receiver.acks.is_finished()) {
-                    end_later(receiver.ending.clone(), all_lost(&cause));
-                }
-                return;
-            }
+            Some(_) = streams.join_next() => {}
+            () = roster.closed() => return,
         }
+    }
+}
+
+/// Tells everyone who wants to know that a stream is lost. One on which something else came than
+/// the other end sent (`is_whole` is false) was of no use.
+fn lost(
+    roster: &Roster,
+    member: &Member,
+    fate: Option<tokio::sync::oneshot::Sender<Fate>>,
+    cause: &io::Error,
+    is_whole: bool,
+    reporter: Option<&dyn Reporter>,
+    told: &str,
+) {
+    roster.set_cause(cause.to_string());
+    if let Some(reporter) = reporter {
+        reporter.detail(told);
+    }
+    if let Some(fate) = fate {
+        // Fails where nobody dials any more.
+        let _ = fate.send(Fate {
+            was_proven: member.meter.is_proven(),
+            carried: is_whole && member.meter.bytes() >= CARRIED_MIN,
+            cause: cause.to_string(),
+        });
+    }
+}
+
+/// Why a stream was ended from outside: it is dead, or what came was refused.
+fn why(member: &Member) -> io::Error {
+    match member.why() {
+        Some(dead) => io::Error::other(dead),
+        None => io::Error::other("what came was not sealed with this session's key"),
+    }
+}
+
+fn reason(ended: Result<(), RecvError>) -> io::Error {
+    match ended {
+        Ok(()) => UnexpectedEof.into(),
+        Err(RecvError::Io(error)) => error,
+        Err(other) => io::Error::other(other.to_string()),
     }
 }
 
 async fn receive(
     receiver: &Receiver,
-    stream: u16,
+    member: &Member,
     socket: TcpStream,
     limits: &FrameLimits,
 ) -> Result<(), RecvError> {
-    recv(socket, limits, &receiver.pool, |frame| {
+    let (stream, meter): (u16, &Meter) = (member.number, &member.meter);
+    recv(socket, limits, &receiver.pool, meter, |frame| {
         receiver
             .jobs
             .try_send(Job::Frame { stream, frame })
             .map_err(|_| ())
     })
     .await
-}
-
-fn damaged() -> RecvError {
-    io::Error::other("what came was not sealed with this session's key").into()
 }
 
 /// Hands frames from one half to the other in this process.
@@ -173,14 +203,6 @@ pub async fn pass_on(
             return;
         }
     }
-}
-
-fn all_lost(cause: &dyn std::fmt::Display) -> Error {
-    Error::new(
-        Kind::Lost,
-        Side::Here,
-        format!("all data connections were lost: {cause}"),
-    )
 }
 
 /// Ends the copy for what happened to its streams, unless control tells the reason first: where

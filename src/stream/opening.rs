@@ -2,10 +2,10 @@
 //! says which stream this is; who listens proves the same in its answer. A stranger learns nothing
 //! and is dropped after a short wait.
 //!
-//! An opening that was recorded and is said again opens nothing: a listener takes each stream and
-//! attempt once, and what travels behind it is sealed with keys that a stranger has not.
+//! An opening that was recorded and is said again opens nothing: a listener takes the attempts of
+//! a stream in their order, each once, and what travels behind it is sealed with keys that a stranger has not.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,9 +30,6 @@ const MAC_AT: usize = OPENING_LEN - 32;
 /// Magic and MAC over magic and opening.
 const ANSWER_LEN: usize = 40;
 
-/// Attempts that a listener remembers; far more than a session makes.
-const ATTEMPTS_MAX: usize = 1 << 16;
-
 /// Which connection this is. An attempt is one dialling of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId {
@@ -54,7 +51,9 @@ pub struct Keyring {
     pub session: [u8; 16],
     /// Of the end that dials.
     pub role: DialRole,
-    seen: Mutex<HashSet<StreamId>>,
+    /// The last attempt of each stream: at most 64 Ki numbers, and only who knows the secret adds
+    /// any.
+    last: Mutex<HashMap<u16, u16>>,
 }
 
 impl Keyring {
@@ -63,7 +62,7 @@ impl Keyring {
             secret,
             session,
             role,
-            seen: Mutex::default(),
+            last: Mutex::default(),
         }
     }
 
@@ -86,7 +85,8 @@ impl Keyring {
         bytes
     }
 
-    /// Which stream an opening names; None if it is a stranger's, or was said before.
+    /// Which stream an opening names; None if it is a stranger's, was said before, or comes
+    /// after a later attempt.
     fn accept(&self, opening: &[u8; OPENING_LEN]) -> Option<StreamId> {
         let mac = opening[MAC_AT..].try_into().expect("32 bytes");
         if !verify_mac(
@@ -103,8 +103,12 @@ impl Keyring {
         if *opening != self.opening(id) {
             return None;
         }
-        let mut seen = self.seen.lock().expect("no panic while held");
-        (seen.len() < ATTEMPTS_MAX && seen.insert(id)).then_some(id)
+        let mut last = self.last.lock().expect("no panic while held");
+        if last.get(&stream).is_some_and(|&last| attempt <= last) {
+            return None;
+        }
+        last.insert(stream, attempt);
+        Some(id)
     }
 
     /// Says the opening on a connection that was just made; gives what the answer is checked by.
@@ -179,5 +183,9 @@ mod tests {
         }
         assert_eq!(listener.accept(&opening), Some(id));
         assert_eq!(listener.accept(&opening), None, "a replay");
+        let again = StreamId { attempt: 4, ..id };
+        assert_eq!(listener.accept(&keyring(1).opening(again)), Some(again));
+        let late = StreamId { attempt: 3, ..id };
+        assert_eq!(listener.accept(&keyring(1).opening(late)), None, "too late");
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::chunk::Pool;
+use crate::stream::meter::Meter;
 use crate::wire::SealedChunk;
 use crate::wire::frame::{BadFrame, FrameHeader, FrameLimits, HEADER_LEN};
 
@@ -25,6 +26,7 @@ pub async fn recv(
     mut reader: impl AsyncRead + Unpin,
     limits: &FrameLimits,
     pool: &Pool,
+    meter: &Meter,
     mut hand_on: impl FnMut(SealedChunk) -> Result<(), ()>,
 ) -> Result<(), RecvError> {
     let mut header = [0; HEADER_LEN];
@@ -32,10 +34,14 @@ pub async fn recv(
         if !read_header(&mut reader, &mut header).await? {
             return Ok(());
         }
+        meter.add(HEADER_LEN);
         let parsed = FrameHeader::parse(&header, limits)?;
-        let buffer = pool.take().await.map_err(|_| RecvError::Ending)?;
+        let buffer = {
+            let _waiting = meter.start_waiting();
+            pool.take().await.map_err(|_| RecvError::Ending)?
+        };
         let mut frame = SealedChunk::receive(parsed, &header, buffer);
-        reader.read_exact(frame.payload_mut()).await?;
+        read_payload(&mut reader, frame.payload_mut(), meter).await?;
         hand_on(frame).map_err(|()| RecvError::Ending)?;
     }
 }
@@ -51,6 +57,24 @@ async fn read_header(
     }
 }
 
+/// As it comes, so that a frame which takes a slow link long is seen to make progress.
+async fn read_payload(
+    reader: &mut (impl AsyncRead + Unpin),
+    mut payload: &mut [u8],
+    meter: &Meter,
+) -> io::Result<()> {
+    while !payload.is_empty() {
+        match reader.read(payload).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => {
+                meter.add(read);
+                payload = &mut payload[read..];
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,7 +87,7 @@ mod tests {
         header[1] = 1;
         header[52..56].copy_from_slice(&u32::MAX.to_le_bytes());
         let limits = FrameLimits::new(1 << 20);
-        let end = recv(&header[..], &limits, &pool, |_| Ok(())).await;
+        let end = recv(&header[..], &limits, &pool, &Meter::default(), |_| Ok(())).await;
         assert!(matches!(end, Err(RecvError::BadFrame(_))), "{end:?}");
         assert_eq!(pool.free(), 1);
     }

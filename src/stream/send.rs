@@ -1,13 +1,18 @@
 //! Row 7: one stream takes the next frame from the queue that all share, whenever it is free.
 
 use std::io;
+use std::time::Duration;
 
 use async_channel::Receiver;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::time::interval;
 
 use crate::stream::limit::Limit;
+use crate::stream::meter::Meter;
 use crate::stream::opening::Expected;
+use crate::stream::{kernel, linger};
 use crate::wire::SealedChunk;
 use crate::wire::frame::FrameHeader;
 
@@ -16,6 +21,9 @@ pub trait Sent: Send + Sync {
     /// The stream has taken this frame; if it dies now, the chunk must be sent again.
     fn taken(&self, stream: u16, header: &FrameHeader);
 }
+
+/// How often the kernel is asked what has become of the bytes.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Sends frames until the queue is closed or the connection is lost. The other end says nothing
 /// on it in this version but its answer to the opening, where that is still `expected`: frames
@@ -26,55 +34,79 @@ pub async fn send(
     expected: Option<Expected>,
     frames: &Receiver<SealedChunk>,
     limit: Option<&Limit>,
+    meter: &Meter,
     owner: &dyn Sent,
 ) -> io::Result<()> {
     let (mut reader, mut writer) = socket.split();
-    let ended = wait_for_end(&mut reader, expected);
+    let ended = wait_for_end(&mut reader, expected, meter);
     tokio::pin!(ended);
     loop {
         let frame = tokio::select! {
             frame = frames.recv() => match frame {
                 Ok(frame) => frame,
-                Err(_) => return writer.shutdown().await,
+                Err(_) => {
+                    linger(writer.as_ref())?;
+                    return writer.shutdown().await;
+                }
             },
             ended = &mut ended => return Err(ended),
         };
         // No await lies between taking a frame and saying so: none can be lost unnoticed.
         owner.taken(stream, frame.header());
         tokio::select! {
-            written = write(&mut writer, frame.bytes(), limit) => written?,
+            written = write(&mut writer, frame.bytes(), limit, meter) => written?,
             ended = &mut ended => return Err(ended),
         }
     }
 }
 
-async fn write<W>(writer: &mut W, mut bytes: &[u8], limit: Option<&Limit>) -> io::Result<()>
-where
-    W: AsyncWrite + Unpin,
-{
-    let Some(limit) = limit else {
-        return writer.write_all(bytes).await;
-    };
+async fn write(
+    writer: &mut WriteHalf<'_>,
+    mut bytes: &[u8],
+    limit: Option<&Limit>,
+    meter: &Meter,
+) -> io::Result<()> {
     while !bytes.is_empty() {
-        let (now, later) = bytes.split_at(limit.admit(bytes.len()).await);
-        writer.write_all(now).await?;
+        let admitted = match limit {
+            Some(limit) => limit.admit(bytes.len()).await,
+            None => bytes.len(),
+        };
+        let (mut now, later) = bytes.split_at(admitted);
+        while !now.is_empty() {
+            match writer.write(now).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                written => {
+                    meter.add(written);
+                    now = &now[written..];
+                }
+            }
+        }
         bytes = later;
     }
     Ok(())
 }
 
 async fn wait_for_end(
-    reader: &mut (impl AsyncRead + Unpin),
+    reader: &mut ReadHalf<'_>,
     expected: Option<Expected>,
+    meter: &Meter,
 ) -> io::Error {
     if let Some(expected) = expected
         && let Err(error) = expected.answer(reader).await
     {
         return error;
     }
-    match reader.read(&mut [0; 1]).await {
-        Ok(0) => io::ErrorKind::UnexpectedEof.into(),
-        Ok(_) => io::Error::other("the receiver spoke on a data stream"),
-        Err(error) => error,
+    meter.set_proven();
+    let mut looks = interval(LOOK);
+    let mut word = [0; 1];
+    loop {
+        tokio::select! {
+            _ = looks.tick() => meter.set_kernel(kernel::facts(reader.as_ref())),
+            read = reader.read(&mut word) => return match read {
+                Ok(0) => io::ErrorKind::UnexpectedEof.into(),
+                Ok(_) => io::Error::other("the receiver spoke on a data stream"),
+                Err(error) => error,
+            },
+        }
     }
 }

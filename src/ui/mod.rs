@@ -6,6 +6,7 @@
 mod bars;
 mod canvas;
 mod rate;
+mod status;
 mod steady;
 mod summary;
 mod terminal;
@@ -27,6 +28,9 @@ use bars::Bars;
 use rate::Rate;
 use steady::Steady;
 use terminal::Terminal;
+
+/// Where nothing is drawn the rate is noted this often, for who asks.
+const QUIET_TICK: Duration = Duration::from_secs(1);
 
 /// Ten redraws a second.
 const TICK: Duration = Duration::from_millis(100);
@@ -58,6 +62,8 @@ pub struct Screen {
 
 enum Message {
     Line(String),
+    /// Say how far it is.
+    Status,
     End,
 }
 
@@ -75,7 +81,7 @@ impl Screen {
         let (sender, lines) = mpsc::sync_channel(LINES_WAITING_MAX);
         let writer = std::thread::spawn(move || match terminal.filter(|_| !output.quiet) {
             Some(terminal) if terminal.can_redraw => draw(&lines, &terminal, &progress),
-            _ => pass_on(&lines),
+            _ => pass_on(&lines, &progress),
         });
         Screen {
             teller: Arc::new(Teller {
@@ -133,8 +139,8 @@ impl Screen {
 
 impl Teller {
     /// Never waits: who reports may be what keeps the session alive.
-    fn tell(&self, line: String) {
-        if self.lines.try_send(Message::Line(line)).is_err() {
+    fn tell(&self, message: Message) {
+        if self.lines.try_send(message).is_err() {
             self.lost.fetch_add(1, Relaxed);
         }
     }
@@ -142,19 +148,23 @@ impl Teller {
 
 impl Reporter for Teller {
     fn failure(&self, error: &Error) {
-        self.tell(sentence(error));
+        self.tell(Message::Line(sentence(error)));
     }
 
     fn notice(&self, line: &str) {
         if !self.output.quiet {
-            self.tell(harmless(line));
+            self.tell(Message::Line(harmless(line)));
         }
     }
 
     fn detail(&self, line: &str) {
         if self.output.verbose && !self.output.quiet {
-            self.tell(format!("fastcp: {}", harmless(line)));
+            self.tell(Message::Line(format!("fastcp: {}", harmless(line))));
         }
+    }
+
+    fn status(&self) {
+        self.tell(Message::Status);
     }
 }
 
@@ -168,10 +178,18 @@ fn sentence(error: &Error) -> String {
 }
 
 /// Writes each line as it comes.
-fn pass_on(lines: &Receiver<Message>) {
-    while let Ok(Message::Line(mut line)) = lines.recv() {
-        line.push('\n');
-        write(&line);
+fn pass_on(lines: &Receiver<Message>, progress: &Progress) {
+    let mut rate = Rate::default();
+    loop {
+        let message = lines.recv_timeout(QUIET_TICK);
+        rate.note(Instant::now(), progress.snapshot().moved_bytes);
+        let line = match message {
+            Ok(Message::Line(line)) => line,
+            Ok(Message::Status) => status::line(&progress.snapshot(), rate.per_s()),
+            Err(RecvTimeoutError::Timeout) => continue,
+            Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => return,
+        };
+        write(&(line + "\n"));
     }
 }
 
@@ -189,7 +207,11 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, progress: &Progress) {
             bars = Bars::new(terminal.glyphs);
         }
         let is_last = match message {
-            Ok(Message::Line(line)) => {
+            Ok(message @ (Message::Line(_) | Message::Status)) => {
+                let line = match message {
+                    Message::Line(line) => line,
+                    _ => status::line(&progress.snapshot(), rate.per_s()),
+                };
                 above.push_str(&line);
                 above.push('\n');
                 // A flood of lines may not put off the tick, nor gather here.
@@ -204,7 +226,7 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, progress: &Progress) {
         let now = Instant::now();
         next = now + TICK;
         let snapshot = progress.snapshot();
-        rate.note(now, snapshot.bytes);
+        rate.note(now, snapshot.moved_bytes);
         let mut size = terminal.size();
         while !steady.note(Instant::now(), size) {
             if !is_last {

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 
 use crate::codec::Codec;
+use crate::error::{Error, Kind};
 use crate::session::Outcome;
 use crate::units::{count, duration, rate, size};
 
-/// `3 files, 1.07 GB in 4.7 s, 229 MB/s (wire 430 MB, 2.5:1, zstd, 8 streams, direct)`, and how
-/// many failed, if any. What is in brackets gets a line of its own where both are wider than
+/// `3 files, 1.07 GB in 4.7 s, 229 MB/s (wire 430 MB, 2.5:1, zstd, 8 streams, direct)`, with what
+/// was there already and how often the client logged in again, and how many failed, if any. What is in brackets gets a line of its own where both are wider than
 /// `width`, and what is wider still breaks after commas. Nothing for a session that never copied.
 pub fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let counters = &outcome.counters;
-    if outcome.fatal.is_none() || counters.bytes > 0 || counters.files > 0 {
+    if outcome.fatal.is_none() || counters.done_bytes > 0 || counters.files > 0 {
         let (done, how) = (done(outcome), how(outcome));
         if how.is_empty() || done.len() + 1 + how.len() > width {
             lines.extend([done, how].into_iter().filter(|line| !line.is_empty()));
@@ -50,23 +51,26 @@ pub fn unlisted(names: u64) -> String {
 
 fn done(outcome: &Outcome) -> String {
     let counters = &outcome.counters;
-    let content = counters.bytes + counters.skipped_bytes;
     let mut line = format!(
         "{}, {}",
         plural(counters.files, "file", "files"),
-        size(content)
+        size(counters.done_bytes)
     );
-    if counters.skipped_bytes > 0 {
+    if counters.unsent_bytes > 0 {
         line += &format!(
             " (of which {} needed no sending)",
-            size(counters.skipped_bytes)
+            size(counters.unsent_bytes)
         );
     }
+    if counters.already_bytes > 0 {
+        line += &format!(", {} of it already there,", size(counters.already_bytes));
+    }
     line += &format!(" in {}", duration(outcome.elapsed));
-    if content > 0 {
+    let copied = counters.done_bytes.saturating_sub(counters.already_bytes);
+    if copied > 0 {
         line += &format!(
             ", {}",
-            rate(content as f64 / outcome.elapsed.as_secs_f64().max(1e-3))
+            rate(copied as f64 / outcome.elapsed.as_secs_f64().max(1e-3))
         );
     }
     line
@@ -78,7 +82,7 @@ fn how(outcome: &Outcome) -> String {
     let mut how = Vec::new();
     if counters.wire_bytes > 0 {
         how.push(format!("wire {}", size(counters.wire_bytes)));
-        let ratio = counters.bytes as f64 / counters.wire_bytes as f64;
+        let ratio = counters.moved_bytes as f64 / counters.wire_bytes as f64;
         how.push(format!("{ratio:.1}:1"));
     }
     let codecs: Vec<_> = (0u8..)
@@ -96,6 +100,12 @@ fn how(outcome: &Outcome) -> String {
     if !outcome.route.is_empty() {
         how.push(outcome.route.clone());
     }
+    match counters.logins_again {
+        0 => {}
+        1 => how.push("logged in again once".to_owned()),
+        2 => how.push("logged in again twice".to_owned()),
+        times => how.push(format!("logged in again {times} times")),
+    }
     if how.is_empty() {
         return String::new();
     }
@@ -112,22 +122,41 @@ fn name(codec: Codec) -> &'static str {
     }
 }
 
-/// `2 failed: 1 with exit code 7, 1 with 9`.
+/// `2 failed: 1 missing or unreadable, 1 changed while it was copied`, by exit codes.
 fn failed(outcome: &Outcome) -> Option<String> {
-    let mut codes = BTreeMap::<i32, u64>::new();
-    for failure in &outcome.failures {
-        *codes.entry(failure.kind.exit_code()).or_default() += 1;
+    let mut codes = BTreeMap::<i32, (Kind, u64)>::new();
+    for Error { kind, .. } in &outcome.failures {
+        codes.entry(kind.exit_code()).or_insert((*kind, 0)).1 += 1;
     }
     let all = outcome.failures.len() as u64 + outcome.more_failures;
     let listed = codes
-        .iter()
-        .map(|(code, number)| format!("{} with code {code}", count(*number)))
+        .values()
+        .map(|(kind, number)| format!("{} {}", count(*number), words(*kind)))
         .chain(
             (outcome.more_failures > 0).then(|| format!("{} more", count(outcome.more_failures))),
         )
         .collect::<Vec<_>>()
         .join(", ");
     (all > 0).then(|| format!("{} failed: {listed}", count(all)))
+}
+
+/// What the entries have in common that failed for this, said of one as of many.
+fn words(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Entry => "not to be copied",
+        Kind::Usage => "not to be done as typed",
+        Kind::Connect => "without a connection",
+        Kind::FarEnd => "that the far end cannot do",
+        Kind::Lost | Kind::Breach => "cut off",
+        Kind::Verify => "damaged on the way",
+        Kind::Changed => "changed while being copied",
+        Kind::Write => "without space or not writable",
+        Kind::Read => "missing or unreadable",
+        Kind::Command => "for a command that failed",
+        Kind::Refused => "refused, to keep what is there",
+        Kind::Busy => "in another fastcp's hands",
+        Kind::Signal(_) => "interrupted",
+    }
 }
 
 fn plural(number: u64, one: &str, many: &str) -> String {
@@ -137,7 +166,7 @@ fn plural(number: u64, one: &str, many: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{Error, Kind, Side};
+    use crate::error::Side;
     use crate::progress::Progress;
     use std::time::Duration;
 
@@ -189,7 +218,23 @@ mod tests {
         outcome.more_failures = 1000;
         assert_eq!(
             lines(&outcome, usize::MAX)[1],
-            "1,003 failed: 1 with code 7, 2 with code 9, 1,000 more"
+            "1,003 failed: 1 changed while being copied, 2 missing or unreadable, 1,000 more"
+        );
+    }
+
+    #[test]
+    fn what_was_there_before_is_told_and_makes_nothing_look_fast() {
+        let mut outcome = outcome();
+        outcome.counters.already_bytes = 600_000_000;
+        outcome.counters.unsent_bytes = 1_000_000;
+        outcome.counters.logins_again = 1;
+        assert_eq!(
+            lines(&outcome, 80),
+            [
+                "3 files, 1.07 GB (of which 1.00 MB needed no sending),",
+                "600 MB of it already there, in 4.7 s, 101 MB/s",
+                "(wire 430 MB, 2.5:1, zstd, 8 streams, direct, logged in again once)"
+            ]
         );
     }
 

@@ -55,9 +55,10 @@ pub fn lines(snapshot: &Snapshot, rate: Option<f64>, glyphs: Glyphs, width: usiz
     let first = match snapshot.phase {
         Phase::Connecting | Phase::Done => return Vec::new(),
         Phase::Scanning => cut(&scanning(snapshot), width).into(),
-        Phase::Copying | Phase::Flushing => match &snapshot.totals {
+        Phase::Reconnecting | Phase::Copying | Phase::Flushing => match &snapshot.totals {
+            None if snapshot.phase == Phase::Reconnecting => cut("logging in again", width).into(),
             None => {
-                let copied = size(snapshot.bytes + snapshot.skipped_bytes);
+                let copied = size(snapshot.done_bytes);
                 let first = format!("{copied} copied  {}  {}", speed(rate), scanning(snapshot));
                 cut(&first, width).into()
             }
@@ -72,7 +73,7 @@ pub fn lines(snapshot: &Snapshot, rate: Option<f64>, glyphs: Glyphs, width: usiz
     lines
 }
 
-fn scanning(snapshot: &Snapshot) -> String {
+pub fn scanning(snapshot: &Snapshot) -> String {
     format!(
         "scanning {} files, {}",
         count(snapshot.scanned_files),
@@ -82,7 +83,7 @@ fn scanning(snapshot: &Snapshot) -> String {
 
 /// Bar, share, bytes, rate and what is left of the time; the narrower, the fewer of them.
 fn whole(snapshot: &Snapshot, totals: &Totals, rate: Option<f64>, width: usize) -> Line {
-    let bytes = snapshot.bytes + snapshot.skipped_bytes;
+    let bytes = snapshot.done_bytes;
     let left = totals.bytes.saturating_sub(bytes);
     let (done, of) = match totals.bytes {
         0 => (snapshot.files, totals.files.max(1)),
@@ -95,6 +96,7 @@ fn whole(snapshot: &Snapshot, totals: &Totals, rate: Option<f64>, width: usize) 
     let end = match snapshot.phase {
         Phase::Flushing if left > 0 => format!("flushing {}", size(left)),
         Phase::Flushing => "flushing".to_owned(),
+        Phase::Reconnecting => "logging in again".to_owned(),
         _ => format!("{:>7} left", eta(left, rate)),
     };
     for fields in [
@@ -122,15 +124,15 @@ fn whole(snapshot: &Snapshot, totals: &Totals, rate: Option<f64>, width: usize) 
     percent.into()
 }
 
-fn fraction(done: u64, of: u64) -> f64 {
+pub fn fraction(done: u64, of: u64) -> f64 {
     (done as f64 / of as f64).min(1.0)
 }
 
-fn speed(per_s: Option<f64>) -> String {
+pub fn speed(per_s: Option<f64>) -> String {
     per_s.map_or_else(|| "-- MB/s".to_owned(), rate)
 }
 
-fn eta(left: u64, per_s: Option<f64>) -> String {
+pub fn eta(left: u64, per_s: Option<f64>) -> String {
     let seconds = left as f64 / per_s.unwrap_or(0.0).max(f64::MIN_POSITIVE);
     match seconds {
         s if s < ETA_MAX_S => clock(s.ceil() as u64),
@@ -289,6 +291,13 @@ mod tests {
         snapshot.phase = Phase::Flushing;
         let flushing = shown(&snapshot, Glyphs::Utf8, 80);
         assert!(flushing[0].ends_with("229 MB/s  flushing 1.55 GB"));
+        snapshot.phase = Phase::Reconnecting;
+        let again = shown(&snapshot, Glyphs::Utf8, 80);
+        assert!(
+            again[0].ends_with("229 MB/s  logging in again"),
+            "{again:?}"
+        );
+        snapshot.phase = Phase::Flushing;
         snapshot.totals = None;
         let line = format!("1.55 GB copied  229 MB/s  {scanning}");
         assert_eq!(shown(&snapshot, Glyphs::Utf8, 80), [line]);
@@ -297,9 +306,9 @@ mod tests {
     #[test]
     fn nothing_is_complete_before_it_is() {
         let mut snapshot = halfway();
-        snapshot.bytes = 2549 * MB;
+        snapshot.done_bytes = 3099 * MB;
         assert!(shown(&snapshot, Glyphs::Ascii, 80)[0].contains("  99%  "));
-        snapshot.bytes = 2551 * MB;
+        snapshot.done_bytes = 3101 * MB;
         assert!(shown(&snapshot, Glyphs::Ascii, 80)[0].contains("] 100%  "));
         let stalled = &lines(&snapshot, None, Glyphs::Ascii, 80)[0].text;
         assert!(stalled.contains("-- MB/s"), "{stalled}");

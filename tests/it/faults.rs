@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 
 use crate::support::peer::readable;
+use crate::support::procs::{TcpState, until};
 use crate::support::proxy::{self, Fault, Proxied};
 use crate::support::*;
 
@@ -22,13 +23,23 @@ ways! { local_push, local_pull =>
     noise_in_the_middle_of_a_stream_never_reaches_the_file,
     bytes_that_come_twice_change_nothing,
     a_stream_that_stalls_at_its_opening_is_not_waited_for,
-    when_all_streams_are_lost_the_copy_fails,
+    when_all_streams_are_lost_they_are_dialled_again,
+    streams_are_lost_again_and_again,
+    damage_again_and_again_ends_no_copy,
+    all_streams_are_lost_at_once_twice,
+    a_stream_that_falls_silent_is_given_up,
+    a_stream_that_is_closed_to_its_reader_alone_is_replaced,
+    a_stream_that_became_slow_holds_nobody_up,
     a_tree_survives_the_loss_of_streams,
 }
 
 /// Copies a file of [`SIZE`] bytes, or a tree, with as many streams as there are faults.
 fn through(case: &Case, what: &str, faults: &[Fault]) -> Proxied {
-    let streams = faults.len().to_string();
+    through_streams(case, what, faults, faults.len())
+}
+
+fn through_streams(case: &Case, what: &str, faults: &[Fault], streams: usize) -> Proxied {
+    let streams = streams.to_string();
     let (from, to) = (case.src(what), case.dst(""));
     let words = [
         "-r".as_ref(),
@@ -113,21 +124,87 @@ fn a_stream_that_stalls_at_its_opening_is_not_waited_for(case: &Case) {
     survives(case, &[Silent, None, Refused, Silent], 3);
 }
 
-fn when_all_streams_are_lost_the_copy_fails(case: &Case) {
+fn when_all_streams_are_lost_they_are_dialled_again(case: &Case) {
     use Fault::*;
+    survives(case, &[Reset(MIB), Close(2 * MIB)], 2);
+    survives(case, &[Noise(start(case)), Flip(MIB)], 2);
+    survives(case, &[Refused, Refused], 2);
+}
+
+/// The copy is whole although the first connections, of few streams, have these faults.
+#[track_caller]
+fn outlives(case: &Case, faults: &[Fault], streams: usize) {
     case.src.file("a", noise(1, SIZE));
-    for faults in [
-        [Reset(MIB), Close(2 * MIB)],
-        [Noise(start(case)), Flip(MIB)],
-    ] {
-        let proxied = through(case, "a", &faults);
-        proxied.done.exits(5).says("data connections were lost");
-        case.dst.sweep();
-        assert!(case.dst.names().is_empty());
+    let proxied = through_streams(case, "a", faults, streams);
+    proxied.done.succeeds();
+    let struck = proxied.struck;
+    assert!(struck >= faults.len() / 2, "only {struck} faults");
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+fn streams_are_lost_again_and_again(case: &Case) {
+    let fault = |n: usize| match n % 3 {
+        0 => Fault::Reset(MIB + n * 1000),
+        1 => Fault::Close(3 * MIB / 2),
+        _ => Fault::HalfClose(MIB / 2),
+    };
+    outlives(case, &(0..15).map(fault).collect::<Vec<_>>(), 3);
+}
+
+fn damage_again_and_again_ends_no_copy(case: &Case) {
+    let first = start(case) + 1000;
+    let faults: Vec<_> = (0..6).map(|n| Fault::Flip(first + n * MIB / 2)).collect();
+    outlives(case, &faults, 2);
+}
+
+fn all_streams_are_lost_at_once_twice(case: &Case) {
+    if !procs::may_tamper() {
+        return skip("the right to call pidfd_getfd");
     }
-    let proxied = through(case, "a", &[Refused, Refused]);
-    proxied.done.fails();
-    assert!(case.dst.names().is_empty());
+    case.src.file("a", noise(1, 12 * MIB));
+    let slow = ["-l", "16000", "--streams", "3"];
+    let run = case.copying(&slow, "a", "a").start();
+    let sockets = || procs::tcp_sockets(run.pid(), TcpState::Established);
+    for _ in 0..2 {
+        until("the streams are up", || {
+            (sockets().len() >= 3 && case.dst.has_partial()).then_some(())
+        });
+        let reset = sockets().iter().filter(|socket| socket.reset()).count();
+        assert_eq!(reset, 3, "the copy was over before it could be disturbed");
+    }
+    run.wait().succeeds();
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+fn a_stream_that_falls_silent_is_given_up(case: &Case) {
+    use Fault::*;
+    survives(
+        case,
+        &[BlackHole(MIB + 5), None, BlackHole(start(case) + 30)],
+        2,
+    );
+    // All of them.
+    survives(case, &[BlackHole(MIB + 5), BlackHole(2 * MIB)], 2);
+}
+
+fn a_stream_that_is_closed_to_its_reader_alone_is_replaced(case: &Case) {
+    use Fault::*;
+    survives(
+        case,
+        &[HalfClose(MIB + 5), HalfClose(start(case) + 64), None],
+        1,
+    );
+}
+
+/// What a slow stream has taken comes by another when the others have nothing to do: it does not
+/// take as long as it would take that stream.
+fn a_stream_that_became_slow_holds_nobody_up(case: &Case) {
+    // A chunk alone would take it a minute and a half.
+    survives(
+        case,
+        &[Fault::Throttle(12_000), Fault::None, Fault::None],
+        1,
+    );
 }
 
 fn a_tree_survives_the_loss_of_streams(case: &Case) {

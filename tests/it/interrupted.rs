@@ -32,7 +32,7 @@ fn copy_under_way(case: &Case) -> Running {
     } else {
         // Little memory, so that most of it is still to be read.
         case.src.file("a", noise(1, 40 * MIB));
-        let slow = ["-l", "160000", "--memory", "16Mi"];
+        let slow = ["-l", "160000", "--memory", "16Mi", "--retries", "0"];
         case.copying(&slow, "a", "there").start()
     };
     until("the copy is under way", || {

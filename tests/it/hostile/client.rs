@@ -100,7 +100,8 @@ fn begin(control: &mut Control, open: Open) -> Option<Listen> {
     control.say_hello();
     control.say(Message::Open(open));
     control.say(Message::Secret(SessionSecret([7; 32])));
-    match control.hear()? {
+    let beats = |message: &Message| !matches!(message, Message::Heartbeat(_));
+    match control.hear_until(beats)? {
         Message::Listen(listen) => Some(listen),
         Message::Abort(_) => None,
         other => panic!("instead of where it listens: {other:?}"),

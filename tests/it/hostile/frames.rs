@@ -1,5 +1,7 @@
 //! Frames that are not what they say, or that nobody asked for.
 
+use std::time::Duration;
+
 use fastcp::chunk::{ChunkKind, Place};
 use fastcp::manifest::Entry;
 use fastcp::seal::Direction;
@@ -14,9 +16,18 @@ const SIZE: usize = 3 * MIB;
 
 /// A pull of one file of [`SIZE`] bytes, announced and wanted; the copy is to fail.
 fn damaged(case: &Case, script: impl FnOnce(&mut FakeServer, &[u8]) + Send) -> run::Done {
+    damaged_with(case, &[], script)
+}
+
+fn damaged_with(
+    case: &Case,
+    flags: &[&str],
+    script: impl FnOnce(&mut FakeServer, &[u8]) + Send,
+) -> run::Done {
     let content = noise(1, SIZE);
     known(case, &content);
-    pull(case, &["--streams", "3"], "/x/f", |mut server| {
+    let flags = [&["--streams", "3"], flags].concat();
+    pull(case, &flags, "/x/f", |mut server| {
         server.begin(root(1, "f", false));
         server.entries(vec![file(1, 0, "f", SIZE as u64)]);
         server.wanted();
@@ -206,10 +217,12 @@ fn headers_of_nonsense_end_the_stream_and_not_the_copy() {
 #[test]
 fn when_every_stream_brings_nonsense_the_copy_ends() {
     pull_case(|case| {
-        let done = damaged(case, |server, _| {
+        let flags = ["--timeout", "5s", "--retries", "0"];
+        let done = damaged_with(case, &flags, |server, _| {
             for stream in 0..3 {
                 server.send(stream, &noise(3, 100_000));
             }
+            server.beat_for(Duration::from_secs(25));
         });
         held_out(&done).exits(5).says("data connections were lost");
         assert!(case.dst.names().is_empty());

@@ -310,14 +310,29 @@ fn somebody_else_at_the_data_port_gets_nothing_and_is_told_from_the_server() {
     }
 }
 
+/// An end that has gone silent and keeps the connection open is not waited for for ever.
+#[test]
+fn a_silent_far_end_is_given_up() {
+    push_case(|case| {
+        let flags = ["--timeout", "5s", "--retries", "0"];
+        let done = push(case, &flags, &case.src.path("big"), |mut server| {
+            server.listen();
+            server.finish();
+        });
+        held_out(&done).exits(5).says("nothing was heard from it");
+    });
+}
+
 /// The other end may not speak on a stream to who sends on it.
 #[test]
 fn a_stream_that_talks_back_is_dropped() {
     push_case(|case| {
-        let done = pushed(case, &[], "big", |server| {
+        let flags = ["--timeout", "5s", "--retries", "0"];
+        let done = pushed(case, &flags, "big", |server| {
             for stream in &mut server.streams {
                 stream.write_all(&noise(1, 100_000)).ok();
             }
+            server.beat_for(Duration::from_secs(25));
         });
         held_out(&done).exits(5).says("data connections were lost");
     });

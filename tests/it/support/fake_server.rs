@@ -18,7 +18,9 @@ use fastcp::manifest::{Entry, EntryId, Root, Totals};
 use fastcp::seal::Direction;
 use fastcp::stream::opening::Keyring;
 use fastcp::wire::frame::{FrameHeader, FrameLimits, HEADER_LEN};
-use fastcp::wire::message::{AllSent, EntryEnd, Landed, Listen, Message, Open, Role, Roots};
+use fastcp::wire::message::{
+    AllSent, EntryEnd, Heartbeat, Landed, Listen, Message, Open, Role, Roots,
+};
 
 use super::case::Case;
 use super::peer::{Control, Keys};
@@ -207,6 +209,15 @@ impl FakeServer {
         self.end(id, size, Some(blake3::hash(content).into()));
     }
 
+    /// Says for so long that it is there, and nothing else.
+    pub fn beat_for(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            self.say(Message::Heartbeat(Heartbeat::default()));
+            std::thread::park_timeout(Duration::from_secs(1));
+        }
+    }
+
     /// Goes in the middle of things.
     pub fn leave(&mut self) {
         self.streams.clear();
@@ -318,6 +329,8 @@ pub fn against_control(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control)
     let run = case
         .bare()
         .args(["--rsh", "local", "--remote-path", &script])
+        // A peer plays one session.
+        .args(["--retries", "0"])
         .args(words);
     std::thread::scope(|scope| {
         let (gone, client_gone) = mpsc::channel::<()>();

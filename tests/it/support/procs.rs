@@ -107,6 +107,11 @@ impl Process {
         poll(&mut fds, Some(&limit)).expect("poll a process") > 0
     }
 
+    /// It has ended, whether or not its parent has heard of that.
+    pub fn is_over(&self) -> bool {
+        self.ends_within(Duration::ZERO)
+    }
+
     pub fn kill(&self) {
         rustix::process::kill_process(self.pid, Signal::KILL).ok();
     }

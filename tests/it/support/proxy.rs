@@ -33,6 +33,12 @@ pub enum Fault {
     Noise(usize),
     /// From here on bytes come twice, as if somebody recorded and replayed them.
     Replay(usize),
+    /// Nothing passes any more after so many bytes, and nobody is told.
+    BlackHole(usize),
+    /// After so many bytes who reads finds it closed, and who writes notices nothing.
+    HalfClose(usize),
+    /// So many bytes a second pass.
+    Throttle(usize),
     /// It is taken and nothing is ever said on it.
     Silent,
     /// It is taken and closed at once.
@@ -63,7 +69,8 @@ pub struct Proxied {
     pub struck: usize,
 }
 
-/// Copies with the real server behind a proxy; the nth stream gets the nth fault. `words` are what
+/// Copies with the real server behind a proxy; the nth connection gets the nth fault, those that
+/// come after the last fault get none. `words` are what
 /// stands behind the options that find the server.
 pub fn copy(case: &Case, words: &[&OsStr], is_push: bool, faults: &[Fault]) -> Proxied {
     let struck = Arc::new(AtomicUsize::new(0));
@@ -209,6 +216,26 @@ impl Proxy {
                         socket.shutdown(Shutdown::Both).ok();
                     }
                     return;
+                }
+                Fault::BlackHole(at) if at < passed + len => {
+                    to.write_all(&bytes[..at.saturating_sub(passed)]).ok();
+                    self.struck.fetch_add(1, SeqCst);
+                    while !self.over.load(SeqCst) && from.read(&mut block).is_ok_and(|len| len > 0)
+                    {
+                    }
+                    return;
+                }
+                Fault::HalfClose(at) if at < passed + len => {
+                    to.write_all(&bytes[..at.saturating_sub(passed)]).ok();
+                    self.struck.fetch_add(1, SeqCst);
+                    to.shutdown(Shutdown::Write).ok();
+                    while from.read(&mut block).is_ok_and(|len| len > 0) {}
+                    return;
+                }
+                Fault::Throttle(bytes_per_s) => {
+                    self.struck.fetch_add(usize::from(passed == 0), SeqCst);
+                    let time = Duration::from_secs(len as u64) / bytes_per_s as u32;
+                    std::thread::sleep(time);
                 }
                 Fault::Flip(at) if (passed..passed + len).contains(&at) => {
                     bytes[at - passed] ^= 0x40;

@@ -1,0 +1,291 @@
+//! The streams that are up at this end: what a heartbeat says of them, and which of them are dead.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::stream::meter::Meter;
+use crate::stream::opening::StreamId;
+use crate::stream::stall::{Dead, PeerSight, Sight, Watch};
+use crate::wire::hello::STREAMS_MAX;
+use crate::wire::message::StreamFacts;
+
+/// A stream that is up this long stands; one that ends sooner may as well not have come.
+const STANDS_AFTER: Duration = Duration::from_secs(5);
+
+/// Which way the data of the session goes, seen from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    Out,
+    In,
+}
+
+/// Shared by all that have to do with the streams of one session; closed with it.
+pub struct Roster {
+    flow: Flow,
+    over: CancellationToken,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    live: BTreeMap<u16, Live>,
+    now: Duration,
+    next_number: u16,
+    most: usize,
+    has_begun: bool,
+    was_ever_proven: bool,
+    last_cause: Option<String>,
+}
+
+struct Live {
+    attempt: u16,
+    number: u16,
+    since: Duration,
+    meter: Arc<Meter>,
+    leash: Arc<Leash>,
+    watch: Watch,
+}
+
+/// By which a stream is ended from outside.
+#[derive(Default)]
+struct Leash {
+    token: CancellationToken,
+    why: OnceLock<Dead>,
+}
+
+/// The place of a stream that is up. It is left when this is dropped.
+pub struct Member {
+    roster: Arc<Roster>,
+    id: StreamId,
+    /// Of this connection: a stream that was dialled again has another. It comes round after 64 Ki
+    /// of them, when at worst a few chunks of another stream are sent twice.
+    pub number: u16,
+    pub meter: Arc<Meter>,
+    leash: Arc<Leash>,
+}
+
+/// What a look at all streams found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// Some stream has stood for a while.
+    pub stands: bool,
+    /// Streams with nothing to do.
+    pub idle: usize,
+    /// Numbers of those that will not be done with what they have for a while.
+    pub slow: Vec<u16>,
+}
+
+impl Roster {
+    pub fn new(flow: Flow) -> Arc<Roster> {
+        Arc::new(Roster {
+            flow,
+            over: CancellationToken::new(),
+            state: Mutex::default(),
+        })
+    }
+
+    /// Takes a stream in. One of the same number that was dialled before ends now; None for one
+    /// that was dialled before the present one, and for one more than there may be.
+    pub fn join(self: &Arc<Self>, id: StreamId) -> Option<Member> {
+        let mut state = self.lock();
+        let present = state.live.get(&id.stream);
+        if id.stream >= STREAMS_MAX || present.is_some_and(|live| live.attempt >= id.attempt) {
+            return None;
+        }
+        let number = state.next_number;
+        state.next_number = number.wrapping_add(1);
+        let (meter, leash) = (Arc::<Meter>::default(), Arc::<Leash>::default());
+        let live = Live {
+            attempt: id.attempt,
+            number,
+            since: state.now,
+            meter: meter.clone(),
+            leash: leash.clone(),
+            watch: Watch::new(state.now),
+        };
+        if let Some(before) = state.live.insert(id.stream, live) {
+            before.leash.end(Dead::Replaced);
+        }
+        state.most = state.most.max(state.live.len());
+        Some(Member {
+            roster: self.clone(),
+            id,
+            number,
+            meter,
+            leash,
+        })
+    }
+
+    /// The most streams that were up at once.
+    pub fn most(&self) -> u32 {
+        self.lock().most as u32
+    }
+
+    /// For a heartbeat.
+    pub fn facts(&self) -> Vec<StreamFacts> {
+        let state = self.lock();
+        let facts = state.live.iter().map(|(&stream, live)| StreamFacts {
+            stream,
+            attempt: live.attempt,
+            bytes: live.meter.bytes(),
+            waits: live.meter.take_waits(),
+        });
+        facts.collect()
+    }
+
+    /// Ends streams that are dead; `beats` heartbeats have come, the last of which said `peer`.
+    pub fn look(&self, now: Duration, beats: u64, peer: &[StreamFacts]) -> Looked {
+        // A hostile end may list millions; those that this end has are few.
+        let peer: BTreeMap<(u16, u16), PeerSight> = peer
+            .iter()
+            .take(STREAMS_MAX.into())
+            .map(|facts| {
+                let sight = PeerSight {
+                    bytes: facts.bytes,
+                    waits: facts.waits,
+                };
+                ((facts.stream, facts.attempt), sight)
+            })
+            .collect();
+        let mut state = self.lock();
+        let state = &mut *state;
+        state.now = now;
+        let mut looked = Looked::default();
+        for (&stream, live) in &mut state.live {
+            state.was_ever_proven |= live.meter.is_proven();
+            let sight = Sight {
+                now,
+                sent: (self.flow == Flow::Out).then(|| live.meter.bytes()),
+                kernel: live.meter.kernel(),
+                beats,
+                peer: peer.get(&(stream, live.attempt)).copied(),
+            };
+            if let Some(dead) = live.watch.look(&sight) {
+                live.leash.end(dead);
+                continue;
+            }
+            looked.stands |= live.meter.is_proven() && now - live.since >= STANDS_AFTER;
+            looked.idle += usize::from(live.watch.is_idle());
+            if live.watch.is_draining_slowly() {
+                looked.slow.push(live.number);
+            }
+        }
+        looked
+    }
+
+    /// Streams are being dialled from now on.
+    pub fn begin(&self) {
+        self.lock().has_begun = true;
+    }
+
+    pub fn has_begun(&self) -> bool {
+        self.lock().has_begun
+    }
+
+    /// Some other end has shown on a stream that it knows the secret.
+    pub fn was_ever_proven(&self) -> bool {
+        self.lock().was_ever_proven
+    }
+
+    /// Why a stream ended, or could not be dialled, last.
+    pub fn last_cause(&self) -> Option<String> {
+        self.lock().last_cause.clone()
+    }
+
+    pub fn set_cause(&self, cause: String) {
+        self.lock().last_cause = Some(cause);
+    }
+
+    /// Ends all streams and all that dials them.
+    pub fn close(&self) {
+        self.over.cancel();
+    }
+
+    pub async fn closed(&self) {
+        self.over.cancelled().await
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while held")
+    }
+}
+
+impl Leash {
+    fn end(&self, why: Dead) {
+        // What was found first is the cause.
+        let _ = self.why.set(why);
+        self.token.cancel();
+    }
+}
+
+impl Member {
+    /// Ends the stream when it is cancelled.
+    pub fn token(&self) -> CancellationToken {
+        self.leash.token.clone()
+    }
+
+    /// Why it was ended from outside; None where it was for what came on it.
+    pub fn why(&self) -> Option<Dead> {
+        self.leash.why.get().copied()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut state = self.roster.lock();
+        state.was_ever_proven |= self.meter.is_proven();
+        let is_mine = |live: &Live| live.number == self.number;
+        if state.live.get(&self.id.stream).is_some_and(is_mine) {
+            state.live.remove(&self.id.stream);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(stream: u16, attempt: u16) -> StreamId {
+        StreamId { stream, attempt }
+    }
+
+    #[test]
+    fn a_newer_attempt_takes_the_place_of_an_older_and_not_the_other_way_round() {
+        let roster = Roster::new(Flow::In);
+        let first = roster.join(id(3, 0)).unwrap();
+        assert!(roster.join(id(3, 0)).is_none());
+        let second = roster.join(id(3, 2)).unwrap();
+        assert_eq!(first.why(), Some(Dead::Replaced));
+        assert!(first.token().is_cancelled() && !second.token().is_cancelled());
+        assert!(roster.join(id(3, 1)).is_none(), "it comes too late");
+        drop(first);
+        let listed: Vec<_> = roster
+            .facts()
+            .iter()
+            .map(|f| (f.stream, f.attempt))
+            .collect();
+        assert_eq!(listed, [(3, 2)]);
+        drop(second);
+        assert!(roster.facts().is_empty());
+        assert!(roster.join(id(STREAMS_MAX, 0)).is_none());
+    }
+
+    #[test]
+    fn a_stream_of_another_attempt_is_not_the_one_that_the_peer_lists() {
+        let roster = Roster::new(Flow::Out);
+        let member = roster.join(id(0, 1)).unwrap();
+        let old = StreamFacts {
+            stream: 0,
+            attempt: 0,
+            bytes: 7,
+            waits: false,
+        };
+        for second in 1..=11 {
+            roster.look(Duration::from_secs(second), second, &[old]);
+        }
+        assert_eq!(member.why(), Some(Dead::NotListed));
+    }
+}

@@ -1,0 +1,310 @@
+//! When a stream is dead although nobody has closed it. Pure: time and what is known are passed in.
+//!
+//! A slow receiver is not a dead stream. What tells them apart is what the other end says of the
+//! stream: that its reader waits for a buffer, or that it has parsed something since. Time counts
+//! only while the other end speaks: one that is stopped, or whose words are on their way, has not
+//! had the time to parse anything.
+
+use std::time::Duration;
+
+use crate::stream::kernel::KernelFacts;
+
+/// How long a stream may make no progress: a retransmission or two of a link that lost a second's
+/// worth of packets fits into it.
+const STALL: Duration = Duration::from_secs(5);
+
+/// The same in round trips, for links on which that is longer.
+const STALL_ROUND_TRIPS: u32 = 20;
+
+/// Heartbeats without a stream that was in one before; one may have been under way.
+const UNLISTED_BEATS: u64 = 3;
+
+/// How long the other end may take to list a stream at all: twice what an opening may take.
+const NEVER_LISTED: Duration = Duration::from_secs(10);
+
+/// What is known of a stream at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sight {
+    /// On a clock that goes only while this process runs.
+    pub now: Duration,
+    /// Bytes of frames that this end gave to its socket; None at the receiving end.
+    pub sent: Option<u64>,
+    pub kernel: Option<KernelFacts>,
+    /// Heartbeats that have come from the other end.
+    pub beats: u64,
+    /// What the last of them said of this stream.
+    pub peer: Option<PeerSight>,
+}
+
+/// What the other end says of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerSight {
+    pub bytes: u64,
+    pub waits: bool,
+}
+
+/// Why a stream is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Dead {
+    #[error("the other end got nothing of it for {} s", .0.as_secs())]
+    NothingParsed(Duration),
+    #[error("the other host acknowledged nothing of it for {} s", .0.as_secs())]
+    NothingAcknowledged(Duration),
+    #[error("the other end has it no more")]
+    NotListed,
+    #[error("it was dialled again")]
+    Replaced,
+}
+
+/// Watches over one stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Watch {
+    last: Sight,
+    was_listed: bool,
+    unlisted_beats: u64,
+    unlisted: Duration,
+    unparsed: Duration,
+    unacknowledged: Duration,
+    /// Bytes that the other end parsed between its last two heartbeats.
+    step: u64,
+}
+
+impl Watch {
+    pub fn new(now: Duration) -> Watch {
+        let last = Sight {
+            now,
+            ..Sight::default()
+        };
+        Watch {
+            last,
+            ..Watch::default()
+        }
+    }
+
+    /// Takes what is known now; gives why the stream is dead, if it is.
+    pub fn look(&mut self, sight: &Sight) -> Option<Dead> {
+        let passed = sight.now.saturating_sub(self.last.now);
+        let has_news = sight.beats > self.last.beats;
+        let patience = sight.kernel.map_or(STALL, |kernel| {
+            STALL.max(kernel.round_trip * STALL_ROUND_TRIPS)
+        });
+        if has_news {
+            self.count_listed(sight, passed);
+            self.count_parsed(sight, passed);
+        }
+        self.count_acknowledged(sight, passed);
+        let last_peer = if has_news { sight.peer } else { self.last.peer };
+        self.last = Sight {
+            peer: last_peer,
+            ..*sight
+        };
+        if self.unlisted_beats >= UNLISTED_BEATS || self.unlisted >= NEVER_LISTED {
+            return Some(Dead::NotListed);
+        }
+        if self.unparsed >= patience {
+            return Some(Dead::NothingParsed(self.unparsed));
+        }
+        (self.unacknowledged >= patience).then_some(Dead::NothingAcknowledged(self.unacknowledged))
+    }
+
+    /// What it was given will not have arrived soon.
+    pub fn is_draining_slowly(&self) -> bool {
+        let (Some(sent), Some(peer)) = (self.last.sent, self.last.peer) else {
+            return false;
+        };
+        let backlog = sent.saturating_sub(peer.bytes);
+        // What it has would take it more than the two seconds until the next look but one.
+        !peer.waits && backlog > 2 * self.step
+    }
+
+    /// All that it was given has arrived.
+    pub fn is_idle(&self) -> bool {
+        let (sent, peer) = (self.last.sent, self.last.peer);
+        sent.is_some() && sent == peer.map(|peer| peer.bytes)
+    }
+
+    fn count_listed(&mut self, sight: &Sight, passed: Duration) {
+        if sight.peer.is_some() {
+            self.was_listed = true;
+            (self.unlisted_beats, self.unlisted) = (0, Duration::ZERO);
+        } else if self.was_listed {
+            self.unlisted_beats += sight.beats - self.last.beats;
+        } else {
+            self.unlisted += passed;
+        }
+    }
+
+    fn count_parsed(&mut self, sight: &Sight, passed: Duration) {
+        let parsed = sight.peer.map_or(0, |peer| peer.bytes);
+        let before = self.last.peer.map_or(0, |peer| peer.bytes);
+        self.step = parsed.saturating_sub(before);
+        let is_owed = sight.sent.is_some_and(|sent| sent > parsed);
+        let waits = sight.peer.is_some_and(|peer| peer.waits);
+        // Of what was owed already when it was last looked at: what was sent since is under way.
+        let was_owed = self.last.sent.is_some_and(|sent| sent > before);
+        if is_owed && was_owed && !waits && parsed == before {
+            self.unparsed += passed;
+        } else {
+            self.unparsed = Duration::ZERO;
+        }
+    }
+
+    /// An idle stream's last acknowledgement may be old when its next segment goes out, so only
+    /// time in which something was out, and nothing came back, counts.
+    fn count_acknowledged(&mut self, sight: &Sight, passed: Duration) {
+        let is_quiet = |facts: &KernelFacts| facts.unacknowledged > 0 && facts.since_ack >= passed;
+        let was_out = self
+            .last
+            .kernel
+            .is_some_and(|facts| facts.unacknowledged > 0);
+        if was_out && sight.kernel.as_ref().is_some_and(is_quiet) {
+            self.unacknowledged += passed;
+        } else {
+            self.unacknowledged = Duration::ZERO;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Looks once a second at what `at` gives for it; gives when, and why, the stream was given up.
+    fn watch(seconds: u32, at: impl Fn(u32) -> Sight) -> Option<(u32, Dead)> {
+        let mut watch = Watch::new(Duration::ZERO);
+        (1..=seconds).find_map(|second| {
+            let now = SECOND * second;
+            let dead = watch.look(&Sight { now, ..at(second) })?;
+            Some((second, dead))
+        })
+    }
+
+    fn peer(bytes: u64, waits: bool) -> Option<PeerSight> {
+        Some(PeerSight { bytes, waits })
+    }
+
+    #[test]
+    fn a_stream_of_which_nothing_is_parsed_is_dead_after_five_seconds() {
+        let dead = watch(60, |second| Sight {
+            sent: Some(4000),
+            beats: second.into(),
+            peer: peer(1000, false),
+            ..Sight::default()
+        });
+        assert!(
+            matches!(dead, Some((6..=8, Dead::NothingParsed(_)))),
+            "{dead:?}"
+        );
+    }
+
+    #[test]
+    fn a_receiver_that_waits_for_its_disk_is_slow_and_not_dead() {
+        let dead = watch(3600, |second| Sight {
+            sent: Some(4000),
+            beats: second.into(),
+            peer: peer(1000, true),
+            ..Sight::default()
+        });
+        assert_eq!(dead, None);
+    }
+
+    #[test]
+    fn a_byte_now_and_then_is_progress_and_a_stream_without_work_is_no_corpse() {
+        let trickle = watch(3600, |second| Sight {
+            sent: Some(1 << 20),
+            beats: second.into(),
+            peer: peer(u64::from(second) / 4, false),
+            ..Sight::default()
+        });
+        assert_eq!(trickle, None);
+        let idle = watch(3600, |second| Sight {
+            sent: Some(4000),
+            beats: second.into(),
+            peer: peer(4000, false),
+            ..Sight::default()
+        });
+        assert_eq!(idle, None);
+    }
+
+    #[test]
+    fn time_in_which_the_other_end_is_stopped_does_not_count() {
+        // It speaks for three seconds, is silent for a minute, and speaks again.
+        let beats = |second: u32| u64::from(second.min(3) + second.saturating_sub(63));
+        let dead = watch(66, |second| Sight {
+            sent: Some(4000),
+            beats: beats(second),
+            peer: peer(1000, false),
+            ..Sight::default()
+        });
+        assert_eq!(dead, None);
+    }
+
+    #[test]
+    fn on_a_link_with_a_long_round_trip_patience_is_longer() {
+        let kernel = |since_ack| KernelFacts {
+            unacknowledged: 0,
+            since_ack,
+            round_trip: SECOND,
+        };
+        let dead = watch(60, |second| Sight {
+            sent: Some(4000),
+            kernel: Some(kernel(SECOND)),
+            beats: second.into(),
+            peer: peer(1000, false),
+            ..Sight::default()
+        });
+        assert!(
+            matches!(dead, Some((21..=23, Dead::NothingParsed(_)))),
+            "{dead:?}"
+        );
+    }
+
+    #[test]
+    fn a_host_that_acknowledges_nothing_is_dead_even_if_control_is_silent() {
+        let kernel = |unacknowledged, since_ack| KernelFacts {
+            unacknowledged,
+            since_ack,
+            round_trip: SECOND / 20,
+        };
+        let gone = watch(60, |second| Sight {
+            sent: Some(4000),
+            kernel: Some(kernel(10, SECOND * second)),
+            ..Sight::default()
+        });
+        assert!(
+            matches!(gone, Some((5..=7, Dead::NothingAcknowledged(_)))),
+            "{gone:?}"
+        );
+        // A closed window: nothing is out, however old the last acknowledgement is.
+        let closed = watch(3600, |second| Sight {
+            sent: Some(4000),
+            kernel: Some(kernel(0, SECOND * second)),
+            ..Sight::default()
+        });
+        assert_eq!(closed, None);
+        // Something was sent just now, after an idle hour.
+        let fresh = watch(3600, |second| Sight {
+            sent: Some(4000),
+            kernel: Some(kernel(second % 2, SECOND * 3600)),
+            ..Sight::default()
+        });
+        assert_eq!(fresh, None);
+    }
+
+    #[test]
+    fn a_stream_that_the_other_end_lists_no_more_is_dead_at_either_end() {
+        let dead = watch(60, |second| Sight {
+            beats: second.into(),
+            peer: if second < 10 { peer(5, false) } else { None },
+            ..Sight::default()
+        });
+        assert_eq!(dead, Some((12, Dead::NotListed)));
+        let never = watch(60, |second| Sight {
+            beats: second.into(),
+            ..Sight::default()
+        });
+        assert_eq!(never, Some((10, Dead::NotListed)));
+    }
+}

@@ -1,0 +1,80 @@
+//! How far it is, in one line, for who asks with SIGUSR1.
+
+use crate::progress::{Phase, Snapshot};
+use crate::units::size;
+
+use super::view::{eta, fraction, scanning, speed};
+
+/// `fastcp: 1.55 GB of 3.10 GB (50%), 229 MB/s, 0:07 left`. `rate` is in bytes a second.
+pub fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
+    let Snapshot {
+        phase, done_bytes, ..
+    } = *snapshot;
+    let mut parts = Vec::new();
+    match snapshot.totals {
+        Some(totals) => {
+            let percent = (fraction(done_bytes, totals.bytes.max(1)) * 100.0).floor();
+            let (done, of) = (size(done_bytes), size(totals.bytes));
+            parts.push(format!("{done} of {of} ({percent}%)"));
+            parts.push(speed(rate));
+            let left = totals.bytes.saturating_sub(done_bytes);
+            match phase {
+                Phase::Flushing => parts.push(format!("flushing {}", size(left))),
+                Phase::Copying => parts.push(format!("{} left", eta(left, rate))),
+                _ => {}
+            }
+        }
+        None if phase == Phase::Copying => {
+            parts.push(format!("{} copied", size(done_bytes)));
+            parts.push(speed(rate));
+            parts.push(scanning(snapshot));
+        }
+        None => {}
+    }
+    match phase {
+        Phase::Connecting => parts.push("connecting".to_owned()),
+        Phase::Reconnecting => parts.push("logging in again".to_owned()),
+        Phase::Scanning => parts.push(scanning(snapshot)),
+        _ => {}
+    }
+    format!("fastcp: {}", parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::Totals;
+    use crate::progress::Progress;
+
+    #[test]
+    fn each_phase_has_its_line() {
+        let progress = Progress::default();
+        let said = |phase, rate| {
+            progress.set_phase(phase);
+            line(&progress.snapshot(), rate)
+        };
+        assert_eq!(said(Phase::Connecting, None), "fastcp: connecting");
+        progress.add_scanned(12, 5_000_000);
+        let scanning = "fastcp: scanning 12 files, 5.00 MB";
+        assert_eq!(said(Phase::Scanning, None), scanning);
+        progress.set_totals(Totals {
+            files: 12,
+            bytes: 3_100_000_000,
+            ..Totals::default()
+        });
+        progress.add_bytes(1_550_000_000);
+        assert_eq!(
+            said(Phase::Copying, Some(229e6)),
+            "fastcp: 1.55 GB of 3.10 GB (50%), 229 MB/s, 0:07 left"
+        );
+        assert_eq!(
+            said(Phase::Reconnecting, Some(0.0)),
+            "fastcp: 1.55 GB of 3.10 GB (50%), 0 B/s, logging in again"
+        );
+        progress.add_bytes(1_450_000_000);
+        assert_eq!(
+            said(Phase::Flushing, None),
+            "fastcp: 3.00 GB of 3.10 GB (96%), -- MB/s, flushing 100 MB"
+        );
+    }
+}

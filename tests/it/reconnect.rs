@@ -1,0 +1,255 @@
+//! Connections that are lost for good: the client logs in again by itself and the copy completes,
+//! or it says what happened.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::done::Done;
+use crate::support::host::find_program;
+use crate::support::procs::{self, Process, until};
+use crate::support::pty::Terminal;
+use crate::support::run::{Running, fastcp_binary};
+use crate::support::*;
+
+ways! { push, pull =>
+    a_killed_ssh_is_logged_in_again,
+    a_killed_server_is_logged_in_again,
+    a_server_that_is_ended_there_is_started_again,
+    a_tree_completes_after_a_lost_connection,
+    a_copy_that_slept_longer_than_the_server_waits_completes,
+    spent_retries_are_told_with_cause_and_last_login,
+    without_retries_a_lost_connection_is_the_end,
+    a_first_login_that_fails_is_not_tried_again,
+    a_login_again_never_asks,
+}
+
+ways! { local_push, local_pull => a_broken_protocol_is_not_tried_again }
+
+/// Slow enough to be in the middle when it is noticed, with little memory, so that most of it is
+/// still to be read.
+const SLOW: [&str; 5] = ["-l", "80000", "--memory", "16Mi", "--summary"];
+
+/// A copy of `a`, once content arrives.
+fn under_way(case: &Case, flags: &[&str]) -> Running {
+    case.src.file("a", noise(1, 40 * MIB));
+    let run = case.copying(&SLOW, "a", "a").args(flags).start();
+    wait_for_content(case);
+    run
+}
+
+fn wait_for_content(case: &Case) {
+    until("the copy is under way", || {
+        case.dst.has_partial().then_some(())
+    });
+}
+
+fn ssh_of(case: &Case) -> Process {
+    until("ssh runs", || {
+        procs::marked(case.mark())
+            .into_iter()
+            .find(|process| process.line.starts_with("ssh "))
+    })
+}
+
+/// How often the user was told that the connection was lost.
+fn notices(done: &Done) -> usize {
+    done.stderr.matches("; logging in again in ").count()
+}
+
+#[track_caller]
+fn completes(case: &Case, done: &Done) {
+    done.succeeds().never_says("panicked");
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+fn a_killed_ssh_is_logged_in_again(case: &Case) {
+    let run = under_way(case, &[]);
+    ssh_of(case).kill();
+    let done = run.wait();
+    completes(case, &done);
+    done.says("connection to far lost (ssh was ended by signal 9)")
+        .says("(1 of 5)")
+        .says("logged in again once")
+        .never_says("already there");
+    assert_eq!(notices(&done), 1, "{done}");
+}
+
+fn a_killed_server_is_logged_in_again(case: &Case) {
+    let run = under_way(case, &[]);
+    case.servers().pop().expect("a server runs").kill();
+    let done = run.wait();
+    completes(case, &done);
+    done.says("connection to far lost (the far end was ended there");
+    assert_eq!(notices(&done), 1, "{done}");
+}
+
+fn a_server_that_is_ended_there_is_started_again(case: &Case) {
+    let run = under_way(case, &[]);
+    let server = case.servers().pop().expect("a server runs");
+    rustix::process::kill_process(server.pid, Signal::TERM).expect("end the server");
+    let done = run.wait();
+    completes(case, &done);
+    done.says("connection to far lost (the far end was ended there by signal 15)");
+}
+
+fn a_tree_completes_after_a_lost_connection(case: &Case) {
+    let tree = case.src.dir("tree");
+    for number in 0..60 {
+        tree.file(number.to_string(), noise(number, 100_000));
+    }
+    tree.file("z", noise(100, 20 * MIB));
+    // It fails in each session.
+    rustix::fs::mkfifoat(rustix::fs::CWD, case.src.path("tree/fifo"), 0o600.into())
+        .expect("make a FIFO");
+    let run = case.copying(&["-r"], "tree/", "tree").args(SLOW).start();
+    until("the copy is under way", || {
+        case.dst.has("tree/1").then_some(())
+    });
+    ssh_of(case).kill();
+    let done = run.wait();
+    done.exits(1).says("1 failed").says("logged in again once");
+    let told = done.stderr.matches("fifo").count();
+    assert_eq!(told, 1, "told once: {done}");
+    std::fs::remove_file(case.src.path("tree/fifo")).expect("remove a FIFO");
+    assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
+}
+
+fn a_copy_that_slept_longer_than_the_server_waits_completes(case: &Case) {
+    let run = under_way(case, &["--timeout", "5s"]);
+    // As Ctrl-Z does, or the lid of a laptop: ssh sleeps too.
+    run.signal_group(Signal::STOP);
+    let server = case.servers().pop().expect("a server runs");
+    server.ends_within(Duration::from_secs(10));
+    run.signal_group(Signal::CONT);
+    completes(case, &run.wait());
+}
+
+/// A program for `-S` that is ssh the first time and says `words` to every later login.
+fn ssh_that_works_once(case: &Case, words: &str) -> String {
+    let ssh = find_program("ssh").expect("ssh is there: the case has a host");
+    let (ssh, log) = (ssh.display(), case.scratch.path("logins"));
+    let log = log.display();
+    case.scratch.file(
+        "ssh once",
+        format!(
+            "#!/bin/sh\necho \"$*\" >> '{log}'\n\
+             [ $(wc -l < '{log}') = 1 ] && exec '{ssh}' \"$@\"\n\
+             echo '{words}' >&2\nexit 255\n"
+        ),
+    );
+    case.scratch.mode("ssh once", 0o755);
+    case.scratch.path("ssh once").display().to_string()
+}
+
+fn logins(case: &Case) -> Vec<String> {
+    let text = std::fs::read_to_string(case.scratch.path("logins")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn spent_retries_are_told_with_cause_and_last_login(case: &Case) {
+    let program = ssh_that_works_once(case, "no way in");
+    let flags = ["-S", &program, "--retries", "2", "-oBatchMode=no"];
+    let run = under_way(case, &flags);
+    case.servers().pop().expect("a server runs").kill();
+    let done = run.wait();
+    done.exits(5)
+        .says("connection to far lost: the far end was ended there")
+        .says("; gave up after 2 more logins (the last: no way in)")
+        .says("kept: the same command goes on")
+        .never_says("panicked");
+    assert_eq!(notices(&done), 1, "{done}");
+    let logins = logins(case);
+    assert_eq!(logins.len(), 3, "{logins:?}");
+    for again in &logins[1..] {
+        let at = |option: &str| {
+            again
+                .find(option)
+                .unwrap_or_else(|| panic!("{option}: {again}"))
+        };
+        assert!(at("BatchMode=yes") < at("BatchMode=no"), "{again}");
+        at("ConnectTimeout=15");
+    }
+    remove_partials(case);
+}
+
+/// What is kept to go on from.
+fn remove_partials(case: &Case) {
+    for partial in case.dst.partials() {
+        std::fs::remove_file(partial).expect("remove what is kept");
+    }
+}
+
+fn without_retries_a_lost_connection_is_the_end(case: &Case) {
+    let run = under_way(case, &["--retries", "0"]);
+    ssh_of(case).kill();
+    let done = run.wait();
+    done.exits(5)
+        .says("connection to far lost: ssh was ended by signal 9; ")
+        .never_says("logging in again")
+        .never_says("gave up");
+    assert_eq!(case.host().logins(), 1);
+    case.host().wait_for_logins();
+    remove_partials(case);
+}
+
+fn a_first_login_that_fails_is_not_tried_again(case: &Case) {
+    case.src.file("a", "one");
+    case.host().dir().file("authorized_keys", "");
+    case.copy(&[], "a", "a")
+        .exits(3)
+        .never_says("logging in again");
+    assert_eq!(case.host().logins(), 1);
+}
+
+fn a_login_again_never_asks(case: &Case) {
+    case.src.file("a", noise(1, 40 * MIB));
+    let terminal = Terminal::open(80, 24);
+    let run = case
+        .copying(
+            &["-l", "80000", "--memory", "16Mi", "--retries", "1"],
+            "a",
+            "a",
+        )
+        .env("TERM", "xterm")
+        .start_on(terminal.output(), terminal.slave());
+    wait_for_content(case);
+    // From now on the key asks for what only a person knows.
+    let locked = std::process::Command::new("ssh-keygen")
+        .args(["-q", "-p", "-P", "", "-N", "secret", "-f"])
+        .arg(case.host().key())
+        .stdout(std::process::Stdio::null())
+        .status()
+        .expect("run ssh-keygen");
+    assert!(locked.success());
+    ssh_of(case).kill();
+    let done = run.wait();
+    done.exits(5);
+    let drawn = done.stdout_text();
+    assert!(drawn.contains("logging in again"), "{drawn:?}");
+    assert!(!drawn.to_lowercase().contains("passphrase"), "{drawn:?}");
+    case.host().wait_for_logins();
+    remove_partials(case);
+}
+
+fn a_broken_protocol_is_not_tried_again(case: &Case) {
+    case.src.file("a", "one");
+    let (real, log) = (fastcp_binary().display(), case.scratch.path("starts"));
+    // A true hello, then anything but a message.
+    case.scratch.file(
+        "far end",
+        format!(
+            "#!/bin/sh\necho start >> '{}'\n\
+             true | '{real}' --server | cat; head -c 300000 /dev/urandom; cat > /dev/null\n",
+            log.display()
+        ),
+    );
+    case.scratch.mode("far end", 0o755);
+    let command = format!("'{}'", case.scratch.path("far end").display());
+    case.copy(&["--remote-path", &command], "a", "a")
+        .exits(5)
+        .says("broke the protocol")
+        .never_says("logging in again");
+    let starts = std::fs::read_to_string(log).expect("it was started");
+    assert_eq!(starts.lines().count(), 1);
+}

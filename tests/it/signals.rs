@@ -1,0 +1,180 @@
+//! Signals from the user, the shell and the terminal.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::procs::{self, until};
+use crate::support::pty::Terminal;
+use crate::support::run::{Running, fastcp_binary};
+use crate::support::*;
+
+ways! { push, pull =>
+    usr1_prints_how_far_it_is,
+    a_signal_tells_what_is_kept,
+    nohup_keeps_a_copy_from_a_hangup,
+    a_second_ctrl_c_waits_for_nothing,
+}
+
+ways! { push =>
+    bars_are_drawn_only_in_the_foreground,
+    a_stopped_copy_goes_on_in_the_foreground,
+}
+
+const SLOW: [&str; 4] = ["-l", "80000", "--memory", "16Mi"];
+
+fn under_way(case: &Case, flags: &[&str]) -> Running {
+    case.src.file("a", noise(1, 20 * MIB));
+    let run = case.copying(&SLOW, "a", "a").args(flags).start();
+    wait_for_content(case);
+    run
+}
+
+fn wait_for_content(case: &Case) {
+    until("the copy is under way", || {
+        case.dst.has_partial().then_some(())
+    });
+}
+
+fn usr1_prints_how_far_it_is(case: &Case) {
+    let run = under_way(case, &["-q"]);
+    // To the whole job, as a shell does: ssh and the server have to bear it too.
+    run.signal_group(Signal::USR1);
+    for server in case.servers() {
+        rustix::process::kill_process(server.pid, Signal::USR1).expect("signal the server");
+    }
+    let line = until("it answers", || {
+        let text = run.stderr.text();
+        text.lines().next().map(str::to_owned)
+    });
+    assert!(line.starts_with("fastcp: "), "{line}");
+    for part in [" of 21.0 MB (", "%), ", "left"] {
+        assert!(line.contains(part), "no {part:?} in {line:?}");
+    }
+    let done = run.wait();
+    done.succeeds();
+    assert_eq!(done.stderr.lines().count(), 1, "once: {done}");
+    assert_eq!(case.host().logins(), 1);
+}
+
+fn a_signal_tells_what_is_kept(case: &Case) {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let run = under_way(case, &[]);
+        // Content is counted when it was acknowledged.
+        std::thread::sleep(Duration::from_secs(1));
+        run.signal(signal);
+        let done = run.wait();
+        done.exits(code)
+            .says("interrupted; ")
+            .says("kept: the same command goes on")
+            .never_says("logging in again")
+            .never_says("panicked");
+        case.host().wait_for_logins();
+        for partial in case.dst.partials() {
+            std::fs::remove_file(partial).expect("remove what is kept");
+        }
+    }
+}
+
+fn nohup_keeps_a_copy_from_a_hangup(case: &Case) {
+    case.src.file("a", noise(1, 20 * MIB));
+    let run = case
+        .copying(&SLOW, "a", "a")
+        .under(["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"])
+        .start();
+    wait_for_content(case);
+    run.signal_group(Signal::HUP);
+    run.wait().succeeds();
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+fn a_second_ctrl_c_waits_for_nothing(case: &Case) {
+    let run = under_way(case, &[]);
+    let server = case.servers().pop().expect("a server runs");
+    // It takes no notice of the first.
+    rustix::process::kill_process(server.pid, Signal::STOP).expect("stop the server");
+    run.signal(Signal::INT);
+    run.signal(Signal::INT);
+    run.wait().exits(130).never_says("panicked");
+    rustix::process::kill_process(server.pid, Signal::CONT).expect("continue the server");
+    case.host().wait_for_logins();
+    for partial in case.dst.partials() {
+        std::fs::remove_file(partial).expect("remove what is kept");
+    }
+}
+
+/// A copy that `script` starts as `"$@"`, in a shell with job control on a terminal.
+fn in_a_shell(case: &Case, terminal: &Terminal, script: &str) -> Running {
+    case.src.file("a", noise(1, 40 * MIB));
+    case.copying(&["-l", "80000", "--memory", "16Mi"], "a", "a")
+        .under(["sh", "-m", "-c", script, "sh"])
+        .env("TERM", "xterm")
+        .start_on(terminal.output(), terminal.slave())
+}
+
+/// fastcp itself, below the shell.
+fn client_of(case: &Case) -> procs::Process {
+    let client = procs::marked(case.mark()).into_iter().find(|process| {
+        process
+            .line
+            .starts_with(&*fastcp_binary().to_string_lossy())
+            && !process.line.contains("--server")
+    });
+    client.expect("the client runs")
+}
+
+fn is_drawn(text: &str) -> bool {
+    text.contains('%')
+}
+
+fn bars_are_drawn_only_in_the_foreground(case: &Case) {
+    let terminal = Terminal::open(80, 24);
+    let run = in_a_shell(case, &terminal, "\"$@\" & read line; fg");
+    wait_for_content(case);
+    // As long as several redraws.
+    std::thread::sleep(Duration::from_millis(500));
+    let before = run.stdout.text();
+    assert!(!is_drawn(&before), "{before:?}");
+    terminal.type_in("\n");
+    until("a bar is drawn", || {
+        is_drawn(&run.stdout.text()).then_some(())
+    });
+    run.wait().succeeds();
+}
+
+fn a_stopped_copy_goes_on_in_the_foreground(case: &Case) {
+    let terminal = Terminal::open(80, 24);
+    let run = in_a_shell(case, &terminal, "\"$@\"; read line; echo; echo again; fg");
+    until("a bar is drawn", || {
+        is_drawn(&run.stdout.text()).then_some(())
+    });
+    let client = client_of(case);
+    terminal.type_in("\x1a");
+    until("it is stopped", || {
+        client.describe().contains("T (stopped)").then_some(())
+    });
+    terminal.type_in("\n");
+    until("a bar is drawn again", || {
+        let text = run.stdout.text();
+        let (_, after) = text.split_once("again")?;
+        is_drawn(after).then_some(())
+    });
+    run.wait().succeeds();
+}
+
+#[test]
+fn a_reader_who_has_left_is_no_crash() {
+    for (flag, code) in [("--help", 0), ("--version", 0), ("--nope", 2)] {
+        let (reader, writer) = std::io::pipe().expect("make a pipe");
+        drop(reader);
+        let status = Command::new(fastcp_binary())
+            .arg(flag)
+            .stdin(Stdio::null())
+            .stdout(writer.try_clone().expect("duplicate a pipe"))
+            .stderr(writer)
+            .status()
+            .expect("run fastcp");
+        assert_eq!(status.code(), Some(code), "{flag}: {status}");
+    }
+}

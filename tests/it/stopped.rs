@@ -1,0 +1,124 @@
+//! Ends that are stopped for a while, or for ever, and an ssh that is: silence has a bound, and who
+//! goes on in time loses nothing.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::procs::{Process, until};
+use crate::support::run::Running;
+use crate::support::*;
+
+ways! { local_push, local_pull =>
+    an_end_that_is_stopped_for_a_while_goes_on,
+    a_receiver_that_is_slow_is_not_called_dead,
+    a_far_end_that_is_stopped_for_good_is_given_up,
+    a_server_whose_client_is_stopped_ends_by_itself,
+}
+
+ways! { push, pull => a_stopped_ssh_ends_both_ends }
+
+/// Longer than the silence that any of these ends allows, on a busy machine.
+const IN_TIME: Duration = Duration::from_secs(30);
+
+/// A copy that takes some ten seconds, once content arrives.
+fn under_way(case: &Case, flags: &[&str]) -> Running {
+    case.src.file("a", noise(1, 20 * MIB));
+    let slow = ["-l", "16000", "--memory", "16Mi", "--streams", "2"];
+    let run = case.copying(&[&slow, flags].concat(), "a", "a").start();
+    until("the copy is under way", || {
+        case.dst.has_partial().then_some(())
+    });
+    run
+}
+
+fn server(case: &Case) -> Process {
+    case.servers().pop().expect("a server runs")
+}
+
+fn stop(pid: Pid) {
+    kill_process(pid, Signal::STOP).expect("stop it");
+}
+
+fn go_on(pid: Pid) {
+    kill_process(pid, Signal::CONT).expect("let it go on");
+}
+
+#[track_caller]
+fn ended(process: &Process) {
+    assert!(
+        process.ends_within(IN_TIME),
+        "still there: {}",
+        process.describe()
+    );
+}
+
+fn an_end_that_is_stopped_for_a_while_goes_on(case: &Case) {
+    let run = under_way(case, &[]);
+    for pid in [server(case).pid, run.pid()] {
+        stop(pid);
+        // Longer than a stream may make no progress.
+        std::thread::sleep(Duration::from_secs(8));
+        go_on(pid);
+    }
+    run.wait().succeeds();
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+fn a_receiver_that_is_slow_is_not_called_dead(case: &Case) {
+    let run = under_way(case, &["-v"]);
+    let receiver = match case.way {
+        Way::LocalPush => server(case).pid,
+        _ => run.pid(),
+    };
+    // It runs for a tenth of the time.
+    for _ in 0..12 {
+        stop(receiver);
+        std::thread::sleep(Duration::from_millis(900));
+        go_on(receiver);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    run.wait().succeeds().never_says("was lost");
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+fn a_far_end_that_is_stopped_for_good_is_given_up(case: &Case) {
+    let run = under_way(case, &["--timeout", "5s", "--retries", "0"]);
+    let server = server(case);
+    stop(server.pid);
+    run.wait().exits(5).says("nothing was heard from it");
+    // The client has ended it, being its parent here.
+    ended(&server);
+    forget_partials(case);
+}
+
+fn a_server_whose_client_is_stopped_ends_by_itself(case: &Case) {
+    let run = under_way(case, &["--timeout", "5s", "--retries", "0"]);
+    let server = server(case);
+    stop(run.pid());
+    until("the server has ended", || server.is_over().then_some(()));
+    go_on(run.pid());
+    run.wait().exits(5);
+    forget_partials(case);
+}
+
+fn a_stopped_ssh_ends_both_ends(case: &Case) {
+    let run = under_way(case, &["--timeout", "5s", "--retries", "0"]);
+    let server = server(case);
+    let ssh = procs::marked(case.mark())
+        .into_iter()
+        .find(|process| process.line.starts_with("ssh "))
+        .expect("ssh runs");
+    stop(ssh.pid);
+    run.wait().exits(5).says("nothing was heard from it");
+    ended(&server);
+    ended(&ssh);
+    forget_partials(case);
+}
+
+/// What an end that was cut off has kept is not of interest here.
+fn forget_partials(case: &Case) {
+    for partial in case.dst.partials() {
+        std::fs::remove_file(partial).expect("remove the temporary");
+    }
+}
