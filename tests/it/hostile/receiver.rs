@@ -81,6 +81,8 @@ fn ranges_that_cannot_be_end_the_copy() {
         push_case(|case| {
             let done = pushed(case, &[], "big", |server| {
                 server.drain();
+                let announced = |message: &Message| matches!(message, Message::Entries(_));
+                server.control.hear_until(announced);
                 server.say(Message::Want(vec![Want { entry: 1, kind }]));
             });
             held_out(&done).exits(5).says("broke the protocol");
