@@ -14,7 +14,8 @@
 //! zeros have no value that could be kept and used again: those of a hole must be hashed like
 //! any others where the root of a file with holes is asked for.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 
@@ -71,7 +72,9 @@ pub enum Added {
     /// It was there, but its value has been merged and cannot be compared any more. If this was
     /// another one, the roots of the two ends tell, for each end keeps its first.
     Merged,
-    /// The file has no chunk at this offset.
+    /// Some of it was there, which stays, and the rest was not: nothing was added.
+    Partly,
+    /// The file has no chunk at this offset, or no subtree that is this range.
     Outside,
 }
 
@@ -83,10 +86,16 @@ pub struct Tree {
     chunk_size: u64,
     /// Chunks in the file.
     chunks: u64,
-    /// By level and position in it. Level 0 are the chunks; a value without a right neighbour is
-    /// the next level's as it is.
-    nodes: HashMap<(u32, u64), Digest>,
+    /// By first chunk; no two overlap. A value without a right neighbour is the next level's as
+    /// it is.
+    nodes: BTreeMap<u64, Node>,
     root: Option<Digest>,
+}
+
+struct Node {
+    /// Level 0 are the chunks; at level n are `1 << n` of them, or fewer at the file's end.
+    level: u32,
+    value: Digest,
 }
 
 impl Tree {
@@ -97,7 +106,7 @@ impl Tree {
             size,
             chunk_size,
             chunks: size.div_ceil(chunk_size),
-            nodes: HashMap::new(),
+            nodes: BTreeMap::new(),
             root: (size == 0).then(|| blake3::hash(b"").into()),
         }
     }
@@ -108,12 +117,30 @@ impl Tree {
         if offset >= self.size || !offset.is_multiple_of(self.chunk_size) {
             return Added::Outside;
         }
-        let chunk = offset / self.chunk_size;
-        if let Some(known) = self.find(chunk, digest) {
-            return known;
+        self.add_node(0, offset / self.chunk_size, digest)
+    }
+
+    /// As [`add`](Tree::add) for `len` bytes at `offset` that are one subtree of the file: a power
+    /// of two of chunks at a multiple of itself, or what there is of such a run up to the file's
+    /// end. Its value is what [`frontier`](Tree::frontier) gives, for all of the file the root.
+    pub fn add_subtree(&mut self, offset: u64, len: u64, value: Digest) -> Added {
+        match self.subtree(offset, len) {
+            Some((level, first)) => self.add_node(level, first, value),
+            None => Added::Outside,
         }
-        self.merge(chunk, digest);
-        Added::New
+    }
+
+    /// All values that are held, each with the bytes it stands for, in their order. Given to
+    /// [`add_subtree`](Tree::add_subtree) of another tree they make it what this one is.
+    pub fn frontier(&self) -> impl Iterator<Item = (Range<u64>, Digest)> + '_ {
+        let whole = self.root.filter(|_| self.size > 0);
+        let of_node = |(&first, node): (&u64, &Node)| {
+            let chunks = self.chunks_below(node.level, first);
+            let end = chunks.end.saturating_mul(self.chunk_size).min(self.size);
+            (first * self.chunk_size..end, node.value)
+        };
+        let whole = whole.map(|root| (0..self.size, root));
+        whole.into_iter().chain(self.nodes.iter().map(of_node))
     }
 
     /// Adds the chunks of a hole; those that are there already stay. Hashes all its bytes, a
@@ -144,25 +171,57 @@ impl Tree {
         self.nodes.len()
     }
 
-    /// What is known of a chunk: its value is on the frontier, or it is part of one that is.
-    fn find(&self, chunk: u64, digest: Digest) -> Option<Added> {
-        let mut level = 0;
-        while self.width(level) > 1 {
-            if let Some(value) = self.nodes.get(&(level, chunk >> level)) {
-                // The last chunk may have come up to here alone.
-                let first = (chunk >> level) << level;
-                let alone = level == 0 || first == self.chunks - 1;
-                return Some(compare(alone, *value, digest));
-            }
-            level += 1;
+    fn add_node(&mut self, level: u32, first: u64, value: Digest) -> Added {
+        if let Some(known) = self.find(level, first, value) {
+            return known;
         }
-        self.root
-            .map(|root| compare(self.chunks == 1, root, digest))
+        self.merge(level, first >> level, value);
+        Added::New
     }
 
-    /// Goes up from a chunk for as long as the neighbours are there.
-    fn merge(&mut self, chunk: u64, digest: Digest) {
-        let (mut level, mut position, mut value) = (0, chunk, digest);
+    /// Level and first chunk of the subtree that is this range of bytes.
+    fn subtree(&self, offset: u64, len: u64) -> Option<(u32, u64)> {
+        let end = offset.checked_add(len).filter(|end| *end <= self.size)?;
+        let starts_well = offset.is_multiple_of(self.chunk_size);
+        if len == 0 || !starts_well || !(end == self.size || end.is_multiple_of(self.chunk_size)) {
+            return None;
+        }
+        let first = offset / self.chunk_size;
+        let level = len
+            .div_ceil(self.chunk_size)
+            .next_power_of_two()
+            .trailing_zeros();
+        let chunks = first..end.div_ceil(self.chunk_size);
+        let is_subtree = first.is_multiple_of(1 << level);
+        (is_subtree && self.chunks_below(level, first) == chunks).then_some((level, first))
+    }
+
+    /// The chunks of the node of `level` that begins with the chunk `first`.
+    fn chunks_below(&self, level: u32, first: u64) -> Range<u64> {
+        first..first.saturating_add(1 << level).min(self.chunks)
+    }
+
+    /// What is known of a node: its value is on the frontier, or it is part of one that is, or
+    /// some of its own parts are.
+    fn find(&self, level: u32, first: u64, value: Digest) -> Option<Added> {
+        let chunks = self.chunks_below(level, first);
+        if let Some(root) = self.root {
+            return Some(compare(chunks == (0..self.chunks), root, value));
+        }
+        let (&start, node) = self.nodes.range(..chunks.end).next_back()?;
+        let held = self.chunks_below(node.level, start);
+        if held.end <= chunks.start {
+            None
+        } else if held.start <= chunks.start && chunks.end <= held.end {
+            // The last chunk may have come up to a higher level alone.
+            Some(compare(held == chunks, node.value, value))
+        } else {
+            Some(Added::Partly)
+        }
+    }
+
+    /// Goes up from a node for as long as the neighbours are there.
+    fn merge(&mut self, mut level: u32, mut position: u64, mut value: Digest) {
         loop {
             let width = self.width(level);
             if width == 1 {
@@ -171,8 +230,8 @@ impl Tree {
             }
             let neighbour = position ^ 1;
             if neighbour < width {
-                let Some(other) = self.nodes.remove(&(level, neighbour)) else {
-                    self.nodes.insert((level, position), value);
+                let Some(other) = self.take(level, neighbour) else {
+                    self.nodes.insert(position << level, Node { level, value });
                     return;
                 };
                 let (left, right) = if position < neighbour {
@@ -191,13 +250,22 @@ impl Tree {
         }
     }
 
+    /// The value of a node, if it is on the frontier.
+    fn take(&mut self, level: u32, position: u64) -> Option<Digest> {
+        let first = position << level;
+        let node = self.nodes.get(&first).filter(|node| node.level == level);
+        let value = node?.value;
+        self.nodes.remove(&first);
+        Some(value)
+    }
+
     /// Values in a level when all are there.
     fn width(&self, level: u32) -> u64 {
         self.chunks.div_ceil(1 << level)
     }
 }
 
-/// `value` is the chunk's own if `alone`, else one that it was merged into.
+/// `value` is the node's own if `alone`, else one that it was merged into.
 fn compare(alone: bool, value: Digest, digest: Digest) -> Added {
     match (alone, value == digest) {
         (false, _) => Added::Merged,
@@ -288,6 +356,100 @@ mod tests {
             let data = bytes(len);
             prop_assert_eq!(root_by_chunks(&data, 1 << log, &order), *blake3::hash(&data).as_bytes());
         }
+    }
+
+    /// Chunks of [`SPLIT`] bytes with their values.
+    const SPLIT: u64 = 1024;
+
+    fn values(data: &[u8]) -> Vec<(u64, Digest)> {
+        let whole = data.len() as u64 <= SPLIT;
+        let chunks = data
+            .chunks(SPLIT as usize)
+            .zip((0..).step_by(SPLIT as usize));
+        chunks
+            .map(|(chunk, offset)| (offset, of_range(chunk, offset, whole)))
+            .collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+        #[test]
+        fn a_frontier_moves_to_another_tree_and_the_rest_makes_it_whole(
+            len in 0usize..80_000, done in prop::collection::vec(any::<bool>(), 80)
+        ) {
+            let data = bytes(len);
+            let (done, rest): (Vec<_>, Vec<_>) =
+                values(&data).into_iter().partition(|(offset, _)| done[(offset / SPLIT) as usize]);
+            let mut before = Tree::new(len as u64, SPLIT);
+            for (offset, value) in &done {
+                prop_assert_eq!(before.add(*offset, *value), Added::New);
+            }
+            let mut after = Tree::new(len as u64, SPLIT);
+            let (mut covered, mut at) = (0, 0);
+            for (range, value) in before.frontier() {
+                prop_assert!(at <= range.start, "in order, and none overlaps");
+                at = range.end;
+                let size = range.end - range.start;
+                covered += size;
+                prop_assert_eq!(after.add_subtree(range.start, size, value), Added::New);
+                prop_assert_eq!(after.add_subtree(range.start, size, value), Added::Same);
+            }
+            let bytes_of = |offset: u64| SPLIT.min(len as u64 - offset);
+            prop_assert_eq!(covered, done.iter().map(|(offset, _)| bytes_of(*offset)).sum::<u64>());
+            prop_assert!(after.frontier().eq(before.frontier()));
+            for (offset, value) in rest {
+                prop_assert_eq!(after.add(offset, value), Added::New);
+            }
+            prop_assert_eq!(after.root(), Some(*blake3::hash(&data).as_bytes()));
+        }
+
+        #[test]
+        fn only_a_subtree_that_overlaps_nothing_is_added(
+            chunks in 1u64..40, rest in 0..SPLIT, runs in prop::collection::vec((0u64..44, 0u64..44, 0..SPLIT), 1..20)
+        ) {
+            let size = chunks * SPLIT - rest;
+            let mut tree = Tree::new(size, SPLIT);
+            let mut held = vec![false; chunks as usize];
+            for (first, count, odd) in runs {
+                // Half of them reach the file's end where they are long enough.
+                let (offset, odd) = (first * SPLIT, odd * u64::from(odd % 4 == 3));
+                let len = (count * SPLIT + odd).min(if odd == 0 { size.saturating_sub(offset) } else { u64::MAX });
+                let end = offset + len;
+                let level = len.div_ceil(SPLIT).next_power_of_two();
+                let is_subtree = len > 0
+                    && end <= size
+                    && (end == size || end % SPLIT == 0)
+                    && first % level == 0
+                    && (end == size || len == level * SPLIT);
+                let range = (first.min(chunks) as usize)..(end.div_ceil(SPLIT).min(chunks) as usize);
+                let some = held[range.clone()].iter().any(|held| *held);
+                let all = held[range.clone()].iter().all(|held| *held);
+                match tree.add_subtree(offset, len, [1; 32]) {
+                    Added::New => {
+                        prop_assert!(is_subtree && !some);
+                        held[range].fill(true);
+                    }
+                    Added::Outside => prop_assert!(!is_subtree),
+                    Added::Partly => prop_assert!(is_subtree && some && !all),
+                    Added::Same | Added::Differs | Added::Merged => {
+                        prop_assert!(is_subtree && some);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_frontier_of_few_values_stands_for_a_large_file() {
+        let mut tree = Tree::new(u64::MAX, 1 << 20);
+        assert_eq!(tree.add_subtree(0, 1 << 63, [1; 32]), Added::New);
+        assert_eq!(tree.add_subtree(0, 1 << 62, [1; 32]), Added::Merged);
+        let (start, len) = (1 << 63, u64::MAX - (1 << 63));
+        assert_eq!(tree.add_subtree(start, len - 1, [1; 32]), Added::Outside);
+        assert_eq!(tree.add(u64::MAX - 5, [2; 32]), Added::Outside);
+        assert_eq!(tree.add(u64::MAX - ((1 << 20) - 1), [2; 32]), Added::New);
+        assert_eq!(tree.add_subtree(start, len, [1; 32]), Added::Partly);
+        assert_eq!(tree.frontier().count(), 2);
     }
 
     #[test]

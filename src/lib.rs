@@ -19,6 +19,9 @@
 //! | 12 | [`dest`]`::write` | pwrite at its offset | done range |
 //! | 13 | [`dest`]`::commit` | all ranges in: whole-file digest, metadata, sync, rename | the file in place |
 //!
+//! What row 12 has written is recorded in the [`journal`], so that a copy which is cut short goes on
+//! where it was.
+//!
 //! [`pipeline::sender`] strings 1–7 together, [`pipeline::receiver`] 8–13. One worker thread
 //! carries a chunk through 3–6 and one through 9–12, without a hop, while it is warm in cache.
 //!
@@ -35,7 +38,7 @@
 //! route .......... how streams come about
 //! ssh control stream ... bytes leave the process                 tokio starts here
 //! wire ........... bytes and meanings, no I/O                    serde lives here and in manifest
-//! source codec seal dest .... one job each, strangers to each other; no tokio
+//! source codec seal dest journal .... one job each, strangers to each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
 //! progress dir
 //! manifest ....... what an entry is
@@ -51,6 +54,7 @@ pub mod dest;
 pub mod digest;
 pub mod dir;
 pub mod error;
+pub mod journal;
 pub mod manifest;
 pub mod pipeline;
 pub mod progress;

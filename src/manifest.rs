@@ -203,6 +203,24 @@ impl Identity {
     }
 }
 
+/// A file at the destination, beyond its name: what tells it from another that has got its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inode {
+    pub dev: u64,
+    pub ino: u64,
+    /// Zero where the file system does not tell.
+    pub birth: Timestamp,
+}
+
+impl Inode {
+    /// The same file, as far as both tell.
+    pub fn is(&self, other: &Inode) -> bool {
+        let unknown = |birth: Timestamp| birth == Timestamp::default();
+        (self.dev, self.ino) == (other.dev, other.ino)
+            && (self.birth == other.birth || unknown(self.birth) || unknown(other.birth))
+    }
+}
+
 /// What a copy comes to, from a walk before the first byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {

@@ -126,14 +126,20 @@ impl Progress {
         self.skipped_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// `bytes` of content were found there as an earlier run or session had left them; they are
-    /// skipped too.
-    pub fn add_resumed_bytes(&self, bytes: u64) {
+    /// `bytes` of content were found there as an earlier run or session had left them; they count
+    /// as skipped too.
+    pub fn add_resumed(&self, bytes: u64) {
+        self.add_skipped(bytes);
         self.resumed_bytes.fetch_add(bytes, Relaxed);
     }
 
     pub fn add_resumed_files(&self, files: u64) {
         self.resumed_files.fetch_add(files, Relaxed);
+    }
+
+    /// So many bytes that are counted already are to come once more.
+    pub fn add_again(&self, bytes: u64) {
+        self.totals.lock().expect("no panic while held").bytes += bytes;
     }
 
     /// A frame of `wire` bytes in `codec` that stands for `raw` bytes was sent or received.
@@ -285,8 +291,7 @@ mod tests {
     }
 
     fn find(progress: &Progress, bytes: u64) {
-        progress.add_skipped(bytes);
-        progress.add_resumed_bytes(bytes);
+        progress.add_resumed(bytes);
     }
 
     #[test]

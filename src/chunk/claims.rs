@@ -37,6 +37,8 @@ pub struct NotAChunk;
 pub struct Claims {
     /// Bytes.
     size: u64,
+    /// Bytes that count; fewer than `size` of a file that became shorter while it was read.
+    end: u64,
     chunk_size: u64,
     /// Numbers of chunks within the file.
     done: RangeSet,
@@ -50,10 +52,21 @@ impl Claims {
         assert!(chunk_size > 0);
         Claims {
             size,
+            end: size,
             chunk_size,
             done: RangeSet::new(),
             claimed: BTreeMap::new(),
         }
+    }
+
+    /// No more of the file than `end` bytes counts (any more): chunks beyond are as good as done.
+    pub fn end_at(&mut self, end: u64) {
+        self.end = self.end.min(end);
+    }
+
+    /// Bytes that count.
+    pub fn end(&self) -> u64 {
+        self.end
     }
 
     /// Claims the one chunk at `offset`.
@@ -69,7 +82,7 @@ impl Claims {
     /// Also for a piece that was claimed or done in part, for no two plans of a session overlap.
     pub fn claim_range(&mut self, offset: u64, len: u64) -> Result<Claim, NotAChunk> {
         let chunks = self.chunks_of(offset, len)?;
-        if self.done.contains_all(chunks.clone()) {
+        if offset >= self.end || self.done.contains_all(chunks.clone()) {
             return Ok(Claim::Done);
         }
         if let Some((&start, &end)) = self.claimed.range(..chunks.end).next_back()
@@ -99,6 +112,23 @@ impl Claims {
         Ok(self.bytes_of(chunks))
     }
 
+    /// What an earlier session has written: `len` bytes at `offset`. False if it is known already.
+    ///
+    /// # Errors
+    /// For what is no run of whole chunks of this file.
+    pub fn restore(&mut self, offset: u64, len: u64) -> Result<bool, NotAChunk> {
+        let chunks = self.chunks_of(offset, len)?;
+        Ok(self.done.insert(chunks) > 0)
+    }
+
+    /// Bytes that are done, as ranges in ascending order.
+    pub fn done_ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.done.iter().map(|chunks| {
+            let start = chunks.start * self.chunk_size;
+            start..start + self.bytes_of(chunks)
+        })
+    }
+
     /// Writing what was claimed at `offset` failed: it is missing again.
     ///
     /// # Errors
@@ -109,7 +139,7 @@ impl Claims {
 
     /// Everything is written, and nobody writes any more.
     pub fn is_complete(&self) -> bool {
-        self.claimed.is_empty() && self.done.is_full(self.size.div_ceil(self.chunk_size))
+        self.claimed.is_empty() && self.done.is_full(self.end.div_ceil(self.chunk_size))
     }
 
     /// Ranges that what is done consists of.
@@ -217,6 +247,25 @@ mod tests {
         let last = u64::MAX - ((1 << 20) - 1);
         assert_eq!(claims.claim(last), Ok(Claim::Yours));
         assert_eq!(claims.done(last), Ok((1 << 20) - 1));
+    }
+
+    #[test]
+    fn a_file_that_became_shorter_is_complete_without_what_is_beyond() {
+        let mut claims = Claims::new(5500, 1000);
+        claims.claim_range(1000, 2000).unwrap();
+        claims.claim(4000).unwrap();
+        claims.end_at(1500);
+        claims.end_at(3000);
+        assert_eq!(claims.end(), 1500);
+        assert_eq!(claims.claim(3000), Ok(Claim::Done));
+        assert_eq!(claims.claim(0), Ok(Claim::Yours));
+        claims.done(0).unwrap();
+        claims.done(1000).unwrap();
+        assert!(!claims.is_complete(), "one is being written still");
+        claims.done(4000).unwrap();
+        assert!(claims.is_complete());
+        claims.end_at(0);
+        assert!(claims.is_complete());
     }
 
     proptest! {

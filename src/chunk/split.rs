@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::ChunkKind;
 use super::pack::PackPlan;
+use super::ranges::RangeSet;
 
 /// Bytes of holes that one `Zeros` chunk may stand for; a multiple of every chunk size.
 pub const ZEROS_MAX: u64 = 1 << 31;
@@ -18,6 +19,8 @@ pub struct Cut {
     offset: u64,
     /// What is known to be data; empty before the first question.
     data: Range<u64>,
+    /// Ranges of bytes that are left out, the last one first.
+    skip: Vec<Range<u64>>,
 }
 
 /// One piece of a file.
@@ -30,12 +33,22 @@ pub struct Piece {
 
 impl Cut {
     pub fn new(size: u64, chunk_size: u64) -> Self {
-        Cut {
+        Cut::skipping(size, chunk_size, &RangeSet::new())
+    }
+
+    /// Leaves out `had`: ranges that begin and end with chunks of the file.
+    pub fn skipping(size: u64, chunk_size: u64, had: &RangeSet) -> Self {
+        let mut skip: Vec<_> = had.iter().collect();
+        skip.reverse();
+        let mut cut = Cut {
             size,
             chunk_size,
             offset: 0,
             data: 0..0,
-        }
+            skip,
+        };
+        cut.skip();
+        cut
     }
 
     /// The next piece in the order of offsets, none at the end. A chunk with any data in it is a
@@ -52,6 +65,8 @@ impl Cut {
             data if data == self.size => self.size,
             data => data / self.chunk_size * self.chunk_size,
         };
+        let skipped = self.skip.last().map_or(self.size, |range| range.start);
+        let hole_end = hole_end.min(skipped);
         let (kind, len) = if hole_end > self.offset {
             (ChunkKind::Zeros, (hole_end - self.offset).min(ZEROS_MAX))
         } else {
@@ -66,12 +81,40 @@ impl Cut {
             len: len as u32,
         };
         self.offset += len;
+        self.skip();
         Some(piece)
+    }
+
+    /// Goes on behind what is left out, if that begins here.
+    fn skip(&mut self) {
+        if let Some(range) = self.skip.pop_if(|range| range.start <= self.offset) {
+            self.offset = range.end;
+        }
     }
 
     pub fn is_done(&self) -> bool {
         self.offset >= self.size
     }
+}
+
+/// `spans` as a set, if each of them begins and ends with chunks of a file of `size` bytes, and no
+/// two overlap.
+pub fn whole_chunks(
+    size: u64,
+    chunk_size: u64,
+    spans: impl Iterator<Item = Range<u64>>,
+) -> Option<RangeSet> {
+    let mut set = RangeSet::new();
+    for span in spans {
+        let starts_well = span.start.is_multiple_of(chunk_size);
+        let ends_well =
+            span.end == size || (span.end < size && span.end.is_multiple_of(chunk_size));
+        let len = span.end.checked_sub(span.start).filter(|len| *len > 0)?;
+        if !starts_well || !ends_well || set.insert(span) != len {
+            return None;
+        }
+    }
+    Some(set)
 }
 
 /// Small files that will share a chunk.
@@ -103,6 +146,10 @@ impl<M> Gathering<M> {
         before
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
     /// What is gathered, if anything.
     pub fn take(&mut self) -> Option<Vec<M>> {
         self.plan = PackPlan::default();
@@ -117,12 +164,21 @@ mod tests {
     use proptest::prelude::*;
 
     fn pieces(size: u64, chunk: u64, data: &[Range<u64>]) -> Vec<Piece> {
-        let mut cut = Cut::new(size, chunk);
+        pieces_without(size, chunk, data, &RangeSet::new())
+    }
+
+    fn pieces_without(size: u64, chunk: u64, data: &[Range<u64>], had: &RangeSet) -> Vec<Piece> {
+        let mut cut = Cut::skipping(size, chunk, had);
         let next_data = |offset: u64| {
             let range = data.iter().find(|range| range.end > offset)?;
             Some(range.start.max(offset)..range.end)
         };
-        std::iter::from_fn(|| cut.next(next_data)).collect()
+        let mut pieces = Vec::new();
+        while !cut.is_done() {
+            pieces.extend(cut.next(next_data));
+        }
+        assert_eq!(cut.next(next_data), None);
+        pieces
     }
 
     #[test]
@@ -169,6 +225,47 @@ mod tests {
                 at = end;
             }
             prop_assert_eq!(at, size);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_had_is_left_out_and_the_rest_is_cut_as_before(
+            size in 1u64..5000,
+            starts in proptest::collection::btree_set(0u64..5000, 0..12),
+            had in proptest::collection::vec(any::<bool>(), 80),
+        ) {
+            let starts: Vec<_> = starts.into_iter().filter(|start| *start < size).collect();
+            let data: Vec<_> = starts.chunks(2).map(|c| c[0]..c.get(1).copied().unwrap_or(size)).collect();
+            let chunks = (0..size.div_ceil(64)).filter(|chunk| had[*chunk as usize]);
+            let spans = chunks.map(|chunk| chunk * 64..size.min(chunk * 64 + 64));
+            let had = whole_chunks(size, 64, spans).unwrap();
+            let mut seen = had.clone();
+            for piece in pieces_without(size, 64, &data, &had) {
+                let end = piece.offset + u64::from(piece.len);
+                prop_assert_eq!(seen.insert(piece.offset..end), u64::from(piece.len));
+                let has_data = data.iter().any(|range| range.start < end && range.end > piece.offset);
+                prop_assert_eq!(piece.kind == ChunkKind::Range, has_data);
+            }
+            prop_assert!(seen.is_full(size));
+        }
+    }
+
+    #[test]
+    fn ranges_that_are_no_chunks_are_told() {
+        let whole = |spans: &[Range<u64>]| whole_chunks(250, 100, spans.iter().cloned());
+        assert_eq!(whole(&[0..100, 200..250]).unwrap().count(), 150);
+        assert!(whole(&[]).is_some_and(|set| set.is_empty()));
+        for bad in [
+            &[1..100][..],
+            &[0..99],
+            &[100..300],
+            &[300..400],
+            &[100..100],
+            &[u64::MAX - 15..u64::MAX],
+            &[0..200, 100..200],
+        ] {
+            assert!(whole(bad).is_none(), "{bad:?}");
         }
     }
 

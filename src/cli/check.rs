@@ -41,6 +41,11 @@ pub fn order(mut args: Args) -> Result<Order> {
                 .to_owned(),
         );
     }
+    if args.no_clobber && args.inplace {
+        return Err(Error::usage(
+            "--no-clobber leaves alone what is there, --inplace writes into it: choose one",
+        ));
+    }
     if let Some(command) = &args.remote_path
         && shlex::split(command).is_none_or(|words| words.first().is_none_or(String::is_empty))
     {
@@ -48,6 +53,12 @@ pub fn order(mut args: Args) -> Result<Order> {
             "--remote-path: {} is not a command: empty, or a quote is left open",
             printable(command.as_bytes())
         )));
+    }
+    if args.live && args.digests.is_some() {
+        return Err(Error::usage(
+            "--digests cannot list what --live copies: chunks of a file that changes are read at \
+             different times, and no digest of the whole is right; leave out one of the two",
+        ));
     }
     Ok(Order {
         output: Output {
@@ -210,6 +221,12 @@ mod tests {
             }
         );
         assert!(order.output.quiet && order.output.verbose);
+    }
+
+    #[test]
+    fn what_changes_has_no_digest() {
+        assert!(refused("--live --digests sums a h:b").contains("--live"));
+        assert!(ordered("--live a h:b").unwrap().request.options.live);
     }
 
     #[test]

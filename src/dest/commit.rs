@@ -21,8 +21,8 @@ enum Renamed {
     Appeared,
 }
 
-/// Puts a file whose content is complete under its name.
-pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> Result<()> {
+/// Puts a file whose content is complete under its name; returns its status there.
+pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> Result<Stat> {
     let slot = temporary.slot.clone();
     let mut old = if slot.fresh { None } else { slot.stat()? };
     for _ in 0..TRIES {
@@ -37,16 +37,16 @@ pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> 
             .filter(|old| file_type(old) == FileType::RegularFile);
         identity::give(&temporary, entry, heir_of, rules)?;
         settle(&temporary, rules)?;
+        temporary.refresh()?;
         match rename(&temporary, old.is_some(), rules)? {
             Renamed::Done => {
                 temporary.committed();
                 if rules.fsync {
                     sync_directory(&slot.dir)?;
                 }
-                return Ok(());
+                return Ok(temporary.stat);
             }
             Renamed::Appeared => {
-                temporary.refresh()?;
                 old = slot.stat()?;
             }
         }
@@ -132,7 +132,7 @@ mod tests {
     fn copy(slot: &Slot, content: &[u8], entry: &Entry, rules: &Rules) -> Result<()> {
         let temporary = Temporary::create(slot)?;
         temporary.file.write_all_at(content, 0).unwrap();
-        commit(temporary, entry, rules)
+        commit(temporary, entry, rules).map(drop)
     }
 
     fn mode(path: &Path) -> u32 {

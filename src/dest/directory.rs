@@ -20,6 +20,8 @@ const WORKING: u32 = 0o700;
 pub struct Directory {
     dir: Arc<Dir>,
     made: bool,
+    /// It was made just now, so nothing is in it.
+    fresh: bool,
     /// The mode to go back to; set while it differs.
     restore: Option<u32>,
 }
@@ -65,7 +67,12 @@ impl Directory {
 
     /// Adds what is missing of [`WORKING`] if the directory is ours.
     fn open_up(dir: Arc<Dir>, made: bool, restore: Option<u32>) -> Result<Directory> {
-        let mut directory = Directory { dir, made, restore };
+        let mut directory = Directory {
+            dir,
+            made,
+            fresh: made,
+            restore,
+        };
         let stat = directory.stat()?;
         let mode = stat.st_mode & 0o7777;
         let ours = stat.st_uid == rustix::process::geteuid().as_raw();
@@ -80,9 +87,20 @@ impl Directory {
         &self.dir
     }
 
-    /// False if it was there before.
+    /// False if it was there before the copy.
     pub fn made(&self) -> bool {
         self.made
+    }
+
+    /// The mode that it had before it was opened up.
+    pub fn restore(&self) -> Option<u32> {
+        self.restore
+    }
+
+    /// An earlier run of this copy has made it, or opened it up.
+    pub fn adopt(&mut self, made: bool, restore: Option<u32>) {
+        self.made |= made;
+        self.restore = if made { None } else { restore.or(self.restore) };
     }
 
     /// Where a child lands.
@@ -90,7 +108,7 @@ impl Directory {
         Slot {
             dir: self.dir.clone(),
             name,
-            fresh: self.made,
+            fresh: self.fresh,
         }
     }
 

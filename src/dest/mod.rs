@@ -15,6 +15,8 @@ mod commit;
 mod conflict;
 mod directory;
 mod identity;
+mod in_use;
+mod inplace;
 mod link;
 mod partial;
 mod placement;
@@ -56,6 +58,10 @@ pub struct Rules {
     pub no_clobber: bool,
     /// Data and metadata are durable before the rename, the rename before success.
     pub fsync: bool,
+    /// `--inplace`: a file that stands there is written into.
+    pub inplace: bool,
+    /// `--force`: a file that another process holds open for writing is replaced all the same.
+    pub force: bool,
     /// Permission bits that new files and directories do not get without `-p`.
     pub umask: u32,
 }

@@ -153,6 +153,14 @@ impl Resolved {
         }
     }
 
+    /// A directory that an unfinished copy has made.
+    pub fn begun(slot: Slot, dir: &Arc<Dir>) -> Resolved {
+        Resolved {
+            standing: Some((dir.identity(), true)),
+            ..Resolved::nothing(slot, Vec::new())
+        }
+    }
+
     /// Two roots with one key would land on each other.
     pub fn key<'a>(&'a self, source: &'a Source) -> (Option<(u64, u64)>, Vec<&'a [u8]>) {
         match (&self.landing, self.standing) {

@@ -3,7 +3,8 @@
 //! An existing directory takes sources under their own names, `x/` is a directory, several sources
 //! need one, and a source lands on anything else by becoming it. What a directory holds (`DIR/`, or
 //! with `--no-target-directory`) never lands deeper than the destination itself. All of this is
-//! settled, and every refusal made, before the first byte.
+//! settled, and every refusal made, before the first byte. A directory that an unfinished copy of the
+//! same source has made is gone on with, as if it were not there yet.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use rustix::fs::{Mode, mkdirat};
 use super::Slot;
 use super::conflict::{refuse_itself, refuse_twice, refuse_unwritable};
 use super::placement::{Destination, Resolved};
-use super::typed::{expand_tilde, find, means_directory};
+use super::typed::{Found, expand_tilde, find, means_directory, name_of_directory};
 use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Root;
@@ -30,6 +31,8 @@ pub struct Spec {
     pub remote: bool,
     /// `--no-target-directory`
     pub no_target_directory: bool,
+    /// `--inplace`: what stands there needs no room for a new name.
+    pub inplace: bool,
 }
 
 /// A root and how it was named.
@@ -62,6 +65,9 @@ pub enum Landing {
     Directory(Arc<Dir>),
 }
 
+/// Whether a copy of this source that was cut short landed under this name.
+pub type Unfinished<'a> = dyn Fn(&Slot, &Root) -> bool + 'a;
+
 /// Targets in the order of `sources`. Makes at most one directory: `x` of `x/` where directories
 /// are to land in it. `same_machine`: device and inode of a root mean the same here.
 ///
@@ -73,6 +79,7 @@ pub fn resolve(
     sources: &[Source],
     same_machine: bool,
     handles: &Arc<Handles>,
+    unfinished: &Unfinished,
 ) -> Result<Vec<Target>> {
     let typed = spec.path.as_slice();
     let path = if spec.remote {
@@ -94,7 +101,17 @@ pub fn resolve(
     let mut resolved = Vec::with_capacity(sources.len());
     for source in sources {
         let becomes = source.root.contents || spec.no_target_directory;
-        resolved.push(if becomes {
+        let begun = match &found {
+            Found::Directory(dir) if place.alone && source.root.is_directory => {
+                let begun = name_of_directory(&place.path, handles);
+                let begun = begun.filter(|slot| unfinished(slot, source.root));
+                begun.map(|slot| Resolved::begun(slot, dir))
+            }
+            _ => None,
+        };
+        resolved.push(if let Some(begun) = begun {
+            begun
+        } else if becomes {
             place.become_it(source, &found)?
         } else {
             place.land(source, &found)?
@@ -105,7 +122,9 @@ pub fn resolve(
         if same_machine {
             refuse_itself(source, target)?;
         }
-        refuse_unwritable(source, target)?;
+        if !(spec.inplace && target.standing.is_some()) {
+            refuse_unwritable(source, target)?;
+        }
     }
     finish(sources, resolved)
 }

@@ -1,23 +1,39 @@
 //! A small file, content and all at hand: one call from nothing to its name.
 
+use super::in_use::refuse_in_use;
+use super::inplace::InPlace;
 use super::partial::write_sparse;
 use super::temporary::Temporary;
-use super::{Placed, Rules, Slot, commit, space, standing};
+use super::{Rules, Slot, Standing, commit, space, standing};
 use crate::error::Result;
 use crate::manifest::Entry;
 
+/// Gives what stands there now, or none where the same was there (`--no-clobber`).
+///
 /// Writes `content`, whose digest was verified, as `entry` says. In a fresh directory this is
-/// nine system calls, four of which do any work: create, write, rename, the last close.
-pub fn place_small(slot: &Slot, entry: &Entry, content: &[u8], rules: &Rules) -> Result<Placed> {
+/// ten system calls, four of which do any work: create, write, rename, the last close.
+pub fn place_small(
+    slot: &Slot,
+    entry: &Entry,
+    content: &[u8],
+    rules: &Rules,
+) -> Result<Option<Standing>> {
     if !slot.fresh
         && let Some(old) = slot.stat()?
     {
         commit::may_replace(slot, &old)?;
         if rules.no_clobber {
             return match standing::same_content(slot, content)? {
-                true => Ok(Placed::Kept),
+                true => Ok(None),
                 false => Err(standing::exists_with_other_content(slot)),
             };
+        }
+        refuse_in_use(slot, &old, rules)?;
+        if let Some(file) = InPlace::open(slot, Some(&old), rules)? {
+            let written = std::os::unix::fs::FileExt::write_all_at(&file.file, content, 0);
+            written.map_err(|cause| space::write_error(slot, content.len() as u64, cause))?;
+            let stat = file.commit(entry, content.len() as u64, rules)?;
+            return Ok(Some(Standing::of(&stat)));
         }
     }
     let temporary = Temporary::create(slot)?;
@@ -25,8 +41,8 @@ pub fn place_small(slot: &Slot, entry: &Entry, content: &[u8], rules: &Rules) ->
         let needed = content.len() as u64;
         space::write_error(slot, needed, cause)
     })?;
-    commit::commit(temporary, entry, rules)?;
-    Ok(Placed::Copied)
+    let stat = commit::commit(temporary, entry, rules)?;
+    Ok(Some(Standing::of(&stat)))
 }
 
 fn write(temporary: &Temporary, entry: &Entry, content: &[u8]) -> std::io::Result<()> {
@@ -60,9 +76,9 @@ mod tests {
             let entry = file(content.len() as u64, 0o644);
             place_small(&slot(temp.path(), "a"), &entry, content, &no_clobber)
         };
-        assert_eq!(place(b"one").unwrap(), Placed::Copied);
+        assert!(place(b"one").unwrap().is_some(), "copied");
         let before = std::fs::metadata(temp.path().join("a")).unwrap().ino();
-        assert_eq!(place(b"one").unwrap(), Placed::Kept);
+        assert!(place(b"one").unwrap().is_none(), "kept");
         assert_eq!(place(b"two").unwrap_err().kind, Kind::Refused);
         let after = std::fs::metadata(temp.path().join("a")).unwrap().ino();
         assert_eq!(before, after);

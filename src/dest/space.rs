@@ -13,8 +13,9 @@ use crate::manifest::Totals;
 
 /// Compares what is to come with what is free. Where something stands already it gives its space
 /// back file by file, so that no more than the largest file must fit; sources on several file
-/// systems are counted the same way, since nobody knows what goes where.
-pub fn check_free_space(targets: &[Target], totals: &Totals) -> Result<()> {
+/// systems are counted the same way, since nobody knows what goes where. `there` bytes have their
+/// room already.
+pub fn check_free_space(targets: &[Target], totals: &Totals, there: u64) -> Result<()> {
     let fresh = targets.iter().all(|target| !target.existed);
     let mut dirs: Vec<&Arc<Dir>> = Vec::new();
     for target in targets {
@@ -31,6 +32,7 @@ pub fn check_free_space(targets: &[Target], totals: &Totals) -> Result<()> {
     } else {
         totals.largest
     };
+    let needed = needed.saturating_sub(there);
     for dir in dirs {
         if let Some(free) = free_bytes(dir)
             && free < needed
@@ -93,11 +95,11 @@ mod tests {
             ..Totals::default()
         };
         let new = [target(slot(temp.path(), "a"), false)];
-        let error = check_free_space(&new, &totals).unwrap_err();
+        let error = check_free_space(&new, &totals, 0).unwrap_err();
         assert_eq!(error.kind, Kind::Write);
         assert!(error.message.starts_with("no space left: needs 1.2 EB, "));
         assert!(error.message.ends_with("B free"), "{}", error.message);
         let over = [target(slot(temp.path(), "a"), true)];
-        check_free_space(&over, &totals).unwrap();
+        check_free_space(&over, &totals, 0).unwrap();
     }
 }

@@ -4,13 +4,13 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
 use rustix::io::Errno;
 
 use super::Slot;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
-use crate::manifest::file_type;
+use crate::manifest::{Timestamp, file_type};
 
 /// Bytes that are read and hashed at a time.
 const STEP: usize = 1 << 20;
@@ -23,17 +23,28 @@ pub struct Standing {
     pub size: u64,
     pub dev: u64,
     pub ino: u64,
+    pub mtime: Timestamp,
+}
+
+impl Standing {
+    pub(super) fn of(stat: &Stat) -> Standing {
+        Standing {
+            is_file: file_type(stat) == FileType::RegularFile,
+            is_directory: file_type(stat) == FileType::Directory,
+            size: stat.st_size as u64,
+            dev: stat.st_dev,
+            ino: stat.st_ino,
+            mtime: Timestamp {
+                s: stat.st_mtime,
+                ns: stat.st_mtime_nsec as u32,
+            },
+        }
+    }
 }
 
 /// What stands under this name, a link not followed.
 pub fn standing(slot: &Slot) -> Result<Option<Standing>> {
-    Ok(slot.stat()?.map(|stat| Standing {
-        is_file: file_type(&stat) == FileType::RegularFile,
-        is_directory: file_type(&stat) == FileType::Directory,
-        size: stat.st_size as u64,
-        dev: stat.st_dev,
-        ino: stat.st_ino,
-    }))
+    Ok(slot.stat()?.map(|stat| Standing::of(&stat)))
 }
 
 /// True if a regular file with exactly this content stands there.

@@ -1,4 +1,5 @@
-//! A file that is being written: beside its final name, 0600, locked, removed unless committed.
+//! A file that is being written: beside its final name, 0600, locked, removed unless committed or
+//! kept for a second run to go on with.
 //!
 //! Its name follows from the final name, so that a second run finds what a killed one left. The
 //! lock tells that from the file of another fastcp that is still at work: without it the second
@@ -25,7 +26,7 @@ pub(super) struct Temporary {
     /// As it was made, or last looked at.
     pub stat: Stat,
     name: OsString,
-    /// It still stands under `name`.
+    /// It still stands under `name`, and is to be removed.
     standing: bool,
 }
 
@@ -37,7 +38,7 @@ impl Temporary {
     pub fn create(slot: &Slot) -> Result<Temporary> {
         let mut name = usual_name(slot);
         for _ in 0..TRIES {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
             match slot.dir.open(&name, flags, Mode::RUSR | Mode::WUSR) {
                 Ok(fd) => {
                     if let Some(made) = Temporary::own(slot, fd, &name)? {
@@ -69,6 +70,44 @@ impl Temporary {
             name: name.clone(),
             standing: true,
         }))
+    }
+
+    /// What an earlier run left under the usual name of `slot`, if it is a file of ours that nobody
+    /// else can have written, and `is_it` says that it is the right one.
+    ///
+    /// # Errors
+    /// `Kind::Busy` where the process that made it is at work.
+    pub fn reopen(slot: &Slot, is_it: impl Fn(&File, &Stat) -> bool) -> Result<Option<Temporary>> {
+        let name = usual_name(slot);
+        let ours = |stat: &Stat| is_ours(stat) && stat.st_mode & 0o7777 == 0o600;
+        match slot.dir.stat(&name) {
+            Ok(stat) if ours(&stat) => {}
+            _ => return Ok(None),
+        }
+        let flags = OFlags::RDWR | OFlags::NONBLOCK;
+        let Ok(fd) = slot.dir.open(&name, flags, Mode::empty()) else {
+            return Ok(None);
+        };
+        if flock(&fd, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN) {
+            return Err(busy(slot));
+        }
+        let file = File::from(fd);
+        // Again, now that it is locked: with a link left, the name is still that of this file.
+        match fstat(&file) {
+            Ok(stat) if ours(&stat) && is_it(&file, &stat) => Ok(Some(Temporary {
+                slot: slot.clone(),
+                file,
+                stat,
+                name,
+                standing: true,
+            })),
+            _ => Ok(None),
+        }
+    }
+
+    /// Stays where it is, for a later run to go on with.
+    pub fn keep(&mut self) {
+        self.standing = false;
     }
 
     pub fn name(&self) -> &OsString {
@@ -105,11 +144,7 @@ impl Drop for Temporary {
 /// # Errors
 /// `Kind::Busy` where the process that made it is at work.
 fn remove_stale(slot: &Slot, name: &OsString) -> Result<bool> {
-    let ours = |stat: &Stat| {
-        file_type(stat) == FileType::RegularFile
-            && stat.st_uid == rustix::process::geteuid().as_raw()
-            && stat.st_nlink == 1
-    };
+    let ours = is_ours;
     // Looked at before it is opened, since opening a device or a pipe has effects.
     match slot.dir.stat(name) {
         Ok(stat) if ours(&stat) => {}
@@ -141,6 +176,12 @@ fn remove_stale(slot: &Slot, name: &OsString) -> Result<bool> {
         Ok(()) => Ok(true),
         Err(cause) => gone(slot, cause),
     }
+}
+
+fn is_ours(stat: &Stat) -> bool {
+    file_type(stat) == FileType::RegularFile
+        && stat.st_uid == rustix::process::geteuid().as_raw()
+        && stat.st_nlink == 1
 }
 
 /// True if `cause` says that what was to be removed is not there any more.

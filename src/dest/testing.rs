@@ -24,6 +24,8 @@ pub fn rules() -> Rules {
         preserve: false,
         no_clobber: false,
         fsync: false,
+        inplace: false,
+        force: false,
         umask: 0o022,
     }
 }
@@ -88,7 +90,8 @@ pub fn try_resolve(spec: &Spec, roots: &[Root], follow: bool) -> Result<Vec<Targ
             follow_name: follow,
         })
         .collect();
-    resolve(spec, &sources, true, &Arc::new(Handles::default()))
+    let handles = Arc::new(Handles::default());
+    resolve(spec, &sources, true, &handles, &|_, _| false)
 }
 
 pub fn spec(ground: &Path, path: &str) -> Spec {
@@ -97,5 +100,6 @@ pub fn spec(ground: &Path, path: &str) -> Spec {
         base: ground.to_owned(),
         remote: false,
         no_target_directory: path.starts_with("-T "),
+        inplace: false,
     }
 }

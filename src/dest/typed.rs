@@ -58,6 +58,22 @@ pub(super) fn find(path: &Path, handles: &Arc<Handles>) -> Result<Found> {
     Err(Error::io(Kind::Write, Side::Dest, path, "", cause))
 }
 
+/// The name under which the directory at the end of `path` stands, links followed. None where it
+/// has none (`/`, `..`), or is something else.
+pub(super) fn name_of_directory(path: &Path, handles: &Arc<Handles>) -> Option<Slot> {
+    let mut path = path.to_owned();
+    for _ in 0..=LINKS_MAX {
+        let (above, name) = split(&path).ok()??;
+        let slot = Slot::new(open(&above, handles).ok()?, name);
+        match file_type(&slot.stat().ok()??) {
+            FileType::Directory => return Some(slot),
+            FileType::Symlink => path = above.join(follow(&slot).ok()?),
+            _ => return None,
+        }
+    }
+    None
+}
+
 /// Where the link in `slot` points. The kernel is asked first whether it would go there: it
 /// refuses links that others have laid in a directory like /tmp.
 fn follow(slot: &Slot) -> Result<PathBuf> {

@@ -6,13 +6,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::chunk::ChunkKind;
-use crate::chunk::split::Cut;
-use crate::digest::Tree;
+use crate::chunk::ranges::RangeSet;
+use crate::chunk::split::{Cut, whole_chunks};
+use crate::digest::{Added, Tree};
 use crate::manifest::{EntryId, Name};
-use crate::pipeline::plan::{File, Member, Plan, What};
+use crate::pipeline::plan::{File, Live, Member, Plan, What};
+use crate::pipeline::plans::{Announced, Closed, Landed};
 use crate::pipeline::sender::Sender;
 use crate::units::printable;
-use crate::wire::message::{Ack, Fault, Message, Want, WantKind};
+use crate::wire::message::{Ack, Fault, Message, RANGES_MAX, Span, Want, WantKind};
 
 /// The peer said what no receiver says.
 #[derive(Debug, thiserror::Error)]
@@ -27,9 +29,18 @@ impl Sender {
                 if let Some(list) = &self.digests {
                     list.set_landed(landed.names.into_iter().map(name_or_none).collect());
                 }
-                self.plans.start();
+                // A list of digests needs those of files that are there too: they are read.
+                let asks = landed.resumes && self.digests.is_none();
+                self.plans
+                    .start(if asks { Landed::Resumes } else { Landed::Fresh });
             }
-            Message::Want(wants) => wants.into_iter().for_each(|want| self.wanted(want)),
+            Message::Want(wants) => {
+                let content = wants.iter().filter(|want| want.kind != WantKind::Skip);
+                self.plans.want_small(content.map(|want| want.entry));
+                for want in wants {
+                    self.wanted(want)?;
+                }
+            }
             Message::Ack(ack) => self.acknowledged(ack)?,
             Message::Nack(chunks) => chunks
                 .into_iter()
@@ -45,38 +56,87 @@ impl Sender {
     }
 
     /// An entry that is not open (any more) was failed by us meanwhile.
-    fn wanted(&self, want: Want) {
-        let digest_only = match want.kind {
-            WantKind::Fresh => false,
-            WantKind::Digest => true,
-            // What it has of it is for a later version to make use of: it gets all.
-            WantKind::Have(_) | WantKind::Compare(_) => false,
+    fn wanted(&self, want: Want) -> Result<(), Breach> {
+        let kind = match want.kind {
             WantKind::Skip => {
-                self.plans.close(want.entry);
-                return;
+                self.plans.skip(want.entry);
+                return Ok(());
             }
+            kind => kind,
         };
-        let needs_tree = digest_only || self.options.digests;
-        let made = self.plans.want(want.entry, |source, listed| {
-            let found = source.found().clone();
-            let size = found.entry.size;
-            let tree = (needs_tree || !found.entry.is_sparse())
-                .then(|| Mutex::new(Tree::new(size, self.chunk_size as u64)));
-            File {
-                source,
-                cut: Mutex::new(Cut::new(size, self.chunk_size as u64)),
-                tree,
-                covered: AtomicU64::new(0),
-                failed: AtomicBool::new(false),
-                digest_only,
-                listed,
-                found,
-            }
-        });
+        let made = self
+            .plans
+            .want(want.entry, |announced| self.part(announced, kind))?;
         if let Some(file) = made {
+            self.progress.add_resumed(file.had);
             let name = printable(file.found.name.as_bytes());
             self.progress.start_name(want.entry, name);
         }
+        Ok(())
+    }
+
+    /// A file with what of it is wanted.
+    fn part(&self, announced: Announced, kind: WantKind) -> Result<File, Breach> {
+        let Announced {
+            source,
+            listed,
+            anew,
+        } = announced;
+        let found = source.found().clone();
+        let (size, chunk_size) = (found.entry.size, self.chunk_size as u64);
+        let digest_only = kind == WantKind::Digest;
+        let is_told = digest_only || self.options.digests;
+        // Chunks of a file that changes are read at different times: their root says nothing.
+        let needs_tree = is_told || !(found.entry.is_sparse() || self.options.live);
+        let mut tree = needs_tree.then(|| Tree::new(size, chunk_size));
+        let (mut had, mut compare) = (RangeSet::new(), RangeSet::new());
+        let whole = |spans: &mut dyn Iterator<Item = &Span>| {
+            let spans = spans.take(RANGES_MAX + 1).map(|span| span.start..span.end);
+            whole_chunks(size, chunk_size, spans)
+                .ok_or(Breach("ranges that the file does not have"))
+        };
+        match &kind {
+            WantKind::Have(ranges) if ranges.len() <= RANGES_MAX => {
+                had = whole(&mut ranges.iter().map(|(span, _)| span))?;
+                for (span, value) in ranges {
+                    let len = span.end - span.start;
+                    let added = tree
+                        .as_mut()
+                        .map(|tree| tree.add_subtree(span.start, len, *value));
+                    if added.is_some_and(|added| added != Added::New) {
+                        return Err(Breach("ranges that are no part of the file's digest"));
+                    }
+                }
+            }
+            WantKind::Compare(ranges) if ranges.len() <= RANGES_MAX => {
+                compare = whole(&mut ranges.iter())?;
+            }
+            WantKind::Have(_) | WantKind::Compare(_) => {
+                return Err(Breach("more ranges than it may name"));
+            }
+            WantKind::Fresh | WantKind::Digest | WantKind::Skip => {}
+        }
+        Ok(File {
+            source: *source,
+            cut: Mutex::new(Cut::skipping(size, chunk_size, &had)),
+            compare,
+            tree: tree.map(Mutex::new),
+            had: had.count(),
+            covered: AtomicU64::new(had.count()),
+            placed: AtomicU64::new(had.count()),
+            failed: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            anew,
+            digest_only,
+            listed,
+            live: self.options.live.then(|| {
+                Mutex::new(Live {
+                    length: size,
+                    told: false,
+                })
+            }),
+            found,
+        })
     }
 
     fn acknowledged(&self, ack: Ack) -> Result<(), Breach> {
@@ -108,10 +168,17 @@ impl Sender {
     /// A chunk is where it belongs.
     fn count(&self, plan: &Plan) {
         match &plan.what {
-            What::Piece { piece, .. } if piece.kind == ChunkKind::Zeros => {
-                self.progress.add_skipped(u64::from(piece.len));
+            What::Piece { file, piece } => {
+                let len = u64::from(piece.len);
+                file.placed.fetch_add(len, Relaxed);
+                if piece.kind == ChunkKind::Zeros {
+                    self.progress.add_skipped(len);
+                } else if plan.was_had() {
+                    self.progress.add_resumed(len);
+                } else {
+                    self.progress.add_bytes(len);
+                }
             }
-            What::Piece { piece, .. } => self.progress.add_bytes(u64::from(piece.len)),
             What::Pack(members) => members.iter().for_each(|member| self.count_member(member)),
         }
     }
@@ -132,9 +199,9 @@ impl Sender {
         }
     }
 
-    /// A big file is in place, or failed along with its directory.
+    /// A file is in place, or failed along with its directory.
     fn close_file(&self, entry: EntryId, placed: bool) {
-        let Some(file) = self.plans.close(entry) else {
+        let Some(closed) = self.plans.close(entry) else {
             return;
         };
         self.progress.end_name(entry);
@@ -143,9 +210,21 @@ impl Sender {
             return;
         }
         self.progress.add_files(1);
-        let Some(file) = file else { return };
+        let file = match closed {
+            Closed::Sending(file) => file,
+            Closed::Announced => return,
+            Closed::Skipped { size } => {
+                self.progress.add_resumed(size);
+                self.progress.add_resumed_files(1);
+                return;
+            }
+        };
+        let size = file.found.entry.size;
+        if file.had == size {
+            self.progress.add_resumed_files(1);
+        }
         if file.digest_only {
-            self.progress.add_skipped(file.found.entry.size);
+            self.progress.add_skipped(size);
         }
         if let (Some(list), Some(listed), Some(root)) = (&self.digests, &file.listed, file.root()) {
             list.add(listed, &root);
@@ -162,7 +241,7 @@ impl Sender {
         self.tally.add(&fault.into_error());
         if entry != 0 {
             self.plans.entry_failed(entry);
-            if let Some(Some(file)) = self.plans.close(entry) {
+            if let Some(Closed::Sending(file)) = self.plans.close(entry) {
                 file.failed.store(true, Relaxed);
             }
             self.progress.end_name(entry);

@@ -4,23 +4,22 @@
 
 use std::ffi::OsString;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, OnceLock};
 
-use crate::chunk::claims::Claims;
-use crate::dest::{self, Directory, Partial, Slot, Source, Spec};
-use crate::digest::Tree;
+use crate::dest::{self, Directory, Spec};
 use crate::dir::Handles;
 use crate::error::Result;
-use crate::manifest::{Entry, EntryKind, Root};
+use crate::journal::record::{self, Hash};
+use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::pipeline::digest_list::Listed;
+use crate::pipeline::landing::Sessions;
+use crate::pipeline::opening::anew;
 use crate::pipeline::receiver::{Job, Receiver};
-use crate::pipeline::table::{OpenFile, Spot};
+use crate::pipeline::resume::Resuming;
+use crate::pipeline::table::Spot;
 use crate::progress::Phase;
-use crate::wire::message::{
-    AllSent, EntryEnd, Fault, Landed, Message, Roots, Span, Want, WantKind,
-};
+use crate::wire::message::{AllSent, EntryEnd, Fault, Message, Span, Want, WantKind};
 
 /// How one root was named, for what depends on what was typed.
 #[derive(Clone, Debug)]
@@ -36,6 +35,7 @@ pub struct Destination {
     pub same_machine: bool,
     /// Per operand.
     pub typed: Vec<Typed>,
+    pub sessions: Sessions,
 }
 
 /// Runs until the queue is closed.
@@ -60,8 +60,10 @@ pub fn place(
                 }
             }
             Message::Entries(entries) => receiver.announced(entries),
+            Message::Ask(entries) => receiver.asked(entries),
             Message::EntryEnd(ends) => ends.into_iter().for_each(|end| receiver.entry_end(end)),
             Message::Fault(fault) => receiver.sender_failed(fault),
+            Message::Vanished(fault) if receiver.options.live => receiver.vanished(fault),
             Message::AllSent(all) => receiver.all_sent(&all),
             _ => receiver.breach("a message out of place"),
         }
@@ -70,43 +72,13 @@ pub fn place(
 }
 
 impl Receiver {
-    /// Finds where the roots land and whether they fit, before the first byte.
-    fn land(&self, destination: &Destination, roots: Roots, handles: &Arc<Handles>) -> Result<()> {
-        use std::os::unix::ffi::OsStrExt;
-        let typed = |root: &Root| destination.typed.get(root.operand as usize);
-        let sources: Vec<Source> = roots
-            .roots
-            .iter()
-            .map(|root| Source {
-                root,
-                typed: typed(root).map_or(b"", |typed| typed.operand.as_bytes()),
-                follow_name: typed(root).is_some_and(|typed| typed.follow_name),
-            })
-            .collect();
-        self.progress.set_totals(roots.totals);
-        let targets = dest::resolve(
-            &destination.spec,
-            &sources,
-            destination.same_machine,
-            handles,
-        )?;
-        dest::check_free_space(&targets, &roots.totals)?;
-        let names: Vec<Vec<u8>> = targets.iter().map(|target| target.listed.clone()).collect();
-        if let Some(list) = &self.digests {
-            list.set_landed(names.clone());
-        }
-        self.lock().set_roots(&roots.roots, targets);
-        self.progress.set_phase(Phase::Copying);
-        self.say(Message::Landed(Landed {
-            names,
-            resumes: false,
-        }));
-        Ok(())
-    }
-
     fn announced(&self, entries: Vec<Entry>) {
         let mut wants = Vec::new();
         for entry in entries {
+            if let Some(first_chunk) = anew(&entry) {
+                wants.extend(self.read_anew(entry, first_chunk));
+                continue;
+            }
             if self.lock().is_known(entry.id) || entry.id == 0 {
                 return self.breach("an entry announced twice");
             }
@@ -124,6 +96,54 @@ impl Receiver {
         self.unpark();
     }
 
+    /// Small files: are they there already?
+    fn asked(&self, entries: Vec<Entry>) {
+        let mut wants = Vec::with_capacity(entries.len());
+        let mut there = Vec::new();
+        for entry in entries {
+            let (spot, path, is_new) = {
+                let table = self.lock();
+                let spot = table.spot(entry.id, entry.parent, &entry.name, self.digests.is_some());
+                let path = table.path_of(entry.id, entry.parent, &entry.name);
+                let is_new = entry.id != 0 && !table.is_known(entry.id) && table.fits_root(&entry);
+                (spot, path, is_new)
+            };
+            let id = entry.id;
+            let file = match (spot, path) {
+                _ if !is_new => return self.breach("an entry announced twice"),
+                (Spot::Slot(slot, listed), Some(path)) => Some(Resuming {
+                    entry,
+                    slot,
+                    listed,
+                    path,
+                }),
+                // What becomes of it its pack tells.
+                (Spot::Lost, _) => None,
+                _ => return self.breach("an entry of a directory that was not announced"),
+            };
+            let file = file.filter(|file| self.is_small_in_place(file));
+            let kind = match &file {
+                Some(_) => WantKind::Skip,
+                None => WantKind::Fresh,
+            };
+            wants.push(Want { entry: id, kind });
+            there.extend(file);
+        }
+        // First, since the acknowledgement is of what is skipped.
+        self.say(Message::Want(wants));
+        for file in there {
+            self.skip(&file.entry, file.slot);
+        }
+    }
+
+    /// What cannot be looked at is sent, and fails for its reason then.
+    fn is_small_in_place(&self, file: &Resuming) -> bool {
+        let is_there = self
+            .journal()
+            .map(|journal| self.is_in_place(journal, file));
+        matches!(is_there, Some(Ok(true)))
+    }
+
     /// Directories may have come that packs were waiting for.
     fn unpark(&self) {
         let parked = std::mem::take(&mut self.lock().parked);
@@ -134,9 +154,13 @@ impl Receiver {
     }
 
     fn entry(&self, entry: Entry) -> Option<Want> {
-        let spot = self
-            .lock()
-            .spot(entry.id, entry.parent, &entry.name, self.digests.is_some());
+        let (spot, path) = {
+            let table = self.lock();
+            let spot = table.spot(entry.id, entry.parent, &entry.name, self.digests.is_some());
+            (spot, table.path_of(entry.id, entry.parent, &entry.name))
+        };
+        // Where there is none, there is no spot either.
+        let path = path.unwrap_or_default();
         match (spot, &entry.kind) {
             (Spot::Unknown, _) => self.breach("an entry of a directory that was not announced"),
             (Spot::Lost, EntryKind::Directory) => {
@@ -152,14 +176,14 @@ impl Receiver {
             }
             (Spot::Lost, _) => self.lost_with_directory(&entry),
             (Spot::Directory(dir, listed), EntryKind::Directory) => {
-                self.directory(entry, Directory::enter(dir), listed);
+                self.directory(entry, Directory::enter(dir), listed, path);
             }
             (Spot::Directory(..), _) => self.breach("a directory that became something else"),
             (Spot::Slot(slot, listed), EntryKind::Directory) => {
-                self.directory(entry, Directory::make(&slot), listed);
+                self.directory(entry, Directory::make(&slot), listed, path);
             }
             (Spot::Slot(slot, listed), EntryKind::File) => {
-                return self.big_file(entry, slot, listed);
+                return self.big_file(entry, slot, listed, path);
             }
             (Spot::Slot(slot, _), EntryKind::Symlink(_)) => {
                 let placed = dest::place_symlink(&slot, &entry, &self.rules).map(drop);
@@ -182,10 +206,11 @@ impl Receiver {
         None
     }
 
-    fn directory(&self, entry: Entry, made: Result<Directory>, listed: Option<Listed>) {
+    fn directory(&self, entry: Entry, made: Result<Directory>, listed: Option<Listed>, path: Hash) {
         let id = entry.id;
         match made {
-            Ok(directory) => {
+            Ok(mut directory) => {
+                self.remember(&mut directory, path);
                 self.acks.entry(id);
                 self.lock().add_directory(entry, Some(directory), listed);
             }
@@ -194,6 +219,25 @@ impl Receiver {
                 self.say(Message::Fault(Fault::of(&error, id, entry.parent)));
                 self.lock().add_directory(entry, None, None);
             }
+        }
+    }
+
+    /// A directory that an earlier run made is one that this copy has made.
+    fn remember(&self, directory: &mut Directory, path: Hash) {
+        let Some(journal) = self.journal() else {
+            return;
+        };
+        if let Some(before) = journal
+            .directory_before(&path)
+            .filter(|_| !directory.made())
+        {
+            directory.adopt(before.made, before.restore);
+        } else if directory.made() || directory.restore().is_some() {
+            journal.directory(record::Directory {
+                path,
+                made: directory.made(),
+                restore: directory.restore(),
+            });
         }
     }
 
@@ -210,74 +254,17 @@ impl Receiver {
         }
     }
 
-    /// Opens the partial of a big file and asks for its content, or for its digest alone.
-    fn big_file(&self, entry: Entry, slot: Slot, listed: Option<Listed>) -> Option<Want> {
-        let (id, parent) = (entry.id, entry.parent);
-        let skip = Some(Want {
-            entry: id,
-            kind: WantKind::Skip,
-        });
-        let compare = match self.stands_already(&entry, &slot) {
-            Ok(compare) => compare,
-            Err(error) => {
-                self.fail(id, parent, &error);
-                return skip;
-            }
-        };
-        let entry = Arc::new(entry);
-        let partial = match compare {
-            true => None,
-            false => match Partial::create(&slot, entry.clone(), &self.rules) {
-                Ok(partial) => Some(Arc::new(partial)),
-                Err(error) => {
-                    self.fail(id, parent, &error);
-                    return skip;
-                }
-            },
-        };
-        let needs_tree = !entry.is_sparse() || self.options.digests;
-        let file = OpenFile {
-            slot,
-            partial: Mutex::new(partial),
-            claims: Mutex::new(Claims::new(entry.size, self.chunk_size)),
-            tree: (needs_tree && !compare)
-                .then(|| Mutex::new(Tree::new(entry.size, self.chunk_size))),
-            end: OnceLock::new(),
-            closing: AtomicBool::new(false),
-            compare,
-            listed,
-            entry,
-        };
-        let name = crate::units::printable(file.entry.name.as_bytes());
-        self.progress.start_name(id, name);
-        self.lock().files.insert(id, Arc::new(file));
-        let kind = if compare {
-            WantKind::Digest
-        } else {
-            WantKind::Fresh
-        };
-        Some(Want { entry: id, kind })
-    }
-
-    /// With `--no-clobber`: true if a file of the same size stands there, so that digests decide.
-    fn stands_already(&self, entry: &Entry, slot: &Slot) -> Result<bool> {
-        if !self.rules.no_clobber {
-            return Ok(false);
-        }
-        match dest::standing(slot)? {
-            None => Ok(false),
-            Some(standing) if standing.is_file && standing.size == entry.size => Ok(true),
-            Some(_) => Err(dest::exists_with_other_content(slot)),
-        }
-    }
-
     fn entry_end(&self, end: EntryEnd) {
         let file = self.lock().files.get(&end.entry).cloned();
         let Some(file) = file else {
             let full = self.lock().end_directory(end.entry, end.length);
             return self.finish_directories(full);
         };
-        // A second end changes nothing.
+        if self.options.live {
+            let mut claims = file.claims.lock().expect("no panic while held");
+            claims.end_at(end.length);
+        }
+        // A second end changes nothing else.
         let _ = file.end.set(end);
         self.flushing();
         if file.is_complete() {
@@ -290,6 +277,18 @@ impl Receiver {
     fn sender_failed(&self, fault: Fault) {
         let (id, parent) = (fault.entry, fault.parent);
         self.tally.add(&fault.into_error());
+        self.given_up(id, parent);
+    }
+
+    /// An entry was not there any more when it was to be read, and may have gone.
+    fn vanished(&self, fault: Fault) {
+        let (id, parent) = (fault.entry, fault.parent);
+        self.tally.detail(&fault.into_error());
+        self.given_up(id, parent);
+    }
+
+    /// Nothing (more) comes of an entry.
+    fn given_up(&self, id: EntryId, parent: EntryId) {
         self.lock().was_told_of_a_failure();
         if id == 0 {
             return;

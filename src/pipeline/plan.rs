@@ -1,10 +1,14 @@
 //! One chunk to be sent, and the files that chunks are made of.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::{Cut, Piece};
 use crate::digest::{Digest, Tree};
+use crate::manifest::EntryId;
 use crate::pipeline::digest_list::Listed;
 use crate::source::{Found, SourceFile};
 
@@ -13,15 +17,35 @@ pub struct File {
     pub found: Found,
     pub source: SourceFile,
     pub cut: Mutex<Cut>,
-    /// None where nobody needs the digest of a file with holes.
+    /// Bytes whose chunks go as digests first, since the receiver may have them.
+    pub compare: RangeSet,
+    /// None where nobody needs the digest of a file with holes, or of one that may change.
     pub tree: Option<Mutex<Tree>>,
-    /// Bytes that were read (or skipped as holes) for the first time.
+    /// Bytes that the receiver has and that are not read.
+    pub had: u64,
+    /// Bytes that were read (or skipped as holes) for the first time, with those that it has.
     pub covered: AtomicU64,
+    /// Bytes that are where they belong.
+    pub placed: AtomicU64,
     pub failed: AtomicBool,
+    /// The receiver was told of its end, or that it is read anew: whichever comes first.
+    pub ended: AtomicBool,
+    /// It is being read for the second time.
+    pub anew: bool,
     /// The receiver wants the digest and no bytes.
     pub digest_only: bool,
     /// Its path below the destination, for a list of digests.
     pub listed: Option<Listed>,
+    /// Where it may change while it is read.
+    pub live: Option<Mutex<Live>>,
+}
+
+/// A file that may become shorter while it is read.
+pub struct Live {
+    /// Bytes up to the lowest end that a reader came to.
+    pub length: u64,
+    /// The receiver was told of the length.
+    pub told: bool,
 }
 
 /// A small file that travels in a pack.
@@ -51,6 +75,17 @@ impl File {
     }
 }
 
+impl Member {
+    pub fn new(found: Found, listed: Option<Listed>) -> Member {
+        Member {
+            found,
+            listed,
+            digest: OnceLock::new(),
+            failed: AtomicBool::new(false),
+        }
+    }
+}
+
 /// One chunk to be read and sent.
 pub struct Plan {
     pub chunk: u64,
@@ -59,4 +94,61 @@ pub struct Plan {
     pub digest: OnceLock<Digest>,
     /// Times that it arrived damaged.
     pub nacks: AtomicU8,
+    /// Times that its digest went alone and was not refused.
+    offers: AtomicU32,
+    /// Its digest was refused: all of it goes.
+    refused: AtomicBool,
+}
+
+impl Plan {
+    pub fn new(chunk: u64, what: What) -> Plan {
+        Plan {
+            chunk,
+            what,
+            digest: OnceLock::new(),
+            nacks: AtomicU8::new(0),
+            offers: AtomicU32::new(0),
+            refused: AtomicBool::new(false),
+        }
+    }
+
+    /// True of a piece of this file.
+    pub fn is_of(&self, entry: EntryId) -> bool {
+        matches!(&self.what, What::Piece { file, .. } if file.found.entry.id == entry)
+    }
+
+    /// Its digest is to go alone, since the receiver may have the chunk.
+    pub fn is_offer(&self) -> bool {
+        match &self.what {
+            What::Piece { file, piece } if !file.compare.is_empty() => {
+                let range: Range<u64> = piece.offset..piece.offset + u64::from(piece.len);
+                !self.refused.load(Relaxed) && file.compare.contains_all(range)
+            }
+            _ => false,
+        }
+    }
+
+    /// Its digest goes alone, perhaps a second time since a stream died.
+    pub fn offered(&self) {
+        self.offers.fetch_add(1, Relaxed);
+    }
+
+    /// True if its digest was taken for the chunk.
+    pub fn was_had(&self) -> bool {
+        self.offers.load(Relaxed) > 0 && !self.refused.load(Relaxed)
+    }
+
+    /// The receiver could make nothing of it: a digest of what it does not have, of which each is
+    /// refused once, or a damaged chunk.
+    pub fn refused(&self) {
+        self.refused.store(true, Relaxed);
+        let one_less = |offers: u32| offers.checked_sub(1);
+        if self
+            .offers
+            .fetch_update(Relaxed, Relaxed, one_less)
+            .is_err()
+        {
+            self.nacks.fetch_add(1, Relaxed);
+        }
+    }
 }

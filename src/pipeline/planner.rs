@@ -1,17 +1,16 @@
 //! Rows 1 and 2: walks the roots, tells the receiver of directories, links and big files, gathers
 //! small files into packs. Runs on a thread of its own and waits wherever enough is planned.
 
+mod small;
+
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::ranges::RangeSet;
-use crate::chunk::split::Gathering;
 use crate::dir::Dir;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT};
 use crate::pipeline::digest_list::Listed;
-use crate::pipeline::plan::Member;
 use crate::pipeline::plans::Ended;
 use crate::pipeline::sender::Sender;
 use crate::source::{Found, SourceFile, Step, Walk};
@@ -27,7 +26,7 @@ struct Planner<'a> {
     /// Announced next; nothing may wait for the receiver while something is in here.
     entries: Vec<Entry>,
     ends: Vec<EntryEnd>,
-    gathering: Gathering<Member>,
+    small: small::Small,
     /// Numbers that were met; the others are told at the end.
     met: RangeSet,
     /// Which root each directory that the user named is, by its address.
@@ -43,7 +42,7 @@ pub fn plan(sender: &Sender, walk: Walk) -> Result<(), Ended> {
         sender,
         entries: Vec::new(),
         ends: Vec::new(),
-        gathering: Gathering::default(),
+        small: small::Small::default(),
         met: RangeSet::new(),
         roots: HashMap::new(),
         relinked: HashMap::new(),
@@ -96,28 +95,11 @@ impl Planner<'_> {
         }
     }
 
-    fn small_file(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
-        let (size, name_len) = (found.entry.size, found.name.as_bytes().len());
-        let member = Member {
-            found,
-            listed,
-            digest: OnceLock::new(),
-            failed: AtomicBool::new(false),
-        };
-        match self.gathering.add(member, size, name_len) {
-            Some(pack) => {
-                self.flush_entries()?;
-                self.sender.plans.add_pack(pack)
-            }
-            None => Ok(()),
-        }
-    }
-
     /// A big file is opened now, so that it is announced as it is, and sent when the receiver
     /// wants it.
     fn big_file(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
         self.flush_entries()?;
-        let source = match SourceFile::open(&found) {
+        let source = match SourceFile::open(&found, self.sender.changes()) {
             Ok(source) => source,
             Err(error) => {
                 self.sender.fail(&found, error);
@@ -206,9 +188,6 @@ impl Planner<'_> {
 
     fn flush(&mut self) -> Result<(), Ended> {
         self.flush_entries()?;
-        match self.gathering.take() {
-            Some(pack) => self.sender.plans.add_pack(pack),
-            None => Ok(()),
-        }
+        self.flush_small()
     }
 }

@@ -3,16 +3,19 @@
 //!
 //! A chunk keeps its number for life, so that the receiver knows a second copy for what it is.
 
+mod entries;
+
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use crate::chunk::ranges::RangeSet;
+use crate::chunk::split::Gathering;
 use crate::manifest::EntryId;
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::plan::{File, Member, Plan, What};
 use crate::source::SourceFile;
+pub use entries::Closed;
 
 /// Chunks that may be sent and unacknowledged: at 1 MiB each more than 10 Gbit/s of threefold
 /// compressed data at 150 ms needs.
@@ -49,6 +52,10 @@ struct State {
     next_chunk: u64,
     /// Big files that are announced and not yet in place or failed.
     open: HashMap<EntryId, Open>,
+    /// Small files that the receiver was asked about.
+    asked: BTreeMap<EntryId, Member>,
+    /// Those of them that it wants.
+    answered: Gathering<Member>,
     /// Entries that are in place or failed.
     settled: RangeSet,
     /// Failed entries that a pack in flight or a further name may still ask about.
@@ -57,14 +64,43 @@ struct State {
     highest: EntryId,
     /// The walk is over: nothing is planned any more.
     planned: bool,
-    started: bool,
+    /// The receiver has said where everything lands, and whether some of it is there.
+    landed: Option<Landed>,
     ended: bool,
+}
+
+/// What small files are to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Landed {
+    /// They are sent.
+    Fresh,
+    /// They are asked about: an earlier run may have finished them.
+    Resumes,
 }
 
 /// A big file, waiting to be wanted or being sent.
 enum Open {
-    Announced(Box<SourceFile>, Option<Listed>),
+    Announced(Announced),
     Sending(Arc<File>),
+    /// Not wanted: it is there or has failed, as will be told.
+    Skipped {
+        size: u64,
+    },
+}
+
+/// A big file before it is known what of it is wanted.
+pub struct Announced {
+    pub source: Box<SourceFile>,
+    pub listed: Option<Listed>,
+    /// It changed while it was read, and is read once more.
+    pub anew: bool,
+}
+
+/// What a worker does next.
+pub enum Work {
+    Chunk(Arc<Plan>),
+    /// Nothing of this file is to be sent, but that it ends.
+    End(Arc<File>),
 }
 
 #[derive(Default)]
@@ -83,9 +119,18 @@ impl Plans {
     }
 
     /// Lets chunks be taken: the receiver knows where everything lands and has room for it.
-    pub fn start(&self) {
-        self.lock().started = true;
+    pub fn start(&self, landed: Landed) {
+        self.lock().landed = Some(landed);
         self.changed.notify_all();
+    }
+
+    /// How small files are sent, once that is known.
+    pub fn landed(&self) -> Option<Landed> {
+        self.lock().landed
+    }
+
+    pub fn wait_landed(&self) -> Result<(), Ended> {
+        self.wait_until(|state| state.landed.is_some()).map(|_| ())
     }
 
     /// Wakes everyone who waits; nothing is given out any more.
@@ -113,66 +158,18 @@ impl Plans {
         Ok(())
     }
 
-    /// Remembers a big file that is about to be announced, waiting while `limit` of them are open;
-    /// `before` is done first if that takes a wait.
-    pub fn announce(
-        &self,
-        entry: EntryId,
-        source: SourceFile,
-        listed: Option<Listed>,
-        limit: usize,
-        before: impl FnOnce() -> Result<(), Ended>,
-    ) -> Result<(), Ended> {
-        let has_room = |state: &State| state.open.len() < limit;
-        if !has_room(&self.lock()) {
-            before()?;
-        }
-        let mut state = self.wait_until(has_room)?;
-        state
-            .open
-            .insert(entry, Open::Announced(Box::new(source), listed));
-        Ok(())
-    }
-
-    /// As [`announce`](Plans::announce), for a worker, on whom those that are open may wait.
-    pub fn announce_now(&self, entry: EntryId, source: SourceFile, listed: Option<Listed>) {
-        self.lock()
-            .open
-            .insert(entry, Open::Announced(Box::new(source), listed));
-    }
-
-    /// The receiver wants this file: its content or its digest. None if it was not announced.
-    pub fn want(
-        &self,
-        entry: EntryId,
-        make: impl FnOnce(SourceFile, Option<Listed>) -> File,
-    ) -> Option<Arc<File>> {
-        let mut state = self.lock();
-        let open = state.open.remove(&entry)?;
-        let Open::Announced(source, listed) = open else {
-            state.open.insert(entry, open);
-            return None;
-        };
-        let file = Arc::new(make(*source, listed));
-        state.open.insert(entry, Open::Sending(file.clone()));
-        state.fresh.push_back(Fresh::File(file.clone()));
-        drop(state);
-        self.changed.notify_all();
-        Some(file)
-    }
-
     /// What to send next: first what must be sent again, lowest number first.
-    pub fn next(&self) -> Result<Arc<Plan>, Ended> {
+    pub fn next(&self) -> Result<Work, Ended> {
         loop {
             let mut state = self.wait_until(State::has_work)?;
             if let Some((_, plan)) = state.again.pop_first() {
-                return Ok(plan);
+                return Ok(Work::Chunk(plan));
             }
-            if let Some(plan) = state.begin() {
+            if let Some(work) = state.begin() {
                 drop(state);
                 // Another worker may have work too, and the walk may have room.
                 self.changed.notify_all();
-                return Ok(plan);
+                return Ok(work);
             }
         }
     }
@@ -230,8 +227,8 @@ impl Plans {
             && state.open.values().all(is_sending)
     }
 
-    /// The chunk arrived damaged: it is sent again, or given up by the worker that sees that it
-    /// was damaged [`NACKS_MAX`] times.
+    /// The chunk arrived damaged, or its digest is not that of what is there: it is sent again, or
+    /// given up by the worker that sees that it was damaged [`NACKS_MAX`] times.
     pub fn nacked(&self, chunk: u64) {
         let mut state = self.lock();
         let Some(in_flight) = state.in_flight.get_mut(&chunk) else {
@@ -239,7 +236,7 @@ impl Plans {
         };
         in_flight.stream = None;
         let plan = in_flight.plan.clone();
-        plan.nacks.fetch_add(1, Relaxed);
+        plan.refused();
         state.again.insert(chunk, plan);
         self.changed.notify_all();
     }
@@ -268,98 +265,6 @@ impl Plans {
         settled
     }
 
-    /// Waits until so few entries are unsettled that `entry` may be announced; `before` is done
-    /// first if that takes a wait, since what is not yet announced cannot settle.
-    pub fn wait_entry_room(
-        &self,
-        entry: EntryId,
-        before: impl FnOnce() -> Result<(), Ended>,
-    ) -> Result<(), Ended> {
-        // A further name of something that was typed comes last, with a low number.
-        let has_room =
-            |state: &State| entry.saturating_sub(state.settled.count()) <= UNSETTLED_ENTRIES_MAX;
-        let mut state = self.lock();
-        state.highest = state.highest.max(entry);
-        let is_roomy = has_room(&state);
-        drop(state);
-        if !is_roomy {
-            before()?;
-            drop(self.wait_until(has_room)?);
-        }
-        Ok(())
-    }
-
-    /// The walk has come this far: the receiver can have heard of no other entry.
-    pub fn is_met(&self, entry: EntryId) -> bool {
-        entry <= self.lock().highest
-    }
-
-    /// The walk is over, and no entry has the numbers in `unused`.
-    pub fn end_planning(&self, unused: impl Iterator<Item = Range<EntryId>>) {
-        let mut state = self.lock();
-        for range in unused {
-            state.settled.insert(range);
-        }
-        state.planned = true;
-    }
-
-    /// The walk is over, every chunk is acknowledged, and every entry is in place or failed.
-    pub fn is_done(&self) -> bool {
-        let state = self.lock();
-        state.planned && state.is_idle() && state.settled.contains_all(1..state.highest + 1)
-    }
-
-    /// These entries are in place or failed. Gives the big files among them.
-    pub fn settle_entries(&self, entries: Range<EntryId>) -> Vec<EntryId> {
-        let mut state = self.lock();
-        state.settled.insert(entries.clone());
-        let open = state
-            .open
-            .keys()
-            .copied()
-            .filter(|id| entries.contains(id))
-            .collect();
-        drop(state);
-        self.changed.notify_all();
-        open
-    }
-
-    /// Remembers that an entry failed, for its pack and for its further names.
-    pub fn entry_failed(&self, entry: EntryId) {
-        self.lock().failed.insert(entry);
-        self.settle_entries(entry..entry + 1);
-    }
-
-    pub fn has_failed(&self, entry: EntryId) -> bool {
-        self.lock().failed.contains(&entry)
-    }
-
-    /// The file is in place, failed or not wanted: nothing of it is sent any more. Gives the file
-    /// if its sending had begun, and None if it is not open.
-    pub fn close(&self, entry: EntryId) -> Option<Option<Arc<File>>> {
-        let mut state = self.lock();
-        let open = state.open.remove(&entry)?;
-        let of_entry = |plan: &Plan| matches!(&plan.what, What::Piece { file, .. } if file.found.entry.id == entry);
-        if let Open::Sending(_) = open {
-            state.fresh.retain(|fresh| {
-                let Fresh::File(file) = fresh else {
-                    return true;
-                };
-                file.found.entry.id != entry
-            });
-            state.again.retain(|_, plan| !of_entry(plan));
-            state
-                .in_flight
-                .retain(|_, in_flight| !of_entry(&in_flight.plan));
-        }
-        drop(state);
-        self.changed.notify_all();
-        match open {
-            Open::Announced(..) => Some(None),
-            Open::Sending(file) => Some(Some(file)),
-        }
-    }
-
     /// Waits until everything planned so far is acknowledged or failed.
     pub fn wait_idle(&self) -> Result<(), Ended> {
         self.wait_until(State::is_idle).map(|_| ())
@@ -368,11 +273,12 @@ impl Plans {
     /// Everything was read and sent once, and what is left is up to the receiver.
     pub fn is_all_taken(&self) -> bool {
         let state = self.lock();
-        let is_sending = |open: &Open| matches!(open, Open::Sending(_));
+        let is_waiting = |open: &Open| matches!(open, Open::Announced(_));
         state.planned
-            && state.fresh.is_empty()
+            && !state.has_fresh()
             && state.again.is_empty()
-            && state.open.values().all(is_sending)
+            && state.asked.is_empty()
+            && !state.open.values().any(is_waiting)
     }
 }
 
@@ -380,16 +286,27 @@ impl State {
     fn has_work(&self) -> bool {
         let room =
             self.in_flight.len() < UNACKED_MAX && self.members_in_flight < UNACKED_MEMBERS_MAX;
-        self.started && (!self.again.is_empty() || (room && !self.fresh.is_empty()))
+        self.landed.is_some() && (!self.again.is_empty() || (room && self.has_fresh()))
+    }
+
+    fn has_fresh(&self) -> bool {
+        !self.fresh.is_empty() || !self.answered.is_empty()
     }
 
     fn is_idle(&self) -> bool {
-        self.fresh.is_empty() && self.in_flight.is_empty() && self.open.is_empty()
+        !self.has_fresh()
+            && self.in_flight.is_empty()
+            && self.open.is_empty()
+            && self.asked.is_empty()
     }
 
     /// Begins the next of what is planned: a pack, or the next piece of a file.
-    fn begin(&mut self) -> Option<Arc<Plan>> {
-        let what = match self.fresh.pop_front()? {
+    fn begin(&mut self) -> Option<Work> {
+        let fresh = self.fresh.pop_front().or_else(|| {
+            let members = self.answered.take()?;
+            Some(Fresh::Pack(Arc::new(members)))
+        });
+        let what = match fresh? {
             Fresh::Pack(members) => {
                 self.members_in_flight += members.len();
                 What::Pack(members)
@@ -399,9 +316,12 @@ impl State {
                 // Where the holes cannot be told, reading tells why.
                 let size = file.found.entry.size;
                 let next_data = |at| file.source.next_data(at).unwrap_or(Some(at..size));
-                let piece = cut.next(next_data)?;
+                let piece = cut.next(next_data);
                 let is_done = cut.is_done();
                 drop(cut);
+                let Some(piece) = piece else {
+                    return Some(Work::End(file));
+                };
                 if !is_done {
                     self.fresh.push_front(Fresh::File(file.clone()));
                 }
@@ -410,12 +330,7 @@ impl State {
         };
         let chunk = self.next_chunk;
         self.next_chunk += 1;
-        let plan = Arc::new(Plan {
-            chunk,
-            what,
-            digest: OnceLock::new(),
-            nacks: AtomicU8::new(0),
-        });
+        let plan = Arc::new(Plan::new(chunk, what));
         self.in_flight.insert(
             chunk,
             InFlight {
@@ -423,6 +338,6 @@ impl State {
                 stream: None,
             },
         );
-        Some(plan)
+        Some(Work::Chunk(plan))
     }
 }

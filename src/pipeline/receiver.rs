@@ -7,21 +7,23 @@
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::AcqRel;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::chunk::claims::Claim;
-use crate::chunk::{ChunkKind, EncodedChunk, Place, Pool, VerifiedChunk};
+use crate::chunk::{ChunkKind, Pool, VerifiedChunk};
 use crate::codec::Decoder;
 use crate::control::Outgoing;
 use crate::dest::{self, Rules};
+use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
+use crate::journal::Journal;
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::Ending;
 use crate::pipeline::acks::Acks;
 use crate::pipeline::digest_list::{DigestList, Listed};
-use crate::pipeline::plans::{NACKS_MAX, UNACKED_MAX};
+use crate::pipeline::keeper::Keeper;
+use crate::pipeline::resume::{Resuming, finished};
 use crate::pipeline::table::{Node, OpenFile, Table};
 use crate::pipeline::tally::Tally;
 use crate::progress::Progress;
@@ -37,19 +39,9 @@ pub enum Job {
     },
     /// A pack whose directories were not known when it came.
     Pack(VerifiedChunk),
+    /// A file of which an earlier run may have left something.
+    Resume(Box<Resuming>),
     Close(Arc<OpenFile>),
-}
-
-/// Gaps between the pieces of one file: each is a chunk that its sender still waits for.
-const PIECES_SCATTERED_MAX: usize = 4 * UNACKED_MAX;
-
-/// What became of a piece that was claimed.
-enum Piece {
-    Written,
-    /// It is to be sent again.
-    Damaged,
-    /// Its file has failed meanwhile.
-    Late,
 }
 
 /// Everything that the receiving end of one copy shares between its threads and tasks.
@@ -67,6 +59,9 @@ pub struct Receiver {
     pub ending: Arc<Ending>,
     pub digests: Option<Arc<DigestList>>,
     pub table: Mutex<Table>,
+    /// Set when it is known where the roots land, if there can be one.
+    pub journal: OnceLock<Journal>,
+    pub keeper: Keeper,
     /// Bytes of the messages that wait for the placer.
     pub queued: AtomicUsize,
     /// Ends a stream on which something came that was not sealed with the session's key.
@@ -84,6 +79,7 @@ impl Receiver {
             match job {
                 Job::Frame { stream, frame } => self.frame(stream, frame, &mut decoder),
                 Job::Pack(chunk) => self.pack(chunk),
+                Job::Resume(resuming) => self.resume(*resuming),
                 Job::Close(file) => self.close(&file),
             }
         }
@@ -99,118 +95,14 @@ impl Receiver {
             return;
         };
         let raw_len = match encoded.place.kind {
-            ChunkKind::Zeros => 0,
+            ChunkKind::Zeros | ChunkKind::Digest => 0,
             _ => u64::from(encoded.place.raw_len),
         };
         self.progress.add_frame(codec, raw_len, wire_len as u64);
         match encoded.place.kind {
             ChunkKind::Pack => self.encoded_pack(encoded, decoder),
             ChunkKind::Range | ChunkKind::Zeros => self.piece(encoded, decoder),
-            ChunkKind::Digest => self.breach("a digest that was not asked for"),
-        }
-    }
-
-    /// A piece of a big file: claimed, decoded, verified, written, acknowledged.
-    fn piece(&self, encoded: EncodedChunk, decoder: &mut Decoder) {
-        let place = encoded.place;
-        // Of an entry that is in place, failed or unknown: dropped. Its sender needs no answer.
-        let Some(file) = self.lock().files.get(&place.entry).cloned() else {
-            return;
-        };
-        let claim = file
-            .claims
-            .lock()
-            .expect("no panic while held")
-            .claim_range(place.offset, u64::from(place.raw_len));
-        match claim {
-            Ok(Claim::Yours) => {}
-            Ok(Claim::Taken) => return,
-            Ok(Claim::Done) => return self.acks.chunk(place.chunk),
-            Err(_) => return self.breach("a range that the file does not have"),
-        }
-        let written = self.write_piece(encoded, &file, decoder);
-        if !matches!(written, Ok(Piece::Written)) {
-            // It was claimed above, so it can be released. Before it is asked for again: what
-            // comes while it is claimed is dropped.
-            let _ = file
-                .claims
-                .lock()
-                .expect("no panic while held")
-                .release(place.offset);
-        }
-        match written {
-            Ok(Piece::Written) => {}
-            Ok(Piece::Damaged) => return self.damaged(place.chunk),
-            Ok(Piece::Late) => return,
-            Err(error) => return self.fail_file(&file, error),
-        }
-        if place.kind == ChunkKind::Zeros {
-            if let Some(tree) = &file.tree {
-                let len = u64::from(place.raw_len);
-                tree.lock()
-                    .expect("no panic while held")
-                    .add_zeros(place.offset, len);
-            }
-            self.progress.add_skipped(u64::from(place.raw_len));
-        } else {
-            self.progress.add_bytes(u64::from(place.raw_len));
-        }
-        let is_scattered = {
-            let mut claims = file.claims.lock().expect("no panic while held");
-            let _ = claims.done(place.offset);
-            claims.fragments() > PIECES_SCATTERED_MAX
-        };
-        if is_scattered {
-            return self.breach("it sends a file in more pieces at once than it may");
-        }
-        self.acks.chunk(place.chunk);
-        self.lock().chunk_done(place.chunk);
-        if file.is_complete() {
-            self.close(&file);
-        }
-    }
-
-    /// Verifies and writes what was claimed. The partial is held only while there is a claim, so
-    /// that whoever commits the file, when no claim is open, holds it alone.
-    fn write_piece(
-        &self,
-        encoded: EncodedChunk,
-        file: &OpenFile,
-        decoder: &mut Decoder,
-    ) -> Result<Piece, Error> {
-        let (place, digest) = (encoded.place, encoded.digest);
-        let partial = file.partial.lock().expect("no panic while held").clone();
-        let Some(partial) = partial else {
-            return Ok(Piece::Late);
-        };
-        if place.kind == ChunkKind::Zeros {
-            partial.write_zeros(place.offset, u64::from(place.raw_len))?;
-            return Ok(Piece::Written);
-        }
-        let whole = u64::from(place.raw_len) == file.entry.size;
-        let chunk = decoder.decode(encoded).ok();
-        let Some(chunk) = chunk.and_then(|chunk| chunk.verify(digest, whole).ok()) else {
-            return Ok(Piece::Damaged);
-        };
-        partial.write(&chunk)?;
-        self.add_to_tree(file, place, &chunk);
-        Ok(Piece::Written)
-    }
-
-    /// Asks for a chunk again, unless its sender goes on where an honest one gives it up.
-    pub(super) fn damaged(&self, chunk: u64) {
-        if self.lock().count_damage(chunk) > NACKS_MAX {
-            let error = Error::new(Kind::Verify, Side::Dest, "arrived damaged again and again");
-            return self.ending.end(error);
-        }
-        self.say(Message::Nack(vec![chunk]));
-    }
-
-    fn add_to_tree(&self, file: &OpenFile, place: Place, chunk: &VerifiedChunk) {
-        if let Some(tree) = &file.tree {
-            tree.lock()
-                .expect("no panic while held")
-                .add(place.offset, chunk.digest());
+            ChunkKind::Digest => self.compared(encoded),
         }
     }
 
@@ -219,7 +111,7 @@ impl Receiver {
         &self,
         entry: &Entry,
         listed: Option<&Listed>,
-        digest: impl Fn() -> crate::digest::Digest,
+        digest: impl Fn() -> Digest,
     ) {
         self.progress.add_files(1);
         self.progress.end_name(entry.id);
@@ -233,7 +125,7 @@ impl Receiver {
     }
 
     /// All of a file is there: it gets its name if the digests agree.
-    fn close(&self, file: &Arc<OpenFile>) {
+    pub(super) fn close(&self, file: &Arc<OpenFile>) {
         if file.closing.swap(true, AcqRel) {
             return;
         }
@@ -250,35 +142,57 @@ impl Receiver {
         }
     }
 
-    fn finish(&self, file: &OpenFile) -> Result<Option<crate::digest::Digest>, Error> {
+    fn finish(&self, file: &OpenFile) -> Result<Option<Digest>, Error> {
         let Some(end) = file.end.get() else {
             return Err(
                 Error::new(Kind::Lost, Side::Dest, "ended before its time").at(file.slot.path())
             );
         };
         if file.compare {
-            let same = end.root.is_some() && dest::digest_of(&file.slot)? == end.root;
-            self.progress.add_skipped(file.entry.size);
-            return if same {
-                Ok(end.root)
-            } else {
-                Err(dest::exists_with_other_content(&file.slot))
-            };
+            return self.finish_compared(file, end.root);
         }
         let root = file.root();
-        if end.length != file.entry.size
+        let length = file.claims.lock().expect("no panic while held").end();
+        if (end.length != file.entry.size && !self.options.live)
             || (root.is_some() && end.root.is_some() && root != end.root)
         {
-            let what = "changed while it was copied: the digests of the whole differ";
-            return Err(Error::new(Kind::Changed, Side::Source, what).at(file.slot.path()));
+            return Err(changed(file));
         }
         let partial = file.partial.lock().expect("no panic while held").take();
         // No claim is open, so no worker holds it any more.
-        let partial = partial.and_then(Arc::into_inner).ok_or_else(|| {
+        let mut partial = partial.and_then(Arc::into_inner).ok_or_else(|| {
             Error::new(Kind::Lost, Side::Dest, "is written still").at(file.slot.path())
         })?;
-        partial.commit()?;
+        if length < file.entry.size {
+            partial.shorten(length)?;
+        }
+        let standing = partial.commit()?;
+        if let Some(journal) = self.journal() {
+            let digest = root.or(end.root);
+            let record = finished(file.path, &file.entry, file.young, &standing, digest);
+            journal.finished(&[record]);
+        }
         Ok(root)
+    }
+
+    fn finish_compared(
+        &self,
+        file: &OpenFile,
+        root: Option<Digest>,
+    ) -> Result<Option<Digest>, Error> {
+        if let Some(known) = file.known {
+            return match root == Some(known) {
+                true => Ok(root),
+                false => Err(changed(file)),
+            };
+        }
+        let same = root.is_some() && dest::digest_of(&file.slot)? == root;
+        self.progress.add_skipped(file.entry.size);
+        if same {
+            Ok(root)
+        } else {
+            Err(dest::exists_with_other_content(&file.slot))
+        }
     }
 
     pub(super) fn fail_file(&self, file: &OpenFile, error: Error) {
@@ -290,6 +204,9 @@ impl Receiver {
 
     /// The temporary goes with the last worker that writes to it.
     pub(super) fn drop_partial(&self, file: &OpenFile) {
+        if let (Some(journal), Some(number)) = (self.journal(), file.number) {
+            journal.dropped(number);
+        }
         drop(file.partial.lock().expect("no panic while held").take());
     }
 
@@ -330,6 +247,8 @@ impl Receiver {
         }
         let table = self.lock();
         if table.is_done() {
+            drop(table);
+            self.journal_done();
             self.acks.finish();
         } else if table.is_stuck() {
             self.breach("a directory that has less in it than was said");
@@ -357,4 +276,9 @@ impl Receiver {
     pub fn lock_streams(&self) -> MutexGuard<'_, HashMap<u16, CancellationToken>> {
         self.streams.lock().expect("no panic while held")
     }
+}
+
+fn changed(file: &OpenFile) -> Error {
+    let what = "changed while it was copied: the digests of the whole differ";
+    Error::new(Kind::Changed, Side::Source, what).at(file.slot.path())
 }

@@ -10,6 +10,8 @@ use crate::chunk::claims::Claims;
 use crate::chunk::ranges::RangeSet;
 use crate::dest::{Directory, Landing, Partial, Slot, Target};
 use crate::digest::{Digest, Tree};
+use crate::journal;
+use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name, Root};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::plans::UNSETTLED_ENTRIES_MAX;
@@ -41,7 +43,19 @@ pub struct OpenFile {
     pub closing: AtomicBool,
     /// It stands there already: its digest is compared with the sender's.
     pub compare: bool,
+    /// The digest of what stands there, where that is known without reading it.
+    pub known: Option<Digest>,
     pub listed: Option<Listed>,
+    /// Of its path below the roots.
+    pub path: Hash,
+    /// By which the journal knows its chunks.
+    pub number: Option<u32>,
+    /// Its source had just been written when it was announced.
+    pub young: bool,
+    /// Ranges were offered of which the sender may send digests alone.
+    pub offered: bool,
+    /// Chunks below this number are of an earlier reading, and worth nothing.
+    pub first_chunk: u64,
 }
 
 impl OpenFile {
@@ -71,6 +85,8 @@ pub struct Node {
     pub directory: Option<Directory>,
     pub entry: Entry,
     pub listed: Option<Listed>,
+    /// Of its path below the roots.
+    path: Hash,
     /// Children in place or failed, of how many once that is known.
     settled: u64,
     children: Option<u64>,
@@ -104,6 +120,8 @@ pub struct Table {
     /// Directories that were full, and get their modes and times now.
     finishing: usize,
     pub files: HashMap<EntryId, Arc<OpenFile>>,
+    /// Files that workers look for the remains of.
+    resuming: HashSet<EntryId>,
     /// Where files with further names stand.
     pub links: HashMap<EntryId, Slot>,
     /// Entries in place or failed.
@@ -195,9 +213,36 @@ impl Table {
         }
     }
 
+    /// A hash of the way from the roots to an entry with this parent and name, the same on every run
+    /// of a copy. None where the parent is not known.
+    pub fn path_of(&self, id: EntryId, parent: EntryId, name: &Name) -> Option<Hash> {
+        if parent == NO_PARENT {
+            let number = self.roots.get(&id)?.number as u64;
+            return Some(journal::hash([&number.to_le_bytes()[..]].into_iter()));
+        }
+        let above = &self.directories.get(&parent)?.path;
+        Some(journal::hash([&above[..], name.as_bytes()].into_iter()))
+    }
+
     /// True for a number that was given twice, which no sender does.
     pub fn is_known(&self, id: EntryId) -> bool {
-        self.accounted.contains(id) || self.files.contains_key(&id)
+        self.accounted.contains(id) || self.files.contains_key(&id) || self.resuming.contains(&id)
+    }
+
+    /// A worker looks for what is there of this file.
+    pub fn set_resuming(&mut self, id: EntryId) {
+        self.resuming.insert(id);
+    }
+
+    /// The file's chunks may come. False if it has failed meanwhile.
+    pub fn open(&mut self, file: Arc<OpenFile>) -> bool {
+        let id = file.entry.id;
+        self.resuming.remove(&id);
+        let open = !self.accounted.contains(id);
+        if open {
+            self.files.insert(id, file);
+        }
+        open
     }
 
     pub fn is_accounted(&self, id: EntryId) -> bool {
@@ -212,8 +257,10 @@ impl Table {
         listed: Option<Listed>,
     ) {
         self.accounted.insert_one(entry.id);
+        let path = self.path_of(entry.id, entry.parent, &entry.name);
         let node = Node {
             directory,
+            path: path.unwrap_or_default(),
             listed,
             settled: 0,
             children: None,
@@ -231,6 +278,7 @@ impl Table {
     /// The entry is in place or failed, once. Gives its directory if it was the last one there.
     pub fn account(&mut self, id: EntryId, parent: EntryId) -> Option<Node> {
         self.files.remove(&id);
+        self.resuming.remove(&id);
         if id == 0 || !self.accounted.insert_one(id) {
             return None;
         }
@@ -323,6 +371,21 @@ impl Table {
         self.last.is_some() && self.files.values().all(|file| file.end.get().is_some())
     }
 
+    /// True for a directory that a root fills.
+    pub fn is_landing(&self, dir: &crate::dir::Dir) -> bool {
+        let mut landings = self.roots.values().map(|named| &named.target.landing);
+        // One that has a name may hold the journal where the directory above takes none.
+        landings.any(|landing| match landing {
+            Landing::Directory(landing) => landing.identity() == dir.identity(),
+            Landing::Name(slot) => slot.dir.identity() != dir.identity(),
+        })
+    }
+
+    /// Big files that are not in place.
+    pub fn take_files(&mut self) -> Vec<Arc<OpenFile>> {
+        self.files.drain().map(|(_, file)| file).collect()
+    }
+
     /// Forgets everything: partials are removed, directories get their modes back.
     pub fn clear(&mut self) {
         *self = Table::default();
@@ -343,6 +406,7 @@ impl Table {
         self.last.is_some_and(all)
             && self.finishing == 0
             && self.files.is_empty()
+            && self.resuming.is_empty()
             && self.packs_claimed.is_empty()
     }
 }

@@ -21,6 +21,8 @@ type Tell = dyn Fn(&Error) + Send + Sync;
 /// The end that the user sees keeps the tally of both; the other end's is silent.
 pub struct Tally {
     tell: Option<Box<Tell>>,
+    /// Told of what is worth a line only where the user wants many.
+    detail: Option<Box<Tell>>,
     failures: Mutex<Failures>,
     progress: Arc<Progress>,
 }
@@ -34,9 +36,10 @@ struct Failures {
 }
 
 impl Tally {
-    pub fn new(tell: Box<Tell>, progress: Arc<Progress>) -> Self {
+    pub fn new(tell: Box<Tell>, detail: Box<Tell>, progress: Arc<Progress>) -> Self {
         Tally {
             tell: Some(tell),
+            detail: Some(detail),
             failures: Mutex::default(),
             progress,
         }
@@ -46,6 +49,7 @@ impl Tally {
     pub fn silent(progress: Arc<Progress>) -> Self {
         Tally {
             tell: None,
+            detail: None,
             failures: Mutex::default(),
             progress,
         }
@@ -76,6 +80,13 @@ impl Tally {
             failures.remember(&error);
         }
         failures.more = 0;
+    }
+
+    /// Tells of what is no failure.
+    pub fn detail(&self, error: &Error) {
+        if let Some(detail) = &self.detail {
+            detail(error);
+        }
     }
 
     /// What failed, and how much more than that.
@@ -113,7 +124,7 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let telling = told.clone();
         let tell = move |error: &Error| telling.lock().unwrap().push(error.clone());
-        let tally = Tally::new(Box::new(tell), Arc::default());
+        let tally = Tally::new(Box::new(tell), Box::new(|_| ()), Arc::default());
         let error = |name: &str| Error::new(Kind::Read, Side::Source, "vanished").at(name);
         tally.add(&error("a"));
         tally.add(&error("b"));

@@ -4,9 +4,11 @@
 use crate::chunk::pack::Pack;
 use crate::chunk::{EncodedChunk, VerifiedChunk};
 use crate::codec::Decoder;
-use crate::dest::{self, Placed};
+use crate::dest;
+use crate::journal::record::Finished;
 use crate::manifest::Entry;
 use crate::pipeline::receiver::Receiver;
+use crate::pipeline::resume::{finished, is_young};
 use crate::pipeline::table::{PackClaim, Spot};
 
 impl Receiver {
@@ -57,21 +59,27 @@ impl Receiver {
                 return;
             }
         }
+        let mut records = Vec::with_capacity(members.len());
         for (entry, content) in &members {
-            self.member(entry, content);
+            self.member(entry, content, &mut records);
+        }
+        // Before the pack is acknowledged: what the sender counts as done is done for good.
+        if let Some(journal) = self.journal() {
+            journal.finished(&records);
         }
         self.acks.chunk(number);
         self.lock().chunk_done(number);
         self.finish_directories(None);
     }
 
-    fn member(&self, entry: &Entry, content: &[u8]) {
-        let spot = {
+    fn member(&self, entry: &Entry, content: &[u8], records: &mut Vec<Finished>) {
+        let (spot, path) = {
             let table = self.lock();
             if table.is_known(entry.id) {
                 return; // It failed at the sender, or came before.
             }
-            table.spot(entry.id, entry.parent, &entry.name, self.digests.is_some())
+            let spot = table.spot(entry.id, entry.parent, &entry.name, self.digests.is_some());
+            (spot, table.path_of(entry.id, entry.parent, &entry.name))
         };
         let (slot, listed) = match spot {
             Spot::Slot(slot, listed) => (slot, listed),
@@ -82,14 +90,19 @@ impl Receiver {
         };
         match dest::place_small(&slot, entry, content, &self.rules) {
             Ok(placed) => {
-                match placed {
-                    Placed::Copied => self.progress.add_bytes(entry.size),
-                    Placed::Kept => self.progress.add_skipped(entry.size),
+                let digest = *blake3::hash(content).as_bytes();
+                match (placed, path) {
+                    (Some(standing), Some(path)) => {
+                        let young = is_young(entry);
+                        records.push(finished(path, entry, young, &standing, Some(digest)));
+                        self.progress.add_bytes(entry.size);
+                    }
+                    _ => self.progress.add_skipped(entry.size),
                 }
                 if entry.links > 1 {
                     self.lock().links.insert(entry.id, slot);
                 }
-                self.file_placed(entry, listed.as_ref(), || *blake3::hash(content).as_bytes());
+                self.file_placed(entry, listed.as_ref(), || digest);
             }
             Err(error) => self.fail(entry.id, entry.parent, &error),
         }

@@ -3,6 +3,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -13,6 +14,7 @@ use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Totals;
 use crate::pipeline::Budget;
+use crate::pipeline::landing::Sessions;
 use crate::progress::Phase;
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::dial::Dialler;
@@ -137,6 +139,8 @@ impl Pushed {
 struct Far<'a> {
     control: &'a Outgoing,
     hello: &'a Hello,
+    /// Counts what comes from it.
+    heard: &'a Arc<AtomicU64>,
 }
 
 struct Client<'a> {
@@ -171,9 +175,11 @@ impl Client<'_> {
         };
         let roster = Roster::new(flow);
         let heart = self.heart(server, &roster);
+        let heard = server.incoming.heard();
         let far = Far {
             control: &server.control,
             hello: &server.hello,
+            heard: &heard,
         };
         let mut hearing = Hearing::new(&mut server.incoming, Some(&heart), &self.seat.ending);
         let streams = (connections, roster.clone());
@@ -266,7 +272,11 @@ impl Client<'_> {
     ) -> Half {
         let opener = Opener::new(&keyring.secret, Direction::ToClient, suite);
         let same_machine = host::is_this_machine(&far.hello.boot_id);
-        let destination = operands::destination(self.request, same_machine);
+        let sessions = Sessions {
+            heard: Some(far.heard.clone()),
+            ..operands::sessions(self.session.id, self.session.before, self.seat)
+        };
+        let destination = operands::destination(self.request, same_machine, sessions);
         let rules = operands::rules(self.request);
         let half = ReceivingHalf::start(self.common(far), opener, rules, destination);
         let reporter = Some(self.seat.reporter.clone());

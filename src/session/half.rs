@@ -15,6 +15,7 @@ use crate::dest::Rules;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::acks::Acks;
 use crate::pipeline::digest_list::DigestList;
+use crate::pipeline::keeper;
 use crate::pipeline::placer::{self, Destination};
 use crate::pipeline::planner;
 use crate::pipeline::plans::{Plans, UNSETTLED_ENTRIES_MAX};
@@ -165,6 +166,8 @@ impl ReceivingHalf {
             ending,
             digests,
             table: Default::default(),
+            journal: Default::default(),
+            keeper: Default::default(),
             queued: Default::default(),
             streams: Default::default(),
         });
@@ -174,6 +177,10 @@ impl ReceivingHalf {
                 spawn(&receiver.ending.clone(), move || receiver.work(&work))
             })
             .collect();
+        let (keeping, heard) = (receiver.clone(), destination.sessions.heard.clone());
+        threads.push(spawn(&receiver.ending, move || {
+            keeper::keep(&keeping, heard.as_deref());
+        }));
         let placing = receiver.clone();
         threads.push(spawn(&receiver.ending, move || {
             placer::place(&placing, &destination, &messages)
@@ -217,8 +224,9 @@ impl ReceivingHalf {
         std::future::pending().await
     }
 
-    /// Ends threads, in bounded time; what is not in place leaves nothing behind.
+    /// Ends threads, in bounded time; of what is not in place stays what a later run can go on with.
     pub async fn stop(self) {
+        self.receiver.keeper.end();
         self.receiver.pool.close();
         self.queue.close();
         self.receiver.jobs.close();
@@ -227,6 +235,7 @@ impl ReceivingHalf {
             acks.abort();
         }
         join(self.threads).await;
+        self.receiver.put_away();
         self.receiver.lock().clear();
     }
 }

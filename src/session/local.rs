@@ -62,7 +62,8 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     let unseen = Arc::new(Progress::default());
     let receiving = common(&to_sender, Arc::new(Tally::silent(unseen.clone())), unseen);
     let opener = Opener::new(&secret, Direction::ToServer, Suite::None);
-    let destination = operands::destination(request, true);
+    let sessions = operands::sessions(Secret::session(), &[], seat);
+    let destination = operands::destination(request, true, sessions);
     let receiving = ReceivingHalf::start(receiving, opener, operands::rules(request), destination);
     let opening = to_receiver
         .send(Message::Roots(Roots { roots, totals }))

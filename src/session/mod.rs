@@ -70,9 +70,10 @@ impl Seat {
 /// Carries out a copy; returns when both ends are done or ended. Blocks.
 pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Outcome {
     let started = Instant::now();
-    let telling = reporter.clone();
+    let (telling, detailing) = (reporter.clone(), reporter.clone());
     let tally = Tally::new(
         Box::new(move |error| telling.failure(error)),
+        Box::new(move |error| detailing.detail(&error.to_string())),
         progress.clone(),
     );
     let mut seat = Seat {

@@ -2,12 +2,14 @@
 //! answers to remote ones a server may give.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
 use crate::dest::{Rules, Spec, process_umask};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Root, Totals};
+use crate::pipeline::landing::Sessions;
 use crate::pipeline::placer::{Destination, Typed};
 use crate::session::Seat;
 use crate::session::request::Request;
@@ -63,18 +65,32 @@ pub fn rules(request: &Request) -> Rules {
         preserve: request.options.preserve,
         no_clobber: request.options.no_clobber,
         fsync: request.options.fsync,
+        inplace: request.options.inplace,
+        force: request.options.force,
         umask: process_umask(),
     }
 }
 
+/// This session as a receiver on this machine, and the command's sessions before it.
+pub fn sessions(own: [u8; 16], before: &[[u8; 16]], seat: &Seat) -> Sessions {
+    let reporter = seat.reporter.clone();
+    Sessions {
+        own,
+        before: before.to_vec(),
+        heard: None,
+        tell: Arc::new(move |line| reporter.notice(line)),
+    }
+}
+
 /// The destination on this machine.
-pub fn destination(request: &Request, same_machine: bool) -> Destination {
+pub fn destination(request: &Request, same_machine: bool, sessions: Sessions) -> Destination {
     Destination {
         spec: Spec {
             path: request.dest.path.clone(),
             base: PathBuf::new(),
             remote: false,
             no_target_directory: request.options.no_target_directory,
+            inplace: request.options.inplace,
         },
         same_machine,
         typed: request
@@ -85,6 +101,7 @@ pub fn destination(request: &Request, same_machine: bool) -> Destination {
                 follow_name: !source::is_pattern(&operand.path),
             })
             .collect(),
+        sessions,
     }
 }
 

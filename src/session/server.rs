@@ -15,6 +15,7 @@ use crate::dest::{self, Rules, Spec, process_umask};
 use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Root;
+use crate::pipeline::landing::Sessions;
 use crate::pipeline::placer::{Destination, Typed};
 use crate::pipeline::tally::Tally;
 use crate::pipeline::{Budget, Ending};
@@ -30,7 +31,7 @@ use crate::session::{Half, NotServed, converse, host};
 use crate::source::{self, Lookup, Named, Walk};
 use crate::stream::opening::{DialRole, Keyring};
 use crate::wire::hello::{Hello, STREAMS_MAX};
-use crate::wire::message::{Fault, Message, Open, Role, Roots};
+use crate::wire::message::{Fault, Message, Open, Role, Roots, SESSIONS_MAX};
 
 /// How long the client may take to close control once everything is in place.
 const END_PATIENCE: Duration = Duration::from_secs(5);
@@ -70,6 +71,8 @@ pub async fn serve() -> Result<(), NotServed> {
     )
     .await;
     if let Err(error) = &served {
+        // What is kept of an unfinished copy depends on it.
+        ending.end(error.clone());
         // Before anything is torn down, so that the client hears the cause and not its effects.
         // Where control is lost there is nobody to tell.
         let abort = Message::Abort(Fault::of(error, 0, 0));
@@ -107,11 +110,12 @@ async fn copy<R: AsyncRead + Unpin>(
         Role::Receiver { .. } => (DialRole::Sends, Flow::In),
     };
     let roster = Roster::new(flow);
+    let heard = incoming.heard();
     let heart = &*heart.insert(Heart::start(Terms {
         place: Place::Server,
         timeout_s: open.options.timeout_s,
         control: control.clone(),
-        heard: incoming.heard(),
+        heard: heard.clone(),
         roster: roster.clone(),
         progress: progress.clone(),
         ending: ending.clone(),
@@ -172,8 +176,9 @@ async fn copy<R: AsyncRead + Unpin>(
         }
         Role::Receiver { path, sources } => {
             let opener = Opener::new(&keyring.secret, Direction::ToServer, suite);
-            let destination =
-                destination(path, sources, &open, host::is_this_machine(&client.boot_id));
+            let same_machine = host::is_this_machine(&client.boot_id);
+            let mut destination = destination(path, sources, &open, same_machine);
+            destination.sessions.heard = Some(heard);
             let half = ReceivingHalf::start(common, opener, rules(&open), destination);
             tokio::spawn(receive_on(half.receiver.clone(), connections, roster, None));
             Half::Receiving(half)
@@ -193,6 +198,9 @@ async fn opening<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>) -> Result<(Op
     }
     if !(1..=STREAMS_MAX).contains(&open.streams) {
         return Err(breach("an impossible number of streams"));
+    }
+    if open.before.len() > SESSIONS_MAX {
+        return Err(breach("more sessions than there can have been"));
     }
     Ok((open, Secret::take(&mut secret.0)))
 }
@@ -231,6 +239,7 @@ fn destination(path: &[u8], sources: &[Vec<u8>], open: &Open, same_machine: bool
             base: home(),
             remote: true,
             no_target_directory,
+            inplace: open.options.inplace,
         },
         same_machine,
         typed: sources
@@ -240,6 +249,13 @@ fn destination(path: &[u8], sources: &[Vec<u8>], open: &Open, same_machine: bool
                 follow_name: true,
             })
             .collect(),
+        sessions: Sessions {
+            own: open.session,
+            before: open.before.clone(),
+            // Through ssh it comes to the user.
+            tell: Arc::new(|line| eprintln!("{line}")),
+            heard: None,
+        },
     }
 }
 
@@ -252,6 +268,8 @@ fn rules(open: &Open) -> Rules {
         preserve: open.options.preserve,
         no_clobber: open.options.no_clobber,
         fsync: open.options.fsync,
+        inplace: open.options.inplace,
+        force: open.options.force,
         umask: process_umask(),
     }
 }

@@ -13,6 +13,15 @@ use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, Identity, NO_PARENT, Name, file_type};
 
+/// What becomes of a source that changes while it is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changes {
+    /// It is read once more, and fails if it changes again.
+    Told,
+    /// It is taken as it is read: `--live`.
+    Taken,
+}
+
 #[derive(Clone)]
 pub struct Found {
     pub entry: Entry,
@@ -37,12 +46,12 @@ impl Found {
     }
 
     /// Opens a regular file for reading, with its status as it is now. Size and times may be new,
-    /// the inode may not.
+    /// the inode only where changes are taken (a log that was rotated).
     ///
     /// # Errors
     /// `Kind::Read` where it vanished or may not be read, `Kind::Changed` where something else
     /// has its name.
-    pub fn open(&self) -> Result<(File, Stat)> {
+    pub fn open(&self, changes: Changes) -> Result<(File, Stat)> {
         // NONBLOCK: a FIFO that took the name must not make us wait for a writer.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = if self.through_link {
@@ -56,7 +65,7 @@ impl Found {
         let fd = opened.map_err(|cause| self.cannot_open(cause))?;
         let stat = fstat(&fd).map_err(|cause| self.cannot_read(cause.into()))?;
         let same = (stat.st_dev, stat.st_ino) == (self.identity.dev, self.identity.ino);
-        if !same || file_type(&stat) != FileType::RegularFile {
+        if !(same || changes == Changes::Taken) || file_type(&stat) != FileType::RegularFile {
             return Err(self.changed(REPLACED));
         }
         Ok((File::from(fd), stat))
@@ -105,6 +114,11 @@ impl Found {
         };
         Err(self.changed(what))
     }
+}
+
+/// True if the error is that of a source which was not there any more when it was to be opened.
+pub fn has_vanished(error: &Error) -> bool {
+    error.kind == Kind::Read && error.errno == Errno::NOENT.raw_os_error()
 }
 
 const REPLACED: &str = "was replaced while it was copied";

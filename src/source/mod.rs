@@ -11,7 +11,7 @@ pub mod scan;
 pub mod typed;
 pub mod walk;
 
-pub use found::Found;
+pub use found::{Changes, Found, has_vanished};
 pub use operand::{Lookup, Named, expand};
 pub use pack::{PackRead, Unpacked, read_pack};
 pub use pattern::is_pattern;

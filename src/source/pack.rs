@@ -9,9 +9,10 @@ use rustix::fs::{Stat, fstat};
 use crate::chunk::pack::PackWriter;
 use crate::chunk::{Buffer, SMALL_FILE_MAX};
 use crate::digest::Digest;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 
-use super::found::{Found, refresh};
+use super::found::{Changes, Found, refresh};
+use super::read::read_up_to;
 
 /// A pack as it lies in the buffer.
 pub struct PackRead {
@@ -34,13 +35,18 @@ pub enum Unpacked {
 }
 
 /// Reads small files into one pack, one after another, so that one descriptor is open at a time.
-/// Their entries in the pack have the sizes and times of when they were opened.
-pub fn read_pack<'a>(members: impl Iterator<Item = &'a Found>, buffer: &mut Buffer) -> PackRead {
+/// Their entries in the pack have the sizes and times of when they were opened. One that changed
+/// while it was read is read once more, unless changes are taken.
+pub fn read_pack<'a>(
+    members: impl Iterator<Item = &'a Found>,
+    changes: Changes,
+    buffer: &mut Buffer,
+) -> PackRead {
     let mut pack = PackWriter::new(buffer);
     let mut packed = Vec::with_capacity(members.size_hint().0);
     let mut left_out = Vec::new();
     for (place, found) in members.enumerate() {
-        match read_member(found, &mut pack) {
+        match read_member(found, changes, &mut pack) {
             Ok(digest) => packed.push((place, digest)),
             Err(why) => left_out.push((place, why)),
         }
@@ -54,15 +60,31 @@ pub fn read_pack<'a>(members: impl Iterator<Item = &'a Found>, buffer: &mut Buff
     }
 }
 
-fn read_member(found: &Found, pack: &mut PackWriter) -> Result<Digest, Unpacked> {
-    let (file, before) = found.open()?;
-    read_open(found, &file, &before, pack)
+fn read_member(found: &Found, changes: Changes, pack: &mut PackWriter) -> Result<Digest, Unpacked> {
+    twice_if_changed(|| {
+        let (file, before) = found.open(changes)?;
+        read_open(found, &file, &before, changes, pack)
+    })
+}
+
+fn twice_if_changed<T>(mut read: impl FnMut() -> Result<T, Unpacked>) -> Result<T, Unpacked> {
+    match read() {
+        Err(Unpacked::Failed(first)) if first.kind == Kind::Changed => {
+            read().map_err(|why| match why {
+                // It was removed or replaced meanwhile: the change is the cause.
+                Unpacked::Failed(error) if error.kind != Kind::Changed => Unpacked::Failed(first),
+                why => why,
+            })
+        }
+        once => once,
+    }
 }
 
 fn read_open(
     found: &Found,
     file: &File,
     before: &Stat,
+    changes: Changes,
     pack: &mut PackWriter,
 ) -> Result<Digest, Unpacked> {
     let mut entry = found.entry.clone();
@@ -71,6 +93,11 @@ fn read_open(
         return Err(Unpacked::Grew);
     }
     let room = pack.room(&entry).ok_or(Unpacked::Grew)?;
+    if changes == Changes::Taken {
+        let read = read_up_to(file, 0, room).map_err(|cause| found.cannot_read(cause))?;
+        entry.size = read as u64;
+        return Ok(pack.push(entry));
+    }
     read_all(file, room).map_err(|cause| found.cannot_read(cause))?;
     let after = fstat(file).map_err(|cause| found.cannot_read(cause.into()))?;
     found.compare(before, &after)?;
@@ -95,7 +122,6 @@ mod tests {
     use super::*;
     use crate::chunk::pack::Pack;
     use crate::chunk::{CHUNK_SIZE, Chunk, ChunkKind, Place};
-    use crate::error::Kind;
     use crate::source::found::trees::{append, files, one};
 
     #[test]
@@ -117,7 +143,7 @@ mod tests {
             .unwrap();
 
         let mut buffer = Buffer::loose(CHUNK_SIZE);
-        let pack = read_pack(found.iter(), &mut buffer);
+        let pack = read_pack(found.iter(), Changes::Told, &mut buffer);
         assert_eq!(pack.packed.len(), 4);
         assert_eq!(pack.raw_len as usize, buffer.len());
         let [(1, Unpacked::Failed(gone)), (3, Unpacked::Grew)] = &pack.left_out[..] else {
@@ -149,15 +175,67 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_changed_once_is_read_again_and_no_third_time() {
+        for (changes, length) in [(1, Some(14)), (2, None)] {
+            let temp = tempfile::tempdir().unwrap();
+            let (path, found) = one(temp.path(), b"0123456789");
+            let mut buffer = Buffer::loose(CHUNK_SIZE);
+            let mut pack = PackWriter::new(&mut buffer);
+            let mut readings = 0;
+            let read = twice_if_changed(|| {
+                let (file, before) = found.open(Changes::Told)?;
+                readings += 1;
+                if readings <= changes {
+                    append(&path, b"more");
+                }
+                read_open(&found, &file, &before, Changes::Told, &mut pack)
+            });
+            assert_eq!(readings, 2);
+            match length {
+                Some(length) => {
+                    let content = std::fs::read(&path).unwrap();
+                    assert_eq!(content.len(), length);
+                    assert_eq!(read.unwrap(), *blake3::hash(&content).as_bytes());
+                }
+                None => assert!(
+                    matches!(read, Err(Unpacked::Failed(error)) if error.kind == Kind::Changed)
+                ),
+            }
+        }
+    }
+
+    #[test]
+    fn a_live_file_is_packed_up_to_the_end_that_is_there() {
+        let temp = tempfile::tempdir().unwrap();
+        let (path, found) = one(temp.path(), b"0123456789");
+        let mut buffer = Buffer::loose(CHUNK_SIZE);
+        let mut pack = PackWriter::new(&mut buffer);
+        let (file, before) = found.open(Changes::Taken).unwrap();
+        append(&path, b"more");
+        let digest = read_open(&found, &file, &before, Changes::Taken, &mut pack).unwrap();
+        assert_eq!(digest, *blake3::hash(b"0123456789").as_bytes());
+        std::fs::write(&path, b"01").unwrap();
+        let digest = read_open(&found, &file, &before, Changes::Taken, &mut pack).unwrap();
+        assert_eq!(digest, *blake3::hash(b"01").as_bytes());
+
+        std::fs::remove_file(&path).unwrap();
+        let gone = found.open(Changes::Taken).unwrap_err();
+        assert!(crate::source::has_vanished(&gone));
+        std::fs::write(&path, b"another").unwrap();
+        let (_, stat) = found.open(Changes::Taken).unwrap();
+        assert_eq!(stat.st_size, 7, "what has its name now");
+    }
+
+    #[test]
     fn a_file_that_changes_while_it_is_packed_leaves_no_trace_in_the_pack() {
         let temp = tempfile::tempdir().unwrap();
         let (path, found) = one(temp.path(), b"0123456789");
         let mut buffer = Buffer::loose(CHUNK_SIZE);
         let mut pack = PackWriter::new(&mut buffer);
-        let (file, before) = found.open().unwrap();
+        let (file, before) = found.open(Changes::Told).unwrap();
         append(&path, b"more");
         for message in ["grew while it was copied", "shrank while it was copied"] {
-            match read_open(&found, &file, &before, &mut pack) {
+            match read_open(&found, &file, &before, Changes::Told, &mut pack) {
                 Err(Unpacked::Failed(error)) => assert_eq!(error.message, message),
                 _ => panic!("taken for whole"),
             }

@@ -2,6 +2,7 @@
 //! last, and one that changed in between is not called whole. Small files are for `pack`.
 
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
@@ -12,7 +13,7 @@ use crate::chunk::Buffer;
 use crate::error::Result;
 use crate::manifest::Identity;
 
-use super::found::{Found, refresh};
+use super::found::{Changes, Found, refresh};
 
 /// A big file, open, read by several threads at once.
 pub struct SourceFile {
@@ -26,8 +27,8 @@ impl SourceFile {
     /// # Errors
     /// `Kind::Read` where it vanished or may not be read, `Kind::Changed` where something else
     /// has its name. That its size is new is no error: see [`found`](SourceFile::found).
-    pub fn open(found: &Found) -> Result<SourceFile> {
-        let (file, stat) = found.open()?;
+    pub fn open(found: &Found, changes: Changes) -> Result<SourceFile> {
+        let (file, stat) = found.open(changes)?;
         // Advice only: a file system that takes none reads as well without.
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         let mut found = found.clone();
@@ -54,6 +55,19 @@ impl SourceFile {
         let room = &mut buffer.room()[..len];
         let read = self.file.read_exact_at(room, offset);
         read.map_err(|cause| self.found.cannot_read(cause))
+    }
+
+    /// Reads what there is (still) of the bytes at `offset`, at most as many as there is room for;
+    /// fewer only at the file's end.
+    pub fn read_up_to(&self, offset: u64, room: &mut [u8]) -> Result<usize> {
+        let read = read_up_to(&self.file, offset, room);
+        read.map_err(|cause| self.found.cannot_read(cause))
+    }
+
+    /// Bytes of the file as it is now.
+    pub fn size_now(&self) -> Result<u64> {
+        let now = fstat(&self.file).map_err(|cause| self.found.cannot_read(cause.into()))?;
+        Ok(now.st_size as u64)
     }
 
     /// To be asked after the last byte was read.
@@ -98,6 +112,19 @@ impl SourceFile {
     }
 }
 
+pub(super) fn read_up_to(file: &File, offset: u64, room: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < room.len() {
+        match file.read_at(&mut room[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+    Ok(done)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,7 +160,7 @@ mod tests {
         for (change, message) in table {
             let temp = tempfile::tempdir().unwrap();
             let (path, found) = one(temp.path(), b"0123456789");
-            let file = SourceFile::open(&found).unwrap();
+            let file = SourceFile::open(&found, Changes::Told).unwrap();
             let mut buffer = Buffer::loose(1024);
             file.read(2, 8, &mut buffer).unwrap();
             assert_eq!(buffer.data(), b"23456789");
@@ -151,7 +178,7 @@ mod tests {
     fn a_read_past_the_end_says_that_the_file_shrank() {
         let temp = tempfile::tempdir().unwrap();
         let (_, found) = one(temp.path(), b"0123456789");
-        let file = SourceFile::open(&found).unwrap();
+        let file = SourceFile::open(&found, Changes::Told).unwrap();
         let error = file.read(5, 6, &mut Buffer::loose(1024)).unwrap_err();
         assert_eq!(error.kind, Kind::Changed);
         assert_eq!(error.message, "shrank while it was copied");
@@ -162,14 +189,18 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let (path, found) = one(temp.path(), b"x");
         append(&path, b"yz");
-        let entry = SourceFile::open(&found).unwrap().found().entry.clone();
+        let entry = SourceFile::open(&found, Changes::Told)
+            .unwrap()
+            .found()
+            .entry
+            .clone();
         assert_eq!(
             (found.entry.size, entry.size),
             (1, 3),
             "the same file, grown"
         );
 
-        let kind = || SourceFile::open(&found).err().unwrap().kind;
+        let kind = || SourceFile::open(&found, Changes::Told).err().unwrap().kind;
         std::fs::rename(&path, temp.path().join("away")).unwrap();
         assert_eq!(kind(), Kind::Read);
         std::fs::write(&path, b"x").unwrap();
@@ -193,7 +224,7 @@ mod tests {
         file.set_len(9 * MIB).unwrap();
         let found = files(temp.path()).remove(0);
         assert!(found.entry.is_sparse());
-        let file = SourceFile::open(&found).unwrap();
+        let file = SourceFile::open(&found, Changes::Told).unwrap();
         let ranges: Vec<_> = file.data_ranges().map(Result::unwrap).collect();
         assert_eq!(ranges.len(), 2);
         for (range, start) in ranges.iter().zip([2 * MIB, 5 * MIB]) {
@@ -208,7 +239,7 @@ mod tests {
         assert_eq!(file.next_data(u64::MAX).unwrap(), None);
 
         std::fs::write(&path, b"dense").unwrap();
-        let dense = SourceFile::open(&files(temp.path())[0]).unwrap();
+        let dense = SourceFile::open(&files(temp.path())[0], Changes::Told).unwrap();
         assert_eq!(dense.next_data(1).unwrap(), Some(1..5));
     }
 }

@@ -131,13 +131,17 @@ pub struct Span {
     pub end: u64,
 }
 
+/// Most ranges in one [`WantKind`]: all of a file that a copy left in pieces, in some 3 MB.
+pub const RANGES_MAX: usize = 1 << 16;
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WantKind {
     /// All of it.
     Fresh,
     /// None of it: it is there, or it failed.
     Skip,
-    /// All but these ranges of bytes, whose merged chaining values are given.
+    /// All but these ranges of bytes, whose merged chaining values are given, as a tree's frontier
+    /// has them; of a file without a tree whole chunks with any value.
     Have(Vec<(Span, Digest)>),
     /// Its digest alone: `EntryEnd` with the root, no chunk.
     Digest,
@@ -294,6 +298,7 @@ messages! {
     20 => Abort(Fault),
     21 => Relay(Relay),
     22 => Ask(Vec<Entry>),
+    23 => Vanished(Fault),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -337,11 +342,13 @@ impl Message {
     /// About how many bytes of memory it takes, of messages that a sender says of entries.
     pub fn weight(&self) -> usize {
         let inside = match self {
-            Message::Entries(entries) => entries.iter().map(weight_of).sum(),
+            Message::Entries(entries) | Message::Ask(entries) => {
+                entries.iter().map(weight_of).sum()
+            }
             Message::EntryEnd(ends) => ends.len() * size_of::<EntryEnd>(),
             Message::Roots(roots) => roots.roots.len() * (size_of::<Root>() + NAME_MAX),
             Message::AllSent(all) => all.unused.len() * size_of::<Span>(),
-            Message::Fault(fault) => fault.path.len() + fault.text.len(),
+            Message::Fault(fault) | Message::Vanished(fault) => fault.path.len() + fault.text.len(),
             _ => 0,
         };
         size_of::<Message>() + inside

@@ -7,6 +7,7 @@
 mod support;
 
 mod bad_input;
+mod changing;
 mod faults;
 mod fixture;
 mod hostile;
@@ -14,13 +15,16 @@ mod interrupted;
 mod kept;
 mod landing;
 mod layers;
+mod live;
 mod operands;
 mod placement;
 mod reconnect;
+mod resume;
 mod signals;
 mod ssh;
 mod stopped;
 mod streams;
 mod terminal;
 mod verification;
+mod wanted;
 mod wire;

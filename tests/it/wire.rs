@@ -164,10 +164,11 @@ fn messages() -> Vec<Message> {
             body: vec![],
         }),
         Message::Ask(vec![entry()]),
+        Message::Vanished(fault()),
     ]
 }
 
-const GOLDEN: [&str; 22] = [
+const GOLDEN: [&str; 23] = [
     "01004400000001017801016101000100010003050101e80700018080808001000100013cabababababab\
      abababababababababab010880804001efefefefefefefefefefefefefefefef",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
@@ -194,6 +195,7 @@ const GOLDEN: [&str; 22] = [
     "1500020000000e00",
     "16002600000001ac0202016e0202746fa003010201750167030401070407060708070506010001818002\
      0109",
+    "17000d0000000738020102022f700466756c6c",
 ];
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use fastcp::error::{Kind, Side};
-use fastcp::wire::message::{Ack, Fault, Listen, Message, Want, WantKind};
+use fastcp::wire::message::{Ack, Fault, Listen, Message, RANGES_MAX, Want, WantKind};
 
 use crate::support::fake_server::{FakeServer, push};
 use crate::support::peer::*;
@@ -44,6 +44,48 @@ fn ack(chunks: &[(u64, u64)], entries: &[(u64, u64)]) -> Message {
         entries: spans(entries),
         failed: vec![],
     })
+}
+
+/// Ranges that it has or wants compared, and which no file of three chunks has.
+#[test]
+fn ranges_that_cannot_be_end_the_copy() {
+    const M: u64 = MIB as u64;
+    let size = 3 * M;
+    let table: &[&[(u64, u64)]] = &[
+        &[(1, M)],
+        &[(0, M - 1)],
+        &[(0, M), (0, M)],
+        &[(0, 2 * M), (M, 2 * M)],
+        &[(2 * M, 4 * M)],
+        &[(size, size + M)],
+        &[(M, M)],
+        &[(2 * M, M)],
+        &[(u64::MAX - 5, u64::MAX)],
+        &[(0, u64::MAX)],
+    ];
+    let mut kinds = Vec::new();
+    for ranges in table {
+        let spans: Vec<_> = ranges
+            .iter()
+            .map(|&(start, end)| span(start, end))
+            .collect();
+        let values = spans.iter().map(|span| (*span, [1; 32])).collect();
+        kinds.extend([WantKind::Have(values), WantKind::Compare(spans)]);
+    }
+    // Chunks, but together no part of the file's digest.
+    kinds.push(WantKind::Have(vec![(span(M, 3 * M), [1; 32])]));
+    // More than any file is in pieces.
+    let many = (0..RANGES_MAX as u64 + 1).map(|n| span(n * M, (n + 1) * M));
+    kinds.push(WantKind::Compare(many.collect()));
+    for kind in kinds {
+        push_case(|case| {
+            let done = pushed(case, &[], "big", |server| {
+                server.drain();
+                server.say(Message::Want(vec![Want { entry: 1, kind }]));
+            });
+            held_out(&done).exits(5).says("broke the protocol");
+        });
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use fastcp::digest::Digest;
 use fastcp::manifest::{Entry, EntryId, Root, Totals};
 use fastcp::seal::Direction;
 use fastcp::stream::opening::Keyring;
+use fastcp::wire::frame::{FrameHeader, FrameLimits, HEADER_LEN};
 use fastcp::wire::message::{
     AllSent, EntryEnd, Heartbeat, Landed, Listen, Message, Open, Role, Roots,
 };
@@ -97,6 +98,28 @@ impl FakeServer {
             names,
             resumes: false,
         }));
+    }
+
+    /// Takes whatever comes on the streams, and looks at the headers alone.
+    pub fn frames(&self) -> mpsc::Receiver<FrameHeader> {
+        let (headers, heard) = mpsc::channel();
+        let limits = FrameLimits::new(self.open.chunk_size);
+        for stream in &self.streams {
+            let mut stream = stream.try_clone().expect("another handle");
+            let headers = headers.clone();
+            std::thread::spawn(move || {
+                let mut bytes = [0; HEADER_LEN];
+                while stream.read_exact(&mut bytes).is_ok() {
+                    let header = FrameHeader::parse(&bytes, &limits);
+                    let header = header.expect("the end under test is honest");
+                    let mut rest = vec![0; header.wire_len as usize];
+                    if stream.read_exact(&mut rest).is_err() || headers.send(header).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        heard
     }
 
     /// Takes whatever comes on the streams, and looks at none of it.

@@ -143,13 +143,28 @@ impl Dir {
             .sum()
     }
 
-    /// Temporary files of fastcp's directly below.
+    /// Unfinished files of fastcp's directly below.
     pub fn partials(&self) -> Vec<PathBuf> {
+        self.own(".part")
+    }
+
+    pub fn journals(&self) -> Vec<PathBuf> {
+        self.own(".journal")
+    }
+
+    fn own(&self, end: &str) -> Vec<PathBuf> {
         self.names()
             .iter()
-            .filter(|name| name.starts_with(".fastcp-"))
+            .filter(|name| name.starts_with(".fastcp-") && name.ends_with(end))
             .map(|name| self.path(name))
             .collect()
+    }
+
+    /// Removes what a copy that was cut short has left here for the next one.
+    pub fn sweep(&self) {
+        for left in self.own("") {
+            fs::remove_file(left).expect("remove what was left");
+        }
     }
 
     /// Names directly below, sorted.

@@ -1,0 +1,75 @@
+//! `--inplace`: a file that stands there is written into. It stays the file that it is, whoever
+//! owns it and whatever else it is called; a copy that ends early leaves it half new.
+
+use std::fs::File;
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat, futimens};
+
+use super::{Rules, Slot, times_of};
+use crate::error::Result;
+use crate::manifest::{Entry, file_type};
+
+pub(super) struct InPlace {
+    pub slot: Slot,
+    pub file: File,
+}
+
+impl InPlace {
+    /// None where no regular file stands there, so that a new one is made as ever.
+    ///
+    /// # Errors
+    /// `Kind::Refused` for a link: what it leads to was chosen by nobody who may.
+    pub fn open(slot: &Slot, old: Option<&Stat>, rules: &Rules) -> Result<Option<InPlace>> {
+        let Some(old) = old.filter(|_| rules.inplace) else {
+            return Ok(None);
+        };
+        if file_type(old) == FileType::Symlink {
+            return Err(slot.refused("is a symbolic link; --inplace writes into files only"));
+        }
+        let cannot = |cause| slot.error("cannot write into it (--inplace)", cause);
+        // Read too, for what is gone on with. A file that may be written alone is not.
+        let open = |access| {
+            let flags = access | OFlags::NONBLOCK;
+            slot.dir.open(slot.name.as_os_str(), flags, Mode::empty())
+        };
+        let fd = open(OFlags::RDWR).or_else(|_| open(OFlags::WRONLY));
+        let file = File::from(fd.map_err(cannot)?);
+        let stat = fstat(&file).map_err(|cause| cannot(cause.into()))?;
+        if file_type(&stat) != FileType::RegularFile {
+            return Err(slot.refused("is no regular file any more"));
+        }
+        Ok(Some(InPlace {
+            slot: slot.clone(),
+            file,
+        }))
+    }
+
+    /// Room for all of it at once; what is longer is cut at the end.
+    pub fn grow(&self, size: u64) -> std::io::Result<()> {
+        if self.file.metadata()?.len() < size {
+            self.file.set_len(size)?;
+        }
+        Ok(())
+    }
+
+    /// The content is whole: length and, with `-p`, mode and times. Gives what stands there now.
+    pub fn commit(self, entry: &Entry, length: u64, rules: &Rules) -> Result<Stat> {
+        let (slot, file) = (&self.slot, &self.file);
+        let stat = |what| fstat(file).map_err(|cause| slot.error(what, cause));
+        if stat("cannot look at what was written")?.st_size as u64 != length {
+            let cut = file.set_len(length);
+            cut.map_err(|cause| slot.error("cannot cut it to its new length", cause))?;
+        }
+        if rules.preserve {
+            fchmod(file, Mode::from_raw_mode(entry.mode & 0o7777))
+                .map_err(|cause| slot.error("cannot set the mode", cause))?;
+            futimens(file, &times_of(entry))
+                .map_err(|cause| slot.error("cannot set the times", cause))?;
+        }
+        if rules.fsync {
+            let synced = file.sync_all();
+            synced.map_err(|cause| slot.error("cannot make it durable", cause))?;
+        }
+        stat("cannot look at what was written")
+    }
+}

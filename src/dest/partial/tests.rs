@@ -1,0 +1,132 @@
+use std::os::unix::fs::MetadataExt;
+
+use super::super::testing::*;
+use super::*;
+
+const SIZE: u64 = 4 << 20;
+
+fn sparse(size: u64) -> Arc<Entry> {
+    let mut entry = file(size, 0o644);
+    entry.allocated = 0;
+    Arc::new(entry)
+}
+
+#[test]
+fn holes_of_a_sparse_source_stay_holes_and_zeros_of_another_take_room() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut data = vec![0; 1 << 20];
+    data[5000] = 1;
+    data[70_000] = 2;
+    let dense = Arc::new(file(SIZE, 0o644));
+    for (name, entry) in [("sparse", sparse(SIZE)), ("dense", dense)] {
+        let partial = Partial::create(&slot(temp.path(), name), entry, &rules()).unwrap();
+        partial.write_at(&data, 1 << 20).unwrap();
+        partial.write_zeros(2 << 20, 1 << 20).unwrap();
+        partial.write_at(&[3; 100], SIZE - 100).unwrap();
+        partial.commit().unwrap();
+    }
+    let read = |name| std::fs::read(temp.path().join(name)).unwrap();
+    assert_eq!(read("sparse"), read("dense"));
+    assert_eq!(&read("sparse")[1 << 20..2 << 20], data);
+    let taken = |name| std::fs::metadata(temp.path().join(name)).unwrap().blocks() * 512;
+    assert!(taken("sparse") <= 64 << 10, "{}", taken("sparse"));
+    assert!(taken("dense") >= 2 << 20, "{}", taken("dense"));
+}
+
+#[test]
+fn a_kept_partial_is_gone_on_with_if_it_is_the_one_that_was_left() {
+    let temp = tempfile::tempdir().unwrap();
+    let slot = slot(temp.path(), "a");
+    let entry = sparse(SIZE);
+    let kept = |content: &[u8]| {
+        let partial = Partial::create(&slot, entry.clone(), &rules()).unwrap();
+        partial.write_at(content, 0).unwrap();
+        let inode = partial.inode().unwrap();
+        partial.keep();
+        inode
+    };
+    let resume = |inode| Partial::resume(&slot, entry.clone(), &rules(), inode, false).unwrap();
+    let inode = kept(&[7; 5000]);
+    let other = Inode {
+        ino: inode.ino + 1,
+        ..inode
+    };
+    assert!(resume(&other).is_none());
+    let partial = resume(&inode).expect("it is there");
+    let mut there = [0; 5000];
+    partial.read(&mut there, 0).unwrap();
+    assert_eq!(there, [7; 5000]);
+    // What comes now replaces what was there, also where it is zeros.
+    partial.write_zeros(0, 4096).unwrap();
+    partial.write_at(&[0; 904], 4096).unwrap();
+    partial.commit().unwrap();
+    let content = std::fs::read(temp.path().join("a")).unwrap();
+    assert!(content.len() as u64 == SIZE && content.iter().all(|&byte| byte == 0));
+    // One that others may have written is not.
+    let inode = kept(&[7; 5000]);
+    let name = &names(temp.path())[0];
+    std::fs::hard_link(temp.path().join(name), temp.path().join("more")).unwrap();
+    assert!(resume(&inode).is_none());
+}
+
+#[test]
+fn in_place_is_the_same_file_with_the_new_length_and_no_link_is_followed() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("a");
+    let inplace = Rules {
+        inplace: true,
+        ..rules()
+    };
+    for len in [10, 9000] {
+        std::fs::write(&path, vec![9; len]).unwrap();
+        let before = std::fs::metadata(&path).unwrap().ino();
+        let entry = Arc::new(file(5000, 0o644));
+        let partial = Partial::create(&slot(temp.path(), "a"), entry, &inplace).unwrap();
+        assert_eq!(names(temp.path()), ["a"]);
+        partial.write_at(&[1; 5000], 0).unwrap();
+        partial.commit().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), [1; 5000]);
+        assert_eq!(std::fs::metadata(&path).unwrap().ino(), before);
+    }
+    std::os::unix::fs::symlink("a", temp.path().join("link")).unwrap();
+    let linked = Partial::create(&slot(temp.path(), "link"), sparse(5), &inplace);
+    assert_eq!(linked.err().expect("refused").kind, Kind::Refused);
+}
+
+#[test]
+fn runs_of_zeros_at_odd_offsets_come_out_right() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("f");
+    let mut expected = vec![0; 30_000];
+    for at in [0, 4095, 4096, 12_287, 20_480, 29_999] {
+        expected[at] = 9;
+    }
+    for offset in [0, 1, 4095, 4096, 4097] {
+        let file = File::create(&path).unwrap();
+        let end = write_sparse(&file, &expected[offset..], offset as u64).unwrap();
+        assert_eq!(end, 30_000);
+        assert_eq!(
+            &std::fs::read(&path).unwrap()[offset..],
+            &expected[offset..]
+        );
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_dropped_partial_and_nothing_is_written_beyond_its_end() {
+    let temp = tempfile::tempdir().unwrap();
+    let slot = slot(temp.path(), "a");
+    let partial = Partial::create(&slot, Arc::new(file(10, 0o644)), &rules()).unwrap();
+    assert_eq!(names(temp.path()).len(), 1);
+    for (offset, len) in [(0, 11), (10, 1), (u64::MAX, 1), (1, u64::MAX)] {
+        assert!(partial.write_zeros(offset, len).is_err());
+    }
+    drop(partial);
+    assert_eq!(names(temp.path()), [""; 0]);
+    for size in [u64::MAX, 1 << 63] {
+        let huge = Partial::create(&slot, sparse(size), &rules());
+        let message = huge.err().expect("refused").message;
+        assert!(message.contains("too many"), "{message}");
+    }
+    assert_eq!(names(temp.path()), [""; 0]);
+}

@@ -1,0 +1,384 @@
+//! What a copy has done so far, on disk: so that the same command, run again after whatever ended
+//! it, goes on where it was.
+//!
+//! # Where
+//!
+//! There is one journal per copy, at the receiver: `.fastcp-<16 hex digits>.journal` in the
+//! directory where the roots land, the digits being of the BLAKE3 of the landing names. Beside a
+//! single file; beside the root of a tree that lands under a name; within a directory that is
+//! filled. It is 0600, made when the roots have landed and removed when the copy has come to its
+//! end. A link, another user's file or one with a second name is not used; then there is no journal,
+//! and a copy that is cut short starts afresh.
+//!
+//! # What
+//!
+//! It is append-only: a header and records of 96 bytes, each with a checksum of its own
+//! ([`record`] has the format). A session begins with who writes it and where (boot, mount, process).
+//! A big file that is begun gets a number, with a hash of its path below the roots, a hash of its
+//! source's identity and the inode of its partial. A chunk is recorded when its bytes are verified
+//! and their write has returned; a file that has its name as finished; a directory when it is made.
+//! Nothing is synced in between. A sync beside the copy is recorded with how far it reaches.
+//!
+//! # What it is worth
+//!
+//! Reading stops at the first record that is not whole, and what is before counts. A process that
+//! was killed leaves its writes in the page cache, so records of this boot and mount hold, and a
+//! sample of them is read and compared all the same. After a reboot those behind the last sync are
+//! all compared. That is for the caller to do; this module keeps records and knows nothing of files.
+//!
+//! # Who
+//!
+//! The journal is locked before any partial is touched ([`lock`]). It is touched every second
+//! while its writer hears the other end, so that a second fastcp can tell a live copy, where it
+//! fails at once, from one whose client is gone, for whose end it waits.
+
+mod lock;
+mod past;
+mod process;
+pub mod record;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, Timespec, Timestamps, fstat, statx, unlinkat};
+
+use crate::digest::Digest;
+use crate::dir::Dir;
+use crate::error::Result;
+pub use lock::Waiting;
+pub use past::Begun;
+use past::Past;
+use record::{Body, Chunk, Directory, Finished, Hash, Key, LEN, Session};
+
+/// Where a journal is.
+#[derive(Clone)]
+pub struct Place {
+    pub dir: Arc<Dir>,
+    pub name: OsString,
+}
+
+impl Place {
+    /// For roots that land under these names in `dir`; an empty one for what fills it.
+    pub fn new<'a>(dir: Arc<Dir>, names: impl Iterator<Item = &'a [u8]>) -> Place {
+        let hash = hash(names);
+        let digits: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = format!(".fastcp-{digits}.journal").into();
+        Place { dir, name }
+    }
+
+    /// What the roots were in the copy that left a journal here, if one did.
+    pub fn roots(&self) -> Option<Hash> {
+        let stat = self.dir.stat(&self.name).ok()?;
+        if !lock::is_ours(&stat) {
+            return None;
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let file = File::from(self.dir.open(&self.name, flags, Mode::empty()).ok()?);
+        past::last_session(&file).map(|session| session.roots)
+    }
+}
+
+/// 128 bits for a list of byte strings.
+pub fn hash<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Hash {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher
+            .update(&(part.len() as u64).to_le_bytes())
+            .update(part);
+    }
+    let mut hash = [0; 16];
+    hash.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    hash
+}
+
+/// What a session tells of itself.
+#[derive(Clone, Copy)]
+pub struct Opening {
+    pub session: [u8; 16],
+    pub roots: Hash,
+    /// Bytes.
+    pub chunk_size: u32,
+    /// What former sessions left is thrown away.
+    pub afresh: bool,
+}
+
+pub struct Journal {
+    place: Place,
+    file: File,
+    /// Device and inode of the journal itself.
+    identity: (u64, u64),
+    key: Key,
+    past: Mutex<Past>,
+    next: AtomicU32,
+    /// It could not be written: nothing is any more.
+    broken: AtomicBool,
+    /// There is something to go on with.
+    is_useful: AtomicBool,
+}
+
+impl Journal {
+    /// Takes the lock, reads what is there and begins a session. None where there can be none.
+    ///
+    /// # Errors
+    /// `Kind::Busy` where another fastcp writes there.
+    pub fn open(place: Place, opening: &Opening, waiting: &Waiting) -> Result<Option<Journal>> {
+        let Some(file) = lock::take(&place.dir, &place.name, waiting)? else {
+            return Ok(None);
+        };
+        let Some((own, identity)) = session(&file, opening) else {
+            return Ok(None);
+        };
+        let known = past::key(&file).filter(|_| !opening.afresh);
+        let past = known.map(|key| (Past::read(&file, &key, &own), key));
+        let (past, key) = past
+            .filter(|(past, _)| {
+                let cut = |last: Session| last.chunk_size == opening.chunk_size;
+                past.last.is_some_and(cut)
+            })
+            .unzip();
+        let past = past.unwrap_or_default();
+        let journal = Journal {
+            key: key.clone().unwrap_or_else(|| Key::header(random()).1),
+            next: AtomicU32::new(past.next),
+            is_useful: AtomicBool::new(!past.finished.is_empty() || !past.begun.is_empty()),
+            past: Mutex::new(past),
+            broken: AtomicBool::new(false),
+            place,
+            file,
+            identity,
+        };
+        let journal = journal.begin_session(key.is_some(), own);
+        if journal.is_none() {
+            // An empty file, or one whose past is worth nothing without a lock on it.
+            return Ok(None);
+        }
+        Ok(journal)
+    }
+
+    /// Cuts off what is not whole, or begins anew, and appends the session.
+    fn begin_session(mut self, goes_on: bool, own: Session) -> Option<Journal> {
+        if goes_on {
+            let whole = self.past().records * LEN as u64;
+            self.file.set_len(whole).ok()?;
+        } else {
+            let (header, key) = Key::header(random());
+            self.file.set_len(0).ok()?;
+            self.file.write_all(&header).ok()?;
+            self.key = key;
+        }
+        self.append(&Body::Session(own).encode(&self.key));
+        if self.broken.load(Relaxed) {
+            self.remove();
+            return None;
+        }
+        Some(self)
+    }
+
+    /// A big file is begun; gives the number for its chunks.
+    pub fn begin(&self, file: &record::File) -> u32 {
+        let number = self.next.fetch_add(1, Relaxed);
+        self.append(&Body::File(number, *file).encode(&self.key));
+        number
+    }
+
+    /// The range is verified, and its write has returned. `digest` is none for zeros.
+    pub fn chunk(&self, number: u32, offset: u64, len: u64, digest: Option<Digest>) {
+        let chunk = Chunk {
+            offset,
+            len,
+            digest,
+        };
+        self.append(&Body::Chunk(number, chunk).encode(&self.key));
+        self.is_useful.store(true, Relaxed);
+    }
+
+    /// These files have their names. One write for all.
+    pub fn finished(&self, files: &[Finished]) {
+        if files.is_empty() {
+            return;
+        }
+        let records = files
+            .iter()
+            .flat_map(|file| Body::Finished(*file).encode(&self.key));
+        self.append(&records.collect::<Vec<u8>>());
+        self.is_useful.store(true, Relaxed);
+    }
+
+    /// The directory is made, or opened up.
+    pub fn directory(&self, directory: Directory) {
+        self.append(&Body::Directory(directory).encode(&self.key));
+        // Without it the next copy would land in the directory instead of going on with it.
+        self.is_useful.store(true, Relaxed);
+    }
+
+    /// What was written of the file is gone.
+    pub fn dropped(&self, number: u32) {
+        self.append(&Body::Dropped(number).encode(&self.key));
+    }
+
+    /// Bytes of the journal so far: taken before a sync, recorded after it.
+    pub fn position(&self) -> u64 {
+        self.file.metadata().map_or(0, |meta| meta.len())
+    }
+
+    pub fn synced(&self, position: u64) {
+        self.append(&Body::Synced(position).encode(&self.key));
+    }
+
+    /// Its writer hears the other end.
+    pub fn touch(&self) {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: rustix::fs::UTIME_NOW,
+        };
+        let times = Timestamps {
+            last_access: now,
+            last_modification: now,
+        };
+        // Where that fails a second fastcp waits for our end instead of failing at once.
+        let _ = rustix::fs::futimens(&self.file, &times);
+    }
+
+    fn append(&self, records: &[u8]) {
+        if self.broken.load(Relaxed) {
+            return;
+        }
+        // One write for all of it, so that those of several threads do not mix.
+        match (&self.file).write(records) {
+            Ok(written) if written == records.len() => {}
+            // What is recorded stays good; what follows a torn record does not count.
+            _ => self.broken.store(true, Relaxed),
+        }
+    }
+
+    /// What was begun of the file with this path, once.
+    pub fn take_begun(&self, path: &Hash) -> Option<Begun> {
+        self.past().begun.remove(path)
+    }
+
+    /// The file with this path as it was finished, and whether its content is certain to be on the
+    /// disk or in this boot's cache, where the file is on `dev`.
+    pub fn finished_before(&self, path: &Hash, dev: u64) -> Option<(Finished, bool)> {
+        let (index, certain) = {
+            let past = self.past();
+            let index = *past.finished.get(path)?;
+            (index, past.is_certain(index, dev == self.identity.0))
+        };
+        match self.record(index)? {
+            Body::Finished(finished) if finished.path == *path => Some((finished, certain)),
+            _ => None,
+        }
+    }
+
+    /// The directory with this path, if this copy has made it or opened it up.
+    pub fn directory_before(&self, path: &Hash) -> Option<Directory> {
+        let index = *self.past().directories.get(path)?;
+        match self.record(index)? {
+            Body::Directory(directory) if directory.path == *path => Some(directory),
+            _ => None,
+        }
+    }
+
+    fn record(&self, index: u64) -> Option<Body> {
+        let mut record = [0; LEN];
+        let offset = index * LEN as u64;
+        self.file.read_exact_at(&mut record, offset).ok()?;
+        Body::decode(&record, &self.key)
+    }
+
+    /// The recorded chunks of a file in the order of their writing, each with whether it is
+    /// certain to be on the disk or in this boot's cache. As many as `begun.chunks`, unless the
+    /// journal cannot be read any more.
+    pub fn replay(&self, begun: &Begun, mut each: impl FnMut(Chunk, bool) -> ControlFlow<()>) {
+        // On another device than the journal a sync may not have reached it.
+        let is_synced = begun.file.inode.dev == self.identity.0;
+        let past = self.past();
+        let (since_boot, synced) = (past.since_boot, past.synced);
+        drop(past);
+        let is_certain = |index| index >= since_boot || is_synced && index < synced;
+        let range = begun.first..begun.last + 1;
+        // What cannot be read is not there.
+        let _ = past::records(&self.file, &self.key, range, |index, body| match body {
+            Body::Chunk(number, chunk) if number == begun.number => each(chunk, is_certain(index)),
+            _ => ControlFlow::Continue(()),
+        });
+    }
+
+    /// Former sessions have begun or finished the file with this path.
+    pub fn knows(&self, path: &Hash) -> bool {
+        let past = self.past();
+        past.begun.contains_key(path) || past.finished.contains_key(path)
+    }
+
+    /// Files were finished by former sessions.
+    pub fn has_finished(&self) -> bool {
+        !self.past().finished.is_empty()
+    }
+
+    /// Bytes that are recorded of files that were begun.
+    pub fn begun_bytes(&self) -> u64 {
+        self.past().begun.values().map(|begun| begun.bytes).sum()
+    }
+
+    /// There is something that a further session can go on with.
+    pub fn is_useful(&self) -> bool {
+        self.is_useful.load(Relaxed)
+    }
+
+    pub fn dir(&self) -> &Arc<Dir> {
+        &self.place.dir
+    }
+
+    /// The copy has come to its end. What stands under the name and is not this journal stays.
+    pub fn remove(&self) {
+        let is_this = |name: &OsStr| {
+            let stat = self.place.dir.stat(name);
+            stat.is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity)
+        };
+        if is_this(&self.place.name)
+            && let Ok(dir) = self.place.dir.handle()
+        {
+            // Left behind it is found to be of no use by the next copy to this place.
+            let _ = unlinkat(&*dir, &self.place.name, AtFlags::empty());
+        }
+    }
+
+    fn past(&self) -> MutexGuard<'_, Past> {
+        self.past.lock().expect("no panic while held")
+    }
+}
+
+/// This process as a writer of `file`, and the file's device and inode.
+fn session(file: &File, opening: &Opening) -> Option<(Session, (u64, u64))> {
+    let stat = fstat(file).ok()?;
+    let mount = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+    let mount = mount.map_or(0, |stat| stat.stx_mnt_id);
+    let session = Session {
+        boot_id: process::boot_id(),
+        id: opening.session,
+        dev: stat.st_dev,
+        mount,
+        pid: process::own_pid(),
+        uid: rustix::process::geteuid().as_raw(),
+        started: process::started(process::own_pid()),
+        roots: opening.roots,
+        chunk_size: opening.chunk_size,
+    };
+    Some((session, (stat.st_dev, stat.st_ino)))
+}
+
+/// Random, but where there is no chance to be had: two journals with one key are no danger, their
+/// records are only less certain to be told apart.
+fn random() -> [u8; 16] {
+    let mut random = [0; 16];
+    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::NONBLOCK);
+    random
+}

@@ -1,0 +1,340 @@
+//! One record: 96 bytes, little-endian.
+//!
+//! | bytes | of every record |
+//! |---|---|
+//! | 0 | kind |
+//! | 1 | flags |
+//! | 2–3 | zero |
+//! | 4–7 | number of a file within the journal; of a session its chunk size |
+//! | 8–87 | the body, see [`Body`]; zero where it ends early |
+//! | 88–95 | checksum: the first bytes of the keyed BLAKE3 of what is before |
+//!
+//! The key comes from the journal's header, so that a record of another journal is none of this.
+
+use crate::digest::Digest;
+use crate::manifest::{Inode, Timestamp};
+
+/// Bytes of a record, and of the header.
+pub const LEN: usize = 96;
+
+const CHECKED: usize = LEN - 8;
+
+/// The first bytes of a journal: name and version of the format.
+pub const MAGIC: &[u8; 16] = b"fastcp journal 1";
+
+/// 128 bits of a BLAKE3: of a path, of a source's identity, of a file as it was placed.
+pub type Hash = [u8; 16];
+
+/// The same under all versions of the format, so that any of them knows its own header.
+const HEADER_KEY: &[u8; 32] = b"fastcp journal header, version 1";
+
+const SESSION: u8 = 1;
+const FILE: u8 = 2;
+const CHUNK: u8 = 3;
+const FINISHED: u8 = 4;
+const SYNCED: u8 = 5;
+const DIRECTORY: u8 = 6;
+const DROPPED: u8 = 7;
+
+const YOUNG: u8 = 1;
+const INPLACE: u8 = 2;
+const ZEROS: u8 = 4;
+const NO_DIGEST: u8 = 8;
+const MADE: u8 = 16;
+const RESTORE: u8 = 32;
+
+/// A process that writes the journal, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    pub boot_id: [u8; 16],
+    pub id: [u8; 16],
+    /// Device and mount of the journal.
+    pub dev: u64,
+    pub mount: u64,
+    pub pid: u32,
+    pub uid: u32,
+    /// When the process started, in the kernel's ticks since the boot.
+    pub started: u64,
+    /// The names and kinds of the roots, as they are at the source.
+    pub roots: Hash,
+    /// Bytes.
+    pub chunk_size: u32,
+}
+
+impl Session {
+    /// Nothing that either wrote was lost in a cache between them.
+    pub fn is_of_boot(&self, other: &Session) -> bool {
+        let place = |of: &Session| (of.boot_id, of.dev, of.mount);
+        self.boot_id != [0; 16] && place(self) == place(other)
+    }
+}
+
+/// A big file that was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct File {
+    pub path: Hash,
+    pub identity: Hash,
+    /// Bytes.
+    pub size: u64,
+    /// The file that is written: the partial, or with `inplace` what stood there.
+    pub inode: Inode,
+    /// The source had been written so lately that its identity does not tell.
+    pub young: bool,
+    pub inplace: bool,
+}
+
+/// A range that was verified and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    pub offset: u64,
+    pub len: u64,
+    /// None of a range of zeros.
+    pub digest: Option<Digest>,
+}
+
+/// A file that has its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    pub path: Hash,
+    pub identity: Hash,
+    /// Of inode, size and time of the file as it was placed.
+    pub placed: Hash,
+    /// None where nobody needed it.
+    pub digest: Option<Digest>,
+    pub young: bool,
+}
+
+/// A directory that was made, or opened up to be filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Directory {
+    pub path: Hash,
+    pub made: bool,
+    /// The mode that it is to get back.
+    pub restore: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    Session(Session),
+    /// The file gets this number.
+    File(u32, File),
+    Chunk(u32, Chunk),
+    Finished(Finished),
+    /// What was recorded before this many bytes of the journal is on the disk.
+    Synced(u64),
+    Directory(Directory),
+    /// What was written of this file is gone or worth nothing.
+    Dropped(u32),
+}
+
+pub type Record = [u8; LEN];
+
+/// The key of a journal's checksums.
+#[derive(Clone)]
+pub struct Key([u8; 32]);
+
+impl Key {
+    /// The header of a new journal and its key. `id` is random.
+    pub fn header(id: [u8; 16]) -> (Record, Key) {
+        let mut record = [0; LEN];
+        record[..16].copy_from_slice(MAGIC);
+        record[16..32].copy_from_slice(&id);
+        let sum = checksum(HEADER_KEY, &record);
+        record[CHECKED..].copy_from_slice(&sum);
+        (record, Key::of(&record))
+    }
+
+    /// None unless `header` begins a journal of this version.
+    pub fn read(header: &Record) -> Option<Key> {
+        let whole = header[CHECKED..] == checksum(HEADER_KEY, header);
+        (whole && header[..16] == MAGIC[..]).then(|| Key::of(header))
+    }
+
+    fn of(header: &Record) -> Key {
+        Key(*blake3::hash(header).as_bytes())
+    }
+}
+
+fn checksum(key: &[u8; 32], record: &Record) -> [u8; 8] {
+    let hash = blake3::keyed_hash(key, &record[..CHECKED]);
+    let mut sum = [0; 8];
+    sum.copy_from_slice(&hash.as_bytes()[..8]);
+    sum
+}
+
+impl Body {
+    pub fn encode(&self, key: &Key) -> Record {
+        let mut out = Fields::default();
+        let (kind, flags, number) = self.put(&mut out);
+        let mut record = [0; LEN];
+        record[0] = kind;
+        record[1] = flags;
+        record[4..8].copy_from_slice(&number.to_le_bytes());
+        record[8..CHECKED].copy_from_slice(&out.bytes);
+        let sum = checksum(&key.0, &record);
+        record[CHECKED..].copy_from_slice(&sum);
+        record
+    }
+
+    fn put(&self, out: &mut Fields) -> (u8, u8, u32) {
+        match self {
+            Body::Session(session) => {
+                out.put(&session.boot_id).put(&session.id);
+                out.u64(session.dev).u64(session.mount);
+                out.u32(session.pid).u32(session.uid).u64(session.started);
+                out.put(&session.roots);
+                (SESSION, 0, session.chunk_size)
+            }
+            Body::File(number, file) => {
+                let birth = file.inode.birth;
+                out.put(&file.path).put(&file.identity).u64(file.size);
+                out.u64(file.inode.dev).u64(file.inode.ino);
+                out.u64(birth.s as u64).u32(birth.ns);
+                let flags = flag(file.young, YOUNG) | flag(file.inplace, INPLACE);
+                (FILE, flags, *number)
+            }
+            Body::Chunk(number, chunk) => {
+                out.u64(chunk.offset).u64(chunk.len);
+                out.put(&chunk.digest.unwrap_or_default());
+                (CHUNK, flag(chunk.digest.is_none(), ZEROS), *number)
+            }
+            Body::Finished(file) => {
+                out.put(&file.path).put(&file.identity).put(&file.placed);
+                out.put(&file.digest.unwrap_or_default());
+                let flags = flag(file.young, YOUNG) | flag(file.digest.is_none(), NO_DIGEST);
+                (FINISHED, flags, 0)
+            }
+            Body::Synced(position) => {
+                out.u64(*position);
+                (SYNCED, 0, 0)
+            }
+            Body::Directory(directory) => {
+                let restore = directory.restore;
+                out.put(&directory.path).u32(restore.unwrap_or_default());
+                let flags = flag(directory.made, MADE) | flag(restore.is_some(), RESTORE);
+                (DIRECTORY, flags, 0)
+            }
+            Body::Dropped(number) => (DROPPED, 0, *number),
+        }
+    }
+
+    /// None for a record that is torn, bent, of another journal, or of no known kind.
+    pub fn decode(record: &Record, key: &Key) -> Option<Body> {
+        if record[CHECKED..] != checksum(&key.0, record) {
+            return None;
+        }
+        let mut number = [0; 4];
+        number.copy_from_slice(&record[4..8]);
+        let number = u32::from_le_bytes(number);
+        let has = |flag: u8| record[1] & flag != 0;
+        let mut from = Fields::default();
+        from.bytes.copy_from_slice(&record[8..CHECKED]);
+        Some(match record[0] {
+            SESSION => Body::Session(Session {
+                boot_id: from.take(),
+                id: from.take(),
+                dev: from.take_u64(),
+                mount: from.take_u64(),
+                pid: from.take_u32(),
+                uid: from.take_u32(),
+                started: from.take_u64(),
+                roots: from.take(),
+                chunk_size: number,
+            }),
+            FILE => Body::File(
+                number,
+                File {
+                    path: from.take(),
+                    identity: from.take(),
+                    size: from.take_u64(),
+                    inode: Inode {
+                        dev: from.take_u64(),
+                        ino: from.take_u64(),
+                        birth: Timestamp {
+                            s: from.take_u64() as i64,
+                            ns: from.take_u32(),
+                        },
+                    },
+                    young: has(YOUNG),
+                    inplace: has(INPLACE),
+                },
+            ),
+            CHUNK => Body::Chunk(
+                number,
+                Chunk {
+                    offset: from.take_u64(),
+                    len: from.take_u64(),
+                    digest: Some(from.take()).filter(|_| !has(ZEROS)),
+                },
+            ),
+            FINISHED => Body::Finished(Finished {
+                path: from.take(),
+                identity: from.take(),
+                placed: from.take(),
+                digest: Some(from.take()).filter(|_| !has(NO_DIGEST)),
+                young: has(YOUNG),
+            }),
+            SYNCED => Body::Synced(from.take_u64()),
+            DIRECTORY => Body::Directory(Directory {
+                path: from.take(),
+                made: has(MADE),
+                restore: Some(from.take_u32()).filter(|_| has(RESTORE)),
+            }),
+            DROPPED => Body::Dropped(number),
+            _ => return None,
+        })
+    }
+}
+
+fn flag(set: bool, flag: u8) -> u8 {
+    if set { flag } else { 0 }
+}
+
+/// The body's bytes, put or taken one field after the other.
+struct Fields {
+    bytes: [u8; CHECKED - 8],
+    at: usize,
+}
+
+impl Default for Fields {
+    fn default() -> Self {
+        Fields {
+            bytes: [0; CHECKED - 8],
+            at: 0,
+        }
+    }
+}
+
+impl Fields {
+    fn put(&mut self, field: &[u8]) -> &mut Self {
+        self.bytes[self.at..self.at + field.len()].copy_from_slice(field);
+        self.at += field.len();
+        self
+    }
+
+    fn u64(&mut self, number: u64) -> &mut Self {
+        self.put(&number.to_le_bytes())
+    }
+
+    fn u32(&mut self, number: u32) -> &mut Self {
+        self.put(&number.to_le_bytes())
+    }
+
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut field = [0; N];
+        field.copy_from_slice(&self.bytes[self.at..self.at + N]);
+        self.at += N;
+        field
+    }
+
+    fn take_u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+
+    fn take_u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+use super::*;
+
+fn bodies() -> Vec<Body> {
+    let inode = Inode {
+        dev: 1,
+        ino: 2,
+        birth: Timestamp { s: -3, ns: 4 },
+    };
+    let session = Session {
+        boot_id: [1; 16],
+        id: [2; 16],
+        dev: 3,
+        mount: 4,
+        pid: 5,
+        uid: 6,
+        started: 7,
+        roots: [8; 16],
+        chunk_size: 1 << 20,
+    };
+    let file = File {
+        path: [1; 16],
+        identity: [2; 16],
+        size: 3,
+        inode,
+        young: true,
+        inplace: true,
+    };
+    let chunk = Chunk {
+        offset: 1 << 40,
+        len: 1 << 20,
+        digest: Some([9; 32]),
+    };
+    let finished = Finished {
+        path: [1; 16],
+        identity: [2; 16],
+        placed: [3; 16],
+        digest: Some([4; 32]),
+        young: false,
+    };
+    vec![
+        Body::Session(session),
+        Body::File(7, file),
+        Body::Chunk(7, chunk),
+        Body::Chunk(
+            8,
+            Chunk {
+                digest: None,
+                ..chunk
+            },
+        ),
+        Body::Finished(finished),
+        Body::Finished(Finished {
+            digest: None,
+            young: true,
+            ..finished
+        }),
+        Body::Synced(96 * 5),
+        Body::Directory(Directory {
+            path: [5; 16],
+            made: true,
+            restore: None,
+        }),
+        Body::Directory(Directory {
+            path: [5; 16],
+            made: false,
+            restore: Some(0o555),
+        }),
+        Body::Dropped(7),
+    ]
+}
+
+#[test]
+fn every_record_comes_back_and_a_bent_one_does_not() {
+    let (header, key) = Key::header([3; 16]);
+    assert!(Key::read(&header).is_some());
+    let (_, other) = Key::header([4; 16]);
+    for body in bodies() {
+        let record = body.encode(&key);
+        assert_eq!(Body::decode(&record, &key), Some(body));
+        assert_eq!(Body::decode(&record, &other), None, "of another journal");
+        for at in 0..LEN {
+            let mut bent = record;
+            bent[at] ^= 1;
+            assert_eq!(Body::decode(&bent, &key), None, "byte {at}");
+        }
+    }
+    for at in 0..LEN {
+        let mut bent = header;
+        bent[at] ^= 0x20;
+        assert!(Key::read(&bent).is_none(), "byte {at}");
+    }
+}
+
+#[test]
+fn the_bytes_of_a_journal_are_these() {
+    let (header, key) = Key::header([0xab; 16]);
+    assert_eq!(&header[..16], b"fastcp journal 1");
+    assert_eq!(header[16..32], [0xab; 16]);
+    assert_eq!(header[32..88], [0; 56]);
+    let record = Body::Chunk(
+        0x0102_0304,
+        Chunk {
+            offset: 0x1000_0000,
+            len: 0x10_0000,
+            digest: Some([0xcd; 32]),
+        },
+    );
+    let record = record.encode(&key);
+    assert_eq!(record[..8], [3, 0, 0, 0, 4, 3, 2, 1]);
+    assert_eq!(
+        record[8..24],
+        [0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0]
+    );
+    assert_eq!(record[24..56], [0xcd; 32]);
+    assert_eq!(record[56..88], [0; 32]);
+    let all: Vec<u8> = bodies().iter().flat_map(|body| body.encode(&key)).collect();
+    let hash = blake3::hash(&[&header[..], &all].concat());
+    assert_eq!(
+        &hash.to_hex()[..16],
+        "95e5a685f90931f2",
+        "a change of the format"
+    );
+}

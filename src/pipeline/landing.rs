@@ -1,0 +1,200 @@
+//! Where the roots land, and the journal of the copy that lands there: opened before the first
+//! byte, put away after the last.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use rustix::fs::{Timespec, Timestamps, fstat, futimens};
+
+use crate::dest::{self, Landing, Slot, Source, Target};
+use crate::dir::{Dir, Handles};
+use crate::error::{Kind, Result};
+use crate::journal::record::Hash;
+use crate::journal::{self, Journal, Opening, Place, Waiting};
+use crate::manifest::Root;
+use crate::pipeline::placer::Destination;
+use crate::pipeline::receiver::Receiver;
+use crate::progress::Phase;
+use crate::wire::message::{Landed, Message, Roots};
+
+/// Says a line to the user.
+pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What a receiver knows of the sessions of its command.
+#[derive(Clone)]
+pub struct Sessions {
+    pub own: [u8; 16],
+    /// Those whose connection was lost: what still serves them gives way.
+    pub before: Vec<[u8; 16]>,
+    pub tell: Tell,
+    /// Counts what comes from the other end; none where that is in this process.
+    pub heard: Option<Arc<AtomicU64>>,
+}
+
+impl Receiver {
+    /// Finds where the roots land and whether they fit, before the first byte.
+    pub(super) fn land(
+        &self,
+        destination: &Destination,
+        roots: Roots,
+        handles: &Arc<Handles>,
+    ) -> Result<()> {
+        use std::os::unix::ffi::OsStrExt;
+        let typed = |root: &Root| destination.typed.get(root.operand as usize);
+        let sources: Vec<Source> = roots
+            .roots
+            .iter()
+            .map(|root| Source {
+                root,
+                typed: typed(root).map_or(b"", |typed| typed.operand.as_bytes()),
+                follow_name: typed(root).is_some_and(|typed| typed.follow_name),
+            })
+            .collect();
+        self.progress.set_totals(roots.totals);
+        let targets = dest::resolve(
+            &destination.spec,
+            &sources,
+            destination.same_machine,
+            handles,
+            &|slot, root| {
+                let place = Place::new(slot.dir.clone(), [slot.name.as_bytes()].into_iter());
+                place.roots() == Some(hash_of(std::slice::from_ref(root)))
+            },
+        )?;
+        self.open_journal(destination, &roots.roots, &targets)?;
+        // What is written into has its room, and who asks for that often has no more.
+        if !(self.rules.inplace && targets.iter().all(|target| target.existed)) {
+            let there = self.journal().map_or(0, Journal::begun_bytes);
+            dest::check_free_space(&targets, &roots.totals, there)?;
+        }
+        let names: Vec<Vec<u8>> = targets.iter().map(|target| target.listed.clone()).collect();
+        if let Some(list) = &self.digests {
+            list.set_landed(names.clone());
+        }
+        self.lock().set_roots(&roots.roots, targets);
+        self.progress.set_phase(Phase::Copying);
+        let resumes = self.journal().is_some_and(Journal::has_finished);
+        self.say(Message::Landed(Landed { names, resumes }));
+        Ok(())
+    }
+
+    /// Takes the lock of this destination. Where no journal can be the copy goes on without.
+    fn open_journal(
+        &self,
+        destination: &Destination,
+        roots: &[Root],
+        targets: &[Target],
+    ) -> Result<()> {
+        let Some(first) = targets.first() else {
+            return Ok(());
+        };
+        let opening = Opening {
+            session: destination.sessions.own,
+            roots: hash_of(roots),
+            chunk_size: self.chunk_size as u32,
+            afresh: self.options.no_resume,
+        };
+        let path = match &first.landing {
+            Landing::Name(slot) => slot.path(),
+            Landing::Directory(dir) => dir.path(),
+        };
+        let waiting = Waiting {
+            before: &destination.sessions.before,
+            path: &path,
+            is_ending: &|| self.ending.is_ending(),
+            tell: &*destination.sessions.tell,
+        };
+        for place in places(targets, first) {
+            if let Some(journal) = Journal::open(place, &opening, &waiting)? {
+                // Roots land once, so this is the first.
+                let _ = self.journal.set(journal);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything is in place: nothing is left to go on with.
+    pub(super) fn journal_done(&self) {
+        let Some(journal) = self.journal() else {
+            return;
+        };
+        // The directory may be one that has got its times already.
+        let dir = journal.dir().handle().ok().filter(|_| self.rules.preserve);
+        let before = dir.as_ref().and_then(|dir| fstat(&**dir).ok());
+        journal.remove();
+        if let (Some(dir), Some(stat)) = (dir, before)
+            && self.lock().is_landing(journal.dir())
+        {
+            let time = |tv_sec, tv_nsec| Timespec {
+                tv_sec,
+                tv_nsec: tv_nsec as _,
+            };
+            let times = Timestamps {
+                last_access: time(stat.st_atime, stat.st_atime_nsec),
+                last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+            };
+            // A time is all that is lost.
+            let _ = futimens(&*dir, &times);
+        }
+    }
+
+    /// The copy is over. If that is before its time, what can be gone on with stays. Called when no
+    /// worker is at work any more.
+    pub fn put_away(&self) {
+        self.keeper.end();
+        let files = self.lock().take_files();
+        let Some(journal) = self.journal().filter(|_| !self.acks.is_finished()) else {
+            return;
+        };
+        // What came of one that breaks the protocol is not worth keeping.
+        let cause = self.ending.cause();
+        let is_breach = cause.is_some_and(|cause| cause.kind == Kind::Breach);
+        for file in files {
+            let partial = file.partial.lock().expect("no panic while held").take();
+            let done = file
+                .claims
+                .lock()
+                .expect("no panic while held")
+                .done_bytes();
+            if done > 0 && file.number.is_some() && !is_breach {
+                // One that a worker is stuck with stays as well: nobody comes to remove it.
+                if let Some(partial) = partial.and_then(Arc::into_inner) {
+                    partial.keep();
+                }
+            }
+        }
+        if !journal.is_useful() || is_breach {
+            journal.remove();
+        }
+    }
+}
+
+/// Where the journal may be, best first.
+fn places(targets: &[Target], first: &Target) -> Vec<Place> {
+    let name = |target: &Target| match &target.landing {
+        Landing::Name(slot) => slot.name.as_bytes().to_vec(),
+        Landing::Directory(_) => Vec::new(),
+    };
+    let names: Vec<Vec<u8>> = targets.iter().map(name).collect();
+    let place = |dir: &Arc<Dir>| Place::new(dir.clone(), names.iter().map(|name| &name[..]));
+    let mut places = vec![place(first.landing.dir())];
+    // A directory that takes no new name may hold one that does.
+    if let Landing::Name(Slot { dir, name, .. }) = &first.landing
+        && first.existed
+        && let Ok(inside) = dir.child(name)
+    {
+        places.push(place(&inside));
+    }
+    places
+}
+
+/// The roots as they are at the source.
+fn hash_of(roots: &[Root]) -> Hash {
+    let of_root = |root: &Root| {
+        let kind = u8::from(root.is_directory) | u8::from(root.contents) << 1;
+        [root.name.as_bytes(), &[kind]].concat()
+    };
+    let parts: Vec<Vec<u8>> = roots.iter().map(of_root).collect();
+    journal::hash(parts.iter().map(|part| &part[..]))
+}

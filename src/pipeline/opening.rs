@@ -1,0 +1,250 @@
+//! Big files at the receiver: from their announcement to the first chunk that may be written.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::AcqRel;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::dest::{self, Partial, Slot};
+use crate::error::{Error, Kind, Result, Side};
+use crate::journal::record::{self, Hash};
+use crate::manifest::{ANEW, Entry, EntryId};
+use crate::pipeline::digest_list::Listed;
+use crate::pipeline::receiver::{Job, Receiver};
+use crate::pipeline::resume::{Restored, Resuming, identity_of, is_young};
+use crate::pipeline::table::OpenFile;
+use crate::units::printable;
+use crate::wire::message::{Want, WantKind};
+
+/// How long a write of the former reading of a file may take to return.
+const WRITE_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where the first chunk of a further reading is counted from, if `entry` announces one.
+pub fn anew(entry: &Entry) -> Option<u64> {
+    let found = entry
+        .extensions
+        .iter()
+        .find(|extension| extension.tag == ANEW)?;
+    let bytes = found.bytes.as_slice().try_into().ok()?;
+    Some(u64::from_le_bytes(bytes))
+}
+
+/// What is written of a file, to be told by the journal and the table.
+pub(super) struct Written {
+    pub partial: Partial,
+    pub number: Option<u32>,
+    pub young: bool,
+    pub restored: Restored,
+    /// The sender may ask whether chunks are there.
+    pub offered: bool,
+    pub first_chunk: u64,
+}
+
+impl Receiver {
+    /// Opens the partial of a big file and asks for its content, or for its digest alone; or lets a
+    /// worker find out what is there.
+    pub(super) fn big_file(
+        &self,
+        entry: Entry,
+        slot: Slot,
+        listed: Option<Listed>,
+        path: Hash,
+    ) -> Option<Want> {
+        let (id, parent) = (entry.id, entry.parent);
+        let is_known = self.journal().is_some_and(|journal| journal.knows(&path));
+        let resuming = Resuming {
+            entry,
+            slot,
+            listed,
+            path,
+        };
+        let opened = match self.stands_already(&resuming.entry, &resuming.slot) {
+            Ok(true) => Ok(self.compare_whole(resuming, None)),
+            Ok(false) if is_known => {
+                self.lock().set_resuming(id);
+                // Fails only when the copy is ending.
+                let _ = self.jobs.try_send(Job::Resume(Box::new(resuming)));
+                return None;
+            }
+            Ok(false) => self.begin(resuming, 0),
+            Err(error) => Err(error),
+        };
+        match opened {
+            Ok(want) => Some(want),
+            Err(error) => {
+                self.fail(id, parent, &error);
+                let kind = WantKind::Skip;
+                Some(Want { entry: id, kind })
+            }
+        }
+    }
+
+    /// With `--no-clobber`: true if a file of the same size stands there, so that digests decide.
+    fn stands_already(&self, entry: &Entry, slot: &Slot) -> Result<bool> {
+        if !self.rules.no_clobber {
+            return Ok(false);
+        }
+        match dest::standing(slot)? {
+            None => Ok(false),
+            Some(standing) if standing.is_file && standing.size == entry.size => Ok(true),
+            Some(_) => Err(dest::exists_with_other_content(slot)),
+        }
+    }
+
+    /// Nothing of the file is there: all of it is wanted.
+    pub(super) fn begin(&self, file: Resuming, first_chunk: u64) -> Result<Want> {
+        let entry = Arc::new(file.entry.clone());
+        let partial = Partial::create(&file.slot, entry.clone(), &self.rules)?;
+        let young = is_young(&entry);
+        let number = match self.journal() {
+            Some(journal) => Some(journal.begin(&record::File {
+                path: file.path,
+                identity: identity_of(&entry),
+                size: entry.size,
+                inode: partial.inode()?,
+                young,
+                inplace: partial.is_inplace(),
+            })),
+            None => None,
+        };
+        let written = Written {
+            partial,
+            number,
+            young,
+            restored: self.nothing_of(&entry),
+            offered: false,
+            first_chunk,
+        };
+        Ok(Want {
+            entry: self.open(file, written),
+            kind: WantKind::Fresh,
+        })
+    }
+
+    /// The file's chunks may come.
+    pub(super) fn open(&self, file: Resuming, written: Written) -> EntryId {
+        let Written {
+            partial,
+            restored,
+            number,
+            ..
+        } = written;
+        let entry = partial.entry().clone();
+        self.insert(OpenFile {
+            slot: file.slot,
+            partial: Mutex::new(Some(Arc::new(partial))),
+            claims: Mutex::new(restored.claims),
+            tree: restored.tree.map(Mutex::new),
+            end: OnceLock::new(),
+            closing: AtomicBool::new(false),
+            compare: false,
+            known: None,
+            listed: file.listed,
+            path: file.path,
+            number,
+            young: written.young,
+            offered: written.offered,
+            first_chunk: written.first_chunk,
+            entry,
+        })
+    }
+
+    /// What stands there is the file if their digests agree; `known` is that of what stands there.
+    pub(super) fn compare_whole(
+        &self,
+        file: Resuming,
+        known: Option<crate::digest::Digest>,
+    ) -> Want {
+        let nothing = self.nothing_of(&file.entry);
+        let entry = self.insert(OpenFile {
+            slot: file.slot,
+            partial: Mutex::new(None),
+            claims: Mutex::new(nothing.claims),
+            tree: None,
+            end: OnceLock::new(),
+            closing: AtomicBool::new(false),
+            compare: true,
+            known,
+            listed: file.listed,
+            path: file.path,
+            number: None,
+            young: false,
+            offered: false,
+            first_chunk: 0,
+            entry: Arc::new(file.entry),
+        });
+        let kind = WantKind::Digest;
+        Want { entry, kind }
+    }
+
+    fn insert(&self, file: OpenFile) -> EntryId {
+        let id = file.entry.id;
+        let name = printable(file.entry.name.as_bytes());
+        let file = Arc::new(file);
+        if self.lock().open(file.clone()) {
+            self.progress.start_name(id, name);
+        } else {
+            // It failed at its sender meanwhile.
+            self.drop_partial(&file);
+            self.finish_directories(None);
+        }
+        id
+    }
+
+    /// The source changed while it was read and is read once more: what was written of it goes.
+    pub(super) fn read_anew(&self, entry: Entry, first_chunk: u64) -> Option<Want> {
+        let old = self.lock().files.get(&entry.id).cloned();
+        // It failed here meanwhile, and its sender hears of that.
+        let old = old.filter(|old| !old.closing.swap(true, AcqRel))?;
+        let (id, parent) = (entry.id, entry.parent);
+        let done = old.claims.lock().expect("no panic while held").done_bytes();
+        let fresh = || {
+            self.wait_for_writers(&old)?;
+            let file = Resuming {
+                entry,
+                slot: old.slot.clone(),
+                listed: old.listed.clone(),
+                path: old.path,
+            };
+            self.progress.end_name(id);
+            self.begin(file, first_chunk)
+        };
+        let kind = match fresh() {
+            Ok(want) => {
+                self.progress.add_again(done);
+                return Some(want);
+            }
+            Err(error) => {
+                self.fail(id, parent, &error);
+                WantKind::Skip
+            }
+        };
+        Some(Want { entry: id, kind })
+    }
+
+    /// Drops what was written of a file when nobody writes to it any more: a late write must not
+    /// meet those of the new reading.
+    fn wait_for_writers(&self, file: &OpenFile) -> Result<()> {
+        let number = file.number;
+        if let (Some(journal), Some(number)) = (self.journal(), number) {
+            journal.dropped(number);
+        }
+        let partial = file.partial.lock().expect("no panic while held").take();
+        let Some(mut partial) = partial else {
+            return Ok(());
+        };
+        let until = Instant::now() + WRITE_PATIENCE;
+        loop {
+            match Arc::try_unwrap(partial) {
+                Ok(_removed) => return Ok(()),
+                Err(held) if Instant::now() < until && !self.ending.is_ending() => partial = held,
+                Err(_) => {
+                    let message = "a write does not return";
+                    let error = Error::new(Kind::Write, Side::Dest, message);
+                    return Err(error.at(file.slot.path()));
+                }
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

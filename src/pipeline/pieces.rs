@@ -1,0 +1,193 @@
+//! Pieces of big files: claimed, verified, written, recorded, acknowledged; or found there already.
+
+use std::sync::Arc;
+
+use crate::chunk::claims::Claim;
+use crate::chunk::{ChunkKind, EncodedChunk, Place, VerifiedChunk};
+use crate::codec::Decoder;
+use crate::digest::{self, Digest};
+use crate::error::{Error, Kind, Side};
+use crate::pipeline::plans::{NACKS_MAX, UNACKED_MAX};
+use crate::pipeline::receiver::Receiver;
+use crate::pipeline::table::OpenFile;
+use crate::wire::message::Message;
+
+/// Gaps between the pieces of one file: each is a chunk that its sender still waits for.
+const PIECES_SCATTERED_MAX: usize = 4 * UNACKED_MAX;
+
+/// What became of a piece that was claimed.
+enum Piece {
+    Written,
+    /// It is to be sent again.
+    Damaged,
+    /// Its file has failed meanwhile.
+    Late,
+}
+
+impl Receiver {
+    /// A piece of a big file: claimed, decoded, verified, written, acknowledged.
+    pub(super) fn piece(&self, encoded: EncodedChunk, decoder: &mut Decoder) {
+        let (place, digest) = (encoded.place, encoded.digest);
+        let Some(file) = self.claimed(place) else {
+            return;
+        };
+        let written = self.write_piece(encoded, &file, decoder);
+        if !matches!(written, Ok(Piece::Written)) {
+            // It was claimed above, so it can be released. Before it is asked for again: what
+            // comes while it is claimed is dropped.
+            let _ = file
+                .claims
+                .lock()
+                .expect("no panic while held")
+                .release(place.offset);
+        }
+        match written {
+            Ok(Piece::Written) => {}
+            Ok(Piece::Damaged) => return self.damaged(place.chunk),
+            Ok(Piece::Late) => return,
+            Err(error) => return self.fail_file(&file, error),
+        }
+        let len = u64::from(place.raw_len);
+        if place.kind == ChunkKind::Zeros {
+            if let Some(tree) = &file.tree {
+                tree.lock()
+                    .expect("no panic while held")
+                    .add_zeros(place.offset, len);
+            }
+            self.progress.add_skipped(len);
+        } else {
+            self.progress.add_bytes(len);
+        }
+        let digest = (place.kind != ChunkKind::Zeros).then_some(digest);
+        self.piece_done(&file, place, digest);
+    }
+
+    /// The file of a piece, if the piece is this worker's to write.
+    fn claimed(&self, place: Place) -> Option<Arc<OpenFile>> {
+        // Of an entry that is in place, failed or unknown: dropped. Its sender needs no answer.
+        let file = self.lock().files.get(&place.entry).cloned()?;
+        if place.chunk < file.first_chunk {
+            return None;
+        }
+        let claim = file
+            .claims
+            .lock()
+            .expect("no panic while held")
+            .claim_range(place.offset, u64::from(place.raw_len));
+        match claim {
+            Ok(Claim::Yours) => return Some(file),
+            Ok(Claim::Taken) => {}
+            Ok(Claim::Done) => self.acks.chunk(place.chunk),
+            Err(_) => self.breach("a range that the file does not have"),
+        }
+        None
+    }
+
+    /// A piece that was claimed is there: recorded, then acknowledged.
+    fn piece_done(&self, file: &Arc<OpenFile>, place: Place, digest: Option<Digest>) {
+        if let (Some(journal), Some(number)) = (self.journal(), file.number) {
+            journal.chunk(number, place.offset, u64::from(place.raw_len), digest);
+        }
+        let is_scattered = {
+            let mut claims = file.claims.lock().expect("no panic while held");
+            let _ = claims.done(place.offset);
+            claims.fragments() > PIECES_SCATTERED_MAX
+        };
+        if is_scattered {
+            return self.breach("it sends a file in more pieces at once than it may");
+        }
+        self.acks.chunk(place.chunk);
+        self.lock().chunk_done(place.chunk);
+        if file.is_complete() {
+            self.close(file);
+        }
+    }
+
+    /// The digest of a piece that may be there: if it is, the piece is done, else it is to be sent.
+    pub(super) fn compared(&self, encoded: EncodedChunk) {
+        let EncodedChunk {
+            place,
+            digest,
+            mut buffer,
+            ..
+        } = encoded;
+        let Some(file) = self.claimed(place) else {
+            return;
+        };
+        let partial = file.partial.lock().expect("no panic while held").clone();
+        let len = place.raw_len as usize;
+        let fits = len as u64 <= self.chunk_size && len <= buffer.capacity();
+        let same = partial
+            .filter(|_| file.offered && fits)
+            .is_some_and(|partial| {
+                buffer.set_len(len);
+                let data = &mut buffer.room()[..len];
+                partial.read(data, place.offset).is_ok()
+                    && digest::of_range(data, place.offset, len as u64 == file.entry.size) == digest
+            });
+        if !same {
+            // It was claimed above, so it can be released.
+            let _ = file
+                .claims
+                .lock()
+                .expect("no panic while held")
+                .release(place.offset);
+            return match file.offered && fits {
+                true => self.say(Message::Nack(vec![place.chunk])),
+                false => self.breach("a digest that was not asked for"),
+            };
+        }
+        drop(buffer);
+        if let Some(tree) = &file.tree {
+            tree.lock()
+                .expect("no panic while held")
+                .add(place.offset, digest);
+        }
+        self.progress.add_resumed(len as u64);
+        self.piece_done(&file, place, Some(digest));
+    }
+
+    /// Verifies and writes what was claimed. The partial is held only while there is a claim, so
+    /// that whoever commits the file, when no claim is open, holds it alone.
+    fn write_piece(
+        &self,
+        encoded: EncodedChunk,
+        file: &OpenFile,
+        decoder: &mut Decoder,
+    ) -> Result<Piece, Error> {
+        let (place, digest) = (encoded.place, encoded.digest);
+        let partial = file.partial.lock().expect("no panic while held").clone();
+        let Some(partial) = partial else {
+            return Ok(Piece::Late);
+        };
+        if place.kind == ChunkKind::Zeros {
+            partial.write_zeros(place.offset, u64::from(place.raw_len))?;
+            return Ok(Piece::Written);
+        }
+        let whole = u64::from(place.raw_len) == file.entry.size;
+        let chunk = decoder.decode(encoded).ok();
+        let Some(chunk) = chunk.and_then(|chunk| chunk.verify(digest, whole).ok()) else {
+            return Ok(Piece::Damaged);
+        };
+        partial.write(&chunk)?;
+        self.add_to_tree(file, place, &chunk);
+        Ok(Piece::Written)
+    }
+
+    /// Asks for a chunk again, unless its sender goes on where an honest one gives it up.
+    pub(super) fn damaged(&self, chunk: u64) {
+        if self.lock().count_damage(chunk) > NACKS_MAX {
+            let error = Error::new(Kind::Verify, Side::Dest, "arrived damaged again and again");
+            return self.ending.end(error);
+        }
+        self.say(Message::Nack(vec![chunk]));
+    }
+
+    fn add_to_tree(&self, file: &OpenFile, place: Place, chunk: &VerifiedChunk) {
+        if let Some(tree) = &file.tree {
+            tree.lock()
+                .expect("no panic while held")
+                .add(place.offset, chunk.digest());
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Small files on their way into packs. Where an earlier run may have finished some of them the
+//! receiver is asked first, a batch after another without waiting for an answer; those that it
+//! wants are packed as its answers come.
+
+use crate::chunk::split::Gathering;
+use crate::manifest::Entry;
+use crate::pipeline::digest_list::Listed;
+use crate::pipeline::plan::Member;
+use crate::pipeline::plans::{Ended, Landed};
+use crate::source::Found;
+use crate::wire::message::Message;
+
+use super::Planner;
+
+/// Entries that are asked about in one message, and what they may come to in bytes.
+const ASK_MAX: usize = 256;
+const ASK_BYTES_MAX: usize = 64 << 10;
+
+/// About what an entry takes as bytes, but for its names.
+const ENTRY_BYTES: usize = 200;
+
+/// Packs that are gathered before it is known whether to ask; the walk waits beyond.
+const EARLY_MAX: usize = 64;
+
+#[derive(Default)]
+pub(super) struct Small {
+    gathering: Gathering<Member>,
+    /// Full packs from before the receiver said where everything lands.
+    early: Vec<Vec<Member>>,
+    landed: Option<Landed>,
+    /// To be asked about.
+    asking: Vec<Member>,
+    asking_bytes: usize,
+}
+
+impl Planner<'_> {
+    pub(super) fn small_file(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
+        let member = Member::new(found, listed);
+        self.see_landed()?;
+        if self.small.landed == Some(Landed::Resumes) {
+            return self.ask(member);
+        }
+        let (size, name_len) = (member.found.entry.size, member.found.name.as_bytes().len());
+        let Some(pack) = self.small.gathering.add(member, size, name_len) else {
+            return Ok(());
+        };
+        if self.small.landed.is_some() {
+            return self.pack(pack);
+        }
+        self.small.early.push(pack);
+        if self.small.early.len() >= EARLY_MAX {
+            self.wait_landed()?;
+        }
+        Ok(())
+    }
+
+    /// Nothing is held back: what is gathered is planned or asked about.
+    pub(super) fn flush_small(&mut self) -> Result<(), Ended> {
+        if let Some(pack) = self.small.gathering.take() {
+            if self.small.landed.is_none() {
+                self.small.early.push(pack);
+                return self.wait_landed();
+            }
+            self.pack(pack)?;
+        }
+        if !self.small.early.is_empty() {
+            self.wait_landed()?;
+        }
+        self.send_asking()
+    }
+
+    fn wait_landed(&mut self) -> Result<(), Ended> {
+        // The receiver lands the copy whatever it hears of entries.
+        self.flush_entries()?;
+        self.sender.plans.wait_landed()?;
+        self.see_landed()?;
+        self.send_asking()
+    }
+
+    /// Once it is known how small files are sent, those that came before are.
+    fn see_landed(&mut self) -> Result<(), Ended> {
+        if self.small.landed.is_some() {
+            return Ok(());
+        }
+        self.small.landed = self.sender.plans.landed();
+        let early = match self.small.landed {
+            None => return Ok(()),
+            Some(Landed::Fresh) => std::mem::take(&mut self.small.early),
+            Some(Landed::Resumes) => {
+                let gathered = self.small.gathering.take();
+                let early = std::mem::take(&mut self.small.early);
+                for member in early.into_iter().chain(gathered).flatten() {
+                    self.ask(member)?;
+                }
+                return Ok(());
+            }
+        };
+        early.into_iter().try_for_each(|pack| self.pack(pack))
+    }
+
+    /// Directories are announced before what is in them.
+    fn pack(&mut self, pack: Vec<Member>) -> Result<(), Ended> {
+        self.flush_entries()?;
+        self.sender.plans.add_pack(pack)
+    }
+
+    fn ask(&mut self, member: Member) -> Result<(), Ended> {
+        let entry = &member.found.entry;
+        let names = entry.name.as_bytes().len() + entry.user.len() + entry.group.len();
+        self.small.asking_bytes += ENTRY_BYTES + names;
+        self.small.asking.push(member);
+        if self.small.asking.len() >= ASK_MAX || self.small.asking_bytes >= ASK_BYTES_MAX {
+            self.send_asking()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn send_asking(&mut self) -> Result<(), Ended> {
+        let members = std::mem::take(&mut self.small.asking);
+        self.small.asking_bytes = 0;
+        if members.is_empty() {
+            return Ok(());
+        }
+        self.flush_entries()?;
+        let entries: Vec<Entry> = members
+            .iter()
+            .map(|member| member.found.entry.clone())
+            .collect();
+        self.sender.plans.ask(members);
+        self.sender.say_or_end(Message::Ask(entries))
+    }
+}

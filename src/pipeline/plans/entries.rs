@@ -1,0 +1,241 @@
+//! Entries at the sender: big files from their announcement to their place, small files that the
+//! receiver is asked about, and which are settled.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{Announced, Ended, Fresh, Open, Plans, State, UNSETTLED_ENTRIES_MAX};
+use crate::manifest::EntryId;
+use crate::pipeline::digest_list::Listed;
+use crate::pipeline::plan::{File, Member};
+use crate::source::SourceFile;
+
+/// What an entry was when it was closed.
+pub enum Closed {
+    /// Announced and not wanted yet.
+    Announced,
+    Sending(Arc<File>),
+    /// The receiver did not want it, which has so many bytes.
+    Skipped {
+        size: u64,
+    },
+}
+
+impl Plans {
+    /// Remembers a big file that is about to be announced, waiting while `limit` of them are open;
+    /// `before` is done first if that takes a wait.
+    pub fn announce(
+        &self,
+        entry: EntryId,
+        source: SourceFile,
+        listed: Option<Listed>,
+        limit: usize,
+        before: impl FnOnce() -> Result<(), Ended>,
+    ) -> Result<(), Ended> {
+        let has_room = |state: &State| state.open.len() < limit;
+        if !has_room(&self.lock()) {
+            before()?;
+        }
+        let mut state = self.wait_until(has_room)?;
+        state.open.insert(entry, announced(source, listed));
+        Ok(())
+    }
+
+    /// As [`announce`](Plans::announce), for a worker, on whom those that are open may wait.
+    pub fn announce_now(&self, entry: EntryId, source: SourceFile, listed: Option<Listed>) {
+        self.lock().open.insert(entry, announced(source, listed));
+    }
+
+    /// As [`announce_now`](Plans::announce_now), for a file that is read anew: what was planned of
+    /// it is forgotten. Gives the number of the first chunk that may come of the new reading; None
+    /// if the file is not being sent any more.
+    pub fn announce_anew(
+        &self,
+        entry: EntryId,
+        source: SourceFile,
+        listed: Option<Listed>,
+    ) -> Option<u64> {
+        let mut state = self.lock();
+        if !matches!(state.open.get(&entry), Some(Open::Sending(_))) {
+            return None;
+        }
+        state.forget(entry);
+        let announced = Announced {
+            source: Box::new(source),
+            listed,
+            anew: true,
+        };
+        state.open.insert(entry, Open::Announced(announced));
+        let first = state.next_chunk;
+        drop(state);
+        self.changed.notify_all();
+        Some(first)
+    }
+
+    /// The receiver wants this file: its content or its digest. None if it was not announced.
+    ///
+    /// # Errors
+    /// What `make` says; the file is not open any more then.
+    pub fn want<E>(
+        &self,
+        entry: EntryId,
+        make: impl FnOnce(Announced) -> Result<File, E>,
+    ) -> Result<Option<Arc<File>>, E> {
+        let mut state = self.lock();
+        let announced = match state.open.remove(&entry) {
+            Some(Open::Announced(announced)) => announced,
+            Some(other) => {
+                state.open.insert(entry, other);
+                return Ok(None);
+            }
+            None => return Ok(None),
+        };
+        let file = Arc::new(make(announced)?);
+        state.open.insert(entry, Open::Sending(file.clone()));
+        state.fresh.push_back(Fresh::File(file.clone()));
+        drop(state);
+        self.changed.notify_all();
+        Ok(Some(file))
+    }
+
+    /// The receiver does not want this file: it is there, or has failed, as an acknowledgement or
+    /// a failure says. What is known of it but its size is let go.
+    pub fn skip(&self, entry: EntryId) {
+        if let Some(open) = self.lock().open.get_mut(&entry)
+            && let Open::Announced(Announced { source, .. }) = open
+        {
+            let size = source.found().entry.size;
+            *open = Open::Skipped { size };
+        }
+    }
+
+    /// Remembers small files that the receiver is about to be asked about.
+    pub fn ask(&self, members: Vec<Member>) {
+        let members = members
+            .into_iter()
+            .map(|member| (member.found.entry.id, member));
+        self.lock().asked.extend(members);
+    }
+
+    /// The receiver wants these entries: those that it was asked about go into packs.
+    pub fn want_small(&self, entries: impl Iterator<Item = EntryId>) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if state.asked.is_empty() {
+            return;
+        }
+        for entry in entries {
+            let Some(member) = state.asked.remove(&entry) else {
+                continue;
+            };
+            let (size, name_len) = (member.found.entry.size, member.found.name.as_bytes().len());
+            if let Some(pack) = state.answered.add(member, size, name_len) {
+                state.fresh.push_back(Fresh::Pack(Arc::new(pack)));
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits until so few entries are unsettled that `entry` may be announced; `before` is done
+    /// first if that takes a wait, since what is not yet announced cannot settle.
+    pub fn wait_entry_room(
+        &self,
+        entry: EntryId,
+        before: impl FnOnce() -> Result<(), Ended>,
+    ) -> Result<(), Ended> {
+        // A further name of something that was typed comes last, with a low number.
+        let has_room =
+            |state: &State| entry.saturating_sub(state.settled.count()) <= UNSETTLED_ENTRIES_MAX;
+        let mut state = self.lock();
+        state.highest = state.highest.max(entry);
+        let is_roomy = has_room(&state);
+        drop(state);
+        if !is_roomy {
+            before()?;
+            drop(self.wait_until(has_room)?);
+        }
+        Ok(())
+    }
+
+    /// The walk has come this far: the receiver can have heard of no other entry.
+    pub fn is_met(&self, entry: EntryId) -> bool {
+        entry <= self.lock().highest
+    }
+
+    /// The walk is over, and no entry has the numbers in `unused`.
+    pub fn end_planning(&self, unused: impl Iterator<Item = Range<EntryId>>) {
+        let mut state = self.lock();
+        for range in unused {
+            state.settled.insert(range);
+        }
+        state.planned = true;
+    }
+
+    /// The walk is over, every chunk is acknowledged, and every entry is in place or failed.
+    pub fn is_done(&self) -> bool {
+        let state = self.lock();
+        state.planned && state.is_idle() && state.settled.contains_all(1..state.highest + 1)
+    }
+
+    /// These entries are in place or failed. Gives those that are to be closed: big files, and
+    /// small ones that the receiver was asked about.
+    pub fn settle_entries(&self, entries: Range<EntryId>) -> Vec<EntryId> {
+        let mut state = self.lock();
+        state.settled.insert(entries.clone());
+        let open = state.open.keys().filter(|id| entries.contains(id));
+        let asked = state.asked.range(entries.clone()).map(|(id, _)| id);
+        let open = open.chain(asked).copied().collect();
+        drop(state);
+        self.changed.notify_all();
+        open
+    }
+
+    /// Remembers that an entry failed, for its pack and for its further names.
+    pub fn entry_failed(&self, entry: EntryId) {
+        self.lock().failed.insert(entry);
+        self.settle_entries(entry..entry + 1);
+    }
+
+    pub fn has_failed(&self, entry: EntryId) -> bool {
+        self.lock().failed.contains(&entry)
+    }
+
+    /// The file is in place or failed: nothing of it is sent any more. None if it is not open.
+    pub fn close(&self, entry: EntryId) -> Option<Closed> {
+        let mut state = self.lock();
+        let closed = match state.open.remove(&entry) {
+            Some(Open::Announced(_)) => Closed::Announced,
+            Some(Open::Skipped { size }) => Closed::Skipped { size },
+            Some(Open::Sending(file)) => {
+                state.forget(entry);
+                Closed::Sending(file)
+            }
+            None => {
+                let size = state.asked.remove(&entry)?.found.entry.size;
+                Closed::Skipped { size }
+            }
+        };
+        drop(state);
+        self.changed.notify_all();
+        Some(closed)
+    }
+}
+
+fn announced(source: SourceFile, listed: Option<Listed>) -> Open {
+    Open::Announced(Announced {
+        source: Box::new(source),
+        listed,
+        anew: false,
+    })
+}
+
+impl State {
+    /// Drops all plans of a big file.
+    fn forget(&mut self, entry: EntryId) {
+        self.fresh
+            .retain(|fresh| !matches!(fresh, Fresh::File(file) if file.found.entry.id == entry));
+        self.again.retain(|_, plan| !plan.is_of(entry));
+        self.in_flight
+            .retain(|_, in_flight| !in_flight.plan.is_of(entry));
+    }
+}

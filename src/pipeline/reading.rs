@@ -1,0 +1,275 @@
+//! Rows 3 and 4 at the sender: what a plan says is read, its digest joins its file's, and what came
+//! of the file meanwhile is seen.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+
+use crate::chunk::{Buffer, Chunk, ChunkKind, Place};
+use crate::digest::{self, Digest};
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::{ANEW, Extension};
+use crate::pipeline::plan::{File, Member, Plan, What};
+use crate::pipeline::sender::Sender;
+use crate::source::{self, SourceFile, Unpacked};
+use crate::units::printable;
+use crate::wire::message::{EntryEnd, Message};
+
+impl Sender {
+    /// Reads one piece of a big file; in the first reading its digest joins the file's tree. None
+    /// if nothing of it is to be sent.
+    pub(super) fn read_piece(
+        &self,
+        plan: &Plan,
+        file: &Arc<File>,
+        mut buffer: Buffer,
+    ) -> Option<(Chunk, Digest)> {
+        let What::Piece { piece, .. } = &plan.what else {
+            return None;
+        };
+        if file.failed.load(Relaxed) {
+            self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
+            return None;
+        }
+        let entry = &file.found.entry;
+        let mut place = Place {
+            kind: piece.kind,
+            chunk: plan.chunk,
+            entry: entry.id,
+            offset: piece.offset,
+            raw_len: piece.len,
+        };
+        let is_there = match self.load(file, place, &mut buffer) {
+            Ok(is_there) => is_there,
+            Err(error) => {
+                self.reading_failed(file, error);
+                return None;
+            }
+        };
+        let whole = u64::from(piece.len) == entry.size;
+        let digest = if piece.kind == ChunkKind::Zeros {
+            buffer.set_len(0);
+            // Its place is authenticated; what a tree needs is worked out below.
+            [0; 32]
+        } else {
+            let digest = digest::of_range(buffer.data(), piece.offset, whole);
+            if is_zero(buffer.data()) {
+                place.kind = ChunkKind::Zeros;
+                buffer.set_len(0);
+            }
+            digest
+        };
+        if file.digest_only || !is_there {
+            // Nothing of it is sent, and what ends the entry must find it settled.
+            self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
+        }
+        let is_first = plan.digest.set(digest).is_ok();
+        if is_first {
+            self.cover(file, piece.kind, place, digest);
+        } else if file.live.is_none() && plan.digest.get() != Some(&digest) {
+            self.reading_failed(file, written(file.found.path()));
+            return None;
+        }
+        if file.digest_only || !is_there {
+            return None;
+        }
+        if place.kind == ChunkKind::Range && plan.is_offer() {
+            plan.offered();
+            place.kind = ChunkKind::Digest;
+            buffer.set_len(0);
+        }
+        Some((Chunk { place, buffer }, digest))
+    }
+
+    /// Reads the bytes of a piece, none for one of a hole. False if a file that may change does not
+    /// reach that far any more; where it ends within, zeros stand for the rest, which the receiver
+    /// cuts off.
+    fn load(&self, file: &File, place: Place, buffer: &mut Buffer) -> Result<bool> {
+        let (offset, len) = (place.offset, place.raw_len as usize);
+        let is_hole = place.kind == ChunkKind::Zeros;
+        if file.live.is_none() {
+            if !is_hole {
+                file.source.read(offset, len, buffer)?;
+            }
+            return Ok(true);
+        }
+        let there = if is_hole {
+            let size = file.source.size_now()?;
+            size.saturating_sub(offset).min(len as u64)
+        } else {
+            buffer.set_len(len);
+            let room = &mut buffer.room()[..len];
+            let read = file.source.read_up_to(offset, room)?;
+            room[read..].fill(0);
+            read as u64
+        };
+        if there < len as u64 {
+            self.ends_at(file, offset + there);
+        }
+        Ok(there > 0)
+    }
+
+    /// A file that may change is no longer than this (any more). What it ended with may have been
+    /// told already: then it is told again.
+    fn ends_at(&self, file: &File, length: u64) {
+        let Some(live) = &file.live else { return };
+        let told = {
+            let mut live = live.lock().expect("no panic while held");
+            if length >= live.length {
+                return;
+            }
+            live.length = length;
+            live.told
+        };
+        if told {
+            self.say_end(file, length, None);
+        }
+    }
+
+    /// Adds what was read to the file's tree; when that was the last of it, ends the entry.
+    fn cover(&self, file: &Arc<File>, kind: ChunkKind, place: Place, digest: Digest) {
+        let len = u64::from(place.raw_len);
+        if let Some(tree) = &file.tree {
+            let mut tree = tree.lock().expect("no panic while held");
+            match kind {
+                ChunkKind::Zeros => tree.add_zeros(place.offset, len),
+                _ => tree.add(place.offset, digest),
+            };
+        }
+        if file.covered.fetch_add(len, AcqRel) + len == file.found.entry.size {
+            self.end_file(file);
+        }
+    }
+
+    /// All of a file was read, or is at the receiver.
+    pub(super) fn end_file(&self, file: &Arc<File>) {
+        let size = file.found.entry.size;
+        if let Some(live) = &file.live {
+            let length = {
+                let mut live = live.lock().expect("no panic while held");
+                live.told = true;
+                live.length
+            };
+            let root = if length == size { file.root() } else { None };
+            return self.say_end(file, length, root);
+        }
+        if let Err(error) = file.source.unchanged() {
+            return self.reading_failed(file, error);
+        }
+        if !file.ended.swap(true, AcqRel) {
+            self.say_end(file, size, file.root());
+        }
+    }
+
+    fn say_end(&self, file: &File, length: u64, root: Option<Digest>) {
+        let entry = file.found.entry.id;
+        self.say(Message::EntryEnd(vec![EntryEnd {
+            entry,
+            length,
+            root,
+        }]));
+    }
+
+    /// A file that changed is read once more, unless it was, or its end was told; any other failure
+    /// is the file's.
+    fn reading_failed(&self, file: &Arc<File>, error: Error) {
+        let is_last = file.anew || file.live.is_some();
+        if error.kind != Kind::Changed || is_last || file.ended.swap(true, AcqRel) {
+            return self.fail_file(file, error);
+        }
+        // What was replaced or removed meanwhile cannot be read again: the change is the cause.
+        let Ok(source) = SourceFile::open(&file.found, self.changes()) else {
+            return self.fail_file(file, error);
+        };
+        if file.failed.swap(true, Relaxed) {
+            return;
+        }
+        let mut entry = source.found().entry.clone();
+        let first = self
+            .plans
+            .announce_anew(entry.id, source, file.listed.clone());
+        // The receiver may have failed it meanwhile.
+        let Some(first) = first else { return };
+        self.progress.add_again(file.placed.load(Relaxed));
+        entry.extensions.push(Extension {
+            tag: ANEW,
+            bytes: first.to_le_bytes().to_vec(),
+        });
+        self.say(Message::Entries(vec![entry]));
+    }
+
+    /// Reads the members of a pack, those left out that failed before.
+    pub(super) fn read_pack(
+        &self,
+        plan: &Plan,
+        members: &[Member],
+        mut buffer: Buffer,
+    ) -> Option<(Chunk, Digest)> {
+        if let Some(first) = members.first() {
+            self.progress
+                .start_name(first.found.entry.id, printable(first.found.name.as_bytes()));
+        }
+        let live: Vec<&Member> = members.iter().filter(|m| !m.failed.load(Relaxed)).collect();
+        let founds = live.iter().map(|member| &member.found);
+        let read = source::read_pack(founds, self.changes(), &mut buffer);
+        if read.packed.is_empty() {
+            // Before the receiver hears of it: it may be done then, and so must we be.
+            self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
+        }
+        for (index, why) in read.left_out {
+            match why {
+                Unpacked::Failed(error) => self.fail_member(live[index], error),
+                Unpacked::Grew => self.send_alone(live[index]),
+            }
+        }
+        for &(index, digest) in &read.packed {
+            // Each copy of a pack is right in itself; but which of them the receiver takes cannot
+            // be told, and a list of digests must.
+            let known = live[index].digest.get_or_init(|| digest);
+            if *known != digest && self.digests.is_some() {
+                self.fail_member(live[index], written(live[index].found.path()));
+            }
+        }
+        let place = Place {
+            kind: ChunkKind::Pack,
+            chunk: plan.chunk,
+            entry: 0,
+            offset: 0,
+            raw_len: read.raw_len,
+        };
+        if read.packed.is_empty() {
+            return None;
+        }
+        Some((Chunk { place, buffer }, read.digest))
+    }
+
+    /// A member that has outgrown its pack goes as a big file.
+    fn send_alone(&self, member: &Member) {
+        if member.failed.swap(true, Relaxed) {
+            return;
+        }
+        match SourceFile::open(&member.found, self.changes()) {
+            Ok(source) => {
+                let entry = source.found().entry.clone();
+                self.plans
+                    .announce_now(entry.id, source, member.listed.clone());
+                self.say(Message::Entries(vec![entry]));
+            }
+            Err(error) => self.fail(&member.found, error),
+        }
+    }
+}
+
+fn written(path: impl AsRef<Path>) -> Error {
+    Error::new(
+        Kind::Changed,
+        Side::Source,
+        "was written while it was copied",
+    )
+    .at(path)
+}
+
+fn is_zero(data: &[u8]) -> bool {
+    // The comparison of a slice with itself, shifted by one, is a memcmp: as fast as memory.
+    data.first() == Some(&0) && data[1..] == data[..data.len() - 1]
+}

@@ -1,0 +1,202 @@
+//! Sources that change, vanish or cannot be read while they are copied: a file is whole as of one
+//! moment or it fails with its reason, and the others continue.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::geteuid;
+
+use crate::support::procs::{self, until};
+use crate::support::run::Running;
+use crate::support::*;
+
+ways! { push, pull =>
+    a_file_that_changes_once_is_copied_as_it_is_then,
+    a_file_that_goes_on_changing_is_never_called_whole,
+    a_file_that_is_removed_or_replaced_is_never_called_whole,
+    files_that_vanish_from_a_tree_are_told,
+    a_disk_that_fails_in_the_middle_of_a_file_fails_that_file_alone,
+}
+
+const SIZE: usize = 24 * MIB;
+
+/// Slow, and with so little memory that most of it is still to be read when it is under way.
+const SLOW: [&str; 5] = ["-r", "-l", "64000", "--memory", "16Mi"];
+
+/// A copy of `a` over `there`, once content arrives.
+fn copy_under_way(case: &Case) -> Running {
+    case.dst.file("there", "old");
+    case.src.file("a", noise(1, SIZE));
+    let run = case.copying(&SLOW, "a", "there").start();
+    until("the copy is under way", || {
+        case.dst.has_partial().then_some(())
+    });
+    run
+}
+
+fn assert_as_before(case: &Case) {
+    assert_eq!(case.dst.read("there"), b"old");
+    assert_eq!(case.dst.names(), ["there"]);
+}
+
+fn a_file_that_changes_once_is_copied_as_it_is_then(case: &Case) {
+    type Change = fn(&Dir);
+    let changes: [(&str, Change); 3] = [
+        ("grows", |src| src.append("a", "more")),
+        ("shrinks", |src| {
+            let file = File::options().write(true).open(src.path("a"));
+            file.and_then(|file| file.set_len(5 * MIB as u64 + 5))
+                .expect("shrink the file");
+        }),
+        ("is written, and its time set back", |src| {
+            let meta = src.meta("a");
+            let file = File::options()
+                .write(true)
+                .open(src.path("a"))
+                .expect("open");
+            file.write_all_at(b"other", 100).expect("write");
+            file.set_modified(meta.modified().expect("a time"))
+                .expect("set a time");
+        }),
+    ];
+    for (what, change) in changes {
+        let run = copy_under_way(case);
+        change(&case.src);
+        let done = run.wait();
+        assert_eq!(done.code, Some(0), "{what}: {done}");
+        assert_same(case.src.path("a"), case.dst.path("there"), Also::Nothing);
+    }
+}
+
+fn a_file_that_goes_on_changing_is_never_called_whole(case: &Case) {
+    let run = copy_under_way(case);
+    let (pid, src) = (run.pid(), &case.src);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            while !procs::ended_within(pid, Duration::from_millis(2)) {
+                src.append("a", "more");
+            }
+        });
+        let done = run.wait();
+        writer.join().expect("the writer");
+        done.exits(7).says("while it was copied");
+    });
+    assert_as_before(case);
+}
+
+fn a_file_that_is_removed_or_replaced_is_never_called_whole(case: &Case) {
+    type Change = fn(&Dir);
+    let changes: [Change; 2] = [
+        |src| std::fs::remove_file(src.path("a")).expect("remove"),
+        |src| {
+            src.file("b", "another");
+            std::fs::rename(src.path("b"), src.path("a")).expect("rename");
+        },
+    ];
+    for change in changes {
+        let run = copy_under_way(case);
+        change(&case.src);
+        run.wait().exits(7).says("while it was copied");
+        assert_as_before(case);
+    }
+}
+
+/// The first of them is big, so that the others are still to come.
+fn files_that_vanish_from_a_tree_are_told(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("a", noise(1, SIZE));
+    for number in 0..300 {
+        tree.file(format!("small/{number}"), noise(number, 100_000));
+    }
+    let run = case.copying(&SLOW, "tree", "").start();
+    let into = case.dst.dir("tree");
+    until("the copy is under way", || {
+        (!into.names().is_empty()).then_some(())
+    });
+    for number in 0..300 {
+        std::fs::remove_file(tree.path(format!("small/{number}"))).expect("remove");
+    }
+    run.wait().exits(9).says("vanished");
+    assert_eq!(into.read("a"), tree.read("a"));
+    assert!(into.partials().is_empty());
+}
+
+/// A file system on a disk of which a part cannot be read; gone when dropped.
+struct BadDisk {
+    mounted: PathBuf,
+    image: PathBuf,
+}
+
+impl BadDisk {
+    /// With `content`, of which what lies beyond `good` bytes of the disk cannot be read. None
+    /// where this machine does not allow it.
+    fn make(case: &Case, content: &[(&str, Vec<u8>)], good: u64) -> Option<BadDisk> {
+        if !geteuid().is_root() {
+            return None;
+        }
+        let image = case.scratch.path("image");
+        let file = File::create(&image).expect("make an image");
+        file.set_len(64 * MIB as u64).expect("make an image");
+        let mounted = case.scratch.dir("mounted").0;
+        let disk = BadDisk { mounted, image };
+        if !ran("mkfs.ext4", &["-q", "-F"], &[&disk.image]) || !disk.mount("loop") {
+            return None;
+        }
+        for (name, bytes) in content {
+            std::fs::write(disk.mounted.join(name), bytes).expect("fill the disk");
+        }
+        // Nothing of it is to be in memory.
+        assert!(ran("umount", &[], &[&disk.mounted]));
+        if !disk.mount("loop,ro") {
+            return None;
+        }
+        file.set_len(good).expect("cut the disk");
+        Some(disk)
+    }
+
+    fn mount(&self, options: &str) -> bool {
+        ran("mount", &["-o", options], &[&self.image, &self.mounted])
+    }
+}
+
+impl Drop for BadDisk {
+    /// The loop device goes with the mount.
+    fn drop(&mut self) {
+        ran("umount", &[], &[&self.mounted]);
+    }
+}
+
+fn ran(program: &str, words: &[&str], paths: &[&Path]) -> bool {
+    let mut command = Command::new(program);
+    command.args(words).args(paths).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn a_disk_that_fails_in_the_middle_of_a_file_fails_that_file_alone(case: &Case) {
+    let content = [
+        ("a", noise(1, 2 * MIB)),
+        ("bad", noise(2, 40 * MIB)),
+        ("z", noise(3, 1000)),
+    ];
+    let Some(disk) = BadDisk::make(case, &content, 30 * MIB as u64) else {
+        return skip("root, mkfs.ext4 and a loop device");
+    };
+    let done = case
+        .fastcp()
+        .args(["-r", "--no-target-directory"])
+        .arg(case.from(&disk.mounted))
+        .arg(case.dst("there"))
+        .run();
+    // What lies behind the bad part cannot be read either, wherever the file system put it.
+    case.remember();
+    done.exits(9)
+        .says("bad")
+        .says("cannot read")
+        .says("input/output error");
+    let there = case.dst.dir("there");
+    assert_eq!(there.read("a"), content[0].1);
+    assert!(!there.has("bad") && there.partials().is_empty());
+}

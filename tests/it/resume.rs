@@ -1,0 +1,312 @@
+//! Copies that were cut short and are run again: they go on where they were, send what is missing
+//! and never trust what is not so.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fastcp::journal::record::{Body, Key, LEN};
+use rustix::process::Signal;
+
+use crate::support::done::Done;
+use crate::support::procs;
+use crate::support::procs::until;
+use crate::support::run::Running;
+use crate::support::*;
+
+ways! { local_push, local_pull =>
+    a_killed_copy_goes_on_where_it_was,
+    what_changed_at_the_source_meanwhile_arrives,
+    a_damaged_journal_costs_time_and_never_a_wrong_file,
+    a_partial_with_other_data_is_found_out,
+    after_a_reboot_what_was_lost_is_sent_again,
+    an_unfinished_tree_is_gone_on_with_and_not_nested_into,
+    no_resume_begins_anew,
+    of_two_copies_to_one_place_the_second_fails_at_once,
+    in_place_goes_on_in_the_same_file,
+    a_file_that_is_in_use_is_refused_without_force,
+}
+
+const SIZE: usize = 24 * MIB;
+
+/// Slow enough to be met in the middle.
+const SLOW: [&str; 8] = [
+    "-l",
+    "40000",
+    "--memory",
+    "16Mi",
+    "--compress",
+    "none",
+    "--retries",
+    "0",
+];
+
+/// A source that is old enough for its times to tell whether it has changed.
+fn aged() {
+    std::thread::sleep(Duration::from_millis(3200));
+}
+
+fn kill_receiver(case: &Case, run: Running) {
+    let receiver = match case.way {
+        Way::LocalPush => case.servers().pop().expect("a server runs").pid,
+        _ => run.pid(),
+    };
+    rustix::process::kill_process(receiver, Signal::KILL).expect("kill the receiver");
+    let done = run.wait();
+    assert_ne!(done.code, Some(0), "it was killed: {done}");
+    until("the other end is gone", || {
+        procs::marked(case.mark()).is_empty().then_some(())
+    });
+}
+
+/// Copies `a` and kills the receiver when a third of it is there.
+fn interrupted(case: &Case, flags: &[&str]) {
+    let run = case.copying(&[&SLOW[..], flags].concat(), "a", "b").start();
+    until("a third is there", || {
+        let journal = case.dst.journals().pop()?.metadata().ok()?;
+        (journal.len() as usize > LEN * (3 + SIZE / MIB / 3)).then_some(())
+    });
+    kill_receiver(case, run);
+}
+
+/// Runs it again to its end; gives the bytes that went over the wire.
+#[track_caller]
+fn again(case: &Case, flags: &[&str]) -> usize {
+    let done = finish(case, flags, "a", "b");
+    assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
+    assert_eq!(case.dst.names(), ["b"]);
+    wire_bytes(&done)
+}
+
+#[track_caller]
+fn finish(case: &Case, flags: &[&str], from: &str, to: &str) -> Done {
+    let all = [&["--summary", "--compress", "none"], flags].concat();
+    let done = case.copy(&all, from, to);
+    done.succeeds();
+    done
+}
+
+/// `… (wire 24.1 MB, …`
+fn wire_bytes(done: &Done) -> usize {
+    let text = format!("{}{}", done.stdout_text(), done.stderr);
+    let Some((_, told)) = text.split_once("wire ") else {
+        return 0;
+    };
+    let mut words = told.split([' ', ',', ')']);
+    let number: f64 = words
+        .next()
+        .and_then(|word| word.parse().ok())
+        .expect("a number");
+    let unit = match words.next() {
+        Some("B") => 1.0,
+        Some("kB") => 1e3,
+        Some("MB") => 1e6,
+        other => panic!("a unit: {other:?} of {text}"),
+    };
+    (number * unit) as usize
+}
+
+fn source(case: &Case) {
+    case.src.file("a", noise(1, SIZE));
+    aged();
+}
+
+fn a_killed_copy_goes_on_where_it_was(case: &Case) {
+    source(case);
+    interrupted(case, &[]);
+    let wire = again(case, &[]);
+    assert!(wire < SIZE - SIZE / 4, "{wire} bytes were sent");
+}
+
+fn what_changed_at_the_source_meanwhile_arrives(case: &Case) {
+    source(case);
+    interrupted(case, &[]);
+    let file = OpenOptions::new()
+        .write(true)
+        .open(case.src.path("a"))
+        .expect("open");
+    file.write_all_at(&noise(2, MIB), MIB as u64)
+        .expect("write");
+    let wire = again(case, &[]);
+    assert!(wire < SIZE - SIZE / 5, "{wire} bytes were sent");
+}
+
+fn journal(case: &Case) -> (File, PathBuf) {
+    let path = case.dst.journals().pop().expect("a journal");
+    let file = OpenOptions::new().read(true).write(true).open(&path);
+    (file.expect("open the journal"), path)
+}
+
+fn a_damaged_journal_costs_time_and_never_a_wrong_file(case: &Case) {
+    type Damage = fn(&File, u64);
+    let damages: [(&str, Damage); 4] = [
+        ("cut in the middle of a record", |file, len| {
+            file.set_len(len / 2 + 17).expect("truncate")
+        }),
+        ("bent in the middle", |file, len| {
+            file.write_all_at(&[0xff; 7], len / 2).expect("write")
+        }),
+        ("replaced by noise", |file, len| {
+            file.write_all_at(&noise(3, len as usize), 0)
+                .expect("write")
+        }),
+        ("of another version", |file, _| {
+            file.write_all_at(b"fastcp journal 2", 0).expect("write")
+        }),
+    ];
+    source(case);
+    for (what, damage) in damages {
+        interrupted(case, &[]);
+        let (file, _) = journal(case);
+        damage(&file, file.metadata().expect("its length").len());
+        drop(file);
+        println!("{what}: {} bytes on the wire", again(case, &[]));
+        std::fs::remove_file(case.dst.path("b")).expect("remove");
+    }
+}
+
+fn partial(case: &Case) -> File {
+    let path = case.dst.partials().pop().expect("a partial");
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .expect("open the partial")
+}
+
+fn a_partial_with_other_data_is_found_out(case: &Case) {
+    source(case);
+    interrupted(case, &[]);
+    partial(case)
+        .write_all_at(&noise(4, SIZE), 0)
+        .expect("write");
+    again(case, &[]);
+}
+
+fn after_a_reboot_what_was_lost_is_sent_again(case: &Case) {
+    source(case);
+    interrupted(case, &[]);
+    let (file, _) = journal(case);
+    let mut record = [0; LEN];
+    file.read_exact_at(&mut record, 0).expect("read the header");
+    let key = Key::read(&record).expect("a journal");
+    file.read_exact_at(&mut record, LEN as u64)
+        .expect("read the session");
+    let Some(Body::Session(mut session)) = Body::decode(&record, &key) else {
+        panic!("it begins with a session");
+    };
+    session.boot_id = [1; 16];
+    let record = Body::Session(session).encode(&key);
+    file.write_all_at(&record, LEN as u64)
+        .expect("write the session");
+    // The journal reached the disk, the data did not.
+    partial(case)
+        .write_all_at(&vec![0; 3 * MIB], 2 * MIB as u64)
+        .expect("write");
+    let wire = again(case, &[]);
+    assert!(wire < SIZE - MIB, "{wire} bytes were sent");
+}
+
+fn an_unfinished_tree_is_gone_on_with_and_not_nested_into(case: &Case) {
+    let tree = case.src.dir("tree");
+    for number in 0..600 {
+        tree.file(format!("d{}/{number}", number % 9), noise(number, 9_000));
+    }
+    for number in 0..3 {
+        tree.file(format!("big{number}"), noise(number, 5 * MIB));
+    }
+    aged();
+    let total = 600 * 9_000 + 15 * MIB;
+    let run = case
+        .copying(&[&SLOW[..], &["-r"]].concat(), "tree", "d")
+        .start();
+    until("half of it is there", || {
+        (bytes_below(&case.dst.path("d")) > total / 2).then_some(())
+    });
+    kill_receiver(case, run);
+    let done = finish(case, &["-r"], "tree", "d");
+    assert_same(&tree.0, case.dst.path("d"), Also::Nothing);
+    assert_eq!(case.dst.names(), ["d"]);
+    let wire = wire_bytes(&done);
+    assert!(
+        wire < total - total / 4,
+        "{wire} of {total} bytes were sent"
+    );
+    // Now it is complete, it is a directory like any other.
+    finish(case, &["-r"], "tree", "d");
+    assert_same(&tree.0, case.dst.path("d/tree"), Also::Nothing);
+}
+
+/// Bytes on the disk below a directory in which names come and go.
+fn bytes_below(dir: &Path) -> usize {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let bytes = entries.map(|entry| match entry.metadata() {
+        Ok(meta) if meta.is_dir() => bytes_below(&entry.path()),
+        Ok(meta) => meta.blocks() as usize * 512,
+        Err(_) => 0,
+    });
+    bytes.sum()
+}
+
+fn no_resume_begins_anew(case: &Case) {
+    source(case);
+    interrupted(case, &[]);
+    let wire = again(case, &["--no-resume"]);
+    assert!(wire >= SIZE, "{wire} bytes were sent");
+}
+
+fn of_two_copies_to_one_place_the_second_fails_at_once(case: &Case) {
+    source(case);
+    case.src.file("c", noise(5, MIB));
+    let first = case.copying(&SLOW, "a", "b").start();
+    until("the first has begun", || {
+        (!case.dst.partials().is_empty()).then_some(())
+    });
+    let second = case.copy(&["--retries", "0"], "a", "b");
+    second.exits(12).says("another fastcp is writing there");
+    case.copy(&[], "c", "").succeeds();
+    first.wait().succeeds();
+    assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
+    assert_eq!(case.dst.names(), ["b", "c"]);
+}
+
+fn in_place_goes_on_in_the_same_file(case: &Case) {
+    source(case);
+    let there = case.dst.file("b", noise(6, SIZE + 5000));
+    let inode = || std::fs::metadata(&there).expect("it is there").ino();
+    let before = inode();
+    interrupted(case, &["--inplace"]);
+    assert!(case.dst.partials().is_empty());
+    let wire = again(case, &["--inplace"]);
+    assert!(wire < SIZE - SIZE / 4, "{wire} bytes were sent");
+    assert_eq!(inode(), before);
+    // A small one likewise.
+    case.src.file("small", b"new");
+    case.dst.file("small", b"older");
+    let before = case.dst.meta("small").ino();
+    case.copy(&["--inplace"], "small", "small").succeeds();
+    assert_eq!(case.dst.read("small"), b"new");
+    assert_eq!(case.dst.meta("small").ino(), before);
+    // But through no link that was laid there.
+    case.dst.link("link", "small");
+    let tree = case.src.dir("tree");
+    tree.file("link", b"hostile");
+    case.dst.dir("tree").link("link", "../small");
+    case.copy(&["-r", "--inplace"], "tree", "").exits(11);
+    assert_eq!(case.dst.read("small"), b"new");
+}
+
+fn a_file_that_is_in_use_is_refused_without_force(case: &Case) {
+    for (name, len) in [("small", 100), ("big", 2 * MIB)] {
+        case.src.file(name, noise(7, len));
+        let there = case.dst.file(name, b"in use");
+        let writer = OpenOptions::new().append(true).open(&there).expect("open");
+        let refused = case.copy(&[], name, name);
+        refused.exits(11).says("--force");
+        assert_eq!(case.dst.read(name), b"in use");
+        case.copy(&["--force"], name, name).succeeds();
+        drop(writer);
+        assert_same(case.src.path(name), case.dst.path(name), Also::Nothing);
+    }
+}

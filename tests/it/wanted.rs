@@ -1,0 +1,304 @@
+//! What a sender makes of what is wanted of it, told by a receiver that plays by the rules and
+//! looks at what comes: ranges that it has, digests ahead of chunks, questions about small files,
+//! and files that change under the reader.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use fastcp::digest::{Tree, of_range};
+use fastcp::manifest::{ANEW, Entry};
+use fastcp::wire::frame::{FrameHeader, FrameKind};
+use fastcp::wire::message::{Ack, EntryEnd, Landed, Message, Span, Want, WantKind};
+
+use crate::support::fake_server::{FakeServer, push};
+use crate::support::peer::*;
+use crate::support::*;
+
+const M: u64 = MIB as u64;
+
+/// How long a busy machine may take from what was said to a frame.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Peer<'a> {
+    server: &'a mut FakeServer,
+    frames: Receiver<FrameHeader>,
+}
+
+/// A push of `what` to the peer, whose copy comes to its end.
+fn pushed(
+    case: &Case,
+    flags: &[&str],
+    what: &str,
+    resumes: bool,
+    script: impl FnOnce(&mut Peer) + Send,
+) -> run::Done {
+    let flags = [&["-r", "--streams", "2", "--compress", "none"], flags].concat();
+    push(case, &flags, &case.src.path(what), |mut server| {
+        server.listen();
+        let frames = server.frames();
+        server.hear_roots();
+        let names = vec![b"there".to_vec()];
+        server.say(Message::Landed(Landed { names, resumes }));
+        let mut peer = Peer {
+            server: &mut server,
+            frames,
+        };
+        script(&mut peer);
+        server.finish();
+    })
+}
+
+impl Peer<'_> {
+    fn entries(&mut self) -> Vec<Entry> {
+        let entries = |message: &Message| matches!(message, Message::Entries(_));
+        match self.server.control.hear_until(entries) {
+            Some(Message::Entries(entries)) => entries,
+            _ => panic!("the sender has gone"),
+        }
+    }
+
+    fn want(&mut self, kind: WantKind) {
+        self.server
+            .say(Message::Want(vec![Want { entry: 1, kind }]));
+    }
+
+    fn end(&mut self) -> EntryEnd {
+        let end = |message: &Message| matches!(message, Message::EntryEnd(_));
+        match self.server.control.hear_until(end) {
+            Some(Message::EntryEnd(mut ends)) => ends.remove(0),
+            _ => panic!("the sender has gone"),
+        }
+    }
+
+    fn frame(&mut self) -> FrameHeader {
+        self.frames.recv_timeout(PATIENCE).expect("another frame")
+    }
+
+    /// The next `count` frames of a file, in the order of offsets.
+    fn pieces(&mut self, count: usize) -> Vec<FrameHeader> {
+        let mut pieces: Vec<_> = (0..count).map(|_| self.frame()).collect();
+        pieces.sort_by_key(|piece| piece.offset);
+        pieces
+    }
+
+    fn ack_chunks(&mut self, pieces: &[FrameHeader]) {
+        let one = |piece: &FrameHeader| span(piece.chunk, piece.chunk + 1);
+        let chunks = pieces.iter().map(one).collect();
+        self.ack(chunks, vec![]);
+    }
+
+    fn ack(&mut self, chunks: Vec<Span>, entries: Vec<Span>) {
+        self.server.say(Message::Ack(Ack {
+            chunks,
+            entries,
+            failed: vec![],
+        }));
+    }
+
+    /// Everything is in place.
+    fn done(&mut self, pieces: &[FrameHeader], last: u64) {
+        let all = |message: &Message| matches!(message, Message::AllSent(_));
+        if last > 1 {
+            self.server.control.hear_until(all);
+        }
+        self.ack_chunks(pieces);
+        self.ack(vec![], vec![span(1, last + 1)]);
+        self.server.say(Message::Done(()));
+    }
+}
+
+fn big_case(size: usize, body: impl FnOnce(&Case, Vec<u8>)) {
+    Case::run(Way::LocalPush, |case| {
+        let content = noise(1, size);
+        case.src.file("big", &content);
+        body(case, content);
+    });
+}
+
+/// The values of these chunks, merged as far as they merge.
+fn have(content: &[u8], chunks: &[u64]) -> WantKind {
+    let mut tree = Tree::new(content.len() as u64, M);
+    for chunk in chunks {
+        let offset = chunk * M;
+        let data = &content[offset as usize..content.len().min((offset + M) as usize)];
+        tree.add(offset, of_range(data, offset, false));
+    }
+    let values = tree.frontier();
+    WantKind::Have(
+        values
+            .map(|(range, value)| (span(range.start, range.end), value))
+            .collect(),
+    )
+}
+
+#[test]
+fn what_the_receiver_has_is_not_sent_and_the_digest_is_of_all() {
+    big_case(9 * MIB + 5000, |case, content| {
+        let done = pushed(case, &[], "big", false, |peer| {
+            peer.entries();
+            peer.want(have(&content, &[0, 1, 2, 3, 6, 9]));
+            assert_eq!(peer.end().root, Some(*blake3::hash(&content).as_bytes()));
+            let pieces = peer.pieces(4);
+            let offsets: Vec<u64> = pieces.iter().map(|piece| piece.offset / M).collect();
+            assert_eq!(offsets, [4, 5, 7, 8]);
+            peer.done(&pieces, 1);
+        });
+        done.succeeds();
+    });
+}
+
+#[test]
+fn a_file_that_the_receiver_has_all_of_ends_without_a_chunk() {
+    big_case(3 * MIB + 1, |case, content| {
+        let done = pushed(case, &[], "big", false, |peer| {
+            peer.entries();
+            peer.want(have(&content, &[0, 1, 2, 3]));
+            let end = peer.end();
+            assert_eq!(end.root, Some(*blake3::hash(&content).as_bytes()));
+            assert_eq!(end.length, content.len() as u64);
+            peer.done(&[], 1);
+        });
+        done.succeeds();
+    });
+}
+
+/// That a digest is refused is no damage: of that there may be as much as ever.
+#[test]
+fn digests_go_ahead_and_what_is_refused_goes_whole() {
+    big_case(6 * MIB, |case, content| {
+        let done = pushed(case, &[], "big", false, |peer| {
+            peer.entries();
+            peer.want(WantKind::Compare(vec![span(0, 2 * M), span(3 * M, 4 * M)]));
+            let pieces = peer.pieces(6);
+            let kinds: Vec<_> = pieces.iter().map(|piece| piece.kind).collect();
+            use FrameKind::{Digest, Range};
+            assert_eq!(kinds, [Digest, Digest, Range, Digest, Range, Range]);
+            assert!(pieces.iter().all(|piece| piece.raw_len as u64 == M));
+            for _ in 0..3 {
+                peer.server.say(Message::Nack(vec![pieces[1].chunk]));
+                let again = peer.frame();
+                assert_eq!((again.kind, again.chunk), (Range, pieces[1].chunk));
+            }
+            assert_eq!(peer.end().root, Some(*blake3::hash(&content).as_bytes()));
+            peer.done(&pieces, 1);
+        });
+        done.succeeds();
+    });
+}
+
+/// All questions come before the first answer: none waits for another.
+#[test]
+fn small_files_are_asked_about_and_only_those_wanted_are_sent() {
+    Case::run(Way::LocalPush, |case| {
+        const FILES: u64 = 700;
+        for n in 0..FILES {
+            case.src.file(format!("tree/{}/{n}", n % 3), noise(n, 1000));
+        }
+        let done = pushed(case, &[], "tree", true, |peer| {
+            let (mut asked, mut directories) = (BTreeSet::new(), BTreeSet::new());
+            let mut batches = 0;
+            while (asked.len() as u64) < FILES {
+                match peer.server.control.hear().expect("the sender is there") {
+                    Message::Ask(entries) => {
+                        assert!(entries.len() <= 256);
+                        batches += 1;
+                        for entry in entries {
+                            assert!(directories.contains(&entry.parent), "announced before");
+                            asked.insert(entry.id);
+                        }
+                    }
+                    Message::Entries(entries) => directories.extend(entries.iter().map(|e| e.id)),
+                    _ => {}
+                }
+            }
+            assert!(batches >= 3);
+            let fresh: BTreeSet<u64> = asked.iter().copied().filter(|id| id % 200 == 7).collect();
+            let wants = asked.iter().map(|id| Want {
+                entry: *id,
+                kind: if fresh.contains(id) {
+                    WantKind::Fresh
+                } else {
+                    WantKind::Skip
+                },
+            });
+            peer.server.say(Message::Want(wants.collect()));
+            let pack = peer.frame();
+            assert_eq!(pack.kind, FrameKind::Pack);
+            let content = fresh.len() as u32 * 1000;
+            assert!((content..2 * content).contains(&pack.raw_len), "only those");
+            peer.done(&[pack], FILES + 4);
+        });
+        done.succeeds();
+    });
+}
+
+/// The number below which chunks of the file are worth nothing.
+fn anew(entry: &Entry) -> u64 {
+    let extension = entry.extensions.iter().find(|one| one.tag == ANEW);
+    let bytes = &extension.expect("it is read anew").bytes;
+    u64::from_le_bytes(bytes[..].try_into().expect("eight bytes"))
+}
+
+#[test]
+fn a_file_that_changed_while_it_was_read_is_read_once_more() {
+    for changes in [1, 2] {
+        big_case(3 * MIB, |case, _| {
+            let src = &case.src;
+            let done = pushed(case, &[], "big", false, |peer| {
+                assert!(peer.entries()[0].extensions.is_empty());
+                src.append("big", "more");
+                peer.want(WantKind::Fresh);
+                let old = peer.pieces(3);
+                let entry = peer.entries().remove(0);
+                let first = anew(&entry);
+                assert!(old.iter().all(|piece| piece.chunk < first));
+                assert_eq!((entry.id, entry.size), (1, 3 * M + 4));
+                // What is said of the former reading means nothing.
+                peer.ack_chunks(&old);
+                peer.server.say(Message::Nack(vec![old[0].chunk]));
+                if changes == 2 {
+                    src.append("big", "and more");
+                    peer.want(WantKind::Fresh);
+                    let fault = |message: &Message| matches!(message, Message::Fault(_));
+                    peer.server.control.hear_until(fault);
+                    return peer.server.say(Message::Done(()));
+                }
+                peer.want(WantKind::Fresh);
+                let pieces = peer.pieces(4);
+                assert!(pieces.iter().all(|piece| piece.chunk >= first));
+                let now = src.read("big");
+                assert_eq!(peer.end().root, Some(*blake3::hash(&now).as_bytes()));
+                peer.done(&pieces, 1);
+            });
+            match changes {
+                1 => done.succeeds(),
+                _ => done.exits(7).says("grew while it was copied"),
+            };
+        });
+    }
+}
+
+#[test]
+fn a_live_file_is_sent_up_to_the_end_that_is_left() {
+    for (left, frames) in [(3 * MIB / 2, 2), (2 * MIB, 2), (0, 0)] {
+        big_case(4 * MIB, |case, content| {
+            let src = &case.src;
+            let done = pushed(case, &["--live"], "big", false, |peer| {
+                assert_eq!(peer.entries()[0].size, 4 * M);
+                std::fs::File::options()
+                    .write(true)
+                    .open(src.path("big"))
+                    .and_then(|file| file.set_len(left as u64))
+                    .expect("cut the file");
+                peer.want(WantKind::Fresh);
+                let pieces = peer.pieces(frames);
+                let end = peer.end();
+                assert_eq!((end.length, end.root), (left as u64, None));
+                assert_eq!(src.read("big"), content[..left]);
+                peer.done(&pieces, 1);
+            });
+            done.succeeds();
+        });
+    }
+}
