@@ -86,7 +86,7 @@ fn a_far_end_that_is_stopped_for_good_is_given_up(case: &Case) {
     let run = under_way(case, &["--timeout", "5s", "--retries", "0"]);
     let server = server(case);
     stop(server.pid);
-    run.wait().exits(5).says("nothing was heard from it");
+    run.wait().exits(5).says("nothing was heard from");
     // The client has ended it, being its parent here.
     ended(&server);
     forget_partials(case);
@@ -110,7 +110,7 @@ fn a_stopped_ssh_ends_both_ends(case: &Case) {
         .find(|process| process.line.starts_with("ssh "))
         .expect("ssh runs");
     stop(ssh.pid);
-    run.wait().exits(5).says("nothing was heard from it");
+    run.wait().exits(5).says("nothing was heard from");
     ended(&server);
     ended(&ssh);
     forget_partials(case);
