@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::time::Duration;
 
 use crate::chunk::{Buffer, Chunk, ChunkKind, Place};
 use crate::digest::{self, Digest};
@@ -14,6 +15,11 @@ use crate::pipeline::sender::Sender;
 use crate::source::{self, SourceFile, Unpacked};
 use crate::units::printable;
 use crate::wire::message::{EntryEnd, Message};
+
+/// How long a file that changed has to stay as it is before it is read anew, and how often that is
+/// looked at: two seconds are little beside a second reading in vain.
+const SETTLE: Duration = Duration::from_millis(100);
+const SETTLE_TRIES: usize = 20;
 
 impl Sender {
     /// Reads one piece of a big file; in the first reading its digest joins the file's tree. None
@@ -178,7 +184,7 @@ impl Sender {
             return self.fail_file(file, error);
         }
         // What was replaced or removed meanwhile cannot be read again: the change is the cause.
-        let Ok(source) = SourceFile::open(&file.found, self.changes()) else {
+        let Ok(source) = self.open_settled(file) else {
             return self.fail_file(file, error);
         };
         if file.failed.swap(true, Relaxed) {
@@ -196,6 +202,20 @@ impl Sender {
             bytes: first.to_le_bytes().to_vec(),
         });
         self.say(Message::Entries(vec![entry]));
+    }
+
+    /// Opens a file that has just changed. A size is new before the time is, and who has written
+    /// may write on: what changes within a moment is looked at again, for a while.
+    fn open_settled(&self, file: &File) -> Result<SourceFile> {
+        let mut source = SourceFile::open(&file.found, self.changes())?;
+        for _ in 0..SETTLE_TRIES {
+            std::thread::sleep(SETTLE);
+            if source.unchanged().is_ok() || self.ending.is_ending() {
+                break;
+            }
+            source = SourceFile::open(&file.found, self.changes())?;
+        }
+        Ok(source)
     }
 
     /// Reads the members of a pack, those left out that failed before.

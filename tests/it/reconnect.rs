@@ -15,6 +15,7 @@ use crate::support::*;
 ways! { push, pull =>
     a_killed_ssh_is_logged_in_again,
     a_killed_server_is_logged_in_again,
+    what_a_former_session_brought_is_not_sent_again,
     a_server_that_is_ended_there_is_started_again,
     a_tree_completes_after_a_lost_connection,
     a_copy_that_slept_longer_than_the_server_waits_completes,
@@ -83,6 +84,29 @@ fn a_killed_server_is_logged_in_again(case: &Case) {
     completes(case, &done);
     done.says("connection to far lost (the far end was ended there");
     assert_eq!(notices(&done), 1, "{done}");
+}
+
+fn what_a_former_session_brought_is_not_sent_again(case: &Case) {
+    for flags in [&[][..], &["--no-resume"]] {
+        case.src.file("a", noise(1, 40 * MIB));
+        let run = case
+            .copying(&SLOW, "a", "a")
+            .args(["--compress", "none"])
+            .args(flags)
+            .start();
+        until("more than half is there", || {
+            (case.dst.partial_bytes() > 24 << 20).then_some(())
+        });
+        ssh_of(case).kill();
+        let done = run.wait();
+        completes(case, &done);
+        done.says("logged in again once")
+            .never_says("already there");
+        let wire = done.wire_bytes();
+        // Sent once, and again what was on its way.
+        assert!(wire < 56 * MIB, "{wire} bytes for {flags:?}: {done}");
+        std::fs::remove_file(case.dst.path("a")).expect("remove the copy");
+    }
 }
 
 fn a_server_that_is_ended_there_is_started_again(case: &Case) {
