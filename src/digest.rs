@@ -14,6 +14,8 @@
 //! zeros have no value that could be kept and used again: those of a hole must be hashed like
 //! any others where the root of a file with holes is asked for.
 
+pub mod stream;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 

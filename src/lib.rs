@@ -38,9 +38,10 @@
 //! route .......... how streams come about
 //! ssh control stream ... bytes leave the process                 tokio starts here
 //! wire ........... bytes and meanings, no I/O                    serde lives here and in manifest
-//! source codec seal dest journal .... one job each, strangers to each other; no tokio
+//! source codec seal dest journal tuner .... one job each, strangers to each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
-//! progress dir
+//! progress dir command device .. commands at either end; what a block device is
+//! pipe ........... waits that end when they are told to
 //! manifest ....... what an entry is
 //! error
 //! units digest
@@ -49,13 +50,16 @@
 pub mod chunk;
 pub mod cli;
 pub mod codec;
+pub mod command;
 pub mod control;
 pub mod dest;
+pub mod device;
 pub mod digest;
 pub mod dir;
 pub mod error;
 pub mod journal;
 pub mod manifest;
+pub mod pipe;
 pub mod pipeline;
 pub mod progress;
 pub mod route;
@@ -64,6 +68,7 @@ pub mod session;
 pub mod source;
 pub mod ssh;
 pub mod stream;
+pub mod tuner;
 pub mod ui;
 pub mod units;
 pub mod wire;

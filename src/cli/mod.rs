@@ -3,7 +3,7 @@
 
 mod args;
 mod check;
-mod operand;
+pub mod operand;
 mod ssh_config;
 
 use std::io::Write;

@@ -13,17 +13,22 @@
 
 mod commit;
 mod conflict;
+mod device;
 mod directory;
 mod identity;
 mod in_use;
 mod inplace;
 mod link;
+mod ordered;
+mod outlet;
 mod partial;
 mod placement;
 mod resolve;
+mod sink;
 mod small;
 mod space;
 mod standing;
+mod state;
 mod temporary;
 #[cfg(test)]
 mod testing;
@@ -40,13 +45,18 @@ use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Name};
 
+pub use device::{Device, DeviceRules};
 pub use directory::Directory;
 pub use link::{place_hard_link, place_symlink};
+pub use ordered::{Ordered, Put};
+pub use outlet::Outlet;
 pub use partial::Partial;
 pub use resolve::{Landing, Source, Spec, Target, resolve};
+pub use sink::{Sink, is_sink};
 pub use small::place_small;
 pub use space::check_free_space;
 pub use standing::{Standing, digest_of, exists_with_other_content, same_content, standing};
+pub use state::device_journal;
 pub use typed::home_directory;
 
 /// What the user asked of every entry that lands here.

@@ -48,7 +48,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, Timespec, Timestamps, fstat, statx, unlinkat};
+use rustix::fs::{
+    AtFlags, FlockOperation, Mode, OFlags, StatxFlags, Timespec, Timestamps, flock, fstat, statx,
+    unlinkat,
+};
 
 use crate::digest::Digest;
 use crate::dir::Dir;
@@ -349,6 +352,13 @@ impl Journal {
             // Left behind it is found to be of no use by the next copy to this place.
             let _ = unlinkat(&*dir, &self.place.name, AtFlags::empty());
         }
+    }
+
+    /// Lets another session have it, although threads of this one may be stuck with it.
+    pub fn release(&self) {
+        self.broken.store(true, Relaxed);
+        // A file system without locks has none to give back.
+        let _ = flock(&self.file, FlockOperation::Unlock);
     }
 
     fn past(&self) -> MutexGuard<'_, Past> {

@@ -167,6 +167,7 @@ impl Receiver {
         if !journal.is_useful() || is_breach {
             journal.remove();
         }
+        journal.release();
     }
 }
 

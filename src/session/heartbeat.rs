@@ -241,7 +241,7 @@ impl Shared {
         let seconds = self.timeout.as_secs();
         let message = match &self.terms.place {
             Place::Client { host } => format!(
-                "lost {host}: nothing was heard from it for {seconds} s; is the link or the host down?"
+                "nothing was heard from {host} for {seconds} s; is the link or the host down?"
             ),
             Place::Server => format!("nothing was heard from the client for {seconds} s"),
         };
@@ -255,7 +255,7 @@ impl Shared {
         let (seconds, host) = (self.timeout.as_secs(), self.host());
         if roster.was_ever_proven() {
             let message = format!(
-                "{host}: all data connections were lost, and for {seconds} s none could be kept up: {cause}"
+                "all data connections were lost, and for {seconds} s none could be kept up: {cause}"
             );
             return Error::new(Kind::Lost, Side::Here, message);
         }

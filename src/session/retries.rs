@@ -30,8 +30,9 @@ const JITTER: f64 = 0.25;
 /// # Errors
 /// What another login would not mend; after a signal, that; after the last login `Kind::Lost`.
 pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
+    let mut request = request.clone();
     let mut retries = Retries::new(request.retries, &Secret::session());
-    let mut outage = Outage::new(request);
+    let mut outage = Outage::new(&request);
     let mut before = Vec::new();
     let mut attempt = Attempt::First;
     loop {
@@ -41,7 +42,7 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
             before: &before,
             attempt,
         };
-        let lost = match client::copy(request, &seat.of_session(), session).await {
+        let lost = match client::copy(&request, &seat.of_session(), session).await {
             Ok(route) => return Ok(route),
             Err(lost) => lost,
         };
@@ -54,6 +55,9 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         }
         if seat.begin_again() {
             retries.refill();
+            // What is there is this command's own: a session that has brought something had
+            // thrown away before what an earlier run left.
+            request.options.no_resume = false;
         }
         outage.note(error.message, lost.had_begun);
         let wait = retries.next().filter(|_| before.len() < SESSIONS_MAX);

@@ -1,6 +1,7 @@
 //! The end that has the data: finds what the user named, walks it, reads it. Plain functions that
 //! block, for threads that `pipeline` owns.
 
+pub mod device;
 pub mod found;
 pub mod home;
 pub mod operand;
@@ -8,6 +9,7 @@ pub mod pack;
 pub mod pattern;
 pub mod read;
 pub mod scan;
+pub mod stream;
 pub mod typed;
 pub mod walk;
 

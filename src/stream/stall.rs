@@ -16,6 +16,9 @@ const STALL: Duration = Duration::from_secs(5);
 /// The same in round trips, for links on which that is longer.
 const STALL_ROUND_TRIPS: u32 = 20;
 
+/// An other end that said nothing for so long begins anew when it speaks again.
+const SILENCE: Duration = Duration::from_secs(3);
+
 /// Heartbeats without a stream that was in one before; one may have been under way.
 const UNLISTED_BEATS: u64 = 3;
 
@@ -63,6 +66,7 @@ pub struct Watch {
     was_listed: bool,
     unlisted_beats: u64,
     unlisted: Duration,
+    silent: Duration,
     unparsed: Duration,
     unacknowledged: Duration,
     /// Bytes that the other end parsed between its last two heartbeats.
@@ -88,6 +92,14 @@ impl Watch {
         let patience = sight.kernel.map_or(STALL, |kernel| {
             STALL.max(kernel.round_trip * STALL_ROUND_TRIPS)
         });
+        self.silent = if has_news {
+            Duration::ZERO
+        } else {
+            self.silent + passed
+        };
+        if self.silent >= SILENCE {
+            self.unparsed = Duration::ZERO;
+        }
         if has_news {
             self.count_listed(sight, passed);
             self.count_parsed(sight, passed);

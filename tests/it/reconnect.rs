@@ -15,6 +15,7 @@ use crate::support::*;
 ways! { push, pull =>
     a_killed_ssh_is_logged_in_again,
     a_killed_server_is_logged_in_again,
+    what_a_former_session_brought_is_not_sent_again,
     a_server_that_is_ended_there_is_started_again,
     a_tree_completes_after_a_lost_connection,
     a_copy_that_slept_longer_than_the_server_waits_completes,
@@ -39,8 +40,9 @@ fn under_way(case: &Case, flags: &[&str]) -> Running {
 }
 
 fn wait_for_content(case: &Case) {
+    // So much that some of it has been acknowledged.
     until("the copy is under way", || {
-        case.dst.has_partial().then_some(())
+        (case.dst.partial_bytes() > 6 << 20).then_some(())
     });
 }
 
@@ -84,6 +86,29 @@ fn a_killed_server_is_logged_in_again(case: &Case) {
     assert_eq!(notices(&done), 1, "{done}");
 }
 
+fn what_a_former_session_brought_is_not_sent_again(case: &Case) {
+    for flags in [&[][..], &["--no-resume"]] {
+        case.src.file("a", noise(1, 40 * MIB));
+        let run = case
+            .copying(&SLOW, "a", "a")
+            .args(["--compress", "none"])
+            .args(flags)
+            .start();
+        until("more than half is there", || {
+            (case.dst.partial_bytes() > 24 << 20).then_some(())
+        });
+        ssh_of(case).kill();
+        let done = run.wait();
+        completes(case, &done);
+        done.says("logged in again once")
+            .never_says("already there");
+        let wire = done.wire_bytes();
+        // Sent once, and again what was on its way.
+        assert!(wire < 56 * MIB, "{wire} bytes for {flags:?}: {done}");
+        std::fs::remove_file(case.dst.path("a")).expect("remove the copy");
+    }
+}
+
 fn a_server_that_is_ended_there_is_started_again(case: &Case) {
     let run = under_way(case, &[]);
     let server = case.servers().pop().expect("a server runs");
@@ -98,7 +123,7 @@ fn a_tree_completes_after_a_lost_connection(case: &Case) {
     for number in 0..60 {
         tree.file(number.to_string(), noise(number, 100_000));
     }
-    tree.file("z", noise(100, 20 * MIB));
+    tree.file("z", noise(100, 40 * MIB));
     // It fails in each session.
     rustix::fs::mkfifoat(rustix::fs::CWD, case.src.path("tree/fifo"), 0o600.into())
         .expect("make a FIFO");
@@ -120,9 +145,15 @@ fn a_copy_that_slept_longer_than_the_server_waits_completes(case: &Case) {
     // As Ctrl-Z does, or the lid of a laptop: ssh sleeps too.
     run.signal_group(Signal::STOP);
     let server = case.servers().pop().expect("a server runs");
-    server.ends_within(Duration::from_secs(10));
+    assert!(
+        server.ends_within(Duration::from_secs(30)),
+        "the server waits: {}",
+        server.describe()
+    );
     run.signal_group(Signal::CONT);
-    completes(case, &run.wait());
+    let done = run.wait();
+    completes(case, &done);
+    done.says("logged in again once");
 }
 
 /// A program for `-S` that is ssh the first time and says `words` to every later login.

@@ -76,7 +76,7 @@ fn again(case: &Case, flags: &[&str]) -> usize {
     let done = finish(case, flags, "a", "b");
     assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
     assert_eq!(case.dst.names(), ["b"]);
-    wire_bytes(&done)
+    done.wire_bytes()
 }
 
 #[track_caller]
@@ -85,26 +85,6 @@ fn finish(case: &Case, flags: &[&str], from: &str, to: &str) -> Done {
     let done = case.copy(&all, from, to);
     done.succeeds();
     done
-}
-
-/// `… (wire 24.1 MB, …`
-fn wire_bytes(done: &Done) -> usize {
-    let text = format!("{}{}", done.stdout_text(), done.stderr);
-    let Some((_, told)) = text.split_once("wire ") else {
-        return 0;
-    };
-    let mut words = told.split([' ', ',', ')']);
-    let number: f64 = words
-        .next()
-        .and_then(|word| word.parse().ok())
-        .expect("a number");
-    let unit = match words.next() {
-        Some("B") => 1.0,
-        Some("kB") => 1e3,
-        Some("MB") => 1e6,
-        other => panic!("a unit: {other:?} of {text}"),
-    };
-    (number * unit) as usize
 }
 
 fn source(case: &Case) {
@@ -228,7 +208,7 @@ fn an_unfinished_tree_is_gone_on_with_and_not_nested_into(case: &Case) {
     let done = finish(case, &["-r"], "tree", "d");
     assert_same(&tree.0, case.dst.path("d"), Also::Nothing);
     assert_eq!(case.dst.names(), ["d"]);
-    let wire = wire_bytes(&done);
+    let wire = done.wire_bytes();
     assert!(
         wire < total - total / 4,
         "{wire} of {total} bytes were sent"

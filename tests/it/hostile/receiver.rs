@@ -319,7 +319,7 @@ fn a_silent_far_end_is_given_up() {
             server.listen();
             server.finish();
         });
-        held_out(&done).exits(5).says("nothing was heard from it");
+        held_out(&done).exits(5).says("nothing was heard from");
     });
 }
 

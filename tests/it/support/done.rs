@@ -66,6 +66,27 @@ impl Done {
         self
     }
 
+    /// What the summary says of the wire, `… (wire 24.1 MB, …`; 0 where it says nothing.
+    #[track_caller]
+    pub fn wire_bytes(&self) -> usize {
+        let text = format!("{}{}", self.stdout_text(), self.stderr);
+        let Some((_, told)) = text.split_once("wire ") else {
+            return 0;
+        };
+        let mut words = told.split([' ', ',', ')']);
+        let number: f64 = words
+            .next()
+            .and_then(|word| word.parse().ok())
+            .expect("a number");
+        let unit = match words.next() {
+            Some("B") => 1.0,
+            Some("kB") => 1e3,
+            Some("MB") => 1e6,
+            other => panic!("a unit: {other:?} of {text}"),
+        };
+        (number * unit) as usize
+    }
+
     pub fn stdout_text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }

@@ -1,6 +1,8 @@
 //! What every test stands on: a far host, runs with a time limit, trees that compare.
 
 pub mod case;
+pub mod chaos;
+pub mod disk;
 pub mod done;
 pub mod fake_server;
 pub mod host;
@@ -10,6 +12,7 @@ pub mod procs;
 pub mod proxy;
 pub mod pty;
 pub mod run;
+pub mod storm;
 pub mod tree;
 
 pub use case::{Case, Way, skip};

@@ -134,6 +134,15 @@ impl Dir {
             .any(|path| path.symlink_metadata().is_ok_and(|meta| meta.blocks() > 0))
     }
 
+    /// Bytes on disk of the temporary files.
+    pub fn partial_bytes(&self) -> u64 {
+        self.partials()
+            .iter()
+            .filter_map(|path| path.symlink_metadata().ok())
+            .map(|meta| meta.blocks() * 512)
+            .sum()
+    }
+
     /// Unfinished files of fastcp's directly below.
     pub fn partials(&self) -> Vec<PathBuf> {
         self.own(".part")

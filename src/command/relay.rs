@@ -1,0 +1,139 @@
+//! What a command says: read as it comes, cut into lines and passed on; the end of it is kept.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::pipe::{Stop, Until, Waited, wait};
+use crate::units::printable;
+
+/// A longer line is passed on in pieces of this many bytes.
+pub const LINE_MAX: usize = 4096;
+
+/// Bytes of lines that are kept.
+const KEPT_MAX: usize = 4096;
+
+/// Characters of kept lines that go into an error, which is one line itself and must leave room
+/// for what failed: the other end shows 256 of them.
+const SHOWN_MAX: usize = 140;
+
+/// How long a process that the command left behind, and that has its stderr still, is listened to.
+/// What the command itself wrote is in the pipe when it has ended.
+const REST_MAX: Duration = Duration::from_secs(1);
+
+pub struct Relay {
+    kept: Arc<Mutex<VecDeque<String>>>,
+    ended: Stop,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Relay {
+    pub fn start(said: OwnedFd, on_line: impl FnMut(&[u8]) + Send + 'static) -> Relay {
+        let kept = Arc::default();
+        let ended = Stop::new();
+        let reader = Reader {
+            kept: Arc::clone(&kept),
+            line: Vec::new(),
+            on_line,
+        };
+        let stop = ended.clone();
+        let thread = Some(std::thread::spawn(move || reader.read(&said, &stop)));
+        Relay {
+            kept,
+            ended,
+            thread,
+        }
+    }
+
+    /// The command has ended: what it said before is read still.
+    pub fn end(&mut self) {
+        self.ended.set();
+        if let Some(thread) = self.thread.take() {
+            // It panics only where `on_line` does, and then that has been reported.
+            let _ = thread.join();
+        }
+    }
+
+    /// As many of the last lines as an error has room for, at least (the beginning of) one.
+    pub fn last_lines(&self) -> String {
+        let kept = self.kept.lock().expect("no panic while held");
+        let mut shown = String::new();
+        for line in kept.iter().rev() {
+            let (len, more) = (shown.chars().count(), line.chars().count());
+            if shown.is_empty() {
+                shown = line.chars().take(SHOWN_MAX).collect();
+            } else if len + more + 3 <= SHOWN_MAX {
+                shown = format!("{line} / {shown}");
+            } else {
+                break;
+            }
+        }
+        shown
+    }
+}
+
+struct Reader<F> {
+    kept: Arc<Mutex<VecDeque<String>>>,
+    line: Vec<u8>,
+    on_line: F,
+}
+
+impl<F: FnMut(&[u8])> Reader<F> {
+    fn read(mut self, said: &OwnedFd, ended: &Stop) {
+        let mut bytes = [0; 4096];
+        let mut deadline = None;
+        while deadline.is_none_or(|deadline| Instant::now() < deadline) {
+            let waited = match deadline {
+                None => wait(said, Until::Readable, ended, None),
+                Some(_) => wait(said, Until::Readable, &Stop::new(), Some(Duration::ZERO)),
+            };
+            match waited {
+                Ok(Waited::Ready) => {}
+                Ok(Waited::Stopped) => {
+                    deadline = Some(Instant::now() + REST_MAX);
+                    continue;
+                }
+                Ok(Waited::Late) | Err(_) => break,
+            }
+            match rustix::io::read(said, &mut bytes) {
+                Ok(0) => break,
+                Ok(len) => self.take(&bytes[..len]),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(_) => break,
+            }
+        }
+        self.end_line();
+    }
+
+    /// A bar that draws itself anew ends its lines by a return.
+    fn take(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            if byte == b'\n' || byte == b'\r' {
+                self.end_line();
+                continue;
+            }
+            self.line.push(byte);
+            if self.line.len() == LINE_MAX {
+                self.end_line();
+            }
+        }
+    }
+
+    fn end_line(&mut self) {
+        if self.line.is_empty() {
+            return;
+        }
+        (self.on_line)(&self.line);
+        let mut kept = self.kept.lock().expect("no panic while held");
+        kept.push_back(printable(&self.line));
+        let mut len: usize = kept.iter().map(String::len).sum();
+        while len > KEPT_MAX && kept.len() > 1 {
+            len -= kept.pop_front().map_or(0, |line| line.len());
+        }
+        self.line.clear();
+    }
+}

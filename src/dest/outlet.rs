@@ -1,0 +1,263 @@
+//! Where bytes leave in order: a command's stdin, a FIFO, a character device, our own stdout. A
+//! write waits for as long as the consumer does, unless it is stopped.
+//!
+//! A write to a pipe blocks until all of it fits, so that a thread in it could not be stopped, and
+//! `O_NONBLOCK` belongs to the open file, which stdout shares with the shell and whatever it has
+//! started: set there, it would make their writes fail. Therefore: a pipe of ours is set to
+//! `O_NONBLOCK`; a pipe that was given to us is opened once more through /proc, which makes an open
+//! file of our own; where that is refused (a pipe that another user made) and for terminals and
+//! sockets, what is written at once is no more than what fits when `poll` says that there is room.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use rustix::io::Errno;
+
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::file_type;
+use crate::pipe::{STEP, Stop, Until, Waited, enlarge, pause, stopped, wait};
+
+/// Bytes that a pipe takes without blocking once it has any room: PIPE_BUF of Linux.
+const ROOM: usize = 4096;
+
+/// Bytes in one write where none blocks.
+const WRITE_MAX: usize = 1 << 20;
+
+pub struct Outlet {
+    fd: OwnedFd,
+    /// As the user would write it; for messages.
+    path: PathBuf,
+    /// Bytes in one write.
+    step: usize,
+    stop: Stop,
+    /// Bytes that were taken.
+    taken: u64,
+}
+
+impl Outlet {
+    /// Our end of a pipe whose open file nobody shares: that to a command.
+    pub fn own(fd: OwnedFd, path: impl AsRef<Path>, stop: Stop) -> Result<Outlet> {
+        let set = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::NONBLOCK));
+        set.map_err(|cause| cannot_write(path.as_ref(), cause.into()))?;
+        Ok(Outlet::new(fd, path.as_ref(), WRITE_MAX, stop))
+    }
+
+    /// Standard output, shown as `-`. The consumer sees the end when this process has ended, since
+    /// the descriptor itself stays open.
+    pub fn stdout(stop: Stop) -> Result<Outlet> {
+        Outlet::shared(std::io::stdout().as_fd(), "-", stop)
+    }
+
+    /// What others write to as well.
+    pub fn shared(fd: impl AsFd, path: impl AsRef<Path>, stop: Stop) -> Result<Outlet> {
+        let path = path.as_ref();
+        let failed = |cause| cannot_write(path, cause);
+        let stat = fstat(&fd).map_err(|cause| failed(cause.into()))?;
+        if file_type(&stat) == FileType::Fifo
+            && let Some(fd) = opened_anew(&fd)
+        {
+            return Ok(Outlet::new(fd, path, WRITE_MAX, stop));
+        }
+        let fd = fd.as_fd().try_clone_to_owned().map_err(failed)?;
+        let step = match file_type(&stat) {
+            FileType::RegularFile | FileType::BlockDevice => WRITE_MAX,
+            _ => ROOM,
+        };
+        Ok(Outlet::new(fd, path, step, stop))
+    }
+
+    /// A FIFO, whose reader is waited for, or a character device.
+    ///
+    /// # Errors
+    /// `Kind::Write`; `Kind::Lost` where it is stopped before the FIFO has a reader.
+    pub fn open(path: &Path, stop: Stop) -> Result<Outlet> {
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let fd = loop {
+            match rustix::fs::open(path, flags, Mode::empty()) {
+                Ok(fd) => break fd,
+                // A FIFO without a reader says this, and so does a device without hardware.
+                Err(Errno::NXIO) if is_fifo(path) => {
+                    if pause(&stop, STEP) == Waited::Stopped {
+                        return Err(stopped(Side::Dest).at(path));
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(cause) => {
+                    let what = "cannot open";
+                    return Err(Error::io(Kind::Write, Side::Dest, path, what, cause));
+                }
+            }
+        };
+        Ok(Outlet::new(fd, path, WRITE_MAX, stop))
+    }
+
+    fn new(fd: OwnedFd, path: &Path, step: usize, stop: Stop) -> Outlet {
+        enlarge(&fd);
+        Outlet {
+            fd,
+            path: path.to_owned(),
+            step,
+            stop,
+            taken: 0,
+        }
+    }
+
+    /// # Errors
+    /// `Kind::Write`, with the bytes that were taken where the consumer has closed its end;
+    /// `Kind::Lost` when it was stopped. Some of `bytes` may have been taken then.
+    pub fn write_all(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            match wait(&self.fd, Until::Writable, &self.stop, None) {
+                Ok(Waited::Stopped) => return Err(stopped(Side::Dest).at(&self.path)),
+                Ok(_) => {}
+                Err(cause) => return Err(cannot_write(&self.path, cause)),
+            }
+            match rustix::io::write(&self.fd, &bytes[..bytes.len().min(self.step)]) {
+                Ok(len) => {
+                    self.taken += len as u64;
+                    bytes = &bytes[len..];
+                }
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::PIPE) => return Err(self.closed_early()),
+                Err(cause) => return Err(cannot_write(&self.path, cause.into())),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn closed_early(&self) -> Error {
+        let message = format!("the consumer closed early, after {} bytes", self.taken);
+        let error = Error::new(Kind::Write, Side::Dest, message).at(&self.path);
+        Error {
+            errno: Errno::PIPE.raw_os_error(),
+            ..error
+        }
+    }
+}
+
+/// The same pipe in an open file of our own.
+fn opened_anew(fd: &impl AsFd) -> Option<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let anew = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let (one, other) = (fstat(fd).ok()?, fstat(&anew).ok()?);
+    ((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)).then_some(anew)
+}
+
+fn is_fifo(path: &Path) -> bool {
+    rustix::fs::stat(path).is_ok_and(|stat| file_type(&stat) == FileType::Fifo)
+}
+
+fn cannot_write(path: &Path, cause: io::Error) -> Error {
+    Error::io(Kind::Write, Side::Dest, path, "cannot write", cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Read;
+    use std::time::Duration;
+
+    use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+
+    /// One of each way to write without getting lost.
+    fn outlets(stop: &Stop) -> Vec<(Outlet, File)> {
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let (own, shared, step) = (pipe(), pipe(), pipe());
+        let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut by_step = Outlet::shared(&step.1, "-", stop.clone()).unwrap();
+        // As where /proc does not open it: the descriptor as it is, which blocks.
+        (by_step.fd, by_step.step) = (step.1, ROOM);
+        vec![
+            (Outlet::own(own.1, "-", stop.clone()).unwrap(), own.0.into()),
+            (
+                Outlet::shared(&shared.1, "-", stop.clone()).unwrap(),
+                shared.0.into(),
+            ),
+            (by_step, step.0.into()),
+            (
+                Outlet::shared(&here, "-", stop.clone()).unwrap(),
+                OwnedFd::from(there).into(),
+            ),
+        ]
+    }
+
+    #[test]
+    fn all_bytes_come_in_order_through_a_full_pipe() {
+        let data: Vec<u8> = (0..3_000_000u32).map(|n| (n ^ (n >> 8)) as u8).collect();
+        for (mut outlet, mut from) in outlets(&Stop::new()) {
+            let mut read = Vec::new();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    outlet.write_all(&data[..7]).unwrap();
+                    outlet.write_all(&data[7..]).unwrap();
+                    drop(outlet);
+                });
+                from.read_to_end(&mut read).unwrap();
+            });
+            assert!(read == data);
+        }
+    }
+
+    #[test]
+    fn a_write_to_a_consumer_that_does_not_read_comes_back_when_it_is_stopped() {
+        let stop = Stop::new();
+        for (mut outlet, from) in outlets(&stop) {
+            let writing = std::thread::spawn(move || outlet.write_all(&[1; 3_000_000]));
+            std::thread::sleep(Duration::from_millis(100));
+            stop.set();
+            let error = writing.join().unwrap().unwrap_err();
+            assert_eq!(error.kind, Kind::Lost);
+            drop(from);
+        }
+    }
+
+    #[test]
+    fn a_consumer_that_closes_early_is_told_with_what_it_took() {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let mut outlet = Outlet::own(write, "-", Stop::new()).unwrap();
+        outlet.write_all(b"12345").unwrap();
+        drop(read);
+        let error = outlet.write_all(b"6").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "dest: -: the consumer closed early, after 5 bytes"
+        );
+    }
+
+    #[test]
+    fn a_pipe_that_is_shared_keeps_its_flags() {
+        let (_read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        fcntl_setpipe_size(&write, 4096).unwrap();
+        let outlet = Outlet::shared(&write, "-", Stop::new()).unwrap();
+        assert_eq!(outlet.step, WRITE_MAX, "opened anew");
+        assert!(!fcntl_getfl(&write).unwrap().contains(OFlags::NONBLOCK));
+    }
+
+    #[test]
+    fn a_fifo_waits_for_its_reader_and_can_be_stopped() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+        let stop = Stop::new();
+        std::thread::scope(|scope| {
+            let opening = scope.spawn(|| Outlet::open(&path, stop.clone()));
+            std::thread::sleep(Duration::from_millis(50));
+            stop.set();
+            assert_eq!(opening.join().unwrap().err().unwrap().kind, Kind::Lost);
+            let writing = scope.spawn(|| {
+                let mut outlet = Outlet::open(&path, Stop::new()).unwrap();
+                outlet.write_all(b"through").unwrap();
+            });
+            assert_eq!(std::fs::read(&path).unwrap(), b"through");
+            writing.join().unwrap();
+        });
+    }
+}

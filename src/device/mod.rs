@@ -1,0 +1,231 @@
+//! A block device at either end: how large it is, who uses it, reads and writes at offsets.
+//!
+//! A device that is written is opened with `O_EXCL`, which is the kernel's own test for a device
+//! that is mounted, swapped to, or a part of another. Who it is that uses it, [`usage`] finds out
+//! for the message.
+
+mod bounce;
+mod usage;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    FallocateFlags, FileType, Mode, OFlags, SeekFrom, fallocate, fcntl_getfl, fcntl_setfl, fstat,
+    ioctl_blksszget, seek,
+};
+use rustix::io::Errno;
+
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::file_type;
+use bounce::{ALIGNMENT, Bounces};
+
+/// What the device is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    /// To write it alone.
+    Write,
+    /// To write it whoever uses it.
+    WriteByForce,
+}
+
+/// An open block device, used by several threads at once.
+pub struct BlockDevice {
+    file: File,
+    /// Reads and writes that are aligned, past the page cache.
+    direct: Option<Direct>,
+    /// As the user would write it; for messages.
+    path: PathBuf,
+    side: Side,
+    rdev: u64,
+    size: u64,
+    sector: usize,
+}
+
+struct Direct {
+    file: File,
+    bounces: Bounces,
+}
+
+impl BlockDevice {
+    /// # Errors
+    /// `Kind::Entry` for what is no block device; `Kind::Refused` for one that is in use and to be
+    /// written; else `Kind::Read` or `Kind::Write`.
+    pub fn open(path: &Path, access: Access) -> Result<BlockDevice> {
+        let (flags, side) = match access {
+            Access::Read => (OFlags::RDONLY, Side::Source),
+            // What stands there is read too, to see what of a former copy is right.
+            Access::Write => (OFlags::RDWR | OFlags::EXCL, Side::Dest),
+            Access::WriteByForce => (OFlags::RDWR, Side::Dest),
+        };
+        // NONBLOCK: what is no device, a FIFO say, must not make us wait.
+        let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::BUSY) => return Err(in_use(path, access, side)),
+            Err(cause) => return Err(Error::io(kind(side), side, path, "cannot open", cause)),
+        };
+        let failed = |cause: Errno| Error::io(kind(side), side, path, "cannot look at it", cause);
+        let stat = fstat(&fd).map_err(failed)?;
+        if file_type(&stat) != FileType::BlockDevice {
+            let message = "is not a block device";
+            return Err(Error::new(Kind::Entry, side, message).at(path));
+        }
+        Ok(BlockDevice {
+            // Of a block device the end is its size, by the same number that BLKGETSIZE64 gives.
+            size: seek(&fd, SeekFrom::End(0)).map_err(failed)?,
+            sector: ioctl_blksszget(&fd).map_err(failed)?.max(512) as usize,
+            file: fd.into(),
+            direct: None,
+            path: path.to_owned(),
+            side,
+            rdev: stat.st_rdev,
+        })
+    }
+
+    /// From now on what is aligned goes past the page cache, by way of a copy where a buffer
+    /// is not. The rest goes through the cache as before.
+    ///
+    /// # Errors
+    /// `Kind::Usage` where the device cannot do it.
+    pub fn go_direct(&mut self) -> Result<()> {
+        let failed = |cause: io::Error| {
+            let message = format!("no direct I/O on this device: {cause}; leave --direct-io away");
+            Error::new(Kind::Usage, self.side, message).at(&self.path)
+        };
+        // The flag belongs to the open file, and short ends need one without. A second open with
+        // EXCL would find the first in its way; the first keeps others out.
+        let access = match self.side {
+            Side::Source => OFlags::RDONLY,
+            _ => OFlags::RDWR,
+        };
+        let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let fd = rustix::fs::open(&self.path, flags, Mode::empty());
+        let fd = fd.map_err(|cause| failed(cause.into()))?;
+        let stat = fstat(&fd).map_err(|cause| failed(cause.into()))?;
+        if file_type(&stat) != FileType::BlockDevice || stat.st_rdev != self.rdev {
+            return Err(failed(io::Error::other("the name was given to another")));
+        }
+        let flags = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::DIRECT));
+        flags.map_err(|cause| failed(cause.into()))?;
+        let file = fd.into();
+        self.direct = Some(Direct {
+            file,
+            bounces: Bounces::default(),
+        });
+        Ok(())
+    }
+
+    /// Bytes, as they were when it was opened.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes now: a volume can be resized while it is copied.
+    pub fn size_now(&self) -> io::Result<u64> {
+        // Nothing reads at the position of this file, so it may be moved.
+        Ok(seek(&self.file, SeekFrom::End(0))?)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Who uses it, as a message says it: "is mounted on /srv". None where that is not known.
+    pub fn used_by(&self) -> Option<String> {
+        usage::used_by(self.rdev)
+    }
+
+    /// What tells it from other devices, also after a restart that numbers them anew, where the
+    /// kernel knows such a thing; else its path.
+    pub fn stable_name(&self) -> Vec<u8> {
+        usage::stable_name(self.rdev, &self.path)
+    }
+
+    /// Fills `room` from `offset`.
+    pub fn read_at(&self, room: &mut [u8], offset: u64) -> io::Result<()> {
+        let (whole, rest) = room.split_at_mut(self.direct_len(room.len(), offset));
+        if let Some(direct) = &self.direct {
+            let read = |room: &mut [u8]| direct.file.read_exact_at(room, offset);
+            direct.bounces.read(whole, read)?;
+        }
+        self.file.read_exact_at(rest, offset + whole.len() as u64)
+    }
+
+    /// Writes all of `bytes` at `offset`.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let (whole, rest) = bytes.split_at(self.direct_len(bytes.len(), offset));
+        if let Some(direct) = &self.direct {
+            let write = |bytes: &[u8]| direct.file.write_all_at(bytes, offset);
+            direct.bounces.write(whole, write)?;
+        }
+        self.file.write_all_at(rest, offset + whole.len() as u64)
+    }
+
+    /// Makes a range read as zeros: by the device itself where it can, as BLKZEROOUT does, else by
+    /// writing them. Nothing is discarded, since what a discarded block reads as is not promised.
+    pub fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+        let sector = self.sector as u64;
+        let mut at = offset;
+        let end = offset + len;
+        if offset.is_multiple_of(sector) && len >= sector {
+            // KEEP_SIZE, for a device cannot grow. Kernels before 4.9 have none of this.
+            let how = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+            match fallocate(&self.file, how, offset, len / sector * sector) {
+                Ok(()) => at += len / sector * sector,
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => {}
+                Err(Errno::INTR) => {}
+                Err(cause) => return Err(cause.into()),
+            }
+        }
+        while at < end {
+            let step = (end - at).min(ZEROS.len() as u64);
+            self.write_at(&ZEROS[..step as usize], at)?;
+            at += step;
+        }
+        Ok(())
+    }
+
+    /// All that was written is on the device when this returns, or an error says that it is not.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(self.file.as_fd())?)
+    }
+
+    /// How much of a range from its start goes past the page cache.
+    fn direct_len(&self, len: usize, offset: u64) -> usize {
+        let grain = self.sector.max(ALIGNMENT);
+        if self.direct.is_some() && offset.is_multiple_of(grain as u64) {
+            len / grain * grain
+        } else {
+            0
+        }
+    }
+}
+
+fn kind(side: Side) -> Kind {
+    match side {
+        Side::Source => Kind::Read,
+        _ => Kind::Write,
+    }
+}
+
+fn in_use(path: &Path, access: Access, side: Side) -> Error {
+    let used = rustix::fs::stat(path).ok();
+    let used = used.and_then(|stat| usage::used_by(stat.st_rdev));
+    let used = used.unwrap_or_else(|| "is in use by another program".to_owned());
+    let way_out = match access {
+        Access::Write => "stop that first, or write over it with --force",
+        // Some kernels let nobody write to what is mounted.
+        Access::Read | Access::WriteByForce => "stop that first",
+    };
+    let message = format!("{used}; {way_out}");
+    Error::new(Kind::Refused, side, message).at(path)
+}
+
+#[cfg(test)]
+pub mod testing;

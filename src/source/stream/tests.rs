@@ -1,0 +1,193 @@
+//! Real pipes, FIFOs and growing files.
+
+use std::io::Write;
+use std::thread::{scope, sleep};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::*;
+
+const C: usize = 4096;
+
+/// All of it, chunk by chunk, each of them full but the last.
+fn read_all(mut source: StreamSource) -> Result<Vec<u8>> {
+    let mut buffer = Buffer::loose(C);
+    let mut bytes = Vec::new();
+    loop {
+        let filled = source.fill(&mut buffer, C)?;
+        assert_eq!(filled.len, buffer.len());
+        bytes.extend_from_slice(buffer.data());
+        if filled.end {
+            assert_eq!(source.read(), bytes.len() as u64);
+            return Ok(bytes);
+        }
+        assert_eq!(filled.len, C);
+    }
+}
+
+fn noise(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n ^ ((n >> 8) * 31)) as u8).collect()
+}
+
+fn pipe(stop: &Stop) -> (StreamSource, File) {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let source = StreamSource::from_fd(read, "-", End::Closed, stop.clone());
+    (source, write.into())
+}
+
+#[test]
+fn short_writes_make_full_chunks_in_order() {
+    for len in [0, 1, C - 1, C, C + 1, 3 * C, 10 * C + 77] {
+        let data = noise(len);
+        let (source, mut to) = pipe(&Stop::new());
+        scope(|scope| {
+            scope.spawn(|| {
+                let mut rest = &data[..];
+                for n in (1..).map(|n| n * 37 % 1500 + 1) {
+                    let (now, then) = rest.split_at(rest.len().min(n));
+                    to.write_all(now).unwrap();
+                    rest = then;
+                    if rest.is_empty() {
+                        break;
+                    }
+                }
+                drop(to);
+            });
+            assert!(read_all(source).unwrap() == data, "{len} bytes");
+        });
+    }
+}
+
+#[test]
+fn a_reader_of_a_silent_producer_comes_back_when_it_is_stopped() {
+    let stop = Stop::new();
+    let (mut source, mut to) = pipe(&stop);
+    to.write_all(b"half").unwrap();
+    scope(|scope| {
+        let reading = scope.spawn(move || source.fill(&mut Buffer::loose(C), C).unwrap_err());
+        sleep(Duration::from_millis(50));
+        stop.set();
+        assert_eq!(reading.join().unwrap().kind, Kind::Lost);
+    });
+    drop(to);
+}
+
+#[test]
+fn a_fifo_is_read_from_its_first_writer_on() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+    let source = StreamSource::open(&path, End::Closed, Stop::new()).unwrap();
+    let data = noise(2 * C + 1);
+    scope(|scope| {
+        let reading = scope.spawn(|| read_all(source).unwrap());
+        // Nobody has written so far, and that is not the end.
+        sleep(Duration::from_millis(300));
+        assert!(!reading.is_finished());
+        std::fs::write(&path, &data).unwrap();
+        assert!(reading.join().unwrap() == data);
+    });
+}
+
+#[test]
+fn a_file_of_proc_arrives_whole() {
+    let path = Path::new("/proc/self/status");
+    let file = File::open(path).unwrap();
+    assert!(has_unsaid_content(&file, &fstat(&file).unwrap()));
+    let source = StreamSource::open(path, End::Closed, Stop::new()).unwrap();
+    let text = String::from_utf8(read_all(source).unwrap()).unwrap();
+    assert!(text.starts_with("Name:") && text.ends_with('\n'));
+
+    let empty = tempfile::tempfile().unwrap();
+    assert!(!has_unsaid_content(&empty, &fstat(&empty).unwrap()));
+}
+
+#[test]
+fn a_size_ends_what_never_ends_and_an_end_before_it_is_an_error() {
+    let zeros = |size| StreamSource::open(Path::new("/dev/zero"), End::Size(size), Stop::new());
+    for size in [0, 5, C, 2 * C, 2 * C + 5] {
+        let read = read_all(zeros(size as u64).unwrap()).unwrap();
+        assert!(read == vec![0; size], "{size}");
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("short");
+    std::fs::write(&path, b"12345").unwrap();
+    let source = StreamSource::open(&path, End::Size(6), Stop::new()).unwrap();
+    let error = read_all(source).unwrap_err();
+    assert_eq!(
+        (error.kind, error.message.as_str()),
+        (Kind::Read, "ended after 5 of 6 bytes")
+    );
+}
+
+#[test]
+fn a_growing_file_is_followed_until_it_is_still() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("log");
+    std::fs::write(&path, noise(C)).unwrap();
+    let end = End::Still {
+        idle: Duration::from_secs(3),
+        enough: Stop::new(),
+    };
+    let source = StreamSource::open(&path, end, Stop::new()).unwrap();
+    scope(|scope| {
+        let reading = scope.spawn(|| read_all(source).unwrap());
+        for _ in 0..3 {
+            sleep(Duration::from_millis(300));
+            let mut file = File::options().append(true).open(&path).unwrap();
+            file.write_all(b"more").unwrap();
+        }
+        let expected = [noise(C), b"moremoremore".to_vec()].concat();
+        assert!(reading.join().unwrap() == expected);
+    });
+}
+
+#[test]
+fn a_growing_file_ends_when_somebody_says_enough_and_fails_when_it_shrinks() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("log");
+    std::fs::write(&path, b"all of it").unwrap();
+    let enough = Stop::new();
+    let end = End::Still {
+        idle: Duration::MAX,
+        enough: enough.clone(),
+    };
+    let open = || StreamSource::open(&path, end.clone(), Stop::new()).unwrap();
+    let mut source = open();
+    let mut buffer = Buffer::loose(C);
+    source.fill(&mut buffer, 4).unwrap();
+    File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(3)
+        .unwrap();
+    let error = source.fill(&mut buffer, 4).unwrap_err();
+    assert_eq!(error.message, "became shorter while it was followed");
+    assert_eq!(error.kind, Kind::Changed);
+    scope(|scope| {
+        let reading = scope.spawn(|| read_all(open()).unwrap());
+        sleep(Duration::from_millis(50));
+        assert!(!reading.is_finished());
+        enough.set();
+        assert_eq!(reading.join().unwrap(), b"all");
+    });
+}
+
+#[test]
+fn what_is_no_stream_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let socket = temp.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for path in [temp.path(), &socket] {
+        let error = StreamSource::open(path, End::Closed, Stop::new())
+            .err()
+            .unwrap();
+        assert_eq!(error.kind, Kind::Entry, "{error}");
+    }
+    let gone = temp.path().join("gone");
+    let error = StreamSource::open(&gone, End::Closed, Stop::new())
+        .err()
+        .unwrap();
+    assert_eq!(error.kind, Kind::Read);
+}

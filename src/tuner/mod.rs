@@ -1,0 +1,305 @@
+//! Chooses, while the copy runs, how its chunks are compressed, over how many streams they go and
+//! how many are under way: samples of what was seen go in, decisions come out.
+//!
+//! It runs at the sending end. It does no I/O, reads no clock and knows no thread; time is what
+//! the caller says has passed since the start of the copy.
+//!
+//! What a method costs and brings is measured: a few chunks go by one that looks promising
+//! (`Decision::scout`), and `model` says what the copy would then make, as the slowest of its
+//! stages. What more streams or another congestion control bring nobody can tell before, so they
+//! are tried. Whatever is changed is one change at a time, a `trial`: kept if it brought 5 %,
+//! else taken back and left alone for a while. A method comes before streams, since both are an
+//! answer to a link that is the limit and would chase each other.
+
+mod method;
+mod model;
+mod remembered;
+mod sample;
+mod steps;
+mod trial;
+mod verdict;
+mod window;
+
+#[cfg(test)]
+mod scenarios;
+#[cfg(test)]
+mod sim;
+
+use std::time::Duration;
+
+pub use method::{LADDER, Method, RUNGS, rung};
+pub use remembered::{Remembered, Routes};
+pub use sample::{Coded, Far, Sample};
+pub use verdict::{Limit, Shares, Verdict};
+
+use method::MIDDLE;
+use trial::{Holds, Trial};
+use window::{Window, Workers};
+
+/// More streams than any link that was measured wanted.
+pub const STREAMS_MAX: u16 = 256;
+
+/// Chunks that are under way, read but not acknowledged. That many megabytes are sent again at
+/// worst when every stream dies at once; the most fills 10 Gbit/s at 1.5 s.
+const IN_FLIGHT_MIN: u16 = 64;
+const IN_FLIGHT_MAX: u16 = 2048;
+
+/// While a method is measured, the first chunk and every so manieth after it go by it: an eighth
+/// of the chunks shows within 250 ms on most links, and costs little where the method is slow.
+pub const SCOUT_EVERY: u64 = 8;
+
+/// From here on it is a distance rather than a room: slow start makes the link the limit at first
+/// however fast it is, and streams are wanted for their windows.
+const FAR_AWAY: Duration = Duration::from_millis(5);
+
+/// A copy shorter than this has learnt nothing.
+const REMEMBER_AFTER_S: f64 = 3.0;
+
+/// Round trips beyond this are queues somewhere; nothing waits ten times longer.
+const ROUND_TRIP_MAX: Duration = Duration::from_millis(600);
+
+/// What is known before the first byte.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// Measured by the hello.
+    pub round_trip: Duration,
+    /// Of the sending end, where this runs. Zero counts as one.
+    pub processors_here: u16,
+    pub processors_there: u16,
+    /// Buffers of the smaller pool: streams and twice the workers must fit.
+    pub slots: usize,
+    /// The strongest method that memory and the peer allow.
+    pub strongest: Method,
+    /// The kernel lets this user choose bbr.
+    pub may_bbr: bool,
+    /// `--nice`: nothing that pushes others aside.
+    pub nice: bool,
+    pub remembered: Option<Remembered>,
+    pub forced: Forced,
+}
+
+/// What the user said, which then is not the tuner's to change.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Forced {
+    pub streams: Option<u16>,
+    pub compress: Option<Method>,
+    /// A name was given; the caller sets it, and [`Decision::congestion`] means nothing.
+    pub congestion: bool,
+    /// Workers at the sending end.
+    pub threads: Option<u16>,
+    /// Bytes a second on the wire.
+    pub rate_limit: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Congestion {
+    /// What the sockets came with.
+    #[default]
+    System,
+    Bbr,
+}
+
+/// How the copy is to go on from now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// For chunks whose sample shrinks.
+    pub method: Method,
+    /// One chunk in [`SCOUT_EVERY`] goes by this one, to measure it.
+    pub scout: Option<Method>,
+    /// 1 to [`STREAMS_MAX`]. Those too many are parked, not closed.
+    pub streams: u16,
+    /// Chunks read and not yet acknowledged, at most.
+    pub in_flight: u16,
+    pub congestion: Congestion,
+    /// `method`'s place on the ladder; meaningless if it was forced.
+    rung: usize,
+}
+
+/// A decision that differs from the one before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adjustment {
+    pub decision: Decision,
+    /// What changed and why, in one line; None where only what is measured or under way changed.
+    pub reason: Option<String>,
+}
+
+pub struct Tuner {
+    start: Start,
+    workers: Workers,
+    decision: Decision,
+    window: Window,
+    trial: Option<Trial>,
+    holds: Holds,
+    /// When anything but the scout changed last.
+    changed: Duration,
+    /// The shortest that was seen. A way that becomes longer is taken for one on which a queue
+    /// stands: then no streams are added, unless their windows are full.
+    round_trip_min: Duration,
+    /// What the link carried when it was last the limit, and when that was.
+    link: Option<(f64, Duration)>,
+    /// The rung that is measured beside the one in use, and since when that one alone was.
+    scouting: (Option<usize>, Duration),
+    /// When each rung was last measured; zero for never.
+    scouted: [Duration; RUNGS],
+}
+
+impl Tuner {
+    pub fn new(start: Start) -> (Tuner, Decision) {
+        let here = start.forced.threads.unwrap_or(start.processors_here).max(1);
+        let mut tuner = Tuner {
+            workers: Workers {
+                here: f64::from(here),
+                there: f64::from(start.processors_there.max(1)),
+            },
+            decision: Decision {
+                method: Method::None,
+                scout: None,
+                streams: 1,
+                in_flight: IN_FLIGHT_MIN,
+                congestion: Congestion::System,
+                rung: 0,
+            },
+            window: Window::default(),
+            trial: None,
+            holds: Holds::default(),
+            changed: Duration::ZERO,
+            round_trip_min: start.round_trip,
+            link: None,
+            scouting: (None, Duration::ZERO),
+            scouted: [Duration::ZERO; RUNGS],
+            start,
+        };
+        tuner.decision.streams = tuner.first_streams();
+        match tuner.start.forced.compress {
+            Some(method) => tuner.decision.method = method,
+            None => {
+                tuner.set_rung(tuner.first_rung());
+                // On the very first chunks, so that the first sample tells.
+                let scout = tuner.decision.rung == 0 && tuner.strongest() >= MIDDLE;
+                tuner.set_scout(Duration::ZERO, scout.then_some(MIDDLE));
+            }
+        }
+        tuner.decision.in_flight = tuner.in_flight(0.0);
+        let decision = tuner.decision;
+        (tuner, decision)
+    }
+
+    /// To be called about every 250 ms; what comes within 100 ms of the last is left out.
+    /// `now` is the time since the start, and never less than the last time.
+    pub fn on_sample(&mut self, now: Duration, sample: &Sample) -> Option<Adjustment> {
+        if !self.window.push(now, sample) {
+            return None;
+        }
+        self.note_round_trip(sample.round_trip);
+        let before = self.decision;
+        let reason = match self.trial.take() {
+            Some(trial) => self.judge(now, trial),
+            None => self.consider(now),
+        };
+        if reason.is_some() {
+            self.changed = now;
+        }
+        self.decision.in_flight = self.in_flight(self.frames_on_the_way());
+        (self.decision != before).then_some(Adjustment {
+            decision: self.decision,
+            reason,
+        })
+    }
+
+    pub fn decision(&self) -> Decision {
+        self.decision
+    }
+
+    /// What was the limit of the whole copy so far.
+    pub fn verdict(&self) -> Verdict {
+        Verdict::new(
+            &self.window.whole(self.workers),
+            &self.window.newest(),
+            &self.start,
+            self.kept(),
+        )
+    }
+
+    /// For the next copy between these two hosts; None before anything is known.
+    pub fn remembered(&self) -> Option<Remembered> {
+        let kept = self.kept();
+        let forced = &self.start.forced;
+        (self.window.whole(self.workers).seconds >= REMEMBER_AFTER_S).then(|| Remembered {
+            round_trip_us: self.round_trip_min.as_micros() as u64,
+            streams: forced.streams.is_none().then_some(kept.streams),
+            method: forced.compress.is_none().then_some(kept.method),
+        })
+    }
+
+    /// The decision without what is still on trial.
+    fn kept(&self) -> Decision {
+        self.trial
+            .as_ref()
+            .map_or(self.decision, |trial| trial.before)
+    }
+
+    fn first_streams(&self) -> u16 {
+        let round_trip = self.start.round_trip;
+        let by_distance = match round_trip.as_millis() {
+            ..5 => 4,
+            5..60 => 8,
+            _ => 16,
+        };
+        let wanted = match self.start.forced.streams {
+            Some(streams) => return streams.clamp(1, STREAMS_MAX),
+            None => self.remembered_here().and_then(|it| it.streams),
+        };
+        wanted.unwrap_or(by_distance).clamp(1, self.streams_max())
+    }
+
+    /// The cheapest, unless the link is sure to be the limit at first.
+    fn first_rung(&self) -> usize {
+        let by_distance = if self.start.round_trip >= FAR_AWAY {
+            MIDDLE
+        } else {
+            0
+        };
+        let wanted = self.remembered_here().and_then(|it| rung(it.method?));
+        wanted.unwrap_or(by_distance).min(self.strongest())
+    }
+
+    /// What was learnt where these hosts were as far apart as they are now.
+    fn remembered_here(&self) -> Option<Remembered> {
+        self.start
+            .remembered
+            .filter(|it| it.is_of(self.start.round_trip))
+    }
+
+    /// The highest rung that may be used.
+    fn strongest(&self) -> usize {
+        match self.start.strongest {
+            Method::Zstd(level) => (0..RUNGS)
+                .rev()
+                .find(|at| !matches!(LADDER[*at], Method::Zstd(other) if other > level))
+                .unwrap_or(0),
+            method => rung(method).unwrap_or(0),
+        }
+    }
+
+    fn streams_max(&self) -> u16 {
+        let room = self
+            .start
+            .slots
+            .saturating_sub(2 * self.workers.here as usize);
+        (room.min(usize::from(STREAMS_MAX)) as u16).max(1)
+    }
+
+    fn set_rung(&mut self, rung: usize) {
+        self.decision.rung = rung;
+        self.decision.method = LADDER[rung];
+    }
+
+    /// Room for what the link holds twice over, and a chunk or two at every hand. Powers of two,
+    /// and never less than before, so that it is seldom another number.
+    fn in_flight(&self, on_the_way: f64) -> u16 {
+        let hands = 2 * usize::from(self.decision.streams) + 2 * self.workers.here as usize;
+        let wanted = hands + (2.0 * on_the_way).min(f64::from(IN_FLIGHT_MAX)) as usize;
+        let wanted = wanted.next_power_of_two().min(usize::from(IN_FLIGHT_MAX)) as u16;
+        wanted.max(self.decision.in_flight)
+    }
+}

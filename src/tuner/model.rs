@@ -1,0 +1,197 @@
+//! What each method would bring: the slowest stage's rate is the copy's.
+
+use super::method::{DECODE_NS, Facts, RUNGS, TYPICAL, extrapolate};
+use super::window::{Rates, Workers};
+
+/// A stage that is busy for this share of the time is the limit.
+pub(super) const LIMITED: f64 = 0.85;
+
+/// A link on which more than this is sent again loses some, unless a queue overflows there.
+pub(super) const LOSSY: f64 = 2e-4;
+
+/// A method must promise this much more than the one in use. Above the 5 % that it must then
+/// bring, so that what the model gets wrong by little is not tried over and over.
+const PROMISE: f64 = 1.06;
+
+/// One that promises this much is worth a few chunks to find out.
+const CURIOUS: f64 = 1.03;
+
+/// What a byte costs a worker besides compression, at the least: digest and seal, 4.5 GB/s each.
+const PLAIN_NS_MIN: f64 = 0.3;
+
+/// What each stage can do with a byte of content, as far as it has been seen.
+pub(super) struct Stages {
+    /// Bytes a second on the wire; infinite as long as nothing says otherwise.
+    link: f64,
+    /// A worker's time for a byte, compression not counted.
+    here_ns: f64,
+    /// Decompression counted, that of the rung in use.
+    there_ns: f64,
+    workers: Workers,
+    /// Disks: bytes of content a second, infinite unless they are the limit.
+    disks: f64,
+    rung: usize,
+}
+
+/// The better rung, and the one that should be measured to know.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Choice {
+    pub better: Option<usize>,
+    pub scout: Option<usize>,
+}
+
+impl Stages {
+    /// `link`: what it carried when it was the limit, if it was so lately.
+    pub fn new(rates: &Rates, workers: Workers, rung: usize, link: Option<f64>) -> Stages {
+        let per_byte = |share: f64, workers: f64, rate: f64| share * workers * 1e9 / rate.max(1.0);
+        let plain = (rates.workers - rates.encode).max(0.0);
+        let there = per_byte(rates.far_workers, workers.there, rates.acked);
+        let disk = |busy: f64, rate: f64| if busy >= LIMITED { rate } else { f64::INFINITY };
+        Stages {
+            link: link.map_or(f64::INFINITY, |link| link.max(rates.wire)),
+            here_ns: per_byte(plain, workers.here, rates.encoded).max(PLAIN_NS_MIN),
+            there_ns: there.max(PLAIN_NS_MIN + DECODE_NS[rung]),
+            workers,
+            disks: disk(rates.read, rates.goodput).min(disk(rates.write, rates.acked)),
+            rung,
+        }
+    }
+
+    /// Bytes of content a second.
+    fn goodput(&self, rung: usize, facts: Facts) -> f64 {
+        let here = self.workers.here * 1e9 / (self.here_ns + facts.ns_per_byte);
+        let decode = (DECODE_NS[rung] - DECODE_NS[self.rung]) * shrinking(facts, rung);
+        let there = self.workers.there * 1e9 / (self.there_ns + decode).max(PLAIN_NS_MIN);
+        here.min(there).min(self.link * facts.ratio).min(self.disks)
+    }
+
+    /// Among the rungs that are `open`. Without a figure for the link one rung down is as far as
+    /// a step goes: further down it might become the limit.
+    pub fn choose(&self, facts: &[Option<Facts>; RUNGS], open: [bool; RUNGS]) -> Choice {
+        let Some(own) = facts[self.rung] else {
+            // Nothing went this way lately: small files, holes.
+            return Choice::default();
+        };
+        let own = self.goodput(self.rung, own);
+        let mut choice = Choice::default();
+        let (mut best, mut curious) = (own * PROMISE, own * CURIOUS);
+        let lowest = if self.link.is_finite() {
+            0
+        } else {
+            self.rung.saturating_sub(1)
+        };
+        for rung in (lowest..RUNGS).filter(|rung| *rung != self.rung && open[*rung]) {
+            match facts[rung] {
+                Some(measured) => {
+                    let promised = self.goodput(rung, measured);
+                    if promised > best {
+                        (best, choice.better) = (promised, Some(rung));
+                    }
+                }
+                None => {
+                    let promised = self.goodput(rung, guess(rung, facts));
+                    if promised > curious {
+                        (curious, choice.scout) = (promised, Some(rung));
+                    }
+                }
+            }
+        }
+        choice
+    }
+}
+
+/// From the nearest rung that was measured.
+fn guess(rung: usize, facts: &[Option<Facts>; RUNGS]) -> Facts {
+    let measured = (1..RUNGS).filter_map(|known| Some((known, facts[known]?)));
+    match measured.min_by_key(|(known, _)| known.abs_diff(rung)) {
+        Some((known, facts)) => extrapolate(rung, known, facts),
+        None => TYPICAL[rung],
+    }
+}
+
+/// How much of the data shrinks, by what the method makes of it and what it makes of a database.
+fn shrinking(facts: Facts, rung: usize) -> f64 {
+    let typical = 1.0 - 1.0 / TYPICAL[rung].ratio;
+    if typical <= 0.0 {
+        1.0
+    } else {
+        ((1.0 - 1.0 / facts.ratio) / typical).min(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPEN: [bool; RUNGS] = [true; RUNGS];
+    const WORKERS: Workers = Workers {
+        here: 4.0,
+        there: 4.0,
+    };
+
+    fn stages(link: Option<f64>, rung: usize) -> Stages {
+        let rates = Rates {
+            encoded: 1e9,
+            acked: 1e9,
+            workers: 0.3,
+            ..Rates::default()
+        };
+        Stages::new(&rates, WORKERS, rung, link)
+    }
+
+    #[test]
+    fn the_slower_the_link_the_stronger_the_method() {
+        let facts = TYPICAL.map(Some);
+        let best = |link: f64| stages(Some(link), 0).choose(&facts, OPEN).better;
+        assert_eq!(best(3e9), None);
+        assert_eq!(best(700e6), Some(1));
+        assert_eq!(best(300e6), Some(2));
+        assert_eq!(best(190e6), Some(3));
+        assert_eq!(best(30e6), Some(5));
+    }
+
+    #[test]
+    fn what_does_not_shrink_stays_as_it_is() {
+        let flat = TYPICAL.map(|facts| {
+            Some(Facts {
+                ratio: 1.0,
+                ..facts
+            })
+        });
+        assert_eq!(stages(Some(1e6), 0).choose(&flat, OPEN), Choice::default());
+    }
+
+    #[test]
+    fn what_looks_better_is_measured_before_it_is_used() {
+        let mut facts = [None; RUNGS];
+        facts[0] = Some(TYPICAL[0]);
+        let choice = stages(Some(30e6), 0).choose(&facts, OPEN);
+        assert_eq!(
+            choice,
+            Choice {
+                better: None,
+                scout: Some(5)
+            }
+        );
+        facts[5] = Some(Facts {
+            ratio: 1.0,
+            ns_per_byte: 1.0,
+        });
+        assert_eq!(
+            stages(Some(30e6), 0).choose(&facts, OPEN),
+            Choice::default()
+        );
+    }
+
+    #[test]
+    fn busy_processors_behind_an_unknown_link_step_down_by_one() {
+        let rates = Rates {
+            encoded: 1e9,
+            workers: 1.0,
+            encode: 0.9,
+            ..Rates::default()
+        };
+        let stages = Stages::new(&rates, WORKERS, 3, None);
+        assert_eq!(stages.choose(&TYPICAL.map(Some), OPEN).better, Some(2));
+    }
+}

@@ -1,0 +1,166 @@
+//! What a pair of hosts needed last time, and the small file in which all pairs are kept.
+//!
+//! The file is safe to lose: whatever cannot be read is as if it were not there.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::STREAMS_MAX;
+use super::method::{Method, rung};
+
+/// Another form of the file gets another number, and the old one is forgotten.
+const VERSION: u32 = 1;
+
+/// Pairs that are kept, those used last: more than anybody copies between.
+const ROUTES_MAX: usize = 200;
+
+/// A longer name of a pair is not kept, so that the file stays below [`FILE_MAX`].
+const NAME_MAX: usize = 255;
+
+/// A longer file is not one of ours.
+pub const FILE_MAX: usize = 128 << 10;
+
+/// Round trips that differ by more than this are not of the same way.
+const SAME_WAY: u32 = 3;
+
+/// Below this round trips say more of the processors than of the way.
+const NEAR: Duration = Duration::from_millis(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remembered {
+    pub(super) round_trip_us: u64,
+    /// None where the user chose.
+    pub(super) streams: Option<u16>,
+    pub(super) method: Option<Method>,
+}
+
+impl Remembered {
+    pub(super) fn is_of(&self, round_trip: Duration) -> bool {
+        let then = Duration::from_micros(self.round_trip_us).max(NEAR);
+        let is = round_trip.max(NEAR);
+        then <= is.saturating_mul(SAME_WAY) && is <= then.saturating_mul(SAME_WAY)
+    }
+
+    fn is_sound(&self) -> bool {
+        self.streams
+            .is_none_or(|streams| (1..=STREAMS_MAX).contains(&streams))
+            && self.method.is_none_or(|method| rung(method).is_some())
+    }
+}
+
+/// What is remembered of every pair of hosts, the one used last first.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Routes {
+    version: u32,
+    routes: Vec<(String, Remembered)>,
+}
+
+impl Routes {
+    /// Empty where `text` is anything but what [`Routes::to_text`] made.
+    pub fn read(text: &[u8]) -> Routes {
+        if text.len() > FILE_MAX {
+            return Routes::default();
+        }
+        let mut read: Routes = serde_json::from_slice(text).unwrap_or_default();
+        if read.version != VERSION {
+            return Routes::default();
+        }
+        read.routes.truncate(ROUTES_MAX);
+        read
+    }
+
+    /// At most [`FILE_MAX`] bytes.
+    pub fn to_text(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub fn get(&self, name: &str) -> Option<Remembered> {
+        let (_, found) = self.routes.iter().find(|(other, _)| other == name)?;
+        Some(*found).filter(Remembered::is_sound)
+    }
+
+    /// What was forced this time is kept as it was learnt before.
+    pub fn put(&mut self, name: &str, mut what: Remembered) {
+        if name.len() > NAME_MAX {
+            return;
+        }
+        if let Some(before) = self.get(name) {
+            what.streams = what.streams.or(before.streams);
+            what.method = what.method.or(before.method);
+        }
+        self.version = VERSION;
+        self.routes.retain(|(other, _)| other != name);
+        self.routes.insert(0, (name.to_owned(), what));
+        self.routes.truncate(ROUTES_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remembered(streams: u16) -> Remembered {
+        Remembered {
+            round_trip_us: 50_000,
+            streams: Some(streams),
+            method: Some(Method::Zstd(3)),
+        }
+    }
+
+    #[test]
+    fn what_was_put_is_there_the_next_time() {
+        let mut routes = Routes::default();
+        routes.put("a b", remembered(32));
+        let text = routes.to_text();
+        assert_eq!(
+            String::from_utf8_lossy(&text),
+            r#"{"version":1,"routes":[["a b",{"round_trip_us":50000,"streams":32,"method":{"Zstd":3}}]]}"#
+        );
+        assert_eq!(Routes::read(&text).get("a b"), Some(remembered(32)));
+        assert_eq!(Routes::read(&text).get("b a"), None);
+    }
+
+    #[test]
+    fn garbage_reads_as_nothing() {
+        let mut routes = Routes::default();
+        routes.put("a", remembered(32));
+        let text = String::from_utf8(routes.to_text()).expect("JSON");
+        for bad in [
+            String::new(),
+            "\0\u{1b}".to_owned(),
+            "[".repeat(100_000),
+            text[1..].to_owned(),
+            text[..text.len() - 1].to_owned(),
+            text.replace("\"version\":1", "\"version\":2"),
+            text.replace("32", "0"),
+            text.replace("32", "257"),
+            text.replace("32", "-1"),
+            text.replace("{\"Zstd\":3}", "{\"Zstd\":23}"),
+            text.replace('}', &format!("}}{}", " ".repeat(FILE_MAX))),
+        ] {
+            assert_eq!(Routes::read(bad.as_bytes()).get("a"), None, "{:.100}", bad);
+        }
+        assert!(Routes::read(text.as_bytes()).get("a").is_some());
+    }
+
+    #[test]
+    fn the_file_stays_small_and_forgets_what_is_oldest() {
+        let mut routes = Routes::default();
+        let long = "\"".repeat(NAME_MAX - 4);
+        for pair in 0..ROUTES_MAX + 10 {
+            routes.put(&format!("{long}{pair}"), remembered(1));
+        }
+        assert!(routes.to_text().len() <= FILE_MAX);
+        assert!(routes.get(&format!("{long}9")).is_none());
+        assert!(routes.get(&format!("{long}10")).is_some());
+    }
+
+    #[test]
+    fn another_distance_is_another_way() {
+        let home = remembered(32);
+        assert!(home.is_of(Duration::from_millis(20)));
+        assert!(!home.is_of(Duration::from_millis(2)));
+        assert!(!home.is_of(Duration::from_millis(500)));
+    }
+}

@@ -1,0 +1,400 @@
+//! The tuner against a simulated copy: finds its way, follows what happens, leaves things alone.
+
+use proptest::prelude::*;
+
+use super::sim::*;
+use super::*;
+
+/// Unshaped between two virtual machines.
+const UNSHAPED: World = World {
+    link: 8e9,
+    rtt: 0.0002,
+    here: 2.0,
+    there: 2.0,
+    ..WORLD
+};
+const LAN: World = World {
+    rtt: 0.0005,
+    ..WORLD
+};
+const OCEAN: World = World { rtt: 0.15, ..WORLD };
+const LOSSY: World = World {
+    link: 500.0 * MBIT,
+    rtt: 0.15,
+    loss: 0.001,
+    ..WORLD
+};
+const SLOW: World = World {
+    link: 50.0 * MBIT,
+    rtt: 0.08,
+    here: 2.0,
+    there: 2.0,
+    ..WORLD
+};
+const WINDOWS: World = World {
+    link: 10_000.0 * MBIT,
+    rtt: 0.05,
+    window: 1e6,
+    ..WORLD
+};
+
+const EVERYWHERE: [(&str, World); 12] = [
+    ("unshaped", UNSHAPED),
+    (
+        "unshaped, random",
+        World {
+            data: Data::Random,
+            ..UNSHAPED
+        },
+    ),
+    ("lan", LAN),
+    (
+        "lan, random",
+        World {
+            data: Data::Random,
+            ..LAN
+        },
+    ),
+    ("50 ms", World { rtt: 0.05, ..WORLD }),
+    ("150 ms", OCEAN),
+    (
+        "150 ms, random",
+        World {
+            data: Data::Random,
+            ..OCEAN
+        },
+    ),
+    ("lossy", LOSSY),
+    (
+        "lossy, random",
+        World {
+            data: Data::Random,
+            ..LOSSY
+        },
+    ),
+    ("slow", SLOW),
+    (
+        "slow, text",
+        World {
+            data: Data::Text,
+            ..SLOW
+        },
+    ),
+    (
+        "small windows, random",
+        World {
+            data: Data::Random,
+            ..WINDOWS
+        },
+    ),
+];
+
+/// Everything that it did.
+fn told(run: &Run) -> String {
+    let lines = run.adjustments.iter().filter_map(|(at, adjustment)| {
+        Some(format!("{at:8.2} s  {}", adjustment.reason.as_ref()?))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Within 10 % of what it makes in the end, from `due` on.
+fn has_found_its_way(name: &str, run: &Run, due: f64, end: f64) {
+    let last = run.mean(end - 10.0, end);
+    let then = run.mean(due, due + 1.0);
+    assert!(
+        then >= 0.9 * last,
+        "{name}: {then:.3e} of {last:.3e} at {due} s\n{}",
+        told(run)
+    );
+}
+
+#[test]
+fn goodput_is_soon_what_it_stays_and_near_the_best_that_could_be() {
+    for (name, world) in EVERYWHERE {
+        let run = run(world, start(&world), 1, 60.0, &[]);
+        has_found_its_way(name, &run, 2f64.max(30.0 * world.rtt), 60.0);
+        let (last, best) = (run.mean(50.0, 60.0), run.best());
+        assert!(
+            last >= 0.9 * best,
+            "{name}: {last:.3e} of {best:.3e}\n{}",
+            told(&run)
+        );
+    }
+}
+
+#[test]
+fn whatever_changes_is_followed_within_three_seconds_or_twenty_round_trips() {
+    let stories: [(&str, World, Event); 10] = [
+        ("a tenth of the link", WORLD, (30.0, |w| w.link /= 10.0)),
+        (
+            "ten times the link",
+            World {
+                link: 100.0 * MBIT,
+                ..WORLD
+            },
+            (30.0, |w| w.link *= 10.0),
+        ),
+        ("a tenth of the ocean", OCEAN, (30.0, |w| w.link /= 10.0)),
+        ("processors get busy", WORLD, (30.0, |w| w.here = 0.5)),
+        (
+            "processors get free",
+            World { here: 0.5, ..SLOW },
+            (30.0, |w| w.here = 4.0),
+        ),
+        (
+            "the far processors get busy",
+            LAN,
+            (30.0, |w| w.there = 0.4),
+        ),
+        (
+            "the destination slows down",
+            WORLD,
+            (30.0, |w| w.write = 50e6),
+        ),
+        ("the source slows down", WORLD, (30.0, |w| w.read = 50e6)),
+        (
+            "text becomes random",
+            WORLD,
+            (30.0, |w| w.data = Data::Random),
+        ),
+        ("others want half", OCEAN, (30.0, |w| w.competing = 16.0)),
+    ];
+    for (name, world, event) in stories {
+        let mut start = start(&world);
+        start.processors_here = 4;
+        let run = run(world, start, 2, 90.0, &[event]);
+        has_found_its_way(name, &run, 30.0 + 3f64.max(20.0 * world.rtt), 90.0);
+    }
+}
+
+#[test]
+fn random_data_leaves_the_method_ready_for_what_comes_behind_it() {
+    let events: [Event; 2] = [
+        (20.0, |w| w.data = Data::Random),
+        (40.0, |w| w.data = Data::Pages),
+    ];
+    let run = run(WORLD, start(&WORLD), 3, 60.0, &events);
+    assert!(
+        run.mean(30.0, 40.0) >= 0.95 * WORLD.link,
+        "raw, as fast as the link"
+    );
+    assert!(
+        run.mean(41.0, 42.0) >= 0.9 * run.mean(10.0, 20.0),
+        "{}",
+        told(&run)
+    );
+}
+
+#[test]
+fn a_slow_disk_is_no_reason_to_change_anything() {
+    for world in [
+        World {
+            write: 40e6,
+            ..WORLD
+        },
+        World {
+            read: 40e6,
+            ..WORLD
+        },
+    ] {
+        let run = run(world, start(&world), 4, 600.0, &[]);
+        assert_eq!(run.changes_since(0.0), 0, "{}", told(&run));
+    }
+    let run = run(
+        World {
+            write: 40e6,
+            ..WORLD
+        },
+        start(&WORLD),
+        4,
+        60.0,
+        &[],
+    );
+    assert_eq!(run.tuner.verdict().limit, Some(Limit::DestinationDisk));
+}
+
+#[test]
+fn a_full_link_that_others_use_gets_no_more_streams() {
+    let world = World {
+        competing: 8.0,
+        data: Data::Random,
+        ..WORLD
+    };
+    let run = run(world, start(&world), 5, 300.0, &[]);
+    assert_eq!(run.tuner.decision().streams, 8, "{}", told(&run));
+}
+
+#[test]
+fn loss_is_answered_by_bbr_where_it_may_be_and_by_streams_where_not() {
+    let world = World {
+        data: Data::Random,
+        ..LOSSY
+    };
+    let decide = |change: fn(&mut Start)| {
+        let mut start = start(&world);
+        change(&mut start);
+        run(world, start, 6, 30.0, &[]).tuner.decision()
+    };
+    let bbr = decide(|start| start.may_bbr = true);
+    assert_eq!((bbr.congestion, bbr.streams), (Congestion::Bbr, 16));
+    let plain = decide(|_| ());
+    assert_eq!((plain.congestion, plain.streams), (Congestion::System, 64));
+    let nice = decide(|start| (start.may_bbr, start.nice) = (true, true));
+    assert_eq!(nice.congestion, Congestion::System);
+    let forced = decide(|start| (start.may_bbr, start.forced.congestion) = (true, true));
+    assert_eq!(forced.congestion, Congestion::System);
+}
+
+#[test]
+fn streams_that_cost_processors_more_than_they_bring_go() {
+    // Processors are the limit, and each stream costs them something.
+    let world = World {
+        here: 0.5,
+        there: 2.0,
+        data: Data::Random,
+        ..UNSHAPED
+    };
+    let mut start = start(&world);
+    start.remembered = Some(Remembered {
+        round_trip_us: 200,
+        streams: Some(16),
+        method: None,
+    });
+    let run = run(world, start, 7, 120.0, &[]);
+    assert!(run.tuner.decision().streams <= 8, "{}", told(&run));
+}
+
+#[test]
+fn what_was_forced_stays() {
+    for (name, world) in EVERYWHERE {
+        let mut start = start(&world);
+        start.may_bbr = true;
+        start.forced = Forced {
+            streams: Some(3),
+            compress: Some(Method::Lz4),
+            congestion: true,
+            ..Forced::default()
+        };
+        let run = run(world, start, 8, 60.0, &[]);
+        assert_eq!(run.changes_since(0.0), 0, "{name}\n{}", told(&run));
+    }
+}
+
+#[test]
+fn a_rate_limit_is_worth_compressing_for_but_not_more_streams() {
+    let mut start = start(&WORLD);
+    start.forced.rate_limit = Some(10_000_000);
+    let run = run(WORLD, start, 9, 60.0, &[]);
+    assert_eq!(run.tuner.decision().streams, 8, "{}", told(&run));
+    assert!(run.mean(50.0, 60.0) > 26e6, "{}", told(&run));
+    assert_eq!(run.tuner.verdict().limit, Some(Limit::RateLimit));
+}
+
+#[test]
+fn the_next_copy_starts_where_the_last_one_ended() {
+    let first = run(LOSSY, start(&LOSSY), 10, 60.0, &[]);
+    let mut next = start(&LOSSY);
+    next.remembered = first.tuner.remembered();
+    let (_, decision) = Tuner::new(next.clone());
+    let last = first.tuner.decision();
+    assert_eq!(
+        (decision.streams, decision.method),
+        (last.streams, last.method)
+    );
+    let second = run(LOSSY, next, 11, 60.0, &[]);
+    assert!(
+        second.mean(2.0, 3.0) >= 0.9 * second.mean(50.0, 60.0),
+        "{}",
+        told(&second)
+    );
+}
+
+/// What befalls the hour's copies, one after the other.
+const HOURS: [&[Event]; 6] = [
+    &[
+        (600.0, |w| w.link /= 5.0),
+        (1200.0, |w| w.link *= 10.0),
+        (2400.0, |w| w.link /= 2.0),
+    ],
+    &[(900.0, |w| w.loss = 0.001), (2100.0, |w| w.loss = 0.0)],
+    &[
+        (900.0, |w| w.write = 40e6),
+        (1800.0, |w| w.write = 2e9),
+        (2700.0, |w| w.read = 40e6),
+    ],
+    &[(900.0, |w| w.here /= 4.0), (2100.0, |w| w.here *= 4.0)],
+    &[
+        (600.0, |w| w.data = Data::Random),
+        (1500.0, |w| w.data = Data::Text),
+        (2400.0, |w| w.data = Data::Random),
+    ],
+    &[
+        (900.0, |w| w.competing = 12.0),
+        (2100.0, |w| w.competing = 0.0),
+    ],
+];
+
+/// Changes that an hour may see. What does not pay is tried again after 30 s, a minute and so on
+/// up to ten, which is ten trials of two lines for each of some four things to try.
+const CHANGES_MAX: usize = 80;
+
+#[test]
+fn an_hour_of_thirty_kinds_of_links_and_loads_passes_without_oscillation() {
+    let worlds = [LAN, WORLD, OCEAN, SLOW, WINDOWS];
+    for seed in 0..30 {
+        let (world, events) = (worlds[seed % 5], HOURS[seed / 5]);
+        let run = run(world, start(&world), seed as u64, 3600.0, events);
+        let changes = run.changes_since(0.0);
+        assert!(changes <= CHANGES_MAX, "{seed}: {changes}\n{}", told(&run));
+        // Where nothing has happened for a minute no second is far below the rest.
+        let mut bounds: Vec<f64> = events.iter().map(|(at, _)| *at).collect();
+        bounds.insert(0, 0.0);
+        bounds.push(3600.0);
+        for stretch in bounds.windows(2) {
+            let (from, to) = (stretch[0] as usize + 60, stretch[1] as usize);
+            let mean = run.mean(from as f64, to as f64);
+            let low = (from..to).filter(|at| run.mean(*at as f64, *at as f64 + 1.0) < 0.85 * mean);
+            let low = low.count();
+            assert!(
+                low <= (to - from) / 50,
+                "{seed}: {low} s from {from} s on\n{}",
+                told(&run)
+            );
+            has_found_its_way(&format!("{seed}"), &run, from as f64, to as f64);
+        }
+    }
+}
+
+proptest! {
+    /// The receiver's counters are a peer's word.
+    #[test]
+    fn no_peer_can_say_what_upsets_it(words in prop::collection::vec(any::<[u64; 6]>(), 1..60)) {
+        let (mut tuner, _) = Tuner::new(start(&WORLD));
+        for (at, [a, b, c, d, e, window]) in words.into_iter().enumerate() {
+            let raw = 1_000_000 * at as u64;
+            let far = Far {
+                elapsed: Duration::from_nanos(a).saturating_mul((b % 1000) as u32 * 1_000_000),
+                workers_busy: Duration::from_secs(b),
+                decode_busy: Duration::from_secs(c),
+                write_busy: Duration::from_secs(d),
+                waits: Duration::from_nanos(e),
+            };
+            let sample = Sample {
+                acked_bytes: a,
+                raw_bytes: raw,
+                wire_bytes: raw / 2,
+                carried_bytes: raw / 2,
+                round_trip: Duration::from_nanos(e >> (b % 64)),
+                receive_window: window,
+                link_busy: Duration::from_millis(250) * at as u32,
+                far,
+                ..Sample::default()
+            };
+            if let Some(it) = tuner.on_sample(Duration::from_millis(250) * at as u32, &sample) {
+                prop_assert!((1..=STREAMS_MAX).contains(&it.decision.streams));
+                prop_assert!(it.decision.in_flight <= IN_FLIGHT_MAX);
+            }
+            tuner.verdict();
+        }
+    }
+}

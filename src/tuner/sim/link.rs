@@ -1,0 +1,113 @@
+//! A number of TCP streams through one bottleneck: windows that grow, a queue that fills, loss.
+
+use super::World;
+use crate::tuner::Congestion;
+
+const SEGMENT: f64 = 1460.0;
+const FIRST_WINDOW: f64 = 10.0 * SEGMENT;
+
+/// What the queue at the bottleneck holds, in bandwidth-delay products. bbr leaves most of it.
+const QUEUE: f64 = 1.0;
+const QUEUE_BBR: f64 = 0.2;
+
+/// Sent again where a queue overflows.
+const OVERFLOW_LOSS: f64 = 5e-4;
+
+/// cubic carries so many times what Mathis and others found for reno at the distances and losses
+/// that were measured: 8 streams 116 Mbit/s at 150 ms and 0.1 %, where the formula says 25.
+const CUBIC: f64 = 4.8;
+
+/// bbr made 412 Mbit/s of 500 with 8 streams on the same link.
+const BBR_LOSSY: f64 = 0.85;
+
+/// Streams that were added at one time, all alike.
+struct Group {
+    count: f64,
+    window: f64,
+    slow_start: bool,
+}
+
+#[derive(Default)]
+pub struct Link {
+    groups: Vec<Group>,
+}
+
+/// What the streams could carry in this moment.
+pub struct Carries {
+    pub bytes_per_s: f64,
+    pub loss: f64,
+    pub round_trip_s: f64,
+}
+
+impl Link {
+    pub fn step(&mut self, dt: f64, world: &World, streams: f64, how: Congestion) -> Carries {
+        self.fit(streams);
+        let bbr = how == Congestion::Bbr;
+        let most = stream_window(world, how);
+        for group in &mut self.groups {
+            let growth: f64 = if group.slow_start || bbr { 2.0 } else { 1.15 };
+            group.window = (group.window * growth.powf(dt / world.rtt).min(64.0)).min(most);
+        }
+        let share = share(world, streams, how);
+        let queue = 1.0 + if bbr { QUEUE_BBR } else { QUEUE };
+        let offered: f64 = self
+            .groups
+            .iter()
+            .map(|it| it.count * it.window / world.rtt)
+            .sum();
+        let over = offered / (share * queue);
+        if over > 1.0 {
+            for group in &mut self.groups {
+                group.window /= over;
+                group.slow_start = false;
+            }
+        }
+        let offered = offered.min(share * queue);
+        Carries {
+            bytes_per_s: offered.min(share),
+            loss: world.loss + if over > 1.0 { OVERFLOW_LOSS } else { 0.0 },
+            round_trip_s: world.rtt * (offered / share).max(1.0),
+        }
+    }
+
+    fn fit(&mut self, streams: f64) {
+        let mut surplus = self.groups.iter().map(|group| group.count).sum::<f64>() - streams;
+        if surplus < 0.0 {
+            self.groups.push(Group {
+                count: -surplus,
+                window: FIRST_WINDOW,
+                slow_start: true,
+            });
+        }
+        while surplus > 0.0
+            && let Some(last) = self.groups.last_mut()
+        {
+            let gone = surplus.min(last.count);
+            last.count -= gone;
+            surplus -= gone;
+            if last.count <= 0.0 {
+                self.groups.pop();
+            }
+        }
+    }
+}
+
+fn stream_window(world: &World, how: Congestion) -> f64 {
+    if how == Congestion::Bbr || world.loss == 0.0 {
+        return world.window;
+    }
+    let mathis = 1.22 * SEGMENT / world.loss.sqrt();
+    world.window.min(CUBIC * mathis)
+}
+
+fn share(world: &World, streams: f64, how: Congestion) -> f64 {
+    let lossy = how == Congestion::Bbr && world.loss > 0.0;
+    let link = world.link * if lossy { BBR_LOSSY } else { 1.0 };
+    link * streams / (streams + world.competing)
+}
+
+/// What `streams` carry once they are up to speed.
+pub fn steady(world: &World, streams: f64, how: Congestion) -> f64 {
+    let windows = streams * stream_window(world, how) / world.rtt;
+    windows.min(share(world, streams, how))
+}

@@ -1,0 +1,381 @@
+//! What the tuner does with a sample: judges the change that is on trial, or considers another.
+
+use std::time::Duration;
+
+use super::method::{Facts, LADDER, MIDDLE, RUNGS};
+use super::model::{LIMITED, LOSSY, Stages};
+use super::trial::{Change, Judgement, Pace, Trial};
+use super::window::Rates;
+use super::{Congestion, FAR_AWAY, ROUND_TRIP_MAX, Sample, Tuner};
+use crate::units;
+
+/// Nothing shorter says anything: two samples.
+const QUICK: Duration = Duration::from_millis(500);
+const QUICK_ROUND_TRIPS: u32 = 4;
+
+/// A change is judged after this long, or so many round trips.
+const SURE: Duration = Duration::from_secs(1);
+const SURE_ROUND_TRIPS: u32 = 10;
+
+/// Within this, or so many round trips, the tuner must have found its way: it acts on the
+/// shortest spans.
+const OPENING: Duration = Duration::from_secs(2);
+const OPENING_ROUND_TRIPS: u32 = 30;
+
+/// What the method in use costs and brings is seen over this.
+const FACTS: Duration = Duration::from_secs(2);
+
+/// A method that was measured and promised too little is not measured again for this long.
+const SCOUTED: Duration = Duration::from_secs(2);
+
+/// One whose chunks do not come by is measured no longer than this.
+const SCOUT_MAX: Duration = Duration::from_secs(5);
+
+/// So often a neighbour of the rung in use is measured even though it promises nothing: the data
+/// may not be what it was.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// How long what the link carried when it was the limit is believed.
+const LINK_KNOWN: Duration = Duration::from_secs(30);
+
+/// The rate is still on its way up as long as it grows by this from one span to the next.
+const GROWING: f64 = 1.1;
+
+/// A queue stands on the way when a round trip takes so much more than the shortest.
+const QUEUE: f64 = 1.5;
+const QUEUE_MIN: Duration = Duration::from_millis(3);
+
+/// Streams fill what windows allow when they carry this much of it.
+const WINDOWS_FULL: f64 = 0.75;
+
+/// Of a rate limit that is in effect.
+const RATE_LIMITED: f64 = 0.9;
+
+impl Tuner {
+    pub(super) fn note_round_trip(&mut self, is: Duration) {
+        if is.is_zero() {
+            return;
+        }
+        self.round_trip_min = match self.round_trip_min {
+            Duration::ZERO => is,
+            min => min.min(is),
+        };
+    }
+
+    /// Chunks that the link holds.
+    pub(super) fn frames_on_the_way(&self) -> f64 {
+        match self.window.last(self.pace().quick, self.workers) {
+            Some(rates) if rates.frame_bytes > 0.0 => {
+                let round_trip = self.window.newest().round_trip.min(ROUND_TRIP_MAX);
+                rates.wire * round_trip.as_secs_f64() / rates.frame_bytes
+            }
+            _ => 0.0,
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        let round_trip = self.round_trip_min.min(ROUND_TRIP_MAX);
+        Pace {
+            quick: QUICK.max(round_trip * QUICK_ROUND_TRIPS),
+            sure: SURE.max(round_trip * SURE_ROUND_TRIPS),
+        }
+    }
+
+    /// Gives the reason of a change, if it made one.
+    pub(super) fn judge(&mut self, now: Duration, mut trial: Trial) -> Option<String> {
+        let pace = self.pace();
+        let Some(rates) = self.window.last(pace.quick, self.workers) else {
+            self.trial = Some(trial);
+            return None;
+        };
+        self.note_link(now, &rates);
+        match trial.judge(now, pace, &rates, self.window.newest().frames) {
+            Judgement::Wait => {
+                self.trial = Some(trial);
+                None
+            }
+            Judgement::Keep => {
+                self.holds.forget(trial.change);
+                self.changed = now;
+                None
+            }
+            Judgement::KeepAndGoOn => {
+                self.holds.forget(trial.change);
+                self.changed = now;
+                self.consider_streams(now, &rates)
+            }
+            Judgement::Revert => {
+                self.holds.add(now, &trial);
+                let (tried, base) = (self.decision, &trial.base);
+                self.decision = trial.before;
+                let (what, than) = match trial.change {
+                    Change::Rung(_) => (trial.before.method.to_string(), tried.method.to_string()),
+                    Change::Congestion(_) => {
+                        ("the system's congestion control".into(), "bbr".into())
+                    }
+                    _ => (streams(trial.before.streams), streams(tried.streams)),
+                };
+                Some(format!(
+                    "back to {what}: {than} made {}, before it was {}",
+                    units::rate(rates.goodput),
+                    units::rate(base.goodput)
+                ))
+            }
+        }
+    }
+
+    /// Looks for something to change, and gives the reason if it did.
+    pub(super) fn consider(&mut self, now: Duration) -> Option<String> {
+        let pace = self.pace();
+        if now < self.changed + pace.quick {
+            return None;
+        }
+        let rates = self.window.last(pace.quick, self.workers)?;
+        let growing = self.is_growing(pace, &rates);
+        self.note_link(now, &rates);
+        if !growing {
+            self.holds.lift(now, &rates);
+        }
+        if let Some(reason) = self.consider_method(now, &rates, growing) {
+            return Some(reason);
+        }
+        let opening = OPENING.max(self.round_trip_min.min(ROUND_TRIP_MAX) * OPENING_ROUND_TRIPS);
+        if (growing && !self.is_windows_full(&rates))
+            || (now > opening && now < self.changed + pace.sure)
+        {
+            return None;
+        }
+        if now <= opening {
+            return self.consider_streams(now, &rates);
+        }
+        let rates = self.window.last(pace.sure, self.workers)?;
+        self.consider_streams(now, &rates)
+    }
+
+    fn is_growing(&self, pace: Pace, rates: &Rates) -> bool {
+        match self.window.last(2 * pace.quick, self.workers) {
+            None => true,
+            Some(both) => {
+                let bytes = both.wire * both.seconds - rates.wire * rates.seconds;
+                let before = bytes / (both.seconds - rates.seconds).max(1e-3);
+                rates.wire > before * GROWING
+            }
+        }
+    }
+
+    fn note_link(&mut self, now: Duration, rates: &Rates) {
+        if rates.link >= LIMITED || self.is_rate_limited(rates) {
+            self.link = Some((rates.wire, now));
+        } else if let Some((carried, at)) = self.link
+            && (now > at + LINK_KNOWN || rates.wire > carried * GROWING)
+        {
+            self.link = None;
+        }
+    }
+
+    fn is_rate_limited(&self, rates: &Rates) -> bool {
+        let limit = self.start.forced.rate_limit;
+        limit.is_some_and(|limit| rates.wire >= RATE_LIMITED * limit as f64)
+    }
+
+    /// Streams carry what their windows allow, so that nothing but more of them brings more.
+    fn is_windows_full(&self, rates: &Rates) -> bool {
+        let most = window_rate(&self.window.newest());
+        most.is_some_and(|most| rates.wire >= WINDOWS_FULL * most)
+    }
+
+    fn consider_method(&mut self, now: Duration, rates: &Rates, growing: bool) -> Option<String> {
+        if self.start.forced.compress.is_some() {
+            return None;
+        }
+        let facts = self.facts(now);
+        // In slow start the link is slower than it will be.
+        let highest = if growing {
+            self.strongest().min(MIDDLE)
+        } else {
+            self.strongest()
+        };
+        let rung = self.decision.rung;
+        let open: [bool; RUNGS] = std::array::from_fn(|other| {
+            other <= highest.max(rung) && self.holds.is_open(now, Change::Rung(other))
+        });
+        let link = self.link.map(|(carried, _)| carried);
+        let choice = Stages::new(rates, self.workers, rung, link).choose(&facts, open);
+        self.scout(
+            now,
+            choice.scout,
+            rates,
+            open,
+            &facts.map(|facts| facts.is_some()),
+        );
+        // The one that promises most is measured first, unless it takes its time.
+        let to = choice.better?;
+        let of = facts[to]?;
+        self.begin(now, Change::Rung(to), rates);
+        self.set_rung(to);
+        self.set_scout(now, None);
+        let limit = if to > rung {
+            "the network"
+        } else {
+            "a processor"
+        };
+        Some(format!(
+            "{}: {limit} is the limit; {:.2} of 1 at {} a worker",
+            LADDER[to],
+            of.ratio,
+            units::rate(1e9 / of.ns_per_byte.max(0.01)),
+        ))
+    }
+
+    /// Of the rung in use and the one that is measured beside it, over the same span for both,
+    /// since data may turn into other data at any time. Others are not known.
+    fn facts(&self, now: Duration) -> [Option<Facts>; RUNGS] {
+        let (scouted, since) = self.scouting;
+        let span = match scouted {
+            Some(_) => now.saturating_sub(since).min(SCOUT_MAX),
+            None => FACTS,
+        };
+        let seen = self.window.last(span, self.workers);
+        let seen = seen.unwrap_or_else(|| self.window.whole(self.workers));
+        let known = |rung: usize| rung == 0 || rung == self.decision.rung || Some(rung) == scouted;
+        std::array::from_fn(|rung| seen.facts[rung].filter(|_| known(rung)))
+    }
+
+    /// Has the method measured that promises most, or now and then the one that would be next.
+    fn scout(
+        &mut self,
+        now: Duration,
+        promising: Option<usize>,
+        rates: &Rates,
+        open: [bool; RUNGS],
+        measured: &[bool; RUNGS],
+    ) {
+        let rung = self.decision.rung;
+        if let (Some(scouted), since) = self.scouting {
+            let done = measured[scouted] && measured[rung];
+            if !done && now < since + SCOUT_MAX {
+                return;
+            }
+            self.scouted[scouted] = now;
+        }
+        let rested = |rung: usize, rest: Duration| match self.scouted[rung] {
+            Duration::ZERO => true,
+            at => now >= at + rest,
+        };
+        let neighbour = if rates.link >= LIMITED {
+            rung + 1
+        } else {
+            rung.saturating_sub(1)
+        };
+        let look = (1..RUNGS).contains(&neighbour) && open[neighbour];
+        let scout = promising
+            .filter(|rung| rested(*rung, SCOUTED))
+            .or((look && rested(neighbour, LOOK_AGAIN)).then_some(neighbour));
+        self.set_scout(now, scout);
+    }
+
+    pub(super) fn set_scout(&mut self, now: Duration, rung: Option<usize>) {
+        self.scouting = (rung, now);
+        self.decision.scout = rung.map(|rung| LADDER[rung]);
+    }
+
+    fn consider_streams(&mut self, now: Duration, rates: &Rates) -> Option<String> {
+        let linked = rates.link >= LIMITED && !self.is_rate_limited(rates);
+        // Near at hand a queue is too short to be seen.
+        let queue = self.is_queue();
+        let lossy = rates.loss >= LOSSY && !queue && self.round_trip_min >= FAR_AWAY;
+        if linked && lossy && self.may_try_bbr(now, rates) {
+            self.begin(now, Change::Congestion(Congestion::Bbr), rates);
+            self.decision.congestion = Congestion::Bbr;
+            return Some(format!(
+                "bbr: {:.2} % is lost on the way",
+                rates.loss * 100.0
+            ));
+        }
+        if self.start.forced.streams.is_some() {
+            return None;
+        }
+        // A queue that stands is a link that is full: more streams would only push others aside.
+        if linked && (!queue || self.is_windows_full(rates)) {
+            let more = self.more_streams(now, rates, lossy);
+            if more.is_some() {
+                return more;
+            }
+        }
+        let busy = rates.link.max(rates.workers).max(rates.far_workers) >= LIMITED;
+        let near = self.round_trip_min < FAR_AWAY && !self.is_rate_limited(rates);
+        let fewer = self.decision.streams / 2;
+        let change = Change::FewerStreams(fewer);
+        if near && busy && fewer > 0 && self.holds.is_open(now, change) {
+            self.begin(now, change, rates);
+            self.decision.streams = fewer;
+            return Some(format!("{}: fewer may be faster so near", streams(fewer)));
+        }
+        None
+    }
+
+    fn more_streams(&mut self, now: Duration, rates: &Rates, lossy: bool) -> Option<String> {
+        let full = self.is_windows_full(rates);
+        let own = self.decision.streams;
+        // Where each stream is held back by itself many will be wanted.
+        let by = if lossy || full { 4 } else { 2 };
+        let wanted = own.saturating_mul(by).min(self.streams_max());
+        let change = Change::MoreStreams(wanted);
+        if wanted <= own || !self.holds.is_open(now, change) {
+            return None;
+        }
+        self.begin(now, change, rates);
+        self.decision.streams = wanted;
+        let why = match (lossy, full) {
+            (true, _) => "some is lost on the way",
+            (_, true) => "their windows are full",
+            _ => "the network is the limit",
+        };
+        Some(format!("{}: {why}", streams(wanted)))
+    }
+
+    /// Only where streams are far below what their windows allow: it pushes others aside.
+    fn may_try_bbr(&self, now: Duration, rates: &Rates) -> bool {
+        let windows = window_rate(&self.window.newest());
+        self.start.may_bbr
+            && !self.start.nice
+            && !self.start.forced.congestion
+            && self.decision.congestion != Congestion::Bbr
+            && windows.is_none_or(|most| rates.wire < most / 2.0)
+            && self.holds.is_open(now, Change::Congestion(Congestion::Bbr))
+    }
+
+    fn is_queue(&self) -> bool {
+        let is = self.window.newest().round_trip;
+        is > self.round_trip_min.mul_f64(QUEUE) && is > self.round_trip_min + QUEUE_MIN
+    }
+
+    /// To be called before the decision changes.
+    fn begin(&mut self, now: Duration, change: Change, base: &Rates) {
+        let newest = self.window.newest();
+        self.trial = Some(Trial {
+            change,
+            before: self.decision,
+            base: *base,
+            unevenness: self.window.unevenness(self.pace().sure),
+            began: now,
+            drained: newest.frames + u64::from(newest.queued),
+            drained_at: None,
+        });
+    }
+}
+
+/// What windows let through, bytes a second; None if they are not known.
+pub(super) fn window_rate(sample: &Sample) -> Option<f64> {
+    let windows = [sample.receive_window, sample.send_window];
+    let window = windows.into_iter().filter(|bytes| *bytes > 0).min()?;
+    let round_trip = sample.round_trip;
+    (!round_trip.is_zero()).then(|| window as f64 / round_trip.as_secs_f64())
+}
+
+fn streams(count: u16) -> String {
+    match count {
+        1 => "1 stream".to_owned(),
+        count => format!("{count} streams"),
+    }
+}

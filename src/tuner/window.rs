@@ -1,0 +1,196 @@
+//! The last few samples, and what happened between any two of them.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::method::{Facts, RUNGS};
+use super::sample::{Coded, Far, Sample};
+
+/// Samples that are kept: at the least [`APART`] twice the longest window that is asked for.
+const SAMPLES_MAX: usize = 128;
+
+/// A sample that comes sooner after the last is left out.
+const APART: Duration = Duration::from_millis(100);
+
+/// The receiver's counters come about this often, a little sooner at times.
+const HEARTBEAT: Duration = Duration::from_millis(900);
+
+/// More content than this must have been offered to a method before its figures count.
+const OFFERED_MIN: u64 = 64 << 10;
+
+/// Threads at work at each end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Workers {
+    pub here: f64,
+    pub there: f64,
+}
+
+/// What a span of time brought. Rates are bytes a second, shares are 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Rates {
+    pub seconds: f64,
+    /// Content that the link carried, from what it carried and how much smaller that was: smooth
+    /// where acknowledged chunks come by the megabyte.
+    pub goodput: f64,
+    pub acked: f64,
+    /// Content that workers made frames of.
+    pub encoded: f64,
+    pub wire: f64,
+    /// Bytes of content for one on the wire.
+    pub ratio: f64,
+    pub frame_bytes: f64,
+    /// Streams had bytes to send, and the far end took them.
+    pub link: f64,
+    pub workers: f64,
+    pub encode: f64,
+    pub read: f64,
+    pub far_workers: f64,
+    pub decode: f64,
+    pub write: f64,
+    /// Bytes sent again, of those carried.
+    pub loss: f64,
+    pub facts: [Option<Facts>; RUNGS],
+}
+
+#[derive(Default)]
+pub(super) struct Window {
+    samples: VecDeque<(Duration, Sample)>,
+}
+
+impl Window {
+    /// False if it was left out.
+    pub fn push(&mut self, now: Duration, sample: &Sample) -> bool {
+        if let Some((last, _)) = self.samples.back()
+            && now < *last + APART
+        {
+            return false;
+        }
+        if self.samples.len() == SAMPLES_MAX {
+            self.samples.pop_front();
+        }
+        self.samples.push_back((now, *sample));
+        true
+    }
+
+    /// The last `span`, or somewhat more; None if it is not covered yet.
+    pub fn last(&self, span: Duration, workers: Workers) -> Option<Rates> {
+        let (now, sample) = self.samples.back()?;
+        // The first sample stands for the time since the start.
+        if now.saturating_sub(span) == Duration::ZERO {
+            return (*now >= span).then(|| between(*now, &Sample::default(), sample, workers));
+        }
+        let (then, before) = self
+            .samples
+            .iter()
+            .rev()
+            .find(|(at, _)| *at + span <= *now)?;
+        let mut before = *before;
+        before.far = self.far_before(span.max(HEARTBEAT));
+        Some(between(*now - *then, &before, sample, workers))
+    }
+
+    /// The receiver's word from `span` before its last: heartbeats come less often than samples.
+    fn far_before(&self, span: Duration) -> Far {
+        let newest = self.newest().far.elapsed;
+        let fars = self.samples.iter().rev().map(|(_, sample)| sample.far);
+        fars.into_iter()
+            .find(|far| far.elapsed.saturating_add(span) <= newest)
+            .unwrap_or_default()
+    }
+
+    /// From the start to the last sample.
+    pub fn whole(&self, workers: Workers) -> Rates {
+        match self.samples.back() {
+            None => Rates::default(),
+            Some((now, sample)) => between(*now, &Sample::default(), sample, workers),
+        }
+    }
+
+    pub fn newest(&self) -> Sample {
+        self.samples
+            .back()
+            .map(|(_, sample)| *sample)
+            .unwrap_or_default()
+    }
+
+    /// How uneven the wire's rate was over the last `span`: the standard error of its mean, as a
+    /// part of it.
+    pub fn unevenness(&self, span: Duration) -> f64 {
+        let Some((now, _)) = self.samples.back() else {
+            return 0.0;
+        };
+        let rates: Vec<f64> = (self.samples.iter().zip(self.samples.iter().skip(1)))
+            .filter(|((then, _), _)| *then + span >= *now)
+            .map(|((then, a), (at, b))| {
+                b.carried_bytes.saturating_sub(a.carried_bytes) as f64 / (*at - *then).as_secs_f64()
+            })
+            .collect();
+        let count = rates.len() as f64;
+        let mean = rates.iter().sum::<f64>() / count;
+        if count < 2.0 || mean <= 0.0 {
+            return 0.0;
+        }
+        let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / (count - 1.0);
+        (variance / count).sqrt() / mean
+    }
+}
+
+fn between(span: Duration, before: &Sample, after: &Sample, workers: Workers) -> Rates {
+    let seconds = span.as_secs_f64().max(1e-3);
+    let per_s = |get: fn(&Sample) -> u64| get(after).saturating_sub(get(before)) as f64 / seconds;
+    let share = |get: fn(&Sample) -> Duration| {
+        (get(after).saturating_sub(get(before)).as_secs_f64() / seconds).min(1.0)
+    };
+    let workers_share = |get: fn(&Sample) -> Duration| {
+        let busy = get(after).saturating_sub(get(before)).as_secs_f64();
+        (busy / seconds / workers.here).min(1.0)
+    };
+    let far_seconds = (after.far.elapsed.saturating_sub(before.far.elapsed)).as_secs_f64();
+    let far = |get: fn(&Far) -> Duration, of: f64| {
+        let busy = get(&after.far)
+            .saturating_sub(get(&before.far))
+            .as_secs_f64();
+        if far_seconds > 0.0 {
+            (busy / far_seconds / of).min(1.0)
+        } else {
+            0.0
+        }
+    };
+    let (raw, framed) = (per_s(|s| s.raw_bytes), per_s(|s| s.wire_bytes));
+    let wire = per_s(|s| s.carried_bytes);
+    let ratio = if framed > 0.0 { raw / framed } else { 1.0 };
+    let frames = per_s(|s| s.frames);
+    Rates {
+        seconds,
+        goodput: wire * ratio,
+        acked: per_s(|s| s.acked_bytes),
+        encoded: per_s(|s| s.codecs.iter().map(|codec| codec.offered_bytes).sum()),
+        wire,
+        ratio,
+        frame_bytes: if frames > 0.0 { framed / frames } else { 0.0 },
+        link: share(|s| s.link_busy) * (1.0 - far(|f| f.waits, 1.0)),
+        workers: workers_share(|s| s.workers_busy),
+        encode: workers_share(|s| s.encode_busy),
+        read: share(|s| s.read_busy),
+        far_workers: far(|f| f.workers_busy, workers.there),
+        decode: far(|f| f.decode_busy, workers.there),
+        write: far(|f| f.write_busy, 1.0),
+        loss: per_s(|s| s.retransmitted_bytes) / wire.max(1.0),
+        facts: std::array::from_fn(|rung| facts(rung, &before.codecs[rung], &after.codecs[rung])),
+    }
+}
+
+fn facts(rung: usize, before: &Coded, after: &Coded) -> Option<Facts> {
+    let offered = after.offered_bytes.saturating_sub(before.offered_bytes);
+    let made = after.made_bytes.saturating_sub(before.made_bytes);
+    if rung == 0 {
+        return Some(Facts {
+            ns_per_byte: 0.0,
+            ratio: 1.0,
+        });
+    }
+    (offered >= OFFERED_MIN).then(|| Facts {
+        ns_per_byte: after.busy.saturating_sub(before.busy).as_nanos() as f64 / offered as f64,
+        ratio: (offered as f64 / made.max(1) as f64).max(1.0),
+    })
+}

@@ -1,0 +1,79 @@
+//! A journal that says anything: whole records in any order, and bytes that are none.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use fastcp::dir::{Dir, Handles};
+use fastcp::journal::record::{Body, Hash, Key, LEN};
+use fastcp::journal::{Journal, Opening, Place, Waiting};
+
+/// Behind what is checked stands its checksum.
+const CHECKED: usize = LEN - 8;
+
+/// The first byte says whether checksums are made right, so that what the records say is reached.
+pub fn journal(data: &[u8]) {
+    let Some((&whole, bytes)) = data.split_first() else {
+        return;
+    };
+    let (header, key) = Key::header([5; 16]);
+    let mut written = header.to_vec();
+    let mut paths: Vec<Hash> = Vec::new();
+    for piece in bytes.chunks(LEN) {
+        let mut record = [0; LEN];
+        record[..piece.len()].copy_from_slice(piece);
+        if whole & 1 == 0 {
+            let sum = blake3::keyed_hash(blake3::hash(&header).as_bytes(), &record[..CHECKED]);
+            record[CHECKED..].copy_from_slice(&sum.as_bytes()[..8]);
+        }
+        if let Some(body) = Body::decode(&record, &key) {
+            let again = Body::decode(&body.encode(&key), &key).expect("our own record");
+            assert_eq!(again.encode(&key), body.encode(&key));
+        }
+        paths.push(record[8..24].try_into().expect("16 bytes"));
+        written.extend_from_slice(&record[..piece.len().max(usize::from(whole & 2) * LEN / 2)]);
+    }
+    read_back(&written, &paths);
+}
+
+fn read_back(written: &[u8], paths: &[Hash]) {
+    let temp = tempfile::tempdir().expect("a directory");
+    let dir: Arc<Dir> = Dir::root(temp.path(), &Arc::new(Handles::default())).expect("it is there");
+    let place = Place::new(dir, [&b"name"[..]].into_iter());
+    let file = temp.path().join(&place.name);
+    std::fs::write(&file, written).expect("write a journal");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&file, mode).expect("set a mode");
+    place.roots();
+    let opening = Opening {
+        session: [1; 16],
+        roots: [2; 16],
+        chunk_size: 1 << 20,
+        afresh: false,
+    };
+    let waiting = Waiting {
+        before: &[],
+        path: Path::new("name"),
+        is_ending: &|| false,
+        tell: &|_| {},
+    };
+    let journal = Journal::open(place, &opening, &waiting);
+    let Ok(Some(journal)) = journal else {
+        return;
+    };
+    journal.begun_bytes();
+    for path in paths {
+        journal.knows(path);
+        journal.finished_before(path, 1);
+        journal.directory_before(path);
+        if let Some(begun) = journal.take_begun(path) {
+            let mut chunks = 0;
+            journal.replay(&begun, |_, _| {
+                chunks += 1;
+                ControlFlow::Continue(())
+            });
+            assert!(chunks >= begun.chunks.min(1));
+        }
+    }
+    journal.remove();
+}

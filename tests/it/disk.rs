@@ -1,0 +1,153 @@
+//! A destination that refuses in the middle of a tree: what cannot be written fails with its
+//! reason, and everything else arrives.
+
+use std::time::Duration;
+
+use crate::support::disk::Mounted;
+use crate::support::limits::without_powers;
+use crate::support::procs::until;
+use crate::support::*;
+
+ways! { push, pull, here =>
+    a_quota_that_is_used_up_fails_what_is_under_it,
+    a_disk_that_fails_fails_what_is_on_it,
+}
+
+ways! { push, pull =>
+    a_disk_that_is_full_fails_what_does_not_fit,
+    directories_that_are_closed_while_we_copy_fail_alone,
+    reasons_of_both_ends_are_told,
+}
+
+/// `tree` with a big file in `bad` and others elsewhere.
+fn tree_with_one_to_fail(case: &Case, bad: &str) -> Dir {
+    let tree = case.src.dir("tree");
+    tree.file(format!("{bad}/big"), noise(1, 24 * MIB));
+    for number in 0..30 {
+        tree.file(format!("good/{number}"), noise(number, 50_000));
+    }
+    tree.file("good/big", noise(2, 3 * MIB));
+    tree
+}
+
+#[track_caller]
+fn only_the_big_one_failed(case: &Case, bad: &str, reason: &str) {
+    let limit = Duration::from_secs(120);
+    let done = case.copying(&["-r"], "tree", "").limit(limit).run();
+    done.exits(8).says(&format!("{bad}/big")).says(reason);
+    done.never_says("good/");
+    assert!(!case.dst.has(format!("tree/{bad}/big")));
+    let (src, dst) = (case.src.path("tree/good"), case.dst.path("tree/good"));
+    assert_same(src, dst, Also::Nothing);
+}
+
+fn a_quota_that_is_used_up_fails_what_is_under_it(case: &Case) {
+    let at = case.dst.dir("tree/disk");
+    let Some(_disk) = Mounted::with_quota(case, &at.0, 8 << 20) else {
+        return skip("root and btrfs");
+    };
+    tree_with_one_to_fail(case, "disk/limited");
+    only_the_big_one_failed(case, "disk/limited", "quota");
+}
+
+fn a_disk_that_fails_fails_what_is_on_it(case: &Case) {
+    let at = case.dst.dir("tree/bad");
+    let Some(_disk) = Mounted::failing(case, &at.0, 12 << 20) else {
+        return skip("root, btrfs and ext4");
+    };
+    tree_with_one_to_fail(case, "bad");
+    only_the_big_one_failed(case, "bad", "input/output error");
+}
+
+fn a_disk_that_is_full_fails_what_does_not_fit(case: &Case) {
+    let at = case.dst.dir("tree/bad");
+    let Some(_disk) = Mounted::small(&at.0, 8 << 20) else {
+        return skip("root");
+    };
+    tree_with_one_to_fail(case, "bad");
+    // Space that is seen to be short is told before the first byte, so it goes while we copy.
+    case.src.file("tree/bad/big", noise(1, 6 * MIB));
+    let run = case.copying(&["-r", "-l", "24000"], "tree", "").start();
+    until("the big file is under way", || {
+        at.has_partial().then_some(())
+    });
+    let mut filler = std::fs::File::create(at.path("filler")).expect("make a file");
+    std::io::copy(&mut std::io::repeat(1), &mut filler).expect_err("the disk is small");
+    let done = run.wait();
+    done.exits(8).says("bad/big").says("space");
+    assert_eq!(at.names(), ["filler"]);
+    let (src, dst) = (case.src.path("tree/good"), case.dst.path("tree/good"));
+    assert_same(src, dst, Also::Nothing);
+    // Not the source's.
+    std::fs::remove_file(at.path("filler")).expect("remove a file");
+}
+
+/// A slow copy by users who may do no more than modes allow.
+fn slowly_without_powers(case: &Case) -> run::Running {
+    let powerless = without_powers();
+    case.host().set_login(&Login {
+        under: powerless.join(" "),
+        ..Login::default()
+    });
+    let slow = ["-r", "-l", "32000", "--streams", "1"];
+    case.copying(&slow, "tree", "").under(powerless).start()
+}
+
+fn directories_that_are_closed_while_we_copy_fail_alone(case: &Case) {
+    let tree = case.src.dir("tree");
+    let all = 60;
+    for number in 0..all * 8 {
+        let name = format!("{}/{number}", number / 8);
+        tree.file(name, noise(number, 30_000));
+    }
+    let run = slowly_without_powers(case);
+    let into = |number: u64| case.dst.path(format!("tree/{number}"));
+    until("the directories and a first file are there", || {
+        let there = (0..all).filter(|number| into(*number).exists()).count();
+        let files =
+            || (0..all).any(|number| !case.dst.dir(format!("tree/{number}")).names().is_empty());
+        (there as u64 == all && files()).then_some(())
+    });
+    let is_empty = |number: &u64| case.dst.dir(format!("tree/{number}")).names().is_empty();
+    let closed: Vec<u64> = (0..all).filter(is_empty).collect();
+    assert!(!closed.is_empty(), "the copy was too quick");
+    for number in &closed {
+        case.dst.mode(format!("tree/{number}"), 0o555);
+    }
+    let done = run.wait();
+    done.exits(8).says("permission denied");
+    for number in &closed {
+        let dir = case.dst.dir(format!("tree/{number}"));
+        case.dst.mode(format!("tree/{number}"), 0o755);
+        // Closed between its making and its renaming: nobody may remove it then.
+        for partial in dir.partials() {
+            std::fs::remove_file(partial).expect("remove a temporary");
+        }
+    }
+    for number in 0..all * 8 {
+        let name = format!("tree/{}/{number}", number / 8);
+        if case.dst.has(&name) {
+            assert_same(case.src.path(&name), case.dst.path(&name), Also::Nothing);
+        } else {
+            assert!(closed.contains(&(number / 8)), "{name} is missing: {done}");
+        }
+    }
+}
+
+fn reasons_of_both_ends_are_told(case: &Case) {
+    let tree = case.src.dir("tree");
+    for number in 0..20 {
+        tree.file(format!("{number}"), noise(number, 400_000));
+    }
+    tree.file("unreadable", "secret");
+    tree.mode("unreadable", 0);
+    tree.file("blocked/file", "content");
+    case.dst.file("tree/blocked", "in the way");
+    let done = slowly_without_powers(case).wait();
+    // Of several kinds; each with its path.
+    done.exits(1).says("tree/unreadable").says("tree/blocked");
+    for number in 0..20 {
+        let name = format!("tree/{number}");
+        assert_same(case.src.path(&name), case.dst.path(&name), Also::Nothing);
+    }
+}

@@ -1,0 +1,171 @@
+//! Copies that are killed at moments that a seed chooses, either end in turn: the same command
+//! finishes them, and what goes over the wire twice is bounded.
+
+use std::time::Duration;
+
+use rustix::process::{Signal, kill_process};
+
+use crate::support::chaos::Script;
+use crate::support::procs::until;
+use crate::support::storm::Storm;
+use crate::support::*;
+
+/// Moments at which a copy is killed.
+const MOMENTS: u64 = 20;
+
+/// Copies at once.
+const AT_ONCE: u64 = 4;
+
+/// 6 MB/s, so that a copy lasts long enough to be killed anywhere.
+const KBITS: &str = "48000";
+const BYTES_PER_S: u64 = 48_000 * 1024 / 8;
+
+/// `--memory`: what is received and not yet written lies in it.
+const MEMORY: u64 = 16 << 20;
+const STREAMS: u64 = 2;
+
+/// What the kernel may hold of one stream, sent and not yet received: here it passes through two
+/// connections, each with about the default of `net.ipv4.tcp_wmem` and `tcp_rmem` to begin with, since
+/// the rate is limited where it starts.
+const SOCKETS: u64 = 2 << 20;
+
+/// Sent and not yet written when it was killed, and two seconds of what was written.
+const AGAIN_MAX: u64 = MEMORY + STREAMS * SOCKETS + 2 * BYTES_PER_S;
+
+#[derive(Debug)]
+struct Moment {
+    way: Way,
+    kills_client: bool,
+    is_tree: bool,
+    /// Once so many bytes have gone over the streams.
+    at: u64,
+    /// Of all that is to be copied.
+    size: u64,
+}
+
+impl Moment {
+    fn of(number: u64) -> Moment {
+        let chance = noise(number ^ 0x4B11_0000, 4);
+        let per_mille = 20 + u64::from(u16::from_le_bytes([chance[0], chance[1]])) % 950;
+        let size = 48 << 20;
+        Moment {
+            way: [Way::LocalPush, Way::LocalPull][number as usize % 2],
+            kills_client: number & 2 == 0,
+            is_tree: number & 4 == 0,
+            at: size * per_mille / 1000,
+            size,
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_is_killed_at_any_moment_is_finished_by_the_same_command() {
+    std::thread::scope(|scope| {
+        for lane in 0..AT_ONCE {
+            scope.spawn(move || {
+                for number in (lane..MOMENTS).step_by(AT_ONCE as usize) {
+                    let moment = Moment::of(number);
+                    // Shown if it fails.
+                    eprintln!("{number}: {moment:?}");
+                    Case::run(moment.way, |case| killed_and_finished(case, &moment));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_copy_that_is_killed_again_and_again_is_finished() {
+    for way in [Way::LocalPush, Way::LocalPull] {
+        let moment = |kills_client| Moment {
+            way,
+            kills_client,
+            is_tree: true,
+            at: 9 << 20,
+            size: 48 << 20,
+        };
+        Case::run(way, |case| {
+            sources(case, &moment(true));
+            for kills_client in [true, false, true] {
+                killed(case, &moment(kills_client));
+            }
+            finished(case);
+        });
+    }
+}
+
+fn killed_and_finished(case: &Case, moment: &Moment) {
+    sources(case, moment);
+    let sent = killed(case, moment) + finished(case);
+    let again = sent.saturating_sub(moment.size);
+    eprintln!("sent again: {} KiB, {moment:?}", again >> 10);
+    assert!(
+        again <= AGAIN_MAX,
+        "{again} bytes were sent again, of {moment:?}"
+    );
+}
+
+/// Bytes that went over the streams of a copy that was killed.
+fn killed(case: &Case, moment: &Moment) -> u64 {
+    let storm = Storm::new(case, &Script::calm());
+    let run = copying(case, &storm).args(["-l", KBITS]).start();
+    until("so many bytes have gone", || {
+        (storm.bytes() >= moment.at).then_some(())
+    });
+    if moment.kills_client {
+        run.signal(Signal::KILL);
+    } else {
+        let server = case.servers().pop().expect("a server runs");
+        kill_process(server.pid, Signal::KILL).expect("kill the server");
+    }
+    let done = run.wait();
+    assert_ne!(done.code, Some(0), "{done}");
+    let sent = storm.bytes();
+    storm.end();
+    sent
+}
+
+/// The same of the one that finishes it.
+fn finished(case: &Case) -> u64 {
+    let storm = Storm::new(case, &Script::calm());
+    copying(case, &storm).run().succeeds();
+    let sent = storm.bytes();
+    storm.end();
+    assert_same(case.src.path("it"), case.dst.path("it"), Also::Nothing);
+    sent
+}
+
+fn copying(case: &Case, storm: &Storm) -> Run {
+    let (memory, streams) = (MEMORY.to_string(), STREAMS.to_string());
+    storm
+        .fastcp(case)
+        .args(["-r", "--compress", "none", "--retries", "0"])
+        .args([
+            "--memory",
+            &memory,
+            "--streams",
+            &streams,
+            "--timeout",
+            "20s",
+        ])
+        .arg(case.src("it"))
+        .arg(case.dst(""))
+        .limit(Duration::from_secs(120))
+}
+
+fn sources(case: &Case, moment: &Moment) {
+    if !moment.is_tree {
+        case.src.file("it", noise(moment.at, moment.size as usize));
+        return;
+    }
+    let tree = case.src.dir("it");
+    let small = 400;
+    let len = 30_000;
+    for number in 0..small {
+        let content = noise(moment.at ^ number, len as usize);
+        tree.file(format!("{}/{number}", number % 9), content);
+    }
+    let rest = moment.size - small * len;
+    tree.file("big", noise(moment.at, rest as usize / 2));
+    tree.file("0/big too", noise(!moment.at, rest as usize / 2));
+}

@@ -1,0 +1,93 @@
+//! Disks that refuse: real file systems in files, mounted where a test wants them. They take root
+//! and btrfs, whose quotas need no help of the kernel's other ones.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::case::Case;
+
+/// As small as btrfs goes with room for mixed data and metadata; a hole at first.
+const BTRFS_SIZE: u64 = 160 << 20;
+
+/// A mounted file system; what was mounted later goes first.
+pub struct Mounted {
+    at: Vec<PathBuf>,
+}
+
+impl Mounted {
+    /// A btrfs at `at`, where `at/limited` takes only `bytes`. None where this machine has none.
+    pub fn with_quota(case: &Case, at: &Path, bytes: u64) -> Option<Mounted> {
+        let image = case.scratch.path("btrfs.img");
+        image_of(&image, BTRFS_SIZE);
+        let mut mounted = Mounted { at: Vec::new() };
+        let limited = at.join("limited");
+        let made = run("mkfs.btrfs", &["-q"], &[&image])
+            && mounted.mount("loop", &image, at)
+            && run("btrfs", &["-q", "quota", "enable"], &[at])
+            && run("btrfs", &["-q", "subvolume", "create"], &[&limited])
+            && run(
+                "btrfs",
+                &["qgroup", "limit", &bytes.to_string()],
+                &[&limited],
+            )
+            && run("sync", &["-f"], &[at]);
+        made.then_some(mounted)
+    }
+
+    /// An ext4 at `at` that takes about `bytes` and then fails with EIO at every write: it lies
+    /// in a file that may not grow.
+    pub fn failing(case: &Case, at: &Path, bytes: u64) -> Option<Mounted> {
+        let below = case.scratch.dir("below").0;
+        let mut mounted = Mounted::with_quota(case, &below, bytes)?;
+        let image = below.join("limited/ext4.img");
+        image_of(&image, 100 << 20);
+        let options = ["-q", "-O", "^has_journal", "-E", "nodiscard"];
+        // Written through at once: what is only written back later can tell nobody but `--fsync`.
+        let made = run("mkfs.ext4", &options, &[&image]) && mounted.mount("loop,sync", &image, at);
+        made.then_some(mounted)
+    }
+
+    /// A tmpfs of `bytes` at `at`.
+    pub fn small(at: &Path, bytes: u64) -> Option<Mounted> {
+        let mut mounted = Mounted { at: Vec::new() };
+        let size = format!("size={bytes}");
+        let made = run("mount", &["-t", "tmpfs", "-o", &size, "fastcp-test"], &[at]);
+        mounted.at.extend(made.then(|| at.to_owned()));
+        made.then_some(mounted)
+    }
+
+    fn mount(&mut self, options: &str, image: &Path, at: &Path) -> bool {
+        let mounted = run("mount", &["-o", options], &[image, at]);
+        if mounted {
+            self.at.push(at.to_owned());
+        }
+        mounted
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        for at in self.at.iter().rev() {
+            // Lazily: a process that a failed test has left may still be inside.
+            run("umount", &["-l"], &[at]);
+        }
+    }
+}
+
+fn image_of(path: &Path, size: u64) {
+    File::create(path)
+        .and_then(|file| file.set_len(size))
+        .expect("make an image");
+}
+
+fn run(program: &str, args: &[&str], paths: &[&Path]) -> bool {
+    Command::new(program)
+        .args(args)
+        .args(paths)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
