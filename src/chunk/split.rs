@@ -252,7 +252,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::single_range_in_vec_init, reason = "each is a list of ranges")]
     fn ranges_that_are_no_chunks_are_told() {
         let whole = |spans: &[(u64, u64)]| {
             whole_chunks(250, 100, spans.iter().map(|&(start, end)| start..end))
