@@ -49,6 +49,15 @@ fn copy_under_way(case: &Case) -> Running {
     run
 }
 
+/// Says that it is over, even where a panic ends it.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Does `write` again and again while `body` runs.
 fn while_written<T>(mut write: impl FnMut() + Send, body: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
@@ -59,9 +68,8 @@ fn while_written<T>(mut write: impl FnMut() + Send, body: impl FnOnce() -> T) ->
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
-        let result = body();
-        over.store(true, Relaxed);
-        result
+        let _over = Over(&over);
+        body()
     })
 }
 
