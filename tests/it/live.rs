@@ -174,7 +174,7 @@ fn a_database_in_use_is_copied(case: &Case) {
     let mut input = sqlite.stdin.take().expect("a pipe");
     let mut tell = move |sql: &str| input.write_all(sql.as_bytes()).expect("tell sqlite3");
     tell(
-        "pragma journal_mode=delete; pragma synchronous=off; create table t(n integer, b blob);\n",
+        "pragma journal_mode=persist; pragma synchronous=off; create table t(n integer, b blob);\n",
     );
     tell("with recursive c(n) as (select 1 union all select n+1 from c where n<400)\n");
     tell("insert into t select n, randomblob(20000) from c;\n");
