@@ -201,14 +201,7 @@ fn spent_retries_are_told_with_cause_and_last_login(case: &Case) {
         assert!(at("BatchMode=yes") < at("BatchMode=no"), "{again}");
         at("ConnectTimeout=15");
     }
-    remove_partials(case);
-}
-
-/// What is kept to go on from.
-fn remove_partials(case: &Case) {
-    for partial in case.dst.partials() {
-        std::fs::remove_file(partial).expect("remove what is kept");
-    }
+    case.sweep();
 }
 
 fn without_retries_a_lost_connection_is_the_end(case: &Case) {
@@ -221,7 +214,7 @@ fn without_retries_a_lost_connection_is_the_end(case: &Case) {
         .never_says("gave up");
     assert_eq!(case.host().logins(), 1);
     case.host().wait_for_logins();
-    remove_partials(case);
+    case.sweep();
 }
 
 fn a_first_login_that_fails_is_not_tried_again(case: &Case) {
@@ -260,7 +253,7 @@ fn a_login_again_never_asks(case: &Case) {
     assert!(drawn.contains("logging in again"), "{drawn:?}");
     assert!(!drawn.to_lowercase().contains("passphrase"), "{drawn:?}");
     case.host().wait_for_logins();
-    remove_partials(case);
+    case.sweep();
 }
 
 fn a_broken_protocol_is_not_tried_again(case: &Case) {
