@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -105,9 +105,21 @@ impl DigestList {
         }
     }
 
-    /// Another session gives entries other numbers. What is in the list stays: it is in place.
+    /// Another session lists everything anew, what is in place already too: a source may have
+    /// changed since.
     pub fn begin_again(&self) {
         *self.links() = Links::default();
+        let mut out = self.out.lock().expect("no panic while held");
+        out.unlisted.clear();
+        out.more_unlisted = 0;
+        let emptied = out.file.flush().and_then(|()| {
+            let file = out.file.get_mut();
+            // A pipe cannot take back what was said.
+            file.set_len(0).and_then(|()| file.rewind()).or(Ok(()))
+        });
+        if let Err(error) = emptied {
+            out.error.get_or_insert(error);
+        }
     }
 
     /// Remembers the digest of a file that may have further names.

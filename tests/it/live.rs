@@ -49,6 +49,15 @@ fn copy_under_way(case: &Case) -> Running {
     run
 }
 
+/// Says that it is over, even where a panic ends it.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Does `write` again and again while `body` runs.
 fn while_written<T>(mut write: impl FnMut() + Send, body: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
@@ -59,9 +68,8 @@ fn while_written<T>(mut write: impl FnMut() + Send, body: impl FnOnce() -> T) ->
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
-        let result = body();
-        over.store(true, Relaxed);
-        result
+        let _over = Over(&over);
+        body()
     })
 }
 
@@ -166,7 +174,7 @@ fn a_database_in_use_is_copied(case: &Case) {
     let mut input = sqlite.stdin.take().expect("a pipe");
     let mut tell = move |sql: &str| input.write_all(sql.as_bytes()).expect("tell sqlite3");
     tell(
-        "pragma journal_mode=delete; pragma synchronous=off; create table t(n integer, b blob);\n",
+        "pragma journal_mode=persist; pragma synchronous=off; create table t(n integer, b blob);\n",
     );
     tell("with recursive c(n) as (select 1 union all select n+1 from c where n<400)\n");
     tell("insert into t select n, randomblob(20000) from c;\n");

@@ -129,7 +129,8 @@ fn a_tree_completes_after_a_lost_connection(case: &Case) {
         .expect("make a FIFO");
     let run = case.copying(&["-r"], "tree/", "tree").args(SLOW).start();
     until("the copy is under way", || {
-        case.dst.has("tree/1").then_some(())
+        let into = Dir(case.dst.path("tree"));
+        (case.dst.has("tree") && into.partial_bytes() > 6 << 20).then_some(())
     });
     ssh_of(case).kill();
     let done = run.wait();
@@ -201,7 +202,7 @@ fn spent_retries_are_told_with_cause_and_last_login(case: &Case) {
         assert!(at("BatchMode=yes") < at("BatchMode=no"), "{again}");
         at("ConnectTimeout=15");
     }
-    case.sweep();
+    case.dst.sweep();
 }
 
 fn without_retries_a_lost_connection_is_the_end(case: &Case) {
@@ -214,7 +215,7 @@ fn without_retries_a_lost_connection_is_the_end(case: &Case) {
         .never_says("gave up");
     assert_eq!(case.host().logins(), 1);
     case.host().wait_for_logins();
-    case.sweep();
+    case.dst.sweep();
 }
 
 fn a_first_login_that_fails_is_not_tried_again(case: &Case) {
@@ -253,7 +254,7 @@ fn a_login_again_never_asks(case: &Case) {
     assert!(drawn.contains("logging in again"), "{drawn:?}");
     assert!(!drawn.to_lowercase().contains("passphrase"), "{drawn:?}");
     case.host().wait_for_logins();
-    case.sweep();
+    case.dst.sweep();
 }
 
 fn a_broken_protocol_is_not_tried_again(case: &Case) {

@@ -70,9 +70,7 @@ fn a_signal_tells_what_is_kept(case: &Case) {
             .never_says("logging in again")
             .never_says("panicked");
         case.host().wait_for_logins();
-        for partial in case.dst.partials() {
-            std::fs::remove_file(partial).expect("remove what is kept");
-        }
+        case.dst.sweep();
     }
 }
 
@@ -98,9 +96,7 @@ fn a_second_ctrl_c_waits_for_nothing(case: &Case) {
     run.wait().exits(130).never_says("panicked");
     rustix::process::kill_process(server.pid, Signal::CONT).expect("continue the server");
     case.host().wait_for_logins();
-    for partial in case.dst.partials() {
-        std::fs::remove_file(partial).expect("remove what is kept");
-    }
+    case.dst.sweep();
 }
 
 /// A copy that `script` starts as `"$@"`, in a shell with job control on a terminal.
