@@ -10,7 +10,7 @@ use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::{Cut, whole_chunks};
 use crate::digest::{Added, Tree};
 use crate::manifest::{EntryId, Name};
-use crate::pipeline::plan::{File, Live, Member, Plan, What};
+use crate::pipeline::plan::{File, Live, Member, Plan, Reading, What};
 use crate::pipeline::plans::{Announced, Closed, Landed};
 use crate::pipeline::sender::Sender;
 use crate::units::printable;
@@ -125,7 +125,7 @@ impl Sender {
             covered: AtomicU64::new(had.count()),
             placed: AtomicU64::new(had.count()),
             failed: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
+            reading: Mutex::new(Reading::Goes),
             anew,
             digest_only,
             listed,

@@ -28,8 +28,7 @@ pub struct File {
     /// Bytes that are where they belong.
     pub placed: AtomicU64,
     pub failed: AtomicBool,
-    /// The receiver was told of its end, or that it is read anew: whichever comes first.
-    pub ended: AtomicBool,
+    pub reading: Mutex<Reading>,
     /// It is being read for the second time.
     pub anew: bool,
     /// The receiver wants the digest and no bytes.
@@ -38,6 +37,16 @@ pub struct File {
     pub listed: Option<Listed>,
     /// Where it may change while it is read.
     pub live: Option<Mutex<Live>>,
+}
+
+/// How far the reading of a big file has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    Goes,
+    /// The receiver was told of the file's end.
+    Ended,
+    /// It is given up since the file changed, and another takes its place.
+    Anew,
 }
 
 /// A file that may become shorter while it is read.
@@ -65,6 +74,16 @@ pub enum What {
 }
 
 impl File {
+    /// Leaves a reading that goes on still. Gives what it was.
+    pub fn leave_reading(&self, to: Reading) -> Reading {
+        let mut reading = self.reading.lock().expect("no panic while held");
+        let was = *reading;
+        if was == Reading::Goes {
+            *reading = to;
+        }
+        was
+    }
+
     /// The BLAKE3 of the whole, once all was read.
     pub fn root(&self) -> Option<Digest> {
         self.tree

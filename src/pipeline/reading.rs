@@ -10,7 +10,7 @@ use crate::chunk::{Buffer, Chunk, ChunkKind, Place};
 use crate::digest::{self, Digest};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{ANEW, Extension};
-use crate::pipeline::plan::{File, Member, Plan, What};
+use crate::pipeline::plan::{File, Member, Plan, Reading, What};
 use crate::pipeline::sender::Sender;
 use crate::source::{self, SourceFile, Unpacked};
 use crate::units::printable;
@@ -162,7 +162,7 @@ impl Sender {
         if let Err(error) = file.source.unchanged() {
             return self.reading_failed(file, error);
         }
-        if !file.ended.swap(true, AcqRel) {
+        if file.leave_reading(Reading::Ended) == Reading::Goes {
             self.say_end(file, size, file.root());
         }
     }
@@ -180,8 +180,14 @@ impl Sender {
     /// is the file's.
     fn reading_failed(&self, file: &Arc<File>, error: Error) {
         let is_last = file.anew || file.live.is_some();
-        if error.kind != Kind::Changed || is_last || file.ended.swap(true, AcqRel) {
+        if error.kind != Kind::Changed || is_last {
             return self.fail_file(file, error);
+        }
+        match file.leave_reading(Reading::Anew) {
+            Reading::Goes => {}
+            Reading::Ended => return self.fail_file(file, error),
+            // Another worker has seen it and sees to it.
+            Reading::Anew => return,
         }
         // What was replaced or removed meanwhile cannot be read again: the change is the cause.
         let Ok(source) = self.open_settled(file) else {
