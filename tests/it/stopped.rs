@@ -89,7 +89,8 @@ fn a_far_end_that_is_stopped_for_good_is_given_up(case: &Case) {
     run.wait().exits(5).says("nothing was heard from");
     // The client has ended it, being its parent here.
     ended(&server);
-    forget_partials(case);
+    // What an end that was cut off has kept is not of interest here.
+    case.dst.sweep();
 }
 
 fn a_server_whose_client_is_stopped_ends_by_itself(case: &Case) {
@@ -99,7 +100,7 @@ fn a_server_whose_client_is_stopped_ends_by_itself(case: &Case) {
     until("the server has ended", || server.is_over().then_some(()));
     go_on(run.pid());
     run.wait().exits(5);
-    forget_partials(case);
+    case.dst.sweep();
 }
 
 fn a_stopped_ssh_ends_both_ends(case: &Case) {
@@ -113,12 +114,6 @@ fn a_stopped_ssh_ends_both_ends(case: &Case) {
     run.wait().exits(5).says("nothing was heard from");
     ended(&server);
     ended(&ssh);
-    forget_partials(case);
+    case.dst.sweep();
 }
 
-/// What an end that was cut off has kept is not of interest here.
-fn forget_partials(case: &Case) {
-    for partial in case.dst.partials() {
-        std::fs::remove_file(partial).expect("remove the temporary");
-    }
-}
