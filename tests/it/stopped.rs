@@ -116,4 +116,3 @@ fn a_stopped_ssh_ends_both_ends(case: &Case) {
     ended(&ssh);
     case.dst.sweep();
 }
-
