@@ -328,7 +328,9 @@ impl Journal {
 
     /// Bytes that are recorded of files that were begun.
     pub fn begun_bytes(&self) -> u64 {
-        self.past().begun.values().map(|begun| begun.bytes).sum()
+        // A journal may say anything of a file's size.
+        let each = |sum: u64, begun: &Begun| sum.saturating_add(begun.bytes);
+        self.past().begun.values().fold(0, each)
     }
 
     /// There is something that a further session can go on with.

@@ -78,6 +78,30 @@ pub struct Script {
     pub big: usize,
 }
 
+impl Step {
+    /// A copy whose only stream is slow is slow, rightly: it would wait for nothing but that.
+    fn bearable(mut self, streams: u16) -> Step {
+        if let Fault::Throttle(bytes_per_s) = &mut self.fault
+            && streams < 3
+        {
+            *bytes_per_s = 2_000_000;
+        }
+        self
+    }
+}
+
+/// That there is no way at all is said after so many dials of each stream, rightly and at once.
+const FIRST_ROUNDS: usize = 3;
+
+/// Leaves one of the first connections as it is, so that there is a way.
+fn with_a_way(mut steps: Vec<Step>, streams: u16) -> Vec<Step> {
+    let first = usize::from(streams) * FIRST_ROUNDS;
+    if (0..first).all(|number| steps.iter().any(|step| step.connection == number)) {
+        steps.retain(|step| step.connection != first - 1);
+    }
+    steps
+}
+
 const STEPS_MAX: u64 = 7;
 
 /// Data connections that faults are laid on: first ones and some that are dialled again.
@@ -89,7 +113,8 @@ impl Script {
         let streams = 1 + dice.below(6) as u16;
         let compress = dice.one_of(&["none", "auto", "lz4"]);
         let big = (2 << 20) + dice.below(8 << 20) as usize;
-        let steps = (0..=dice.below(STEPS_MAX)).map(|_| dice.step()).collect();
+        let steps = (0..=dice.below(STEPS_MAX)).map(|_| dice.step().bearable(streams));
+        let steps = with_a_way(steps.collect(), streams);
         // Control is lost in every fourth copy, and in some of these more than once.
         let cuts = match dice.below(8) {
             0 => vec![dice.cut(0)],
@@ -218,7 +243,7 @@ impl Dice {
             10 | 11 => Fault::Duplicate(1 + self.below(4096) as usize),
             12 => Fault::Swallow(1 + self.below(4096) as usize),
             13 => Fault::Delay(self.millis(1, 20)),
-            _ => Fault::Throttle(self.one_of(&[100_000, 500_000, 2_000_000])),
+            _ => Fault::Throttle(self.one_of(&[500_000, 2_000_000])),
         }
     }
 

@@ -8,6 +8,7 @@ pub mod fake_server;
 pub mod host;
 pub mod limits;
 pub mod peer;
+pub mod pipe;
 pub mod procs;
 pub mod proxy;
 pub mod pty;

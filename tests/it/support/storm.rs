@@ -19,8 +19,9 @@ use fastcp::wire::message::{Listen, Message};
 use rustix::process::Pid;
 
 use super::case::Case;
-use super::chaos::{Broken, Cut, Fault, Flow, Script};
+use super::chaos::{Broken, Cut, Flow, Script};
 use super::peer::{Control, encode};
+use super::pipe::Pipe;
 use super::procs::{self, MARK};
 use super::run::{Run, die_with_this_thread, fastcp_binary};
 use super::tree::Dir;
@@ -35,7 +36,7 @@ pub struct Storm {
     taking: Option<std::thread::JoinHandle<()>>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     script: Script,
     dir: Dir,
     home: PathBuf,
@@ -271,7 +272,7 @@ impl Shared {
             match cut {
                 Some(Cut { at, how, .. }) if at < passed + bytes.len() => {
                     cut = None;
-                    self.struck.fetch_add(1, SeqCst);
+                    self.strike();
                     match how {
                         Broken::Closed => {
                             down.write_all(&bytes[..at.saturating_sub(passed)]).ok();
@@ -338,13 +339,23 @@ impl Shared {
         }
     }
 
-    fn pause(&self, time: Duration) {
+    /// A fault takes place.
+    pub(super) fn strike(&self) {
+        self.struck.fetch_add(1, SeqCst);
+    }
+
+    /// Bytes go through a data connection.
+    pub(super) fn count(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, SeqCst);
+    }
+
+    pub(super) fn pause(&self, time: Duration) {
         let until = Instant::now() + time;
         self.hold(|| Instant::now() >= until);
     }
 
     /// Waits until `done`, or until all is over.
-    fn hold(&self, done: impl Fn() -> bool) {
+    pub(super) fn hold(&self, done: impl Fn() -> bool) {
         while !self.over.load(SeqCst) && !done() {
             std::thread::park_timeout(Duration::from_millis(5));
         }
@@ -356,97 +367,4 @@ fn is_deserted(fifo: &File) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::new(fifo, PollFlags::empty())];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-}
-
-/// One direction of a data connection.
-struct Pipe {
-    from: TcpStream,
-    to: TcpStream,
-    shared: Arc<Shared>,
-}
-
-impl Pipe {
-    fn pass(mut self, faults: Vec<(usize, Fault)>) {
-        let mut faults = faults.into_iter().peekable();
-        let mut block = [0; 16 << 10];
-        let (mut passed, mut late, mut rate) = (0, Duration::ZERO, None);
-        'pass: while let Ok(len @ 1..) = self.from.read(&mut block) {
-            let mut bytes = block[..len].to_vec();
-            // Places of faults are counted in what comes, not in what is made of it.
-            while let Some((at, fault)) = faults.next_if(|(at, _)| *at < passed + len) {
-                self.shared.struck.fetch_add(1, SeqCst);
-                let here = at.saturating_sub(passed).min(bytes.len());
-                match fault {
-                    Fault::Delay(time) => late = time,
-                    Fault::Throttle(bytes_per_s) => rate = Some(bytes_per_s),
-                    Fault::Stall(time) => {
-                        self.send(&bytes.drain(..here).collect::<Vec<_>>());
-                        self.shared.pause(time);
-                    }
-                    fault => {
-                        if self.strike(fault, here, &mut bytes) {
-                            break 'pass;
-                        }
-                    }
-                }
-            }
-            passed += len;
-            if !late.is_zero() {
-                self.shared.pause(late);
-            }
-            if let Some(rate) = rate {
-                self.shared
-                    .pause(Duration::from_secs(len as u64) / rate as u32);
-            }
-            if !self.send(&bytes) {
-                break;
-            }
-        }
-        self.to.shutdown(Shutdown::Write).ok();
-    }
-
-    /// True if nothing passes after it.
-    fn strike(&mut self, fault: Fault, here: usize, bytes: &mut Vec<u8>) -> bool {
-        match fault {
-            Fault::Corrupt => {
-                if let Some(byte) = bytes.get_mut(here) {
-                    *byte ^= 0x10;
-                }
-                return false;
-            }
-            Fault::Duplicate(run) => {
-                let run = &bytes[here.saturating_sub(run)..here].to_vec();
-                bytes.splice(here..here, run.iter().copied());
-                return false;
-            }
-            Fault::Swallow(run) => {
-                bytes.drain(here..(here + run).min(bytes.len()));
-                return false;
-            }
-            _ => {}
-        }
-        self.send(&bytes[..here]);
-        match fault {
-            Fault::HalfClose => {
-                self.to.shutdown(Shutdown::Write).ok();
-                std::io::copy(&mut self.from, &mut std::io::sink()).ok();
-            }
-            // Not read any more: what is sent fills the buffers and stays there.
-            Fault::BlackHole => self.shared.hold(|| false),
-            _ => {
-                for socket in [&self.from, &self.to] {
-                    if fault == Fault::Reset {
-                        rustix::net::connect_unspec(socket).ok();
-                    }
-                    socket.shutdown(Shutdown::Both).ok();
-                }
-            }
-        }
-        true
-    }
-
-    fn send(&mut self, bytes: &[u8]) -> bool {
-        self.shared.bytes.fetch_add(bytes.len() as u64, SeqCst);
-        self.to.write_all(bytes).is_ok()
-    }
 }
