@@ -15,10 +15,13 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
-use crate::chunk::CHUNK_SIZE;
 
 /// Probes of a silent connection begin after this; a host that vanished is noticed by them.
 const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Bytes that the kernel may hold and not have sent. On a slow stream more would be seconds of what
+/// others could have carried by the time the copy ends; less costs a fast one more system calls.
+const UNSENT_MAX: u32 = 256 << 10;
 
 /// Options of a data connection: no delay, probes while it is silent, and little unsent data in
 /// the kernel, so that a stream which is free for a frame is one whose network has room, and a
@@ -31,7 +34,7 @@ pub fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
     // Not on every kernel; without it streams are only less even.
-    let _ = socket.set_tcp_notsent_lowat(CHUNK_SIZE as u32);
+    let _ = socket.set_tcp_notsent_lowat(UNSENT_MAX);
     Ok(())
 }
 
