@@ -15,7 +15,6 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
-
 /// Probes of a silent connection begin after this; a host that vanished is noticed by them.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
