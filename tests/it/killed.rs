@@ -102,13 +102,8 @@ fn a_copy_that_is_killed_again_and_again_is_finished() {
     }
 }
 
-/// A file that was written this short before it was looked at may change again without its times
-/// telling; so one that was finished is not trusted, and sent again.
-const YOUTH: Duration = Duration::from_millis(2500);
-
 fn killed_and_finished(case: &Case, moment: &Moment) {
     sources(case, moment);
-    std::thread::sleep(YOUTH);
     let sent = killed(case, moment) + finished(case);
     let again = sent.saturating_sub(moment.size);
     eprintln!("sent again: {} KiB, {moment:?}", again >> 10);
