@@ -191,7 +191,7 @@ impl Receiver {
         if same {
             Ok(root)
         } else {
-            Err(dest::exists_with_other_content(&file.slot))
+            Err(dest::stays(&file.slot, &self.rules))
         }
     }
 

@@ -25,6 +25,7 @@ use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{Heart, Place, Terms};
+use crate::session::permit::Permit;
 use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{receive_on, send_on};
 use crate::session::{Half, NotServed, converse, host};
@@ -43,7 +44,7 @@ const ABORT_PATIENCE: Duration = Duration::from_secs(1);
 const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 
 /// Serves one copy.
-pub async fn serve() -> Result<(), NotServed> {
+pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     let not_ours = |e: std::io::Error| {
         NotServed::NotBegun(Error::usage(format!(
             "--server is for fastcp's own use: {e}"
@@ -52,7 +53,7 @@ pub async fn serve() -> Result<(), NotServed> {
     let mut stdout = Stdio::new(std::io::stdout()).map_err(not_ours)?;
     let stdin = Stdio::new(std::io::stdin()).map_err(not_ours)?;
     let lost = |_: ControlError| NotServed::Told(Kind::Lost);
-    let said = say_hello(&mut stdout, &host::hello()).await;
+    let said = say_hello(&mut stdout, &hello).await;
     said.map_err(|e| lost(e.into()))?;
     let mut incoming = Incoming::new(stdin);
     let client = incoming.hello(HELLO_TIMEOUT).await.map_err(lost)?;
@@ -66,6 +67,7 @@ pub async fn serve() -> Result<(), NotServed> {
         &mut incoming,
         &control,
         &client,
+        &permit,
         &ending,
         (&mut half, &mut heart),
     )
@@ -96,11 +98,14 @@ async fn copy<R: AsyncRead + Unpin>(
     incoming: &mut Incoming<R>,
     control: &Outgoing,
     client: &Hello,
+    permit: &Permit,
     ending: &Arc<Ending>,
     (slot, heart): (&mut Option<Half>, &mut Option<Heart>),
 ) -> Result<()> {
     let opened = timeout(HELLO_TIMEOUT, opening(incoming)).await;
     let (open, secret) = opened.unwrap_or_else(|_| Err(breach("no opening")))?;
+    permit.check(&open)?;
+    let confine = permit.confine()?;
     let budget = Budget::new(&open.options, open.streams, open.chunk_size as usize)?;
     let suite = Suite::from_number(open.suite).filter(|suite| *suite != Suite::None);
     let suite = suite.ok_or_else(|| breach("an unknown seal"))?;
@@ -156,7 +161,15 @@ async fn copy<R: AsyncRead + Unpin>(
     });
     let half = slot.insert(match &open.role {
         Role::Sender { operands } => {
-            let named = hearing.during(roots(operands, &open, control)).await??;
+            let base = permit.base(home());
+            let lookup = Lookup {
+                base,
+                remote: true,
+                confine,
+            };
+            let named = hearing
+                .during(roots(operands, &open, lookup, control))
+                .await??;
             let sealer = Sealer::new(&keyring.secret, Direction::ToClient, suite);
             let walk = Walk::new(
                 named,
@@ -178,8 +191,11 @@ async fn copy<R: AsyncRead + Unpin>(
             let opener = Opener::new(&keyring.secret, Direction::ToServer, suite);
             let same_machine = host::is_this_machine(&client.boot_id);
             let mut destination = destination(path, sources, &open, same_machine);
+            destination.spec.base = permit.base(home());
+            destination.spec.confine = confine;
             destination.sessions.heard = Some(heard);
-            let half = ReceivingHalf::start(common, opener, rules(&open), destination);
+            let half =
+                ReceivingHalf::start(common, opener, permit.restrict(rules(&open)), destination);
             tokio::spawn(receive_on(half.receiver.clone(), connections, roster, None));
             Half::Receiving(half)
         }
@@ -206,11 +222,12 @@ async fn opening<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>) -> Result<(Op
 }
 
 /// Finds and counts what the client asked for, and tells it.
-async fn roots(operands: &[Vec<u8>], open: &Open, control: &Outgoing) -> Result<Vec<Named>> {
-    let lookup = Lookup {
-        base: home(),
-        remote: true,
-    };
+async fn roots(
+    operands: &[Vec<u8>],
+    open: &Open,
+    lookup: Lookup,
+    control: &Outgoing,
+) -> Result<Vec<Named>> {
     let mut named = Vec::new();
     let mut roots: Vec<Root> = Vec::new();
     for (operand, typed) in operands.iter().enumerate() {
@@ -240,6 +257,7 @@ fn destination(path: &[u8], sources: &[Vec<u8>], open: &Open, same_machine: bool
             remote: true,
             no_target_directory,
             inplace: open.options.inplace,
+            confine: None,
         },
         same_machine,
         typed: sources
@@ -270,6 +288,9 @@ fn rules(open: &Open) -> Rules {
         fsync: open.options.fsync,
         inplace: open.options.inplace,
         force: open.options.force,
+        blind: false,
+        untouched: false,
+        set_id: true,
         umask: process_umask(),
     }
 }
