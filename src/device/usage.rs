@@ -18,8 +18,8 @@ const TABLE_MAX: u64 = 4 << 20;
 /// Partitions and devices on top of one that are looked at.
 const LISTED_MAX: usize = 256;
 
-/// "is mounted on /srv", "is in use as swap", "is a part of vg-lv (dm-3)"; also of a partition on
-/// it.
+/// Who uses the device of this number, as a message says it: "is mounted on /srv", "is in use as
+/// swap", "is a part of vg-lv (dm-3)"; also of a partition on it. None where nobody is known to.
 pub fn used_by(rdev: u64) -> Option<String> {
     let mut all = std::iter::once((rdev, None)).chain(partitions(rdev));
     all.find_map(|(rdev, partition)| {

@@ -6,10 +6,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fastcp::journal::record::{Body, Key, LEN};
+use fastcp::journal::record::LEN;
 use rustix::process::Signal;
 
 use crate::support::done::Done;
+use crate::support::journals;
 use crate::support::procs;
 use crate::support::procs::until;
 use crate::support::run::Running;
@@ -112,10 +113,8 @@ fn what_changed_at_the_source_meanwhile_arrives(case: &Case) {
     assert!(wire < SIZE - SIZE / 5, "{wire} bytes were sent");
 }
 
-fn journal(case: &Case) -> (File, PathBuf) {
-    let path = case.dst.journals().pop().expect("a journal");
-    let file = OpenOptions::new().read(true).write(true).open(&path);
-    (file.expect("open the journal"), path)
+fn journal(case: &Case) -> PathBuf {
+    case.dst.journals().pop().expect("a journal")
 }
 
 fn a_damaged_journal_costs_time_and_never_a_wrong_file(case: &Case) {
@@ -138,7 +137,11 @@ fn a_damaged_journal_costs_time_and_never_a_wrong_file(case: &Case) {
     source(case);
     for (what, damage) in damages {
         interrupted(case, &[]);
-        let (file, _) = journal(case);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(journal(case));
+        let file = file.expect("open the journal");
         damage(&file, file.metadata().expect("its length").len());
         drop(file);
         println!("{what}: {} bytes on the wire", again(case, &[]));
@@ -167,19 +170,7 @@ fn a_partial_with_other_data_is_found_out(case: &Case) {
 fn after_a_reboot_what_was_lost_is_sent_again(case: &Case) {
     source(case);
     interrupted(case, &[]);
-    let (file, _) = journal(case);
-    let mut record = [0; LEN];
-    file.read_exact_at(&mut record, 0).expect("read the header");
-    let key = Key::read(&record).expect("a journal");
-    file.read_exact_at(&mut record, LEN as u64)
-        .expect("read the session");
-    let Some(Body::Session(mut session)) = Body::decode(&record, &key) else {
-        panic!("it begins with a session");
-    };
-    session.boot_id = [1; 16];
-    let record = Body::Session(session).encode(&key);
-    file.write_all_at(&record, LEN as u64)
-        .expect("write the session");
+    journals::age_by_a_boot(&journal(case));
     // The journal reached the disk, the data did not.
     partial(case)
         .write_all_at(&vec![0; 3 * MIB], 2 * MIB as u64)
