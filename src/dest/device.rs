@@ -216,6 +216,16 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_is_read_only_is_refused_before_the_first_byte() {
+        let Some(disk) = Loop::read_only(&[9; MIB]) else {
+            return;
+        };
+        let error = open(&disk.path, MIB, &rules(true, false)).err().unwrap();
+        assert_eq!(error.kind, Kind::Write);
+        assert!(error.message.starts_with("is read-only"), "{error}");
+    }
+
+    #[test]
     fn a_device_in_use_is_refused_with_who_uses_it_and_written_by_force() {
         let Some(used) = Loop::new(&[9; MIB]) else {
             return;

@@ -55,7 +55,7 @@ struct Direct {
 impl BlockDevice {
     /// # Errors
     /// `Kind::Entry` for what is no block device; `Kind::Refused` for one that is in use and to be
-    /// written; else `Kind::Read` or `Kind::Write`.
+    /// written; else `Kind::Read` or `Kind::Write`, which is also for one that is read-only.
     pub fn open(path: &Path, access: Access) -> Result<BlockDevice> {
         let (flags, side) = match access {
             Access::Read => (OFlags::RDONLY, Side::Source),
@@ -75,6 +75,10 @@ impl BlockDevice {
         if file_type(&stat) != FileType::BlockDevice {
             let message = "is not a block device";
             return Err(Error::new(Kind::Entry, side, message).at(path));
+        }
+        if access != Access::Read && usage::is_read_only(stat.st_rdev) {
+            let message = "is read-only (blockdev --setrw changes that where it can be changed)";
+            return Err(Error::new(Kind::Write, side, message).at(path));
         }
         Ok(BlockDevice {
             // Of a block device the end is its size, by the same number that BLKGETSIZE64 gives.

@@ -61,6 +61,11 @@ pub fn stable_name(rdev: u64, path: &Path) -> Vec<u8> {
     [b"path=", path.as_os_str().as_bytes()].concat()
 }
 
+/// The kernel lets nobody write to it, which it says at the first write and not before.
+pub fn is_read_only(rdev: u64) -> bool {
+    line(&sys(rdev).join("ro")).as_deref() == Some(b"1")
+}
+
 fn sys(rdev: u64) -> PathBuf {
     format!("/sys/dev/block/{}", number(rdev)).into()
 }

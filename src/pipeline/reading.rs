@@ -61,6 +61,7 @@ impl Sender {
             let digest = digest::of_range(buffer.data(), piece.offset, whole);
             if is_zero(buffer.data()) {
                 place.kind = ChunkKind::Zeros;
+                plan.zeros.store(true, Relaxed);
                 buffer.set_len(0);
             }
             digest

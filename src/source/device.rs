@@ -34,10 +34,14 @@ pub fn warning(path: &Path, stat: &Stat) -> Option<String> {
 
 impl SourceDevice {
     /// # Errors
-    /// `Kind::Read`, `Kind::Entry` for what is no block device, `Kind::Usage` where `direct` is
-    /// asked of one that cannot.
+    /// `Kind::Read`, also where it holds nothing; `Kind::Entry` for what is no block device;
+    /// `Kind::Usage` where `direct` is asked of one that cannot.
     pub fn open(path: &Path, direct: bool) -> Result<SourceDevice> {
         let mut device = BlockDevice::open(path, Access::Read)?;
+        if device.size() == 0 {
+            let message = "is a device of no size: nothing is attached to it, or inserted";
+            return Err(Error::new(Kind::Read, Side::Source, message).at(path));
+        }
         if direct {
             device.go_direct()?;
         }
@@ -108,6 +112,15 @@ mod tests {
             let past = device.read(content.len() as u64, &mut [0]);
             assert_eq!(past.unwrap_err().kind, Kind::Read);
         }
+    }
+
+    #[test]
+    fn a_device_without_a_medium_is_no_empty_file() {
+        let Some(empty) = Loop::new(&[]) else {
+            return;
+        };
+        let error = SourceDevice::open(&empty.path, false).err().unwrap();
+        assert_eq!(error.kind, Kind::Read, "{error}");
     }
 
     #[test]
