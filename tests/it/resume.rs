@@ -26,6 +26,8 @@ ways! { local_push, local_pull =>
     no_resume_begins_anew,
     of_two_copies_to_one_place_the_second_fails_at_once,
     in_place_goes_on_in_the_same_file,
+    a_sparse_file_goes_on_with_its_holes_and_its_digest,
+    a_source_that_grew_meanwhile_is_sent_on_from_where_it_ended,
     a_file_that_is_in_use_is_refused_without_force,
 }
 
@@ -66,7 +68,11 @@ fn interrupted(case: &Case, flags: &[&str]) {
     let run = case.copying(&[&SLOW[..], flags].concat(), "a", "b").start();
     until("a third is there", || {
         let journal = case.dst.journals().pop()?.metadata().ok()?;
-        (journal.len() as usize > LEN * (3 + SIZE / MIB / 3)).then_some(())
+        let recorded = journal.len() as usize > LEN * (3 + SIZE / MIB / 3);
+        // Holes are recorded too, and are there at once; in place there is no partial.
+        let in_place = case.dst.partials().is_empty();
+        let written = in_place || case.dst.partial_bytes() as usize > SIZE / 3;
+        (recorded && written).then_some(())
     });
     kill_receiver(case, run);
 }
@@ -266,6 +272,40 @@ fn in_place_goes_on_in_the_same_file(case: &Case) {
     case.dst.dir("tree").link("link", "../small");
     case.copy(&["-r", "--inplace"], "tree", "").exits(11);
     assert_eq!(case.dst.read("small"), b"new");
+}
+
+/// Pieces with holes between, as a machine's disk has them, and a list of digests, which needs those
+/// of the part that is not sent again.
+fn a_sparse_file_goes_on_with_its_holes_and_its_digest(case: &Case) {
+    let piece = noise(9, 3 * MIB);
+    let pieces: Vec<(u64, &[u8])> = (0..8)
+        .map(|number| (number * 16 * MIB as u64 + 4096, &piece[..]))
+        .collect();
+    case.src.sparse("a", 200 * MIB as u64 + 5, &pieces);
+    aged();
+    interrupted(case, &[]);
+    let list = case.scratch.path("list");
+    let wire = again(case, &["--digests", list.to_str().expect("ASCII")]);
+    // A chunk that is partly hole travels whole: each piece lies in four.
+    assert!(wire < 8 * 4 * MIB - SIZE / 4, "{wire} bytes were sent");
+    let on_disk = case.dst.meta("b").blocks() as usize * 512;
+    assert!(on_disk < SIZE + SIZE / 4, "{on_disk} bytes are on the disk");
+    let digest = blake3::hash(&case.src.read("a"));
+    assert_eq!(
+        String::from_utf8(case.scratch.read("list")).expect("UTF-8"),
+        format!("{digest}  b\n")
+    );
+}
+
+/// A log or a backup that is still being appended to is another file each time: what is the same
+/// of it is not sent again.
+fn a_source_that_grew_meanwhile_is_sent_on_from_where_it_ended(case: &Case) {
+    source(case);
+    interrupted(case, &[]);
+    case.src.append("a", noise(10, 2 * MIB));
+    aged();
+    let wire = again(case, &[]);
+    assert!(wire < SIZE + 2 * MIB - SIZE / 4, "{wire} bytes were sent");
 }
 
 fn a_file_that_is_in_use_is_refused_without_force(case: &Case) {
