@@ -99,6 +99,7 @@ fn request(mut args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
             inplace: args.inplace,
             force: args.force,
             timeout_s: args.timeout_s,
+            direct_io: args.direct_io,
         },
         ssh,
         rsh: args.rsh,

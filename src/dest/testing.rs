@@ -29,6 +29,7 @@ pub fn rules() -> Rules {
         blind: false,
         untouched: false,
         set_id: true,
+        direct_io: false,
         umask: 0o022,
     }
 }

@@ -119,6 +119,10 @@ fn find_confined(confine: &Confine, path: &Path) -> Result<Found> {
             let message = "is a symbolic link, and a confined key follows none";
             Err(Error::new(Kind::Usage, Side::Dest, message).at(path))
         }
+        FileType::BlockDevice => {
+            let message = "is a device, and not for a confined key";
+            Err(Error::new(Kind::Usage, Side::Dest, message).at(path))
+        }
         _ => Ok(Found::Other(slot, stat)),
     }
 }

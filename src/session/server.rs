@@ -235,6 +235,9 @@ async fn roots(
         for error in &errors {
             say(control, Message::Fault(Fault::of(error, 0, 0))).await?;
         }
+        // Through ssh it comes to the user.
+        let warnings = found.iter().filter_map(Named::warning);
+        warnings.for_each(|line| eprintln!("{line}"));
         for found in found {
             roots.push(found.to_root(source::root_id(named.len()), operand as u32));
             named.push(found);
@@ -291,6 +294,7 @@ fn rules(open: &Open) -> Rules {
         blind: false,
         untouched: false,
         set_id: true,
+        direct_io: open.options.direct_io,
         umask: process_umask(),
     }
 }

@@ -15,6 +15,7 @@ use crate::dir::{Confine, Dir, Handles, Outside};
 use crate::error::{Error, Kind, Side};
 use crate::manifest::{EntryId, Name, Root, file_type};
 
+use super::device::{self, is_device};
 use super::found::special;
 use super::pattern;
 use super::typed::{Ending, last_component, split_ending, with_home};
@@ -58,6 +59,11 @@ impl Named {
             Some(confine) => confine.directory(path),
             None => Dir::named(path, handles),
         }
+    }
+
+    /// What the user should know before it is copied.
+    pub fn warning(&self) -> Option<String> {
+        device::warning(&self.path, &self.stat)
     }
 
     /// As the receiver is told of it.
@@ -175,6 +181,15 @@ fn status(full: &Path, lookup: &Lookup) -> io::Result<Stat> {
     }
 }
 
+/// Why a confined key does not reach it although it is in its directory.
+fn beyond_a_key(stat: &Stat) -> Option<&'static str> {
+    match file_type(stat) {
+        FileType::Symlink => Some("is a symbolic link, and a confined key follows none"),
+        _ if is_device(stat) => Some("is a device, and not for a confined key"),
+        _ => None,
+    }
+}
+
 /// Looks at one path. `shown` is how the user would know it.
 fn examine(
     path: &Path,
@@ -196,11 +211,12 @@ fn examine(
         Error::io(Kind::Read, Side::Source, shown, what, cause)
     })?;
     let is_directory = file_type(&stat) == FileType::Directory;
-    if file_type(&stat) == FileType::Symlink {
-        let message = "is a symbolic link, and a confined key follows none";
-        return Err(fail(Kind::Usage, message));
+    if lookup.confine.is_some()
+        && let Some(what) = beyond_a_key(&stat)
+    {
+        return Err(fail(Kind::Usage, what));
     }
-    if let Some(what) = special(file_type(&stat)) {
+    if let Some(what) = special(file_type(&stat)).filter(|_| !is_device(&stat)) {
         return Err(fail(Kind::Entry, &format!("is {what}, not copied")));
     }
     if is_directory && !recursive {

@@ -11,6 +11,7 @@ mod changing;
 mod chaos;
 mod confined;
 mod corpus;
+mod devices;
 mod disk;
 mod far_side;
 mod faults;
