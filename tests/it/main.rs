@@ -24,6 +24,7 @@ mod landing;
 mod layers;
 mod live;
 mod meanwhile;
+mod neighbours;
 mod operands;
 mod placement;
 mod reconnect;

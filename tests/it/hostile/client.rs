@@ -344,7 +344,7 @@ fn a_recorded_opening_opens_nothing_and_strangers_keep_nobody_out() {
 }
 
 /// What a client says first on a stream, as a listener on the wire would see it.
-fn record_opening(keys: &Keys) -> [u8; 64] {
+pub fn record_opening(keys: &Keys) -> [u8; 64] {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = listener.local_addr().expect("bound");
     let keyring = Arc::clone(&keys.keyring);
