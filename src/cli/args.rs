@@ -145,7 +145,7 @@ pub struct Args {
     /// Do not place fastcp on a host that has none
     #[arg(long, help_heading = SSH)]
     pub no_install: bool,
-    /// Remove from HOST: what was placed there
+    /// Remove what was placed on HOST: and copy nothing
     #[arg(long, help_heading = SSH)]
     pub remove: bool,
     /// Start the far end by ssh or as a child: local [ssh]

@@ -18,6 +18,10 @@ use crate::wire::hello::Hello;
 /// How long the far side may take no byte of the program: a slow link is not a dead one.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long the placed program may take to say hello when its last byte was handed to ssh: all of
+/// it may still be on its way, 6 MB at 20 kB/s.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(300);
+
 /// Why there was no hello.
 pub enum NoHello {
     /// What came, or did not, instead.
@@ -76,24 +80,20 @@ impl Placing<'_> {
             First::Greeting(Greeting::Failed(failure)) => return Err(self.failed(failure).into()),
             First::Greeting(_) => return Err(self.out_of_place().into()),
         };
-        self.send(stdin, &program).await?;
-        let hello = match incoming.first(HELLO_TIMEOUT).await {
-            Ok(First::Hello(hello)) => self.checked(hello, &program)?,
-            Ok(First::Greeting(Greeting::Failed(failure))) => {
-                return Err(self.failed(failure).into());
-            }
-            Ok(First::Greeting(_)) => return Err(self.out_of_place().into()),
-            Err(ControlError::Closed | ControlError::Io(_)) => return Err(NoHello::CutShort),
-            Err(other) => return Err(other.into()),
-        };
         self.reporter.notice(&format!(
-            "fastcp: {}: placed fastcp {} there, in {} ({})",
+            "fastcp: {}: placing fastcp there, in {} ({})",
             self.name(),
-            printable(hello.build.as_bytes()),
             printable(&directory),
             size(program.length()),
         ));
-        Ok(hello)
+        self.send(stdin, &program).await?;
+        match incoming.first(ARRIVAL_TIMEOUT).await {
+            Ok(First::Hello(hello)) => self.checked(hello, &program),
+            Ok(First::Greeting(Greeting::Failed(failure))) => Err(self.failed(failure).into()),
+            Ok(First::Greeting(_)) => Err(self.out_of_place().into()),
+            Err(ControlError::Closed | ControlError::Io(_)) => Err(NoHello::CutShort),
+            Err(other) => Err(other.into()),
+        }
     }
 
     /// The program that fits.
@@ -130,10 +130,6 @@ impl Placing<'_> {
     }
 
     async fn send<W: AsyncWrite + Unpin>(&self, stdin: &mut W, program: &Program) -> Result<()> {
-        let name = self.name();
-        self.reporter.detail(&format!(
-            "{name}: has no fastcp that fits: placing this one"
-        ));
         let mut piece = vec![0; PIECE];
         let mut at = 0;
         while at < program.length() {

