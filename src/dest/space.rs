@@ -19,7 +19,9 @@ pub fn check_free_space(targets: &[Target], totals: &Totals, there: u64) -> Resu
     let fresh = targets.iter().all(|target| !target.existed);
     let mut dirs: Vec<&Arc<Dir>> = Vec::new();
     for target in targets {
-        let dir = target.landing.dir();
+        let Some(dir) = target.landing.dir() else {
+            continue;
+        };
         if !dirs
             .iter()
             .any(|seen| seen.identity().0 == dir.identity().0)

@@ -23,6 +23,7 @@ use crate::error::{Error, Kind, Side};
 use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, file_type};
 
 use super::found::{Found, special};
+use super::inlet::is_stream;
 use super::operand::Named;
 use level::Level;
 use spot::Spot;
@@ -207,6 +208,10 @@ impl Walk {
                 }
                 Err(cause) => self.fail_io(spot.path(), "cannot read the link", cause),
             },
+            other if spot.parent == NO_PARENT && is_stream(other) => {
+                let id = self.number(&spot);
+                self.announce(id, spot, EntryKind::Stream, &stat);
+            }
             other => {
                 let what = special(other).unwrap_or("of an unknown type");
                 self.fail(Kind::Entry, &spot, &format!("is {what}, skipped"));
