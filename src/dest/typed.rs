@@ -119,8 +119,8 @@ fn find_confined(confine: &Confine, path: &Path) -> Result<Found> {
             let message = "is a symbolic link, and a confined key follows none";
             Err(Error::new(Kind::Usage, Side::Dest, message).at(path))
         }
-        FileType::BlockDevice => {
-            let message = "is a device, and not for a confined key";
+        FileType::BlockDevice | FileType::CharacterDevice | FileType::Fifo => {
+            let message = "is no file, and not for a confined key";
             Err(Error::new(Kind::Usage, Side::Dest, message).at(path))
         }
         _ => Ok(Found::Other(slot, stat)),

@@ -47,6 +47,11 @@ impl Permit {
                 return refused("this key may read there and not write");
             }
             (Role::Sender { .. } | Role::Receiver { .. }, _) => {}
+            // A command is everything that its user may.
+            (Role::Producer { .. } | Role::Consumer { .. }, _) if *self == Permit::default() => {}
+            (Role::Producer { .. } | Role::Consumer { .. }, _) => {
+                return refused("this key may copy files there and run no commands");
+            }
         }
         if open.options.inplace && (self.no_overwrite || self.access == Access::Write) {
             return refused("--inplace is not for this key: it may not change what is there");

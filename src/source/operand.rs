@@ -17,6 +17,7 @@ use crate::manifest::{EntryId, Name, Root, file_type};
 
 use super::device::{self, is_device};
 use super::found::special;
+use super::inlet::is_stream;
 use super::pattern;
 use super::typed::{Ending, last_component, split_ending, with_home};
 
@@ -122,6 +123,13 @@ fn expand_pattern(
             continue;
         }
         match examine(&one.path, &one.path, ending, lookup, recursive) {
+            // Who types a pattern does not mean to wait for what is written to a pipe.
+            Ok(named) if !one.literal && is_stream(file_type(&named.stat)) => {
+                let what = special(file_type(&named.stat)).unwrap_or("special");
+                let message = format!("is {what}, not copied unless it is named");
+                let error = Error::new(Kind::Entry, Side::Source, message);
+                failed.push(error.at(&one.path));
+            }
             Ok(named) => found.push(Named {
                 literal: one.literal,
                 ..named
@@ -186,6 +194,7 @@ fn beyond_a_key(stat: &Stat) -> Option<&'static str> {
     match file_type(stat) {
         FileType::Symlink => Some("is a symbolic link, and a confined key follows none"),
         _ if is_device(stat) => Some("is a device, and not for a confined key"),
+        other if is_stream(other) => Some("is no file, and not for a confined key"),
         _ => None,
     }
 }
@@ -216,7 +225,8 @@ fn examine(
     {
         return Err(fail(Kind::Usage, what));
     }
-    if let Some(what) = special(file_type(&stat)).filter(|_| !is_device(&stat)) {
+    let is_copied = |stat| is_device(stat) || is_stream(file_type(stat));
+    if let Some(what) = special(file_type(&stat)).filter(|_| !is_copied(&stat)) {
         return Err(fail(Kind::Entry, &format!("is {what}, not copied")));
     }
     if is_directory && !recursive {
@@ -275,6 +285,7 @@ mod tests {
         std::os::unix::fs::symlink("file", at("filelink")).unwrap();
         std::os::unix::fs::symlink("nowhere", at("dangling")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, at("fifo"), 0o600.into()).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(at("socket")).unwrap());
         let base = temp.path().to_owned();
         let lookup = Lookup {
             base,
@@ -337,7 +348,7 @@ mod tests {
             (b"gon*", Kind::Read, "no such file or directory"),
             (b"file/", Kind::Read, "not a directory"),
             (b"file/x", Kind::Read, "not a directory"),
-            (b"fifo", Kind::Entry, "is a FIFO, not copied"),
+            (b"socket", Kind::Entry, "is a socket, not copied"),
             (
                 b"~no-such-user-here/x",
                 Kind::Read,

@@ -26,6 +26,7 @@ mod live;
 mod meanwhile;
 mod neighbours;
 mod operands;
+mod pipes;
 mod placement;
 mod reconnect;
 mod resume;
