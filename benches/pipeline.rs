@@ -43,7 +43,7 @@ fn copy(source: &Path, dest: &Path) {
         ssh: SshOptions::default(),
         rsh: Rsh::Local,
         remote_path: None,
-        streams: 1,
+        streams: Some(1),
         retries: 0,
         encrypt: true,
         digests_file: None,

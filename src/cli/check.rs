@@ -65,6 +65,7 @@ pub fn order(mut args: Args) -> Result<Order> {
             quiet: args.quiet,
             verbose: args.verbose > 0,
             summary: args.summary,
+            json: args.json,
         },
         warnings,
         ignored: args.ignored.told(),
@@ -92,6 +93,7 @@ fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
             live: args.live,
             inplace: args.inplace,
             force: args.force,
+            congestion: args.congestion,
             timeout_s: args.timeout_s,
         },
         ssh: SshOptions {
@@ -240,13 +242,14 @@ mod tests {
     fn long_flags_reach_the_request() {
         let request = ordered(
             "a h:b --streams 3 --compress zstd:-5 --threads 2 --memory 64Mi --no-encrypt \
-             --rsh local --digests sums --no-target-directory --no-clobber --fsync",
+             --rsh local --digests sums --no-target-directory --no-clobber --fsync --congestion bbr",
         )
         .unwrap()
         .request;
-        assert_eq!((request.streams, request.rsh), (3, Rsh::Local));
+        assert_eq!((request.streams, request.rsh), (Some(3), Rsh::Local));
         assert_eq!(request.options.compress, Compress::Zstd(-5));
         assert_eq!(request.options.memory, Some(64 << 20));
+        assert_eq!(request.options.congestion.as_deref(), Some("bbr"));
         assert!(!request.encrypt && request.options.digests);
         assert_eq!(request.digests_file, Some("sums".into()));
     }
@@ -264,6 +267,8 @@ mod tests {
             "--compress brotli a b",
             "--compress zstd:20 a b",
             "--compress lz4:1 a b",
+            "--congestion b/r a b",
+            "--congestion 0123456789abcdef a b",
             "--rsh telnet a b",
             "-Z a b",
             "-o",

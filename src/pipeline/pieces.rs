@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::chunk::claims::Claim;
 use crate::chunk::{ChunkKind, EncodedChunk, Place, VerifiedChunk};
-use crate::codec::Decoder;
 use crate::digest::{self, Digest};
 use crate::error::{Error, Kind, Side};
 use crate::pipeline::plans::{NACKS_MAX, UNACKED_MAX};
-use crate::pipeline::receiver::Receiver;
+use crate::pipeline::receiver::{Hands, Receiver};
+use crate::pipeline::shifts::Doing;
 use crate::pipeline::table::OpenFile;
 use crate::wire::message::Message;
 
@@ -26,12 +26,12 @@ enum Piece {
 
 impl Receiver {
     /// A piece of a big file: claimed, decoded, verified, written, acknowledged.
-    pub(super) fn piece(&self, encoded: EncodedChunk, decoder: &mut Decoder) {
+    pub(super) fn piece(&self, encoded: EncodedChunk, hands: &mut Hands<'_>) {
         let (place, digest) = (encoded.place, encoded.digest);
         let Some(file) = self.claimed(place) else {
             return;
         };
-        let written = self.write_piece(encoded, &file, decoder);
+        let written = self.write_piece(encoded, &file, hands);
         if !matches!(written, Ok(Piece::Written)) {
             // It was claimed above, so it can be released. Before it is asked for again: what
             // comes while it is claimed is dropped.
@@ -153,7 +153,7 @@ impl Receiver {
         &self,
         encoded: EncodedChunk,
         file: &OpenFile,
-        decoder: &mut Decoder,
+        hands: &mut Hands<'_>,
     ) -> Result<Piece, Error> {
         let (place, digest) = (encoded.place, encoded.digest);
         let partial = file.partial.lock().expect("no panic while held").clone();
@@ -161,14 +161,16 @@ impl Receiver {
             return Ok(Piece::Late);
         };
         if place.kind == ChunkKind::Zeros {
+            hands.shift.turn_to(Doing::Disk);
             partial.write_zeros(place.offset, u64::from(place.raw_len))?;
             return Ok(Piece::Written);
         }
         let whole = u64::from(place.raw_len) == file.entry.size;
-        let chunk = decoder.decode(encoded).ok();
+        let chunk = hands.decode(encoded);
         let Some(chunk) = chunk.and_then(|chunk| chunk.verify(digest, whole).ok()) else {
             return Ok(Piece::Damaged);
         };
+        hands.shift.turn_to(Doing::Disk);
         partial.write(&chunk)?;
         self.add_to_tree(file, place, &chunk);
         Ok(Piece::Written)

@@ -17,9 +17,12 @@ use crate::pipeline::plan::{File, Member, Plan, What};
 use crate::source::SourceFile;
 pub use entries::Closed;
 
-/// Chunks that may be sent and unacknowledged: at 1 MiB each more than 10 Gbit/s of threefold
-/// compressed data at 150 ms needs.
-pub const UNACKED_MAX: usize = 1024;
+/// Chunks that may be sent and unacknowledged at most: at 1 MiB each more than 10 Gbit/s of
+/// threefold compressed data at 150 ms needs.
+pub const UNACKED_MAX: usize = 2048;
+
+/// As many of them as there may be until the link is known.
+const UNACKED_AT_FIRST: usize = 64;
 
 /// Members of packs that may be unacknowledged, so that their names stay within some 20 MiB.
 const UNACKED_MEMBERS_MAX: usize = 1 << 16;
@@ -48,6 +51,8 @@ struct State {
     again: BTreeMap<u64, Arc<Plan>>,
     fresh: VecDeque<Fresh>,
     in_flight: BTreeMap<u64, InFlight>,
+    /// None: [`UNACKED_AT_FIRST`].
+    in_flight_max: Option<usize>,
     members_in_flight: usize,
     next_chunk: u64,
     /// Big files that are announced and not yet in place or failed.
@@ -131,6 +136,12 @@ impl Plans {
 
     pub fn wait_landed(&self) -> Result<(), Ended> {
         self.wait_until(|state| state.landed.is_some()).map(|_| ())
+    }
+
+    /// From now on so many chunks may be unacknowledged, up to [`UNACKED_MAX`].
+    pub fn set_in_flight_max(&self, chunks: u16) {
+        self.lock().in_flight_max = Some(usize::from(chunks).clamp(1, UNACKED_MAX));
+        self.changed.notify_all();
     }
 
     /// Wakes everyone who waits; nothing is given out any more.
@@ -284,8 +295,8 @@ impl Plans {
 
 impl State {
     fn has_work(&self) -> bool {
-        let room =
-            self.in_flight.len() < UNACKED_MAX && self.members_in_flight < UNACKED_MEMBERS_MAX;
+        let chunks = self.in_flight_max.unwrap_or(UNACKED_AT_FIRST);
+        let room = self.in_flight.len() < chunks && self.members_in_flight < UNACKED_MEMBERS_MAX;
         self.landed.is_some() && (!self.again.is_empty() || (room && self.has_fresh()))
     }
 

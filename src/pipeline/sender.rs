@@ -3,8 +3,8 @@
 //! One thread walks and plans; workers read, encode, frame and seal; streams take frames. Nothing
 //! here waits for the network but through the queue of frames and the pool.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
@@ -13,16 +13,18 @@ use crate::codec::{Codec, Encoder};
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Side};
 use crate::manifest::EntryId;
+use crate::pipeline::Ending;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::plan::{File, Member, Plan, What};
 use crate::pipeline::plans::{Ended, NACKS_MAX, Plans, Work};
+use crate::pipeline::shifts::{Doing, Shift};
+use crate::pipeline::steering::Steering;
 use crate::pipeline::tally::Tally;
-use crate::pipeline::{Budget, Ending};
 use crate::progress::{Phase, Progress};
 use crate::seal::Sealer;
 use crate::source::{self, Changes, Found};
 use crate::wire::SealedChunk;
-use crate::wire::message::{CopyOptions, Fault, Message};
+use crate::wire::message::{Busy, CopyOptions, Fault, Message};
 
 /// Everything that the sending end of one copy shares between its threads and tasks.
 pub struct Sender {
@@ -31,6 +33,7 @@ pub struct Sender {
     pub chunk_size: usize,
     pub pool: Pool,
     pub sealer: Sealer,
+    pub steering: Steering,
     /// Frames that no stream has taken yet.
     pub frames: async_channel::Sender<SealedChunk>,
     pub control: Outgoing,
@@ -40,25 +43,15 @@ pub struct Sender {
     pub digests: Option<Arc<DigestList>>,
     /// The receiver said that everything is in place.
     pub done: Notify,
-}
-
-/// Frames that wait for a stream, per stream: one being written and one behind it.
-const FRAMES_PER_STREAM: usize = 2;
-
-/// The queue between workers and streams.
-pub fn frame_queue(
-    budget: Budget,
-) -> (
-    async_channel::Sender<SealedChunk>,
-    async_channel::Receiver<SealedChunk>,
-) {
-    async_channel::bounded(FRAMES_PER_STREAM * usize::from(budget.streams))
+    /// What the receiver last said of its time.
+    pub heard: Mutex<Busy>,
 }
 
 impl Sender {
     /// A worker: carries chunks from plan to frame until the copy ends.
     pub fn work(&self) {
         let mut encoder = Encoder::new(self.chunk_size);
+        let mut shift = self.steering.shifts.begin();
         while let Ok(work) = self.plans.next() {
             let plan = match work {
                 Work::Chunk(plan) => plan,
@@ -67,31 +60,50 @@ impl Sender {
                     continue;
                 }
             };
+            shift.turn_to(Doing::Held);
             let Ok(buffer) = self.pool.take_blocking() else {
                 return;
             };
-            let Some(frame) = self.carry(&plan, buffer, &mut encoder) else {
-                continue;
-            };
-            if self.frames.send_blocking(frame).is_err() {
-                return;
+            let frame = self.carry(&plan, buffer, &mut encoder, &mut shift);
+            if let Some(frame) = frame {
+                shift.turn_to(Doing::Held);
+                if !self.push(frame) {
+                    return;
+                }
             }
+            shift.turn_to(Doing::Nothing);
             if self.plans.is_all_taken() {
                 self.progress.set_phase(Phase::Flushing);
             }
         }
     }
 
+    /// Puts a frame where streams find it, when there is room. False once the copy ends.
+    fn push(&self, frame: SealedChunk) -> bool {
+        let pushed = self
+            .steering
+            .when_there_is_room(|| self.frames.len(), || self.frames.try_send(frame));
+        matches!(pushed, Some(Ok(())))
+    }
+
     /// Read, encode, frame, seal. None if nothing is to be sent (any more).
-    fn carry(&self, plan: &Plan, buffer: Buffer, encoder: &mut Encoder) -> Option<SealedChunk> {
+    fn carry(
+        &self,
+        plan: &Plan,
+        buffer: Buffer,
+        encoder: &mut Encoder,
+        shift: &mut Shift<'_>,
+    ) -> Option<SealedChunk> {
         if plan.nacks.load(Relaxed) >= NACKS_MAX {
             self.give_up(plan);
             return None;
         }
+        shift.turn_to(Doing::Disk);
         let (chunk, digest) = match &plan.what {
-            What::Piece { file, .. } => self.read_piece(plan, file, buffer)?,
+            What::Piece { file, .. } => self.read_piece(plan, file, buffer, shift)?,
             What::Pack(members) => self.read_pack(plan, members, buffer)?,
         };
+        shift.turn_to(Doing::Codec);
         let encoded = match chunk.place.kind {
             ChunkKind::Zeros | ChunkKind::Digest => {
                 let Chunk { place, buffer } = chunk;
@@ -102,8 +114,16 @@ impl Sender {
                     buffer,
                 }
             }
-            _ => encoder.encode(chunk, self.options.compress, digest),
+            _ => {
+                let (compression, raw) = (self.steering.next(), chunk.buffer.len());
+                let encoded = compression.encode(encoder, chunk, digest);
+                let took = shift.turn_to(Doing::Rest);
+                let made = encoded.buffer.len();
+                self.steering.coded(compression, raw, made, took);
+                encoded
+            }
         };
+        shift.turn_to(Doing::Rest);
         Some(SealedChunk::seal(encoded, &self.sealer))
     }
 
@@ -169,6 +189,11 @@ impl Sender {
             self.tally.add(error);
             self.say(Message::Fault(fault));
         }
+    }
+
+    /// What the receiver does with its time.
+    pub fn far(&self) -> Busy {
+        *self.heard.lock().expect("no panic while held")
     }
 
     pub(super) fn changes(&self) -> Changes {

@@ -12,13 +12,15 @@ pub mod host;
 pub mod local;
 pub mod login;
 pub mod operands;
+pub mod remembered;
 pub mod request;
 pub mod retries;
 pub mod roster;
 pub mod server;
 pub mod streams;
+pub mod tuning;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::control::ControlError;
@@ -30,9 +32,10 @@ use crate::progress::{Phase, Progress};
 use crate::session::half::{ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::units::{printable, size};
-use crate::wire::message::{Listen, Message};
+use crate::wire::message::{Conclusion, Listen, Message};
 pub use request::{
-    Compress, CopyOptions, FAILURES_MAX, Host, Operand, Outcome, Reporter, Request, Rsh, SshOptions,
+    Compress, CopyOptions, FAILURES_MAX, Host, Limit, Operand, Outcome, Reporter, Request, Rsh,
+    Shares, SshOptions, Verdict,
 };
 
 /// Threads that drive sockets and control; the work is done on the pipeline's own.
@@ -46,6 +49,8 @@ pub struct Seat {
     pub tally: Arc<Tally>,
     pub ending: Arc<Ending>,
     pub digests: Option<Arc<DigestList>>,
+    /// What the tuner said at the end.
+    pub verdict: Arc<OnceLock<Verdict>>,
 }
 
 impl Seat {
@@ -54,6 +59,21 @@ impl Seat {
         Seat {
             ending: Arc::new(Ending::of_session(&self.ending)),
             ..self.clone()
+        }
+    }
+
+    /// The copy is complete, and this is what the tuner learnt of it.
+    fn conclude(&self, request: &Request, conclusion: Conclusion) {
+        let Conclusion {
+            verdict,
+            remembered,
+        } = conclusion;
+        if let Some(verdict) = verdict {
+            // There is one for each copy.
+            let _ = self.verdict.set(verdict);
+        }
+        if let Some(remembered) = remembered {
+            remembered::remember(request, remembered);
         }
     }
 
@@ -82,6 +102,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
         tally: Arc::new(tally),
         ending: Arc::default(),
         digests: None,
+        verdict: Arc::default(),
     };
     let resumes = !request.options.no_resume;
     let copied = copy(request, &mut seat);
@@ -108,6 +129,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
         elapsed,
         route,
         unlisted,
+        verdict: seat.verdict.get().cloned(),
     }
 }
 

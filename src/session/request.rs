@@ -9,6 +9,7 @@ pub use crate::codec::Compress;
 use crate::error::Error;
 use crate::progress::Snapshot;
 pub use crate::ssh::{Host, Rsh, SshOptions};
+pub use crate::tuner::{Limit, Shares, Verdict};
 pub use crate::wire::message::CopyOptions;
 
 /// One end of a copy, checked: `[user@]host:path`, `scp://…` or a path on this machine.
@@ -33,7 +34,8 @@ pub struct Request {
     pub rsh: Rsh,
     /// `--remote-path`: the far end's command, split into words and quoted before use.
     pub remote_path: Option<String>,
-    pub streams: u16,
+    /// None: as many as prove to be best.
+    pub streams: Option<u16>,
     /// `--retries`: how often to log in again after a connection was lost.
     pub retries: u16,
     pub encrypt: bool,
@@ -66,6 +68,8 @@ pub struct Outcome {
     pub route: String,
     /// Files whose names `--digests` could not list.
     pub unlisted: u64,
+    /// What limited the copy; None where it was not complete, or nothing was copied.
+    pub verdict: Option<Verdict>,
 }
 
 /// Failures that are kept for the summary; the others are only counted.

@@ -24,9 +24,10 @@ use crate::route::direct::Listener;
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
-use crate::session::heartbeat::{Heart, Place, Terms};
+use crate::session::heartbeat::{self, Heart, Place};
 use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{receive_on, send_on};
+use crate::session::tuning::{self, Audience, Terms, Tuning};
 use crate::session::{Half, NotServed, converse, host};
 use crate::source::{self, Lookup, Named, Walk};
 use crate::stream::opening::{DialRole, Keyring};
@@ -102,6 +103,10 @@ async fn copy<R: AsyncRead + Unpin>(
     let opened = timeout(HELLO_TIMEOUT, opening(incoming)).await;
     let (open, secret) = opened.unwrap_or_else(|_| Err(breach("no opening")))?;
     let budget = Budget::new(&open.options, open.streams, open.chunk_size as usize)?;
+    let sends = matches!(open.role, Role::Sender { .. });
+    if let Some(name) = open.options.congestion.as_deref().filter(|_| sends) {
+        tuning::check_congestion(name)?;
+    }
     let suite = Suite::from_number(open.suite).filter(|suite| *suite != Suite::None);
     let suite = suite.ok_or_else(|| breach("an unknown seal"))?;
     let progress = Arc::new(Progress::default());
@@ -111,7 +116,7 @@ async fn copy<R: AsyncRead + Unpin>(
     };
     let roster = Roster::new(flow);
     let heard = incoming.heard();
-    let heart = &*heart.insert(Heart::start(Terms {
+    let heart = &*heart.insert(Heart::start(heartbeat::Terms {
         place: Place::Server,
         timeout_s: open.options.timeout_s,
         control: control.clone(),
@@ -154,6 +159,7 @@ async fn copy<R: AsyncRead + Unpin>(
             () = over.closed() => {}
         }
     });
+    let mut tuning = None;
     let half = slot.insert(match &open.role {
         Role::Sender { operands } => {
             let named = hearing.during(roots(operands, &open, control)).await??;
@@ -164,6 +170,12 @@ async fn copy<R: AsyncRead + Unpin>(
                 Arc::new(Handles::default()),
             );
             let half = SendingHalf::start(common, sealer, walk);
+            tuning = Some(Tuning::start(Terms {
+                sender: half.sender.clone(),
+                roster: Some(roster.clone()),
+                start: tuning::start(budget, &open.options, open.streams, client, open.remembered),
+                audience: Audience::Peer(control.clone()),
+            }));
             tokio::spawn(send_on(
                 half.sender.clone(),
                 half.frames.clone(),
@@ -179,12 +191,19 @@ async fn copy<R: AsyncRead + Unpin>(
             let same_machine = host::is_this_machine(&client.boot_id);
             let mut destination = destination(path, sources, &open, same_machine);
             destination.sessions.heard = Some(heard);
-            let half = ReceivingHalf::start(common, opener, rules(&open), destination);
+            let crowd = roster.crowd().clone();
+            let rules = rules(&open);
+            let half = ReceivingHalf::start(common, opener, rules, destination, crowd);
             tokio::spawn(receive_on(half.receiver.clone(), connections, roster, None));
             Half::Receiving(half)
         }
     });
-    converse(&mut hearing, half, |_| (), |_| Ok(())).await
+    converse(&mut hearing, half, |_| (), |_| Ok(())).await?;
+    if let Some(tuning) = tuning {
+        // Who does not listen any more has what it wanted.
+        let _ = say(control, Message::Conclusion(tuning.conclude())).await;
+    }
+    Ok(())
 }
 
 /// The client's first two messages.
@@ -196,7 +215,8 @@ async fn opening<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>) -> Result<(Op
     if !CHUNK_SIZES.contains(&open.chunk_size) || !open.chunk_size.is_power_of_two() {
         return Err(breach("an impossible chunk size"));
     }
-    if !(1..=STREAMS_MAX).contains(&open.streams) {
+    let is_possible = |streams| (1..=STREAMS_MAX).contains(&streams);
+    if !open.streams.is_none_or(is_possible) {
         return Err(breach("an impossible number of streams"));
     }
     if open.before.len() > SESSIONS_MAX {

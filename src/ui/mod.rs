@@ -5,6 +5,7 @@
 
 mod bars;
 mod canvas;
+mod json;
 mod rate;
 mod status;
 mod steady;
@@ -50,6 +51,8 @@ pub struct Output {
     pub verbose: bool,
     /// The summary even where stderr is no terminal.
     pub summary: bool,
+    /// The summary as JSON on stdout, whatever stderr is told.
+    pub json: bool,
 }
 
 /// The screen while a session runs. Open it before, give its reporter to the session, finish it
@@ -108,6 +111,7 @@ impl Screen {
             quiet,
             verbose,
             summary,
+            json,
         } = self.teller.output;
         let mut lines = Vec::new();
         let lost = self.teller.lost.load(Relaxed);
@@ -134,6 +138,10 @@ impl Screen {
             text.push('\n');
         }
         write(&text);
+        if json {
+            // Who closed it does not want to know.
+            let _ = writeln!(std::io::stdout().lock(), "{}", json::line(outcome));
+        }
     }
 }
 

@@ -30,6 +30,7 @@ mod ssh;
 mod stopped;
 mod streams;
 mod terminal;
+mod tuning;
 mod verification;
 mod wanted;
 mod wire;
