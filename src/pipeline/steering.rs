@@ -32,6 +32,8 @@ pub struct Steering {
 struct Course {
     how: How,
     frames_max: usize,
+    /// Workers that wait for room.
+    waiting: u32,
     ended: bool,
 }
 
@@ -71,6 +73,7 @@ impl Steering {
             course: Mutex::new(Course {
                 how,
                 frames_max: FRAMES_AT_FIRST,
+                waiting: 0,
                 ended: false,
             }),
             room: Condvar::new(),
@@ -129,14 +132,19 @@ impl Steering {
         coded.busy += took;
     }
 
-    /// A stream took a frame of `wire` bytes that stands for `raw`.
-    pub fn taken(&self, raw: u64, wire: u64) {
+    /// A stream took a frame of `wire` bytes that stands for `raw`; `left` frames wait for one.
+    pub fn taken(&self, raw: u64, wire: u64, left: usize) {
         self.frames.fetch_add(1, Relaxed);
         self.raw_bytes.fetch_add(raw, Relaxed);
         self.wire_bytes.fetch_add(wire, Relaxed);
-        // Under the lock, so that nobody goes to wait for it just now.
-        drop(self.lock());
-        self.room.notify_one();
+        // Workers that slept fill the half that is empty in one go, rather than being woken for
+        // each frame.
+        let course = self.lock();
+        let wakes = course.waiting > 0 && 2 * left <= course.frames_max;
+        drop(course);
+        if wakes {
+            self.room.notify_all();
+        }
     }
 
     /// Waits until fewer frames than may be are `waiting`, then does `push`. None once all ends.
@@ -145,12 +153,12 @@ impl Steering {
         waiting: impl Fn() -> usize,
         push: impl FnOnce() -> T,
     ) -> Option<T> {
-        let course = self
-            .room
-            .wait_while(self.lock(), |course| {
-                !course.ended && waiting() >= course.frames_max
-            })
-            .expect("no panic while held");
+        let mut course = self.lock();
+        while !course.ended && waiting() >= course.frames_max {
+            course.waiting += 1;
+            course = self.room.wait(course).expect("no panic while held");
+            course.waiting -= 1;
+        }
         (!course.ended).then(push)
     }
 

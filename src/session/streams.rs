@@ -39,7 +39,8 @@ impl Sent for Sender {
         let wire = u64::from(header.wire_len) + crate::wire::frame::HEADER_LEN as u64;
         let is_content = matches!(header.kind, FrameKind::Range | FrameKind::Pack);
         let raw = if is_content { header.raw_len } else { 0 };
-        self.steering.taken(u64::from(raw), wire);
+        self.steering
+            .taken(u64::from(raw), wire, self.frames.len());
         self.progress
             .add_frame(header.codec.number(), u64::from(header.raw_len), wire);
     }
@@ -199,7 +200,7 @@ pub async fn pass_on(
     while let Ok(frame) = frames.recv().await {
         sender.plans.taken(frame.header().chunk, 0);
         let len = u64::from(frame.header().raw_len);
-        sender.steering.taken(len, len);
+        sender.steering.taken(len, len, frames.len());
         if receiver
             .jobs
             .try_send(Job::Frame { stream: 0, frame })
