@@ -95,6 +95,7 @@ fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
             force: args.force,
             congestion: args.congestion,
             timeout_s: args.timeout_s,
+            direct_io: args.direct_io,
         },
         ssh: SshOptions {
             program: args.program,

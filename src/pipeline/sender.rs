@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Pool};
 use crate::codec::{Codec, Encoder};
 use crate::control::Outgoing;
-use crate::error::{Error, Kind, Side};
+use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::EntryId;
 use crate::pipeline::Ending;
 use crate::pipeline::digest_list::DigestList;
@@ -22,7 +22,7 @@ use crate::pipeline::steering::Steering;
 use crate::pipeline::tally::Tally;
 use crate::progress::{Phase, Progress};
 use crate::seal::Sealer;
-use crate::source::{self, Changes, Found};
+use crate::source::{self, Changes, Found, SourceFile};
 use crate::wire::SealedChunk;
 use crate::wire::message::{Busy, CopyOptions, Fault, Message};
 
@@ -194,6 +194,13 @@ impl Sender {
     /// What the receiver does with its time.
     pub fn far(&self) -> Busy {
         *self.heard.lock().expect("no panic while held")
+    }
+
+    pub(super) fn open(&self, found: &Found) -> Result<SourceFile> {
+        if found.entry.is_device() {
+            return SourceFile::open_device(found, self.options.direct_io);
+        }
+        SourceFile::open(found, self.changes())
     }
 
     pub(super) fn changes(&self) -> Changes {

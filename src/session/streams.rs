@@ -39,8 +39,7 @@ impl Sent for Sender {
         let wire = u64::from(header.wire_len) + crate::wire::frame::HEADER_LEN as u64;
         let is_content = matches!(header.kind, FrameKind::Range | FrameKind::Pack);
         let raw = if is_content { header.raw_len } else { 0 };
-        self.steering
-            .taken(u64::from(raw), wire, self.frames.len());
+        self.steering.taken(u64::from(raw), wire, self.frames.len());
         self.progress
             .add_frame(header.codec.number(), u64::from(header.raw_len), wire);
     }

@@ -88,6 +88,7 @@ fn messages() -> Vec<Message> {
         force: true,
         congestion: None,
         timeout_s: 60,
+        direct_io: true,
     };
     let receiver = Role::Receiver {
         path: b"x".to_vec(),
@@ -198,8 +199,8 @@ fn messages() -> Vec<Message> {
 }
 
 const GOLDEN: [&str; 25] = [
-    "01004700000001017801016101000100010003050101e8070001808080800100010001003cababababab\
-     ababababababababababab0101088080400001efefefefefefefefefefefefefefefef",
+    "01004800000001017801016101000100010003050101e8070001808080800100010001003c01abababab\
+     abababababababababababab0101088080400001efefefefefefefefefefefefefefefef",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "03000700000001033a3a31a946",
     "0400020000000001",
