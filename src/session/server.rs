@@ -37,7 +37,7 @@ use crate::wire::message::{Fault, Message, Open, Role, Roots, SESSIONS_MAX};
 /// How long the client may take to close control once everything is in place.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long it may take to say why a copy ended, where control is stuck.
+/// How long the last word may take, where control is stuck.
 const ABORT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Chunk sizes that a client may ask for, in bytes.
@@ -77,7 +77,7 @@ pub async fn serve() -> Result<(), NotServed> {
         // Before anything is torn down, so that the client hears the cause and not its effects.
         // Where control is lost there is nobody to tell.
         let abort = Message::Abort(Fault::of(error, 0, 0));
-        let _ = timeout(ABORT_PATIENCE, control.send(abort)).await;
+        let _ = timeout(ABORT_PATIENCE, control.send_through(abort)).await;
     }
     if let Some(half) = half {
         half.stop().await;
@@ -201,7 +201,8 @@ async fn copy<R: AsyncRead + Unpin>(
     converse(&mut hearing, half, |_| (), |_| Ok(())).await?;
     if let Some(tuning) = tuning {
         // Who does not listen any more has what it wanted.
-        let _ = say(control, Message::Conclusion(tuning.conclude())).await;
+        let last = Message::Conclusion(tuning.conclude());
+        let _ = timeout(ABORT_PATIENCE, control.send_through(last)).await;
     }
     Ok(())
 }
