@@ -48,7 +48,7 @@ fn copy(source: &Path, dest: &Path) {
         remote_path: None,
         sudo: None,
         no_install: false,
-        streams: 1,
+        streams: Some(1),
         retries: 0,
         encrypt: true,
         digests_file: None,

@@ -19,6 +19,10 @@
 //! | 12 | [`dest`]`::write` | pwrite at its offset | done range |
 //! | 13 | [`dest`]`::commit` | all ranges in: whole-file digest, metadata, sync, rename | the file in place |
 //!
+//! How row 4 compresses which chunk, over how many streams row 7 goes and how many chunks are under
+//! way is found out while the copy runs, by the [`tuner`]; [`session::tuning`] tells it how the copy
+//! goes and does as it says.
+//!
 //! What row 12 has written is recorded in the [`journal`], so that a copy which is cut short goes on
 //! where it was.
 //!

@@ -11,7 +11,6 @@ use clap::{ArgAction, Parser};
 use crate::session::{Access, Compress, Permit, Rsh};
 use crate::units;
 
-const STREAMS_DEFAULT: u16 = 8;
 const RETRIES_DEFAULT: u16 = 5;
 
 /// scp's own bound for `-l`.
@@ -177,14 +176,17 @@ pub struct Args {
     #[arg(short = 'l', value_name = "KBIT", help_heading = DATA,
           value_parser = kbit)]
     pub limit_kbit_per_s: Option<u64>,
-    /// Parallel connections, 1 to 256 [8]
-    #[arg(long, value_name = "N", help_heading = DATA, default_value_t = STREAMS_DEFAULT,
-          hide_default_value = true, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub streams: u16,
-    /// auto, none, lz4, zstd[:LEVEL] or gzip[:LEVEL]
+    /// Parallel connections, 1 to 256 [as many as pay]
+    #[arg(long, value_name = "N", help_heading = DATA,
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub streams: Option<u16>,
+    /// auto [what pays], none, lz4, zstd[:LEVEL], gzip[:LEVEL]
     #[arg(long, value_name = "CODEC", help_heading = DATA, default_value = "auto",
           hide_default_value = true, allow_hyphen_values = true, value_parser = compress)]
     pub compress: Compress,
+    /// TCP congestion control where data is sent from
+    #[arg(long, value_name = "NAME", help_heading = DATA, value_parser = congestion)]
+    pub congestion: Option<String>,
     /// Logins after a lost connection, 0 to 999 [5]
     #[arg(long, value_name = "N", help_heading = DATA, default_value_t = RETRIES_DEFAULT,
           hide_default_value = true, value_parser = clap::value_parser!(u16).range(..=999))]
@@ -213,6 +215,9 @@ pub struct Args {
     /// Tell what was done even if stderr is no terminal
     #[arg(long, help_heading = OUTPUT)]
     pub summary: bool,
+    /// The same as a line of JSON on stdout
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
     /// Version and protocol version; of HOST: too
     #[arg(long, help_heading = OUTPUT)]
     pub version: bool,
@@ -361,6 +366,17 @@ fn compress(text: &str) -> Result<Compress, String> {
         ("auto" | "none" | "lz4", Some(_)) => Err(format!("{codec} has no levels")),
         _ => Err("expected auto, none, lz4, zstd[:LEVEL] or gzip[:LEVEL]".to_owned()),
     }
+}
+
+/// The kernel's bound (`TCP_CA_NAME_MAX`) less the zero behind it.
+const CONGESTION_MAX: usize = 15;
+
+fn congestion(text: &str) -> Result<String, String> {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    if text.is_empty() || text.len() > CONGESTION_MAX || !text.bytes().all(is_word) {
+        return Err("a name as in net.ipv4.tcp_available_congestion_control".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// Shorter than what a busy host or a link's hiccup takes would end good copies.

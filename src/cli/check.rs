@@ -63,6 +63,11 @@ pub fn order(mut args: Args) -> Result<Order> {
              different times, and no digest of the whole is right; leave out one of the two",
         ));
     }
+    if args.json && dest.what == What::Stdio {
+        return Err(Error::usage(
+            "--json writes to stdout, and so does the copy: leave one of them out",
+        ));
+    }
     if args.follow_ms.is_some() && sources.iter().any(|source| source.what != What::Path) {
         return Err(Error::usage(
             "--follow is for a file that grows; a pipe or a command is read to its end anyway",
@@ -74,6 +79,7 @@ pub fn order(mut args: Args) -> Result<Order> {
             verbose: args.verbose > 0,
             summary: args.summary,
             plain: is_at_terminal(&sources, &dest),
+            json: args.json,
         },
         warnings,
         ignored: args.ignored.told(),
@@ -109,6 +115,7 @@ fn request(mut args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
             live: args.live,
             inplace: args.inplace,
             force: args.force,
+            congestion: args.congestion,
             timeout_s: args.timeout_s,
             direct_io: args.direct_io,
             size: args.size,
@@ -202,6 +209,11 @@ mod tests {
     }
 
     #[test]
+    fn stdout_carries_data_alone() {
+        assert!(refused("--json h:a -").contains("--json"));
+    }
+
+    #[test]
     fn letters_without_effect_are_taken_and_told() {
         let order = ordered("-C3ORsT -D /sftp -X nrequests=4 -Xbuffer=1 a b").unwrap();
         let letters: Vec<_> = order.ignored.iter().map(|line| &line[..2]).collect();
@@ -212,13 +224,14 @@ mod tests {
     fn long_flags_reach_the_request() {
         let request = ordered(
             "a h:b --streams 3 --compress zstd:-5 --threads 2 --memory 64Mi --no-encrypt \
-             --rsh local --digests sums --no-target-directory --no-clobber --fsync",
+             --rsh local --digests sums --no-target-directory --no-clobber --fsync --congestion bbr",
         )
         .unwrap()
         .request;
-        assert_eq!((request.streams, request.rsh), (3, Rsh::Local));
+        assert_eq!((request.streams, request.rsh), (Some(3), Rsh::Local));
         assert_eq!(request.options.compress, Compress::Zstd(-5));
         assert_eq!(request.options.memory, Some(64 << 20));
+        assert_eq!(request.options.congestion.as_deref(), Some("bbr"));
         assert!(!request.encrypt && request.options.digests);
         assert_eq!(request.digests_file, Some("sums".into()));
     }
@@ -236,6 +249,8 @@ mod tests {
             "--compress brotli a b",
             "--compress zstd:20 a b",
             "--compress lz4:1 a b",
+            "--congestion b/r a b",
+            "--congestion 0123456789abcdef a b",
             "--rsh telnet a b",
             "-Z a b",
             "-o",

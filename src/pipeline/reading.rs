@@ -12,6 +12,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{ANEW, Extension};
 use crate::pipeline::plan::{File, Member, Plan, Reading, What};
 use crate::pipeline::sender::Sender;
+use crate::pipeline::shifts::{Doing, Shift};
 use crate::source::{self, SourceFile, Unpacked};
 use crate::units::printable;
 use crate::wire::message::{EntryEnd, Message};
@@ -29,6 +30,7 @@ impl Sender {
         plan: &Plan,
         file: &Arc<File>,
         mut buffer: Buffer,
+        shift: &mut Shift<'_>,
     ) -> Option<(Chunk, Digest)> {
         let What::Piece { piece, .. } = &plan.what else {
             return None;
@@ -52,6 +54,7 @@ impl Sender {
                 return None;
             }
         };
+        shift.turn_to(Doing::Rest);
         let whole = u64::from(piece.len) == entry.size;
         let digest = if piece.kind == ChunkKind::Zeros {
             buffer.set_len(0);

@@ -4,6 +4,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -25,8 +26,10 @@ use crate::session::operands::{self, Expanded};
 use crate::session::request::{Operand, Request, What};
 use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{Connections, receive_on, send_on};
-use crate::session::{Half, Seat, cause_of, converse, host};
+use crate::session::tuning::{self, Audience, Tuning};
+use crate::session::{Half, Seat, cause_of, converse, host, remembered};
 use crate::stream::opening::{DialRole, Keyring};
+use crate::tuner::{self, Remembered};
 use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Listen, Message, Open, Role, Roots, SessionSecret};
@@ -60,6 +63,9 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
     let is_push = request.dest.host.is_some();
     let host = request.host().expect("one end is remote");
     let budget = Budget::new(&request.options, request.streams, CHUNK_SIZE)?;
+    if let Some(name) = request.options.congestion.as_deref().filter(|_| is_push) {
+        tuning::check_congestion(name)?;
+    }
     let is_first = session.attempt == Attempt::First;
     let mut pushed = (is_push && is_first).then(|| Pushed::find(request, seat));
     if pushed.as_ref().is_some_and(Pushed::is_nothing) {
@@ -83,6 +89,7 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         request,
         seat,
         budget,
+        remembered: remembered::recall(request),
         session,
     };
     let mut half = None;
@@ -92,7 +99,9 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         () = seat.ending.wait(), if half.is_none() => Err(cause_of(&seat.ending)),
     };
     let Err(error) = copied else {
-        server.end(half, None).await;
+        if let Some(conclusion) = server.end_well(half).await {
+            seat.conclude(request, conclusion);
+        }
         return Ok("direct".to_owned());
     };
     // Before anything is torn down: what that leads to is not the cause.
@@ -106,8 +115,8 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
 }
 
 fn tell_cuts(request: &Request, seat: &Seat, budget: Budget) {
-    let (asked, given) = (request.streams, budget.streams);
-    if given < asked {
+    let given = budget.streams;
+    if let Some(asked) = request.streams.filter(|asked| given < *asked) {
         let detail = format!("--memory is enough for {given} of {asked} streams");
         seat.reporter.detail(&detail);
     }
@@ -145,6 +154,7 @@ struct Client<'a> {
     request: &'a Request,
     seat: &'a Seat,
     budget: Budget,
+    remembered: Option<Remembered>,
     session: Session<'a>,
 }
 
@@ -172,6 +182,7 @@ impl Client<'_> {
             DialRole::Receives => Flow::In,
         };
         let roster = Roster::new(flow);
+        let opened_at = Instant::now();
         let heart = self.heart(server, &roster);
         let heard = server.incoming.heard();
         let far = Far {
@@ -181,6 +192,7 @@ impl Client<'_> {
         };
         let mut hearing = Hearing::new(&mut server.incoming, Some(&heart), &self.seat.ending);
         let streams = (connections, roster.clone());
+        let mut tuning = None;
         let half = half.insert(match pushed {
             Some(Pushed { expanded, scan }) => {
                 let totals = hearing.during(scan).await?;
@@ -188,22 +200,25 @@ impl Client<'_> {
                 let found = (expanded, totals);
                 let pushing = self.push(far, &keyring, suite, found, streams).await?;
                 heart.attach(pushing.sender.clone());
+                tuning = Some(self.tune(&pushing, &roster, far.hello));
                 Half::Sending(pushing)
             }
             None => self.pull(far, &keyring, suite, streams),
         });
         let mut dialler = Some(Dialler {
             host: server.host.clone(),
-            streams: self.budget.streams,
             keyring,
             suite,
             proven,
-            roster,
+            roster: roster.clone(),
             seat: self.seat.clone(),
         });
         let listen = |at: Listen| {
             // Only the first is dialled: a server listens once.
             if let Some(dialler) = dialler.take() {
+                // The far end has answered at once. Until a stream tells better.
+                let streams = self.first_streams(opened_at.elapsed());
+                roster.want(streams);
                 tokio::spawn(dialler.run(at));
             }
         };
@@ -216,7 +231,32 @@ impl Client<'_> {
             }
             _ => Ok(()),
         };
-        converse(&mut hearing, half, listen, check).await
+        converse(&mut hearing, half, listen, check).await?;
+        if let Some(tuning) = tuning {
+            self.seat.conclude(self.request, tuning.conclude());
+        }
+        Ok(())
+    }
+
+    fn first_streams(&self, round_trip: Duration) -> u16 {
+        let forced = self.streams();
+        let first = tuner::first_streams(round_trip, self.remembered, forced);
+        first.min(self.budget.streams_max())
+    }
+
+    /// As the user asked, and memory allows.
+    fn streams(&self) -> Option<u16> {
+        self.request.streams.map(|_| self.budget.streams)
+    }
+
+    fn tune(&self, half: &SendingHalf, roster: &Arc<Roster>, far: &Hello) -> Tuning {
+        let options = &self.request.options;
+        Tuning::start(tuning::Terms {
+            sender: half.sender.clone(),
+            roster: Some(roster.clone()),
+            start: tuning::start(self.budget, options, self.streams(), far, self.remembered),
+            audience: Audience::User(self.seat.reporter.clone()),
+        })
     }
 
     /// Ends the streams too when it is dropped.
@@ -224,6 +264,8 @@ impl Client<'_> {
         Heart::start(Terms {
             place: Place::Client {
                 host: printable(server.host.name.as_bytes()),
+                reporter: self.seat.reporter.clone(),
+                streams_max: self.streams().unwrap_or(self.budget.streams_max()),
             },
             timeout_s: self.request.options.timeout_s,
             control: server.control.clone(),
@@ -275,7 +317,9 @@ impl Client<'_> {
         };
         let destination = operands::destination(self.request, same_machine, sessions);
         let rules = operands::rules(self.request);
-        let half = ReceivingHalf::start(self.common(far), opener, rules, destination);
+        let common = self.common(far);
+        let crowd = roster.crowd().clone();
+        let half = ReceivingHalf::start(common, opener, rules, destination, crowd);
         if self.request.options.follow_ms.is_some() {
             let control = far.control.clone();
             // Said again with the next signal where it cannot be said now.
@@ -314,7 +358,8 @@ impl Client<'_> {
             options: request.options.clone(),
             session: keyring.session,
             suite: suite.number(),
-            streams: self.budget.streams,
+            streams: self.streams(),
+            remembered: self.remembered,
             chunk_size: CHUNK_SIZE as u32,
             before: self.session.before.to_vec(),
         };

@@ -35,7 +35,6 @@ const FIRST_ROUNDS: u32 = 3;
 /// Who dials the streams of a session.
 pub struct Dialler {
     pub host: Host,
-    pub streams: u16,
     pub keyring: Arc<Keyring>,
     pub suite: Suite,
     pub proven: mpsc::Sender<Connection>,
@@ -60,8 +59,8 @@ struct Way {
 }
 
 impl Dialler {
-    /// Dials all streams, each again when it is lost; returns when the session is over, or when
-    /// all were dialled in vain.
+    /// Dials as many streams as are wanted, each again when it is lost; returns when the session is
+    /// over, or when all were dialled in vain.
     pub async fn run(self, at: Listen) {
         self.roster.begin();
         // At most a word for each dial, and those take their time; it is read at once.
@@ -79,14 +78,20 @@ impl Dialler {
         });
         // Ended with this function.
         let mut lines = JoinSet::new();
-        for stream in 0..self.streams {
-            lines.spawn(keep(way.clone(), stream));
-        }
-        let mut in_vain = vec![0; usize::from(self.streams)];
+        let mut wanted = self.roster.wanted();
+        let mut in_vain = Vec::new();
         let mut has_come_up = false;
         loop {
+            let streams = *wanted.borrow_and_update();
+            for stream in in_vain.len()..usize::from(streams) {
+                // There are at most as many as a number of a stream can say.
+                lines.spawn(keep(way.clone(), stream as u16));
+                in_vain.push(0);
+            }
             let (stream, failed) = tokio::select! {
                 Some(outcome) = heard.recv() => outcome,
+                // The roster holds the other end.
+                _ = wanted.changed() => continue,
                 () = self.roster.closed() => return,
             };
             let Some(cause) = failed else {

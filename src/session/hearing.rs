@@ -1,5 +1,5 @@
-//! Control as one end of a session hears it: the other end's heartbeats and its last word are
-//! taken here, everything else is the session's.
+//! Control as one end of a session hears it: the other end's heartbeats, what its tuner decides and
+//! its last word are taken here, everything else is the session's.
 
 use std::collections::VecDeque;
 
@@ -82,6 +82,7 @@ async fn hear<R: AsyncRead + Unpin>(
                     heart.hear(heartbeat);
                 }
             }
+            Message::Tune(tune) if heart.is_some_and(|heart| heart.tune(&tune)) => {}
             message => return Ok(message),
         }
     }

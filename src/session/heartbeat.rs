@@ -37,8 +37,9 @@ use crate::error::{Error, Kind, Side};
 use crate::pipeline::Ending;
 use crate::pipeline::sender::Sender;
 use crate::progress::Progress;
-use crate::session::roster::{Looked, Roster};
-use crate::wire::message::{Heartbeat, Message, StreamFacts};
+use crate::session::request::Reporter;
+use crate::session::roster::{Flow, Looked, Roster};
+use crate::wire::message::{Heartbeat, Message, StreamFacts, Tune};
 
 /// Between two heartbeats.
 const BEAT: Duration = Duration::from_secs(1);
@@ -53,16 +54,22 @@ const SERVER_PART: (u32, u32) = (3, 4);
 /// Less than the command line takes, for a server whose client asks for none.
 const TIMEOUT_MIN: Duration = Duration::from_secs(4);
 
+/// Characters of a reason that are shown.
+const REASON_MAX: usize = 200;
+
 /// Chunks that may be sent a second time in a second, for each stream that has nothing to do.
 const REPEATS: usize = 2;
 
 /// Whose heart it is.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Place {
     /// The other end is this host, as it may be shown. The client dials, so it judges whether
     /// streams can be had.
     Client {
         host: String,
+        reporter: Arc<dyn Reporter>,
+        /// What the other end, where it sends, may ask for.
+        streams_max: u16,
     },
     Server,
 }
@@ -126,6 +133,28 @@ impl Heart {
         let mut peer = self.shared.peer.lock().expect("no panic while held");
         peer.beats += 1;
         peer.streams = heartbeat.streams;
+    }
+
+    /// Takes the sender's word on how many streams there are to be. False where it has none.
+    pub fn tune(&self, tune: &Tune) -> bool {
+        let Terms { place, roster, .. } = &self.shared.terms;
+        let Place::Client {
+            reporter,
+            streams_max,
+            ..
+        } = place
+        else {
+            return false;
+        };
+        if roster.flow() != Flow::In {
+            return false;
+        }
+        roster.want(tune.streams.min(*streams_max));
+        if !tune.reason.is_empty() {
+            let reason: String = tune.reason.chars().take(REASON_MAX).collect();
+            reporter.detail(&reason);
+        }
+        true
     }
 
     /// Where this end sends, chunks on slow streams may go by another.
@@ -240,7 +269,7 @@ impl Shared {
     fn silent(&self) -> Error {
         let seconds = self.timeout.as_secs();
         let message = match &self.terms.place {
-            Place::Client { host } => format!(
+            Place::Client { host, .. } => format!(
                 "nothing was heard from {host} for {seconds} s; is the link or the host down?"
             ),
             Place::Server => format!("nothing was heard from the client for {seconds} s"),
@@ -267,7 +296,7 @@ impl Shared {
 
     fn host(&self) -> &str {
         match &self.terms.place {
-            Place::Client { host } => host,
+            Place::Client { host, .. } => host,
             Place::Server => "the client",
         }
     }

@@ -14,14 +14,16 @@ pub mod login;
 pub mod operands;
 pub mod permit;
 pub mod placing;
+pub mod remembered;
 pub mod request;
 pub mod retries;
 pub mod roster;
 pub mod server;
 pub mod streams;
+pub mod tuning;
 pub mod visit;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::control::ControlError;
@@ -36,11 +38,11 @@ use crate::progress::{Phase, Progress};
 use crate::session::half::{ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::units::{printable, size};
-use crate::wire::message::{Listen, Message};
+use crate::wire::message::{Conclusion, Listen, Message};
 pub use permit::{Access, Permit};
 pub use request::{
-    Compress, CopyOptions, FAILURES_MAX, Host, Operand, Outcome, Reporter, Request, Rsh,
-    SshOptions, What,
+    Compress, CopyOptions, FAILURES_MAX, Host, Limit, Operand, Outcome, Reporter, Request, Rsh,
+    Shares, SshOptions, Verdict, What,
 };
 
 /// Threads that drive sockets and control; the work is done on the pipeline's own.
@@ -56,6 +58,8 @@ pub struct Seat {
     pub digests: Option<Arc<DigestList>>,
     /// A file that is followed has come to its end, the user says.
     pub enough: Stop,
+    /// What the tuner said at the end.
+    pub verdict: Arc<OnceLock<Verdict>>,
 }
 
 impl Seat {
@@ -70,6 +74,21 @@ impl Seat {
         Seat {
             ending: Arc::new(Ending::of_session(&self.ending)),
             ..self.clone()
+        }
+    }
+
+    /// The copy is complete, and this is what the tuner learnt of it.
+    fn conclude(&self, request: &Request, conclusion: Conclusion) {
+        let Conclusion {
+            verdict,
+            remembered,
+        } = conclusion;
+        if let Some(verdict) = verdict {
+            // There is one for each copy.
+            let _ = self.verdict.set(verdict);
+        }
+        if let Some(remembered) = remembered {
+            remembered::remember(request, remembered);
         }
     }
 
@@ -99,6 +118,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
         ending: Arc::default(),
         digests: None,
         enough: Stop::new(),
+        verdict: Arc::default(),
     };
     let resumes = !request.options.no_resume;
     let copied = copy(request, &mut seat);
@@ -126,6 +146,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
         elapsed,
         route,
         unlisted,
+        verdict: seat.verdict.get().cloned(),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::program::Program;
 use crate::progress::Snapshot;
 use crate::ssh::Startup;
 pub use crate::ssh::{Host, Rsh, SshOptions};
+pub use crate::tuner::{Limit, Shares, Verdict};
 pub use crate::wire::message::CopyOptions;
 
 /// One end of a copy, checked: `[user@]host:path`, `scp://…`, a path on this machine, or what a
@@ -53,7 +54,8 @@ pub struct Request {
     pub sudo: Option<String>,
     /// `--no-install`: a host that has no fastcp is not given one.
     pub no_install: bool,
-    pub streams: u16,
+    /// None: as many as prove to be best.
+    pub streams: Option<u16>,
     /// `--retries`: how often to log in again after a connection was lost.
     pub retries: u16,
     pub encrypt: bool,
@@ -109,6 +111,8 @@ pub struct Outcome {
     pub route: String,
     /// Files whose names `--digests` could not list.
     pub unlisted: u64,
+    /// What limited the copy; None where it was not complete, or nothing was copied.
+    pub verdict: Option<Verdict>,
 }
 
 /// Failures that are kept for the summary; the others are only counted.

@@ -1,16 +1,20 @@
 //! The streams that are up at this end: what a heartbeat says of them, and which of them are dead.
 
+mod course;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::stream::crowd::Crowd;
 use crate::stream::meter::Meter;
 use crate::stream::opening::StreamId;
 use crate::stream::stall::{Dead, PeerSight, Sight, Watch};
 use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::StreamFacts;
+use course::Course;
 
 /// A stream that is up this long stands; one that ends sooner may as well not have come.
 const STANDS_AFTER: Duration = Duration::from_secs(5);
@@ -26,12 +30,14 @@ pub enum Flow {
 pub struct Roster {
     flow: Flow,
     over: CancellationToken,
+    crowd: Arc<Crowd>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     live: BTreeMap<u16, Live>,
+    course: Course,
     now: Duration,
     next_number: u16,
     most: usize,
@@ -83,8 +89,13 @@ impl Roster {
         Arc::new(Roster {
             flow,
             over: CancellationToken::new(),
+            crowd: Arc::default(),
             state: Mutex::default(),
         })
+    }
+
+    pub fn flow(&self) -> Flow {
+        self.flow
     }
 
     /// Takes a stream in. One of the same number that was dialled before ends now; None for one
@@ -97,7 +108,8 @@ impl Roster {
         }
         let number = state.next_number;
         state.next_number = number.wrapping_add(1);
-        let (meter, leash) = (Arc::<Meter>::default(), Arc::<Leash>::default());
+        let meter = state.course.meter(id.stream, &self.crowd);
+        let leash = Arc::<Leash>::default();
         let live = Live {
             attempt: id.attempt,
             number,
@@ -241,6 +253,7 @@ impl Drop for Member {
         if state.live.get(&self.id.stream).is_some_and(is_mine) {
             state.live.remove(&self.id.stream);
         }
+        state.course.leaves(&self.meter);
     }
 }
 

@@ -24,11 +24,12 @@ use crate::route::direct::Listener;
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
-use crate::session::heartbeat::{Heart, Place, Terms};
+use crate::session::heartbeat::{self, Heart, Place};
 use crate::session::operands::Expanded;
 use crate::session::permit::Permit;
 use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{receive_on, send_on};
+use crate::session::tuning::{self, Audience, Terms, Tuning};
 use crate::session::{Half, NotServed, converse, host};
 use crate::source::{self, Inlet, Lookup, Named};
 use crate::stream::opening::{DialRole, Keyring};
@@ -38,7 +39,7 @@ use crate::wire::message::{Fault, Message, Open, Role, Roots, SESSIONS_MAX};
 /// How long the client may take to close control once everything is in place.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long it may take to say why a copy ended, where control is stuck.
+/// How long the last word may take, where control is stuck.
 const ABORT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Chunk sizes that a client may ask for, in bytes.
@@ -79,7 +80,7 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
         // Before anything is torn down, so that the client hears the cause and not its effects.
         // Where control is lost there is nobody to tell.
         let abort = Message::Abort(Fault::of(error, 0, 0));
-        let _ = timeout(ABORT_PATIENCE, control.send(abort)).await;
+        let _ = timeout(ABORT_PATIENCE, control.send_through(abort)).await;
     }
     if let Some(half) = half {
         half.stop().await;
@@ -107,6 +108,10 @@ async fn copy<R: AsyncRead + Unpin>(
     let (open, secret) = opened.unwrap_or_else(|_| Err(breach("no opening")))?;
     permit.check(&open)?;
     let budget = Budget::new(&open.options, open.streams, open.chunk_size as usize)?;
+    let sends = open.role.sends();
+    if let Some(name) = open.options.congestion.as_deref().filter(|_| sends) {
+        tuning::check_congestion(name)?;
+    }
     let suite = Suite::from_number(open.suite).filter(|suite| *suite != Suite::None);
     let suite = suite.ok_or_else(|| breach("an unknown seal"))?;
     let progress = Arc::new(Progress::default());
@@ -116,7 +121,7 @@ async fn copy<R: AsyncRead + Unpin>(
     };
     let roster = Roster::new(flow);
     let heard = incoming.heard();
-    let heart = &*heart.insert(Heart::start(Terms {
+    let heart = &*heart.insert(Heart::start(heartbeat::Terms {
         place: Place::Server,
         timeout_s: open.options.timeout_s,
         control: control.clone(),
@@ -161,11 +166,18 @@ async fn copy<R: AsyncRead + Unpin>(
             () = over.closed() => {}
         }
     });
+    let mut tuning = None;
     let half = slot.insert(match hearing.during(end(&open, permit, control)).await?? {
         End::Source(found) => {
             hearing.during(tell_roots(&found, &open, control)).await??;
             let sealer = Sealer::new(&keyring.secret, Direction::ToClient, suite);
             let half = SendingHalf::start(common, sealer, found.sources(&open.options), false);
+            tuning = Some(Tuning::start(Terms {
+                sender: half.sender.clone(),
+                roster: Some(roster.clone()),
+                start: tuning::start(budget, &open.options, open.streams, client, open.remembered),
+                audience: Audience::Peer(control.clone()),
+            }));
             tokio::spawn(send_on(
                 half.sender.clone(),
                 half.frames.clone(),
@@ -181,13 +193,20 @@ async fn copy<R: AsyncRead + Unpin>(
             let same_machine = host::is_this_machine(&client.boot_id);
             let mut destination = destination(to, typed, &open, same_machine);
             destination.sessions.heard = Some(heard);
-            let half =
-                ReceivingHalf::start(common, opener, permit.restrict(rules(&open)), destination);
+            let crowd = roster.crowd().clone();
+            let rules = permit.restrict(rules(&open));
+            let half = ReceivingHalf::start(common, opener, rules, destination, crowd);
             tokio::spawn(receive_on(half.receiver.clone(), connections, roster, None));
             Half::Receiving(half)
         }
     });
-    converse(&mut hearing, half, |_| (), |_| Ok(())).await
+    converse(&mut hearing, half, |_| (), |_| Ok(())).await?;
+    if let Some(tuning) = tuning {
+        // Who does not listen any more has what it wanted.
+        let last = Message::Conclusion(tuning.conclude());
+        let _ = timeout(ABORT_PATIENCE, control.send_through(last)).await;
+    }
+    Ok(())
 }
 
 /// The client's first two messages.
@@ -199,7 +218,8 @@ async fn opening<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>) -> Result<(Op
     if !CHUNK_SIZES.contains(&open.chunk_size) || !open.chunk_size.is_power_of_two() {
         return Err(breach("an impossible chunk size"));
     }
-    if !(1..=STREAMS_MAX).contains(&open.streams) {
+    let is_possible = |streams| (1..=STREAMS_MAX).contains(&streams);
+    if !open.streams.is_none_or(is_possible) {
         return Err(breach("an impossible number of streams"));
     }
     if open.before.len() > SESSIONS_MAX {

@@ -21,7 +21,7 @@ use crate::stream::meter::Meter;
 use crate::stream::recv::{RecvError, recv};
 use crate::stream::send::{Sent, send};
 use crate::wire::SealedChunk;
-use crate::wire::frame::{FrameHeader, FrameLimits};
+use crate::wire::frame::{FrameHeader, FrameKind, FrameLimits};
 
 /// How long the last words of an end whose streams have closed may be on their way.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -37,6 +37,9 @@ impl Sent for Sender {
     fn taken(&self, stream: u16, header: &FrameHeader) {
         self.plans.taken(header.chunk, stream);
         let wire = u64::from(header.wire_len) + crate::wire::frame::HEADER_LEN as u64;
+        let is_content = matches!(header.kind, FrameKind::Range | FrameKind::Pack);
+        let raw = if is_content { header.raw_len } else { 0 };
+        self.steering.taken(u64::from(raw), wire, self.frames.len());
         self.progress
             .add_frame(header.codec.number(), u64::from(header.raw_len), wire);
     }
@@ -195,6 +198,8 @@ pub async fn pass_on(
 ) {
     while let Ok(frame) = frames.recv().await {
         sender.plans.taken(frame.header().chunk, 0);
+        let len = u64::from(frame.header().raw_len);
+        sender.steering.taken(len, len, frames.len());
         // No frame is kept where none can be lost.
         let Some(frame) = Arc::into_inner(frame) else {
             return;

@@ -1,6 +1,7 @@
 //! Frames on connections: sending, receiving, and the opening that proves who is at the other end.
 //! Does not know what a file is.
 
+pub mod crowd;
 pub mod kernel;
 pub mod limit;
 pub mod meter;

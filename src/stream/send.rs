@@ -4,14 +4,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_channel::Receiver;
+use async_channel::{Receiver, RecvError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::sync::watch;
 use tokio::time::interval;
 
 use crate::stream::limit::Limit;
-use crate::stream::meter::Meter;
+use crate::stream::meter::{Meter, Orders};
 use crate::stream::opening::Expected;
 use crate::stream::{kernel, linger};
 use crate::wire::SealedChunk;
@@ -41,9 +42,10 @@ pub async fn send(
     let (mut reader, mut writer) = socket.split();
     let ended = wait_for_end(&mut reader, expected, meter);
     tokio::pin!(ended);
+    let mut orders = meter.orders();
     loop {
         let frame = tokio::select! {
-            frame = frames.recv() => match frame {
+            frame = next(frames, meter, &mut orders) => match frame {
                 Ok(frame) => frame,
                 Err(_) => {
                     linger(writer.as_ref())?;
@@ -57,6 +59,28 @@ pub async fn send(
         tokio::select! {
             written = write(&mut writer, frame.bytes(), limit, meter) => written?,
             ended = &mut ended => return Err(ended),
+        }
+    }
+}
+
+/// The next frame. A stream that is parked waits until it is no longer.
+async fn next(
+    frames: &Receiver<Arc<SealedChunk>>,
+    meter: &Meter,
+    orders: &mut watch::Receiver<Orders>,
+) -> Result<Arc<SealedChunk>, RecvError> {
+    loop {
+        let is_parked = orders.borrow_and_update().is_parked;
+        // Who takes a frame at once has not waited.
+        if !is_parked && let Ok(frame) = frames.try_recv() {
+            return Ok(frame);
+        }
+        let _parked = is_parked.then(|| meter.park());
+        let _waiting = (!is_parked).then(|| meter.start_waiting());
+        tokio::select! {
+            frame = frames.recv(), if !is_parked => return frame,
+            // The meter holds the other end.
+            _ = orders.changed() => {}
         }
     }
 }
@@ -98,11 +122,22 @@ async fn wait_for_end(
         return error;
     }
     meter.set_proven();
+    let mut orders = meter.orders();
+    let mut congestion = None;
     let mut looks = interval(LOOK);
     let mut word = [0; 1];
     loop {
+        let wanted = orders.borrow_and_update().congestion.clone();
+        if wanted != congestion {
+            // One that may not be chosen was not: the stream goes on as it is.
+            if let Some(name) = &wanted {
+                let _ = kernel::set_congestion(reader.as_ref(), name);
+            }
+            congestion = wanted;
+        }
         tokio::select! {
             _ = looks.tick() => meter.set_kernel(kernel::facts(reader.as_ref())),
+            _ = orders.changed() => meter.set_kernel(kernel::facts(reader.as_ref())),
             read = reader.read(&mut word) => return match read {
                 Ok(0) => io::ErrorKind::UnexpectedEof.into(),
                 Ok(_) => io::Error::other("the receiver spoke on a data stream"),

@@ -10,6 +10,7 @@ use crate::codec::Compress;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::manifest::{Entry, EntryId, EntryKind, Extension, NAME_MAX, Root, Totals};
+use crate::tuner::{Remembered, Verdict};
 
 /// Most bytes of a body: the roots of some 100,000 operands.
 pub const MESSAGE_MAX: u32 = 8 << 20;
@@ -52,6 +53,8 @@ pub struct CopyOptions {
     /// `--force`: what another process holds open for writing is replaced all the same, and a
     /// device that is in use is written.
     pub force: bool,
+    /// `--congestion`: of the sender's data sockets.
+    pub congestion: Option<String>,
     /// Seconds without a word from the other end after which it is given up.
     pub timeout_s: u16,
     /// `--direct-io`: devices are read and written past the page cache.
@@ -98,9 +101,12 @@ pub struct Open {
     pub session: [u8; 16],
     /// The seal of the data streams, by number.
     pub suite: u8,
-    pub streams: u16,
+    /// What the user asked for; None: as many as prove to be best.
+    pub streams: Option<u16>,
     /// Bytes in a chunk.
     pub chunk_size: u32,
+    /// What the client knows of the way from an earlier copy.
+    pub remembered: Option<Remembered>,
     /// Sessions of the same command whose connection was lost: their servers give way to this one.
     pub before: Vec<[u8; 16]>,
 }
@@ -262,13 +268,41 @@ pub struct StreamFacts {
     pub waits: bool,
 }
 
-/// What the other end is to change from now on.
+/// What the sender goes by from now on, for an end that dials its streams and tells the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tune {
-    pub streams: Option<u16>,
-    pub rate_limit: Option<u64>,
-    pub congestion: Option<String>,
+    /// Streams that there should be.
+    pub streams: u16,
+    /// Why it changed, a line; empty where there is nothing to tell.
+    pub reason: String,
 }
+
+/// What the receiver did with its time, counted from its start. Comes with acknowledgements, and
+/// before the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Busy {
+    pub elapsed_us: u64,
+    /// Of all workers together: opening, decompressing, digesting.
+    pub workers_us: u64,
+    /// The part of it that was decompressing.
+    pub decode_us: u64,
+    /// A write was under way and the workers had nothing else to do.
+    pub write_us: u64,
+    /// Streams' readers waited for a buffer, as a mean of all streams.
+    pub waits_us: u64,
+}
+
+/// The sender's last word, for the end that the user sees.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Conclusion {
+    /// None where there was nothing to measure.
+    pub verdict: Option<Verdict>,
+    /// What was learnt of the way, for the next copy.
+    pub remembered: Option<Remembered>,
+}
+
+/// Shares are no NaN where an end made them.
+impl Eq for Conclusion {}
 
 /// The other end's words in a copy between two remote hosts, read and checked by the client. Its
 /// message is encoded as it would be alone, so that decoding one never goes deeper into it.
@@ -326,6 +360,8 @@ messages! {
     22 => Ask(Vec<Entry>),
     23 => Vanished(Fault),
     24 => Enough(()),
+    25 => Busy(Busy),
+    26 => Conclusion(Conclusion),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -35,6 +35,7 @@ mod ssh;
 mod stopped;
 mod streams;
 mod terminal;
+mod tuning;
 mod verification;
 mod wanted;
 mod wire;
