@@ -139,7 +139,16 @@ impl Planner<'_> {
     }
 
     fn stream(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
-        let inlet = Inlet::Path(found.path());
+        let inlet = match found.entry.kind {
+            EntryKind::File => match found.open(self.sender.changes()) {
+                Ok((file, _)) => Inlet::File(Arc::new(file), found.path()),
+                Err(error) => {
+                    self.sender.fail(&found, error);
+                    return Ok(());
+                }
+            },
+            _ => Inlet::Path(found.path()),
+        };
         let entry = Entry {
             kind: EntryKind::Stream,
             size: 0,

@@ -2,7 +2,10 @@
 //! as.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FileType, SeekFrom, Stat, fstat, major, minor, seek, stat};
@@ -28,8 +31,11 @@ pub enum Inlet {
     Stdin,
     /// The stdout of this command, run by `sh -c`.
     Command(OsString),
-    /// A FIFO, a character device, or a file that is read like one.
+    /// A FIFO or a character device.
     Path(PathBuf),
+    /// A file that is read like one, reached by handle: what has its path by now may be another's
+    /// link.
+    File(Arc<File>, PathBuf),
 }
 
 /// When a stream is at its end, where it does not say so itself.
@@ -53,7 +59,7 @@ impl Inlet {
         match self {
             Inlet::Stdin => Path::new("-"),
             Inlet::Command(line) => Path::new(line),
-            Inlet::Path(path) => path,
+            Inlet::Path(path) | Inlet::File(_, path) => path,
         }
     }
 
@@ -135,6 +141,12 @@ impl Inlet {
         let source = match self {
             Inlet::Stdin => StreamSource::stdin(end, stop.clone())?,
             Inlet::Path(path) => StreamSource::open(path, end, stop.clone())?,
+            Inlet::File(file, path) => {
+                let what = "cannot open";
+                let fd = file.as_fd().try_clone_to_owned();
+                let fd = fd.map_err(|e| Error::io(Kind::Read, Side::Source, path, what, e))?;
+                StreamSource::from_fd(fd, path, end, stop.clone())
+            }
             Inlet::Command(line) => {
                 let (started, stdout) = Command::start(line, Role::Producer, on_line)?;
                 command = Some(started);
@@ -165,6 +177,7 @@ impl Inlet {
             Inlet::Stdin => fstat(std::io::stdin()).ok(),
             Inlet::Command(_) => None,
             Inlet::Path(path) => stat(path).ok(),
+            Inlet::File(file, _) => fstat(file).ok(),
         }
     }
 }
