@@ -104,6 +104,7 @@ fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
             inplace: args.inplace,
             force: args.force,
             timeout_s: args.timeout_s,
+            direct_io: args.direct_io,
             size: args.size,
             follow_ms: args.follow_ms,
             spool: args.spool,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::fs::fstatvfs;
 use rustix::io::Errno;
 
-use super::{Slot, Target};
+use super::{Landing, Slot, Target};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Totals;
@@ -14,14 +14,13 @@ use crate::manifest::Totals;
 /// Compares what is to come with what is free. Where something stands already it gives its space
 /// back file by file, so that no more than the largest file must fit; sources on several file
 /// systems are counted the same way, since nobody knows what goes where. `there` bytes have their
-/// room already.
+/// room already, and a device has its own.
 pub fn check_free_space(targets: &[Target], totals: &Totals, there: u64) -> Result<()> {
     let fresh = targets.iter().all(|target| !target.existed);
     let mut dirs: Vec<&Arc<Dir>> = Vec::new();
-    for target in targets {
-        let Some(dir) = target.landing.dir() else {
-            continue;
-        };
+    let landings = targets.iter().map(|target| &target.landing);
+    let landings = landings.filter(|landing| landing.device().is_none());
+    for dir in landings.filter_map(Landing::dir) {
         if !dirs
             .iter()
             .any(|seen| seen.identity().0 == dir.identity().0)
@@ -76,7 +75,6 @@ fn no_space(needed: u64, free: u64) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Landing;
     use super::super::testing::*;
     use super::*;
 

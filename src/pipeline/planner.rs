@@ -15,7 +15,7 @@ use crate::pipeline::plan::Stream;
 use crate::pipeline::plans::Ended;
 use crate::pipeline::sender::Sender;
 use crate::source::stream::has_unsaid_content;
-use crate::source::{Found, Inlet, SourceFile, Sources, Step, root_id};
+use crate::source::{Found, Inlet, Sources, Step, root_id};
 use crate::wire::hello::OPEN_ENTRIES;
 use crate::wire::message::{AllSent, EntryEnd, Message, Span};
 
@@ -97,7 +97,9 @@ impl Planner<'_> {
         match &found.entry.kind {
             EntryKind::Stream => self.stream(found, listed),
             EntryKind::File if self.is_read_as_stream(&found) => self.stream(found, listed),
-            EntryKind::File if found.entry.size <= SMALL_FILE_MAX => self.small_file(found, listed),
+            EntryKind::File if found.entry.size <= SMALL_FILE_MAX && !found.entry.is_device() => {
+                self.small_file(found, listed)
+            }
             EntryKind::File => self.big_file(found, listed),
             EntryKind::HardLink(_) => self.link(found, listed),
             EntryKind::Directory | EntryKind::Symlink(_) => {
@@ -111,7 +113,7 @@ impl Planner<'_> {
     /// wants it.
     fn big_file(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
         self.flush_entries()?;
-        let source = match SourceFile::open(&found, self.sender.changes()) {
+        let source = match self.sender.open(&found) {
             Ok(source) => source,
             Err(error) => {
                 self.sender.fail(&found, error);

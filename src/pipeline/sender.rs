@@ -12,7 +12,7 @@ use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Pool};
 use crate::codec::{Codec, Compress, Encoder};
 use crate::control::Outgoing;
 use crate::digest::Digest;
-use crate::error::{Error, Kind, Side};
+use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryId};
 use crate::pipe::Stop;
 use crate::pipeline::digest_list::DigestList;
@@ -23,7 +23,7 @@ use crate::pipeline::tally::Tally;
 use crate::pipeline::{Budget, Ending};
 use crate::progress::{Phase, Progress};
 use crate::seal::Sealer;
-use crate::source::{self, Changes, Found};
+use crate::source::{self, Changes, Found, SourceFile};
 use crate::wire::SealedChunk;
 use crate::wire::message::{CopyOptions, Fault, Message};
 
@@ -213,6 +213,13 @@ impl Sender {
             self.tally.add(error);
             self.say(Message::Fault(fault));
         }
+    }
+
+    pub(super) fn open(&self, found: &Found) -> Result<SourceFile> {
+        if found.entry.is_device() {
+            return SourceFile::open_device(found, self.options.direct_io);
+        }
+        SourceFile::open(found, self.changes())
     }
 
     pub(super) fn changes(&self) -> Changes {

@@ -106,6 +106,8 @@ pub fn expand(request: &Request, seat: &Seat) -> Expanded {
         }
         let (named, errors) = source::expand(&source.path, &lookup, request.options.recursive);
         errors.iter().for_each(|error| seat.tally.add(error));
+        let warnings = named.iter().filter_map(Named::warning);
+        warnings.for_each(|line| seat.reporter.notice(&line));
         all.add(named, operand);
     }
     all
@@ -128,6 +130,7 @@ pub fn rules(request: &Request) -> Rules {
         fsync: request.options.fsync,
         inplace: request.options.inplace,
         force: request.options.force,
+        direct_io: request.options.direct_io,
         umask: process_umask(),
     }
 }

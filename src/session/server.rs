@@ -29,7 +29,7 @@ use crate::session::operands::Expanded;
 use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{receive_on, send_on};
 use crate::session::{Half, NotServed, converse, host};
-use crate::source::{self, Inlet, Lookup};
+use crate::source::{self, Inlet, Lookup, Named};
 use crate::stream::opening::{DialRole, Keyring};
 use crate::wire::hello::{Hello, STREAMS_MAX};
 use crate::wire::message::{Fault, Message, Open, Role, Roots, SESSIONS_MAX};
@@ -255,6 +255,9 @@ async fn named(operands: &[Vec<u8>], open: &Open, control: &Outgoing) -> Result<
         for error in &errors {
             say(control, Message::Fault(Fault::of(error, 0, 0))).await?;
         }
+        // Through ssh it comes to the user.
+        let warnings = found.iter().filter_map(Named::warning);
+        warnings.for_each(|line| eprintln!("{line}"));
         all.add(found, operand);
     }
     Ok(all)
@@ -297,6 +300,7 @@ fn rules(open: &Open) -> Rules {
         fsync: open.options.fsync,
         inplace: open.options.inplace,
         force: open.options.force,
+        direct_io: open.options.direct_io,
         umask: process_umask(),
     }
 }

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::error::{Error, Kind, Side};
 use crate::manifest::{EntryId, Name, Root, file_type};
 
+use super::device::{self, is_device};
 use super::found::special;
 use super::inlet::is_stream;
 use super::pattern;
@@ -45,6 +46,11 @@ pub struct Named {
 impl Named {
     pub fn is_directory(&self) -> bool {
         file_type(&self.stat) == FileType::Directory
+    }
+
+    /// What the user should know before it is copied.
+    pub fn warning(&self) -> Option<String> {
+        device::warning(&self.path, &self.stat)
     }
 
     /// As the receiver is told of it.
@@ -155,7 +161,8 @@ fn examine(
         Error::io(Kind::Read, Side::Source, shown, what, cause)
     })?;
     let is_directory = file_type(&stat) == FileType::Directory;
-    if let Some(what) = special(file_type(&stat)).filter(|_| !is_stream(file_type(&stat))) {
+    let is_readable = is_stream(file_type(&stat)) || is_device(&stat);
+    if let Some(what) = special(file_type(&stat)).filter(|_| !is_readable) {
         return Err(fail(Kind::Entry, &format!("is {what}, not copied")));
     }
     if is_directory && !recursive {
