@@ -26,6 +26,7 @@ mod meanwhile;
 mod operands;
 mod pipes;
 mod placement;
+mod postgres;
 mod reconnect;
 mod resume;
 mod signals;

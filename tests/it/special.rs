@@ -135,7 +135,7 @@ fn a_growing_file_is_followed_until_a_signal_says_enough(case: &Case) {
 }
 
 fn a_stream_is_written_into_a_device(case: &Case) {
-    let Some(disk) = Loop::new(&case.dst, "disk", &vec![0; 8 * MIB]) else {
+    let Some(disk) = Loop::new(&case.dst, "disk", vec![0; 8 * MIB]) else {
         return skip("root and loop devices");
     };
     let mut content = noise(1, 8 * MIB);
