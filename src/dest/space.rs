@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::fs::fstatvfs;
 use rustix::io::Errno;
 
-use super::{Landing, Slot, Target};
+use super::{Slot, Target};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Totals;
@@ -19,8 +19,10 @@ pub fn check_free_space(targets: &[Target], totals: &Totals, there: u64) -> Resu
     let fresh = targets.iter().all(|target| !target.existed);
     let mut dirs: Vec<&Arc<Dir>> = Vec::new();
     let landings = targets.iter().map(|target| &target.landing);
-    let landings = landings.filter(|landing| landing.device().is_none());
-    for dir in landings.filter_map(Landing::dir) {
+    for landing in landings.filter(|landing| landing.device().is_none()) {
+        let Some(dir) = landing.dir() else {
+            continue;
+        };
         if !dirs
             .iter()
             .any(|seen| seen.identity().0 == dir.identity().0)
@@ -75,6 +77,7 @@ fn no_space(needed: u64, free: u64) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Landing;
     use super::super::testing::*;
     use super::*;
 

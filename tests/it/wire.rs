@@ -177,8 +177,8 @@ fn messages() -> Vec<Message> {
 }
 
 const GOLDEN: [&str; 24] = [
-    "01004900000001017801016101000100010003050101e80700018080808001000100013c0101070001ab\
-     ababababababababababababababab010880804001efefefefefefefefefefefefefefefef",
+    "01004900000001017801016101000100010003050101e80700018080808001000100013c0101070001abab\
+     abababababababababababababab010880804001efefefefefefefefefefefefefefefef",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "03000700000001033a3a31a946",
     "0400020000000001",
