@@ -18,6 +18,7 @@ ways! { local_push, local_pull =>
     a_file_that_leaves_in_order_survives_lost_connections,
     a_slow_consumer_slows_the_producer_and_memory_stays_within_the_pool,
     a_lost_session_is_the_end_of_a_stream_and_of_its_commands,
+    an_interrupt_ends_a_stream_and_its_commands,
     what_has_come_is_kept_where_the_user_wants_it,
 }
 
@@ -155,6 +156,13 @@ fn a_lost_session_is_the_end_of_a_stream_and_of_its_commands(case: &Case) {
     assert!(!case.dst.has("a"));
     case.sweep();
     // The command has ended too: the case looks for what is left.
+}
+
+fn an_interrupt_ends_a_stream_and_its_commands(case: &Case) {
+    let run = begun(case, &[]);
+    run.signal_group(Signal::INT);
+    run.wait().exits(130).never_says("goes on");
+    assert_eq!(case.dst.names(), [""; 0]);
 }
 
 fn what_has_come_is_kept_where_the_user_wants_it(case: &Case) {
