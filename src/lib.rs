@@ -19,6 +19,10 @@
 //! | 12 | [`dest`]`::write` | pwrite at its offset | done range |
 //! | 13 | [`dest`]`::commit` | all ranges in: whole-file digest, metadata, sync, rename | the file in place |
 //!
+//! A stream (a pipe, a command, a FIFO) has no plans: [`pipeline::planner`] reads it in order, each
+//! of its frames is kept until it is acknowledged, and where the destination is one a
+//! [`dest::Drain`] puts its chunks back in order, all inside a window that bounds memory.
+//!
 //! How row 4 compresses which chunk, over how many streams row 7 goes and how many chunks are under
 //! way is found out while the copy runs, by the [`tuner`]; [`session::tuning`] tells it how the copy
 //! goes and does as it says.

@@ -164,8 +164,10 @@ impl Receiver {
             }
             self.piece_done(file, place, None);
         });
-        if let Err(error) = put {
-            self.fail_file(file, error);
+        match put {
+            Ok(()) => {}
+            Err(error) if error.kind == Kind::Breach => self.ending.end(error),
+            Err(error) => self.fail_file(file, error),
         }
     }
 }

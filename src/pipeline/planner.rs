@@ -139,21 +139,15 @@ impl Planner<'_> {
     }
 
     fn stream(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
-        let inlet = match found.entry.kind {
-            EntryKind::File => match found.open(self.sender.changes()) {
-                Ok((file, _)) => Inlet::File(Arc::new(file), found.path()),
-                Err(error) => {
-                    self.sender.fail(&found, error);
-                    return Ok(());
-                }
-            },
-            _ => Inlet::Path(found.path()),
-        };
         let entry = Entry {
             kind: EntryKind::Stream,
             size: 0,
             links: 1,
-            ..found.entry
+            ..found.entry.clone()
+        };
+        let inlet = match found.entry.kind {
+            EntryKind::Stream => Inlet::Path(found.path()),
+            _ => Inlet::File(Box::new(found)),
         };
         self.send_stream(entry, &inlet, listed)
     }
