@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Parser};
@@ -25,7 +26,7 @@ const USAGE: &str = "fastcp [OPTIONS] SOURCE... DEST";
 const ABOUT: &str = "\
 Copies files between hosts: scp's command line, parallel streams, compressed,
 encrypted, verified. SOURCE and DEST are [USER@]HOST:PATH, a PATH here (./a:b
-if it has a colon) or scp://[USER@]HOST[:PORT]/PATH.";
+if it has a colon), scp://[USER@]HOST[:PORT]/PATH or - for stdin and stdout.";
 
 const AFTER: &str = "\
 Taken for scripts that have them, without effect: -C -3 -O -R -s -T -D -X
@@ -45,9 +46,11 @@ Examples:
   fastcp -r host:/var/db .                a directory from there, as ./db
   fastcp -r db/ host:/data/db             what db holds, into /data/db
   fastcp -P 2222 'me@host:*.log' logs/    names that match there
+  pg_dump x | fastcp - host:x.sql         a pipe; stdout: fastcp host:x.sql -
   fastcp --rsh local -r a anyhost:/tmp/b  a trial with this machine alone";
 
 const COPYING: &str = "Copying";
+const STREAMS: &str = "Pipes and commands";
 const KEPT: &str = "What is kept";
 const SSH: &str = "ssh";
 const DATA: &str = "Data";
@@ -101,6 +104,23 @@ pub struct Args {
     /// Write a list for b3sum --check on the other host
     #[arg(long, value_name = "FILE", help_heading = COPYING)]
     pub digests: Option<PathBuf>,
+
+    /// The source is what CMD writes; HOST: as operand runs it there
+    #[arg(long, value_name = "CMD", help_heading = STREAMS)]
+    pub from_command: Option<OsString>,
+    /// What arrives is given to CMD; HOST: as operand runs it there
+    #[arg(long, value_name = "CMD", help_heading = STREAMS)]
+    pub to_command: Option<OsString>,
+    /// Length of a stream, for the bar; where /dev/zero ends
+    #[arg(long, value_name = "SIZE", help_heading = STREAMS, value_parser = units::parse_size)]
+    pub size: Option<u64>,
+    /// Keep what has come of a stream when the connection is lost
+    #[arg(long, help_heading = STREAMS)]
+    pub spool: bool,
+    /// Read on until SOURCE has not grown for IDLE [1min] or SIGUSR2
+    #[arg(long = "follow", value_name = "IDLE", help_heading = STREAMS, num_args = 0..=1,
+          require_equals = true, default_missing_value = "1min", value_parser = idle)]
+    pub follow_ms: Option<u64>,
 
     /// Modes with set-id bits, and times
     #[arg(short = 'p', help_heading = KEPT)]
@@ -293,6 +313,17 @@ fn timeout(text: &str) -> Result<u16, String> {
         seconds @ TIMEOUT_S_MIN..=TIMEOUT_S_MAX => Ok(seconds as u16),
         _ => Err("from 5s to 1h".to_owned()),
     }
+}
+
+/// A file that has not grown for a day does not grow.
+const IDLE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+fn idle(text: &str) -> Result<u64, String> {
+    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (90s and 2min are)"))?;
+    if time.is_zero() || time > IDLE_MAX {
+        return Err("from 1ms to 1day".to_owned());
+    }
+    Ok(time.as_millis() as u64)
 }
 
 /// Less would not hold a chunk for every stream and worker of even the smallest copy.

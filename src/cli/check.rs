@@ -1,17 +1,15 @@
-//! From what was typed to what a session can carry out: one end at most remote, all sources of
-//! one host, a destination that cannot be a mistyped host. Every fault is a sentence.
+//! From what was typed to what a session can carry out: flags that go together, and two
+//! [`ends`](super::ends) that do. Every fault is a sentence.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::io::IsTerminal;
 
 use crate::error::{Error, Result};
-use crate::session::{CopyOptions, Operand, Request, SshOptions};
+use crate::session::{CopyOptions, Operand, Request, SshOptions, What};
 use crate::ui::Output;
 use crate::units::printable;
 
 use super::args::Args;
-use super::{operand, ssh_config};
+use super::ends::ends;
 
 /// scp's Kbit is 1024 bits.
 const BYTES_PER_KBIT: u64 = 1024 / 8;
@@ -31,7 +29,7 @@ pub struct Order {
 /// Usage.
 pub fn order(mut args: Args) -> Result<Order> {
     let operands = std::mem::take(&mut args.operands);
-    let (sources, dest) = ends(operands, args.config.as_deref())?;
+    let (sources, dest) = ends(operands, &args)?;
     let is_remote = dest.host.is_some() || sources.iter().any(|source| source.host.is_some());
     let mut warnings = Vec::new();
     if args.no_encrypt && is_remote {
@@ -60,16 +58,29 @@ pub fn order(mut args: Args) -> Result<Order> {
              different times, and no digest of the whole is right; leave out one of the two",
         ));
     }
+    if args.follow_ms.is_some() && sources.iter().any(|source| source.what != What::Path) {
+        return Err(Error::usage(
+            "--follow is for a file that grows; a pipe or a command is read to its end anyway",
+        ));
+    }
     Ok(Order {
         output: Output {
             quiet: args.quiet,
             verbose: args.verbose > 0,
             summary: args.summary,
+            plain: is_at_terminal(&sources, &dest),
         },
         warnings,
         ignored: args.ignored.told(),
         request: request(args, sources, dest),
     })
+}
+
+/// The data comes from a terminal or goes to one, which bars would be drawn across.
+fn is_at_terminal(sources: &[Operand], dest: &Operand) -> bool {
+    let is_stdio = |operand: &Operand| operand.what == What::Stdio;
+    (is_stdio(dest) && std::io::stdout().is_terminal())
+        || (sources.iter().any(is_stdio) && std::io::stdin().is_terminal())
 }
 
 fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
@@ -93,6 +104,9 @@ fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
             inplace: args.inplace,
             force: args.force,
             timeout_s: args.timeout_s,
+            size: args.size,
+            follow_ms: args.follow_ms,
+            spool: args.spool,
             direct_io: args.direct_io,
         },
         ssh: SshOptions {
@@ -117,63 +131,6 @@ fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
         encrypt: !args.no_encrypt,
         digests_file: args.digests,
     }
-}
-
-/// Sources and destination; `config` is `-F`'s file.
-fn ends(operands: Vec<OsString>, config: Option<&Path>) -> Result<(Vec<Operand>, Operand)> {
-    let mut operands = operands
-        .into_iter()
-        .map(operand::parse)
-        .collect::<Result<Vec<_>>>()?;
-    let dest = operands.pop();
-    let (Some(dest), Some(first)) = (dest, operands.first()) else {
-        return Err(Error::usage(
-            "a source and a destination are needed: fastcp SOURCE... DEST (see fastcp --help)",
-        ));
-    };
-    if dest.host.is_some()
-        && let Some(remote) = operands.iter().find(|source| source.host.is_some())
-    {
-        return Err(Error::usage(format!(
-            "{} and {} are both on other hosts: fastcp does not copy from host to host yet; \
-             run it on one of them",
-            name(remote),
-            name(&dest)
-        )));
-    }
-    if let Some(other) = operands.iter().find(|source| source.host != first.host) {
-        return Err(Error::usage(format!(
-            "{} and {} are not on the same host: copy them one after the other",
-            name(first),
-            name(other)
-        )));
-    }
-    if dest.host.is_none() && is_mistyped(&dest, config) {
-        let dest = name(&dest);
-        return Err(Error::usage(format!(
-            "{dest} does not exist here and looks like a host: \
-             write fastcp ... {dest}: for the host, or fastcp ... ./{dest} for a local file"
-        )));
-    }
-    Ok((operands, dest))
-}
-
-fn name(operand: &Operand) -> String {
-    printable(operand.typed.as_bytes())
-}
-
-/// A forgotten colon would leave a local file called `user@host` where a copy was wanted.
-fn is_mistyped(dest: &Operand, config: Option<&Path>) -> bool {
-    // With a slash it is spelled as a path.
-    if dest.path.contains(&b'/') {
-        return false;
-    }
-    let looks_remote = dest.path.contains(&b'@')
-        || dest
-            .typed
-            .to_str()
-            .is_some_and(|host| ssh_config::names(host, config));
-    looks_remote && Path::new(&dest.typed).symlink_metadata().is_err()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 mod args;
 mod check;
+mod ends;
 pub mod operand;
 mod ssh_config;
 

@@ -6,7 +6,7 @@
 //! temporary behind. A block device that the user named is the exception: it is written where it
 //! is. What this leaves to others: which bytes are missing, digests of what arrives, the order of
 //! entries. Everything is plain blocking calls for worker threads; `Partial` may be written from
-//! several at once.
+//! several at once. What is no file but a way out (a pipe, a command) is a [`Drain`].
 //!
 //! The order of a copy: [`resolve()`] and [`check_free_space`] before the first byte;
 //! [`Directory::make`] for each directory, then what is in it ([`place_small`], [`Partial`],
@@ -16,6 +16,8 @@ mod commit;
 mod conflict;
 mod device;
 mod directory;
+mod drain;
+mod exit;
 mod identity;
 mod in_use;
 mod inplace;
@@ -47,6 +49,8 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Name};
 
 pub use directory::Directory;
+pub use drain::Drain;
+pub use exit::Exit;
 pub use link::{place_hard_link, place_symlink};
 pub use ordered::{Ordered, Put};
 pub use outlet::Outlet;

@@ -8,7 +8,7 @@ use rustix::fs::{FileType, Stat};
 
 use super::resolve::{Landing, Source};
 use super::typed::{Found, find, missing};
-use super::{Slot, commit};
+use super::{Exit, Slot, commit};
 use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
@@ -91,9 +91,17 @@ impl Destination<'_> {
                 Ok(Resolved::standing(slot, listed, stat))
             }
             Found::Other(slot, stat) => {
-                commit::may_replace(slot, stat)?;
                 let listed = slot.name.as_bytes().to_vec();
-                Ok(Resolved::standing(slot.clone(), listed, stat))
+                let resolved = Resolved::standing(slot.clone(), listed, stat);
+                if let Some(exit) = Exit::of(slot.path(), stat) {
+                    let landing = Landing::Exit(exit);
+                    return Ok(Resolved {
+                        landing,
+                        ..resolved
+                    });
+                }
+                commit::may_replace(slot, stat)?;
+                Ok(resolved)
             }
             Found::Directory(..) => Err(self.usage("is a directory")),
         }
@@ -185,6 +193,7 @@ impl Resolved {
                 (Some(slot.dir.identity()), names)
             }
             (Landing::Directory(dir), _) => (Some(dir.identity()), vec![]),
+            (Landing::Exit(_), standing) => (standing.map(|(identity, _)| identity), vec![]),
         }
     }
 
@@ -192,8 +201,7 @@ impl Resolved {
     pub fn path(&self, source: &Source) -> PathBuf {
         match &self.landing {
             Landing::Name(slot) if self.within => slot.path().join(&source.root.name),
-            Landing::Name(slot) => slot.path(),
-            Landing::Directory(dir) => dir.path(),
+            landing => landing.path(),
         }
     }
 }

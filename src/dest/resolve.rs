@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, mkdirat};
 
-use super::Slot;
 use super::conflict::{refuse_among_devices, refuse_itself, refuse_twice, refuse_unwritable};
 use super::placement::{Destination, Resolved};
 use super::typed::{Found, expand_tilde, find, means_directory, name_of_directory};
+use super::{Exit, Slot};
 use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Root;
@@ -63,6 +63,8 @@ pub enum Landing {
     Name(Slot),
     /// A directory that exists and is filled as it is. It may have no name (`/`, `.`).
     Directory(Arc<Dir>),
+    /// Nothing that keeps: what comes leaves there.
+    Exit(Exit),
 }
 
 /// Whether a copy of this source that was cut short landed under this name.
@@ -188,10 +190,20 @@ impl Source<'_> {
 
 impl Landing {
     /// The directory that holds the name, or is it.
-    pub fn dir(&self) -> &Arc<Dir> {
+    pub fn dir(&self) -> Option<&Arc<Dir>> {
         match self {
-            Landing::Name(slot) => &slot.dir,
-            Landing::Directory(dir) => dir,
+            Landing::Name(slot) => Some(&slot.dir),
+            Landing::Directory(dir) => Some(dir),
+            Landing::Exit(_) => None,
+        }
+    }
+
+    /// For messages.
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Landing::Name(slot) => slot.path(),
+            Landing::Directory(dir) => dir.path(),
+            Landing::Exit(exit) => exit.path().to_owned(),
         }
     }
 
@@ -221,14 +233,14 @@ mod tests {
             Err(error) => format!("{:?}: {}", error.kind, error.message),
             Ok(targets) => {
                 let shown = targets.iter().map(|target| {
-                    let dir = std::fs::canonicalize(target.landing.dir().path()).unwrap();
+                    let dir = std::fs::canonicalize(target.landing.dir().unwrap().path()).unwrap();
                     let dir = dir.strip_prefix(&real).unwrap().to_str().unwrap();
                     match &target.landing {
                         Landing::Name(slot) => {
                             let name = String::from_utf8_lossy(slot.name.as_bytes());
                             format!("{dir}|{name}")
                         }
-                        Landing::Directory(_) => format!("{dir}="),
+                        _ => format!("{dir}="),
                     }
                 });
                 shown.collect::<Vec<_>>().join(" ")

@@ -23,8 +23,10 @@ use std::time::{Duration, Instant};
 
 use crate::control::ControlError;
 use crate::error::{Error, Kind, Result, Side};
+use crate::pipe::Stop;
 use crate::pipeline::Ending;
 use crate::pipeline::digest_list::DigestList;
+use crate::pipeline::landing::Tell;
 use crate::pipeline::tally::Tally;
 use crate::progress::{Phase, Progress};
 use crate::session::half::{ReceivingHalf, SendingHalf};
@@ -32,7 +34,8 @@ use crate::session::hearing::Hearing;
 use crate::units::{printable, size};
 use crate::wire::message::{Listen, Message};
 pub use request::{
-    Compress, CopyOptions, FAILURES_MAX, Host, Operand, Outcome, Reporter, Request, Rsh, SshOptions,
+    Compress, CopyOptions, FAILURES_MAX, Host, Operand, Outcome, Reporter, Request, Rsh,
+    SshOptions, What,
 };
 
 /// Threads that drive sockets and control; the work is done on the pipeline's own.
@@ -46,9 +49,17 @@ pub struct Seat {
     pub tally: Arc<Tally>,
     pub ending: Arc<Ending>,
     pub digests: Option<Arc<DigestList>>,
+    /// A file that is followed has come to its end, the user says.
+    pub enough: Stop,
 }
 
 impl Seat {
+    /// By which commands speak to the user.
+    fn tell(&self) -> Tell {
+        let reporter = self.reporter.clone();
+        Arc::new(move |line| reporter.notice(line))
+    }
+
     /// For one session of the copy, which may end before the copy does.
     fn of_session(&self) -> Seat {
         Seat {
@@ -82,6 +93,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
         tally: Arc::new(tally),
         ending: Arc::default(),
         digests: None,
+        enough: Stop::new(),
     };
     let resumes = !request.options.no_resume;
     let copied = copy(request, &mut seat);
@@ -91,6 +103,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
         Err(error) => (String::new(), Some(error)),
     };
     let there = progress.snapshot().done_bytes;
+    let resumes = resumes && !seat.ending.is_once();
     if let Some(error) = fatal.as_mut().filter(|_| resumes && there > 0) {
         tell_kept(error, there);
     }
@@ -129,6 +142,10 @@ fn copy(request: Request, seat: &mut Seat) -> Result<String> {
     let copied = runtime.block_on(async {
         let at_once = host::end_on_signals(seat.ending.clone());
         host::tell_on_signal(seat.reporter.clone());
+        if request.options.follow_ms.is_some() {
+            let enough = seat.enough.clone();
+            host::on_enough(move || enough.set());
+        }
         let copy = async {
             match request.host() {
                 None => local::copy(&request, seat).await,

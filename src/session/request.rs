@@ -11,15 +11,29 @@ use crate::progress::Snapshot;
 pub use crate::ssh::{Host, Rsh, SshOptions};
 pub use crate::wire::message::CopyOptions;
 
-/// One end of a copy, checked: `[user@]host:path`, `scp://…` or a path on this machine.
+/// One end of a copy, checked: `[user@]host:path`, `scp://…`, a path on this machine, or what a
+/// stream comes from or goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operand {
     /// As typed, for messages.
     pub typed: OsString,
     /// None for this machine.
     pub host: Option<Host>,
-    /// Bytes as typed after the colon; empty means the home directory of a remote host.
+    pub what: What,
+    /// Bytes as typed after the colon; empty means the home directory of a remote host. A
+    /// command's line.
     pub path: Vec<u8>,
+}
+
+/// What stands at an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Files, directories, devices, FIFOs: whatever has a path.
+    Path,
+    /// `-`: our stdin as a source, our stdout as a destination.
+    Stdio,
+    /// A command there, whose stdout is the source or whose stdin the destination.
+    Command,
 }
 
 /// A copy, checked: one end at most is remote, and all sources are of one host.
@@ -42,6 +56,12 @@ pub struct Request {
 }
 
 impl Request {
+    /// One of the ends is read or written once and never again.
+    pub fn is_stream(&self) -> bool {
+        let mut operands = std::iter::once(&self.dest).chain(&self.sources);
+        operands.any(|operand| operand.what != What::Path)
+    }
+
     /// The host at one of the ends; None if both are on this machine.
     pub fn host(&self) -> Option<&Host> {
         let operands = std::iter::once(&self.dest).chain(&self.sources);

@@ -15,6 +15,7 @@ use crate::manifest::{EntryId, Name, Root, file_type};
 
 use super::device::{self, is_device};
 use super::found::special;
+use super::inlet::is_stream;
 use super::pattern;
 use super::typed::{Ending, last_component, split_ending, with_home};
 
@@ -102,6 +103,13 @@ fn expand_pattern(
             continue;
         }
         match examine(&one.path, &one.path, ending, lookup, recursive) {
+            // Who types a pattern does not mean to wait for what is written to a pipe, nor disks.
+            Ok(named) if !one.literal && is_special(&named.stat) => {
+                let what = special(file_type(&named.stat)).unwrap_or("special");
+                let message = format!("is {what}, not copied unless it is named");
+                let error = Error::new(Kind::Entry, Side::Source, message);
+                failed.push(error.at(&one.path));
+            }
             Ok(named) => found.push(Named {
                 literal: one.literal,
                 ..named
@@ -153,7 +161,7 @@ fn examine(
         Error::io(Kind::Read, Side::Source, shown, what, cause)
     })?;
     let is_directory = file_type(&stat) == FileType::Directory;
-    if let Some(what) = special(file_type(&stat)).filter(|_| !is_device(&stat)) {
+    if let Some(what) = special(file_type(&stat)).filter(|_| !is_special(&stat)) {
         return Err(fail(Kind::Entry, &format!("is {what}, not copied")));
     }
     if is_directory && !recursive {
@@ -180,6 +188,11 @@ fn examine(
         literal: true,
         stat,
     })
+}
+
+/// What is copied where it is named, and nowhere else.
+fn is_special(stat: &Stat) -> bool {
+    is_stream(file_type(stat)) || is_device(stat)
 }
 
 /// What a copy of `full` would be called.
@@ -211,6 +224,7 @@ mod tests {
         std::os::unix::fs::symlink("file", at("filelink")).unwrap();
         std::os::unix::fs::symlink("nowhere", at("dangling")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, at("fifo"), 0o600.into()).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(at("socket")).unwrap());
         let base = temp.path().to_owned();
         (temp, Lookup { base, remote: true })
     }
@@ -268,7 +282,7 @@ mod tests {
             (b"gon*", Kind::Read, "no such file or directory"),
             (b"file/", Kind::Read, "not a directory"),
             (b"file/x", Kind::Read, "not a directory"),
-            (b"fifo", Kind::Entry, "is a FIFO, not copied"),
+            (b"socket", Kind::Entry, "is a socket, not copied"),
             (
                 b"~no-such-user-here/x",
                 Kind::Read,

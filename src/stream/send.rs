@@ -1,6 +1,7 @@
 //! Row 7: one stream takes the next frame from the queue that all share, whenever it is free.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_channel::Receiver;
@@ -32,7 +33,7 @@ pub async fn send(
     stream: u16,
     mut socket: TcpStream,
     expected: Option<Expected>,
-    frames: &Receiver<SealedChunk>,
+    frames: &Receiver<Arc<SealedChunk>>,
     limit: Option<&Limit>,
     meter: &Meter,
     owner: &dyn Sent,

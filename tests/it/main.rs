@@ -23,6 +23,7 @@ mod layers;
 mod live;
 mod meanwhile;
 mod operands;
+mod pipes;
 mod placement;
 mod reconnect;
 mod resume;

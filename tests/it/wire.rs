@@ -70,6 +70,9 @@ fn messages() -> Vec<Message> {
         inplace: false,
         force: true,
         timeout_s: 60,
+        size: Some(7),
+        follow_ms: None,
+        spool: true,
         direct_io: true,
     };
     let receiver = Role::Receiver {
@@ -91,6 +94,7 @@ fn messages() -> Vec<Message> {
         bytes: 3,
         allocated: 4,
         largest: 5,
+        streams: 6,
     };
     let span = |start, end| Span { start, end };
     vec![
@@ -119,6 +123,8 @@ fn messages() -> Vec<Message> {
         Message::Landed(Landed {
             names: vec![b"r".to_vec()],
             resumes: true,
+            ordered: false,
+            window: 200,
         }),
         Message::Entries(vec![entry()]),
         Message::Want(vec![Want {
@@ -166,17 +172,19 @@ fn messages() -> Vec<Message> {
         }),
         Message::Ask(vec![entry()]),
         Message::Vanished(fault()),
+        Message::Enough(()),
     ]
 }
 
-const GOLDEN: [&str; 23] = [
-    "01004500000001017801016101000100010003050101e80700018080808001000100013c01abababababab\
-     abababababababababab010880804001efefefefefefefefefefefefefefefef",
+const GOLDEN: [&str; 24] = [
+    "01004900000001017801016101000100010003050101e80700018080808001000100013c0107000101abab\
+     abababababababababababababab010880804001efefefefefefefefefefefefefefefef",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "03000700000001033a3a31a946",
     "0400020000000001",
-    "05000e0000000101000172010002030102030405",
-    "06000400000001017201",
+    "05000f000000010100017201000203010203040506",
+    "06000700000001017201\
+     00c801",
     "07002600000001ac0202016e0202746fa003010201750167030401070407060708070506010001818002\
      0109",
     "08002700000001ac02020100010101010101010101010101010101010101010101010101010101010101\
@@ -197,6 +205,7 @@ const GOLDEN: [&str; 23] = [
     "16002600000001ac0202016e0202746fa003010201750167030401070407060708070506010001818002\
      0109",
     "17000d0000000738020102022f700466756c6c",
+    "180000000000",
 ];
 
 #[test]

@@ -24,6 +24,7 @@ use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, file_type};
 
 use super::device::is_device;
 use super::found::{Found, special};
+use super::inlet::is_stream;
 use super::operand::Named;
 use level::Level;
 use spot::Spot;
@@ -212,6 +213,10 @@ impl Walk {
                 }
                 Err(cause) => self.fail_io(spot.path(), "cannot read the link", cause),
             },
+            other if spot.parent == NO_PARENT && is_stream(other) => {
+                let id = self.number(&spot);
+                self.announce(id, spot, EntryKind::Stream, &stat);
+            }
             other => {
                 let what = special(other).unwrap_or("of an unknown type");
                 self.fail(Kind::Entry, &spot, &format!("is {what}, skipped"));
