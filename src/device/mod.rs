@@ -9,14 +9,15 @@ mod usage;
 
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    FallocateFlags, FileType, Mode, OFlags, SeekFrom, fallocate, fcntl_getfl, fcntl_setfl, fstat,
-    ioctl_blksszget, seek,
+    Advice, FallocateFlags, FileType, Mode, OFlags, SeekFrom, fadvise, fallocate, fcntl_getfl,
+    fcntl_setfl, fstat, ioctl_blksszget, seek,
 };
 use rustix::io::Errno;
 
@@ -173,7 +174,14 @@ impl BlockDevice {
             let write = |bytes: &[u8]| direct.file.write_all_at(bytes, offset);
             direct.bounces.write(whole, write)?;
         }
-        self.file.write_all_at(rest, offset + whole.len() as u64)
+        let offset = offset + whole.len() as u64;
+        self.file.write_all_at(rest, offset)?;
+        if let Some(len) = NonZeroU64::new(rest.len() as u64) {
+            // Makes the kernel begin to write it at once. What piles up in the cache is what the sync
+            // at the end would wait for, or whoever comes after a writer that was killed.
+            let _ = fadvise(&self.file, offset, Some(len), Advice::DontNeed);
+        }
+        Ok(())
     }
 
     /// Makes a range read as zeros: by the device itself where it can, as BLKZEROOUT does, else by
