@@ -46,6 +46,8 @@ fn copy(source: &Path, dest: &Path) {
         ssh: SshOptions::default(),
         rsh: Rsh::Local,
         remote_path: None,
+        sudo: None,
+        no_install: false,
         streams: 1,
         retries: 0,
         encrypt: true,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Parser};
 
-use crate::session::{Compress, Rsh};
+use crate::session::{Access, Compress, Permit, Rsh};
 use crate::units;
 
 const STREAMS_DEFAULT: u16 = 8;
@@ -159,6 +159,16 @@ pub struct Args {
     /// Command that runs fastcp there ("sudo -n fastcp")
     #[arg(long, value_name = "CMD", help_heading = SSH)]
     pub remote_path: Option<String>,
+    /// Run the far end by sudo, as this user [root]
+    #[arg(long, value_name = "USER", help_heading = SSH, num_args = 0..=1, require_equals = true,
+          default_missing_value = "root", value_parser = user)]
+    pub sudo: Option<String>,
+    /// Do not place fastcp on a host that has none
+    #[arg(long, help_heading = SSH)]
+    pub no_install: bool,
+    /// Remove what was placed on HOST: and copy nothing
+    #[arg(long, help_heading = SSH)]
+    pub remove: bool,
     /// Start the far end by ssh or as a child: local [ssh]
     #[arg(long, value_name = "HOW", help_heading = SSH, default_value = "ssh", value_parser = rsh(),
           hide_default_value = true, hide_possible_values = true)]
@@ -204,7 +214,7 @@ pub struct Args {
     /// Tell what was done even if stderr is no terminal
     #[arg(long, help_heading = OUTPUT)]
     pub summary: bool,
-    /// Version and protocol version
+    /// Version and protocol version; of HOST: too
     #[arg(long, help_heading = OUTPUT)]
     pub version: bool,
     /// This text
@@ -217,6 +227,47 @@ pub struct Args {
     /// The far end: speaks the protocol on stdin and stdout.
     #[arg(long, hide = true)]
     pub server: bool,
+    /// Answers whether one of these versions of the protocol is spoken.
+    #[arg(long, hide = true, value_name = "MIN-MAX")]
+    pub speaks: Option<String>,
+    /// The digest of this program, which a client has placed.
+    #[arg(long, hide = true, value_name = "DIGEST")]
+    pub placed: Option<String>,
+    #[command(flatten)]
+    pub permit: Permits,
+}
+
+/// What a forced command allows the key that it stands before.
+#[derive(Debug, clap::Args)]
+pub struct Permits {
+    /// Nothing but what is in this directory.
+    #[arg(long, hide = true, requires = "server", value_name = "DIR")]
+    confine: Option<PathBuf>,
+    #[arg(long, hide = true, requires = "server", conflicts_with = "write_only")]
+    read_only: bool,
+    #[arg(long, hide = true, requires = "server")]
+    write_only: bool,
+    /// What is there stays as it is.
+    #[arg(long, hide = true, requires = "server")]
+    no_overwrite: bool,
+}
+
+impl Permits {
+    pub fn to_permit(&self) -> Permit {
+        Permit {
+            // From here, should it not begin with a slash.
+            confine: self
+                .confine
+                .as_ref()
+                .map(|dir| std::path::absolute(dir).unwrap_or(dir.clone())),
+            access: match (self.read_only, self.write_only) {
+                (true, _) => Access::Read,
+                (_, true) => Access::Write,
+                _ => Access::Full,
+            },
+            no_overwrite: self.no_overwrite,
+        }
+    }
 }
 
 /// Letters of scp that a script may have and that mean nothing here.
@@ -278,6 +329,15 @@ fn rsh() -> impl TypedValueParser<Value = Rsh> {
         "local" => Rsh::Local,
         _ => Rsh::Ssh,
     })
+}
+
+/// A name that no shell reads as anything else.
+fn user(text: &str) -> Result<String, String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    match text.chars().all(is_name) && !text.is_empty() && !text.starts_with('-') {
+        true => Ok(text.to_owned()),
+        false => Err("not a user's name".to_owned()),
+    }
 }
 
 fn compress(text: &str) -> Result<Compress, String> {

@@ -4,7 +4,7 @@
 use std::io::IsTerminal;
 
 use crate::error::{Error, Result};
-use crate::session::{CopyOptions, Operand, Request, SshOptions, What};
+use crate::session::{CopyOptions, Operand, Request, Rsh, SshOptions, What};
 use crate::ui::Output;
 use crate::units::printable;
 
@@ -52,6 +52,11 @@ pub fn order(mut args: Args) -> Result<Order> {
             printable(command.as_bytes())
         )));
     }
+    if args.sudo.is_some() && args.rsh == Rsh::Local {
+        return Err(Error::usage(
+            "--sudo is for a host that ssh reaches; with --rsh local run fastcp itself by sudo",
+        ));
+    }
     if args.live && args.digests.is_some() {
         return Err(Error::usage(
             "--digests cannot list what --live copies: chunks of a file that changes are read at \
@@ -83,7 +88,8 @@ fn is_at_terminal(sources: &[Operand], dest: &Operand) -> bool {
         || (sources.iter().any(is_stdio) && std::io::stdin().is_terminal())
 }
 
-fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
+fn request(mut args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
+    let ssh = ssh_options(&mut args);
     Request {
         sources,
         dest,
@@ -104,32 +110,40 @@ fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
             inplace: args.inplace,
             force: args.force,
             timeout_s: args.timeout_s,
+            direct_io: args.direct_io,
             size: args.size,
             follow_ms: args.follow_ms,
             spool: args.spool,
-            direct_io: args.direct_io,
         },
-        ssh: SshOptions {
-            program: args.program,
-            port: args.port,
-            identities: args.identities,
-            config: args.config,
-            jump: args.jump,
-            options: args.options,
-            cipher: args.cipher,
-            ipv4: args.ipv4,
-            ipv6: args.ipv6,
-            batch: args.batch,
-            forward_agent: args.forward_agent,
-            quiet: args.quiet,
-            verbose: args.verbose,
-        },
+        ssh,
         rsh: args.rsh,
         remote_path: args.remote_path,
+        sudo: args.sudo,
+        no_install: args.no_install,
         streams: args.streams,
         retries: args.retries,
         encrypt: !args.no_encrypt,
         digests_file: args.digests,
+    }
+}
+
+/// ssh's own, taken out of what was typed.
+pub fn ssh_options(args: &mut Args) -> SshOptions {
+    use std::mem::take;
+    SshOptions {
+        program: args.program.take(),
+        port: args.port,
+        identities: take(&mut args.identities),
+        config: args.config.take(),
+        jump: args.jump.take(),
+        options: take(&mut args.options),
+        cipher: args.cipher.take(),
+        ipv4: args.ipv4,
+        ipv6: args.ipv6,
+        batch: args.batch,
+        forward_agent: args.forward_agent,
+        quiet: args.quiet,
+        verbose: args.verbose,
     }
 }
 

@@ -59,7 +59,7 @@ pub use resolve::{Landing, Source, Spec, Target, resolve};
 pub use sink::{Sink, is_sink};
 pub use small::place_small;
 pub use space::check_free_space;
-pub use standing::{Standing, digest_of, exists_with_other_content, same_content, standing};
+pub use standing::{Standing, digest_of, same_content, standing, stays};
 pub use state::device_journal;
 pub use typed::home_directory;
 
@@ -77,6 +77,12 @@ pub struct Rules {
     /// `--force`: a file that another process holds open for writing is replaced all the same, and a
     /// device that is in use is written.
     pub force: bool,
+    /// What stands there is not read, not even to be compared.
+    pub blind: bool,
+    /// Directories that stand there keep mode and times.
+    pub untouched: bool,
+    /// `-p` keeps set-id bits.
+    pub set_id: bool,
     /// `--direct-io`: devices are written past the page cache.
     pub direct_io: bool,
     /// Permission bits that new files and directories do not get without `-p`.
@@ -102,6 +108,13 @@ pub enum Placed {
     Copied,
     /// The same was there already and was left untouched (`--no-clobber`).
     Kept,
+}
+
+impl Rules {
+    /// The entry's mode as `-p` gives it.
+    fn mode_of(&self, entry: &Entry) -> u32 {
+        entry.mode & if self.set_id { 0o7777 } else { 0o1777 }
+    }
 }
 
 impl Slot {

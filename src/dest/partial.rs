@@ -177,7 +177,7 @@ impl Partial {
     pub fn spool(self, end: u64) -> Result<(PathBuf, u64)> {
         let file = match self.medium() {
             Medium::File(file) => file,
-            // As long as it always was.
+            // What was there before the stream may be of worth to somebody; its length is fixed.
             Medium::Device(device) => return Ok((device.slot.path(), end)),
         };
         let kept = file.metadata().and_then(|meta| {
@@ -185,15 +185,14 @@ impl Partial {
             file.set_len(len).map(|()| len)
         });
         let len = kept.map_err(|cause| self.write_error(cause))?;
-        let path = match self.target {
+        let path = self.slot().path();
+        match self.target {
             Target::Beside(mut temporary) => {
                 temporary.keep();
-                temporary.slot.dir.path().join(temporary.name())
+                Ok((path.with_file_name(temporary.name()), len))
             }
-            Target::InPlace(file) => file.slot.path(),
-            Target::Device(device) => device.slot.path(),
-        };
-        Ok((path, len))
+            Target::InPlace(_) | Target::Device(_) => Ok((path, len)),
+        }
     }
 
     /// Writes a chunk at its offset. Blocks of zeros of a sparse source stay holes.

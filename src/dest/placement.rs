@@ -7,9 +7,9 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Stat};
 
 use super::resolve::{Landing, Source};
-use super::typed::{Found, find, missing};
+use super::typed::{Found, Reach, missing};
 use super::{Exit, Slot, commit};
-use crate::dir::{Dir, Handles};
+use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 
@@ -20,7 +20,7 @@ pub(super) struct Destination<'a> {
     pub means_directory: bool,
     /// For one source.
     pub alone: bool,
-    pub handles: &'a Arc<Handles>,
+    pub reach: Reach<'a>,
 }
 
 /// A target whose directory may have to be made first.
@@ -119,7 +119,7 @@ impl Destination<'_> {
         if file_type(&stat) != FileType::Symlink || !source.follow_name {
             return Ok(Resolved::standing(slot, listed, &stat));
         }
-        match find(&slot.path(), self.handles)? {
+        match self.reach.find(&slot.path())? {
             Found::Nothing(slot) => Ok(Resolved::nothing(slot, listed)),
             Found::Other(slot, stat) => Ok(Resolved::standing(slot, listed, &stat)),
             Found::Directory(dir) if root.is_directory => Ok(Resolved::directory(&dir, listed)),

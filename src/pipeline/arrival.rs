@@ -26,7 +26,7 @@ impl Receiver {
         let (id, parent) = (file.entry.id, file.entry.parent);
         let opened = || {
             if self.rules.no_clobber && dest::standing(&file.slot)?.is_some() {
-                return Err(dest::exists_with_other_content(&file.slot));
+                return Err(dest::stays(&file.slot, &self.rules));
             }
             let entry = Arc::new(file.entry);
             let partial = Partial::create(&file.slot, entry.clone(), &self.rules)?;

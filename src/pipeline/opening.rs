@@ -86,8 +86,12 @@ impl Receiver {
         }
         match dest::standing(slot)? {
             None => Ok(false),
-            Some(standing) if standing.is_file && standing.size == entry.size => Ok(true),
-            Some(_) => Err(dest::exists_with_other_content(slot)),
+            Some(standing)
+                if standing.is_file && standing.size == entry.size && !self.rules.blind =>
+            {
+                Ok(true)
+            }
+            Some(_) => Err(dest::stays(slot, &self.rules)),
         }
     }
 

@@ -214,7 +214,7 @@ impl Receiver {
         if same {
             Ok(root)
         } else {
-            Err(dest::exists_with_other_content(slot))
+            Err(dest::stays(slot, &self.rules))
         }
     }
 

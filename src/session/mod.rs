@@ -12,11 +12,14 @@ pub mod host;
 pub mod local;
 pub mod login;
 pub mod operands;
+pub mod permit;
+pub mod placing;
 pub mod request;
 pub mod retries;
 pub mod roster;
 pub mod server;
 pub mod streams;
+pub mod visit;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,11 +31,13 @@ use crate::pipeline::Ending;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::landing::Tell;
 use crate::pipeline::tally::Tally;
+use crate::program;
 use crate::progress::{Phase, Progress};
 use crate::session::half::{ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::units::{printable, size};
 use crate::wire::message::{Listen, Message};
+pub use permit::{Access, Permit};
 pub use request::{
     Compress, CopyOptions, FAILURES_MAX, Host, Operand, Outcome, Reporter, Request, Rsh,
     SshOptions, What,
@@ -195,12 +200,21 @@ pub enum NotServed {
     Told(Kind),
 }
 
-/// The far end: speaks control on stdin and stdout until the client is done.
-pub fn serve() -> Result<(), NotServed> {
+/// The far end: speaks control on stdin and stdout until the client is done. `placed`: a client
+/// has brought this program, which has checked itself.
+pub fn serve(placed: bool, permit: Permit) -> Result<(), NotServed> {
     host::prepare();
     host::ignore_status_signal();
+    let mut hello = host::hello();
+    if placed {
+        if let Err(cause) = program::placed::settle() {
+            eprintln!("fastcp: cannot keep this program for the next time: {cause}");
+        }
+        let own = program::Program::own().map_err(NotServed::NotBegun)?;
+        own.digest().clone_into(&mut hello.program);
+    }
     let runtime = runtime().map_err(NotServed::NotBegun)?;
-    let served = runtime.block_on(server::serve());
+    let served = runtime.block_on(server::serve(hello, permit));
     runtime.shutdown_timeout(Duration::from_millis(100));
     served
 }

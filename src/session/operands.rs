@@ -96,6 +96,7 @@ pub fn expand(request: &Request, seat: &Seat) -> Expanded {
     let lookup = Lookup {
         base: PathBuf::new(),
         remote: false,
+        confine: None,
     };
     let mut all = Expanded::default();
     for (operand, source) in request.sources.iter().enumerate() {
@@ -130,6 +131,9 @@ pub fn rules(request: &Request) -> Rules {
         fsync: request.options.fsync,
         inplace: request.options.inplace,
         force: request.options.force,
+        blind: false,
+        untouched: false,
+        set_id: true,
         direct_io: request.options.direct_io,
         umask: process_umask(),
     }
@@ -157,6 +161,7 @@ pub fn destination(request: &Request, same_machine: bool, sessions: Sessions) ->
             remote: false,
             no_target_directory: request.options.no_target_directory,
             inplace: request.options.inplace,
+            confine: None,
         }),
     };
     Destination {

@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use crate::codec::Compress;
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::program::Program;
 use crate::progress::Snapshot;
+use crate::ssh::Startup;
 pub use crate::ssh::{Host, Rsh, SshOptions};
 pub use crate::wire::message::CopyOptions;
 
@@ -47,6 +49,10 @@ pub struct Request {
     pub rsh: Rsh,
     /// `--remote-path`: the far end's command, split into words and quoted before use.
     pub remote_path: Option<String>,
+    /// `--sudo`: the user as whom the far end runs.
+    pub sudo: Option<String>,
+    /// `--no-install`: a host that has no fastcp is not given one.
+    pub no_install: bool,
     pub streams: u16,
     /// `--retries`: how often to log in again after a connection was lost.
     pub retries: u16,
@@ -60,6 +66,23 @@ impl Request {
     pub fn is_stream(&self) -> bool {
         let mut operands = std::iter::once(&self.dest).chain(&self.sources);
         operands.any(|operand| operand.what != What::Path)
+    }
+
+    /// How the far end is started.
+    ///
+    /// # Errors
+    /// `Kind::FarEnd` where this program cannot be read, to be placed.
+    pub fn startup(&self) -> Result<Startup> {
+        let is_looked_for = self.remote_path.is_none() && self.rsh == Rsh::Ssh;
+        let digest = match is_looked_for {
+            true => Program::own()?.digest().to_owned(),
+            false => String::new(),
+        };
+        Ok(Startup {
+            path: self.remote_path.clone(),
+            sudo: self.sudo.clone(),
+            digest,
+        })
     }
 
     /// The host at one of the ends; None if both are on this machine.

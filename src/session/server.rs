@@ -26,6 +26,7 @@ use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::operands::Expanded;
+use crate::session::permit::Permit;
 use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{receive_on, send_on};
 use crate::session::{Half, NotServed, converse, host};
@@ -44,7 +45,7 @@ const ABORT_PATIENCE: Duration = Duration::from_secs(1);
 const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 
 /// Serves one copy.
-pub async fn serve() -> Result<(), NotServed> {
+pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     let not_ours = |e: std::io::Error| {
         NotServed::NotBegun(Error::usage(format!(
             "--server is for fastcp's own use: {e}"
@@ -53,7 +54,7 @@ pub async fn serve() -> Result<(), NotServed> {
     let mut stdout = Stdio::new(std::io::stdout()).map_err(not_ours)?;
     let stdin = Stdio::new(std::io::stdin()).map_err(not_ours)?;
     let lost = |_: ControlError| NotServed::Told(Kind::Lost);
-    let said = say_hello(&mut stdout, &host::hello()).await;
+    let said = say_hello(&mut stdout, &hello).await;
     said.map_err(|e| lost(e.into()))?;
     let mut incoming = Incoming::new(stdin);
     let client = incoming.hello(HELLO_TIMEOUT).await.map_err(lost)?;
@@ -67,6 +68,7 @@ pub async fn serve() -> Result<(), NotServed> {
         &mut incoming,
         &control,
         &client,
+        &permit,
         &ending,
         (&mut half, &mut heart),
     )
@@ -97,11 +99,13 @@ async fn copy<R: AsyncRead + Unpin>(
     incoming: &mut Incoming<R>,
     control: &Outgoing,
     client: &Hello,
+    permit: &Permit,
     ending: &Arc<Ending>,
     (slot, heart): (&mut Option<Half>, &mut Option<Heart>),
 ) -> Result<()> {
     let opened = timeout(HELLO_TIMEOUT, opening(incoming)).await;
     let (open, secret) = opened.unwrap_or_else(|_| Err(breach("no opening")))?;
+    permit.check(&open)?;
     let budget = Budget::new(&open.options, open.streams, open.chunk_size as usize)?;
     let suite = Suite::from_number(open.suite).filter(|suite| *suite != Suite::None);
     let suite = suite.ok_or_else(|| breach("an unknown seal"))?;
@@ -157,7 +161,7 @@ async fn copy<R: AsyncRead + Unpin>(
             () = over.closed() => {}
         }
     });
-    let half = slot.insert(match hearing.during(end(&open, control)).await?? {
+    let half = slot.insert(match hearing.during(end(&open, permit, control)).await?? {
         End::Source(found) => {
             hearing.during(tell_roots(&found, &open, control)).await??;
             let sealer = Sealer::new(&keyring.secret, Direction::ToClient, suite);
@@ -177,7 +181,8 @@ async fn copy<R: AsyncRead + Unpin>(
             let same_machine = host::is_this_machine(&client.boot_id);
             let mut destination = destination(to, typed, &open, same_machine);
             destination.sessions.heard = Some(heard);
-            let half = ReceivingHalf::start(common, opener, rules(&open), destination);
+            let half =
+                ReceivingHalf::start(common, opener, permit.restrict(rules(&open)), destination);
             tokio::spawn(receive_on(half.receiver.clone(), connections, roster, None));
             Half::Receiving(half)
         }
@@ -210,10 +215,19 @@ enum End {
     Dest(To, Vec<Vec<u8>>),
 }
 
-async fn end(open: &Open, control: &Outgoing) -> Result<End> {
+async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<End> {
+    let confine = permit.confine()?;
+    let base = permit.base(home());
     let line = |command: &Vec<u8>| OsString::from_vec(command.clone());
     Ok(match &open.role {
-        Role::Sender { operands } => End::Source(named(operands, open, control).await?),
+        Role::Sender { operands } => {
+            let lookup = Lookup {
+                base,
+                remote: true,
+                confine,
+            };
+            End::Source(named(operands, open, &lookup, control).await?)
+        }
         Role::Producer { command } => {
             End::Source(Expanded::nameless(Inlet::Command(line(command))))
         }
@@ -223,10 +237,11 @@ async fn end(open: &Open, control: &Outgoing) -> Result<End> {
         Role::Receiver { path, sources } => {
             let to = To::Path(Spec {
                 path: path.clone(),
-                base: home(),
+                base,
                 remote: true,
                 no_target_directory: open.options.no_target_directory,
                 inplace: open.options.inplace,
+                confine,
             });
             End::Dest(to, sources.clone())
         }
@@ -244,14 +259,15 @@ async fn tell_roots(found: &Expanded, open: &Open, control: &Outgoing) -> Result
 }
 
 /// Finds what the client asked for.
-async fn named(operands: &[Vec<u8>], open: &Open, control: &Outgoing) -> Result<Expanded> {
-    let lookup = Lookup {
-        base: home(),
-        remote: true,
-    };
+async fn named(
+    operands: &[Vec<u8>],
+    open: &Open,
+    lookup: &Lookup,
+    control: &Outgoing,
+) -> Result<Expanded> {
     let mut all = Expanded::default();
     for (operand, typed) in operands.iter().enumerate() {
-        let (found, errors) = source::expand(typed, &lookup, open.options.recursive);
+        let (found, errors) = source::expand(typed, lookup, open.options.recursive);
         for error in &errors {
             say(control, Message::Fault(Fault::of(error, 0, 0))).await?;
         }
@@ -300,6 +316,9 @@ fn rules(open: &Open) -> Rules {
         fsync: open.options.fsync,
         inplace: open.options.inplace,
         force: open.options.force,
+        blind: false,
+        untouched: false,
+        set_id: true,
         direct_io: open.options.direct_io,
         umask: process_umask(),
     }

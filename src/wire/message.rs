@@ -54,6 +54,8 @@ pub struct CopyOptions {
     pub force: bool,
     /// Seconds without a word from the other end after which it is given up.
     pub timeout_s: u16,
+    /// `--direct-io`: devices are read and written past the page cache.
+    pub direct_io: bool,
     /// `--size`: bytes that a stream has, as the user believes; how many are read of a device that
     /// never ends.
     pub size: Option<u64>,
@@ -61,8 +63,6 @@ pub struct CopyOptions {
     pub follow_ms: Option<u64>,
     /// `--spool`: what has come of a stream is kept when its connection is lost.
     pub spool: bool,
-    /// `--direct-io`: devices are read and written past the page cache.
-    pub direct_io: bool,
 }
 
 /// What the server is to be in this copy.

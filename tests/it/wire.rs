@@ -70,10 +70,10 @@ fn messages() -> Vec<Message> {
         inplace: false,
         force: true,
         timeout_s: 60,
+        direct_io: true,
         size: Some(7),
         follow_ms: None,
         spool: true,
-        direct_io: true,
     };
     let receiver = Role::Receiver {
         path: b"x".to_vec(),
@@ -177,7 +177,7 @@ fn messages() -> Vec<Message> {
 }
 
 const GOLDEN: [&str; 24] = [
-    "01004900000001017801016101000100010003050101e80700018080808001000100013c0107000101abab\
+    "01004900000001017801016101000100010003050101e80700018080808001000100013c0101070001abab\
      abababababababababababababab010880804001efefefefefefefefefefefefefefefef",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "03000700000001033a3a31a946",

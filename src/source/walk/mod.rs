@@ -130,7 +130,7 @@ impl Walk {
 
     fn root(&mut self, id: EntryId, root: &Named) -> io::Result<()> {
         if root.is_directory() {
-            let dir = Dir::named(&root.path, &self.handles)?;
+            let dir = root.open(&root.path, &self.handles)?;
             let stat = rustix::fs::fstat(&*dir.handle()?)?;
             self.trees.push_back((id, dir.clone()));
             let kind = EntryKind::Directory;
@@ -141,7 +141,7 @@ impl Walk {
         let parent = root.path.parent().unwrap_or(Path::new(""));
         let dir = match self.last_parent.take() {
             Some((path, dir)) if path == parent => dir,
-            _ => Dir::named(parent, &self.handles)?,
+            _ => root.open(parent, &self.handles)?,
         };
         self.last_parent = Some((parent.to_owned(), dir.clone()));
         let spot = self.root_spot(id, dir, root);
@@ -164,7 +164,7 @@ impl Walk {
             parent: NO_PARENT,
             dir,
             name: root.name.clone(),
-            through_link: true,
+            through_link: root.confine.is_none(),
         }
     }
 
