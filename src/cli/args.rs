@@ -44,6 +44,7 @@ Examples:
   fastcp big.iso host:                    into the home directory there
   fastcp -r host:/var/db .                a directory from there, as ./db
   fastcp -r db/ host:/data/db             what db holds, into /data/db
+  fastcp /dev/vg/lv host:/dev/vg/lv       what a device holds, into a device there
   fastcp -P 2222 'me@host:*.log' logs/    names that match there
   pg_dump x | fastcp - host:x.sql         a pipe; stdout: fastcp host:x.sql -
   fastcp --rsh local -r a anyhost:/tmp/b  a trial with this machine alone";

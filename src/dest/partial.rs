@@ -87,7 +87,7 @@ impl Partial {
         inplace: bool,
     ) -> Result<Option<Partial>> {
         if slot.device.is_some() {
-            let device = Device::open(slot, entry.size, rules)?;
+            let device = Device::reopen(slot, entry.size, rules)?;
             let is_it = inplace && device.inode().is(inode);
             let partial = || Partial::new(Target::Device(device), entry, rules, true);
             return Ok(is_it.then(partial));

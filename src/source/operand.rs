@@ -123,8 +123,8 @@ fn expand_pattern(
             continue;
         }
         match examine(&one.path, &one.path, ending, lookup, recursive) {
-            // Who types a pattern does not mean to wait for what is written to a pipe.
-            Ok(named) if !one.literal && is_stream(file_type(&named.stat)) => {
+            // Who types a pattern does not mean to wait for what is written to a pipe, nor disks.
+            Ok(named) if !one.literal && is_special(&named.stat) => {
                 let what = special(file_type(&named.stat)).unwrap_or("special");
                 let message = format!("is {what}, not copied unless it is named");
                 let error = Error::new(Kind::Entry, Side::Source, message);
@@ -225,8 +225,7 @@ fn examine(
     {
         return Err(fail(Kind::Usage, what));
     }
-    let is_copied = |stat| is_device(stat) || is_stream(file_type(stat));
-    if let Some(what) = special(file_type(&stat)).filter(|_| !is_copied(&stat)) {
+    if let Some(what) = special(file_type(&stat)).filter(|_| !is_special(&stat)) {
         return Err(fail(Kind::Entry, &format!("is {what}, not copied")));
     }
     if is_directory && !recursive {
@@ -254,6 +253,11 @@ fn examine(
         stat,
         confine: lookup.confine.clone(),
     })
+}
+
+/// What is copied where it is named, and nowhere else.
+fn is_special(stat: &Stat) -> bool {
+    is_stream(file_type(stat)) || is_device(stat)
 }
 
 /// What a copy of `full` would be called.
