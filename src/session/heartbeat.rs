@@ -16,6 +16,7 @@
 //! | between two dials of a stream | 250 ms to 10 s (`backoff`) | |
 //! | any stream that stands, or any progress | `--timeout` | `Lost`; `Connect` if there never was one |
 //! | the first stream, where none can be had | three dials of each | `Connect` |
+//! | a command, or who is at the other end of a pipe | none: they take their time, and end with the copy | |
 //! | acknowledgements | none of their own: they come while streams or control live | |
 //! | threads of a half that ends | 1.5 s (`half`) | left behind |
 //! | the server, for the client to close control | 5 s (`server`) | it ends |
