@@ -44,6 +44,8 @@ fn copy(source: &Path, dest: &Path) {
         rsh: Rsh::Local,
         remote_path: None,
         streams: 1,
+        route: Default::default(),
+        rate_file: None,
         retries: 0,
         encrypt: true,
         digests_file: None,

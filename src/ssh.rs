@@ -5,6 +5,8 @@
 //! these are overruled, as scp does. What the process prints on stderr is passed on line by line,
 //! made printable, since a far end's text must not reach the terminal raw.
 
+pub mod names;
+
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;

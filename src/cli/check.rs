@@ -6,11 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::session::{CopyOptions, Operand, Request, SshOptions};
+use crate::session::{CopyOptions, Operand, Request, RouteOptions, SshOptions, rate};
 use crate::ui::Output;
 use crate::units::printable;
 
-use super::args::Args;
+use super::args::{Args, Rate};
 use super::{operand, ssh_config};
 
 /// scp's Kbit is 1024 bits.
@@ -60,6 +60,7 @@ pub fn order(mut args: Args) -> Result<Order> {
              different times, and no digest of the whole is right; leave out one of the two",
         ));
     }
+    let rate_limit = rate_limit(&args)?;
     Ok(Order {
         output: Output {
             quiet: args.quiet,
@@ -68,11 +69,20 @@ pub fn order(mut args: Args) -> Result<Order> {
         },
         warnings,
         ignored: args.ignored.told(),
-        request: request(args, sources, dest),
+        request: request(args, sources, dest, rate_limit),
     })
 }
 
-fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
+/// In bytes a second, as it is now.
+fn rate_limit(args: &Args) -> Result<Option<u64>> {
+    match &args.bwlimit {
+        Some(Rate::Fixed(rate)) => Ok(Some(*rate)),
+        Some(Rate::File(file)) => rate::read(file),
+        None => Ok(args.limit_kbit_per_s.map(|kbit| kbit * BYTES_PER_KBIT)),
+    }
+}
+
+fn request(args: Args, sources: Vec<Operand>, dest: Operand, rate_limit: Option<u64>) -> Request {
     Request {
         sources,
         dest,
@@ -85,7 +95,7 @@ fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
             no_target_directory: args.no_target_directory,
             compress: args.compress,
             digests: args.digests.is_some(),
-            rate_limit: args.limit_kbit_per_s.map(|kbit| kbit * BYTES_PER_KBIT),
+            rate_limit,
             threads: args.threads,
             memory: args.memory,
             no_resume: args.no_resume,
@@ -112,6 +122,16 @@ fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
         rsh: args.rsh,
         remote_path: args.remote_path,
         streams: args.streams,
+        rate_file: match args.bwlimit {
+            Some(Rate::File(file)) => Some(file),
+            _ => None,
+        },
+        route: RouteOptions {
+            asked: args.route,
+            ports: args.ports,
+            bind: args.bind,
+            address: args.address,
+        },
         retries: args.retries,
         encrypt: !args.no_encrypt,
         digests_file: args.digests,

@@ -56,6 +56,8 @@ pub struct Incoming<R> {
 #[derive(Clone)]
 pub struct Outgoing {
     queue: mpsc::Sender<Message>,
+    /// What is said only while nothing else is to be.
+    data: mpsc::Sender<Message>,
 }
 
 /// The writer has ended: the connection is lost or closing, which its reader tells better.
@@ -71,6 +73,18 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
             start: 0,
             heard: Arc::default(),
         }
+    }
+
+    /// For an end whose first bytes were read to find out what it wants.
+    pub fn after(first: &[u8], reader: R) -> Self {
+        let mut incoming = Incoming::new(reader);
+        incoming.buffer.extend_from_slice(first);
+        incoming
+    }
+
+    /// For a connection that is no control from now on; None where more was read than was parsed.
+    pub fn into_reader(self) -> Option<R> {
+        (self.start == self.buffer.len()).then_some(self.reader)
     }
 
     /// Counts the bytes that come: while it goes up, the other end is there.
@@ -164,9 +178,11 @@ impl Outgoing {
         W: AsyncWrite + Unpin + Send + 'static,
     {
         let (queue, mut messages) = mpsc::channel::<Message>(QUEUE);
+        let (data, mut pieces) = mpsc::channel::<Message>(1);
         let task = tokio::spawn(async move {
             let mut bytes = Vec::new();
-            while let Some(message) = messages.recv().await {
+            // Both queues close together.
+            while let Some(message) = next(&mut messages, &mut pieces).await {
                 message.encode(&mut bytes);
                 while bytes.len() < BATCH_MAX {
                     let Ok(message) = messages.try_recv() else {
@@ -180,7 +196,13 @@ impl Outgoing {
             }
             writer.shutdown().await
         });
-        (Outgoing { queue }, task)
+        (Outgoing { queue, data }, task)
+    }
+
+    /// Says a piece of data, behind every other message that is to be said, those that come
+    /// while it waits too.
+    pub async fn send_data(&self, message: Message) -> Result<(), Closed> {
+        self.data.send(message).await.map_err(|_| Closed)
     }
 
     pub async fn send(&self, message: Message) -> Result<(), Closed> {
@@ -196,6 +218,17 @@ impl Outgoing {
     /// For threads.
     pub fn send_blocking(&self, message: Message) -> Result<(), Closed> {
         self.queue.blocking_send(message).map_err(|_| Closed)
+    }
+}
+
+async fn next(
+    messages: &mut mpsc::Receiver<Message>,
+    pieces: &mut mpsc::Receiver<Message>,
+) -> Option<Message> {
+    tokio::select! {
+        biased;
+        message = messages.recv() => message,
+        Some(piece) = pieces.recv() => Some(piece),
     }
 }
 

@@ -3,6 +3,7 @@
 //! A copy whose connection is lost goes on in another session: [`retries`].
 
 pub mod backoff;
+pub mod choice;
 pub mod client;
 pub mod dial;
 pub mod half;
@@ -12,11 +13,13 @@ pub mod host;
 pub mod local;
 pub mod login;
 pub mod operands;
+pub mod rate;
 pub mod request;
 pub mod retries;
 pub mod roster;
 pub mod server;
 pub mod streams;
+pub mod ways;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,9 +33,10 @@ use crate::progress::{Phase, Progress};
 use crate::session::half::{ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::units::{printable, size};
-use crate::wire::message::{Listen, Message};
+use crate::wire::message::Message;
 pub use request::{
-    Compress, CopyOptions, FAILURES_MAX, Host, Operand, Outcome, Reporter, Request, Rsh, SshOptions,
+    Compress, CopyOptions, FAILURES_MAX, Host, Operand, Outcome, Ports, Reporter, Request, Route,
+    RouteOptions, Rsh, SshOptions,
 };
 
 /// Threads that drive sockets and control; the work is done on the pipeline's own.
@@ -232,12 +236,12 @@ impl Half {
     }
 }
 
-/// Hands messages to `half` until everything is in place or the copy ends. `listen` is told where
-/// the other end takes streams, `check` sees what else comes before the half does.
+/// Hands messages to `half` until everything is in place or the copy ends. `ways` takes what is
+/// about streams, `check` sees what else comes before the half does.
 pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
     hearing: &mut Hearing<'_, R>,
     half: &mut Half,
-    mut listen: impl FnMut(Listen),
+    mut ways: impl FnMut(Message) -> Result<()>,
     mut check: impl FnMut(&Message) -> Result<()>,
 ) -> Result<()> {
     let ending = hearing.ending();
@@ -249,7 +253,11 @@ pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
             message = hearing.next() => message?,
         };
         match message {
-            Message::Listen(at) => listen(at),
+            Message::Listen(_)
+            | Message::Dial(_)
+            | Message::Data(_)
+            | Message::Credit(_)
+            | Message::Tune(_) => ways(message)?,
             message => {
                 check(&message)?;
                 half.take(message)?;

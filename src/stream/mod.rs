@@ -3,6 +3,7 @@
 
 pub mod kernel;
 pub mod limit;
+pub mod link;
 pub mod meter;
 pub mod opening;
 pub mod recv;

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use async_channel::Receiver;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::sync::watch;
 use tokio::time::interval;
 
 use crate::stream::limit::Limit;
+use crate::stream::link::{Link, ReadLink, WriteLink};
 use crate::stream::meter::Meter;
 use crate::stream::opening::Expected;
-use crate::stream::{kernel, linger};
 use crate::wire::SealedChunk;
 use crate::wire::frame::FrameHeader;
 
@@ -25,29 +24,51 @@ pub trait Sent: Send + Sync {
 /// How often the kernel is asked what has become of the bytes.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Sends frames until the queue is closed or the connection is lost. The other end says nothing
+/// What a stream sends.
+pub struct Supply {
+    /// Shared by all streams.
+    pub frames: Receiver<SealedChunk>,
+    /// A stream that is for lack of better ones takes a frame only while this says so.
+    pub gate: Option<watch::Receiver<bool>>,
+}
+
+impl Supply {
+    /// The next frame; None when there are no more.
+    async fn next(&mut self) -> Option<SealedChunk> {
+        let Some(gate) = &mut self.gate else {
+            return self.frames.recv().await.ok();
+        };
+        loop {
+            // It goes with the session, and so does this.
+            gate.wait_for(|is_open| *is_open).await.ok()?;
+            tokio::select! {
+                frame = self.frames.recv() => return frame.ok(),
+                _ = gate.wait_for(|is_open| !*is_open) => {}
+            }
+        }
+    }
+}
+
+/// Sends frames until there are no more or the connection is lost. The other end says nothing
 /// on it in this version but its answer to the opening, where that is still `expected`: frames
 /// are sealed, so a stranger who does not answer has nothing of them.
 pub async fn send(
     stream: u16,
-    mut socket: TcpStream,
+    mut link: Link,
     expected: Option<Expected>,
-    frames: &Receiver<SealedChunk>,
-    limit: Option<&Limit>,
+    mut supply: Supply,
+    limit: &Limit,
     meter: &Meter,
     owner: &dyn Sent,
 ) -> io::Result<()> {
-    let (mut reader, mut writer) = socket.split();
+    let (mut reader, mut writer) = link.split();
     let ended = wait_for_end(&mut reader, expected, meter);
     tokio::pin!(ended);
     loop {
         let frame = tokio::select! {
-            frame = frames.recv() => match frame {
-                Ok(frame) => frame,
-                Err(_) => {
-                    linger(writer.as_ref())?;
-                    return writer.shutdown().await;
-                }
+            frame = supply.next() => match frame {
+                Some(frame) => frame,
+                None => return writer.finish().await,
             },
             ended = &mut ended => return Err(ended),
         };
@@ -61,16 +82,13 @@ pub async fn send(
 }
 
 async fn write(
-    writer: &mut WriteHalf<'_>,
+    writer: &mut WriteLink<'_>,
     mut bytes: &[u8],
-    limit: Option<&Limit>,
+    limit: &Limit,
     meter: &Meter,
 ) -> io::Result<()> {
     while !bytes.is_empty() {
-        let admitted = match limit {
-            Some(limit) => limit.admit(bytes.len()).await,
-            None => bytes.len(),
-        };
+        let admitted = limit.admit(bytes.len()).await;
         let (mut now, later) = bytes.split_at(admitted);
         while !now.is_empty() {
             match writer.write(now).await? {
@@ -87,7 +105,7 @@ async fn write(
 }
 
 async fn wait_for_end(
-    reader: &mut ReadHalf<'_>,
+    reader: &mut ReadLink<'_>,
     expected: Option<Expected>,
     meter: &Meter,
 ) -> io::Error {
@@ -101,7 +119,7 @@ async fn wait_for_end(
     let mut word = [0; 1];
     loop {
         tokio::select! {
-            _ = looks.tick() => meter.set_kernel(kernel::facts(reader.as_ref())),
+            _ = looks.tick() => meter.set_kernel(reader.kernel()),
             read = reader.read(&mut word) => return match read {
                 Ok(0) => io::ErrorKind::UnexpectedEof.into(),
                 Ok(_) => io::Error::other("the receiver spoke on a data stream"),

@@ -82,6 +82,18 @@ pub struct Open {
     pub chunk_size: u32,
     /// Sessions of the same command whose connection was lost: their servers give way to this one.
     pub before: Vec<[u8; 16]>,
+    /// The server is to listen for data streams.
+    pub listens: bool,
+    /// On one of these ports, else on an ephemeral one.
+    pub ports: Option<Ports>,
+}
+
+/// `--ports`: from the first to the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ports {
+    pub first: u16,
+    /// Not below the first.
+    pub last: u16,
 }
 
 /// More sessions of one command than `--retries` allows.
@@ -97,7 +109,8 @@ impl std::fmt::Debug for SessionSecret {
     }
 }
 
-/// Where the sender of this message takes data streams.
+/// Where the sender of this message takes data streams; without an address it takes none (any
+/// more).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listen {
     /// Textual addresses, best first, at most [`ADDRESSES_MAX`].
@@ -212,11 +225,15 @@ pub struct AllSent {
     pub unused: Vec<Span>,
 }
 
-/// Bytes of frames that ride on control, for when there is no stream. At most 64 KiB each.
+/// Bytes of frames that ride on control, for when there is no stream: at most [`DATA_MAX`] each,
+/// and no more than the other end has given `Credit` for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Data {
     pub bytes: Vec<u8>,
 }
+
+/// Bytes of a `Data`: what stands before a control message that is said meanwhile.
+pub const DATA_MAX: usize = 64 << 10;
 
 /// What an end has seen lately; comes every few seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -240,6 +257,7 @@ pub struct StreamFacts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tune {
     pub streams: Option<u16>,
+    /// Bytes a second; 0 is no limit.
     pub rate_limit: Option<u64>,
     pub congestion: Option<String>,
 }

@@ -25,6 +25,7 @@ mod operands;
 mod placement;
 mod reconnect;
 mod resume;
+mod routes;
 mod signals;
 mod ssh;
 mod stopped;

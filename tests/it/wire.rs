@@ -101,6 +101,11 @@ fn messages() -> Vec<Message> {
             streams: 8,
             chunk_size: 1 << 20,
             before: vec![[0xef; 16]],
+            listens: true,
+            ports: Some(Ports {
+                first: 9001,
+                last: 9016,
+            }),
         }),
         Message::Secret(SessionSecret([0xcd; 32])),
         Message::Listen(Listen {
@@ -169,8 +174,8 @@ fn messages() -> Vec<Message> {
 }
 
 const GOLDEN: [&str; 23] = [
-    "01004400000001017801016101000100010003050101e80700018080808001000100013cabababababab\
-     abababababababababab010880804001efefefefefefefefefefefefefefefef",
+    "01004a00000001017801016101000100010003050101e80700018080808001000100013cabababababab\
+     abababababababababab010880804001efefefefefefefefefefefefefefefef0101a946b846",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "03000700000001033a3a31a946",
     "0400020000000001",

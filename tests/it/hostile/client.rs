@@ -83,6 +83,8 @@ fn open(role: Role) -> Open {
         streams: 2,
         chunk_size: 1 << 20,
         before: Vec::new(),
+        listens: true,
+        ports: None,
     }
 }
 

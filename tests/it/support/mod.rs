@@ -7,6 +7,7 @@ pub mod done;
 pub mod fake_server;
 pub mod host;
 pub mod limits;
+pub mod net;
 pub mod peer;
 pub mod pipe;
 pub mod procs;
