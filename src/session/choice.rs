@@ -406,7 +406,7 @@ impl Chooser<'_> {
         } = self.request;
         let path = remote_path.as_deref();
         let logins = Logins::new(*rsh, &self.host, ssh, path, &self.boot_id);
-        let dialler = self.dialler(Route::Ssh, Way::Logins(logins));
+        let dialler = self.dialler(Route::Ssh, Way::Logins(Box::new(logins)));
         self.detail("route: further ssh logins");
         running.start(Route::Ssh, dialler.run());
     }

@@ -35,7 +35,7 @@ const LOGINS_IN_VAIN: u32 = 6;
 /// By what streams are made.
 pub enum Way {
     Places(Arc<Places>),
-    Logins(Logins),
+    Logins(Box<Logins>),
 }
 
 /// Who makes the streams of a route.
