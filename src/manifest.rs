@@ -85,7 +85,7 @@ pub enum EntryKind {
 /// the entry, any other is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extension {
-    /// [`ANEW`] or unknown.
+    /// [`ANEW`], [`DEVICE`] or unknown.
     pub tag: u16,
     pub bytes: Vec<u8>,
 }
@@ -93,6 +93,10 @@ pub struct Extension {
 /// The file changed while it was read and is read once more: what came of it before, in chunks
 /// numbered below these eight bytes (little-endian), is worth nothing.
 pub const ANEW: u16 = 0x8001;
+
+/// The file's content is that of a block device: nothing tells whether it was written since, nor
+/// where it has holes.
+pub const DEVICE: u16 = 0x8002;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -167,6 +171,29 @@ impl Entry {
             rdev: stat.st_rdev,
             extensions: Vec::new(),
         }
+    }
+
+    /// The entry of a file that holds what the block device of this entry holds, `size` bytes.
+    pub fn of_device(self, size: u64) -> Self {
+        let device = Extension {
+            tag: DEVICE,
+            bytes: Vec::new(),
+        };
+        Entry {
+            size,
+            // So that its zeros become holes.
+            allocated: 0,
+            links: 1,
+            extensions: vec![device],
+            ..self
+        }
+    }
+
+    /// True if the source is a block device.
+    pub fn is_device(&self) -> bool {
+        self.extensions
+            .iter()
+            .any(|extension| extension.tag == DEVICE)
     }
 
     /// True if the source has (or may have) holes.

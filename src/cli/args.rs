@@ -90,9 +90,12 @@ pub struct Args {
     /// Write into what is there: a failure leaves it half new
     #[arg(long, help_heading = COPYING)]
     pub inplace: bool,
-    /// Replace what another process holds open for writing
+    /// Replace what another process has open; write a device in use
     #[arg(long, help_heading = COPYING)]
     pub force: bool,
+    /// Read and write block devices past the page cache
+    #[arg(long, help_heading = COPYING)]
+    pub direct_io: bool,
     /// Sources may change while they are read
     #[arg(long, help_heading = COPYING)]
     pub live: bool,

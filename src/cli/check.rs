@@ -103,6 +103,7 @@ fn request(args: Args, sources: Vec<Operand>, dest: Operand, rate_limit: Option<
             inplace: args.inplace,
             force: args.force,
             timeout_s: args.timeout_s,
+            direct_io: args.direct_io,
         },
         ssh: SshOptions {
             program: args.program,

@@ -2,7 +2,7 @@
 //! a directory that takes no new names.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -113,6 +113,28 @@ pub(super) fn refuse_unwritable(source: &Source, target: &Resolved) -> Result<()
         // An old kernel cannot be asked this way; then the first file tells.
         _ => Ok(()),
     }
+}
+
+/// A file that would be made among the devices: it would take memory, and it is there because the
+/// name of a device was mistyped.
+pub(super) fn refuse_among_devices(source: &Source, target: &Resolved) -> Result<()> {
+    let Landing::Name(slot) = &target.landing else {
+        return Ok(());
+    };
+    if source.root.is_directory || target.standing.is_some() {
+        return Ok(());
+    }
+    let path = slot.dir.handle().and_then(|dir| {
+        let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
+        std::fs::read_link(link)
+    });
+    // Where the system does not tell, it goes on.
+    let path = path.unwrap_or_default();
+    if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
+        let message = "is no device; a file that is made there would be one in memory";
+        return Err(Error::new(Kind::Usage, Side::Dest, message).at(target.path(source)));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

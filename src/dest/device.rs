@@ -2,100 +2,110 @@
 //! is whole, the end of the copy says. Everything that can be refused is refused before the first
 //! byte.
 
-use std::path::Path;
-
-use crate::chunk::{ChunkKind, VerifiedChunk};
+use super::{Rules, Slot, Standing};
 use crate::device::{Access, BlockDevice};
+use crate::digest;
 use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::{Inode, Timestamp};
 
-/// What the user asked of a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceRules {
-    /// Also one that is in use. Not one that is too small.
-    pub force: bool,
-    /// Past the page cache.
-    pub direct: bool,
-}
-
-/// Written from several threads at once, chunk by chunk at its offset.
-pub struct Device {
+/// Written from several threads at once, each range at its offset.
+pub(super) struct Device {
+    pub slot: Slot,
     device: BlockDevice,
 }
 
 impl Device {
-    /// `size` is how many bytes are to come, where that is known.
+    /// Opens the device that the user named, for `size` bytes.
     ///
     /// # Errors
-    /// `Kind::Refused` for a device that is in use or too small; `Kind::Entry` for what is none;
-    /// `Kind::Write`; `Kind::Usage` where it has no direct I/O.
-    pub fn open(path: &Path, size: Option<u64>, rules: DeviceRules) -> Result<Device> {
+    /// `Kind::Refused` for a device that is in use or too small, or with `--no-clobber`;
+    /// `Kind::Entry` for what is none; `Kind::Write`; `Kind::Usage` where it has no direct I/O.
+    pub fn open(slot: &Slot, size: u64, rules: &Rules) -> Result<Device> {
+        let path = slot.path();
+        let refused = |message: String| Error::new(Kind::Refused, Side::Dest, message).at(&path);
+        if rules.no_clobber {
+            let message = "is a block device, whose content --no-clobber leaves alone";
+            return Err(refused(message.to_owned()));
+        }
+        // Whoever may use it, one that is too small is not written.
         let access = if rules.force {
             Access::WriteByForce
         } else {
             Access::Write
         };
-        let mut device = BlockDevice::open(path, access)?;
-        if let Some(size) = size.filter(|size| *size > device.size()) {
+        let mut device = BlockDevice::open(&path, access)?;
+        if size > device.size() {
             let show = |bytes| bytesize::ByteSize(bytes).display().si();
             let (needed, there) = (show(size), show(device.size()));
-            let message = format!(
+            return Err(refused(format!(
                 "is too small: needs {needed} ({size} bytes), has {there} ({} bytes)",
                 device.size()
-            );
-            return Err(Error::new(Kind::Refused, Side::Dest, message).at(path));
+            )));
         }
-        if rules.direct {
+        if rules.direct_io {
             device.go_direct()?;
         }
-        Ok(Device { device })
+        let slot = slot.clone();
+        Ok(Device { slot, device })
     }
 
-    /// Puts a chunk in its place.
-    ///
-    /// # Errors
-    /// `Kind::Write`; also where it does not fit, which only a stream of unknown length can bring.
-    pub fn write(&self, chunk: &VerifiedChunk) -> Result<()> {
-        let (offset, len) = (chunk.place().offset, u64::from(chunk.place().raw_len));
+    /// Puts bytes in their place.
+    pub fn write(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.check_range(offset, data.len() as u64)?;
+        let written = self.device.write_at(data, offset);
+        written.map_err(|cause| self.failed("cannot write", cause))
+    }
+
+    /// Makes a range read as zeros. A hole gives its room back where the device can do that.
+    pub fn write_zeros(&self, offset: u64, len: u64, is_hole: bool) -> Result<()> {
         self.check_range(offset, len)?;
-        let written = match chunk.place().kind {
-            ChunkKind::Zeros => self.device.zero(offset, len),
-            _ => self.device.write_at(chunk.data(), offset),
+        let written = match is_hole {
+            true => self.device.discard(offset, len),
+            false => self.device.zero(offset, len),
         };
         written.map_err(|cause| self.failed("cannot write", cause))
     }
 
-    /// What stands there now: for the chunks that a former copy is said to have written. No
-    /// digest is remembered for a device that somebody may have written since.
-    pub fn read(&self, room: &mut [u8], offset: u64) -> Result<()> {
-        self.check_range(offset, room.len() as u64)?;
-        let read = self.device.read_at(room, offset);
-        read.map_err(|cause| self.failed("cannot read back", cause))
+    /// What stands there now: for what a former copy is said to have written.
+    pub fn read(&self, room: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.device.read_at(room, offset)
     }
 
-    /// To be called after the last chunk, always: an error of the disk shows itself here.
-    pub fn finish(&self) -> Result<()> {
+    /// To be called after the last byte, always: an error of the disk shows itself here.
+    pub fn finish(&self) -> Result<Standing> {
         let synced = self.device.sync();
-        synced.map_err(|cause| self.failed("cannot make it durable", cause))
+        synced.map_err(|cause| self.failed("cannot make it durable", cause))?;
+        // Nothing of a device tells later whether it was written since: none of this is believed.
+        Ok(Standing {
+            is_file: false,
+            is_directory: false,
+            size: self.device.size(),
+            dev: 0,
+            ino: 0,
+            mtime: Timestamp::default(),
+        })
     }
 
-    /// Bytes.
-    pub fn size(&self) -> u64 {
-        self.device.size()
+    /// What tells it from others in a journal, whatever its number is after a restart.
+    pub fn inode(&self) -> Inode {
+        let name = digest::of_range(&self.device.stable_name(), 0, true);
+        let mut number = [0; 8];
+        number.copy_from_slice(&name[..8]);
+        Inode {
+            // No file system has this number.
+            dev: 0,
+            ino: u64::from_le_bytes(number),
+            birth: Timestamp::default(),
+        }
     }
 
-    /// What tells it from other devices, for the key of its journal.
-    pub fn stable_name(&self) -> Vec<u8> {
-        self.device.stable_name()
-    }
-
+    /// A device does not grow.
     fn check_range(&self, offset: u64, len: u64) -> Result<()> {
-        if offset
-            .checked_add(len)
-            .is_some_and(|end| end <= self.size())
-        {
+        let end = offset.checked_add(len);
+        if end.is_some_and(|end| end <= self.device.size()) {
             return Ok(());
         }
-        let show = bytesize::ByteSize(self.size()).display().si();
+        let show = bytesize::ByteSize(self.device.size()).display().si();
         let message = format!("no space left: the device ends after {show}");
         Err(Error::new(Kind::Write, Side::Dest, message).at(self.device.path()))
     }
@@ -107,67 +117,64 @@ impl Device {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::super::testing;
     use super::*;
-    use crate::chunk::{Buffer, Chunk, Place};
     use crate::device::testing::{Loop, run};
-    use crate::digest::{NONE, of_range};
 
     const MIB: usize = 1 << 20;
 
-    fn chunk(kind: ChunkKind, data: &[u8], offset: u64, raw_len: u32) -> VerifiedChunk {
-        let mut buffer = Buffer::loose(MIB);
-        buffer.room()[..data.len()].copy_from_slice(data);
-        buffer.set_len(data.len());
-        let place = Place {
-            kind,
-            chunk: 0,
-            entry: 1,
-            offset,
-            raw_len,
-        };
-        let digest = match kind {
-            ChunkKind::Zeros => NONE,
-            _ => of_range(data, offset, false),
-        };
-        let verified = Chunk { place, buffer }.verify(digest, false);
-        verified.unwrap_or_else(|_| panic!("the digest is right"))
+    /// A user's naming of what stands at `path`.
+    fn named(path: &Path) -> Slot {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let slot = testing::slot(path.parent().unwrap(), name);
+        let device = Some(Arc::from(path));
+        Slot { device, ..slot }
     }
 
-    fn data(data: &[u8], offset: usize) -> VerifiedChunk {
-        chunk(ChunkKind::Range, data, offset as u64, data.len() as u32)
+    fn open(path: &Path, size: usize, rules: &Rules) -> Result<Device> {
+        Device::open(&named(path), size as u64, rules)
     }
 
-    fn rules(direct: bool) -> DeviceRules {
-        DeviceRules {
-            force: false,
-            direct,
+    fn refused(path: &Path, size: usize, rules: &Rules) -> Error {
+        let error = open(path, size, rules).err().unwrap();
+        assert_eq!(error.kind, Kind::Refused, "{error}");
+        error
+    }
+
+    fn rules(force: bool, direct_io: bool) -> Rules {
+        Rules {
+            force,
+            direct_io,
+            ..testing::rules()
         }
     }
 
     #[test]
-    fn chunks_zeros_and_a_short_end_are_in_place_and_the_rest_is_as_it_was() {
+    fn data_zeros_and_a_short_end_are_in_place_and_the_rest_is_as_it_was() {
         for direct in [false, true] {
-            let Some(old) = Loop::new(&[9; 6 * MIB]) else {
+            let Some(old) = Loop::new(&[9; 7 * MIB]) else {
                 return;
             };
-            let size = 5 * MIB as u64 + 1000;
-            let device = Device::open(&old.path, Some(size), rules(direct)).unwrap();
-            assert_eq!(device.size(), 6 * MIB as u64);
-            device.write(&data(&[1; MIB], 2 * MIB)).unwrap();
-            device.write(&data(&[2; MIB], 0)).unwrap();
-            let zeros = chunk(ChunkKind::Zeros, &[], 3 << 20, 2 << 20);
-            device.write(&zeros).unwrap();
-            device.write(&data(&[3; 1000], 5 * MIB)).unwrap();
+            let size = 6 * MIB + 1000;
+            let device = open(&old.path, size, &rules(false, direct)).unwrap();
+            device.write(&[1; MIB], 2 << 20).unwrap();
+            device.write(&[2; MIB], 0).unwrap();
+            device.write_zeros(3 << 20, 2 << 20, false).unwrap();
+            device.write_zeros(5 << 20, 1 << 20, true).unwrap();
+            device.write(&[3; 1000], 6 << 20).unwrap();
             device.finish().unwrap();
             let mut back = vec![0; 1000];
-            device.read(&mut back, 5 << 20).unwrap();
+            device.read(&mut back, 6 << 20).unwrap();
             assert_eq!(back, [3; 1000]);
             drop(device);
             let expected = [
                 vec![2; MIB],
                 vec![9; MIB],
                 vec![1; MIB],
-                vec![0; 2 * MIB],
+                vec![0; 3 * MIB],
                 vec![3; 1000],
                 vec![9; MIB - 1000],
             ];
@@ -177,17 +184,17 @@ mod tests {
 
     #[test]
     fn zeros_that_are_no_whole_sectors_are_zeros() {
-        let Some(old) = Loop::new(&[9; MIB]) else {
-            return;
-        };
-        let device = Device::open(&old.path, None, rules(true)).unwrap();
-        device
-            .write(&chunk(ChunkKind::Zeros, &[], 4096, 5000))
-            .unwrap();
-        device.finish().unwrap();
-        drop(device);
-        let expected = [vec![9; 4096], vec![0; 5000], vec![9; MIB - 9096]];
-        assert!(old.content() == expected.concat());
+        for is_hole in [false, true] {
+            let Some(old) = Loop::new(&[9; MIB]) else {
+                return;
+            };
+            let device = open(&old.path, MIB, &rules(false, true)).unwrap();
+            device.write_zeros(4096, 5000, is_hole).unwrap();
+            device.finish().unwrap();
+            drop(device);
+            let expected = [vec![9; 4096], vec![0; 5000], vec![9; MIB - 9096]];
+            assert!(old.content() == expected.concat());
+        }
     }
 
     #[test]
@@ -195,19 +202,13 @@ mod tests {
         let Some(small) = Loop::new(&[9; MIB]) else {
             return;
         };
-        let size = Some(MIB as u64 + 1);
         for force in [false, true] {
-            let rules = DeviceRules {
-                force,
-                direct: false,
-            };
-            let error = Device::open(&small.path, size, rules).err().unwrap();
-            assert_eq!(error.kind, Kind::Refused);
+            let error = refused(&small.path, MIB + 1, &rules(force, false));
             let figures = "is too small: needs 1.0 MB (1048577 bytes), has 1.0 MB (1048576 bytes)";
             assert_eq!(error.message, figures);
         }
-        let device = Device::open(&small.path, None, rules(false)).unwrap();
-        let error = device.write(&data(&[1; 512], MIB)).unwrap_err();
+        let device = open(&small.path, MIB, &rules(false, false)).unwrap();
+        let error = device.write(&[1; 512], MIB as u64).unwrap_err();
         assert_eq!(error.kind, Kind::Write);
         assert!(error.message.starts_with("no space left"), "{error}");
         drop(device);
@@ -215,21 +216,32 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_is_read_only_is_refused_before_the_first_byte() {
+        let Some(disk) = Loop::read_only(&[9; MIB]) else {
+            return;
+        };
+        let error = open(&disk.path, MIB, &rules(true, false)).err().unwrap();
+        assert_eq!(error.kind, Kind::Write);
+        assert!(error.message.starts_with("is read-only"), "{error}");
+    }
+
+    #[test]
     fn a_device_in_use_is_refused_with_who_uses_it_and_written_by_force() {
         let Some(used) = Loop::new(&[9; MIB]) else {
             return;
         };
-        let first = Device::open(&used.path, None, rules(false)).unwrap();
-        let error = Device::open(&used.path, None, rules(false)).err().unwrap();
-        assert_eq!(error.kind, Kind::Refused);
+        let first = open(&used.path, MIB, &rules(false, false)).unwrap();
+        let error = refused(&used.path, MIB, &rules(false, false));
         assert!(error.message.starts_with("is in use by another program; "));
-        let force = DeviceRules {
-            force: true,
-            direct: false,
-        };
-        Device::open(&used.path, None, force).unwrap();
+        open(&used.path, MIB, &rules(true, false)).unwrap();
         drop(first);
-        Device::open(&used.path, None, rules(false)).unwrap();
+        open(&used.path, MIB, &rules(false, false)).unwrap();
+        let no_clobber = Rules {
+            no_clobber: true,
+            ..rules(false, false)
+        };
+        let error = refused(&used.path, MIB, &no_clobber);
+        assert!(error.message.contains("--no-clobber"), "{error}");
     }
 
     #[test]
@@ -243,7 +255,7 @@ mod tests {
         if !run("mkfs.ext4", &["-q".as_ref(), &disk.path]) || !run("mount", &[&disk.path, &place]) {
             return crate::device::testing::skip();
         }
-        let error = Device::open(&disk.path, None, rules(false)).err();
+        let error = open(&disk.path, MIB, &rules(false, false)).err();
         assert!(run("umount", &[&place]));
         let error = error.unwrap();
         assert_eq!(error.kind, Kind::Refused);
@@ -255,7 +267,7 @@ mod tests {
     fn what_is_no_device_is_not_written() {
         let temp = tempfile::NamedTempFile::new().unwrap();
         for path in [temp.path(), Path::new("/dev/null")] {
-            let error = Device::open(path, None, rules(false)).err().unwrap();
+            let error = open(path, 0, &rules(false, false)).err().unwrap();
             assert_eq!(error.kind, Kind::Entry, "{error}");
         }
     }

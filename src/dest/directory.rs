@@ -109,6 +109,7 @@ impl Directory {
             dir: self.dir.clone(),
             name,
             fresh: self.fresh,
+            device: None,
         }
     }
 

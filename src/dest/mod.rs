@@ -3,9 +3,10 @@
 //! Promises: whatever a peer names, nothing is touched outside the directories that the user named
 //! (each name is one component, reached from its directory's handle, no link below what the user
 //! typed is followed); nothing stands under a final name unless it is whole; what failed leaves no
-//! temporary behind. What it leaves to others: which bytes are missing, digests of what arrives,
-//! the order of entries. Everything is plain blocking calls for worker threads; `Partial` may be
-//! written from several at once.
+//! temporary behind. A block device that the user named is the exception: it is written where it
+//! is. What this leaves to others: which bytes are missing, digests of what arrives, the order of
+//! entries. Everything is plain blocking calls for worker threads; `Partial` may be written from
+//! several at once.
 //!
 //! The order of a copy: [`resolve()`] and [`check_free_space`] before the first byte;
 //! [`Directory::make`] for each directory, then what is in it ([`place_small`], [`Partial`],
@@ -35,7 +36,7 @@ mod testing;
 mod typed;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{Mode, Stat, Timespec, Timestamps};
@@ -45,7 +46,6 @@ use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Name};
 
-pub use device::{Device, DeviceRules};
 pub use directory::Directory;
 pub use link::{place_hard_link, place_symlink};
 pub use ordered::{Ordered, Put};
@@ -70,8 +70,11 @@ pub struct Rules {
     pub fsync: bool,
     /// `--inplace`: a file that stands there is written into.
     pub inplace: bool,
-    /// `--force`: a file that another process holds open for writing is replaced all the same.
+    /// `--force`: a file that another process holds open for writing is replaced all the same, and a
+    /// device that is in use is written.
     pub force: bool,
+    /// `--direct-io`: devices are written past the page cache.
+    pub direct_io: bool,
     /// Permission bits that new files and directories do not get without `-p`.
     pub umask: u32,
 }
@@ -84,6 +87,9 @@ pub struct Slot {
     /// The directory was made by this copy, so nothing is expected under the name. Only a hint that
     /// saves a system call: what stands there all the same is treated as anywhere.
     pub fresh: bool,
+    /// A block device stands here and the user named it, in these words: then it is written, and
+    /// nothing takes its place. One that the user did not name stays as it is.
+    pub device: Option<Arc<Path>>,
 }
 
 /// What came of an entry.
@@ -100,12 +106,16 @@ impl Slot {
             dir,
             name,
             fresh: false,
+            device: None,
         }
     }
 
     /// As the user would write it; for messages.
     pub fn path(&self) -> PathBuf {
-        self.dir.path().join(&self.name)
+        match &self.device {
+            Some(device) => device.to_path_buf(),
+            None => self.dir.path().join(&self.name),
+        }
     }
 
     /// The status of what stands here, a link not followed.

@@ -1,5 +1,6 @@
 //! A big file on its way: chunks are written at their offsets from several threads at once, then
 //! it gets its name. Dropped before that it leaves nothing behind, kept it waits for a later run.
+//! A device that the user named is written likewise, and has its name already.
 
 use std::fs::File;
 use std::io;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Stat, StatxFlags, fallocate, fstat, statx};
 use rustix::io::Errno;
 
+use super::device::Device;
 use super::in_use::refuse_in_use;
 use super::inplace::InPlace;
 use super::temporary::Temporary;
@@ -37,6 +39,14 @@ enum Target {
     Beside(Box<Temporary>),
     /// What stands under the final name.
     InPlace(InPlace),
+    /// The block device that is the final name.
+    Device(Device),
+}
+
+/// What is written to.
+enum Medium<'a> {
+    File(&'a File),
+    Device(&'a Device),
 }
 
 impl Partial {
@@ -46,6 +56,10 @@ impl Partial {
     /// Also where it is clear already that it could not get its name: a directory stands there, or
     /// a file whose owner could not be kept, or one that is in use.
     pub fn create(slot: &Slot, entry: Arc<Entry>, rules: &Rules) -> Result<Partial> {
+        if slot.device.is_some() {
+            let device = Device::open(slot, entry.size, rules)?;
+            return Ok(Partial::new(Target::Device(device), entry, rules, true));
+        }
         let old = replaceable(slot, rules)?;
         let partial = match InPlace::open(slot, old.as_ref(), rules)? {
             Some(file) => Partial::new(Target::InPlace(file), entry, rules, true),
@@ -71,6 +85,12 @@ impl Partial {
         inode: &Inode,
         inplace: bool,
     ) -> Result<Option<Partial>> {
+        if slot.device.is_some() {
+            let device = Device::open(slot, entry.size, rules)?;
+            let is_it = inplace && device.inode().is(inode);
+            let partial = || Partial::new(Target::Device(device), entry, rules, true);
+            return Ok(is_it.then(partial));
+        }
         let old = replaceable(slot, rules)?;
         let target = match InPlace::open(slot, old.as_ref(), rules)? {
             Some(file) if inplace && inode_of(&file.file).is_ok_and(|found| found.is(inode)) => {
@@ -109,6 +129,8 @@ impl Partial {
         let fitted = match &self.target {
             Target::Beside(temporary) => temporary.file.set_len(size),
             Target::InPlace(file) => file.grow(size),
+            // Seen to when it was opened.
+            Target::Device(_) => Ok(()),
         };
         fitted.map_err(|cause| match Errno::from_io_error(&cause) {
             // A negative length, or beyond what a file may have here.
@@ -122,17 +144,24 @@ impl Partial {
 
     /// What is written to.
     pub fn inode(&self) -> Result<Inode> {
-        let inode = inode_of(self.file());
+        let inode = match self.medium() {
+            Medium::File(file) => inode_of(file),
+            Medium::Device(device) => Ok(device.inode()),
+        };
         inode.map_err(|cause| self.slot().error("cannot look at what is written", cause))
     }
 
+    /// Others may have written to it since an earlier run.
     pub fn is_inplace(&self) -> bool {
-        matches!(self.target, Target::InPlace(_))
+        !matches!(self.target, Target::Beside(_))
     }
 
     /// Reads what was written, all of `into`.
     pub fn read(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
-        self.file().read_exact_at(into, offset)
+        match self.medium() {
+            Medium::File(file) => file.read_exact_at(into, offset),
+            Medium::Device(device) => device.read(into, offset),
+        }
     }
 
     /// A later run can go on with it.
@@ -149,10 +178,13 @@ impl Partial {
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.check_range(offset, data.len() as u64)?;
-        let file = self.file();
+        let file = match self.medium() {
+            Medium::File(file) => file,
+            Medium::Device(device) => return device.write(data, offset),
+        };
         // Where something else may be, a hole is one only when it has been made.
         let has_holes = self.entry.is_sparse()
-            && (!self.dirty || self.punch(offset, data.len() as u64).is_ok());
+            && (!self.dirty || punch(file, offset, data.len() as u64).is_ok());
         let written = if has_holes {
             write_sparse(file, data, offset).map(drop)
         } else {
@@ -164,12 +196,15 @@ impl Partial {
     /// A range of zeros: a hole if the source is sparse, else room that is really taken.
     pub fn write_zeros(&self, offset: u64, len: u64) -> Result<()> {
         self.check_range(offset, len)?;
-        let has_hole =
-            || self.entry.is_sparse() && (!self.dirty || self.punch(offset, len).is_ok());
+        let is_hole = self.entry.is_sparse();
+        let file = match self.medium() {
+            Medium::File(file) => file,
+            Medium::Device(device) => return device.write_zeros(offset, len, is_hole),
+        };
+        let has_hole = || is_hole && (!self.dirty || punch(file, offset, len).is_ok());
         if len == 0 || has_hole() {
             return Ok(());
         }
-        let file = self.file();
         match fallocate(file, FallocateFlags::ZERO_RANGE, offset, len) {
             Ok(()) => return Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::INTR) => {}
@@ -185,18 +220,13 @@ impl Partial {
         Ok(())
     }
 
-    fn punch(&self, offset: u64, len: u64) -> rustix::io::Result<()> {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        fallocate(self.file(), flags, offset, len)
-    }
-
     /// Cuts off what is beyond `length`: the source became shorter while it was read.
     pub fn shorten(&mut self, length: u64) -> Result<()> {
         self.length = length.min(self.entry.size);
         let cut = match &self.target {
             Target::Beside(temporary) => temporary.file.set_len(self.length),
             // Cut when all of it is there.
-            Target::InPlace(_) => Ok(()),
+            Target::InPlace(_) | Target::Device(_) => Ok(()),
         };
         cut.map_err(|cause| self.write_error(cause))
     }
@@ -207,6 +237,7 @@ impl Partial {
         let stat = match self.target {
             Target::Beside(temporary) => commit::commit(*temporary, &self.entry, &self.rules)?,
             Target::InPlace(file) => file.commit(&self.entry, self.length, &self.rules)?,
+            Target::Device(device) => return device.finish(),
         };
         Ok(Standing::of(&stat))
     }
@@ -215,13 +246,15 @@ impl Partial {
         match &self.target {
             Target::Beside(temporary) => &temporary.slot,
             Target::InPlace(file) => &file.slot,
+            Target::Device(device) => &device.slot,
         }
     }
 
-    fn file(&self) -> &File {
+    fn medium(&self) -> Medium<'_> {
         match &self.target {
-            Target::Beside(temporary) => &temporary.file,
-            Target::InPlace(file) => &file.file,
+            Target::Beside(temporary) => Medium::File(&temporary.file),
+            Target::InPlace(file) => Medium::File(&file.file),
+            Target::Device(device) => Medium::Device(device),
         }
     }
 
@@ -261,6 +294,11 @@ fn rehearse(temporary: &Temporary, old: Option<&Stat>) -> Result<()> {
         Some(old) if file_type(old) == FileType::RegularFile => identity::rehearse(temporary, old),
         _ => Ok(()),
     }
+}
+
+fn punch(file: &File, offset: u64, len: u64) -> rustix::io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(file, flags, offset, len)
 }
 
 fn inode_of(file: &File) -> io::Result<Inode> {

@@ -1,5 +1,6 @@
 //! scp's rules: one source, what stands at the destination, and so where the source lands.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -78,6 +79,17 @@ impl Destination<'_> {
                 slot.name.as_bytes().to_vec(),
             )),
             Found::Other(..) if self.means_directory => Err(self.usage("is not a directory")),
+            Found::Other(slot, stat) if file_type(stat) == FileType::BlockDevice => {
+                // Named as it was typed: a volume's link says more than the number behind it.
+                let typed = self.path.file_name().unwrap_or(slot.name.as_os_str());
+                let listed = typed.as_bytes().to_vec();
+                let device = Some(Arc::from(self.path.as_path()));
+                let slot = Slot {
+                    device,
+                    ..slot.clone()
+                };
+                Ok(Resolved::standing(slot, listed, stat))
+            }
             Found::Other(slot, stat) => {
                 commit::may_replace(slot, stat)?;
                 let listed = slot.name.as_bytes().to_vec();

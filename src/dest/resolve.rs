@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, mkdirat};
 
 use super::Slot;
-use super::conflict::{refuse_itself, refuse_twice, refuse_unwritable};
+use super::conflict::{refuse_among_devices, refuse_itself, refuse_twice, refuse_unwritable};
 use super::placement::{Destination, Resolved};
 use super::typed::{Found, expand_tilde, find, means_directory, name_of_directory};
 use crate::dir::{Dir, Handles};
@@ -122,9 +122,11 @@ pub fn resolve(
         if same_machine {
             refuse_itself(source, target)?;
         }
-        if !(spec.inplace && target.standing.is_some()) {
+        let is_written = spec.inplace || target.landing.device().is_some();
+        if !(is_written && target.standing.is_some()) {
             refuse_unwritable(source, target)?;
         }
+        refuse_among_devices(source, target)?;
     }
     finish(sources, resolved)
 }
@@ -148,10 +150,10 @@ fn finish(sources: &[Source], resolved: Vec<Resolved>) -> Result<Vec<Target>> {
                 };
                 made = Some(dir.clone());
                 let name = source.root.name.clone();
+                let fresh = true;
                 Landing::Name(Slot {
-                    dir,
-                    name,
-                    fresh: true,
+                    fresh,
+                    ..Slot::new(dir, name)
                 })
             }
             other => other,
@@ -190,6 +192,14 @@ impl Landing {
         match self {
             Landing::Name(slot) => &slot.dir,
             Landing::Directory(dir) => dir,
+        }
+    }
+
+    /// Where it is a block device that the user named.
+    pub fn device(&self) -> Option<&Slot> {
+        match self {
+            Landing::Name(slot) if slot.device.is_some() => Some(slot),
+            _ => None,
         }
     }
 }

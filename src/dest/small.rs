@@ -1,5 +1,6 @@
 //! A small file, content and all at hand: one call from nothing to its name.
 
+use super::device::Device;
 use super::in_use::refuse_in_use;
 use super::inplace::InPlace;
 use super::partial::write_sparse;
@@ -18,6 +19,11 @@ pub fn place_small(
     content: &[u8],
     rules: &Rules,
 ) -> Result<Option<Standing>> {
+    if slot.device.is_some() {
+        let device = Device::open(slot, content.len() as u64, rules)?;
+        device.write(content, 0)?;
+        return device.finish().map(Some);
+    }
     if !slot.fresh
         && let Some(old) = slot.stat()?
     {

@@ -14,12 +14,13 @@ use crate::manifest::Totals;
 /// Compares what is to come with what is free. Where something stands already it gives its space
 /// back file by file, so that no more than the largest file must fit; sources on several file
 /// systems are counted the same way, since nobody knows what goes where. `there` bytes have their
-/// room already.
+/// room already, and a device has its own.
 pub fn check_free_space(targets: &[Target], totals: &Totals, there: u64) -> Result<()> {
     let fresh = targets.iter().all(|target| !target.existed);
     let mut dirs: Vec<&Arc<Dir>> = Vec::new();
-    for target in targets {
-        let dir = target.landing.dir();
+    let landings = targets.iter().map(|target| &target.landing);
+    for landing in landings.filter(|landing| landing.device().is_none()) {
+        let dir = landing.dir();
         if !dirs
             .iter()
             .any(|seen| seen.identity().0 == dir.identity().0)

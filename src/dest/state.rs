@@ -4,21 +4,28 @@
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::home_directory;
+use super::{Slot, home_directory};
+use crate::device;
 use crate::digest::{self, Digest};
+use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::Name;
 
-/// The journal of a copy from `source` (whatever tells it from others, its host included) to the
-/// device of this stable name. Makes its directory, which only this user may enter.
+/// Where the journal of a copy from `source`, as the user knows it, to the device in `slot` is.
+/// Makes its directory, which only this user may enter.
 ///
 /// # Errors
 /// `Kind::Write` where there is no home or it cannot be written; `Kind::Refused` where the
 /// directory is another user's.
-pub fn device_journal(device: &[u8], source: &[u8]) -> Result<PathBuf> {
-    let dir = state_directory(std::env::var_os("XDG_STATE_HOME").map(PathBuf::from))?;
-    make_private(&dir)?;
-    Ok(dir.join(journal_name(device, source)))
+pub fn device_journal(slot: &Slot, source: &[u8], handles: &Arc<Handles>) -> Result<Slot> {
+    let path = state_directory(std::env::var_os("XDG_STATE_HOME").map(PathBuf::from))?;
+    make_private(&path)?;
+    let dir = Dir::root(&path, handles).map_err(|cause| cannot_keep(&path, cause))?;
+    // What is no device (any more) is refused when it is opened.
+    let device = device::stable_name(&slot.path()).unwrap_or_default();
+    Ok(Slot::new(dir, journal_name(&device, source)))
 }
 
 /// `$XDG_STATE_HOME/fastcp`, or `~/.local/state/fastcp`. As its specification has it, a relative
@@ -35,19 +42,17 @@ fn state_directory(named: Option<PathBuf>) -> Result<PathBuf> {
     }
 }
 
-fn journal_name(device: &[u8], source: &[u8]) -> String {
+fn journal_name(device: &[u8], source: &[u8]) -> Name {
     // The length keeps apart what would be one text otherwise.
     let len = (device.len() as u64).to_le_bytes();
     let key: Digest = digest::of_range(&[&len, device, source].concat(), 0, true);
     let hex: String = key[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("device-{hex}.journal")
+    let name = format!("device-{hex}.journal").into_bytes();
+    Name::try_from(name).expect("hexadecimal digits are a name")
 }
 
 fn make_private(dir: &Path) -> Result<()> {
-    let failed = |cause| {
-        let what = "cannot make the directory for the state of a copy";
-        Error::io(Kind::Write, Side::Dest, dir, what, cause)
-    };
+    let failed = |cause| cannot_keep(dir, cause);
     let mut builder = DirBuilder::new();
     builder
         .recursive(true)
@@ -66,6 +71,11 @@ fn make_private(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+fn cannot_keep(dir: &Path, cause: std::io::Error) -> Error {
+    let what = "cannot keep the state of a copy there";
+    Error::io(Kind::Write, Side::Dest, dir, what, cause)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,7 +91,8 @@ mod tests {
         let distinct: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(distinct.len(), names.len());
         assert_eq!(names[0], journal_name(b"dm/uuid=LVM-1", b"host:/a"));
-        assert_eq!(names[0].len(), "device-0123456789abcdef.journal".len());
+        let len = names[0].as_bytes().len();
+        assert_eq!(len, "device-0123456789abcdef.journal".len());
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub fn rules() -> Rules {
         fsync: false,
         inplace: false,
         force: false,
+        direct_io: false,
         umask: 0o022,
     }
 }

@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 use bounce::{ALIGNMENT, Bounces};
+pub use usage::used_by;
 
 /// What the device is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,7 @@ struct Direct {
 impl BlockDevice {
     /// # Errors
     /// `Kind::Entry` for what is no block device; `Kind::Refused` for one that is in use and to be
-    /// written; else `Kind::Read` or `Kind::Write`.
+    /// written; else `Kind::Read` or `Kind::Write`, which is also for one that is read-only.
     pub fn open(path: &Path, access: Access) -> Result<BlockDevice> {
         let (flags, side) = match access {
             Access::Read => (OFlags::RDONLY, Side::Source),
@@ -74,6 +75,10 @@ impl BlockDevice {
         if file_type(&stat) != FileType::BlockDevice {
             let message = "is not a block device";
             return Err(Error::new(Kind::Entry, side, message).at(path));
+        }
+        if access != Access::Read && usage::is_read_only(stat.st_rdev) {
+            let message = "is read-only (blockdev --setrw changes that where it can be changed)";
+            return Err(Error::new(Kind::Write, side, message).at(path));
         }
         Ok(BlockDevice {
             // Of a block device the end is its size, by the same number that BLKGETSIZE64 gives.
@@ -135,13 +140,7 @@ impl BlockDevice {
         &self.path
     }
 
-    /// Who uses it, as a message says it: "is mounted on /srv". None where that is not known.
-    pub fn used_by(&self) -> Option<String> {
-        usage::used_by(self.rdev)
-    }
-
-    /// What tells it from other devices, also after a restart that numbers them anew, where the
-    /// kernel knows such a thing; else its path.
+    /// As [`stable_name`] of its path, which may be another's by now.
     pub fn stable_name(&self) -> Vec<u8> {
         usage::stable_name(self.rdev, &self.path)
     }
@@ -167,22 +166,52 @@ impl BlockDevice {
     }
 
     /// Makes a range read as zeros: by the device itself where it can, as BLKZEROOUT does, else by
-    /// writing them. Nothing is discarded, since what a discarded block reads as is not promised.
+    /// writing them. Nothing is discarded.
     pub fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
-        static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
-        let sector = self.sector as u64;
-        let mut at = offset;
-        let end = offset + len;
-        if offset.is_multiple_of(sector) && len >= sector {
-            // KEEP_SIZE, for a device cannot grow. Kernels before 4.9 have none of this.
-            let how = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-            match fallocate(&self.file, how, offset, len / sector * sector) {
-                Ok(()) => at += len / sector * sector,
-                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => {}
-                Err(Errno::INTR) => {}
-                Err(cause) => return Err(cause.into()),
-            }
+        let whole = self.whole_sectors(offset, len);
+        let done = match whole {
+            0 => false,
+            _ => self.fallocate(FallocateFlags::ZERO_RANGE, offset, whole)?,
+        };
+        let at = if done { offset + whole } else { offset };
+        self.write_zeros(at, offset + len)
+    }
+
+    /// As [`zero`](BlockDevice::zero), giving the room back to a device that takes it and is known
+    /// to read zeros there: the kernel makes a hole in a device only where both hold. What a block
+    /// reads as that is merely discarded is not promised.
+    pub fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        let whole = self.whole_sectors(offset, len);
+        if whole > 0 && self.fallocate(FallocateFlags::PUNCH_HOLE, offset, whole)? {
+            return self.write_zeros(offset + whole, offset + len);
         }
+        self.zero(offset, len)
+    }
+
+    /// Bytes of a range from its start that a call on the device may be about.
+    fn whole_sectors(&self, offset: u64, len: u64) -> u64 {
+        let sector = self.sector as u64;
+        if offset.is_multiple_of(sector) {
+            len / sector * sector
+        } else {
+            0
+        }
+    }
+
+    /// False where the device, or the kernel (before 4.9), cannot do it.
+    fn fallocate(&self, how: FallocateFlags, offset: u64, len: u64) -> io::Result<bool> {
+        // KEEP_SIZE, for a device cannot grow.
+        match fallocate(&self.file, how | FallocateFlags::KEEP_SIZE, offset, len) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => Ok(false),
+            // Another has its pages in the cache, which only --force allows.
+            Err(Errno::BUSY | Errno::INTR) => Ok(false),
+            Err(cause) => Err(cause.into()),
+        }
+    }
+
+    fn write_zeros(&self, mut at: u64, end: u64) -> io::Result<()> {
+        static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
         while at < end {
             let step = (end - at).min(ZEROS.len() as u64);
             self.write_at(&ZEROS[..step as usize], at)?;
@@ -205,6 +234,14 @@ impl BlockDevice {
             0
         }
     }
+}
+
+/// What tells the device at `path` from others, also after a restart that numbers them anew, where
+/// the kernel knows such a thing; else its path. None where no device is.
+pub fn stable_name(path: &Path) -> Option<Vec<u8>> {
+    let stat = rustix::fs::stat(path).ok()?;
+    let is_device = file_type(&stat) == FileType::BlockDevice;
+    is_device.then(|| usage::stable_name(stat.st_rdev, path))
 }
 
 fn kind(side: Side) -> Kind {

@@ -16,14 +16,20 @@ impl Loop {
     /// With these bytes, a multiple of 512 of them. None, and a line that says so, where this
     /// machine has no loop devices for us.
     pub fn new(content: &[u8]) -> Option<Loop> {
+        Loop::made(content, &["--find", "--show"])
+    }
+
+    /// As [`new`](Loop::new), but nobody may write to it.
+    pub fn read_only(content: &[u8]) -> Option<Loop> {
+        Loop::made(content, &["--find", "--show", "--read-only"])
+    }
+
+    fn made(content: &[u8], how: &[&str]) -> Option<Loop> {
         let mut file = NamedTempFile::new().unwrap();
         file.write_all(content).unwrap();
         // Another test, or another build, may take the free one first.
         for _ in 0..20 {
-            let made = Command::new("losetup")
-                .args(["--find", "--show"])
-                .arg(file.path())
-                .output();
+            let made = Command::new("losetup").args(how).arg(file.path()).output();
             match made {
                 Ok(made) if made.status.success() => {
                     let path = String::from_utf8(made.stdout).unwrap().trim().into();

@@ -18,8 +18,8 @@ const TABLE_MAX: u64 = 4 << 20;
 /// Partitions and devices on top of one that are looked at.
 const LISTED_MAX: usize = 256;
 
-/// "is mounted on /srv", "is in use as swap", "is a part of vg-lv (dm-3)"; also of a partition on
-/// it.
+/// Who uses the device of this number, as a message says it: "is mounted on /srv", "is in use as
+/// swap", "is a part of vg-lv (dm-3)"; also of a partition on it. None where nobody is known to.
 pub fn used_by(rdev: u64) -> Option<String> {
     let mut all = std::iter::once((rdev, None)).chain(partitions(rdev));
     all.find_map(|(rdev, partition)| {
@@ -59,6 +59,11 @@ pub fn stable_name(rdev: u64, path: &Path) -> Vec<u8> {
         }
     }
     [b"path=", path.as_os_str().as_bytes()].concat()
+}
+
+/// The kernel lets nobody write to it, which it says at the first write and not before.
+pub fn is_read_only(rdev: u64) -> bool {
+    line(&sys(rdev).join("ro")).as_deref() == Some(b"1")
 }
 
 fn sys(rdev: u64) -> PathBuf {

@@ -171,7 +171,7 @@ impl Sender {
             What::Piece { file, piece } => {
                 let len = u64::from(piece.len);
                 file.placed.fetch_add(len, Relaxed);
-                if piece.kind == ChunkKind::Zeros {
+                if piece.kind == ChunkKind::Zeros || plan.zeros.load(Relaxed) {
                     self.progress.add_skipped(len);
                 } else if plan.was_had() {
                     self.progress.add_resumed(len);

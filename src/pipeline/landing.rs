@@ -1,6 +1,7 @@
 //! Where the roots land, and the journal of the copy that lands there: opened before the first
 //! byte, put away after the last.
 
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -39,7 +40,6 @@ impl Receiver {
         roots: Roots,
         handles: &Arc<Handles>,
     ) -> Result<()> {
-        use std::os::unix::ffi::OsStrExt;
         let typed = |root: &Root| destination.typed.get(root.operand as usize);
         let sources: Vec<Source> = roots
             .roots
@@ -61,7 +61,7 @@ impl Receiver {
                 place.roots() == Some(hash_of(std::slice::from_ref(root)))
             },
         )?;
-        self.open_journal(destination, &roots.roots, &targets)?;
+        self.open_journal(destination, &roots.roots, &targets, handles)?;
         // What is written into has its room, and who asks for that often has no more.
         if !(self.rules.inplace && targets.iter().all(|target| target.existed)) {
             let there = self.journal().map_or(0, Journal::begun_bytes);
@@ -84,6 +84,7 @@ impl Receiver {
         destination: &Destination,
         roots: &[Root],
         targets: &[Target],
+        handles: &Arc<Handles>,
     ) -> Result<()> {
         let Some(first) = targets.first() else {
             return Ok(());
@@ -104,7 +105,11 @@ impl Receiver {
             is_ending: &|| self.ending.is_ending(),
             tell: &*destination.sessions.tell,
         };
-        for place in places(targets, first) {
+        let places = match first.landing.device() {
+            Some(device) => device_places(device, destination, handles),
+            None => places(targets, first),
+        };
+        for place in places {
             if let Some(journal) = Journal::open(place, &opening, &waiting)? {
                 // Roots land once, so this is the first.
                 let _ = self.journal.set(journal);
@@ -168,6 +173,26 @@ impl Receiver {
             journal.remove();
         }
         journal.release();
+    }
+}
+
+/// Where the journal of a copy to a device may be: the directory beside it is no place for one.
+fn device_places(device: &Slot, destination: &Destination, handles: &Arc<Handles>) -> Vec<Place> {
+    let typed = destination
+        .typed
+        .iter()
+        .map(|typed| typed.operand.as_bytes());
+    let source = journal::hash(typed);
+    match dest::device_journal(device, &source, handles) {
+        Ok(Slot { dir, name, .. }) => vec![Place {
+            dir,
+            name: name.as_os_str().to_owned(),
+        }],
+        Err(error) => {
+            let line = format!("fastcp: {error}; if this copy is cut short it begins anew");
+            (destination.sessions.tell)(&line);
+            Vec::new()
+        }
     }
 }
 

@@ -117,6 +117,8 @@ pub struct Plan {
     offers: AtomicU32,
     /// Its digest was refused: all of it goes.
     refused: AtomicBool,
+    /// It was read and is nothing but zeros, which do not travel.
+    pub zeros: AtomicBool,
 }
 
 impl Plan {
@@ -128,6 +130,7 @@ impl Plan {
             nacks: AtomicU8::new(0),
             offers: AtomicU32::new(0),
             refused: AtomicBool::new(false),
+            zeros: AtomicBool::new(false),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::plans::Ended;
 use crate::pipeline::sender::Sender;
-use crate::source::{Found, SourceFile, Step, Walk};
+use crate::source::{Found, Step, Walk};
 use crate::wire::hello::OPEN_ENTRIES;
 use crate::wire::message::{AllSent, EntryEnd, Message, Span};
 
@@ -85,7 +85,9 @@ impl Planner<'_> {
         plans.wait_entry_room(id, || self.flush())?;
         let listed = self.place_in_list(&found);
         match &found.entry.kind {
-            EntryKind::File if found.entry.size <= SMALL_FILE_MAX => self.small_file(found, listed),
+            EntryKind::File if found.entry.size <= SMALL_FILE_MAX && !found.entry.is_device() => {
+                self.small_file(found, listed)
+            }
             EntryKind::File => self.big_file(found, listed),
             EntryKind::HardLink(_) => self.link(found, listed),
             EntryKind::Directory | EntryKind::Symlink(_) => {
@@ -99,7 +101,7 @@ impl Planner<'_> {
     /// wants it.
     fn big_file(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
         self.flush_entries()?;
-        let source = match SourceFile::open(&found, self.sender.changes()) {
+        let source = match self.sender.open(&found) {
             Ok(source) => source,
             Err(error) => {
                 self.sender.fail(&found, error);

@@ -61,6 +61,7 @@ impl Sender {
             let digest = digest::of_range(buffer.data(), piece.offset, whole);
             if is_zero(buffer.data()) {
                 place.kind = ChunkKind::Zeros;
+                plan.zeros.store(true, Relaxed);
                 buffer.set_len(0);
             }
             digest
@@ -213,13 +214,13 @@ impl Sender {
     /// Opens a file that has just changed. A size is new before the time is, and who has written
     /// may write on: what changes within a moment is looked at again, for a while.
     fn open_settled(&self, file: &File) -> Result<SourceFile> {
-        let mut source = SourceFile::open(&file.found, self.changes())?;
+        let mut source = self.open(&file.found)?;
         for _ in 0..SETTLE_TRIES {
             std::thread::sleep(SETTLE);
             if source.unchanged().is_ok() || self.ending.is_ending() {
                 break;
             }
-            source = SourceFile::open(&file.found, self.changes())?;
+            source = self.open(&file.found)?;
         }
         Ok(source)
     }

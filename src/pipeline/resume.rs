@@ -48,8 +48,11 @@ pub fn identity_of(entry: &Entry) -> Hash {
 }
 
 /// By this machine's clock, whatever the source's is: one that is ahead makes every file young,
-/// which costs a comparison.
+/// which costs a comparison. A device always is: nothing tells when it was written.
 pub fn is_young(entry: &Entry) -> bool {
+    if entry.is_device() {
+        return true;
+    }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let since = now.unwrap_or_default().saturating_sub(YOUNG).as_secs() as i64;
     entry.mtime.s >= since || entry.ctime.s >= since

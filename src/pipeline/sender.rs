@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Pool};
 use crate::codec::{Codec, Encoder};
 use crate::control::Outgoing;
-use crate::error::{Error, Kind, Side};
+use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::EntryId;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::plan::{File, Member, Plan, What};
@@ -20,7 +20,7 @@ use crate::pipeline::tally::Tally;
 use crate::pipeline::{Budget, Ending};
 use crate::progress::{Phase, Progress};
 use crate::seal::Sealer;
-use crate::source::{self, Changes, Found};
+use crate::source::{self, Changes, Found, SourceFile};
 use crate::wire::SealedChunk;
 use crate::wire::message::{CopyOptions, Fault, Message};
 
@@ -169,6 +169,13 @@ impl Sender {
             self.tally.add(error);
             self.say(Message::Fault(fault));
         }
+    }
+
+    pub(super) fn open(&self, found: &Found) -> Result<SourceFile> {
+        if found.entry.is_device() {
+            return SourceFile::open_device(found, self.options.direct_io);
+        }
+        SourceFile::open(found, self.changes())
     }
 
     pub(super) fn changes(&self) -> Changes {

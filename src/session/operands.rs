@@ -44,6 +44,8 @@ pub fn expand(request: &Request, seat: &Seat) -> Expanded {
     for (operand, source) in request.sources.iter().enumerate() {
         let (named, errors) = source::expand(&source.path, &lookup, request.options.recursive);
         errors.iter().for_each(|error| seat.tally.add(error));
+        let warnings = named.iter().filter_map(Named::warning);
+        warnings.for_each(|line| seat.reporter.notice(&line));
         all.operands.extend(named.iter().map(|_| operand as u32));
         all.named.extend(named);
     }
@@ -67,6 +69,7 @@ pub fn rules(request: &Request) -> Rules {
         fsync: request.options.fsync,
         inplace: request.options.inplace,
         force: request.options.force,
+        direct_io: request.options.direct_io,
         umask: process_umask(),
     }
 }

@@ -307,6 +307,9 @@ async fn roots(operands: &[Vec<u8>], open: &Open, control: &Outgoing) -> Result<
         for error in &errors {
             say(control, Message::Fault(Fault::of(error, 0, 0))).await?;
         }
+        // Through ssh it comes to the user.
+        let warnings = found.iter().filter_map(Named::warning);
+        warnings.for_each(|line| eprintln!("{line}"));
         for found in found {
             roots.push(found.to_root(source::root_id(named.len()), operand as u32));
             named.push(found);
@@ -359,6 +362,7 @@ fn rules(open: &Open) -> Rules {
         fsync: open.options.fsync,
         inplace: open.options.inplace,
         force: open.options.force,
+        direct_io: open.options.direct_io,
         umask: process_umask(),
     }
 }

@@ -2,22 +2,15 @@
 //! tell whether it was written meanwhile. So nothing that was read of it once is taken for true
 //! later: what is resumed is read and compared.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::Stat;
 
-use crate::chunk::Buffer;
-use crate::device::{Access, BlockDevice};
+use crate::device::{self, Access, BlockDevice};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
-
-/// What a range holds. A device has no holes that could be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
-    Data,
-    /// Nothing but zeros: nothing of it needs to travel.
-    Zeros,
-}
+use crate::units::printable;
 
 /// Read by several threads at once.
 pub struct SourceDevice {
@@ -29,12 +22,26 @@ pub fn is_device(stat: &Stat) -> bool {
     file_type(stat) == rustix::fs::FileType::BlockDevice
 }
 
+/// What to say before something that is in use is copied, if it is a device that is.
+pub fn warning(path: &Path, stat: &Stat) -> Option<String> {
+    let used = device::used_by(is_device(stat).then_some(stat.st_rdev)?)?;
+    let path = printable(path.as_os_str().as_bytes());
+    Some(format!(
+        "fastcp: warning: {path} {used}: what is written to it meanwhile may be in the copy by \
+         half; a snapshot of it stays as it is"
+    ))
+}
+
 impl SourceDevice {
     /// # Errors
-    /// `Kind::Read`, `Kind::Entry` for what is no block device, `Kind::Usage` where `direct` is
-    /// asked of one that cannot.
+    /// `Kind::Read`, also where it holds nothing; `Kind::Entry` for what is no block device;
+    /// `Kind::Usage` where `direct` is asked of one that cannot.
     pub fn open(path: &Path, direct: bool) -> Result<SourceDevice> {
         let mut device = BlockDevice::open(path, Access::Read)?;
+        if device.size() == 0 {
+            let message = "is a device of no size: nothing is attached to it, or inserted";
+            return Err(Error::new(Kind::Read, Side::Source, message).at(path));
+        }
         if direct {
             device.go_direct()?;
         }
@@ -46,27 +53,16 @@ impl SourceDevice {
         self.device.size()
     }
 
-    /// Who may be writing to it meanwhile, for a warning: "is mounted on /srv".
-    pub fn used_by(&self) -> Option<String> {
-        self.device.used_by()
-    }
-
-    /// What tells it from other devices, for the key of a journal.
-    pub fn stable_name(&self) -> Vec<u8> {
-        self.device.stable_name()
-    }
-
-    /// Fills `buffer` with the `len` bytes at `offset`, and says if they are zeros. `len` must fit.
-    pub fn read(&self, offset: u64, len: usize, buffer: &mut Buffer) -> Result<Content> {
-        buffer.set_len(len);
-        let room = &mut buffer.room()[..len];
+    /// Fills `room` with the bytes at `offset`.
+    pub fn read(&self, offset: u64, room: &mut [u8]) -> Result<()> {
         let read = self.device.read_at(room, offset);
-        read.map_err(|cause| self.cannot_read(cause))?;
-        Ok(if is_zero(buffer.data()) {
-            Content::Zeros
-        } else {
-            Content::Data
-        })
+        read.map_err(|cause| self.cannot_read(cause))
+    }
+
+    /// Bytes now.
+    pub fn size_now(&self) -> Result<u64> {
+        let now = self.device.size_now();
+        now.map_err(|cause| self.cannot_read(cause))
     }
 
     /// To be asked after the last byte was read.
@@ -74,8 +70,7 @@ impl SourceDevice {
     /// # Errors
     /// `Kind::Changed` where the device has another size now. That it was written, nobody can say.
     pub fn unchanged(&self) -> Result<()> {
-        let now = self.device.size_now();
-        let now = now.map_err(|cause| self.cannot_read(cause))?;
+        let now = self.size_now()?;
         if now == self.size() {
             return Ok(());
         }
@@ -92,14 +87,6 @@ impl SourceDevice {
     }
 }
 
-/// Comparing with itself, shifted by a byte, compiles to memcmp and ends at the first difference.
-fn is_zero(bytes: &[u8]) -> bool {
-    match bytes {
-        [] => true,
-        [first, rest @ ..] => *first == 0 && *rest == bytes[..rest.len()],
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,18 +95,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn zeros_are_told_from_data() {
-        let mut bytes = vec![0; 5000];
-        assert!(is_zero(&bytes) && is_zero(&[]) && is_zero(&[0]));
-        for at in [0, 1, 4095, 4999] {
-            bytes[at] = 1;
-            assert!(!is_zero(&bytes), "{at}");
-            bytes[at] = 0;
-        }
-    }
-
-    #[test]
-    fn a_device_is_read_as_it_is_with_its_zeros() {
+    fn a_device_is_read_as_it_is() {
         let content = [vec![7; MIB], vec![0; MIB], vec![8; MIB / 2]].concat();
         let Some(disk) = Loop::new(&content) else {
             return;
@@ -127,21 +103,24 @@ mod tests {
         for direct in [false, true] {
             let device = SourceDevice::open(&disk.path, direct).unwrap();
             assert_eq!(device.size(), content.len() as u64);
-            let mut buffer = Buffer::loose(MIB);
-            let mut read = Vec::new();
-            let mut found = Vec::new();
-            for (at, len) in [(0, MIB), (MIB, MIB), (2 * MIB, MIB / 2 - 100)] {
-                found.push(device.read(at as u64, len, &mut buffer).unwrap());
-                read.extend_from_slice(buffer.data());
+            let mut read = vec![0; content.len() - 100];
+            for (index, room) in read.chunks_mut(MIB).enumerate() {
+                device.read((index * MIB) as u64, room).unwrap();
             }
-            assert_eq!(found, [Content::Data, Content::Zeros, Content::Data]);
             assert!(read == content[..content.len() - 100]);
             device.unchanged().unwrap();
-            let past = device.read(content.len() as u64, 1, &mut buffer);
+            let past = device.read(content.len() as u64, &mut [0]);
             assert_eq!(past.unwrap_err().kind, Kind::Read);
-            assert_eq!(device.used_by(), None);
-            assert!(device.stable_name().starts_with(b"loop/backing_file=/"));
         }
+    }
+
+    #[test]
+    fn a_device_without_a_medium_is_no_empty_file() {
+        let Some(empty) = Loop::new(&[]) else {
+            return;
+        };
+        let error = SourceDevice::open(&empty.path, false).err().unwrap();
+        assert_eq!(error.kind, Kind::Read, "{error}");
     }
 
     #[test]

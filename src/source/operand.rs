@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::error::{Error, Kind, Side};
 use crate::manifest::{EntryId, Name, Root, file_type};
 
+use super::device::{self, is_device};
 use super::found::special;
 use super::pattern;
 use super::typed::{Ending, last_component, split_ending, with_home};
@@ -44,6 +45,11 @@ pub struct Named {
 impl Named {
     pub fn is_directory(&self) -> bool {
         file_type(&self.stat) == FileType::Directory
+    }
+
+    /// What the user should know before it is copied.
+    pub fn warning(&self) -> Option<String> {
+        device::warning(&self.path, &self.stat)
     }
 
     /// As the receiver is told of it.
@@ -147,7 +153,7 @@ fn examine(
         Error::io(Kind::Read, Side::Source, shown, what, cause)
     })?;
     let is_directory = file_type(&stat) == FileType::Directory;
-    if let Some(what) = special(file_type(&stat)) {
+    if let Some(what) = special(file_type(&stat)).filter(|_| !is_device(&stat)) {
         return Err(fail(Kind::Entry, &format!("is {what}, not copied")));
     }
     if is_directory && !recursive {

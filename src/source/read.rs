@@ -1,5 +1,6 @@
 //! Reads a big file, range by range. It is looked at before the first byte is read and after the
-//! last, and one that changed in between is not called whole. Small files are for `pack`.
+//! last, and one that changed in between is not called whole. Small files are for `pack`. A block
+//! device is read like a big file, whatever its size.
 
 use std::fs::File;
 use std::io;
@@ -11,16 +12,25 @@ use rustix::io::Errno;
 
 use crate::chunk::Buffer;
 use crate::error::Result;
-use crate::manifest::Identity;
 
+use super::device::SourceDevice;
 use super::found::{Changes, Found, refresh};
 
-/// A big file, open, read by several threads at once.
+/// A big file or a device, open, read by several threads at once.
 pub struct SourceFile {
     found: Found,
-    file: File,
-    /// Before the first byte was read.
-    stat: Stat,
+    medium: Medium,
+}
+
+// One for each file that is open: a box for the larger would save nothing.
+#[allow(clippy::large_enum_variant)]
+enum Medium {
+    File {
+        file: File,
+        /// Before the first byte was read.
+        stat: Stat,
+    },
+    Device(SourceDevice),
 }
 
 impl SourceFile {
@@ -33,12 +43,20 @@ impl SourceFile {
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         let mut found = found.clone();
         refresh(&mut found.entry, &stat);
-        Ok(SourceFile { found, file, stat })
+        let medium = Medium::File { file, stat };
+        Ok(SourceFile { found, medium })
     }
 
-    /// What is being copied: as it was when the file was opened.
-    pub fn identity(&self) -> Identity {
-        Identity::of(&self.stat)
+    /// Opens the block device that was found, to be read past the page cache if `direct_io`.
+    ///
+    /// # Errors
+    /// `Kind::Read`, `Kind::Usage` where it has no direct I/O.
+    pub fn open_device(found: &Found, direct_io: bool) -> Result<SourceFile> {
+        let device = SourceDevice::open(&found.path(), direct_io)?;
+        let mut found = found.clone();
+        found.entry.size = device.size();
+        let medium = Medium::Device(device);
+        Ok(SourceFile { found, medium })
     }
 
     /// What the walk found, with size, times and mode as they were when the file was opened.
@@ -53,47 +71,69 @@ impl SourceFile {
     pub fn read(&self, offset: u64, len: usize, buffer: &mut Buffer) -> Result<()> {
         buffer.set_len(len);
         let room = &mut buffer.room()[..len];
-        let read = self.file.read_exact_at(room, offset);
-        read.map_err(|cause| self.found.cannot_read(cause))
+        match &self.medium {
+            Medium::File { file, .. } => {
+                let read = file.read_exact_at(room, offset);
+                read.map_err(|cause| self.found.cannot_read(cause))
+            }
+            Medium::Device(device) => device.read(offset, room),
+        }
     }
 
     /// Reads what there is (still) of the bytes at `offset`, at most as many as there is room for;
     /// fewer only at the file's end.
     pub fn read_up_to(&self, offset: u64, room: &mut [u8]) -> Result<usize> {
-        let read = read_up_to(&self.file, offset, room);
-        read.map_err(|cause| self.found.cannot_read(cause))
+        match &self.medium {
+            Medium::File { file, .. } => {
+                let read = read_up_to(file, offset, room);
+                read.map_err(|cause| self.found.cannot_read(cause))
+            }
+            Medium::Device(device) => device.read(offset, room).map(|()| room.len()),
+        }
     }
 
-    /// Bytes of the file as it is now.
+    /// Bytes as they are now.
     pub fn size_now(&self) -> Result<u64> {
-        let now = fstat(&self.file).map_err(|cause| self.found.cannot_read(cause.into()))?;
-        Ok(now.st_size as u64)
+        match &self.medium {
+            Medium::File { file, .. } => Ok(self.stat_now(file)?.st_size as u64),
+            Medium::Device(device) => device.size_now(),
+        }
+    }
+
+    fn stat_now(&self, file: &File) -> Result<Stat> {
+        fstat(file).map_err(|cause| self.found.cannot_read(cause.into()))
     }
 
     /// To be asked after the last byte was read.
     ///
     /// # Errors
-    /// `Kind::Changed` where anything about the file is not as it was when it was opened.
+    /// `Kind::Changed` where anything about the file is not as it was when it was opened; of a
+    /// device nothing but its size is known.
     pub fn unchanged(&self) -> Result<()> {
-        let now = fstat(&self.file).map_err(|cause| self.found.cannot_read(cause.into()))?;
-        self.found.compare(&self.stat, &now)
+        match &self.medium {
+            Medium::File { file, stat } => self.found.compare(stat, &self.stat_now(file)?),
+            Medium::Device(device) => device.unchanged(),
+        }
     }
 
     /// The first range at or after `offset` that is not a hole; None where nothing but a hole
     /// follows. Where the file system does not tell, all is data.
     pub fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>> {
-        let size = self.identity().size;
+        let size = self.found.entry.size;
         if offset >= size {
             return Ok(None);
         }
-        let start = match seek(&self.file, SeekFrom::Data(offset)) {
+        let Medium::File { file, .. } = &self.medium else {
+            return Ok(Some(offset..size));
+        };
+        let start = match seek(file, SeekFrom::Data(offset)) {
             Ok(start) if start < size => start.max(offset),
             // The rest is a hole, or the file has shrunk, which `unchanged` will say.
             Ok(_) | Err(Errno::NXIO) => return Ok(None),
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Some(offset..size)),
             Err(cause) => return Err(self.found.cannot_read(cause.into())),
         };
-        let end = match seek(&self.file, SeekFrom::Hole(start)) {
+        let end = match seek(file, SeekFrom::Hole(start)) {
             Ok(end) if end > start => end.min(size),
             _ => size,
         };

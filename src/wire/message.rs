@@ -49,10 +49,13 @@ pub struct CopyOptions {
     pub live: bool,
     /// `--inplace`: what stands there is written into.
     pub inplace: bool,
-    /// `--force`: what another process holds open for writing is replaced all the same.
+    /// `--force`: what another process holds open for writing is replaced all the same, and a
+    /// device that is in use is written.
     pub force: bool,
     /// Seconds without a word from the other end after which it is given up.
     pub timeout_s: u16,
+    /// `--direct-io`: devices are read and written past the page cache.
+    pub direct_io: bool,
 }
 
 /// What the server is to be in this copy.

@@ -17,6 +17,7 @@ ways! { push, pull =>
     a_disk_that_is_full_fails_what_does_not_fit,
     directories_that_are_closed_while_we_copy_fail_alone,
     reasons_of_both_ends_are_told,
+    a_disk_that_fills_after_a_login_again_is_the_cause_that_is_told,
 }
 
 /// `tree` with a big file in `bad` and others elsewhere.
@@ -80,6 +81,28 @@ fn a_disk_that_is_full_fails_what_does_not_fit(case: &Case) {
     assert_same(src, dst, Also::Nothing);
     // Not the source's.
     std::fs::remove_file(at.path("filler")).expect("remove a file");
+}
+
+/// The first real cause, not the loss of the connection before it.
+fn a_disk_that_fills_after_a_login_again_is_the_cause_that_is_told(case: &Case) {
+    let at = case.dst.dir("disk");
+    let Some(_disk) = Mounted::small(&at.0, 24 << 20) else {
+        return skip("root");
+    };
+    case.src.file("a", noise(1, 20 * MIB));
+    let slow = ["-l", "32000", "--memory", "16Mi"];
+    let run = case.copying(&slow, "a", "disk/a").start();
+    let brought = |bytes: u64| move |dir: &Dir| (dir.partial_bytes() > bytes).then_some(());
+    until("the copy is under way", || brought(2 << 20)(&at));
+    case.servers().pop().expect("a server runs").kill();
+    until("it goes on", || brought(8 << 20)(&at));
+    let mut filler = std::fs::File::create(at.path("filler")).expect("make a file");
+    std::io::copy(&mut std::io::repeat(1), &mut filler).expect_err("the disk is small");
+    let done = run.wait();
+    done.exits(8).says("no space").never_says("gave up");
+    std::fs::remove_file(at.path("filler")).expect("remove a file");
+    assert!(!at.has("a"));
+    at.sweep();
 }
 
 /// A slow copy by users who may do no more than modes allow.

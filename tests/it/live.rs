@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,6 +19,7 @@ ways! { push, pull =>
     a_file_that_is_removed_after_it_was_opened_is_copied_whole,
     files_that_vanish_before_they_are_opened_are_no_failure,
     small_logs_that_grow_are_copied,
+    in_place_no_more_stays_than_was_there_to_copy,
     a_database_in_use_is_copied,
 }
 
@@ -158,6 +160,29 @@ fn small_logs_that_grow_are_copied(case: &Case) {
         let (log, copy) = (tree.read(n.to_string()), case.dst.read(format!("tree/{n}")));
         assert!(copy.len() >= 2000 * 6 && log.starts_with(&copy), "{n}");
     }
+}
+
+/// `--inplace` into a longer file from one that is cut off meanwhile.
+fn in_place_no_more_stays_than_was_there_to_copy(case: &Case) {
+    let content = noise(1, SIZE);
+    case.src.file("a", &content);
+    let there = case.dst.file("a", noise(2, SIZE + 4000));
+    let inode = case.dst.meta("a").ino();
+    let run = case.copying(&SLOW, "a", "a").arg("--inplace").start();
+    until("the copy is under way", || {
+        let mut begin = [0; 4096];
+        let file = File::open(&there).ok()?;
+        file.read_exact_at(&mut begin, 0).ok()?;
+        content.starts_with(&begin).then_some(())
+    });
+    let left = 20 * MIB + 77;
+    cut(case.src.path("a"), left);
+    run.wait().succeeds();
+    let copy = case.dst.read("a");
+    assert!(copy.len() >= left && copy.len() < SIZE, "{}", copy.len());
+    assert!(content.starts_with(&copy));
+    case.remember();
+    assert_eq!(case.dst.meta("a").ino(), inode);
 }
 
 /// What SQLite writes over and over is not the same at two times, and is copied all the same.

@@ -10,6 +10,7 @@ mod bad_input;
 mod changing;
 mod chaos;
 mod corpus;
+mod devices;
 mod disk;
 mod faults;
 mod fixture;

@@ -17,6 +17,8 @@ ways! { push, pull =>
     a_killed_server_is_logged_in_again,
     what_a_former_session_brought_is_not_sent_again,
     a_server_that_is_ended_there_is_started_again,
+    a_former_server_that_hangs_holds_nobody_up,
+    connections_may_be_lost_again_and_again,
     a_tree_completes_after_a_lost_connection,
     a_copy_that_slept_longer_than_the_server_waits_completes,
     spent_retries_are_told_with_cause_and_last_login,
@@ -116,6 +118,46 @@ fn a_server_that_is_ended_there_is_started_again(case: &Case) {
     let done = run.wait();
     completes(case, &done);
     done.says("connection to far lost (the far end was ended there by signal 15)");
+}
+
+/// Stopped, it neither hears that its ssh is gone nor a request to end; where it is the receiver
+/// it has the lock on the place.
+fn a_former_server_that_hangs_holds_nobody_up(case: &Case) {
+    let run = under_way(case, &[]);
+    let former = case.servers().pop().expect("a server runs");
+    rustix::process::kill_process(former.pid, Signal::STOP).expect("stop the server");
+    ssh_of(case).kill();
+    let done = run.wait();
+    completes(case, &done);
+    done.says("logged in again once");
+    if case.way == Way::Push {
+        assert!(former.is_over(), "{}", former.describe());
+    } else {
+        // It writes nothing, so that nobody has to end it.
+        rustix::process::kill_process(former.pid, Signal::CONT).expect("let it go on");
+    }
+}
+
+/// Each loss leaves no child unreaped, no memory taken and no server behind.
+fn connections_may_be_lost_again_and_again(case: &Case) {
+    let size = 60 * MIB as u64;
+    case.src.file("a", noise(1, size as usize));
+    let run = case.copying(&SLOW, "a", "a").start();
+    let mut peaks = Vec::new();
+    for part in 1..=5 {
+        until("it goes on", || {
+            (case.dst.partial_bytes() > part * size / 8).then_some(())
+        });
+        peaks.push(procs::peak_rss_bytes(run.pid()));
+        assert_eq!(procs::zombies(run.pid()), 0);
+        ssh_of(case).kill();
+    }
+    let done = run.wait();
+    completes(case, &done);
+    done.says("logged in again 5 times");
+    assert_eq!(notices(&done), 5, "{done}");
+    let grown = peaks[4].saturating_sub(peaks[1]);
+    assert!(grown < 16 << 20, "memory at each loss: {peaks:?}");
 }
 
 fn a_tree_completes_after_a_lost_connection(case: &Case) {

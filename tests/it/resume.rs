@@ -6,10 +6,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fastcp::journal::record::{Body, Key, LEN};
+use fastcp::journal::record::LEN;
 use rustix::process::Signal;
 
 use crate::support::done::Done;
+use crate::support::journals;
 use crate::support::procs;
 use crate::support::procs::until;
 use crate::support::run::Running;
@@ -25,6 +26,8 @@ ways! { local_push, local_pull =>
     no_resume_begins_anew,
     of_two_copies_to_one_place_the_second_fails_at_once,
     in_place_goes_on_in_the_same_file,
+    a_sparse_file_goes_on_with_its_holes_and_its_digest,
+    a_source_that_grew_meanwhile_is_sent_on_from_where_it_ended,
     a_file_that_is_in_use_is_refused_without_force,
 }
 
@@ -65,7 +68,11 @@ fn interrupted(case: &Case, flags: &[&str]) {
     let run = case.copying(&[&SLOW[..], flags].concat(), "a", "b").start();
     until("a third is there", || {
         let journal = case.dst.journals().pop()?.metadata().ok()?;
-        (journal.len() as usize > LEN * (3 + SIZE / MIB / 3)).then_some(())
+        let recorded = journal.len() as usize > LEN * (3 + SIZE / MIB / 3);
+        // Holes are recorded too, and are there at once; in place there is no partial.
+        let in_place = case.dst.partials().is_empty();
+        let written = in_place || case.dst.partial_bytes() as usize > SIZE / 3;
+        (recorded && written).then_some(())
     });
     kill_receiver(case, run);
 }
@@ -112,10 +119,8 @@ fn what_changed_at_the_source_meanwhile_arrives(case: &Case) {
     assert!(wire < SIZE - SIZE / 5, "{wire} bytes were sent");
 }
 
-fn journal(case: &Case) -> (File, PathBuf) {
-    let path = case.dst.journals().pop().expect("a journal");
-    let file = OpenOptions::new().read(true).write(true).open(&path);
-    (file.expect("open the journal"), path)
+fn journal(case: &Case) -> PathBuf {
+    case.dst.journals().pop().expect("a journal")
 }
 
 fn a_damaged_journal_costs_time_and_never_a_wrong_file(case: &Case) {
@@ -138,7 +143,11 @@ fn a_damaged_journal_costs_time_and_never_a_wrong_file(case: &Case) {
     source(case);
     for (what, damage) in damages {
         interrupted(case, &[]);
-        let (file, _) = journal(case);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(journal(case));
+        let file = file.expect("open the journal");
         damage(&file, file.metadata().expect("its length").len());
         drop(file);
         println!("{what}: {} bytes on the wire", again(case, &[]));
@@ -167,19 +176,7 @@ fn a_partial_with_other_data_is_found_out(case: &Case) {
 fn after_a_reboot_what_was_lost_is_sent_again(case: &Case) {
     source(case);
     interrupted(case, &[]);
-    let (file, _) = journal(case);
-    let mut record = [0; LEN];
-    file.read_exact_at(&mut record, 0).expect("read the header");
-    let key = Key::read(&record).expect("a journal");
-    file.read_exact_at(&mut record, LEN as u64)
-        .expect("read the session");
-    let Some(Body::Session(mut session)) = Body::decode(&record, &key) else {
-        panic!("it begins with a session");
-    };
-    session.boot_id = [1; 16];
-    let record = Body::Session(session).encode(&key);
-    file.write_all_at(&record, LEN as u64)
-        .expect("write the session");
+    journals::age_by_a_boot(&journal(case));
     // The journal reached the disk, the data did not.
     partial(case)
         .write_all_at(&vec![0; 3 * MIB], 2 * MIB as u64)
@@ -275,6 +272,40 @@ fn in_place_goes_on_in_the_same_file(case: &Case) {
     case.dst.dir("tree").link("link", "../small");
     case.copy(&["-r", "--inplace"], "tree", "").exits(11);
     assert_eq!(case.dst.read("small"), b"new");
+}
+
+/// Pieces with holes between, as a machine's disk has them, and a list of digests, which needs those
+/// of the part that is not sent again.
+fn a_sparse_file_goes_on_with_its_holes_and_its_digest(case: &Case) {
+    let piece = noise(9, 3 * MIB);
+    let pieces: Vec<(u64, &[u8])> = (0..8)
+        .map(|number| (number * 16 * MIB as u64 + 4096, &piece[..]))
+        .collect();
+    case.src.sparse("a", 200 * MIB as u64 + 5, &pieces);
+    aged();
+    interrupted(case, &[]);
+    let list = case.scratch.path("list");
+    let wire = again(case, &["--digests", list.to_str().expect("ASCII")]);
+    // A chunk that is partly hole travels whole: each piece lies in four.
+    assert!(wire < 8 * 4 * MIB - SIZE / 4, "{wire} bytes were sent");
+    let on_disk = case.dst.meta("b").blocks() as usize * 512;
+    assert!(on_disk < SIZE + SIZE / 4, "{on_disk} bytes are on the disk");
+    let digest = blake3::hash(&case.src.read("a"));
+    assert_eq!(
+        String::from_utf8(case.scratch.read("list")).expect("UTF-8"),
+        format!("{digest}  b\n")
+    );
+}
+
+/// A log or a backup that is still being appended to is another file each time: what is the same
+/// of it is not sent again.
+fn a_source_that_grew_meanwhile_is_sent_on_from_where_it_ended(case: &Case) {
+    source(case);
+    interrupted(case, &[]);
+    case.src.append("a", noise(10, 2 * MIB));
+    aged();
+    let wire = again(case, &[]);
+    assert!(wire < SIZE + 2 * MIB - SIZE / 4, "{wire} bytes were sent");
 }
 
 fn a_file_that_is_in_use_is_refused_without_force(case: &Case) {

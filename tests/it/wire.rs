@@ -70,6 +70,7 @@ fn messages() -> Vec<Message> {
         inplace: false,
         force: true,
         timeout_s: 60,
+        direct_io: true,
     };
     let receiver = Role::Receiver {
         path: b"x".to_vec(),
@@ -174,7 +175,7 @@ fn messages() -> Vec<Message> {
 }
 
 const GOLDEN: [&str; 23] = [
-    "01004a00000001017801016101000100010003050101e80700018080808001000100013cabababababab\
+    "01004b00000001017801016101000100010003050101e80700018080808001000100013c01abababababab\
      abababababababababab010880804001efefefefefefefefefefefefefefefef0101a946b846",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "03000700000001033a3a31a946",

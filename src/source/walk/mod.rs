@@ -22,6 +22,7 @@ use crate::dir::{DEPTH_MAX, Dir, Handles};
 use crate::error::{Error, Kind, Side};
 use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, file_type};
 
+use super::device::is_device;
 use super::found::{Found, special};
 use super::operand::Named;
 use level::Level;
@@ -146,6 +147,10 @@ impl Walk {
         let stat = spot.stat()?;
         if file_type(&stat) == FileType::Directory {
             self.fail(Kind::Changed, &spot, "became a directory meanwhile");
+        } else if is_device(&stat) {
+            let found = spot.into_device(id, &stat);
+            self.queued
+                .push_back(found.map_or_else(Step::Failed, Step::Entry));
         } else {
             self.visit(spot, stat);
         }

@@ -8,7 +8,9 @@ use rustix::fs::{AtFlags, Stat, readlinkat, statat};
 use rustix::io::Errno;
 
 use crate::dir::Dir;
+use crate::error::Result;
 use crate::manifest::{Entry, EntryId, EntryKind, Identity, Name};
+use crate::source::device::SourceDevice;
 use crate::source::found::Found;
 
 /// The longest text of a symbolic link, in bytes; Linux knows none longer.
@@ -46,6 +48,14 @@ impl Spot {
             return Err(Errno::NAMETOOLONG.into());
         }
         Ok(text)
+    }
+
+    /// What the block device here holds, as an entry of its size.
+    pub fn into_device(self, id: EntryId, stat: &Stat) -> Result<Found> {
+        let size = SourceDevice::open(&self.path(), false)?.size();
+        let found = self.into_found(id, EntryKind::File, stat);
+        let entry = found.entry.of_device(size);
+        Ok(Found { entry, ..found })
     }
 
     pub fn into_found(self, id: EntryId, kind: EntryKind, stat: &Stat) -> Found {

@@ -62,6 +62,20 @@ pub fn peak_rss_bytes(pid: Pid) -> u64 {
     pids.map(peak_rss_bytes).max().unwrap_or(0).max(own)
 }
 
+/// Children of `pid` that have ended and that nobody has waited for.
+pub fn zombies(pid: Pid) -> usize {
+    let threads = fs::read_dir(format!("/proc/{}/task", pid.as_raw_pid()));
+    let children = threads.into_iter().flatten().flatten().map(|thread| {
+        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        let ended = |child: &&str| {
+            let stat = fs::read_to_string(format!("/proc/{child}/stat"));
+            stat.is_ok_and(|stat| stat.contains(") Z "))
+        };
+        children.split_whitespace().filter(ended).count()
+    });
+    children.sum()
+}
+
 fn high_water(dir: &Path) -> u64 {
     let status = fs::read_to_string(dir.join("status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

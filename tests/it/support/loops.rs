@@ -1,0 +1,105 @@
+//! Loop devices: block devices whose content is a file's. They take root.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+
+use super::tree::Dir;
+
+/// Tries to get a free one: other tests take them too.
+const TRIES: usize = 50;
+
+/// A loop device; detached when dropped.
+pub struct Loop {
+    pub path: PathBuf,
+    file: PathBuf,
+}
+
+impl Loop {
+    /// On a file in `dir` with these bytes, a multiple of 512 of them. None where this machine has
+    /// no loop devices for us.
+    pub fn new(dir: &Dir, name: &str, content: impl AsRef<[u8]>) -> Option<Loop> {
+        let file = dir.file(name, content);
+        for _ in 0..TRIES {
+            let made = Command::new("losetup")
+                .args(["--find", "--show"])
+                .arg(&file)
+                .stderr(Stdio::null())
+                .output()
+                .ok()?;
+            if made.status.success() {
+                let path = String::from_utf8(made.stdout)
+                    .expect("a path")
+                    .trim()
+                    .into();
+                return Some(Loop { path, file });
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        None
+    }
+
+    /// All that it holds.
+    pub fn content(&self) -> Vec<u8> {
+        let mut content = Vec::new();
+        let read = File::open(&self.path).and_then(|mut file| file.read_to_end(&mut content));
+        read.expect("read the device");
+        content
+    }
+
+    /// Writes past everybody who may use it.
+    pub fn write(&self, content: &[u8], offset: u64) {
+        let mut options = File::options();
+        let file = options.write(true).open(&self.path).expect("open it");
+        file.write_all_at(content, offset).expect("write to it");
+        file.sync_all().expect("sync it");
+    }
+
+    /// Keeps others from writing to it, as a mount does.
+    pub fn hold(&self) -> File {
+        let mut options = File::options();
+        options.read(true).custom_flags(OFlags::EXCL.bits() as i32);
+        options.open(&self.path).expect("open it alone")
+    }
+
+    /// Bytes on disk of the file behind it.
+    pub fn taken(&self) -> u64 {
+        std::fs::metadata(&self.file).expect("its file").blocks() * 512
+    }
+
+    /// Makes a file system on it and mounts it, until the guard goes.
+    pub fn mounted(&self, at: &Path) -> Option<Mount> {
+        let made =
+            run("mkfs.ext4", &["-q".as_ref(), &self.path]) && run("mount", &[&self.path, at]);
+        made.then(|| Mount(at.to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        run("losetup", &["--detach".as_ref(), &self.path]);
+    }
+}
+
+pub struct Mount(PathBuf);
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        run("umount", &[&self.0]);
+    }
+}
+
+fn run(program: &str, args: &[&Path]) -> bool {
+    let status = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    status.is_ok_and(|status| status.success())
+}
