@@ -152,6 +152,12 @@ pub struct Args {
     #[arg(long, value_name = "RATE", help_heading = DATA, value_parser = rate,
           conflicts_with = "limit_kbit_per_s")]
     pub bwlimit: Option<Rate>,
+    /// Idle CPU and I/O class at both ends
+    #[arg(long, help_heading = DATA)]
+    pub nice: bool,
+    /// Leave no more in the page caches than was there
+    #[arg(long, help_heading = DATA)]
+    pub drop_cache: bool,
     /// Parallel connections, 1 to 256 [8]
     #[arg(long, value_name = "N", help_heading = DATA, default_value_t = STREAMS_DEFAULT,
           hide_default_value = true, value_parser = clap::value_parser!(u16).range(1..=256))]

@@ -104,6 +104,8 @@ fn request(args: Args, sources: Vec<Operand>, dest: Operand, rate_limit: Option<
             force: args.force,
             timeout_s: args.timeout_s,
             direct_io: args.direct_io,
+            nice: args.nice,
+            drop_cache: args.drop_cache,
         },
         ssh: SshOptions {
             program: args.program,
@@ -199,7 +201,7 @@ fn is_mistyped(dest: &Operand, config: Option<&Path>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::{Compress, Rsh};
+    use crate::session::{Compress, Ports, Route, Rsh};
     use clap::{CommandFactory, Parser};
 
     fn ordered(line: &str) -> Result<Order> {
@@ -273,6 +275,28 @@ mod tests {
     }
 
     #[test]
+    fn routes_and_limits_reach_the_request() {
+        let request = ordered(
+            "a h:b --route reverse --ports 9001 --bind ::1 --address fe80::1%eth0 \
+             --bwlimit 40M --nice --drop-cache",
+        )
+        .unwrap()
+        .request;
+        let route = &request.route;
+        let ports = Ports {
+            first: 9001,
+            last: 9001,
+        };
+        assert_eq!((route.asked, route.ports), (Some(Route::Reverse), Some(ports)));
+        assert_eq!(route.bind.unwrap().to_string(), "::1");
+        assert_eq!(route.address.as_deref(), Some("fe80::1%eth0"));
+        let options = &request.options;
+        assert_eq!(options.rate_limit, Some(40_000_000));
+        assert!(options.nice && options.drop_cache);
+        assert!(refused("--bwlimit @/nonexistent a h:b").contains("--bwlimit"));
+    }
+
+    #[test]
     fn faults_within_one_argument_are_refused() {
         for line in [
             "-P 0 a b",
@@ -286,6 +310,14 @@ mod tests {
             "--compress zstd:20 a b",
             "--compress lz4:1 a b",
             "--rsh telnet a b",
+            "--route back a h:b",
+            "--ports 9016-9001 a h:b",
+            "--ports 0 a h:b",
+            "--bind eth0 a h:b",
+            "--address [::1] a h:b",
+            "--bwlimit 0 a h:b",
+            "--bwlimit fast a h:b",
+            "--bwlimit 1M -l 800 a h:b",
             "-Z a b",
             "-o",
         ] {

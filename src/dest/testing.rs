@@ -27,6 +27,7 @@ pub fn rules() -> Rules {
         inplace: false,
         force: false,
         direct_io: false,
+        drop_cache: false,
         umask: 0o022,
     }
 }

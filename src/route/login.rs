@@ -125,7 +125,8 @@ impl Logins {
             Err(other) => return Err(Failed::ForGood(other.to_string())),
         };
         if hello.boot_id != self.boot_id {
-            return Err(Failed::ForGood(
+            // The next may reach the right one, where a name stands for several.
+            return Err(Failed::Once(
                 "a further login reached another host of that name".to_owned(),
             ));
         }

@@ -15,7 +15,10 @@
 //! | a stream that the other end does not list | 3 heartbeats, 10 s for a new one | dialled again |
 //! | between two dials of a stream | 250 ms to 10 s (`backoff`) | |
 //! | any stream that stands, or any progress | `--timeout` | `Lost`; `Connect` if there never was one |
-//! | the first stream, where none can be had | three dials of each | `Connect` |
+//! | a further login | 30 s (`route::login`); six in a row for a stream | that stream is given up |
+//! | the first stream of a route that was asked for | three dials of each; 12 s for reverse (`choice`) | `Connect` |
+//! | a stream that is proven and carries nothing | 2 s (`roster`) | other routes are tried beside |
+//! | credit for data on control | none of its own: control lives or does not | |
 //! | acknowledgements | none of their own: they come while streams or control live | |
 //! | threads of a half that ends | 1.5 s (`half`) | left behind |
 //! | the server, for the client to close control | 5 s (`server`) | it ends |

@@ -117,6 +117,9 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
 
 fn copy(request: Request, seat: &mut Seat) -> Result<String> {
     host::prepare();
+    if request.options.nice {
+        host::be_nice();
+    }
     if let Some(path) = &request.digests_file {
         let list = DigestList::create(path).map_err(|e| {
             Error::io(

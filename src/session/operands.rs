@@ -70,6 +70,7 @@ pub fn rules(request: &Request) -> Rules {
         inplace: request.options.inplace,
         force: request.options.force,
         direct_io: request.options.direct_io,
+        drop_cache: request.options.drop_cache,
         umask: process_umask(),
     }
 }

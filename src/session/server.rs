@@ -113,6 +113,9 @@ async fn copy<R: AsyncRead + Unpin>(
 ) -> Result<()> {
     let opened = timeout(HELLO_TIMEOUT, opening(incoming)).await;
     let (open, secret) = opened.unwrap_or_else(|_| Err(breach("no opening")))?;
+    if open.options.nice {
+        host::be_nice();
+    }
     let budget = Budget::new(&open.options, open.streams, open.chunk_size as usize)?;
     let suite = Suite::from_number(open.suite).filter(|suite| *suite != Suite::None);
     let suite = suite.ok_or_else(|| breach("an unknown seal"))?;
@@ -363,6 +366,7 @@ fn rules(open: &Open) -> Rules {
         inplace: open.options.inplace,
         force: open.options.force,
         direct_io: open.options.direct_io,
+        drop_cache: open.options.drop_cache,
         umask: process_umask(),
     }
 }

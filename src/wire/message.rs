@@ -56,6 +56,10 @@ pub struct CopyOptions {
     pub timeout_s: u16,
     /// `--direct-io`: devices are read and written past the page cache.
     pub direct_io: bool,
+    /// `--nice`: idle CPU and I/O class.
+    pub nice: bool,
+    /// `--drop-cache`: what comes into the page cache goes out behind the copy.
+    pub drop_cache: bool,
 }
 
 /// What the server is to be in this copy.

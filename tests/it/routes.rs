@@ -9,6 +9,11 @@ use crate::support::*;
 
 ways! { push, pull, local_push, local_pull => each_route_carries_a_copy_alone }
 
+ways! { local_push, local_pull =>
+    a_rate_is_changed_while_the_copy_runs,
+    a_polite_copy_gives_way_and_leaves_caches_alone,
+}
+
 ways! { push, pull =>
     a_login_refused_before_it_says_who_it_is_is_tried_again,
     where_a_further_login_would_ask_the_first_carries_all,
@@ -126,6 +131,44 @@ fn an_ssh_stream_that_is_killed_is_logged_in_again(case: &Case) {
     done.succeeds().never_says("logged in again");
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
     goes(&done, "ssh");
+}
+
+/// Slower at first than the test has time for.
+fn a_rate_is_changed_while_the_copy_runs(case: &Case) {
+    case.src.file("a", noise(1, 12 * MIB));
+    let file = case.scratch.file("rate", "100K");
+    let limit = format!("@{}", file.display());
+    let run = case.copying(&["--bwlimit", &limit, "-v"], "a", "a").start();
+    std::thread::sleep(Duration::from_secs(2));
+    case.scratch.file("rate", "fast");
+    std::thread::sleep(Duration::from_secs(2));
+    case.scratch.file("rate", "0");
+    let done = run.wait();
+    done.succeeds().says("the rate stays").says("rate: no limit");
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+/// What the kernel says of the processes of a copy that is polite.
+fn a_polite_copy_gives_way_and_leaves_caches_alone(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("big", noise(1, 12 * MIB));
+    tree.file("small", "small");
+    let flags = ["-r", "--nice", "--drop-cache", "-l", "24000"];
+    let run = case.copying(&flags, "tree/", "tree").start();
+    procs::until("both ends give way", || {
+        let mut all = case.servers();
+        all.extend(procs::marked(case.mark()).into_iter().filter(|it| it.pid == run.pid()));
+        let is_idle = |process: &procs::Process| {
+            let path = format!("/proc/{}/stat", process.pid.as_raw_nonzero());
+            let stat = std::fs::read_to_string(path).unwrap_or_default();
+            // The 41st word is the policy, of which the 5th is for the idle; the 2nd has brackets.
+            let words = stat.rsplit(')').next().unwrap_or_default();
+            words.split_whitespace().nth(38) == Some("5")
+        };
+        (all.len() >= 2 && all.iter().all(is_idle)).then_some(())
+    });
+    run.wait().succeeds();
+    assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
 }
 
 fn between(ip: Ip, body: impl Fn(&Case, &Net)) {

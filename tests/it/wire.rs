@@ -71,6 +71,8 @@ fn messages() -> Vec<Message> {
         force: true,
         timeout_s: 60,
         direct_io: true,
+        nice: true,
+        drop_cache: true,
     };
     let receiver = Role::Receiver {
         path: b"x".to_vec(),
@@ -175,7 +177,7 @@ fn messages() -> Vec<Message> {
 }
 
 const GOLDEN: [&str; 23] = [
-    "01004b00000001017801016101000100010003050101e80700018080808001000100013c01abababababab\
+    "01004d00000001017801016101000100010003050101e80700018080808001000100013c010101abababababab\
      abababababababababab010880804001efefefefefefefefefefefefefefefef0101a946b846",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "03000700000001033a3a31a946",
