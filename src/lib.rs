@@ -41,6 +41,7 @@
 //! source codec seal dest journal tuner .... one job each, strangers to each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
 //! progress dir command device cache .. commands at either end, block devices, the page cache
+//! program ........ this program, and those for other machines: as they are placed on hosts
 //! pipe ........... waits that end when they are told to
 //! manifest ....... what an entry is
 //! error
@@ -62,6 +63,7 @@ pub mod journal;
 pub mod manifest;
 pub mod pipe;
 pub mod pipeline;
+pub mod program;
 pub mod progress;
 pub mod route;
 pub mod seal;

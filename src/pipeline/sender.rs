@@ -9,12 +9,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::Notify;
 
 use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Pool};
-use crate::codec::{Codec, Encoder};
+use crate::codec::{Codec, Compress, Encoder};
 use crate::control::Outgoing;
+use crate::digest::Digest;
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::EntryId;
+use crate::manifest::{Entry, EntryId};
+use crate::pipe::Stop;
 use crate::pipeline::digest_list::DigestList;
-use crate::pipeline::plan::{File, Member, Plan, What};
+use crate::pipeline::landing::Tell;
+use crate::pipeline::plan::{File, Member, Plan, Stream, What};
 use crate::pipeline::plans::{Ended, NACKS_MAX, Plans, Work};
 use crate::pipeline::tally::Tally;
 use crate::pipeline::{Budget, Ending};
@@ -30,9 +33,17 @@ pub struct Sender {
     pub options: CopyOptions,
     pub chunk_size: usize,
     pub pool: Pool,
+    /// Buffers that chunks of streams may take until they are acknowledged.
+    pub window: usize,
+    /// Frames may be lost on their way, so those that cannot be read again are kept.
+    pub keeps: bool,
+    /// A file that is followed has come to its end, somebody says.
+    pub enough: Stop,
+    /// Gets the lines that a producer says.
+    pub tell: Tell,
     pub sealer: Sealer,
     /// Frames that no stream has taken yet.
-    pub frames: async_channel::Sender<SealedChunk>,
+    pub frames: async_channel::Sender<Arc<SealedChunk>>,
     pub control: Outgoing,
     pub tally: Arc<Tally>,
     pub progress: Arc<Progress>,
@@ -49,8 +60,8 @@ const FRAMES_PER_STREAM: usize = 2;
 pub fn frame_queue(
     budget: Budget,
 ) -> (
-    async_channel::Sender<SealedChunk>,
-    async_channel::Receiver<SealedChunk>,
+    async_channel::Sender<Arc<SealedChunk>>,
+    async_channel::Receiver<Arc<SealedChunk>>,
 ) {
     async_channel::bounded(FRAMES_PER_STREAM * usize::from(budget.streams))
 }
@@ -67,10 +78,16 @@ impl Sender {
                     continue;
                 }
             };
-            let Ok(buffer) = self.pool.take_blocking() else {
-                return;
+            let frame = match &plan.what {
+                What::Part(part) => self.carry_part(&plan, part, &mut encoder),
+                _ => {
+                    let Ok(buffer) = self.pool.take_blocking() else {
+                        return;
+                    };
+                    self.carry(&plan, buffer, &mut encoder).map(Arc::new)
+                }
             };
-            let Some(frame) = self.carry(&plan, buffer, &mut encoder) else {
+            let Some(frame) = frame else {
                 continue;
             };
             if self.frames.send_blocking(frame).is_err() {
@@ -91,7 +108,19 @@ impl Sender {
         let (chunk, digest) = match &plan.what {
             What::Piece { file, .. } => self.read_piece(plan, file, buffer)?,
             What::Pack(members) => self.read_pack(plan, members, buffer)?,
+            What::Part(_) => return None,
         };
+        Some(self.frame(chunk, digest, self.options.compress, encoder))
+    }
+
+    /// Encode, frame, seal.
+    pub(super) fn frame(
+        &self,
+        chunk: Chunk,
+        digest: Digest,
+        compress: Compress,
+        encoder: &mut Encoder,
+    ) -> SealedChunk {
         let encoded = match chunk.place.kind {
             ChunkKind::Zeros | ChunkKind::Digest => {
                 let Chunk { place, buffer } = chunk;
@@ -102,15 +131,19 @@ impl Sender {
                     buffer,
                 }
             }
-            _ => encoder.encode(chunk, self.options.compress, digest),
+            _ => encoder.encode(chunk, compress, digest),
         };
-        Some(SealedChunk::seal(encoded, &self.sealer))
+        SealedChunk::seal(encoded, &self.sealer)
     }
 
     /// The chunk does not arrive whole, however often it is sent.
-    fn give_up(&self, plan: &Plan) {
+    pub(super) fn give_up(&self, plan: &Plan) {
         let error = Error::new(Kind::Verify, Side::Dest, "arrived damaged again and again");
         match &plan.what {
+            What::Part(part) => {
+                let error = error.at(&part.stream.path);
+                self.fail_stream(&part.stream, error);
+            }
             What::Piece { file, .. } => self.fail_file(file, error.at(file.found.path())),
             What::Pack(members) => {
                 self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
@@ -146,9 +179,20 @@ impl Sender {
         }
     }
 
+    /// This end cannot send (the rest of) a stream: tells both.
+    pub(super) fn fail_stream(&self, stream: &Stream, error: Error) {
+        if !stream.failed.swap(true, Relaxed) {
+            self.plans.close(stream.entry.id);
+            self.fail_entry(&stream.entry, error);
+        }
+    }
+
     /// This end cannot send an entry: tells both.
     pub(super) fn fail(&self, found: &Found, error: Error) {
-        let entry = &found.entry;
+        self.fail_entry(&found.entry, error);
+    }
+
+    fn fail_entry(&self, entry: &Entry, error: Error) {
         self.plans.entry_failed(entry.id);
         self.progress.end_name(entry.id);
         self.tell(&error, entry.id, entry.parent);

@@ -15,8 +15,8 @@ use tokio::time::timeout;
 
 use super::Connection;
 use super::meeting::joining;
-use crate::control::{ControlError, Incoming};
-use crate::ssh::{self, Host, Rsh, SshOptions};
+use crate::control::{ControlError, First, Incoming};
+use crate::ssh::{self, Errand, Host, Rsh, SshOptions, Startup};
 use crate::stream::link::{Link, Piped};
 use crate::stream::opening::{Keyring, StreamId};
 
@@ -28,6 +28,9 @@ const LOGIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long ssh may take to end once it has closed its stdout.
 const END_PATIENCE: Duration = Duration::from_millis(500);
+
+/// As the first login: what runs there learns from the first bytes that it is to be a stream.
+const SERVER: Errand = Errand::Become("--server");
 
 /// What ssh says where another try would say the same.
 const REFUSALS: [&str; 4] = [
@@ -51,7 +54,7 @@ pub struct Logins {
     rsh: Rsh,
     host: Host,
     options: SshOptions,
-    remote_path: Option<String>,
+    startup: Startup,
     /// Of the host that the first login reached.
     boot_id: String,
     turns: Semaphore,
@@ -65,7 +68,7 @@ impl Logins {
         rsh: Rsh,
         host: &Host,
         options: &SshOptions,
-        remote_path: Option<&str>,
+        startup: Startup,
         boot_id: &str,
     ) -> Logins {
         let options = SshOptions {
@@ -77,7 +80,7 @@ impl Logins {
             rsh,
             host: host.clone(),
             options,
-            remote_path: remote_path.map(str::to_owned),
+            startup,
             boot_id: boot_id.to_owned(),
             turns: Semaphore::new(LOGINS_AT_ONCE),
             is_open: Mutex::new(false),
@@ -110,14 +113,18 @@ impl Logins {
     }
 
     async fn log_in(&self, keyring: &Arc<Keyring>, id: StreamId) -> Result<Connection, Failed> {
-        let remote_path = self.remote_path.as_deref();
-        let far_end = ssh::start(self.rsh, &self.host, &self.options, remote_path)
+        let far_end = ssh::start(self.rsh, &self.host, &self.options, &self.startup, SERVER)
             .map_err(|error| Failed::ForGood(error.message))?;
         let (mut process, mut stdin, stdout, stderr) = far_end.split();
         let mut words = Words::hear(stderr);
         let mut incoming = Incoming::new(stdout);
-        let hello = match incoming.hello(LOGIN_TIMEOUT).await {
-            Ok(hello) => hello,
+        let hello = match incoming.first(LOGIN_TIMEOUT).await {
+            Ok(First::Hello(hello)) => hello,
+            // The first login has found one, or placed it.
+            Ok(First::Greeting(_)) => {
+                let why = "a further login found no fastcp there";
+                return Err(Failed::ForGood(why.to_owned()));
+            }
             Err(ControlError::Closed | ControlError::Io(_)) => {
                 process.end(END_PATIENCE).await;
                 return Err(classified(words.last().await));

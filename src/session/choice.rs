@@ -398,14 +398,13 @@ impl Chooser<'_> {
     }
 
     fn ssh(&self, running: &mut Running) {
-        let Request {
-            rsh,
-            ssh,
-            remote_path,
-            ..
-        } = self.request;
-        let path = remote_path.as_deref();
-        let logins = Logins::new(*rsh, &self.host, ssh, path, &self.boot_id);
+        let startup = match self.request.startup() {
+            Ok(startup) => startup,
+            // The first login has read the same.
+            Err(error) => return running.start(Route::Ssh, async { error.message }),
+        };
+        let Request { rsh, ssh, .. } = self.request;
+        let logins = Logins::new(*rsh, &self.host, ssh, startup, &self.boot_id);
         let dialler = self.dialler(Route::Ssh, Way::Logins(Box::new(logins)));
         self.detail("route: further ssh logins");
         running.start(Route::Ssh, dialler.run());

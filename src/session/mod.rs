@@ -13,12 +13,15 @@ pub mod host;
 pub mod local;
 pub mod login;
 pub mod operands;
+pub mod permit;
+pub mod placing;
 pub mod rate;
 pub mod request;
 pub mod retries;
 pub mod roster;
 pub mod server;
 pub mod streams;
+pub mod visit;
 pub mod ways;
 
 use std::sync::Arc;
@@ -26,17 +29,21 @@ use std::time::{Duration, Instant};
 
 use crate::control::ControlError;
 use crate::error::{Error, Kind, Result, Side};
+use crate::pipe::Stop;
 use crate::pipeline::Ending;
 use crate::pipeline::digest_list::DigestList;
+use crate::pipeline::landing::Tell;
 use crate::pipeline::tally::Tally;
+use crate::program;
 use crate::progress::{Phase, Progress};
 use crate::session::half::{ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::units::{printable, size};
 use crate::wire::message::Message;
+pub use permit::{Access, Permit};
 pub use request::{
     Compress, CopyOptions, FAILURES_MAX, Host, Operand, Outcome, Ports, Reporter, Request, Route,
-    RouteOptions, Rsh, SshOptions,
+    RouteOptions, Rsh, SshOptions, What,
 };
 
 /// Threads that drive sockets and control; the work is done on the pipeline's own.
@@ -50,9 +57,17 @@ pub struct Seat {
     pub tally: Arc<Tally>,
     pub ending: Arc<Ending>,
     pub digests: Option<Arc<DigestList>>,
+    /// A file that is followed has come to its end, the user says.
+    pub enough: Stop,
 }
 
 impl Seat {
+    /// By which commands speak to the user.
+    fn tell(&self) -> Tell {
+        let reporter = self.reporter.clone();
+        Arc::new(move |line| reporter.notice(line))
+    }
+
     /// For one session of the copy, which may end before the copy does.
     fn of_session(&self) -> Seat {
         Seat {
@@ -86,6 +101,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
         tally: Arc::new(tally),
         ending: Arc::default(),
         digests: None,
+        enough: Stop::new(),
     };
     let resumes = !request.options.no_resume;
     let copied = copy(request, &mut seat);
@@ -95,6 +111,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
         Err(error) => (String::new(), Some(error)),
     };
     let there = progress.snapshot().done_bytes;
+    let resumes = resumes && !seat.ending.is_once();
     if let Some(error) = fatal.as_mut().filter(|_| resumes && there > 0) {
         tell_kept(error, there);
     }
@@ -136,6 +153,10 @@ fn copy(request: Request, seat: &mut Seat) -> Result<String> {
     let copied = runtime.block_on(async {
         let at_once = host::end_on_signals(seat.ending.clone());
         host::tell_on_signal(seat.reporter.clone());
+        if request.options.follow_ms.is_some() {
+            let enough = seat.enough.clone();
+            host::on_enough(move || enough.set());
+        }
         let copy = async {
             match request.host() {
                 None => local::copy(&request, seat).await,
@@ -185,12 +206,21 @@ pub enum NotServed {
     Told(Kind),
 }
 
-/// The far end: speaks control on stdin and stdout until the client is done.
-pub fn serve() -> Result<(), NotServed> {
+/// The far end: speaks control on stdin and stdout until the client is done. `placed`: a client
+/// has brought this program, which has checked itself.
+pub fn serve(placed: bool, permit: Permit) -> Result<(), NotServed> {
     host::prepare();
     host::ignore_status_signal();
+    let mut hello = host::hello();
+    if placed {
+        if let Err(cause) = program::placed::settle() {
+            eprintln!("fastcp: cannot keep this program for the next time: {cause}");
+        }
+        let own = program::Program::own().map_err(NotServed::NotBegun)?;
+        own.digest().clone_into(&mut hello.program);
+    }
     let runtime = runtime().map_err(NotServed::NotBegun)?;
-    let served = runtime.block_on(server::serve());
+    let served = runtime.block_on(server::serve(hello, permit));
     runtime.shutdown_timeout(Duration::from_millis(100));
     served
 }

@@ -157,6 +157,8 @@ pub struct Reverse {
     pub suite: Suite,
     pub proven: mpsc::Sender<Connection>,
     pub roster: Arc<Roster>,
+    /// A key that is confined may have this server dial nobody but who has logged in.
+    pub is_confined: bool,
     /// Ends with this.
     pub dialling: Option<AbortOnDropHandle<()>>,
 }
@@ -170,7 +172,12 @@ impl Reverse {
         if let Some(client) = addresses::of_login(&connection, End::Client) {
             addresses::prefer(&mut places, at, client);
         }
-        if at.addresses.is_empty() {
+        if self.is_confined {
+            let client = addresses::of_login(&connection, End::Client);
+            let client = client.and_then(|client| addresses::with_zone(client, at.port));
+            places.retain(|place| Some(*place) == client);
+        }
+        if places.is_empty() {
             return;
         }
         let dialler = Dialler {

@@ -86,7 +86,9 @@ impl SourceFile {
         let room = &mut buffer.room()[..len];
         match &self.medium {
             Medium::File { file, polite, .. } => {
-                let read = behind(file, *polite, offset, len, || file.read_exact_at(room, offset));
+                let read = behind(file, *polite, offset, len, || {
+                    file.read_exact_at(room, offset)
+                });
                 read.map_err(|cause| self.found.cannot_read(cause))
             }
             Medium::Device(device) => device.read(offset, room),
@@ -99,7 +101,9 @@ impl SourceFile {
         match &self.medium {
             Medium::File { file, polite, .. } => {
                 let len = room.len();
-                let read = behind(file, *polite, offset, len, || read_up_to(file, offset, room));
+                let read = behind(file, *polite, offset, len, || {
+                    read_up_to(file, offset, room)
+                });
                 read.map_err(|cause| self.found.cannot_read(cause))
             }
             Medium::Device(device) => device.read(offset, room).map(|()| room.len()),
@@ -125,7 +129,7 @@ impl SourceFile {
     /// device nothing but its size is known.
     pub fn unchanged(&self) -> Result<()> {
         match &self.medium {
-            Medium::File { file, stat } => self.found.compare(stat, &self.stat_now(file)?),
+            Medium::File { file, stat, .. } => self.found.compare(stat, &self.stat_now(file)?),
             Medium::Device(device) => device.unchanged(),
         }
     }

@@ -1,6 +1,7 @@
 //! Row 7: one stream takes the next frame from the queue that all share, whenever it is free.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_channel::Receiver;
@@ -27,14 +28,14 @@ const LOOK: Duration = Duration::from_secs(1);
 /// What a stream sends.
 pub struct Supply {
     /// Shared by all streams.
-    pub frames: Receiver<SealedChunk>,
+    pub frames: Receiver<Arc<SealedChunk>>,
     /// A stream that is for lack of better ones takes a frame only while this says so.
     pub gate: Option<watch::Receiver<bool>>,
 }
 
 impl Supply {
     /// The next frame; None when there are no more.
-    async fn next(&mut self) -> Option<SealedChunk> {
+    async fn next(&mut self) -> Option<Arc<SealedChunk>> {
         let Some(gate) = &mut self.gate else {
             return self.frames.recv().await.ok();
         };

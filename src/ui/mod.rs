@@ -50,6 +50,8 @@ pub struct Output {
     pub verbose: bool,
     /// The summary even where stderr is no terminal.
     pub summary: bool,
+    /// No bars: the data itself is typed or shown on a terminal.
+    pub plain: bool,
 }
 
 /// The screen while a session runs. Open it before, give its reporter to the session, finish it
@@ -80,7 +82,9 @@ impl Screen {
         let terminal = Terminal::of_stderr();
         let (sender, lines) = mpsc::sync_channel(LINES_WAITING_MAX);
         let writer = std::thread::spawn(move || match terminal.filter(|_| !output.quiet) {
-            Some(terminal) if terminal.can_redraw => draw(&lines, &terminal, &progress),
+            Some(terminal) if terminal.can_redraw && !output.plain => {
+                draw(&lines, &terminal, &progress)
+            }
             _ => pass_on(&lines, &progress),
         });
         Screen {
@@ -108,6 +112,7 @@ impl Screen {
             quiet,
             verbose,
             summary,
+            ..
         } = self.teller.output;
         let mut lines = Vec::new();
         let lost = self.teller.lost.load(Relaxed);

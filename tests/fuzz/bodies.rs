@@ -294,6 +294,7 @@ pub fn patterns(typed: &[u8]) {
     }
     DIR.with(|dir| {
         let lookup = Lookup {
+            confine: None,
             base: dir.path().to_owned(),
             remote: true,
         };

@@ -71,6 +71,9 @@ fn messages() -> Vec<Message> {
         force: true,
         timeout_s: 60,
         direct_io: true,
+        size: Some(7),
+        follow_ms: None,
+        spool: true,
         nice: true,
         drop_cache: true,
     };
@@ -93,6 +96,7 @@ fn messages() -> Vec<Message> {
         bytes: 3,
         allocated: 4,
         largest: 5,
+        streams: 6,
     };
     let span = |start, end| Span { start, end };
     vec![
@@ -126,6 +130,8 @@ fn messages() -> Vec<Message> {
         Message::Landed(Landed {
             names: vec![b"r".to_vec()],
             resumes: true,
+            ordered: false,
+            window: 200,
         }),
         Message::Entries(vec![entry()]),
         Message::Want(vec![Want {
@@ -173,17 +179,19 @@ fn messages() -> Vec<Message> {
         }),
         Message::Ask(vec![entry()]),
         Message::Vanished(fault()),
+        Message::Enough(()),
     ]
 }
 
-const GOLDEN: [&str; 23] = [
-    "01004d00000001017801016101000100010003050101e80700018080808001000100013c010101abababababab\
-     abababababababababab010880804001efefefefefefefefefefefefefefefef0101a946b846",
+const GOLDEN: [&str; 24] = [
+    "01005100000001017801016101000100010003050101e80700018080808001000100013c01010700010101abab\
+     abababababababababababababab010880804001efefefefefefefefefefefefefefefef0101a946b846",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "03000700000001033a3a31a946",
     "0400020000000001",
-    "05000e0000000101000172010002030102030405",
-    "06000400000001017201",
+    "05000f000000010100017201000203010203040506",
+    "06000700000001017201\
+     00c801",
     "07002600000001ac0202016e0202746fa003010201750167030401070407060708070506010001818002\
      0109",
     "08002700000001ac02020100010101010101010101010101010101010101010101010101010101010101\
@@ -204,6 +212,7 @@ const GOLDEN: [&str; 23] = [
     "16002600000001ac0202016e0202746fa003010201750167030401070407060708070506010001818002\
      0109",
     "17000d0000000738020102022f700466756c6c",
+    "180000000000",
 ];
 
 #[test]

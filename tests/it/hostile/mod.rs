@@ -3,6 +3,7 @@
 //! left behind, no process hangs or panics, and what it says reaches no terminal raw.
 
 mod client;
+mod confined;
 mod control;
 mod frames;
 mod links;
