@@ -69,10 +69,6 @@ impl Places {
         self.lock().addresses.clone()
     }
 
-    pub fn proven(&self) -> Option<SocketAddr> {
-        self.lock().proven
-    }
-
     /// The addresses to try now: strange ones last.
     fn candidates(&self) -> Vec<SocketAddr> {
         let state = self.lock();

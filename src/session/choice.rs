@@ -332,6 +332,7 @@ impl Chooser<'_> {
             places.add(announced.into_iter().filter(of_family).collect());
         }
         let (rsh, host, ssh) = (self.request.rsh, self.host.clone(), ssh.clone());
+        let roster = self.roster.clone();
         let dialler = self.dialler(Route::Direct, Way::Places(places.clone()));
         running.start(Route::Direct, async move {
             let more = |found: Vec<SocketAddr>| {
@@ -341,7 +342,7 @@ impl Chooser<'_> {
                 sleep(LOOK_UP_AFTER).await;
                 if given.is_none()
                     && rsh == Rsh::Ssh
-                    && places.proven().is_none()
+                    && !roster.has_sound()
                     && let Some(name) = ssh::names::hostname(&host, &ssh).await
                 {
                     more(look_up(&name, at.port).await);

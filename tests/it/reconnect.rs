@@ -218,7 +218,8 @@ fn ssh_that_works_once(case: &Case, words: &str) -> String {
 
 fn logins(case: &Case) -> Vec<String> {
     let text = std::fs::read_to_string(case.scratch.path("logins")).unwrap_or_default();
-    text.lines().map(str::to_owned).collect()
+    let logins = text.lines().filter(|line| !line.starts_with("-G"));
+    logins.map(str::to_owned).collect()
 }
 
 fn spent_retries_are_told_with_cause_and_last_login(case: &Case) {

@@ -115,10 +115,7 @@ fn further_logins_pass_a_jump_host_and_no_shared_connection(case: &Case) {
         .expect("a directory");
     let path = format!("ControlPath={}/s", dir.path().display());
     let flags = ["-o", "ControlMaster=auto", "-o", &path, "-J", "far"];
-    let done = arrives(
-        case,
-        &[&flags[..], &["--route", "ssh", "-l", "16000"]].concat(),
-    );
+    let done = arrives_by_logins(case, &[&flags[..], &["--route", "ssh"]].concat());
     goes(&done, "ssh");
     // To the jump host and behind it, for control and some of the streams.
     assert!(case.host().logins() >= 6, "{}", case.host().logins());
