@@ -7,7 +7,9 @@ use std::sync::Arc;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fastcp::error::Error;
 use fastcp::progress::Progress;
-use fastcp::session::{self, Compress, CopyOptions, Operand, Reporter, Request, Rsh, SshOptions};
+use fastcp::session::{
+    self, Compress, CopyOptions, Operand, Reporter, Request, Rsh, SshOptions, What,
+};
 
 struct Silent;
 
@@ -25,6 +27,7 @@ fn operand(path: &Path) -> Operand {
     Operand {
         typed: path.into(),
         host: None,
+        what: What::Path,
         path: path.as_os_str().as_bytes().to_vec(),
     }
 }
@@ -43,6 +46,8 @@ fn copy(source: &Path, dest: &Path) {
         ssh: SshOptions::default(),
         rsh: Rsh::Local,
         remote_path: None,
+        sudo: None,
+        no_install: false,
         streams: Some(1),
         retries: 0,
         encrypt: true,

@@ -5,6 +5,8 @@
 //! A `Dir` may let its handle go and opens it again through its parent when it is needed: a copy
 //! may know of more directories than it may hold open. What is opened again must be the same inode.
 
+mod confine;
+
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::io;
@@ -16,6 +18,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat, fstat, openat, opena
 use rustix::io::Errno;
 
 use crate::manifest::Name;
+
+pub use confine::{Confine, Outside};
 
 /// Handles of directories that are held open at once, besides those of roots.
 const OPEN_MAX: usize = 256;

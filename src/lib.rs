@@ -19,6 +19,10 @@
 //! | 12 | [`dest`]`::write` | pwrite at its offset | done range |
 //! | 13 | [`dest`]`::commit` | all ranges in: whole-file digest, metadata, sync, rename | the file in place |
 //!
+//! A stream (a pipe, a command, a FIFO) has no plans: [`pipeline::planner`] reads it in order, each
+//! of its frames is kept until it is acknowledged, and where the destination is one a
+//! [`dest::Drain`] puts its chunks back in order, all inside a window that bounds memory.
+//!
 //! How row 4 compresses which chunk, over how many streams row 7 goes and how many chunks are under
 //! way is found out while the copy runs, by the [`tuner`]; [`session::tuning`] tells it how the copy
 //! goes and does as it says.
@@ -45,6 +49,7 @@
 //! source codec seal dest journal tuner .... one job each, strangers to each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
 //! progress dir command device .. commands at either end; what a block device is
+//! program ........ this program, and those for other machines: as they are placed on hosts
 //! pipe ........... waits that end when they are told to
 //! manifest ....... what an entry is
 //! error
@@ -65,6 +70,7 @@ pub mod journal;
 pub mod manifest;
 pub mod pipe;
 pub mod pipeline;
+pub mod program;
 pub mod progress;
 pub mod route;
 pub mod seal;

@@ -79,6 +79,8 @@ pub enum EntryKind {
     Symlink(Vec<u8>),
     /// A further name of an entry that was placed earlier in the same copy.
     HardLink(EntryId),
+    /// Bytes that are read once and in order, and whose number nobody knows before their end.
+    Stream,
 }
 
 /// Something that a later version says of an entry. An unknown `tag` with the top bit set fails
@@ -259,6 +261,9 @@ pub struct Totals {
     pub allocated: u64,
     /// `allocated` of the largest file.
     pub largest: u64,
+    /// How many of the files are streams, of which `bytes` holds what was said of their length, if
+    /// anything was.
+    pub streams: u64,
 }
 
 /// One thing that the user named (or a glob found), as the receiver is told of it.
@@ -269,7 +274,8 @@ pub struct Root {
     pub operand: u32,
     pub name: Name,
     pub is_directory: bool,
-    /// The destination is to hold what this directory holds, not the directory itself.
+    /// The destination is to hold what this directory holds, not the directory itself. Of what is
+    /// no directory: it has no name of its own, so it lands in no directory.
     pub contents: bool,
     pub dev: u64,
     pub ino: u64,

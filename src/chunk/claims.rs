@@ -40,6 +40,7 @@ pub struct Claims {
     /// Bytes that count; fewer than `size` of a file that became shorter while it was read.
     end: u64,
     chunk_size: u64,
+    is_endless: bool,
     /// Numbers of chunks within the file.
     done: RangeSet,
     /// End by start, of chunks as they were claimed.
@@ -54,8 +55,18 @@ impl Claims {
             size,
             end: size,
             chunk_size,
+            is_endless: false,
             done: RangeSet::new(),
             claimed: BTreeMap::new(),
+        }
+    }
+
+    /// For a stream, whose end nobody knows yet: any chunk of it may be a short one, which the
+    /// last is.
+    pub fn endless(chunk_size: u64) -> Claims {
+        Claims {
+            is_endless: true,
+            ..Claims::new(u64::MAX, chunk_size)
         }
     }
 
@@ -129,6 +140,12 @@ impl Claims {
         })
     }
 
+    /// Bytes from the start that are done without a gap.
+    pub fn first_run(&self) -> u64 {
+        let first = self.done_ranges().next().filter(|range| range.start == 0);
+        first.map_or(0, |range| range.end)
+    }
+
     /// Writing what was claimed at `offset` failed: it is missing again.
     ///
     /// # Errors
@@ -168,7 +185,8 @@ impl Claims {
     fn chunks_of(&self, offset: u64, len: u64) -> Result<Range<u64>, NotAChunk> {
         let end = offset.checked_add(len).ok_or(NotAChunk)?;
         let starts_well = offset.is_multiple_of(self.chunk_size);
-        let ends_well = end == self.size || end.is_multiple_of(self.chunk_size);
+        let is_last = end == self.size || self.is_endless && len < self.chunk_size;
+        let ends_well = is_last || end.is_multiple_of(self.chunk_size);
         if len == 0 || end > self.size || !starts_well || !ends_well {
             return Err(NotAChunk);
         }
@@ -265,6 +283,21 @@ mod tests {
         claims.done(4000).unwrap();
         assert!(claims.is_complete());
         claims.end_at(0);
+        assert!(claims.is_complete());
+    }
+
+    #[test]
+    fn a_stream_is_complete_when_all_chunks_before_its_end_are_there() {
+        let mut claims = Claims::endless(1000);
+        assert_eq!(claims.claim_range(1000, 200), Ok(Claim::Yours));
+        assert_eq!(claims.claim_range(500, 200), Err(NotAChunk));
+        assert_eq!(claims.claim_range(2000, 1500), Err(NotAChunk));
+        claims.done(1000).unwrap();
+        claims.end_at(1200);
+        assert!(!claims.is_complete());
+        claims.claim_range(0, 1000).unwrap();
+        claims.done(0).unwrap();
+        assert_eq!(claims.claim_range(1000, 200), Ok(Claim::Done));
         assert!(claims.is_complete());
     }
 

@@ -3,11 +3,12 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Parser};
 
-use crate::session::{Compress, Rsh};
+use crate::session::{Access, Compress, Permit, Rsh};
 use crate::units;
 
 const RETRIES_DEFAULT: u16 = 5;
@@ -24,7 +25,7 @@ const USAGE: &str = "fastcp [OPTIONS] SOURCE... DEST";
 const ABOUT: &str = "\
 Copies files between hosts: scp's command line, parallel streams, compressed,
 encrypted, verified. SOURCE and DEST are [USER@]HOST:PATH, a PATH here (./a:b
-if it has a colon) or scp://[USER@]HOST[:PORT]/PATH.";
+if it has a colon), scp://[USER@]HOST[:PORT]/PATH or - for stdin and stdout.";
 
 const AFTER: &str = "\
 Taken for scripts that have them, without effect: -C -3 -O -R -s -T -D -X
@@ -43,10 +44,13 @@ Examples:
   fastcp big.iso host:                    into the home directory there
   fastcp -r host:/var/db .                a directory from there, as ./db
   fastcp -r db/ host:/data/db             what db holds, into /data/db
+  fastcp /dev/vg/lv host:/dev/vg/lv       what a device holds, into a device there
   fastcp -P 2222 'me@host:*.log' logs/    names that match there
+  pg_dump x | fastcp - host:x.sql         a pipe; stdout: fastcp host:x.sql -
   fastcp --rsh local -r a anyhost:/tmp/b  a trial with this machine alone";
 
 const COPYING: &str = "Copying";
+const STREAMS: &str = "Pipes and commands";
 const KEPT: &str = "What is kept";
 const SSH: &str = "ssh";
 const DATA: &str = "Data";
@@ -101,6 +105,23 @@ pub struct Args {
     #[arg(long, value_name = "FILE", help_heading = COPYING)]
     pub digests: Option<PathBuf>,
 
+    /// The source is what CMD writes; HOST: as operand runs it there
+    #[arg(long, value_name = "CMD", help_heading = STREAMS)]
+    pub from_command: Option<OsString>,
+    /// What arrives is given to CMD; HOST: as operand runs it there
+    #[arg(long, value_name = "CMD", help_heading = STREAMS)]
+    pub to_command: Option<OsString>,
+    /// Length of a stream, for the bar; where /dev/zero ends
+    #[arg(long, value_name = "SIZE", help_heading = STREAMS, value_parser = units::parse_size)]
+    pub size: Option<u64>,
+    /// Keep what has come of a stream when the connection is lost
+    #[arg(long, help_heading = STREAMS)]
+    pub spool: bool,
+    /// Read on until SOURCE has not grown for IDLE [1min] or SIGUSR2
+    #[arg(long = "follow", value_name = "IDLE", help_heading = STREAMS, num_args = 0..=1,
+          require_equals = true, default_missing_value = "1min", value_parser = idle)]
+    pub follow_ms: Option<u64>,
+
     /// Modes with set-id bits, and times
     #[arg(short = 'p', help_heading = KEPT)]
     pub preserve: bool,
@@ -137,6 +158,16 @@ pub struct Args {
     /// Command that runs fastcp there ("sudo -n fastcp")
     #[arg(long, value_name = "CMD", help_heading = SSH)]
     pub remote_path: Option<String>,
+    /// Run the far end by sudo, as this user [root]
+    #[arg(long, value_name = "USER", help_heading = SSH, num_args = 0..=1, require_equals = true,
+          default_missing_value = "root", value_parser = user)]
+    pub sudo: Option<String>,
+    /// Do not place fastcp on a host that has none
+    #[arg(long, help_heading = SSH)]
+    pub no_install: bool,
+    /// Remove what was placed on HOST: and copy nothing
+    #[arg(long, help_heading = SSH)]
+    pub remove: bool,
     /// Start the far end by ssh or as a child: local [ssh]
     #[arg(long, value_name = "HOW", help_heading = SSH, default_value = "ssh", value_parser = rsh(),
           hide_default_value = true, hide_possible_values = true)]
@@ -188,7 +219,7 @@ pub struct Args {
     /// The same as a line of JSON on stdout
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
-    /// Version and protocol version
+    /// Version and protocol version; of HOST: too
     #[arg(long, help_heading = OUTPUT)]
     pub version: bool,
     /// This text
@@ -201,6 +232,47 @@ pub struct Args {
     /// The far end: speaks the protocol on stdin and stdout.
     #[arg(long, hide = true)]
     pub server: bool,
+    /// Answers whether one of these versions of the protocol is spoken.
+    #[arg(long, hide = true, value_name = "MIN-MAX")]
+    pub speaks: Option<String>,
+    /// The digest of this program, which a client has placed.
+    #[arg(long, hide = true, value_name = "DIGEST")]
+    pub placed: Option<String>,
+    #[command(flatten)]
+    pub permit: Permits,
+}
+
+/// What a forced command allows the key that it stands before.
+#[derive(Debug, clap::Args)]
+pub struct Permits {
+    /// Nothing but what is in this directory.
+    #[arg(long, hide = true, requires = "server", value_name = "DIR")]
+    confine: Option<PathBuf>,
+    #[arg(long, hide = true, requires = "server", conflicts_with = "write_only")]
+    read_only: bool,
+    #[arg(long, hide = true, requires = "server")]
+    write_only: bool,
+    /// What is there stays as it is.
+    #[arg(long, hide = true, requires = "server")]
+    no_overwrite: bool,
+}
+
+impl Permits {
+    pub fn to_permit(&self) -> Permit {
+        Permit {
+            // From here, should it not begin with a slash.
+            confine: self
+                .confine
+                .as_ref()
+                .map(|dir| std::path::absolute(dir).unwrap_or(dir.clone())),
+            access: match (self.read_only, self.write_only) {
+                (true, _) => Access::Read,
+                (_, true) => Access::Write,
+                _ => Access::Full,
+            },
+            no_overwrite: self.no_overwrite,
+        }
+    }
 }
 
 /// Letters of scp that a script may have and that mean nothing here.
@@ -264,6 +336,15 @@ fn rsh() -> impl TypedValueParser<Value = Rsh> {
     })
 }
 
+/// A name that no shell reads as anything else.
+fn user(text: &str) -> Result<String, String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    match text.chars().all(is_name) && !text.is_empty() && !text.starts_with('-') {
+        true => Ok(text.to_owned()),
+        false => Err("not a user's name".to_owned()),
+    }
+}
+
 fn compress(text: &str) -> Result<Compress, String> {
     let (codec, level) = match text.split_once(':') {
         Some((codec, level)) => (codec, Some(level)),
@@ -309,6 +390,17 @@ fn timeout(text: &str) -> Result<u16, String> {
         seconds @ TIMEOUT_S_MIN..=TIMEOUT_S_MAX => Ok(seconds as u16),
         _ => Err("from 5s to 1h".to_owned()),
     }
+}
+
+/// A file that has not grown for a day does not grow.
+const IDLE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+fn idle(text: &str) -> Result<u64, String> {
+    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (90s and 2min are)"))?;
+    if time.is_zero() || time > IDLE_MAX {
+        return Err("from 1ms to 1day".to_owned());
+    }
+    Ok(time.as_millis() as u64)
 }
 
 /// Less would not hold a chunk for every stream and worker of even the smallest copy.

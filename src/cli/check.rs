@@ -1,17 +1,15 @@
-//! From what was typed to what a session can carry out: one end at most remote, all sources of
-//! one host, a destination that cannot be a mistyped host. Every fault is a sentence.
+//! From what was typed to what a session can carry out: flags that go together, and two
+//! [`ends`](super::ends) that do. Every fault is a sentence.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::io::IsTerminal;
 
 use crate::error::{Error, Result};
-use crate::session::{CopyOptions, Operand, Request, SshOptions};
+use crate::session::{CopyOptions, Operand, Request, Rsh, SshOptions, What};
 use crate::ui::Output;
 use crate::units::printable;
 
 use super::args::Args;
-use super::{operand, ssh_config};
+use super::ends::ends;
 
 /// scp's Kbit is 1024 bits.
 const BYTES_PER_KBIT: u64 = 1024 / 8;
@@ -31,7 +29,7 @@ pub struct Order {
 /// Usage.
 pub fn order(mut args: Args) -> Result<Order> {
     let operands = std::mem::take(&mut args.operands);
-    let (sources, dest) = ends(operands, args.config.as_deref())?;
+    let (sources, dest) = ends(operands, &args)?;
     let is_remote = dest.host.is_some() || sources.iter().any(|source| source.host.is_some());
     let mut warnings = Vec::new();
     if args.no_encrypt && is_remote {
@@ -54,10 +52,25 @@ pub fn order(mut args: Args) -> Result<Order> {
             printable(command.as_bytes())
         )));
     }
+    if args.sudo.is_some() && args.rsh == Rsh::Local {
+        return Err(Error::usage(
+            "--sudo is for a host that ssh reaches; with --rsh local run fastcp itself by sudo",
+        ));
+    }
     if args.live && args.digests.is_some() {
         return Err(Error::usage(
             "--digests cannot list what --live copies: chunks of a file that changes are read at \
              different times, and no digest of the whole is right; leave out one of the two",
+        ));
+    }
+    if args.json && dest.what == What::Stdio {
+        return Err(Error::usage(
+            "--json writes to stdout, and so does the copy: leave one of them out",
+        ));
+    }
+    if args.follow_ms.is_some() && sources.iter().any(|source| source.what != What::Path) {
+        return Err(Error::usage(
+            "--follow is for a file that grows; a pipe or a command is read to its end anyway",
         ));
     }
     Ok(Order {
@@ -65,6 +78,7 @@ pub fn order(mut args: Args) -> Result<Order> {
             quiet: args.quiet,
             verbose: args.verbose > 0,
             summary: args.summary,
+            plain: is_at_terminal(&sources, &dest),
             json: args.json,
         },
         warnings,
@@ -73,7 +87,15 @@ pub fn order(mut args: Args) -> Result<Order> {
     })
 }
 
-fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
+/// The data comes from a terminal or goes to one, which bars would be drawn across.
+fn is_at_terminal(sources: &[Operand], dest: &Operand) -> bool {
+    let is_stdio = |operand: &Operand| operand.what == What::Stdio;
+    (is_stdio(dest) && std::io::stdout().is_terminal())
+        || (sources.iter().any(is_stdio) && std::io::stdin().is_terminal())
+}
+
+fn request(mut args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
+    let ssh = ssh_options(&mut args);
     Request {
         sources,
         dest,
@@ -96,24 +118,15 @@ fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
             congestion: args.congestion,
             timeout_s: args.timeout_s,
             direct_io: args.direct_io,
+            size: args.size,
+            follow_ms: args.follow_ms,
+            spool: args.spool,
         },
-        ssh: SshOptions {
-            program: args.program,
-            port: args.port,
-            identities: args.identities,
-            config: args.config,
-            jump: args.jump,
-            options: args.options,
-            cipher: args.cipher,
-            ipv4: args.ipv4,
-            ipv6: args.ipv6,
-            batch: args.batch,
-            forward_agent: args.forward_agent,
-            quiet: args.quiet,
-            verbose: args.verbose,
-        },
+        ssh,
         rsh: args.rsh,
         remote_path: args.remote_path,
+        sudo: args.sudo,
+        no_install: args.no_install,
         streams: args.streams,
         retries: args.retries,
         encrypt: !args.no_encrypt,
@@ -121,61 +134,24 @@ fn request(args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
     }
 }
 
-/// Sources and destination; `config` is `-F`'s file.
-fn ends(operands: Vec<OsString>, config: Option<&Path>) -> Result<(Vec<Operand>, Operand)> {
-    let mut operands = operands
-        .into_iter()
-        .map(operand::parse)
-        .collect::<Result<Vec<_>>>()?;
-    let dest = operands.pop();
-    let (Some(dest), Some(first)) = (dest, operands.first()) else {
-        return Err(Error::usage(
-            "a source and a destination are needed: fastcp SOURCE... DEST (see fastcp --help)",
-        ));
-    };
-    if dest.host.is_some()
-        && let Some(remote) = operands.iter().find(|source| source.host.is_some())
-    {
-        return Err(Error::usage(format!(
-            "{} and {} are both on other hosts: fastcp does not copy from host to host yet; \
-             run it on one of them",
-            name(remote),
-            name(&dest)
-        )));
+/// ssh's own, taken out of what was typed.
+pub fn ssh_options(args: &mut Args) -> SshOptions {
+    use std::mem::take;
+    SshOptions {
+        program: args.program.take(),
+        port: args.port,
+        identities: take(&mut args.identities),
+        config: args.config.take(),
+        jump: args.jump.take(),
+        options: take(&mut args.options),
+        cipher: args.cipher.take(),
+        ipv4: args.ipv4,
+        ipv6: args.ipv6,
+        batch: args.batch,
+        forward_agent: args.forward_agent,
+        quiet: args.quiet,
+        verbose: args.verbose,
     }
-    if let Some(other) = operands.iter().find(|source| source.host != first.host) {
-        return Err(Error::usage(format!(
-            "{} and {} are not on the same host: copy them one after the other",
-            name(first),
-            name(other)
-        )));
-    }
-    if dest.host.is_none() && is_mistyped(&dest, config) {
-        let dest = name(&dest);
-        return Err(Error::usage(format!(
-            "{dest} does not exist here and looks like a host: \
-             write fastcp ... {dest}: for the host, or fastcp ... ./{dest} for a local file"
-        )));
-    }
-    Ok((operands, dest))
-}
-
-fn name(operand: &Operand) -> String {
-    printable(operand.typed.as_bytes())
-}
-
-/// A forgotten colon would leave a local file called `user@host` where a copy was wanted.
-fn is_mistyped(dest: &Operand, config: Option<&Path>) -> bool {
-    // With a slash it is spelled as a path.
-    if dest.path.contains(&b'/') {
-        return false;
-    }
-    let looks_remote = dest.path.contains(&b'@')
-        || dest
-            .typed
-            .to_str()
-            .is_some_and(|host| ssh_config::names(host, config));
-    looks_remote && Path::new(&dest.typed).symlink_metadata().is_err()
 }
 
 #[cfg(test)]
@@ -230,6 +206,11 @@ mod tests {
     fn what_changes_has_no_digest() {
         assert!(refused("--live --digests sums a h:b").contains("--live"));
         assert!(ordered("--live a h:b").unwrap().request.options.live);
+    }
+
+    #[test]
+    fn stdout_carries_data_alone() {
+        assert!(refused("--json h:a -").contains("--json"));
     }
 
     #[test]

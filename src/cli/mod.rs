@@ -3,19 +3,22 @@
 
 mod args;
 mod check;
+mod ends;
 pub mod operand;
 mod ssh_config;
+mod visit;
 
 use std::io::Write;
 use std::sync::Arc;
 
 use clap::Parser;
 
-use crate::error::Error;
+use crate::error::{Error, Kind};
+use crate::program;
 use crate::progress::Progress;
 use crate::session::{self, NotServed};
 use crate::ui::Screen;
-use crate::wire::PROTOCOL_MAX;
+use crate::wire::greeting;
 
 use args::Args;
 use check::Order;
@@ -34,25 +37,37 @@ pub fn main() -> i32 {
             return error.exit_code();
         }
     };
+    if let Some(digest) = &args.placed
+        && let Err(error) = program::placed::check(digest)
+    {
+        return refuse(&error);
+    }
+    if let Some(versions) = &args.speaks {
+        return speaks(versions);
+    }
     if args.server {
-        return match session::serve() {
+        return match session::serve(args.placed.is_some(), args.permit.to_permit()) {
             Ok(()) => 0,
             Err(NotServed::NotBegun(error)) => refuse(&error),
             Err(NotServed::Told(kind)) => kind.exit_code(),
         };
     }
-    if args.version {
-        let _ = writeln!(
-            std::io::stdout(),
-            "fastcp {} (protocol {PROTOCOL_MAX})",
-            env!("CARGO_PKG_VERSION")
-        );
-        return 0;
+    if args.version || args.remove {
+        return visit::run(args).unwrap_or_else(|error| refuse(&error));
     }
     match check::order(args) {
         Ok(order) => copy(order),
         Err(error) => refuse(&error),
     }
+}
+
+/// A start-up line asks every program that it finds before it becomes it.
+fn speaks(versions: &str) -> i32 {
+    if !greeting::speaks(versions) {
+        return Kind::FarEnd.exit_code();
+    }
+    let _ = writeln!(std::io::stdout(), "{} ok", greeting::MARK);
+    0
 }
 
 /// clap's text with our name before it, as in every other error.

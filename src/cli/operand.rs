@@ -1,4 +1,5 @@
-//! `[user@]host:path`, `scp://[user@]host[:port]/path` or a path here, told apart as scp does.
+//! `[user@]host:path`, `scp://[user@]host[:port]/path` or a path here, told apart as scp does, or
+//! `-` for stdin and stdout, which scp takes for a file (`./-` here).
 //!
 //! Paths are bytes; a host and a user, which ssh gets as arguments, must be UTF-8 and look like
 //! neither an option nor anything that a shell or a terminal would act on.
@@ -7,7 +8,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::error::{Error, Result};
-use crate::session::{Host, Operand};
+use crate::session::{Host, Operand, What};
 use crate::units::printable;
 
 const SCHEME: &[u8] = b"scp://";
@@ -16,6 +17,14 @@ const SCHEME: &[u8] = b"scp://";
 /// Usage, with a sentence that quotes the operand.
 pub fn parse(typed: OsString) -> Result<Operand> {
     let bytes = typed.as_bytes();
+    if bytes == b"-" {
+        return Ok(Operand {
+            typed,
+            host: None,
+            what: What::Stdio,
+            path: Vec::new(),
+        });
+    }
     let (host, path) = if let Some(rest) = bytes.strip_prefix(SCHEME) {
         let (host, path) = uri(rest).map_err(|why| refused(bytes, why))?;
         (Some(host), path)
@@ -26,7 +35,12 @@ pub fn parse(typed: OsString) -> Result<Operand> {
         here(bytes)?;
         (None, bytes.to_vec())
     };
-    Ok(Operand { typed, host, path })
+    Ok(Operand {
+        typed,
+        host,
+        what: What::Path,
+        path,
+    })
 }
 
 fn refused(operand: &[u8], why: &str) -> Error {
@@ -34,16 +48,11 @@ fn refused(operand: &[u8], why: &str) -> Error {
 }
 
 fn here(path: &[u8]) -> Result<()> {
-    match path {
-        b"" => Err(Error::usage(
-            "an operand is empty (a variable that is not set?)",
-        )),
-        // Kept free: scp takes it for a file, but `-` will mean stdin and stdout here.
-        b"-" => Err(Error::usage(
-            "- is neither stdin nor stdout yet; write ./- for a file of that name",
-        )),
-        _ => Ok(()),
+    if path.is_empty() {
+        let message = "an operand is empty (a variable that is not set?)";
+        return Err(Error::usage(message));
     }
+    Ok(())
 }
 
 /// Where the colon stands that ends a host: not the first byte, not behind a slash, not inside
@@ -188,6 +197,9 @@ mod tests {
     fn shown(typed: &str) -> String {
         let operand = parsed(typed.as_bytes()).unwrap();
         let path = String::from_utf8(operand.path).unwrap();
+        if operand.what == What::Stdio {
+            return "stdio".to_owned();
+        }
         match operand.host {
             None => format!("|{path}"),
             Some(Host { user, name, port }) => format!(
@@ -206,6 +218,9 @@ mod tests {
             ("/x:y", "|/x:y"),
             ("d/a:b", "|d/a:b"),
             (":b", "|:b"),
+            ("-", "stdio"),
+            ("./-", "|./-"),
+            ("h:-", "|h||-"),
             ("u@h", "|u@h"),
             ("h:", "|h||"),
             ("h:p", "|h||p"),
@@ -245,7 +260,6 @@ mod tests {
     fn operands_that_cannot_be_meant_are_refused() {
         for typed in [
             "",
-            "-",
             "-oProxyCommand=x:p",
             "u@-oProxyCommand=x:p",
             "-u@h:p",

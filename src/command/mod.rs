@@ -136,13 +136,21 @@ impl Command {
     /// # Errors
     /// `Kind::Command` with status or signal and the last lines of stderr; `Kind::Lost` where
     /// `stop` came first, and then the command has been ended.
-    pub fn finish(mut self, stop: &Stop) -> Result<()> {
+    pub fn finish(self, stop: &Stop) -> Result<()> {
+        self.finish_within(Duration::MAX, stop)
+    }
+
+    /// As [`finish`](Command::finish); a command that takes longer is ended as if `stop` were set.
+    pub fn finish_within(mut self, limit: Duration, stop: &Stop) -> Result<()> {
         self.watch.let_end();
+        let started = Instant::now();
         let mut look = Duration::from_millis(1);
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
-                Ok(None) if stop.is_set() => return Err(stopped(self.side)),
+                Ok(None) if stop.is_set() || started.elapsed() > limit => {
+                    return Err(stopped(self.side));
+                }
                 Ok(None) => std::thread::sleep(look),
                 Err(cause) => {
                     let what = format!("cannot wait for the command `{}`: {cause}", self.name);
@@ -156,6 +164,11 @@ impl Command {
             return Ok(());
         }
         Err(self.failure(status))
+    }
+
+    /// The beginning of its line, for messages.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     fn failure(&self, status: ExitStatus) -> Error {

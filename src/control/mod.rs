@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeroize::Zeroize;
 
+use crate::wire::greeting::{self, Greeting};
 use crate::wire::hello::{BadHello, Hello, LINE_MAX, MAGIC, NOISE_MAX};
 use crate::wire::message::{BadMessage, HEADER_LEN, Message, parse_header};
 
@@ -58,6 +59,11 @@ pub struct Outgoing {
     queue: mpsc::Sender<Word>,
 }
 
+/// What a far side says first.
+pub enum First {
+    Hello(Hello),
+    Greeting(Greeting),
+}
 /// A message, and who waits until it is written.
 struct Word(Message, Option<oneshot::Sender<()>>);
 
@@ -83,27 +89,55 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
 
     /// Waits for the other end's hello, skipping what its login shell prints before.
     pub async fn hello(&mut self, patience: Duration) -> Result<Hello, ControlError> {
-        let hello = timeout(patience, self.find_hello()).await;
-        hello.unwrap_or(Err(ControlError::Silent(patience)))
+        let (_, json) = self.first_words(patience, &[MAGIC]).await?;
+        Ok(Hello::parse(&json)?)
     }
 
-    async fn find_hello(&mut self) -> Result<Hello, ControlError> {
+    /// Waits for what a far side says first: its hello, or that it wants a program.
+    pub async fn first(&mut self, patience: Duration) -> Result<First, ControlError> {
+        let marks = [MAGIC, greeting::MARK.as_bytes()];
+        match self.first_words(patience, &marks).await? {
+            (0, json) => Ok(First::Hello(Hello::parse(&json)?)),
+            (_, line) => match Greeting::parse(&line) {
+                Some(greeting) => Ok(First::Greeting(greeting)),
+                None => Err(BadHello::NotAHello.into()),
+            },
+        }
+    }
+
+    async fn first_words(
+        &mut self,
+        patience: Duration,
+        marks: &[&[u8]],
+    ) -> Result<(usize, Vec<u8>), ControlError> {
+        let line = timeout(patience, self.find_line(marks)).await;
+        line.unwrap_or(Err(ControlError::Silent(patience)))
+    }
+
+    /// The next line that begins with one of `marks`, without it: which one, and the rest.
+    async fn find_line(&mut self, marks: &[&[u8]]) -> Result<(usize, Vec<u8>), ControlError> {
+        let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
         let mut noise = 0;
         loop {
             let unread = &self.buffer[self.start..];
-            if let Some(at) = find(unread, MAGIC) {
-                let line = &unread[at + MAGIC.len()..];
+            let found = marks
+                .iter()
+                .enumerate()
+                .filter_map(|(which, mark)| Some((find(unread, mark)?, which)))
+                .min();
+            if let Some((at, which)) = found {
+                let line = &unread[at + marks[which].len()..];
                 if let Some(end) = line.iter().position(|&byte| byte == b'\n') {
-                    let hello = Hello::parse(&line[..end]);
-                    self.start += at + MAGIC.len() + end + 1;
-                    return Ok(hello?);
+                    let line = line[..end].to_vec();
+                    self.start += at + marks[which].len() + end + 1;
+                    return Ok((which, line));
                 }
                 if line.len() > LINE_MAX {
                     return Err(BadHello::NotAHello.into());
                 }
             } else {
-                // Keep what may be the beginning of the magic.
-                let skip = unread.len().saturating_sub(MAGIC.len() - 1);
+                // Keep what may be the beginning of a mark.
+                let skip = unread.len().saturating_sub(longest - 1);
                 noise += skip;
                 self.start += skip;
                 if noise > NOISE_MAX {
@@ -248,6 +282,20 @@ mod tests {
         assert_eq!(incoming.hello(HELLO_TIMEOUT).await.unwrap(), hello);
         assert_eq!(incoming.next().await.unwrap(), Message::Credit(7));
         assert!(matches!(incoming.next().await, Err(ControlError::Closed)));
+    }
+
+    #[tokio::test]
+    async fn a_far_side_without_a_program_says_so_behind_the_same_noise() {
+        let mut bytes = b"Welcome!=fastcp= want Linux x86_64\n".to_vec();
+        bytes.extend(Hello::of_this_build(String::new(), 1, vec![], vec![]).to_line());
+        let mut incoming = Incoming::new(&bytes[..]);
+        let first = incoming.first(HELLO_TIMEOUT).await.unwrap();
+        assert!(matches!(first, First::Greeting(Greeting::Want { .. })));
+        let second = incoming.first(HELLO_TIMEOUT).await.unwrap();
+        assert!(matches!(second, First::Hello(_)));
+        let mut lying = Incoming::new(&b"=fastcp= give me everything\n"[..]);
+        let refusal = lying.first(HELLO_TIMEOUT).await;
+        assert!(matches!(refusal, Err(ControlError::BadHello(_))));
     }
 
     #[tokio::test]

@@ -29,7 +29,7 @@ pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> 
         if let Some(old) = &old {
             may_replace(&slot, old)?;
             if rules.no_clobber {
-                return Err(standing::exists_with_other_content(&slot));
+                return Err(standing::stays(&slot, rules));
             }
         }
         let heir_of = old

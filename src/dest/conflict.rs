@@ -50,7 +50,8 @@ pub(super) fn refuse_itself(source: &Source, target: &Resolved) -> Result<()> {
             "is the same file"
         });
     }
-    if root.is_directory && lies_in(target.landing.dir(), (root.dev, root.ino)) {
+    let lies_in = |dir: &Arc<Dir>| lies_in(dir, (root.dev, root.ino));
+    if root.is_directory && target.landing.dir().is_some_and(lies_in) {
         return refused("is a directory that this lies in; it cannot be copied into itself");
     }
     Ok(())

@@ -2,11 +2,21 @@
 //! is whole, the end of the copy says. Everything that can be refused is refused before the first
 //! byte.
 
+use std::time::Duration;
+
 use super::{Rules, Slot, Standing};
 use crate::device::{Access, BlockDevice};
 use crate::digest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Inode, Timestamp};
+
+/// How long to wait for a device that somebody holds whom the kernel does not name: a program that
+/// has just ended may still be letting it go.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Likewise where a former copy to it was cut short, which holds it until what it has written is on
+/// the device: some gigabytes.
+const PATIENCE_AGAIN: Duration = Duration::from_secs(60);
 
 /// Written from several threads at once, each range at its offset.
 pub(super) struct Device {
@@ -21,6 +31,15 @@ impl Device {
     /// `Kind::Refused` for a device that is in use or too small, or with `--no-clobber`;
     /// `Kind::Entry` for what is none; `Kind::Write`; `Kind::Usage` where it has no direct I/O.
     pub fn open(slot: &Slot, size: u64, rules: &Rules) -> Result<Device> {
+        Device::open_within(slot, size, rules, PATIENCE)
+    }
+
+    /// As [`open`](Device::open), for a copy that was cut short and is gone on with.
+    pub fn reopen(slot: &Slot, size: u64, rules: &Rules) -> Result<Device> {
+        Device::open_within(slot, size, rules, PATIENCE_AGAIN)
+    }
+
+    fn open_within(slot: &Slot, size: u64, rules: &Rules, patience: Duration) -> Result<Device> {
         let path = slot.path();
         let refused = |message: String| Error::new(Kind::Refused, Side::Dest, message).at(&path);
         if rules.no_clobber {
@@ -31,7 +50,7 @@ impl Device {
         let access = if rules.force {
             Access::WriteByForce
         } else {
-            Access::Write
+            Access::Write { patience }
         };
         let mut device = BlockDevice::open(&path, access)?;
         if size > device.size() {
@@ -234,8 +253,16 @@ mod tests {
         let error = refused(&used.path, MIB, &rules(false, false));
         assert!(error.message.starts_with("is in use by another program; "));
         open(&used.path, MIB, &rules(true, false)).unwrap();
-        drop(first);
-        open(&used.path, MIB, &rules(false, false)).unwrap();
+        // One that is let go soon is waited for.
+        let moment = Duration::from_millis(300);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(moment);
+                drop(first);
+            });
+            let slot = named(&used.path);
+            Device::reopen(&slot, MIB as u64, &rules(false, false)).unwrap();
+        });
         let no_clobber = Rules {
             no_clobber: true,
             ..rules(false, false)

@@ -115,8 +115,9 @@ impl Directory {
 
     /// The last child is in: mode and times, as the rules say.
     pub fn finish(mut self, entry: &Entry, rules: &Rules) -> Result<()> {
-        let mode = if rules.preserve {
-            Some(entry.mode & 0o7777)
+        let is_preserved = rules.preserve && (self.made || !rules.untouched);
+        let mode = if is_preserved {
+            Some(rules.mode_of(entry))
         } else if self.made {
             // A directory in one with the set-group-id bit has inherited it, and keeps it.
             let inherited = self.stat()?.st_mode & 0o2000;
@@ -128,7 +129,7 @@ impl Directory {
         if let Some(mode) = mode {
             self.chmod(mode)?;
         }
-        if rules.preserve {
+        if is_preserved {
             let times = times_of(entry);
             let set = self.dir.handle().and_then(|fd| Ok(futimens(&*fd, &times)?));
             set.map_err(|cause| self.error("cannot set the times", cause))?;

@@ -35,7 +35,7 @@ pub(super) fn give(
         give_attribute(temporary, LABEL)?;
     }
     let mode = match heir_of {
-        _ if rules.preserve => entry.mode & 0o7777,
+        _ if rules.preserve => rules.mode_of(entry),
         Some(old) => old.st_mode & 0o1777,
         None => entry.mode & 0o777 & !rules.umask,
     };

@@ -61,7 +61,7 @@ impl InPlace {
             cut.map_err(|cause| slot.error("cannot cut it to its new length", cause))?;
         }
         if rules.preserve {
-            fchmod(file, Mode::from_raw_mode(entry.mode & 0o7777))
+            fchmod(file, Mode::from_raw_mode(rules.mode_of(entry)))
                 .map_err(|cause| slot.error("cannot set the mode", cause))?;
             futimens(file, &times_of(entry))
                 .map_err(|cause| slot.error("cannot set the times", cause))?;

@@ -37,12 +37,13 @@ pub fn place_symlink(slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed
     match make(slot.name.as_os_str()) {
         Ok(()) => {}
         Err(Errno::EXIST) => {
-            let same = readlinkat(&*dir, slot.name.as_os_str(), Vec::new())
-                .is_ok_and(|old| old.as_bytes() == text);
+            let same = !rules.blind
+                && readlinkat(&*dir, slot.name.as_os_str(), Vec::new())
+                    .is_ok_and(|old| old.as_bytes() == text);
             match slot.stat()? {
                 _ if same && rules.no_clobber => return Ok(Placed::Kept),
                 Some(_) if rules.no_clobber => {
-                    return Err(standing::exists_with_other_content(slot));
+                    return Err(standing::stays(slot, rules));
                 }
                 Some(old) => commit::may_replace(slot, &old)?,
                 None => {}
@@ -84,7 +85,7 @@ pub fn place_hard_link(first: &Slot, slot: &Slot, entry: &Entry, rules: &Rules) 
     let made = match make(slot.name.as_os_str()) {
         Err(Errno::EXIST) => match slot.stat()? {
             Some(old) if same_file(&old, &placed) => return Ok(Placed::Copied),
-            Some(_) if rules.no_clobber => return keep(first, slot),
+            Some(_) if rules.no_clobber => return keep(first, slot, rules),
             Some(old) => {
                 commit::may_replace(slot, &old)?;
                 replace(slot, &to, make)
@@ -119,10 +120,13 @@ fn replace(
 }
 
 /// `--no-clobber` where another file stands.
-fn keep(first: &Slot, slot: &Slot) -> Result<Placed> {
+fn keep(first: &Slot, slot: &Slot, rules: &Rules) -> Result<Placed> {
+    if rules.blind {
+        return Err(standing::stays(slot, rules));
+    }
     match (standing::digest_of(first)?, standing::digest_of(slot)?) {
         (Some(new), Some(old)) if new == old => Ok(Placed::Kept),
-        _ => Err(standing::exists_with_other_content(slot)),
+        _ => Err(standing::stays(slot, rules)),
     }
 }
 

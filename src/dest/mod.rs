@@ -6,7 +6,7 @@
 //! temporary behind. A block device that the user named is the exception: it is written where it
 //! is. What this leaves to others: which bytes are missing, digests of what arrives, the order of
 //! entries. Everything is plain blocking calls for worker threads; `Partial` may be written from
-//! several at once.
+//! several at once. What is no file but a way out (a pipe, a command) is a [`Drain`].
 //!
 //! The order of a copy: [`resolve()`] and [`check_free_space`] before the first byte;
 //! [`Directory::make`] for each directory, then what is in it ([`place_small`], [`Partial`],
@@ -16,6 +16,8 @@ mod commit;
 mod conflict;
 mod device;
 mod directory;
+mod drain;
+mod exit;
 mod identity;
 mod in_use;
 mod inplace;
@@ -47,6 +49,8 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Name};
 
 pub use directory::Directory;
+pub use drain::Drain;
+pub use exit::Exit;
 pub use link::{place_hard_link, place_symlink};
 pub use ordered::{Ordered, Put};
 pub use outlet::Outlet;
@@ -55,7 +59,7 @@ pub use resolve::{Landing, Source, Spec, Target, resolve};
 pub use sink::{Sink, is_sink};
 pub use small::place_small;
 pub use space::check_free_space;
-pub use standing::{Standing, digest_of, exists_with_other_content, same_content, standing};
+pub use standing::{Standing, digest_of, same_content, standing, stays};
 pub use state::device_journal;
 pub use typed::home_directory;
 
@@ -73,6 +77,12 @@ pub struct Rules {
     /// `--force`: a file that another process holds open for writing is replaced all the same, and a
     /// device that is in use is written.
     pub force: bool,
+    /// What stands there is not read, not even to be compared.
+    pub blind: bool,
+    /// Directories that stand there keep mode and times.
+    pub untouched: bool,
+    /// `-p` keeps set-id bits.
+    pub set_id: bool,
     /// `--direct-io`: devices are written past the page cache.
     pub direct_io: bool,
     /// Permission bits that new files and directories do not get without `-p`.
@@ -98,6 +108,13 @@ pub enum Placed {
     Copied,
     /// The same was there already and was left untouched (`--no-clobber`).
     Kept,
+}
+
+impl Rules {
+    /// The entry's mode as `-p` gives it.
+    fn mode_of(&self, entry: &Entry) -> u32 {
+        entry.mode & if self.set_id { 0o7777 } else { 0o1777 }
+    }
 }
 
 impl Slot {

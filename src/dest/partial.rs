@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Stat, StatxFlags, fallocate, fstat, statx};
@@ -17,7 +18,7 @@ use super::temporary::Temporary;
 use super::{Rules, Slot, Standing, commit, identity, space};
 use crate::chunk::VerifiedChunk;
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Entry, Inode, Timestamp, file_type};
+use crate::manifest::{Entry, EntryKind, Inode, Timestamp, file_type};
 
 /// The grain of holes, in bytes: no common file system has a finer one.
 const BLOCK: usize = 4096;
@@ -86,7 +87,7 @@ impl Partial {
         inplace: bool,
     ) -> Result<Option<Partial>> {
         if slot.device.is_some() {
-            let device = Device::open(slot, entry.size, rules)?;
+            let device = Device::reopen(slot, entry.size, rules)?;
             let is_it = inplace && device.inode().is(inode);
             let partial = || Partial::new(Target::Device(device), entry, rules, true);
             return Ok(is_it.then(partial));
@@ -171,6 +172,29 @@ impl Partial {
         }
     }
 
+    /// Stays as what a stream came to, of which nothing beyond `end` is worth anything. Gives where
+    /// it lies and its length.
+    pub fn spool(self, end: u64) -> Result<(PathBuf, u64)> {
+        let file = match self.medium() {
+            Medium::File(file) => file,
+            // What was there before the stream may be of worth to somebody; its length is fixed.
+            Medium::Device(device) => return Ok((device.slot.path(), end)),
+        };
+        let kept = file.metadata().and_then(|meta| {
+            let len = meta.len().min(end);
+            file.set_len(len).map(|()| len)
+        });
+        let len = kept.map_err(|cause| self.write_error(cause))?;
+        let path = self.slot().path();
+        match self.target {
+            Target::Beside(mut temporary) => {
+                temporary.keep();
+                Ok((path.with_file_name(temporary.name()), len))
+            }
+            Target::InPlace(_) | Target::Device(_) => Ok((path, len)),
+        }
+    }
+
     /// Writes a chunk at its offset. Blocks of zeros of a sparse source stay holes.
     pub fn write(&self, chunk: &VerifiedChunk) -> Result<()> {
         self.write_at(chunk.data(), chunk.place().offset)
@@ -220,9 +244,13 @@ impl Partial {
         Ok(())
     }
 
-    /// Cuts off what is beyond `length`: the source became shorter while it was read.
-    pub fn shorten(&mut self, length: u64) -> Result<()> {
-        self.length = length.min(self.entry.size);
+    /// It has `length` bytes: the source became shorter while it was read, or is a stream whose
+    /// end has come.
+    pub fn end_at(&mut self, length: u64) -> Result<()> {
+        self.length = match self.entry.kind {
+            EntryKind::Stream => length,
+            _ => length.min(self.entry.size),
+        };
         let cut = match &self.target {
             Target::Beside(temporary) => temporary.file.set_len(self.length),
             // Cut when all of it is there.
@@ -262,10 +290,10 @@ impl Partial {
         &self.entry
     }
 
-    /// A range beyond the announced size breaks the protocol.
+    /// A range beyond the announced size breaks the protocol; a stream has none.
     fn check_range(&self, offset: u64, len: u64) -> Result<()> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.entry.size => Ok(()),
+            Some(end) if end <= self.entry.size || self.entry.kind == EntryKind::Stream => Ok(()),
             _ => {
                 let message = "the other side sent bytes beyond the end of the file";
                 Err(Error::new(Kind::Lost, Side::Dest, message).at(self.slot().path()))

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Stat};
 
 use super::resolve::{Landing, Source};
-use super::typed::{Found, find, missing};
-use super::{Slot, commit};
-use crate::dir::{Dir, Handles};
+use super::typed::{Found, Reach, missing};
+use super::{Exit, Slot, commit};
+use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 
@@ -20,7 +20,7 @@ pub(super) struct Destination<'a> {
     pub means_directory: bool,
     /// For one source.
     pub alone: bool,
-    pub handles: &'a Arc<Handles>,
+    pub reach: Reach<'a>,
 }
 
 /// A target whose directory may have to be made first.
@@ -91,9 +91,17 @@ impl Destination<'_> {
                 Ok(Resolved::standing(slot, listed, stat))
             }
             Found::Other(slot, stat) => {
-                commit::may_replace(slot, stat)?;
                 let listed = slot.name.as_bytes().to_vec();
-                Ok(Resolved::standing(slot.clone(), listed, stat))
+                let resolved = Resolved::standing(slot.clone(), listed, stat);
+                if let Some(exit) = Exit::of(slot.path(), stat) {
+                    let landing = Landing::Exit(exit);
+                    return Ok(Resolved {
+                        landing,
+                        ..resolved
+                    });
+                }
+                commit::may_replace(slot, stat)?;
+                Ok(resolved)
             }
             Found::Directory(..) => Err(self.usage("is a directory")),
         }
@@ -111,7 +119,7 @@ impl Destination<'_> {
         if file_type(&stat) != FileType::Symlink || !source.follow_name {
             return Ok(Resolved::standing(slot, listed, &stat));
         }
-        match find(&slot.path(), self.handles)? {
+        match self.reach.find(&slot.path())? {
             Found::Nothing(slot) => Ok(Resolved::nothing(slot, listed)),
             Found::Other(slot, stat) => Ok(Resolved::standing(slot, listed, &stat)),
             Found::Directory(dir) if root.is_directory => Ok(Resolved::directory(&dir, listed)),
@@ -185,6 +193,7 @@ impl Resolved {
                 (Some(slot.dir.identity()), names)
             }
             (Landing::Directory(dir), _) => (Some(dir.identity()), vec![]),
+            (Landing::Exit(_), standing) => (standing.map(|(identity, _)| identity), vec![]),
         }
     }
 
@@ -192,8 +201,7 @@ impl Resolved {
     pub fn path(&self, source: &Source) -> PathBuf {
         match &self.landing {
             Landing::Name(slot) if self.within => slot.path().join(&source.root.name),
-            Landing::Name(slot) => slot.path(),
-            Landing::Directory(dir) => dir.path(),
+            landing => landing.path(),
         }
     }
 }

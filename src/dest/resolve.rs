@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, mkdirat};
 
-use super::Slot;
 use super::conflict::{refuse_among_devices, refuse_itself, refuse_twice, refuse_unwritable};
 use super::placement::{Destination, Resolved};
-use super::typed::{Found, expand_tilde, find, means_directory, name_of_directory};
-use crate::dir::{Dir, Handles};
+use super::typed::{Found, Reach, expand_confined, expand_tilde, means_directory};
+use super::{Exit, Slot};
+use crate::dir::{Confine, Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Root;
 use crate::units::printable;
@@ -33,6 +33,8 @@ pub struct Spec {
     pub no_target_directory: bool,
     /// `--inplace`: what stands there needs no room for a new name.
     pub inplace: bool,
+    /// All that may be reached, where that is not all that the user may.
+    pub confine: Option<Arc<Confine>>,
 }
 
 /// A root and how it was named.
@@ -63,6 +65,8 @@ pub enum Landing {
     Name(Slot),
     /// A directory that exists and is filled as it is. It may have no name (`/`, `.`).
     Directory(Arc<Dir>),
+    /// Nothing that keeps: what comes leaves there.
+    Exit(Exit),
 }
 
 /// Whether a copy of this source that was cut short landed under this name.
@@ -82,18 +86,22 @@ pub fn resolve(
     unfinished: &Unfinished,
 ) -> Result<Vec<Target>> {
     let typed = spec.path.as_slice();
-    let path = if spec.remote {
-        expand_tilde(typed)?
-    } else {
-        expand_nothing(typed)
+    let path = match &spec.confine {
+        Some(confine) => expand_confined(confine, typed)?,
+        None if spec.remote => spec.base.join(expand_tilde(typed)?),
+        None => spec.base.join(expand_nothing(typed)),
     };
-    let place = Destination {
-        path: spec.base.join(path),
-        means_directory: means_directory(typed),
-        alone: sources.len() == 1,
+    let reach = Reach {
+        confine: spec.confine.as_deref(),
         handles,
     };
-    let found = find(&place.path, handles)?;
+    let place = Destination {
+        path,
+        means_directory: means_directory(typed),
+        alone: sources.len() == 1,
+        reach,
+    };
+    let found = reach.find(&place.path)?;
     if spec.no_target_directory && !place.alone {
         let message = "--no-target-directory takes one source";
         return Err(Error::new(Kind::Usage, Side::Dest, message).at(&place.path));
@@ -103,7 +111,7 @@ pub fn resolve(
         let becomes = source.root.contents || spec.no_target_directory;
         let begun = match &found {
             Found::Directory(dir) if place.alone && source.root.is_directory => {
-                let begun = name_of_directory(&place.path, handles);
+                let begun = reach.name_of_directory(&place.path);
                 let begun = begun.filter(|slot| unfinished(slot, source.root));
                 begun.map(|slot| Resolved::begun(slot, dir))
             }
@@ -188,10 +196,20 @@ impl Source<'_> {
 
 impl Landing {
     /// The directory that holds the name, or is it.
-    pub fn dir(&self) -> &Arc<Dir> {
+    pub fn dir(&self) -> Option<&Arc<Dir>> {
         match self {
-            Landing::Name(slot) => &slot.dir,
-            Landing::Directory(dir) => dir,
+            Landing::Name(slot) => Some(&slot.dir),
+            Landing::Directory(dir) => Some(dir),
+            Landing::Exit(_) => None,
+        }
+    }
+
+    /// For messages.
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Landing::Name(slot) => slot.path(),
+            Landing::Directory(dir) => dir.path(),
+            Landing::Exit(exit) => exit.path().to_owned(),
         }
     }
 
@@ -221,14 +239,14 @@ mod tests {
             Err(error) => format!("{:?}: {}", error.kind, error.message),
             Ok(targets) => {
                 let shown = targets.iter().map(|target| {
-                    let dir = std::fs::canonicalize(target.landing.dir().path()).unwrap();
+                    let dir = std::fs::canonicalize(target.landing.dir().unwrap().path()).unwrap();
                     let dir = dir.strip_prefix(&real).unwrap().to_str().unwrap();
                     match &target.landing {
                         Landing::Name(slot) => {
                             let name = String::from_utf8_lossy(slot.name.as_bytes());
                             format!("{dir}|{name}")
                         }
-                        Landing::Directory(_) => format!("{dir}="),
+                        _ => format!("{dir}="),
                     }
                 });
                 shown.collect::<Vec<_>>().join(" ")

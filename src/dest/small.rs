@@ -29,9 +29,9 @@ pub fn place_small(
     {
         commit::may_replace(slot, &old)?;
         if rules.no_clobber {
-            return match standing::same_content(slot, content)? {
+            return match !rules.blind && standing::same_content(slot, content)? {
                 true => Ok(None),
-                false => Err(standing::exists_with_other_content(slot)),
+                false => Err(standing::stays(slot, rules)),
             };
         }
         refuse_in_use(slot, &old, rules)?;

@@ -20,7 +20,9 @@ pub fn check_free_space(targets: &[Target], totals: &Totals, there: u64) -> Resu
     let mut dirs: Vec<&Arc<Dir>> = Vec::new();
     let landings = targets.iter().map(|target| &target.landing);
     for landing in landings.filter(|landing| landing.device().is_none()) {
-        let dir = landing.dir();
+        let Some(dir) = landing.dir() else {
+            continue;
+        };
         if !dirs
             .iter()
             .any(|seen| seen.identity().0 == dir.identity().0)

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
 use rustix::io::Errno;
 
-use super::Slot;
+use super::{Rules, Slot};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::manifest::{Timestamp, file_type};
@@ -92,8 +92,12 @@ pub fn digest_of(slot: &Slot) -> Result<Option<Digest>> {
 }
 
 /// The refusal of `--no-clobber`.
-pub fn exists_with_other_content(slot: &Slot) -> Error {
-    slot.refused("exists with other content (--no-clobber)")
+pub fn stays(slot: &Slot, rules: &Rules) -> Error {
+    slot.refused(if rules.blind {
+        "exists, and this key may not replace it"
+    } else {
+        "exists with other content (--no-clobber)"
+    })
 }
 
 /// The regular file at `slot` and its size in bytes.

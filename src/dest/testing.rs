@@ -26,6 +26,9 @@ pub fn rules() -> Rules {
         fsync: false,
         inplace: false,
         force: false,
+        blind: false,
+        untouched: false,
+        set_id: true,
         direct_io: false,
         umask: 0o022,
     }
@@ -102,5 +105,6 @@ pub fn spec(ground: &Path, path: &str) -> Spec {
         remote: false,
         no_target_directory: path.starts_with("-T "),
         inplace: false,
+        confine: None,
     }
 }

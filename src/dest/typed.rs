@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, FileType, Stat, readlinkat, statat};
 use rustix::io::Errno;
 
 use super::Slot;
-use crate::dir::{Dir, Handles};
+use crate::dir::{Confine, Dir, Handles, Outside};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{NAME_MAX, Name, file_type};
 
@@ -34,44 +34,101 @@ pub(super) enum Found {
     Nothing(Slot),
 }
 
-/// Goes to the end of `path`, links followed.
-///
-/// # Errors
-/// `Kind::Write` where the directory that holds the last name is not there.
-pub(super) fn find(path: &Path, handles: &Arc<Handles>) -> Result<Found> {
-    let mut path = path.to_owned();
-    for _ in 0..=LINKS_MAX {
-        let Some((above, name)) = split(&path)? else {
-            return Ok(Found::Directory(open(&path, handles)?));
-        };
-        let slot = Slot::new(open(&above, handles)?, name);
-        let Some(stat) = slot.stat()? else {
-            return Ok(Found::Nothing(slot));
-        };
-        match file_type(&stat) {
-            FileType::Directory => return Ok(Found::Directory(open(&path, handles)?)),
-            FileType::Symlink => path = above.join(follow(&slot)?),
-            _ => return Ok(Found::Other(slot, stat)),
-        }
-    }
-    let cause = Errno::LOOP;
-    Err(Error::io(Kind::Write, Side::Dest, path, "", cause))
+/// What a path may lead to.
+#[derive(Clone, Copy)]
+pub(super) struct Reach<'a> {
+    /// All that it may lead to, if that is not all that the user may reach.
+    pub confine: Option<&'a Confine>,
+    pub handles: &'a Arc<Handles>,
 }
 
-/// The name under which the directory at the end of `path` stands, links followed. None where it
-/// has none (`/`, `..`), or is something else.
-pub(super) fn name_of_directory(path: &Path, handles: &Arc<Handles>) -> Option<Slot> {
-    let mut path = path.to_owned();
-    for _ in 0..=LINKS_MAX {
-        let (above, name) = split(&path).ok()??;
-        let slot = Slot::new(open(&above, handles).ok()?, name);
-        match file_type(&slot.stat().ok()??) {
-            FileType::Directory => return Some(slot),
-            FileType::Symlink => path = above.join(follow(&slot).ok()?),
-            _ => return None,
+impl Reach<'_> {
+    /// Goes to the end of `path`, links followed where nothing is confined.
+    ///
+    /// # Errors
+    /// `Kind::Write` where the directory that holds the last name is not there.
+    pub fn find(self, path: &Path) -> Result<Found> {
+        if let Some(confine) = self.confine {
+            return find_confined(confine, path);
         }
+        let mut path = path.to_owned();
+        for _ in 0..=LINKS_MAX {
+            let Some((above, name)) = split(&path)? else {
+                return Ok(Found::Directory(open(&path, self.handles)?));
+            };
+            let slot = Slot::new(open(&above, self.handles)?, name);
+            let Some(stat) = slot.stat()? else {
+                return Ok(Found::Nothing(slot));
+            };
+            match file_type(&stat) {
+                FileType::Directory => return Ok(Found::Directory(open(&path, self.handles)?)),
+                FileType::Symlink => path = above.join(follow(&slot)?),
+                _ => return Ok(Found::Other(slot, stat)),
+            }
+        }
+        let cause = Errno::LOOP;
+        Err(Error::io(Kind::Write, Side::Dest, path, "", cause))
     }
-    None
+
+    /// The name under which the directory at the end of `path` stands. None where it has none (`/`,
+    /// `..`), or is something else.
+    pub fn name_of_directory(self, path: &Path) -> Option<Slot> {
+        if let Some(confine) = self.confine {
+            let names = confine.names(path.as_os_str().as_bytes()).ok()?;
+            let (name, above) = names.split_last()?;
+            let slot = Slot::new(confine.enter(above).ok()?, name.clone());
+            let stat = slot.stat().ok()??;
+            return (file_type(&stat) == FileType::Directory).then_some(slot);
+        }
+        let mut path = path.to_owned();
+        for _ in 0..=LINKS_MAX {
+            let (above, name) = split(&path).ok()??;
+            let slot = Slot::new(open(&above, self.handles).ok()?, name);
+            match file_type(&slot.stat().ok()??) {
+                FileType::Directory => return Some(slot),
+                FileType::Symlink => path = above.join(follow(&slot).ok()?),
+                _ => return None,
+            }
+        }
+        None
+    }
+}
+
+/// By names alone: a link on the way is not there, and one at the end is refused.
+fn find_confined(confine: &Confine, path: &Path) -> Result<Found> {
+    let names = confine.names(path.as_os_str().as_bytes());
+    let names = names.map_err(|outside| refused(confine, outside, path))?;
+    let Some((name, above)) = names.split_last() else {
+        let root = confine.enter(&[]);
+        return Ok(Found::Directory(
+            root.map_err(|cause| cannot_open(path, cause))?,
+        ));
+    };
+    let dir = confine.enter(above);
+    let dir = dir.map_err(|cause| cannot_open(path.parent().unwrap_or(path), cause))?;
+    let slot = Slot::new(dir.clone(), name.clone());
+    let Some(stat) = slot.stat()? else {
+        return Ok(Found::Nothing(slot));
+    };
+    match file_type(&stat) {
+        FileType::Directory => {
+            let dir = dir.child(name).map_err(|cause| cannot_open(path, cause))?;
+            Ok(Found::Directory(dir))
+        }
+        FileType::Symlink => {
+            let message = "is a symbolic link, and a confined key follows none";
+            Err(Error::new(Kind::Usage, Side::Dest, message).at(path))
+        }
+        FileType::BlockDevice | FileType::CharacterDevice | FileType::Fifo => {
+            let message = "is no file, and not for a confined key";
+            Err(Error::new(Kind::Usage, Side::Dest, message).at(path))
+        }
+        _ => Ok(Found::Other(slot, stat)),
+    }
+}
+
+fn refused(confine: &Confine, outside: Outside, path: &Path) -> Error {
+    Error::new(Kind::Usage, Side::Dest, outside.told(confine.path())).at(path)
 }
 
 /// Where the link in `slot` points. The kernel is asked first whether it would go there: it
@@ -89,23 +146,25 @@ fn follow(slot: &Slot) -> Result<PathBuf> {
 }
 
 fn open(path: &Path, handles: &Arc<Handles>) -> Result<Arc<Dir>> {
-    Dir::root(path, handles).map_err(|cause| {
-        let shown = if path.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            path
-        };
-        match Errno::from_io_error(&cause) {
-            Some(Errno::NOENT) => missing(shown),
-            _ => Error::io(
-                Kind::Write,
-                Side::Dest,
-                shown,
-                "cannot open the destination directory",
-                cause,
-            ),
-        }
-    })
+    Dir::root(path, handles).map_err(|cause| cannot_open(path, cause))
+}
+
+fn cannot_open(path: &Path, cause: std::io::Error) -> Error {
+    let shown = if path.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        path
+    };
+    match Errno::from_io_error(&cause) {
+        Some(Errno::NOENT) => missing(shown),
+        _ => Error::io(
+            Kind::Write,
+            Side::Dest,
+            shown,
+            "cannot open the destination directory",
+            cause,
+        ),
+    }
 }
 
 pub(super) fn missing(path: &Path) -> Error {
@@ -158,6 +217,16 @@ fn without_last_slash(path: &[u8]) -> &[u8] {
 pub(super) fn means_directory(typed: &[u8]) -> bool {
     let last = typed.rsplit(|&byte| byte == b'/').next().unwrap_or(typed);
     matches!(last, b"" | b"." | b"..")
+}
+
+/// Where `typed` leads below the directory of a confined key.
+pub(super) fn expand_confined(confine: &Confine, typed: &[u8]) -> Result<PathBuf> {
+    let names = confine
+        .names(typed)
+        .map_err(|outside| refused(confine, outside, Path::new(OsStr::from_bytes(typed))))?;
+    Ok(names
+        .iter()
+        .fold(confine.path().to_owned(), |path, name| path.join(name)))
 }
 
 /// `~`, `~/x`, `~user` and `~user/x` as a shell reads them; anything else as it is.

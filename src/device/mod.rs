@@ -9,13 +9,15 @@ mod usage;
 
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    FallocateFlags, FileType, Mode, OFlags, SeekFrom, fallocate, fcntl_getfl, fcntl_setfl, fstat,
-    ioctl_blksszget, seek,
+    Advice, FallocateFlags, FileType, Mode, OFlags, SeekFrom, fadvise, fallocate, fcntl_getfl,
+    fcntl_setfl, fstat, ioctl_blksszget, seek,
 };
 use rustix::io::Errno;
 
@@ -24,12 +26,18 @@ use crate::manifest::file_type;
 use bounce::{ALIGNMENT, Bounces};
 pub use usage::used_by;
 
+/// Between two tries for a device that another holds.
+const INTERVAL: Duration = Duration::from_millis(50);
+
 /// What the device is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
-    /// To write it alone.
-    Write,
+    /// To write it alone. One that is held by nobody known is waited for: a writer that was killed
+    /// holds its device until the kernel has written what it left in the cache.
+    Write {
+        patience: Duration,
+    },
     /// To write it whoever uses it.
     WriteByForce,
 }
@@ -60,15 +68,19 @@ impl BlockDevice {
         let (flags, side) = match access {
             Access::Read => (OFlags::RDONLY, Side::Source),
             // What stands there is read too, to see what of a former copy is right.
-            Access::Write => (OFlags::RDWR | OFlags::EXCL, Side::Dest),
+            Access::Write { .. } => (OFlags::RDWR | OFlags::EXCL, Side::Dest),
             Access::WriteByForce => (OFlags::RDWR, Side::Dest),
         };
         // NONBLOCK: what is no device, a FIFO say, must not make us wait.
         let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let fd = match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(fd) => fd,
-            Err(Errno::BUSY) => return Err(in_use(path, access, side)),
-            Err(cause) => return Err(Error::io(kind(side), side, path, "cannot open", cause)),
+        let since = Instant::now();
+        let fd = loop {
+            match rustix::fs::open(path, flags, Mode::empty()) {
+                Ok(fd) => break fd,
+                Err(Errno::BUSY) => refuse_in_use(path, access, since.elapsed())?,
+                Err(cause) => return Err(Error::io(kind(side), side, path, "cannot open", cause)),
+            }
+            std::thread::sleep(INTERVAL);
         };
         let failed = |cause: Errno| Error::io(kind(side), side, path, "cannot look at it", cause);
         let stat = fstat(&fd).map_err(failed)?;
@@ -162,7 +174,14 @@ impl BlockDevice {
             let write = |bytes: &[u8]| direct.file.write_all_at(bytes, offset);
             direct.bounces.write(whole, write)?;
         }
-        self.file.write_all_at(rest, offset + whole.len() as u64)
+        let offset = offset + whole.len() as u64;
+        self.file.write_all_at(rest, offset)?;
+        if let Some(len) = NonZeroU64::new(rest.len() as u64) {
+            // Makes the kernel begin to write it at once. What piles up in the cache is what the sync
+            // at the end would wait for, or whoever comes after a writer that was killed.
+            let _ = fadvise(&self.file, offset, Some(len), Advice::DontNeed);
+        }
+        Ok(())
     }
 
     /// Makes a range read as zeros: by the device itself where it can, as BLKZEROOUT does, else by
@@ -251,17 +270,19 @@ fn kind(side: Side) -> Kind {
     }
 }
 
-fn in_use(path: &Path, access: Access, side: Side) -> Error {
+/// `Ok` where it may be let go soon.
+fn refuse_in_use(path: &Path, access: Access, waited: Duration) -> Result<()> {
     let used = rustix::fs::stat(path).ok();
     let used = used.and_then(|stat| usage::used_by(stat.st_rdev));
-    let used = used.unwrap_or_else(|| "is in use by another program".to_owned());
     let way_out = match access {
-        Access::Write => "stop that first, or write over it with --force",
+        Access::Write { patience } if used.is_none() && waited < patience => return Ok(()),
+        Access::Write { .. } => "stop that first, or write over it with --force",
         // Some kernels let nobody write to what is mounted.
         Access::Read | Access::WriteByForce => "stop that first",
     };
+    let used = used.unwrap_or_else(|| "is in use by another program".to_owned());
     let message = format!("{used}; {way_out}");
-    Error::new(Kind::Refused, side, message).at(path)
+    Err(Error::new(Kind::Refused, Side::Dest, message).at(path))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use crate::chunk::ChunkKind;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::{Cut, whole_chunks};
-use crate::digest::{Added, Tree};
+use crate::digest::{Added, NONE, Tree};
 use crate::manifest::{EntryId, Name};
 use crate::pipeline::plan::{File, Live, Member, Plan, Reading, What};
 use crate::pipeline::plans::{Announced, Closed, Landed};
@@ -31,8 +31,16 @@ impl Sender {
                 }
                 // A list of digests needs those of files that are there too: they are read.
                 let asks = landed.resumes && self.digests.is_none();
+                let small = match (landed.ordered, asks) {
+                    (true, _) => Landed::Ordered,
+                    (false, true) => Landed::Resumes,
+                    (false, false) => Landed::Fresh,
+                };
+                if landed.window == 0 {
+                    return Err(Breach("no room for a single chunk"));
+                }
                 self.plans
-                    .start(if asks { Landed::Resumes } else { Landed::Fresh });
+                    .start(small, self.window.min(landed.window as usize));
             }
             Message::Want(wants) => {
                 let content = wants.iter().filter(|want| want.kind != WantKind::Skip);
@@ -46,6 +54,7 @@ impl Sender {
                 .into_iter()
                 .for_each(|chunk| self.plans.nacked(chunk)),
             Message::Fault(fault) => self.receiver_failed(fault)?,
+            Message::Enough(()) => self.enough.set(),
             Message::Busy(busy) => *self.heard.lock().expect("no panic while held") = busy,
             Message::Done(()) if self.plans.is_done() => {
                 self.plans.end();
@@ -65,6 +74,12 @@ impl Sender {
             }
             kind => kind,
         };
+        if self.plans.want_stream(want.entry) {
+            return match kind {
+                WantKind::Fresh => Ok(()),
+                _ => Err(Breach("a part of a stream")),
+            };
+        }
         let made = self
             .plans
             .want(want.entry, |announced| self.part(announced, kind))?;
@@ -181,6 +196,10 @@ impl Sender {
                 }
             }
             What::Pack(members) => members.iter().for_each(|member| self.count_member(member)),
+            What::Part(part) if plan.digest.get() == Some(&NONE) => {
+                self.progress.add_skipped(part.len.into());
+            }
+            What::Part(part) => self.progress.add_bytes(part.len.into()),
         }
     }
 
@@ -214,6 +233,15 @@ impl Sender {
         let file = match closed {
             Closed::Sending(file) => file,
             Closed::Announced => return,
+            Closed::Stream(stream) => {
+                if let (Some(list), Some(listed)) = (&self.digests, &stream.listed) {
+                    let tree = stream.tree.lock().expect("no panic while held");
+                    if let Some(root) = tree.root(tree.end()) {
+                        list.add(listed, &root);
+                    }
+                }
+                return;
+            }
             Closed::Skipped { size } => {
                 self.progress.add_resumed(size);
                 self.progress.add_resumed_files(1);
@@ -242,8 +270,10 @@ impl Sender {
         self.tally.add(&fault.into_error());
         if entry != 0 {
             self.plans.entry_failed(entry);
-            if let Some(Closed::Sending(file)) = self.plans.close(entry) {
-                file.failed.store(true, Relaxed);
+            match self.plans.close(entry) {
+                Some(Closed::Sending(file)) => file.failed.store(true, Relaxed),
+                Some(Closed::Stream(stream)) => stream.failed.store(true, Relaxed),
+                _ => {}
             }
             self.progress.end_name(entry);
         }

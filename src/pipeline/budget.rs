@@ -4,6 +4,7 @@
 use crate::chunk::Pool;
 use crate::codec::Compress;
 use crate::error::{Error, Result};
+use crate::pipeline::plans::UNACKED_MAX;
 use crate::tuner::Method;
 use crate::wire::message::CopyOptions;
 
@@ -35,7 +36,20 @@ pub struct Budget {
     pub strongest: Method,
 }
 
+/// Chunks of a stream that may be on their way, at least.
+const WINDOW_MIN: usize = 2;
+
 impl Budget {
+    /// Chunks of a stream that may be on their way at once, or wait for those before them: the
+    /// buffers that are left when each stream and each worker has what it needs to go on, so that
+    /// the one that all others wait for always finds a buffer.
+    pub fn window(&self) -> usize {
+        let others = usize::from(self.streams) + 2 * self.workers;
+        self.slots
+            .saturating_sub(others)
+            .clamp(WINDOW_MIN, UNACKED_MAX)
+    }
+
     /// Streams that a buffer each can be spared for.
     pub fn streams_max(&self) -> u16 {
         let spare = self.slots.saturating_sub(2 * self.workers).max(1);
@@ -75,7 +89,7 @@ impl Budget {
         loop {
             let spent = workers * (slot + context);
             let slots = (memory as usize).saturating_sub(spent) / slot;
-            if slots >= usize::from(streams) + 2 * workers {
+            if slots >= usize::from(streams) + 2 * workers + WINDOW_MIN {
                 return Ok(Budget {
                     slots: slots.min(SLOTS_MAX),
                     workers,
@@ -85,7 +99,7 @@ impl Budget {
             }
             match (streams, workers) {
                 (1, 1) => {
-                    let least = (4 * slot + context) as u64;
+                    let least = ((4 + WINDOW_MIN) * slot + context) as u64;
                     return Err(Error::usage(format!(
                         "--memory {memory}: at least {} MB are needed",
                         least.div_ceil(1_000_000)
@@ -127,6 +141,7 @@ mod tests {
         assert!((roomy.slots + 4) as u64 * slot + 4 * (4 << 20) <= 256 << 20);
         let tight = Budget::fit(32 << 20, 2, 64, chunk, 4 << 20).unwrap();
         assert!(tight.streams < 64 && tight.workers == 2);
+        assert!(tight.window() >= 2 && roomy.window() > 200);
         assert!(Budget::fit(1 << 20, 1, 1, chunk, 4 << 20).is_err());
     }
 }

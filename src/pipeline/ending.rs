@@ -1,5 +1,7 @@
 //! How a copy ends before its time: the first cause is kept, everyone is told once.
 
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use tokio_util::sync::CancellationToken;
@@ -12,6 +14,7 @@ pub struct Ending {
     cause: Mutex<Option<Error>>,
     token: CancellationToken,
     copy: Option<Arc<Ending>>,
+    is_once: AtomicBool,
 }
 
 impl Ending {
@@ -21,6 +24,7 @@ impl Ending {
             cause: Mutex::default(),
             token: copy.token.child_token(),
             copy: Some(copy.clone()),
+            is_once: AtomicBool::new(false),
         }
     }
 
@@ -42,6 +46,19 @@ impl Ending {
 
     fn cause_of_copy(&self) -> Option<Error> {
         self.copy.as_ref().and_then(|copy| copy.cause())
+    }
+
+    /// Something was read or written that cannot be once more (a pipe): no other session can go on
+    /// where this one ends.
+    pub fn set_once(&self) {
+        self.is_once.store(true, Relaxed);
+        if let Some(copy) = &self.copy {
+            copy.set_once();
+        }
+    }
+
+    pub fn is_once(&self) -> bool {
+        self.is_once.load(Relaxed)
     }
 
     pub fn is_ending(&self) -> bool {

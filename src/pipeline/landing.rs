@@ -13,7 +13,7 @@ use crate::error::{Kind, Result};
 use crate::journal::record::Hash;
 use crate::journal::{self, Journal, Opening, Place, Waiting};
 use crate::manifest::Root;
-use crate::pipeline::placer::Destination;
+use crate::pipeline::placer::{Destination, To};
 use crate::pipeline::receiver::Receiver;
 use crate::progress::Phase;
 use crate::wire::message::{Landed, Message, Roots};
@@ -51,22 +51,26 @@ impl Receiver {
             })
             .collect();
         self.progress.set_totals(roots.totals);
-        let targets = dest::resolve(
-            &destination.spec,
-            &sources,
-            destination.same_machine,
-            handles,
-            &|slot, root| {
-                let place = Place::new(slot.dir.clone(), [slot.name.as_bytes()].into_iter());
-                place.roots() == Some(hash_of(std::slice::from_ref(root)))
-            },
-        )?;
+        let unfinished = |slot: &Slot, root: &Root| {
+            let place = Place::new(slot.dir.clone(), [slot.name.as_bytes()].into_iter());
+            place.roots() == Some(hash_of(std::slice::from_ref(root)))
+        };
+        let targets = match &destination.to {
+            To::Exit(exit) => vec![exit.target(&roots.roots)?],
+            To::Path(spec) => {
+                let same_machine = destination.same_machine;
+                dest::resolve(spec, &sources, same_machine, handles, &unfinished)?
+            }
+        };
         self.open_journal(destination, &roots.roots, &targets, handles)?;
         // What is written into has its room, and who asks for that often has no more.
         if !(self.rules.inplace && targets.iter().all(|target| target.existed)) {
             let there = self.journal().map_or(0, Journal::begun_bytes);
             dest::check_free_space(&targets, &roots.totals, there)?;
         }
+        let leaves = |target: &Target| matches!(target.landing, Landing::Exit(_));
+        // There is one root then.
+        let ordered = targets.iter().any(leaves);
         let names: Vec<Vec<u8>> = targets.iter().map(|target| target.listed.clone()).collect();
         if let Some(list) = &self.digests {
             list.set_landed(names.clone());
@@ -74,7 +78,12 @@ impl Receiver {
         self.lock().set_roots(&roots.roots, targets);
         self.progress.set_phase(Phase::Copying);
         let resumes = self.journal().is_some_and(Journal::has_finished);
-        self.say(Message::Landed(Landed { names, resumes }));
+        self.say(Message::Landed(Landed {
+            names,
+            resumes,
+            ordered,
+            window: self.window as u32,
+        }));
         Ok(())
     }
 
@@ -95,10 +104,7 @@ impl Receiver {
             chunk_size: self.chunk_size as u32,
             afresh: self.options.no_resume,
         };
-        let path = match &first.landing {
-            Landing::Name(slot) => slot.path(),
-            Landing::Directory(dir) => dir.path(),
-        };
+        let path = first.landing.path();
         let waiting = Waiting {
             before: &destination.sessions.before,
             path: &path,
@@ -148,7 +154,10 @@ impl Receiver {
     /// worker is at work any more.
     pub fn put_away(&self) {
         self.keeper.end();
-        let files = self.lock().take_files();
+        let mut files = self.lock().take_files();
+        for stream in files.extract_if(.., |file| file.is_stream()) {
+            self.spool(&stream);
+        }
         let Some(journal) = self.journal().filter(|_| !self.acks.is_finished()) else {
             return;
         };
@@ -200,11 +209,12 @@ fn device_places(device: &Slot, destination: &Destination, handles: &Arc<Handles
 fn places(targets: &[Target], first: &Target) -> Vec<Place> {
     let name = |target: &Target| match &target.landing {
         Landing::Name(slot) => slot.name.as_bytes().to_vec(),
-        Landing::Directory(_) => Vec::new(),
+        Landing::Directory(_) | Landing::Exit(_) => Vec::new(),
     };
     let names: Vec<Vec<u8>> = targets.iter().map(name).collect();
     let place = |dir: &Arc<Dir>| Place::new(dir.clone(), names.iter().map(|name| &name[..]));
-    let mut places = vec![place(first.landing.dir())];
+    // What leaves again cannot be gone on with.
+    let mut places: Vec<Place> = first.landing.dir().map(place).into_iter().collect();
     // A directory that takes no new name may hold one that does.
     if let Landing::Name(Slot { dir, name, .. }) = &first.landing
         && first.existed

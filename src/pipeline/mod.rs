@@ -7,11 +7,14 @@
 
 pub mod acks;
 pub mod answers;
+mod arrival;
 pub mod budget;
+mod departure;
 pub mod digest_list;
 pub mod ending;
 pub mod keeper;
 pub mod landing;
+pub mod open_file;
 mod opening;
 mod pieces;
 pub mod placer;

@@ -10,9 +10,9 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::journal::record::{self, Hash};
 use crate::manifest::{ANEW, Entry, EntryId};
 use crate::pipeline::digest_list::Listed;
-use crate::pipeline::receiver::{Job, Receiver};
+use crate::pipeline::open_file::{At, OpenFile};
+use crate::pipeline::receiver::{Job, Receiver, changed};
 use crate::pipeline::resume::{Restored, Resuming, identity_of, is_young};
-use crate::pipeline::table::OpenFile;
 use crate::units::printable;
 use crate::wire::message::{Want, WantKind};
 
@@ -86,8 +86,12 @@ impl Receiver {
         }
         match dest::standing(slot)? {
             None => Ok(false),
-            Some(standing) if standing.is_file && standing.size == entry.size => Ok(true),
-            Some(_) => Err(dest::exists_with_other_content(slot)),
+            Some(standing)
+                if standing.is_file && standing.size == entry.size && !self.rules.blind =>
+            {
+                Ok(true)
+            }
+            Some(_) => Err(dest::stays(slot, &self.rules)),
         }
     }
 
@@ -131,10 +135,11 @@ impl Receiver {
         } = written;
         let entry = partial.entry().clone();
         self.insert(OpenFile {
-            slot: file.slot,
+            at: At::Slot(file.slot),
             partial: Mutex::new(Some(Arc::new(partial))),
             claims: Mutex::new(restored.claims),
             tree: restored.tree.map(Mutex::new),
+            stream: None,
             end: OnceLock::new(),
             closing: AtomicBool::new(false),
             compare: false,
@@ -157,10 +162,11 @@ impl Receiver {
     ) -> Want {
         let nothing = self.nothing_of(&file.entry);
         let entry = self.insert(OpenFile {
-            slot: file.slot,
+            at: At::Slot(file.slot),
             partial: Mutex::new(None),
             claims: Mutex::new(nothing.claims),
             tree: None,
+            stream: None,
             end: OnceLock::new(),
             closing: AtomicBool::new(false),
             compare: true,
@@ -177,7 +183,7 @@ impl Receiver {
         Want { entry, kind }
     }
 
-    fn insert(&self, file: OpenFile) -> EntryId {
+    pub(super) fn insert(&self, file: OpenFile) -> EntryId {
         let id = file.entry.id;
         let name = printable(file.entry.name.as_bytes());
         let file = Arc::new(file);
@@ -199,10 +205,14 @@ impl Receiver {
         let (id, parent) = (entry.id, entry.parent);
         let done = old.claims.lock().expect("no panic while held").done_bytes();
         let fresh = || {
+            let Some(slot) = old.at.slot().cloned() else {
+                self.drop_partial(&old);
+                return Err(changed(&old));
+            };
             self.wait_for_writers(&old)?;
             let file = Resuming {
                 entry,
-                slot: old.slot.clone(),
+                slot,
                 listed: old.listed.clone(),
                 path: old.path,
             };
@@ -241,7 +251,7 @@ impl Receiver {
                 Err(_) => {
                     let message = "a write does not return";
                     let error = Error::new(Kind::Write, Side::Dest, message);
-                    return Err(error.at(file.slot.path()));
+                    return Err(error.at(file.at.path()));
                 }
             }
             std::thread::sleep(Duration::from_millis(5));

@@ -1,15 +1,16 @@
 //! Pieces of big files: claimed, verified, written, recorded, acknowledged; or found there already.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crate::chunk::claims::Claim;
 use crate::chunk::{ChunkKind, EncodedChunk, Place, VerifiedChunk};
+use crate::digest::stream::StreamTree;
 use crate::digest::{self, Digest};
 use crate::error::{Error, Kind, Side};
+use crate::pipeline::open_file::OpenFile;
 use crate::pipeline::plans::{NACKS_MAX, UNACKED_MAX};
-use crate::pipeline::receiver::{Hands, Receiver};
+use crate::pipeline::receiver::{Hands, Job, Receiver};
 use crate::pipeline::shifts::Doing;
-use crate::pipeline::table::OpenFile;
 use crate::wire::message::Message;
 
 /// Gaps between the pieces of one file: each is a chunk that its sender still waits for.
@@ -31,6 +32,9 @@ impl Receiver {
         let Some(file) = self.claimed(place) else {
             return;
         };
+        if let Some(drain) = file.at.drain() {
+            return self.drain_piece(encoded, &file, drain, hands);
+        }
         let written = self.write_piece(encoded, &file, hands);
         if !matches!(written, Ok(Piece::Written)) {
             // It was claimed above, so it can be released. Before it is asked for again: what
@@ -49,11 +53,7 @@ impl Receiver {
         }
         let len = u64::from(place.raw_len);
         if place.kind == ChunkKind::Zeros {
-            if let Some(tree) = &file.tree {
-                tree.lock()
-                    .expect("no panic while held")
-                    .add_zeros(place.offset, len);
-            }
+            self.add_zeros_to_tree(&file, place);
             self.progress.add_skipped(len);
         } else {
             self.progress.add_bytes(len);
@@ -84,7 +84,7 @@ impl Receiver {
     }
 
     /// A piece that was claimed is there: recorded, then acknowledged.
-    fn piece_done(&self, file: &Arc<OpenFile>, place: Place, digest: Option<Digest>) {
+    pub(super) fn piece_done(&self, file: &Arc<OpenFile>, place: Place, digest: Option<Digest>) {
         if let (Some(journal), Some(number)) = (self.journal(), file.number) {
             journal.chunk(number, place.offset, u64::from(place.raw_len), digest);
         }
@@ -98,8 +98,14 @@ impl Receiver {
         }
         self.acks.chunk(place.chunk);
         self.lock().chunk_done(place.chunk);
-        if file.is_complete() {
-            self.close(file);
+        match (file.is_complete(), file.at.drain()) {
+            (false, _) => {}
+            (true, None) => self.close(file),
+            // Whoever has written this chunk still holds the consumer's pipe.
+            (true, Some(_)) => {
+                // Fails only when the copy is ending.
+                let _ = self.jobs.try_send(Job::Close(file.clone()));
+            }
         }
     }
 
@@ -185,11 +191,36 @@ impl Receiver {
         self.say(Message::Nack(vec![chunk]));
     }
 
-    fn add_to_tree(&self, file: &OpenFile, place: Place, chunk: &VerifiedChunk) {
+    pub(super) fn add_to_tree(&self, file: &OpenFile, place: Place, chunk: &VerifiedChunk) {
         if let Some(tree) = &file.tree {
             tree.lock()
                 .expect("no panic while held")
                 .add(place.offset, chunk.digest());
+        } else if let Some(stream) = &file.stream {
+            let whole = (place.offset == 0).then(|| digest::of_range(chunk.data(), 0, true));
+            add_to_stream(stream, place, chunk.digest(), whole);
         }
     }
+
+    pub(super) fn add_zeros_to_tree(&self, file: &OpenFile, place: Place) {
+        let len = u64::from(place.raw_len);
+        if let Some(tree) = &file.tree {
+            tree.lock()
+                .expect("no panic while held")
+                .add_zeros(place.offset, len);
+        } else if let Some(stream) = &file.stream {
+            let whole = (place.offset == 0).then(|| digest::of_zeros(0, len, true));
+            let value = digest::of_zeros(place.offset, len, false);
+            add_to_stream(stream, place, value, whole);
+        }
+    }
+}
+
+/// What cannot lie there leaves the stream without a digest, and so it does not get its name.
+fn add_to_stream(stream: &Mutex<StreamTree>, place: Place, value: Digest, whole: Option<Digest>) {
+    let mut stream = stream.lock().expect("no panic while held");
+    if let Some(whole) = whole {
+        stream.set_whole(whole);
+    }
+    stream.add(place.offset, place.raw_len.into(), value);
 }

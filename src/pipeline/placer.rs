@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::dest::{self, Directory, Spec};
+use crate::dest::{self, Directory, Exit, Spec};
 use crate::dir::Handles;
 use crate::error::Result;
 use crate::journal::record::{self, Hash};
@@ -28,9 +28,17 @@ pub struct Typed {
     pub follow_name: bool,
 }
 
+/// What the user named as the destination.
+#[derive(Clone, Debug)]
+pub enum To {
+    Path(Spec),
+    /// Stdout or a command.
+    Exit(Exit),
+}
+
 /// The destination of a copy.
 pub struct Destination {
-    pub spec: Spec,
+    pub to: To,
     /// Device and inode mean the same at both ends.
     pub same_machine: bool,
     /// Per operand.
@@ -76,6 +84,9 @@ impl Receiver {
         let mut wants = Vec::new();
         for entry in entries {
             if let Some(first_chunk) = anew(&entry) {
+                if entry.kind == EntryKind::Stream {
+                    return self.breach("a stream that is read a second time");
+                }
                 wants.extend(self.read_anew(entry, first_chunk));
                 continue;
             }
@@ -167,7 +178,7 @@ impl Receiver {
                 self.acks.failed(entry.id);
                 self.lock().add_directory(entry, None, None);
             }
-            (Spot::Lost, EntryKind::File) => {
+            (Spot::Lost, EntryKind::File | EntryKind::Stream) => {
                 self.lost_with_directory(&entry);
                 return Some(Want {
                     entry: entry.id,
@@ -185,6 +196,18 @@ impl Receiver {
             (Spot::Slot(slot, listed), EntryKind::File) => {
                 return self.big_file(entry, slot, listed, path);
             }
+            (Spot::Slot(slot, listed), EntryKind::Stream) => {
+                return self.stream_to_file(Resuming {
+                    entry,
+                    slot,
+                    listed,
+                    path,
+                });
+            }
+            (Spot::Exit(exit, listed), EntryKind::File | EntryKind::Stream) => {
+                return self.leaving(entry, &exit, listed, path);
+            }
+            (Spot::Exit(..), _) => self.breach("something else than was announced"),
             (Spot::Slot(slot, _), EntryKind::Symlink(_)) => {
                 let placed = dest::place_symlink(&slot, &entry, &self.rules).map(drop);
                 self.link_placed(&entry, placed);
@@ -260,7 +283,7 @@ impl Receiver {
             let full = self.lock().end_directory(end.entry, end.length);
             return self.finish_directories(full);
         };
-        if self.options.live {
+        if self.options.live || file.is_stream() {
             let mut claims = file.claims.lock().expect("no panic while held");
             claims.end_at(end.length);
         }

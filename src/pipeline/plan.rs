@@ -1,16 +1,21 @@
 //! One chunk to be sent, and the files that chunks are made of.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::chunk::Buffer;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::{Cut, Piece};
+use crate::digest::stream::StreamTree;
 use crate::digest::{Digest, Tree};
-use crate::manifest::EntryId;
+use crate::manifest::{Entry, EntryId};
+use crate::pipe::Stop;
 use crate::pipeline::digest_list::Listed;
-use crate::source::{Found, SourceFile};
+use crate::source::{Found, Inlet, SourceFile};
+use crate::wire::SealedChunk;
 
 /// A big file that is being sent.
 pub struct File {
@@ -67,10 +72,66 @@ pub struct Member {
     pub failed: AtomicBool,
 }
 
+/// A stream that is being sent.
+pub struct Stream {
+    pub entry: Entry,
+    /// As the user would write it; for messages.
+    pub path: PathBuf,
+    pub listed: Option<Listed>,
+    pub tree: Mutex<StreamTree>,
+    pub failed: AtomicBool,
+    /// Ends what waits for its producer.
+    pub stop: Stop,
+    /// It is sent as it is: what the link carries is to be seen.
+    pub is_test: bool,
+}
+
+/// A chunk of a stream. It cannot be read again, so its frame is kept until it is acknowledged.
+pub struct Part {
+    pub stream: Arc<Stream>,
+    pub offset: u64,
+    pub len: u32,
+    pub bytes: Mutex<Bytes>,
+}
+
+pub enum Bytes {
+    Read(Buffer),
+    Framed(Arc<SealedChunk>),
+    /// They were given away, where nothing can be lost.
+    Gone,
+}
+
 #[derive(Clone)]
 pub enum What {
     Piece { file: Arc<File>, piece: Piece },
     Pack(Arc<Vec<Member>>),
+    Part(Arc<Part>),
+}
+
+impl Stream {
+    pub fn new(entry: Entry, inlet: &Inlet, listed: Option<Listed>) -> Stream {
+        Stream {
+            entry,
+            path: inlet.path(),
+            listed,
+            tree: Mutex::default(),
+            failed: AtomicBool::new(false),
+            stop: Stop::new(),
+            is_test: inlet.is_test(),
+        }
+    }
+}
+
+impl Part {
+    /// The `len` bytes at `offset` as they lie in `buffer`.
+    pub fn read(stream: &Arc<Stream>, offset: u64, len: usize, buffer: Buffer) -> Part {
+        Part {
+            stream: stream.clone(),
+            offset,
+            len: len as u32,
+            bytes: Mutex::new(Bytes::Read(buffer)),
+        }
+    }
 }
 
 impl File {
@@ -134,9 +195,13 @@ impl Plan {
         }
     }
 
-    /// True of a piece of this file.
+    /// True of a piece of this file, or a part of this stream.
     pub fn is_of(&self, entry: EntryId) -> bool {
-        matches!(&self.what, What::Piece { file, .. } if file.found.entry.id == entry)
+        match &self.what {
+            What::Piece { file, .. } => file.found.entry.id == entry,
+            What::Part(part) => part.stream.entry.id == entry,
+            What::Pack(_) => false,
+        }
     }
 
     /// Its digest is to go alone, since the receiver may have the chunk.

@@ -11,9 +11,11 @@ use crate::chunk::ranges::RangeSet;
 use crate::dir::Dir;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT};
 use crate::pipeline::digest_list::Listed;
+use crate::pipeline::plan::Stream;
 use crate::pipeline::plans::Ended;
 use crate::pipeline::sender::Sender;
-use crate::source::{Found, Step, Walk};
+use crate::source::stream::has_unsaid_content;
+use crate::source::{Found, Inlet, Sources, Step, root_id};
 use crate::wire::hello::OPEN_ENTRIES;
 use crate::wire::message::{AllSent, EntryEnd, Message, Span};
 
@@ -36,8 +38,8 @@ struct Planner<'a> {
     in_links: bool,
 }
 
-/// Plans everything that `walk` finds, then says so.
-pub fn plan(sender: &Sender, walk: Walk) -> Result<(), Ended> {
+/// Plans everything that there is to send, then says so. A stream is read here.
+pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
     let mut planner = Planner {
         sender,
         entries: Vec::new(),
@@ -48,19 +50,9 @@ pub fn plan(sender: &Sender, walk: Walk) -> Result<(), Ended> {
         relinked: HashMap::new(),
         in_links: false,
     };
-    for step in walk {
-        match step {
-            Step::Entry(found) => planner.entry(found)?,
-            Step::EndDirectory { id, children } => {
-                planner.ends.push(EntryEnd {
-                    entry: id,
-                    length: children,
-                    root: None,
-                });
-                planner.flush_full()?;
-            }
-            Step::Failed(error) => sender.fail_unannounced(&error),
-        }
+    match sources {
+        Sources::Files(walk) => walk.into_iter().try_for_each(|step| planner.step(step))?,
+        Sources::Stream(inlet) => planner.nameless(&inlet)?,
     }
     planner.flush()?;
     let last = planner.met.iter().last().map_or(0, |range| range.end - 1);
@@ -78,6 +70,24 @@ pub fn plan(sender: &Sender, walk: Walk) -> Result<(), Ended> {
 }
 
 impl Planner<'_> {
+    fn step(&mut self, step: Step) -> Result<(), Ended> {
+        match step {
+            Step::Entry(found) => self.entry(found),
+            Step::EndDirectory { id, children } => {
+                self.ends.push(EntryEnd {
+                    entry: id,
+                    length: children,
+                    root: None,
+                });
+                self.flush_full()
+            }
+            Step::Failed(error) => {
+                self.sender.fail_unannounced(&error);
+                Ok(())
+            }
+        }
+    }
+
     fn entry(&mut self, found: Found) -> Result<(), Ended> {
         let id = found.entry.id;
         self.met.insert(id..id + 1);
@@ -85,6 +95,8 @@ impl Planner<'_> {
         plans.wait_entry_room(id, || self.flush())?;
         let listed = self.place_in_list(&found);
         match &found.entry.kind {
+            EntryKind::Stream => self.stream(found, listed),
+            EntryKind::File if self.is_read_as_stream(&found) => self.stream(found, listed),
             EntryKind::File if found.entry.size <= SMALL_FILE_MAX && !found.entry.is_device() => {
                 self.small_file(found, listed)
             }
@@ -114,6 +126,55 @@ impl Planner<'_> {
             .plans
             .announce(entry.id, source, listed, limit, || self.flush())?;
         self.sender.say_or_end(Message::Entries(vec![entry]))
+    }
+
+    /// A file that is followed while it grows, or says that it is empty and is not (/proc).
+    fn is_read_as_stream(&self, found: &Found) -> bool {
+        let sender = self.sender;
+        let is_followed = sender.options.follow_ms.is_some() && found.entry.parent == NO_PARENT;
+        let opened = |found: &Found| found.open(sender.changes()).ok();
+        is_followed
+            || found.entry.size == 0
+                && opened(found).is_some_and(|(file, stat)| has_unsaid_content(&file, &stat))
+    }
+
+    fn stream(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
+        let entry = Entry {
+            kind: EntryKind::Stream,
+            size: 0,
+            links: 1,
+            ..found.entry.clone()
+        };
+        let inlet = match found.entry.kind {
+            EntryKind::Stream => Inlet::Path(found.path()),
+            _ => Inlet::File(Box::new(found)),
+        };
+        self.send_stream(entry, &inlet, listed)
+    }
+
+    /// Stdin, or what a command writes.
+    fn nameless(&mut self, inlet: &Inlet) -> Result<(), Ended> {
+        let entry = inlet.entry(root_id(0));
+        self.met.insert(entry.id..entry.id + 1);
+        self.sender.plans.wait_entry_room(entry.id, || Ok(()))?;
+        let listed = self.sender.digests.as_ref().map(|_| Listed {
+            root: 0,
+            below: Vec::new(),
+        });
+        self.send_stream(entry, inlet, listed)
+    }
+
+    fn send_stream(
+        &mut self,
+        entry: Entry,
+        inlet: &Inlet,
+        listed: Option<Listed>,
+    ) -> Result<(), Ended> {
+        self.flush()?;
+        let stream = Arc::new(Stream::new(entry.clone(), inlet, listed));
+        self.sender.plans.announce_stream(stream.clone());
+        self.sender.say_or_end(Message::Entries(vec![entry]))?;
+        self.sender.stream(&stream, inlet)
     }
 
     /// A further name of a file comes when the first is in place; if that failed, the file is sent

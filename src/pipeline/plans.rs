@@ -4,6 +4,7 @@
 //! A chunk keeps its number for life, so that the receiver knows a second copy for what it is.
 
 mod entries;
+mod parts;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -13,7 +14,7 @@ use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::Gathering;
 use crate::manifest::EntryId;
 use crate::pipeline::digest_list::Listed;
-use crate::pipeline::plan::{File, Member, Plan, What};
+use crate::pipeline::plan::{File, Member, Plan, Stream, What};
 use crate::source::SourceFile;
 pub use entries::Closed;
 
@@ -55,6 +56,8 @@ struct State {
     in_flight_max: Option<usize>,
     members_in_flight: usize,
     next_chunk: u64,
+    /// Parts of streams that were read and not yet begun.
+    parts: VecDeque<Arc<Plan>>,
     /// Big files that are announced and not yet in place or failed.
     open: HashMap<EntryId, Open>,
     /// Small files that the receiver was asked about.
@@ -71,6 +74,9 @@ struct State {
     planned: bool,
     /// The receiver has said where everything lands, and whether some of it is there.
     landed: Option<Landed>,
+    /// Chunks from the first without an acknowledgement that may be begun, of a stream and where
+    /// everything leaves in order.
+    window: u64,
     ended: bool,
 }
 
@@ -81,12 +87,16 @@ pub enum Landed {
     Fresh,
     /// They are asked about: an earlier run may have finished them.
     Resumes,
+    /// They are sent like big ones: what comes leaves in order.
+    Ordered,
 }
 
 /// A big file, waiting to be wanted or being sent.
 enum Open {
     Announced(Announced),
     Sending(Arc<File>),
+    /// A stream, and whether it is wanted.
+    Stream(Arc<Stream>, bool),
     /// Not wanted: it is there or has failed, as will be told.
     Skipped {
         size: u64,
@@ -124,8 +134,10 @@ impl Plans {
     }
 
     /// Lets chunks be taken: the receiver knows where everything lands and has room for it.
-    pub fn start(&self, landed: Landed) {
-        self.lock().landed = Some(landed);
+    pub fn start(&self, landed: Landed, window: usize) {
+        let mut state = self.lock();
+        (state.landed, state.window) = (Some(landed), window as u64);
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -146,7 +158,14 @@ impl Plans {
 
     /// Wakes everyone who waits; nothing is given out any more.
     pub fn end(&self) {
-        self.lock().ended = true;
+        let mut state = self.lock();
+        state.ended = true;
+        for open in state.open.values() {
+            if let Open::Stream(stream, _) = open {
+                stream.stop.set();
+            }
+        }
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -231,7 +250,7 @@ impl Plans {
     /// Everything that streams had to carry is where it belongs.
     pub fn has_nothing_to_carry(&self) -> bool {
         let state = self.lock();
-        let is_sending = |open: &Open| matches!(open, Open::Sending(_));
+        let is_sending = |open: &Open| matches!(open, Open::Sending(_) | Open::Stream(..));
         state.planned
             && state.fresh.is_empty()
             && state.in_flight.is_empty()
@@ -284,7 +303,7 @@ impl Plans {
     /// Everything was read and sent once, and what is left is up to the receiver.
     pub fn is_all_taken(&self) -> bool {
         let state = self.lock();
-        let is_waiting = |open: &Open| matches!(open, Open::Announced(_));
+        let is_waiting = |open: &Open| matches!(open, Open::Announced(_) | Open::Stream(_, false));
         state.planned
             && !state.has_fresh()
             && state.again.is_empty()
@@ -296,12 +315,25 @@ impl Plans {
 impl State {
     fn has_work(&self) -> bool {
         let chunks = self.in_flight_max.unwrap_or(UNACKED_AT_FIRST);
-        let room = self.in_flight.len() < chunks && self.members_in_flight < UNACKED_MEMBERS_MAX;
-        self.landed.is_some() && (!self.again.is_empty() || (room && self.has_fresh()))
+        let room = self.in_flight.len() < chunks
+            && self.members_in_flight < UNACKED_MEMBERS_MAX
+            && (self.landed != Some(Landed::Ordered) || self.is_in_window());
+        let is_ready = !self.again.is_empty() || !self.parts.is_empty();
+        self.landed.is_some() && (is_ready || (room && self.has_planned()))
     }
 
     fn has_fresh(&self) -> bool {
+        !self.parts.is_empty() || self.has_planned()
+    }
+
+    fn has_planned(&self) -> bool {
         !self.fresh.is_empty() || !self.answered.is_empty()
+    }
+
+    /// The next chunk is not too far ahead of the first without an acknowledgement.
+    fn is_in_window(&self) -> bool {
+        let first = self.in_flight.keys().next().unwrap_or(&self.next_chunk);
+        self.next_chunk < first + self.window
     }
 
     fn is_idle(&self) -> bool {
@@ -313,6 +345,9 @@ impl State {
 
     /// Begins the next of what is planned: a pack, or the next piece of a file.
     fn begin(&mut self) -> Option<Work> {
+        if let Some(plan) = self.parts.pop_front() {
+            return Some(Work::Chunk(plan));
+        }
         let fresh = self.fresh.pop_front().or_else(|| {
             let members = self.answered.take()?;
             Some(Fresh::Pack(Arc::new(members)))
@@ -339,16 +374,19 @@ impl State {
                 What::Piece { file, piece }
             }
         };
+        Some(Work::Chunk(self.number(what)))
+    }
+
+    /// Gives a chunk its number; it is in flight from now on.
+    fn number(&mut self, what: What) -> Arc<Plan> {
         let chunk = self.next_chunk;
         self.next_chunk += 1;
         let plan = Arc::new(Plan::new(chunk, what));
-        self.in_flight.insert(
-            chunk,
-            InFlight {
-                plan: plan.clone(),
-                stream: None,
-            },
-        );
-        Some(Work::Chunk(plan))
+        let in_flight = InFlight {
+            plan: plan.clone(),
+            stream: None,
+        };
+        self.in_flight.insert(chunk, in_flight);
+        plan
     }
 }

@@ -299,7 +299,7 @@ fn written(path: impl AsRef<Path>) -> Error {
     .at(path)
 }
 
-fn is_zero(data: &[u8]) -> bool {
+pub(super) fn is_zero(data: &[u8]) -> bool {
     // The comparison of a slice with itself, shifted by one, is a memcmp: as fast as memory.
     data.first() == Some(&0) && data[1..] == data[..data.len() - 1]
 }

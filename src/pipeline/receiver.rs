@@ -14,18 +14,21 @@ use tokio_util::sync::CancellationToken;
 use crate::chunk::{Chunk, ChunkKind, EncodedChunk, Pool, VerifiedChunk};
 use crate::codec::Decoder;
 use crate::control::Outgoing;
-use crate::dest::{self, Rules};
+use crate::dest::{self, Rules, Slot};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::journal::Journal;
 use crate::manifest::{Entry, EntryId};
+use crate::pipe::Stop;
 use crate::pipeline::Ending;
 use crate::pipeline::acks::Acks;
 use crate::pipeline::digest_list::{DigestList, Listed};
 use crate::pipeline::keeper::Keeper;
+use crate::pipeline::landing::Tell;
+use crate::pipeline::open_file::{At, OpenFile};
 use crate::pipeline::resume::{Resuming, finished};
 use crate::pipeline::shifts::{Doing, Shift, Shifts};
-use crate::pipeline::table::{Node, OpenFile, Table};
+use crate::pipeline::table::{Node, Table};
 use crate::pipeline::tally::Tally;
 use crate::progress::Progress;
 use crate::seal::Opener;
@@ -51,6 +54,12 @@ pub struct Receiver {
     pub rules: Rules,
     pub chunk_size: u64,
     pub pool: Pool,
+    /// Chunks of a stream that may be on their way, or here and not written, at once.
+    pub window: usize,
+    /// Ends what waits for a consumer.
+    pub stop: Stop,
+    /// Gets the lines that a consumer says.
+    pub tell: Tell,
     pub opener: Opener,
     pub jobs: async_channel::Sender<Job>,
     pub control: Outgoing,
@@ -161,43 +170,56 @@ impl Receiver {
         }
         match self.finish(file) {
             Ok(digest) => {
-                if file.entry.links > 1 {
-                    self.lock().links.insert(file.entry.id, file.slot.clone());
+                if let Some(slot) = file.at.slot().filter(|_| file.entry.links > 1) {
+                    self.lock().links.insert(file.entry.id, slot.clone());
                 }
                 self.file_placed(&file.entry, file.listed.as_ref(), || {
                     digest.unwrap_or_default()
                 });
             }
-            Err(error) => self.fail(file.entry.id, file.entry.parent, &error),
+            Err(error) => {
+                if let Some(drain) = file.at.drain() {
+                    drain.abandon();
+                }
+                self.fail(file.entry.id, file.entry.parent, &error);
+            }
         }
     }
 
     fn finish(&self, file: &OpenFile) -> Result<Option<Digest>, Error> {
         let Some(end) = file.end.get() else {
             return Err(
-                Error::new(Kind::Lost, Side::Dest, "ended before its time").at(file.slot.path())
+                Error::new(Kind::Lost, Side::Dest, "ended before its time").at(file.at.path())
             );
         };
-        if file.compare {
-            return self.finish_compared(file, end.root);
+        if let (true, At::Slot(slot)) = (file.compare, &file.at) {
+            return self.finish_compared(file, slot, end.root);
         }
         let root = file.root();
+        if file.is_stream() && (root.is_none() || root != end.root) {
+            let message = "is not what was sent: the digests of the whole differ";
+            return Err(Error::new(Kind::Verify, Side::Dest, message).at(file.at.path()));
+        }
         let length = file.claims.lock().expect("no panic while held").end();
-        if (end.length != file.entry.size && !self.options.live)
+        if (end.length != file.entry.size && !self.options.live && !file.is_stream())
             || (root.is_some() && end.root.is_some() && root != end.root)
         {
             return Err(changed(file));
         }
+        if let Some(drain) = file.at.drain() {
+            return drain.finish(length).map(|()| root);
+        }
         let partial = file.partial.lock().expect("no panic while held").take();
         // No claim is open, so no worker holds it any more.
         let mut partial = partial.and_then(Arc::into_inner).ok_or_else(|| {
-            Error::new(Kind::Lost, Side::Dest, "is written still").at(file.slot.path())
+            Error::new(Kind::Lost, Side::Dest, "is written still").at(file.at.path())
         })?;
-        if length < file.entry.size {
-            partial.shorten(length)?;
+        if length != file.entry.size {
+            partial.end_at(length)?;
         }
         let standing = partial.commit()?;
-        if let Some(journal) = self.journal() {
+        // What was read once does not come again.
+        if let Some(journal) = self.journal().filter(|_| !file.is_stream()) {
             let digest = root.or(end.root);
             let record = finished(file.path, &file.entry, file.young, &standing, digest);
             journal.finished(&[record]);
@@ -208,6 +230,7 @@ impl Receiver {
     fn finish_compared(
         &self,
         file: &OpenFile,
+        slot: &Slot,
         root: Option<Digest>,
     ) -> Result<Option<Digest>, Error> {
         if let Some(known) = file.known {
@@ -216,12 +239,12 @@ impl Receiver {
                 false => Err(changed(file)),
             };
         }
-        let same = root.is_some() && dest::digest_of(&file.slot)? == root;
+        let same = root.is_some() && dest::digest_of(slot)? == root;
         self.progress.add_skipped(file.entry.size);
         if same {
             Ok(root)
         } else {
-            Err(dest::exists_with_other_content(&file.slot))
+            Err(dest::stays(slot, &self.rules))
         }
     }
 
@@ -238,6 +261,9 @@ impl Receiver {
             journal.dropped(number);
         }
         drop(file.partial.lock().expect("no panic while held").take());
+        if let Some(drain) = file.at.drain() {
+            drain.abandon();
+        }
     }
 
     /// An entry failed here: tells the user, or the end that does.
@@ -308,7 +334,7 @@ impl Receiver {
     }
 }
 
-fn changed(file: &OpenFile) -> Error {
+pub(super) fn changed(file: &OpenFile) -> Error {
     let what = "changed while it was copied: the digests of the whole differ";
-    Error::new(Kind::Changed, Side::Source, what).at(file.slot.path())
+    Error::new(Kind::Changed, Side::Source, what).at(file.at.path())
 }

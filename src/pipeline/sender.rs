@@ -11,14 +11,17 @@ use tokio::sync::Notify;
 use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Pool};
 use crate::codec::{Codec, Encoder};
 use crate::control::Outgoing;
+use crate::digest::Digest;
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::EntryId;
+use crate::manifest::{Entry, EntryId};
+use crate::pipe::Stop;
 use crate::pipeline::Ending;
 use crate::pipeline::digest_list::DigestList;
-use crate::pipeline::plan::{File, Member, Plan, What};
+use crate::pipeline::landing::Tell;
+use crate::pipeline::plan::{File, Member, Plan, Stream, What};
 use crate::pipeline::plans::{Ended, NACKS_MAX, Plans, Work};
 use crate::pipeline::shifts::{Doing, Shift};
-use crate::pipeline::steering::Steering;
+use crate::pipeline::steering::{Compression, Steering};
 use crate::pipeline::tally::Tally;
 use crate::progress::{Phase, Progress};
 use crate::seal::Sealer;
@@ -32,10 +35,18 @@ pub struct Sender {
     pub options: CopyOptions,
     pub chunk_size: usize,
     pub pool: Pool,
+    /// Buffers that chunks of streams may take until they are acknowledged.
+    pub window: usize,
+    /// Frames may be lost on their way, so those that cannot be read again are kept.
+    pub keeps: bool,
+    /// A file that is followed has come to its end, somebody says.
+    pub enough: Stop,
+    /// Gets the lines that a producer says.
+    pub tell: Tell,
     pub sealer: Sealer,
     pub steering: Steering,
     /// Frames that no stream has taken yet.
-    pub frames: async_channel::Sender<SealedChunk>,
+    pub frames: async_channel::Sender<Arc<SealedChunk>>,
     pub control: Outgoing,
     pub tally: Arc<Tally>,
     pub progress: Arc<Progress>,
@@ -60,11 +71,17 @@ impl Sender {
                     continue;
                 }
             };
-            shift.turn_to(Doing::Held);
-            let Ok(buffer) = self.pool.take_blocking() else {
-                return;
+            let frame = match &plan.what {
+                What::Part(part) => self.carry_part(&plan, part, &mut encoder, &mut shift),
+                _ => {
+                    shift.turn_to(Doing::Held);
+                    let Ok(buffer) = self.pool.take_blocking() else {
+                        return;
+                    };
+                    let frame = self.carry(&plan, buffer, &mut encoder, &mut shift);
+                    frame.map(Arc::new)
+                }
             };
-            let frame = self.carry(&plan, buffer, &mut encoder, &mut shift);
             if let Some(frame) = frame {
                 shift.turn_to(Doing::Held);
                 if !self.push(frame) {
@@ -79,7 +96,7 @@ impl Sender {
     }
 
     /// Puts a frame where streams find it, when there is room. False once the copy ends.
-    fn push(&self, frame: SealedChunk) -> bool {
+    fn push(&self, frame: Arc<SealedChunk>) -> bool {
         let pushed = self
             .steering
             .when_there_is_room(|| self.frames.len(), || self.frames.try_send(frame));
@@ -102,7 +119,21 @@ impl Sender {
         let (chunk, digest) = match &plan.what {
             What::Piece { file, .. } => self.read_piece(plan, file, buffer, shift)?,
             What::Pack(members) => self.read_pack(plan, members, buffer)?,
+            What::Part(_) => return None,
         };
+        let compression = self.steering.next();
+        Some(self.frame(chunk, digest, compression, encoder, shift))
+    }
+
+    /// Encode, frame, seal.
+    pub(super) fn frame(
+        &self,
+        chunk: Chunk,
+        digest: Digest,
+        compression: Compression,
+        encoder: &mut Encoder,
+        shift: &mut Shift<'_>,
+    ) -> SealedChunk {
         shift.turn_to(Doing::Codec);
         let encoded = match chunk.place.kind {
             ChunkKind::Zeros | ChunkKind::Digest => {
@@ -115,7 +146,7 @@ impl Sender {
                 }
             }
             _ => {
-                let (compression, raw) = (self.steering.next(), chunk.buffer.len());
+                let raw = chunk.buffer.len();
                 let encoded = compression.encode(encoder, chunk, digest);
                 let took = shift.turn_to(Doing::Rest);
                 let made = encoded.buffer.len();
@@ -124,13 +155,17 @@ impl Sender {
             }
         };
         shift.turn_to(Doing::Rest);
-        Some(SealedChunk::seal(encoded, &self.sealer))
+        SealedChunk::seal(encoded, &self.sealer)
     }
 
     /// The chunk does not arrive whole, however often it is sent.
-    fn give_up(&self, plan: &Plan) {
+    pub(super) fn give_up(&self, plan: &Plan) {
         let error = Error::new(Kind::Verify, Side::Dest, "arrived damaged again and again");
         match &plan.what {
+            What::Part(part) => {
+                let error = error.at(&part.stream.path);
+                self.fail_stream(&part.stream, error);
+            }
             What::Piece { file, .. } => self.fail_file(file, error.at(file.found.path())),
             What::Pack(members) => {
                 self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
@@ -166,9 +201,20 @@ impl Sender {
         }
     }
 
+    /// This end cannot send (the rest of) a stream: tells both.
+    pub(super) fn fail_stream(&self, stream: &Stream, error: Error) {
+        if !stream.failed.swap(true, Relaxed) {
+            self.plans.close(stream.entry.id);
+            self.fail_entry(&stream.entry, error);
+        }
+    }
+
     /// This end cannot send an entry: tells both.
     pub(super) fn fail(&self, found: &Found, error: Error) {
-        let entry = &found.entry;
+        self.fail_entry(&found.entry, error);
+    }
+
+    fn fail_entry(&self, entry: &Entry, error: Error) {
         self.plans.entry_failed(entry.id);
         self.progress.end_name(entry.id);
         self.tell(&error, entry.id, entry.parent);

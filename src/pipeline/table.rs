@@ -2,20 +2,17 @@
 //! they have their name, and which entries are accounted for.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 
 use crate::chunk::VerifiedChunk;
-use crate::chunk::claims::Claims;
 use crate::chunk::ranges::RangeSet;
-use crate::dest::{Directory, Landing, Partial, Slot, Target};
-use crate::digest::{Digest, Tree};
+use crate::dest::{Directory, Exit, Landing, Slot, Target};
 use crate::journal;
 use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name, Root};
 use crate::pipeline::digest_list::Listed;
+use crate::pipeline::open_file::OpenFile;
 use crate::pipeline::plans::UNSETTLED_ENTRIES_MAX;
-use crate::wire::message::EntryEnd;
 
 /// Chunks that may arrive damaged, each a few times, before the copy is given up.
 const DAMAGED_MAX: usize = 1024;
@@ -27,57 +24,6 @@ const SCATTERED_MAX: usize = 2 * UNSETTLED_ENTRIES_MAX as usize;
 /// Gaps between chunks that were written. Those of a file that fails while it is sent stay, so
 /// this is a bound on memory (some 50 MB) that no honest copy comes near.
 const CHUNKS_SCATTERED_MAX: usize = 1 << 20;
-
-/// A big file that is being received.
-pub struct OpenFile {
-    pub entry: Arc<Entry>,
-    pub slot: Slot,
-    /// None once it has its name or failed, and for a file that is only compared.
-    pub partial: Mutex<Option<Arc<Partial>>>,
-    pub claims: Mutex<Claims>,
-    /// None where nobody needs the digest of a file with holes.
-    pub tree: Option<Mutex<Tree>>,
-    /// The sender has read all of it.
-    pub end: OnceLock<EntryEnd>,
-    /// One thread commits, compares or fails it.
-    pub closing: AtomicBool,
-    /// It stands there already: its digest is compared with the sender's.
-    pub compare: bool,
-    /// The digest of what stands there, where that is known without reading it.
-    pub known: Option<Digest>,
-    pub listed: Option<Listed>,
-    /// Of its path below the roots.
-    pub path: Hash,
-    /// By which the journal knows its chunks.
-    pub number: Option<u32>,
-    /// Its source had just been written when it was announced.
-    pub young: bool,
-    /// Ranges were offered of which the sender may send digests alone.
-    pub offered: bool,
-    /// Chunks below this number are of an earlier reading, and worth nothing.
-    pub first_chunk: u64,
-}
-
-impl OpenFile {
-    pub fn root(&self) -> Option<Digest> {
-        self.tree
-            .as_ref()?
-            .lock()
-            .expect("no panic while held")
-            .root()
-    }
-
-    /// All is there, and nobody is writing any more.
-    pub fn is_complete(&self) -> bool {
-        let has_all = || {
-            self.claims
-                .lock()
-                .expect("no panic while held")
-                .is_complete()
-        };
-        self.end.get().is_some() && (self.compare || has_all())
-    }
-}
 
 /// A directory whose children are coming.
 pub struct Node {
@@ -96,6 +42,8 @@ pub struct Node {
 pub enum Spot {
     Slot(Slot, Option<Listed>),
     Directory(Arc<crate::dir::Dir>, Option<Listed>),
+    /// It leaves there.
+    Exit(Exit, Option<Listed>),
     /// Its directory failed.
     Lost,
     /// Its directory has not been announced yet.
@@ -175,7 +123,7 @@ impl Table {
         };
         match entry.kind {
             EntryKind::Directory => root.is_directory,
-            EntryKind::File | EntryKind::HardLink(_) => !root.is_directory,
+            EntryKind::File | EntryKind::HardLink(_) | EntryKind::Stream => !root.is_directory,
             EntryKind::Symlink(_) => false,
         }
     }
@@ -198,6 +146,7 @@ impl Table {
             return match &target.landing {
                 Landing::Name(slot) => Spot::Slot(slot.clone(), listed),
                 Landing::Directory(dir) => Spot::Directory(dir.clone(), listed),
+                Landing::Exit(exit) => Spot::Exit(exit.clone(), listed),
             };
         }
         let Some(node) = self.directories.get(&parent) else {
@@ -378,6 +327,7 @@ impl Table {
         landings.any(|landing| match landing {
             Landing::Directory(landing) => landing.identity() == dir.identity(),
             Landing::Name(slot) => slot.dir.identity() != dir.identity(),
+            Landing::Exit(_) => false,
         })
     }
 

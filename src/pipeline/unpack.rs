@@ -86,7 +86,7 @@ impl Receiver {
         };
         let (slot, listed) = match spot {
             Spot::Slot(slot, listed) => (slot, listed),
-            Spot::Directory(..) | Spot::Unknown => {
+            Spot::Directory(..) | Spot::Exit(..) | Spot::Unknown => {
                 return self.breach("a file where a directory was announced");
             }
             Spot::Lost => return self.lost_with_directory(entry),

@@ -11,7 +11,6 @@ use tokio::task::JoinHandle;
 
 use crate::chunk::CHUNK_SIZE;
 use crate::control::Outgoing;
-use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Totals;
 use crate::pipeline::Budget;
@@ -24,12 +23,11 @@ use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, Server};
 use crate::session::operands::{self, Expanded};
-use crate::session::request::Request;
+use crate::session::request::{Operand, Request, What};
 use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{Connections, receive_on, send_on};
 use crate::session::tuning::{self, Audience, Tuning};
 use crate::session::{Half, Seat, cause_of, converse, host, remembered};
-use crate::source::Walk;
 use crate::stream::opening::{DialRole, Keyring};
 use crate::tuner::{self, Remembered};
 use crate::units::printable;
@@ -133,13 +131,13 @@ struct Pushed {
 impl Pushed {
     fn find(request: &Request, seat: &Seat) -> Pushed {
         let expanded = operands::expand(request, seat);
-        let scan = operands::scan(expanded.named.clone(), request.options.follow_links, seat);
+        let scan = operands::scan(&expanded, &request.options, seat);
         Pushed { expanded, scan }
     }
 
     /// True if none of the operands is there, which the tally tells.
     fn is_nothing(&self) -> bool {
-        self.expanded.named.is_empty()
+        self.expanded.is_nothing()
     }
 }
 
@@ -291,9 +289,8 @@ impl Client<'_> {
         say(far.control, Message::Roots(Roots { roots, totals })).await?;
         self.seat.progress.set_phase(Phase::Copying);
         let sealer = Sealer::new(&keyring.secret, Direction::ToServer, suite);
-        let follow_links = self.request.options.follow_links;
-        let walk = Walk::new(expanded.named, follow_links, Arc::new(Handles::default()));
-        let half = SendingHalf::start(self.common(far), sealer, walk);
+        let sources = expanded.sources(&self.request.options);
+        let half = SendingHalf::start(self.common(far), sealer, sources, false);
         let (sender, frames) = (half.sender.clone(), half.frames.clone());
         tokio::spawn(send_on(
             sender,
@@ -323,6 +320,11 @@ impl Client<'_> {
         let common = self.common(far);
         let crowd = roster.crowd().clone();
         let half = ReceivingHalf::start(common, opener, rules, destination, crowd);
+        if self.request.options.follow_ms.is_some() {
+            let control = far.control.clone();
+            // Said again with the next signal where it cannot be said now.
+            host::on_enough(move || control.try_send(Message::Enough(())));
+        }
         let reporter = Some(self.seat.reporter.clone());
         tokio::spawn(receive_on(
             half.receiver.clone(),
@@ -343,31 +345,16 @@ impl Client<'_> {
             progress: self.seat.progress.clone(),
             ending: self.seat.ending.clone(),
             digests: self.seat.digests.clone(),
+            tell: self.seat.tell(),
+            enough: self.seat.enough.clone(),
         }
     }
 
     /// Tells the server what it is to be, and the secret.
     async fn open(&self, control: &Outgoing, keyring: &Keyring, suite: Suite) -> Result<()> {
         let request = self.request;
-        let role = match &request.dest.host {
-            Some(_) => Role::Receiver {
-                path: request.dest.path.clone(),
-                sources: request
-                    .sources
-                    .iter()
-                    .map(|source| source.typed.as_bytes().to_vec())
-                    .collect(),
-            },
-            None => Role::Sender {
-                operands: request
-                    .sources
-                    .iter()
-                    .map(|operand| operand.path.clone())
-                    .collect(),
-            },
-        };
         let open = Open {
-            role,
+            role: role(request),
             options: request.options.clone(),
             session: keyring.session,
             suite: suite.number(),
@@ -379,6 +366,30 @@ impl Client<'_> {
         say(control, Message::Open(open)).await?;
         let secret = SessionSecret(*keyring.secret.expose());
         say(control, Message::Secret(secret)).await
+    }
+}
+
+/// What the server is to be.
+fn role(request: &Request) -> Role {
+    let (sources, dest) = (&request.sources, &request.dest);
+    let typed = |operand: &Operand| operand.typed.as_bytes().to_vec();
+    match (&dest.host, dest.what) {
+        (Some(_), What::Command) => Role::Consumer {
+            command: dest.path.clone(),
+            source: sources.first().map_or(Vec::new(), typed),
+        },
+        (Some(_), _) => Role::Receiver {
+            path: dest.path.clone(),
+            sources: sources.iter().map(typed).collect(),
+        },
+        (None, _) => match &sources[..] {
+            [source] if source.what == What::Command => Role::Producer {
+                command: source.path.clone(),
+            },
+            sources => Role::Sender {
+                operands: sources.iter().map(|source| source.path.clone()).collect(),
+            },
+        },
     }
 }
 

@@ -13,9 +13,11 @@ use crate::chunk::Pool;
 use crate::control::Outgoing;
 use crate::dest::Rules;
 use crate::error::{Error, Kind, Result, Side};
+use crate::pipe::Stop;
 use crate::pipeline::acks::Acks;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::keeper;
+use crate::pipeline::landing::Tell;
 use crate::pipeline::placer::{self, Destination};
 use crate::pipeline::planner;
 use crate::pipeline::plans::{Plans, UNSETTLED_ENTRIES_MAX};
@@ -28,7 +30,7 @@ use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
 use crate::seal::{Opener, Sealer};
 use crate::session::streams::end_later;
-use crate::source::Walk;
+use crate::source::Sources;
 use crate::stream::crowd::Crowd;
 use crate::tuner::STREAMS_MAX;
 use crate::wire::SealedChunk;
@@ -54,19 +56,24 @@ pub struct Common {
     pub progress: Arc<Progress>,
     pub ending: Arc<Ending>,
     pub digests: Option<Arc<DigestList>>,
+    /// Gets the lines that commands say.
+    pub tell: Tell,
+    /// A file that is followed has come to its end, the user says.
+    pub enough: Stop,
 }
 
 /// The half that has the data.
 pub struct SendingHalf {
     pub sender: Arc<Sender>,
     /// What streams take from.
-    pub frames: async_channel::Receiver<SealedChunk>,
+    pub frames: async_channel::Receiver<Arc<SealedChunk>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl SendingHalf {
-    /// Starts its threads: chunks wait until the receiver knows where everything lands.
-    pub fn start(common: Common, sealer: Sealer, walk: Walk) -> SendingHalf {
+    /// Starts its threads: chunks wait until the receiver knows where everything lands. Frames may
+    /// be lost, unless they are handed over `in_memory`.
+    pub fn start(common: Common, sealer: Sealer, sources: Sources, in_memory: bool) -> SendingHalf {
         let Common {
             options,
             budget,
@@ -76,6 +83,8 @@ impl SendingHalf {
             progress,
             ending,
             digests,
+            tell,
+            enough,
         } = common;
         // As many as ever may wait; how many do is up to the steering.
         let (queue, frames) = async_channel::bounded(FRAMES_MAX);
@@ -85,6 +94,10 @@ impl SendingHalf {
             options,
             chunk_size,
             pool: Pool::new(budget.slots, chunk_size),
+            window: budget.window(),
+            keeps: !in_memory,
+            enough,
+            tell,
             sealer,
             frames: queue,
             control,
@@ -104,7 +117,7 @@ impl SendingHalf {
         let planning = sender.clone();
         threads.push(spawn(&sender.ending, move || {
             // Cut short only when the copy ends, which has its own cause.
-            let _ = planner::plan(&planning, walk);
+            let _ = planner::plan(&planning, sources);
         }));
         SendingHalf {
             sender,
@@ -162,6 +175,8 @@ impl ReceivingHalf {
             progress,
             ending,
             digests,
+            tell,
+            ..
         } = common;
         let shifts = Arc::<Shifts>::default();
         let (queue, messages) = async_channel::unbounded();
@@ -171,6 +186,9 @@ impl ReceivingHalf {
             rules,
             chunk_size: chunk_size as u64,
             pool: Pool::new(budget.slots, chunk_size),
+            window: budget.window(),
+            stop: Stop::new(),
+            tell,
             opener,
             jobs,
             control: control.clone(),
@@ -244,6 +262,7 @@ impl ReceivingHalf {
 
     /// Ends threads, in bounded time; of what is not in place stays what a later run can go on with.
     pub async fn stop(self) {
+        self.receiver.stop.set();
         self.receiver.keeper.end();
         self.receiver.pool.close();
         self.queue.close();

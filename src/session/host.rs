@@ -111,6 +111,18 @@ pub fn tell_on_signal(reporter: Arc<dyn Reporter>) {
     });
 }
 
+/// Does `enough` on each SIGUSR2.
+pub fn on_enough(enough: impl Fn() + Send + Sync + 'static) {
+    let Ok(mut signals) = signal(SignalKind::user_defined2()) else {
+        return;
+    };
+    tokio::spawn(async move {
+        while signals.recv().await.is_some() {
+            enough();
+        }
+    });
+}
+
 /// A server has nobody to tell, and a signal for all processes called fastcp shall not end it.
 pub fn ignore_status_signal() {
     use nix::sys::signal::{SigHandler, Signal};

@@ -7,7 +7,6 @@ use tokio::io::{DuplexStream, ReadHalf};
 
 use crate::chunk::CHUNK_SIZE;
 use crate::control::{Incoming, Outgoing};
-use crate::dir::Handles;
 use crate::error::{Error, Result};
 use crate::pipeline::Budget;
 use crate::pipeline::tally::Tally;
@@ -19,7 +18,6 @@ use crate::session::request::Request;
 use crate::session::streams::pass_on;
 use crate::session::tuning::{self, Audience, Terms, Tuning};
 use crate::session::{Half, Seat, cause_of, converse, host, operands};
-use crate::source::Walk;
 use crate::wire::message::{Message, Roots};
 
 /// Bytes of control messages between the halves.
@@ -30,15 +28,15 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     // Nothing travels: compressing would cost and gain nothing.
     options.compress = crate::codec::Compress::None;
     let budget = Budget::new(&options, Some(1), CHUNK_SIZE)?;
-    let named = operands::expand(request, seat);
-    if named.named.is_empty() {
+    let found = operands::expand(request, seat);
+    if found.is_nothing() {
         return Ok(String::new());
     }
     seat.progress.set_phase(Phase::Scanning);
-    let totals = operands::scan(named.named.clone(), options.follow_links, seat).await;
+    let totals = operands::scan(&found, &options, seat).await;
     let totals = totals.map_err(|_| Error::usage("the scan failed"))?;
     seat.progress.set_totals(totals);
-    let roots = named.roots();
+    let roots = found.roots();
 
     let (here, there) = tokio::io::duplex(CONTROL_BUFFER);
     let (mut from_receiver, to_receiver) = ends(here);
@@ -52,6 +50,8 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         progress,
         ending: seat.ending.clone(),
         digests: None,
+        tell: seat.tell(),
+        enough: seat.enough.clone(),
     };
     // Suite "none" derives no key from it.
     let secret = Secret::random();
@@ -72,13 +72,9 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         .await;
     opening.map_err(|e| Error::usage(e.to_string()))?;
     seat.progress.set_phase(Phase::Copying);
-    let walk = Walk::new(
-        named.named,
-        options.follow_links,
-        Arc::new(Handles::default()),
-    );
+    let sources = found.sources(&options);
     let sealer = Sealer::new(&secret, Direction::ToServer, Suite::None);
-    let sending = SendingHalf::start(sending, sealer, walk);
+    let sending = SendingHalf::start(sending, sealer, sources, true);
     let tuning = Tuning::start(Terms {
         sender: sending.sender.clone(),
         roster: None,

@@ -10,9 +10,10 @@ use tokio::time::timeout;
 
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side};
+use crate::session::placing::{NoHello, Placing};
 use crate::session::request::Request;
 use crate::session::{Half, Seat, host as this_host};
-use crate::ssh::{self, Host, Process, Rsh};
+use crate::ssh::{self, Errand, Host, Process, Rsh};
 use crate::tuner::Verdict;
 use crate::units::printable;
 use crate::wire::hello::Hello;
@@ -33,6 +34,9 @@ const UNATTENDED_LOGIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a login after a lost connection may take: ssh's own limit and what the far end needs
 /// to start on a busy host.
 const AGAIN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The role of a far end that speaks control.
+const SERVER: Errand = Errand::Become("--server");
 
 /// How much later than ssh we may hear of a signal that was for both.
 pub const SAME_SIGNAL: Duration = Duration::from_millis(100);
@@ -69,28 +73,48 @@ impl Server {
             Attempt::First => request.ssh.clone(),
             Attempt::Again { afresh } => request.ssh.unattended(afresh),
         };
-        let remote_path = request.remote_path.as_deref();
-        let far_end = ssh::start(request.rsh, host, &options, remote_path)?;
+        let startup = request.startup()?;
+        let far_end = ssh::start(request.rsh, host, &options, &startup, SERVER)?;
         let (mut process, mut stdin, stdout, stderr) = far_end.split();
         let mut words = Words::relay(stderr, seat, attempt);
         let mut incoming = Incoming::new(stdout);
-        let hello = match incoming.hello(patience(request, attempt)).await {
+        let placing = Placing {
+            host,
+            may_install: !request.no_install,
+            reporter: &*seat.reporter,
+        };
+        let hello = placing.hello(&mut incoming, &mut stdin, patience(request, attempt));
+        let hello = match hello.await {
             Ok(hello) => hello,
-            Err(ControlError::Closed | ControlError::Io(_)) => {
+            Err(NoHello::Control(ControlError::Closed | ControlError::Io(_))) => {
                 let status = process.end(ABORT_PATIENCE).await;
                 // A signal that ended ssh (Ctrl-C at its prompt) is on its way to us too.
                 let _ = timeout(SAME_SIGNAL, seat.ending.wait()).await;
                 // What ssh says of it comes first.
                 let last = words.last().await;
-                let mut error = ssh::why_no_hello(host, status, request.rsh);
+                let login = || ssh::login_name(host, &options);
+                let mut error = ssh::why_no_hello(host, login, status, request.rsh, &startup);
                 if attempt != Attempt::First && !last.is_empty() {
                     error.message = last;
                 }
                 return Err(error);
             }
-            Err(other) => {
+            Err(NoHello::Control(other)) => {
                 let message = format!("{}: {other}", printable(host.name.as_bytes()));
                 return Err(Error::new(Kind::FarEnd, Side::Here, message));
+            }
+            Err(NoHello::CutShort) => {
+                process.end(ABORT_PATIENCE).await;
+                words.last().await;
+                let name = printable(host.name.as_bytes());
+                let message = format!("{name}: the connection ended while fastcp was placed there");
+                return Err(Error::new(Kind::Lost, Side::Here, message));
+            }
+            Err(NoHello::Refused(error)) => {
+                drop(stdin);
+                process.end(ABORT_PATIENCE).await;
+                words.last().await;
+                return Err(error);
             }
         };
         words.said_hello();

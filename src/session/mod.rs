@@ -12,6 +12,8 @@ pub mod host;
 pub mod local;
 pub mod login;
 pub mod operands;
+pub mod permit;
+pub mod placing;
 pub mod remembered;
 pub mod request;
 pub mod retries;
@@ -19,23 +21,28 @@ pub mod roster;
 pub mod server;
 pub mod streams;
 pub mod tuning;
+pub mod visit;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::control::ControlError;
 use crate::error::{Error, Kind, Result, Side};
+use crate::pipe::Stop;
 use crate::pipeline::Ending;
 use crate::pipeline::digest_list::DigestList;
+use crate::pipeline::landing::Tell;
 use crate::pipeline::tally::Tally;
+use crate::program;
 use crate::progress::{Phase, Progress};
 use crate::session::half::{ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::units::{printable, size};
 use crate::wire::message::{Conclusion, Listen, Message};
+pub use permit::{Access, Permit};
 pub use request::{
     Compress, CopyOptions, FAILURES_MAX, Host, Limit, Operand, Outcome, Reporter, Request, Rsh,
-    Shares, SshOptions, Verdict,
+    Shares, SshOptions, Verdict, What,
 };
 
 /// Threads that drive sockets and control; the work is done on the pipeline's own.
@@ -49,11 +56,19 @@ pub struct Seat {
     pub tally: Arc<Tally>,
     pub ending: Arc<Ending>,
     pub digests: Option<Arc<DigestList>>,
+    /// A file that is followed has come to its end, the user says.
+    pub enough: Stop,
     /// What the tuner said at the end.
     pub verdict: Arc<OnceLock<Verdict>>,
 }
 
 impl Seat {
+    /// By which commands speak to the user.
+    fn tell(&self) -> Tell {
+        let reporter = self.reporter.clone();
+        Arc::new(move |line| reporter.notice(line))
+    }
+
     /// For one session of the copy, which may end before the copy does.
     fn of_session(&self) -> Seat {
         Seat {
@@ -102,6 +117,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
         tally: Arc::new(tally),
         ending: Arc::default(),
         digests: None,
+        enough: Stop::new(),
         verdict: Arc::default(),
     };
     let resumes = !request.options.no_resume;
@@ -112,6 +128,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
         Err(error) => (String::new(), Some(error)),
     };
     let there = progress.snapshot().done_bytes;
+    let resumes = resumes && !seat.ending.is_once();
     if let Some(error) = fatal.as_mut().filter(|_| resumes && there > 0) {
         tell_kept(error, there);
     }
@@ -151,6 +168,10 @@ fn copy(request: Request, seat: &mut Seat) -> Result<String> {
     let copied = runtime.block_on(async {
         let at_once = host::end_on_signals(seat.ending.clone());
         host::tell_on_signal(seat.reporter.clone());
+        if request.options.follow_ms.is_some() {
+            let enough = seat.enough.clone();
+            host::on_enough(move || enough.set());
+        }
         let copy = async {
             match request.host() {
                 None => local::copy(&request, seat).await,
@@ -200,12 +221,21 @@ pub enum NotServed {
     Told(Kind),
 }
 
-/// The far end: speaks control on stdin and stdout until the client is done.
-pub fn serve() -> Result<(), NotServed> {
+/// The far end: speaks control on stdin and stdout until the client is done. `placed`: a client
+/// has brought this program, which has checked itself.
+pub fn serve(placed: bool, permit: Permit) -> Result<(), NotServed> {
     host::prepare();
     host::ignore_status_signal();
+    let mut hello = host::hello();
+    if placed {
+        if let Err(cause) = program::placed::settle() {
+            eprintln!("fastcp: cannot keep this program for the next time: {cause}");
+        }
+        let own = program::Program::own().map_err(NotServed::NotBegun)?;
+        own.digest().clone_into(&mut hello.program);
+    }
     let runtime = runtime().map_err(NotServed::NotBegun)?;
-    let served = runtime.block_on(server::serve());
+    let served = runtime.block_on(server::serve(hello, permit));
     runtime.shutdown_timeout(Duration::from_millis(100));
     served
 }

@@ -6,27 +6,84 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
-use crate::dest::{Rules, Spec, process_umask};
+use crate::dest::{Exit, Rules, Spec, process_umask};
+use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Root, Totals};
 use crate::pipeline::landing::Sessions;
-use crate::pipeline::placer::{Destination, Typed};
+use crate::pipeline::placer::{Destination, To, Typed};
 use crate::session::Seat;
-use crate::session::request::Request;
-use crate::source::{self, Lookup, Named};
+use crate::session::request::{CopyOptions, Request, What};
+use crate::source::{self, Inlet, Lookup, Named, Sources, Walk};
 use crate::units::printable;
 use crate::wire::message::Roots;
 
 /// What the operands of this machine name, and which operand each came from.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Expanded {
-    pub named: Vec<Named>,
+    named: Vec<Named>,
     operands: Vec<u32>,
+    /// Stdin or a command; then nothing is named.
+    inlet: Option<Inlet>,
 }
 
 impl Expanded {
+    /// The source is this, which has no name.
+    pub fn nameless(inlet: Inlet) -> Expanded {
+        Expanded {
+            inlet: Some(inlet),
+            ..Expanded::default()
+        }
+    }
+
+    /// Things that an operand names.
+    pub fn add(&mut self, named: Vec<Named>, operand: usize) {
+        self.operands.extend(named.iter().map(|_| operand as u32));
+        self.named.extend(named);
+    }
+
+    /// True if none of the operands is there.
+    pub fn is_nothing(&self) -> bool {
+        self.named.is_empty() && self.inlet.is_none()
+    }
+
+    /// What is to be read.
+    pub fn sources(self, options: &CopyOptions) -> Sources {
+        match self.inlet {
+            Some(inlet) => Sources::Stream(inlet),
+            None => {
+                let handles = Arc::new(Handles::default());
+                let walk = Walk::new(self.named, options.follow_links, handles);
+                Sources::Files(Box::new(walk))
+            }
+        }
+    }
+
+    /// What it comes to, as far as that can be known.
+    pub fn count(&self, options: &CopyOptions, found: &mut dyn FnMut(u64, u64)) -> Totals {
+        let mut totals = match &self.inlet {
+            None => source::scan(&self.named, options.follow_links, found),
+            Some(inlet) => Totals {
+                files: 1,
+                streams: 1,
+                bytes: inlet.length().unwrap_or(0),
+                ..Totals::default()
+            },
+        };
+        if options.follow_ms.is_some() {
+            totals.streams = totals.files;
+        }
+        if totals.streams > 0 && totals.files == 1 {
+            totals.bytes = options.size.unwrap_or(totals.bytes);
+        }
+        totals
+    }
+
     /// As the receiver is told of them.
     pub fn roots(&self) -> Vec<Root> {
+        if let Some(inlet) = &self.inlet {
+            return vec![inlet.root(source::root_id(0))];
+        }
         let operands = self.named.iter().zip(&self.operands).enumerate();
         operands
             .map(|(n, (named, operand))| named.to_root(source::root_id(n), *operand))
@@ -39,24 +96,29 @@ pub fn expand(request: &Request, seat: &Seat) -> Expanded {
     let lookup = Lookup {
         base: PathBuf::new(),
         remote: false,
+        confine: None,
     };
     let mut all = Expanded::default();
     for (operand, source) in request.sources.iter().enumerate() {
+        match source.what {
+            What::Path => {}
+            What::Stdio => return Expanded::nameless(Inlet::Stdin),
+            What::Command => return Expanded::nameless(Inlet::Command(source.typed.clone())),
+        }
         let (named, errors) = source::expand(&source.path, &lookup, request.options.recursive);
         errors.iter().for_each(|error| seat.tally.add(error));
         let warnings = named.iter().filter_map(Named::warning);
         warnings.for_each(|line| seat.reporter.notice(&line));
-        all.operands.extend(named.iter().map(|_| operand as u32));
-        all.named.extend(named);
+        all.add(named, operand);
     }
     all
 }
 
 /// Counts what is to be copied, while ssh logs in.
-pub fn scan(named: Vec<Named>, follow_links: bool, seat: &Seat) -> JoinHandle<Totals> {
-    let progress = seat.progress.clone();
+pub fn scan(found: &Expanded, options: &CopyOptions, seat: &Seat) -> JoinHandle<Totals> {
+    let (found, options, progress) = (found.clone(), options.clone(), seat.progress.clone());
     tokio::task::spawn_blocking(move || {
-        source::scan(&named, follow_links, &mut |files, bytes| {
+        found.count(&options, &mut |files, bytes| {
             progress.add_scanned(files, bytes)
         })
     })
@@ -69,6 +131,9 @@ pub fn rules(request: &Request) -> Rules {
         fsync: request.options.fsync,
         inplace: request.options.inplace,
         force: request.options.force,
+        blind: false,
+        untouched: false,
+        set_id: true,
         direct_io: request.options.direct_io,
         umask: process_umask(),
     }
@@ -87,14 +152,20 @@ pub fn sessions(own: [u8; 16], before: &[[u8; 16]], seat: &Seat) -> Sessions {
 
 /// The destination on this machine.
 pub fn destination(request: &Request, same_machine: bool, sessions: Sessions) -> Destination {
-    Destination {
-        spec: Spec {
+    let to = match request.dest.what {
+        What::Stdio => To::Exit(Exit::Stdout),
+        What::Command => To::Exit(Exit::Command(request.dest.typed.clone())),
+        What::Path => To::Path(Spec {
             path: request.dest.path.clone(),
             base: PathBuf::new(),
             remote: false,
             no_target_directory: request.options.no_target_directory,
             inplace: request.options.inplace,
-        },
+            confine: None,
+        }),
+    };
+    Destination {
+        to,
         same_machine,
         typed: request
             .sources
@@ -133,7 +204,14 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
             let path = &operand.typed;
             return Err(Error::new(Kind::Breach, Side::Source, message).at(path));
         }
-        if !source::may_answer(&operand.path, &answers, recursive) {
+        let may_be = match operand.what {
+            What::Path => source::may_answer(&operand.path, &answers, recursive),
+            // It has no name, under which it could land anywhere.
+            _ => answers
+                .iter()
+                .all(|root| root.contents && !root.is_directory),
+        };
+        if !may_be || (operand.what != What::Path && answers.len() > 1) {
             let name = answers
                 .first()
                 .map_or(&b""[..], |root| root.name.as_bytes());

@@ -6,21 +6,37 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use crate::codec::Compress;
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::program::Program;
 use crate::progress::Snapshot;
+use crate::ssh::Startup;
 pub use crate::ssh::{Host, Rsh, SshOptions};
 pub use crate::tuner::{Limit, Shares, Verdict};
 pub use crate::wire::message::CopyOptions;
 
-/// One end of a copy, checked: `[user@]host:path`, `scp://…` or a path on this machine.
+/// One end of a copy, checked: `[user@]host:path`, `scp://…`, a path on this machine, or what a
+/// stream comes from or goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operand {
     /// As typed, for messages.
     pub typed: OsString,
     /// None for this machine.
     pub host: Option<Host>,
-    /// Bytes as typed after the colon; empty means the home directory of a remote host.
+    pub what: What,
+    /// Bytes as typed after the colon; empty means the home directory of a remote host. A
+    /// command's line.
     pub path: Vec<u8>,
+}
+
+/// What stands at an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Files, directories, devices, FIFOs: whatever has a path.
+    Path,
+    /// `-`: our stdin as a source, our stdout as a destination.
+    Stdio,
+    /// A command there, whose stdout is the source or whose stdin the destination.
+    Command,
 }
 
 /// A copy, checked: one end at most is remote, and all sources are of one host.
@@ -34,6 +50,10 @@ pub struct Request {
     pub rsh: Rsh,
     /// `--remote-path`: the far end's command, split into words and quoted before use.
     pub remote_path: Option<String>,
+    /// `--sudo`: the user as whom the far end runs.
+    pub sudo: Option<String>,
+    /// `--no-install`: a host that has no fastcp is not given one.
+    pub no_install: bool,
     /// None: as many as prove to be best.
     pub streams: Option<u16>,
     /// `--retries`: how often to log in again after a connection was lost.
@@ -44,6 +64,29 @@ pub struct Request {
 }
 
 impl Request {
+    /// One of the ends is read or written once and never again.
+    pub fn is_stream(&self) -> bool {
+        let mut operands = std::iter::once(&self.dest).chain(&self.sources);
+        operands.any(|operand| operand.what != What::Path)
+    }
+
+    /// How the far end is started.
+    ///
+    /// # Errors
+    /// `Kind::FarEnd` where this program cannot be read, to be placed.
+    pub fn startup(&self) -> Result<Startup> {
+        let is_looked_for = self.remote_path.is_none() && self.rsh == Rsh::Ssh;
+        let digest = match is_looked_for {
+            true => Program::own()?.digest().to_owned(),
+            false => String::new(),
+        };
+        Ok(Startup {
+            path: self.remote_path.clone(),
+            sudo: self.sudo.clone(),
+            digest,
+        })
+    }
+
     /// The host at one of the ends; None if both are on this machine.
     pub fn host(&self) -> Option<&Host> {
         let operands = std::iter::once(&self.dest).chain(&self.sources);

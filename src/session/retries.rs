@@ -47,6 +47,9 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
             Err(lost) => lost,
         };
         let error = unless_signalled(lost.error, seat).await?;
+        if seat.ending.is_once() {
+            return Err(unrepeatable(error, &request));
+        }
         if lost.had_begun {
             before.push(id);
         }
@@ -78,6 +81,18 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         let afresh = !lost.had_begun;
         attempt = Attempt::Again { afresh };
     }
+}
+
+/// Another session would need what is gone.
+fn unrepeatable(mut error: Error, request: &Request) -> Error {
+    if error.kind == Kind::Lost {
+        error.message +=
+            "; a stream does not come a second time, so this copy cannot be gone on with";
+        if request.options.spool && request.dest.host.is_some() {
+            error.message += " (what has come of it is kept there, beside its name)";
+        }
+    }
+    error
 }
 
 /// A login that failed once the first has succeeded may succeed later.

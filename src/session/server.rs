@@ -1,6 +1,7 @@
 //! The far end: started by the client, speaks control on stdin and stdout, and ends with them.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +12,11 @@ use tokio::time::timeout;
 
 use crate::control::stdio::Stdio;
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
-use crate::dest::{self, Rules, Spec, process_umask};
-use crate::dir::Handles;
+use crate::dest::{self, Exit, Rules, Spec, process_umask};
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::Root;
-use crate::pipeline::landing::Sessions;
-use crate::pipeline::placer::{Destination, Typed};
+use crate::pipe::Stop;
+use crate::pipeline::landing::{Sessions, Tell};
+use crate::pipeline::placer::{Destination, To, Typed};
 use crate::pipeline::tally::Tally;
 use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
@@ -25,11 +25,13 @@ use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{self, Heart, Place};
+use crate::session::operands::Expanded;
+use crate::session::permit::Permit;
 use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{receive_on, send_on};
 use crate::session::tuning::{self, Audience, Terms, Tuning};
 use crate::session::{Half, NotServed, converse, host};
-use crate::source::{self, Lookup, Named, Walk};
+use crate::source::{self, Inlet, Lookup, Named};
 use crate::stream::opening::{DialRole, Keyring};
 use crate::wire::hello::{Hello, STREAMS_MAX};
 use crate::wire::message::{Fault, Message, Open, Role, Roots, SESSIONS_MAX};
@@ -44,7 +46,7 @@ const ABORT_PATIENCE: Duration = Duration::from_secs(1);
 const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 
 /// Serves one copy.
-pub async fn serve() -> Result<(), NotServed> {
+pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     let not_ours = |e: std::io::Error| {
         NotServed::NotBegun(Error::usage(format!(
             "--server is for fastcp's own use: {e}"
@@ -53,7 +55,7 @@ pub async fn serve() -> Result<(), NotServed> {
     let mut stdout = Stdio::new(std::io::stdout()).map_err(not_ours)?;
     let stdin = Stdio::new(std::io::stdin()).map_err(not_ours)?;
     let lost = |_: ControlError| NotServed::Told(Kind::Lost);
-    let said = say_hello(&mut stdout, &host::hello()).await;
+    let said = say_hello(&mut stdout, &hello).await;
     said.map_err(|e| lost(e.into()))?;
     let mut incoming = Incoming::new(stdin);
     let client = incoming.hello(HELLO_TIMEOUT).await.map_err(lost)?;
@@ -67,6 +69,7 @@ pub async fn serve() -> Result<(), NotServed> {
         &mut incoming,
         &control,
         &client,
+        &permit,
         &ending,
         (&mut half, &mut heart),
     )
@@ -97,22 +100,24 @@ async fn copy<R: AsyncRead + Unpin>(
     incoming: &mut Incoming<R>,
     control: &Outgoing,
     client: &Hello,
+    permit: &Permit,
     ending: &Arc<Ending>,
     (slot, heart): (&mut Option<Half>, &mut Option<Heart>),
 ) -> Result<()> {
     let opened = timeout(HELLO_TIMEOUT, opening(incoming)).await;
     let (open, secret) = opened.unwrap_or_else(|_| Err(breach("no opening")))?;
+    permit.check(&open)?;
     let budget = Budget::new(&open.options, open.streams, open.chunk_size as usize)?;
-    let sends = matches!(open.role, Role::Sender { .. });
+    let sends = open.role.sends();
     if let Some(name) = open.options.congestion.as_deref().filter(|_| sends) {
         tuning::check_congestion(name)?;
     }
     let suite = Suite::from_number(open.suite).filter(|suite| *suite != Suite::None);
     let suite = suite.ok_or_else(|| breach("an unknown seal"))?;
     let progress = Arc::new(Progress::default());
-    let (dialler, flow) = match open.role {
-        Role::Sender { .. } => (DialRole::Receives, Flow::Out),
-        Role::Receiver { .. } => (DialRole::Sends, Flow::In),
+    let (dialler, flow) = match open.role.sends() {
+        true => (DialRole::Receives, Flow::Out),
+        false => (DialRole::Sends, Flow::In),
     };
     let roster = Roster::new(flow);
     let heard = incoming.heard();
@@ -135,6 +140,8 @@ async fn copy<R: AsyncRead + Unpin>(
         progress,
         ending: ending.clone(),
         digests: None,
+        tell: tell(),
+        enough: Stop::new(),
     };
     let keyring = Arc::new(Keyring::new(secret, open.session, dialler));
     let listener = Listener::open().await.map_err(|e| {
@@ -160,16 +167,11 @@ async fn copy<R: AsyncRead + Unpin>(
         }
     });
     let mut tuning = None;
-    let half = slot.insert(match &open.role {
-        Role::Sender { operands } => {
-            let named = hearing.during(roots(operands, &open, control)).await??;
+    let half = slot.insert(match hearing.during(end(&open, permit, control)).await?? {
+        End::Source(found) => {
+            hearing.during(tell_roots(&found, &open, control)).await??;
             let sealer = Sealer::new(&keyring.secret, Direction::ToClient, suite);
-            let walk = Walk::new(
-                named,
-                open.options.follow_links,
-                Arc::new(Handles::default()),
-            );
-            let half = SendingHalf::start(common, sealer, walk);
+            let half = SendingHalf::start(common, sealer, found.sources(&open.options), false);
             tuning = Some(Tuning::start(Terms {
                 sender: half.sender.clone(),
                 roster: Some(roster.clone()),
@@ -186,13 +188,13 @@ async fn copy<R: AsyncRead + Unpin>(
             heart.attach(half.sender.clone());
             Half::Sending(half)
         }
-        Role::Receiver { path, sources } => {
+        End::Dest(to, typed) => {
             let opener = Opener::new(&keyring.secret, Direction::ToServer, suite);
             let same_machine = host::is_this_machine(&client.boot_id);
-            let mut destination = destination(path, sources, &open, same_machine);
+            let mut destination = destination(to, typed, &open, same_machine);
             destination.sessions.heard = Some(heard);
             let crowd = roster.crowd().clone();
-            let rules = rules(&open);
+            let rules = permit.restrict(rules(&open));
             let half = ReceivingHalf::start(common, opener, rules, destination, crowd);
             tokio::spawn(receive_on(half.receiver.clone(), connections, roster, None));
             Half::Receiving(half)
@@ -226,61 +228,101 @@ async fn opening<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>) -> Result<(Op
     Ok((open, Secret::take(&mut secret.0)))
 }
 
-/// Finds and counts what the client asked for, and tells it.
-async fn roots(operands: &[Vec<u8>], open: &Open, control: &Outgoing) -> Result<Vec<Named>> {
-    let lookup = Lookup {
-        base: home(),
-        remote: true,
-    };
-    let mut named = Vec::new();
-    let mut roots: Vec<Root> = Vec::new();
+/// Which end of the copy this is.
+enum End {
+    Source(Expanded),
+    /// With the sources as they were typed.
+    Dest(To, Vec<Vec<u8>>),
+}
+
+async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<End> {
+    let confine = permit.confine()?;
+    let base = permit.base(home());
+    let line = |command: &Vec<u8>| OsString::from_vec(command.clone());
+    Ok(match &open.role {
+        Role::Sender { operands } => {
+            let lookup = Lookup {
+                base,
+                remote: true,
+                confine,
+            };
+            End::Source(named(operands, open, &lookup, control).await?)
+        }
+        Role::Producer { command } => {
+            End::Source(Expanded::nameless(Inlet::Command(line(command))))
+        }
+        Role::Consumer { command, source } => {
+            End::Dest(To::Exit(Exit::Command(line(command))), vec![source.clone()])
+        }
+        Role::Receiver { path, sources } => {
+            let to = To::Path(Spec {
+                path: path.clone(),
+                base,
+                remote: true,
+                no_target_directory: open.options.no_target_directory,
+                inplace: open.options.inplace,
+                confine,
+            });
+            End::Dest(to, sources.clone())
+        }
+    })
+}
+
+/// Counts what the client asked for, and tells it.
+async fn tell_roots(found: &Expanded, open: &Open, control: &Outgoing) -> Result<()> {
+    let (counted, options) = (found.clone(), open.options.clone());
+    let scan = move || counted.count(&options, &mut |_, _| ());
+    let totals = tokio::task::spawn_blocking(scan).await;
+    let totals = totals.map_err(|_| Error::new(Kind::Read, Side::Source, "the scan failed"))?;
+    let roots = found.roots();
+    say(control, Message::Roots(Roots { roots, totals })).await
+}
+
+/// Finds what the client asked for.
+async fn named(
+    operands: &[Vec<u8>],
+    open: &Open,
+    lookup: &Lookup,
+    control: &Outgoing,
+) -> Result<Expanded> {
+    let mut all = Expanded::default();
     for (operand, typed) in operands.iter().enumerate() {
-        let (found, errors) = source::expand(typed, &lookup, open.options.recursive);
+        let (found, errors) = source::expand(typed, lookup, open.options.recursive);
         for error in &errors {
             say(control, Message::Fault(Fault::of(error, 0, 0))).await?;
         }
         // Through ssh it comes to the user.
         let warnings = found.iter().filter_map(Named::warning);
         warnings.for_each(|line| eprintln!("{line}"));
-        for found in found {
-            roots.push(found.to_root(source::root_id(named.len()), operand as u32));
-            named.push(found);
-        }
+        all.add(found, operand);
     }
-    let (scanned, follow_links) = (named.clone(), open.options.follow_links);
-    let scan = move || source::scan(&scanned, follow_links, &mut |_, _| ());
-    let totals = tokio::task::spawn_blocking(scan).await;
-    let totals = totals.map_err(|_| Error::new(Kind::Read, Side::Source, "the scan failed"))?;
-    say(control, Message::Roots(Roots { roots, totals })).await?;
-    Ok(named)
+    Ok(all)
 }
 
-fn destination(path: &[u8], sources: &[Vec<u8>], open: &Open, same_machine: bool) -> Destination {
-    let no_target_directory = open.options.no_target_directory;
+fn destination(to: To, sources: Vec<Vec<u8>>, open: &Open, same_machine: bool) -> Destination {
+    let typed = |operand| Typed {
+        operand: OsString::from_vec(operand),
+        follow_name: true,
+    };
     Destination {
-        spec: Spec {
-            path: path.to_vec(),
-            base: home(),
-            remote: true,
-            no_target_directory,
-            inplace: open.options.inplace,
-        },
+        to,
         same_machine,
-        typed: sources
-            .iter()
-            .map(|typed| Typed {
-                operand: OsString::from_vec(typed.clone()),
-                follow_name: true,
-            })
-            .collect(),
+        typed: sources.into_iter().map(typed).collect(),
         sessions: Sessions {
             own: open.session,
             before: open.before.clone(),
-            // Through ssh it comes to the user.
-            tell: Arc::new(|line| eprintln!("{line}")),
+            tell: tell(),
             heard: None,
         },
     }
+}
+
+/// Through ssh it comes to the user.
+fn tell() -> Tell {
+    Arc::new(|line| {
+        // Where nobody is left to hear it, nobody is.
+        let _ = writeln!(std::io::stderr(), "{line}");
+    })
 }
 
 fn home() -> std::path::PathBuf {
@@ -294,6 +336,9 @@ fn rules(open: &Open) -> Rules {
         fsync: open.options.fsync,
         inplace: open.options.inplace,
         force: open.options.force,
+        blind: false,
+        untouched: false,
+        set_id: true,
         direct_io: open.options.direct_io,
         umask: process_umask(),
     }

@@ -48,7 +48,7 @@ impl Sent for Sender {
 /// Sends on every connection that comes, until the session is over.
 pub async fn send_on(
     sender: Arc<Sender>,
-    frames: async_channel::Receiver<SealedChunk>,
+    frames: async_channel::Receiver<Arc<SealedChunk>>,
     mut connections: Connections,
     roster: Arc<Roster>,
     reporter: Option<Arc<dyn Reporter>>,
@@ -193,13 +193,17 @@ async fn receive(
 /// Hands frames from one half to the other in this process.
 pub async fn pass_on(
     sender: Arc<Sender>,
-    frames: async_channel::Receiver<SealedChunk>,
+    frames: async_channel::Receiver<Arc<SealedChunk>>,
     receiver: Arc<Receiver>,
 ) {
     while let Ok(frame) = frames.recv().await {
         sender.plans.taken(frame.header().chunk, 0);
         let len = u64::from(frame.header().raw_len);
         sender.steering.taken(len, len, frames.len());
+        // No frame is kept where none can be lost.
+        let Some(frame) = Arc::into_inner(frame) else {
+            return;
+        };
         if receiver
             .jobs
             .try_send(Job::Frame { stream: 0, frame })

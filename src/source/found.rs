@@ -159,6 +159,7 @@ pub(super) mod trees {
     /// The files below `dir`, by name.
     pub fn files(dir: &Path) -> Vec<Found> {
         let lookup = Lookup {
+            confine: None,
             base: dir.to_owned(),
             remote: false,
         };

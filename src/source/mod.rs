@@ -4,6 +4,7 @@
 pub mod device;
 pub mod found;
 pub mod home;
+pub mod inlet;
 pub mod operand;
 pub mod pack;
 pub mod pattern;
@@ -14,6 +15,7 @@ pub mod typed;
 pub mod walk;
 
 pub use found::{Changes, Found, has_vanished};
+pub use inlet::{Feed, Inlet, Limits};
 pub use operand::{Lookup, Named, expand};
 pub use pack::{PackRead, Unpacked, read_pack};
 pub use pattern::is_pattern;
@@ -21,3 +23,10 @@ pub use read::SourceFile;
 pub use scan::scan;
 pub use typed::{may_answer, may_be_named};
 pub use walk::{Step, Walk, root_id};
+
+/// What a copy reads.
+pub enum Sources {
+    Files(Box<Walk>),
+    /// Something without a name.
+    Stream(Inlet),
+}

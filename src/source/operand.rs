@@ -6,15 +6,18 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
+use crate::dir::{Confine, Dir, Handles, Outside};
 use crate::error::{Error, Kind, Side};
 use crate::manifest::{EntryId, Name, Root, file_type};
 
 use super::device::{self, is_device};
 use super::found::special;
+use super::inlet::is_stream;
 use super::pattern;
 use super::typed::{Ending, last_component, split_ending, with_home};
 
@@ -26,6 +29,8 @@ pub struct Lookup {
     pub base: PathBuf,
     /// `~` and patterns mean something; here the user's shell has seen to them.
     pub remote: bool,
+    /// All that may be reached, where that is not all that the user may.
+    pub confine: Option<Arc<Confine>>,
 }
 
 /// One thing that the user named, or that a pattern found.
@@ -40,11 +45,21 @@ pub struct Named {
     pub literal: bool,
     /// Links followed.
     pub stat: Stat,
+    /// What it was found in, by names alone.
+    pub confine: Option<Arc<Confine>>,
 }
 
 impl Named {
     pub fn is_directory(&self) -> bool {
         file_type(&self.stat) == FileType::Directory
+    }
+
+    /// Opens `path`, this one's or that of the directory above it.
+    pub(super) fn open(&self, path: &Path, handles: &Arc<Handles>) -> io::Result<Arc<Dir>> {
+        match &self.confine {
+            Some(confine) => confine.directory(path),
+            None => Dir::named(path, handles),
+        }
     }
 
     /// What the user should know before it is copied.
@@ -69,10 +84,13 @@ impl Named {
 /// Finds what `typed`, an operand's path, stands for. Without `recursive`, directories are
 /// refused.
 pub fn expand(typed: &[u8], lookup: &Lookup, recursive: bool) -> (Vec<Named>, Vec<Error>) {
-    let path = if lookup.remote {
-        with_home(typed, &lookup.base)
-    } else {
-        typed.to_vec()
+    let path = match &lookup.confine {
+        Some(confine) => match confine.names(typed) {
+            Ok(_) => with_home(typed, confine.path()),
+            Err(outside) => return (Vec::new(), vec![refused(confine, outside, typed)]),
+        },
+        None if lookup.remote => with_home(typed, &lookup.base),
+        None => typed.to_vec(),
     };
     let (stripped, ending) = split_ending(&path);
     let literal = OsStr::from_bytes(stripped);
@@ -97,11 +115,21 @@ fn expand_pattern(
     let matches = pattern::expand(&lookup.base, stripped);
     let (mut found, mut failed) = (Vec::new(), Vec::new());
     for one in &matches.paths {
+        if !is_within(&one.path, lookup) {
+            continue;
+        }
         // A pattern that ends in a slash means directories alone.
         if ending != Ending::Name && !lookup.base.join(&one.path).is_dir() {
             continue;
         }
         match examine(&one.path, &one.path, ending, lookup, recursive) {
+            // Who types a pattern does not mean to wait for what is written to a pipe, nor disks.
+            Ok(named) if !one.literal && is_special(&named.stat) => {
+                let what = special(file_type(&named.stat)).unwrap_or("special");
+                let message = format!("is {what}, not copied unless it is named");
+                let error = Error::new(Kind::Entry, Side::Source, message);
+                failed.push(error.at(&one.path));
+            }
             Ok(named) => found.push(Named {
                 literal: one.literal,
                 ..named
@@ -120,17 +148,55 @@ fn expand_pattern(
     }
     if found.is_empty() && failed.is_empty() {
         failed.push(match matches.unreadable {
-            Some((dir, cause)) => Error::io(
+            Some((dir, cause)) if is_within(&dir, lookup) => Error::io(
                 Kind::Read,
                 Side::Source,
                 dir,
                 "cannot read the directory",
                 cause,
             ),
-            None => Error::io(Kind::Read, Side::Source, typed, "", Errno::NOENT),
+            _ => Error::io(Kind::Read, Side::Source, typed, "", Errno::NOENT),
         });
     }
     (found, failed)
+}
+
+/// True if a confined key may know of it: a pattern may match what is beyond a link.
+fn is_within(path: &Path, lookup: &Lookup) -> bool {
+    let Some(confine) = &lookup.confine else {
+        return true;
+    };
+    let names = confine.names(path.as_os_str().as_bytes());
+    let above = names.map(|names| confine.enter(&names[..names.len().saturating_sub(1)]));
+    matches!(above, Ok(Ok(_)))
+}
+
+fn refused(confine: &Confine, outside: Outside, typed: &[u8]) -> Error {
+    let message = outside.told(confine.path());
+    Error::new(Kind::Usage, Side::Source, message).at(Path::new(OsStr::from_bytes(typed)))
+}
+
+/// The status of what a path leads to, links followed where nothing is confined.
+fn status(full: &Path, lookup: &Lookup) -> io::Result<Stat> {
+    let Some(confine) = &lookup.confine else {
+        return Ok(rustix::fs::stat(full)?);
+    };
+    let names = confine.names(full.as_os_str().as_bytes());
+    let names = names.map_err(|_| Errno::XDEV)?;
+    match names.split_last() {
+        Some((name, above)) => confine.enter(above)?.stat(name.as_os_str()),
+        None => Ok(rustix::fs::fstat(&*confine.enter(&[])?.handle()?)?),
+    }
+}
+
+/// Why a confined key does not reach it although it is in its directory.
+fn beyond_a_key(stat: &Stat) -> Option<&'static str> {
+    match file_type(stat) {
+        FileType::Symlink => Some("is a symbolic link, and a confined key follows none"),
+        _ if is_device(stat) => Some("is a device, and not for a confined key"),
+        other if is_stream(other) => Some("is no file, and not for a confined key"),
+        _ => None,
+    }
 }
 
 /// Looks at one path. `shown` is how the user would know it.
@@ -143,8 +209,9 @@ fn examine(
 ) -> Result<Named, Error> {
     let full = lookup.base.join(path);
     let fail = |kind, text: &str| Error::new(kind, Side::Source, text).at(shown);
-    let stat = rustix::fs::stat(&full).map_err(|cause| {
-        let dangling = cause == Errno::NOENT && std::fs::symlink_metadata(&full).is_ok();
+    let stat = status(&full, lookup).map_err(|cause| {
+        let is_missing = Errno::from_io_error(&cause) == Some(Errno::NOENT);
+        let dangling = is_missing && std::fs::symlink_metadata(&full).is_ok();
         let what = if dangling {
             "is a link that leads nowhere"
         } else {
@@ -153,7 +220,12 @@ fn examine(
         Error::io(Kind::Read, Side::Source, shown, what, cause)
     })?;
     let is_directory = file_type(&stat) == FileType::Directory;
-    if let Some(what) = special(file_type(&stat)).filter(|_| !is_device(&stat)) {
+    if lookup.confine.is_some()
+        && let Some(what) = beyond_a_key(&stat)
+    {
+        return Err(fail(Kind::Usage, what));
+    }
+    if let Some(what) = special(file_type(&stat)).filter(|_| !is_special(&stat)) {
         return Err(fail(Kind::Entry, &format!("is {what}, not copied")));
     }
     if is_directory && !recursive {
@@ -179,7 +251,13 @@ fn examine(
         contents: ending != Ending::Name,
         literal: true,
         stat,
+        confine: lookup.confine.clone(),
     })
+}
+
+/// What is copied where it is named, and nowhere else.
+fn is_special(stat: &Stat) -> bool {
+    is_stream(file_type(stat)) || is_device(stat)
 }
 
 /// What a copy of `full` would be called.
@@ -211,8 +289,14 @@ mod tests {
         std::os::unix::fs::symlink("file", at("filelink")).unwrap();
         std::os::unix::fs::symlink("nowhere", at("dangling")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, at("fifo"), 0o600.into()).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(at("socket")).unwrap());
         let base = temp.path().to_owned();
-        (temp, Lookup { base, remote: true })
+        let lookup = Lookup {
+            base,
+            remote: true,
+            confine: None,
+        };
+        (temp, lookup)
     }
 
     #[test]
@@ -268,7 +352,7 @@ mod tests {
             (b"gon*", Kind::Read, "no such file or directory"),
             (b"file/", Kind::Read, "not a directory"),
             (b"file/x", Kind::Read, "not a directory"),
-            (b"fifo", Kind::Entry, "is a FIFO, not copied"),
+            (b"socket", Kind::Entry, "is a socket, not copied"),
             (
                 b"~no-such-user-here/x",
                 Kind::Read,

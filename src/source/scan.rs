@@ -41,6 +41,7 @@ pub fn scan(roots: &[Named], follow_links: bool, on_progress: &mut dyn FnMut(u64
 
 fn add(totals: &mut Totals, entry: &Entry) {
     totals.files += 1;
+    totals.streams += u64::from(entry.kind == EntryKind::Stream);
     if entry.kind != EntryKind::File {
         return;
     }

@@ -1,6 +1,7 @@
 //! Row 7: one stream takes the next frame from the queue that all share, whenever it is free.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_channel::{Receiver, RecvError};
@@ -33,7 +34,7 @@ pub async fn send(
     stream: u16,
     mut socket: TcpStream,
     expected: Option<Expected>,
-    frames: &Receiver<SealedChunk>,
+    frames: &Receiver<Arc<SealedChunk>>,
     limit: Option<&Limit>,
     meter: &Meter,
     owner: &dyn Sent,
@@ -64,10 +65,10 @@ pub async fn send(
 
 /// The next frame. A stream that is parked waits until it is no longer.
 async fn next(
-    frames: &Receiver<SealedChunk>,
+    frames: &Receiver<Arc<SealedChunk>>,
     meter: &Meter,
     orders: &mut watch::Receiver<Orders>,
-) -> Result<SealedChunk, RecvError> {
+) -> Result<Arc<SealedChunk>, RecvError> {
     loop {
         let is_parked = orders.borrow_and_update().is_parked;
         // Who takes a frame at once has not waited.

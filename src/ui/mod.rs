@@ -51,6 +51,8 @@ pub struct Output {
     pub verbose: bool,
     /// The summary even where stderr is no terminal.
     pub summary: bool,
+    /// No bars: the data itself is typed or shown on a terminal.
+    pub plain: bool,
     /// The summary as JSON on stdout, whatever stderr is told.
     pub json: bool,
 }
@@ -83,7 +85,9 @@ impl Screen {
         let terminal = Terminal::of_stderr();
         let (sender, lines) = mpsc::sync_channel(LINES_WAITING_MAX);
         let writer = std::thread::spawn(move || match terminal.filter(|_| !output.quiet) {
-            Some(terminal) if terminal.can_redraw => draw(&lines, &terminal, &progress),
+            Some(terminal) if terminal.can_redraw && !output.plain => {
+                draw(&lines, &terminal, &progress)
+            }
             _ => pass_on(&lines, &progress),
         });
         Screen {
@@ -112,6 +116,7 @@ impl Screen {
             verbose,
             summary,
             json,
+            ..
         } = self.teller.output;
         let mut lines = Vec::new();
         let lost = self.teller.lost.load(Relaxed);

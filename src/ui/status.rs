@@ -3,7 +3,7 @@
 use crate::progress::{Phase, Snapshot};
 use crate::units::size;
 
-use super::view::{eta, fraction, scanning, speed};
+use super::view::{eta, fraction, is_endless, scanning, speed};
 
 /// `fastcp: 1.55 GB of 3.10 GB (50%), 229 MB/s, 0:07 left`. `rate` is in bytes a second.
 pub fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
@@ -12,6 +12,10 @@ pub fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
     } = *snapshot;
     let mut parts = Vec::new();
     match snapshot.totals {
+        Some(totals) if is_endless(snapshot, &totals) => {
+            parts.push(format!("{} copied", size(done_bytes)));
+            parts.push(speed(rate));
+        }
         Some(totals) => {
             let percent = (fraction(done_bytes, totals.bytes.max(1)) * 100.0).floor();
             let (done, of) = (size(done_bytes), size(totals.bytes));

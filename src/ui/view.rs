@@ -62,6 +62,13 @@ pub fn lines(snapshot: &Snapshot, rate: Option<f64>, glyphs: Glyphs, width: usiz
                 let first = format!("{copied} copied  {}  {}", speed(rate), scanning(snapshot));
                 cut(&first, width).into()
             }
+            Some(totals) if is_endless(snapshot, totals) => {
+                let mut fields = vec![format!("{} copied", size(snapshot.done_bytes)), speed(rate)];
+                if snapshot.phase == Phase::Flushing {
+                    fields.push("flushing".to_owned());
+                }
+                cut(&fields.join("  "), width).into()
+            }
             Some(totals) => whole(snapshot, totals, rate, width),
         },
     };
@@ -79,6 +86,12 @@ pub fn scanning(snapshot: &Snapshot) -> String {
         count(snapshot.scanned_files),
         size(snapshot.scanned_bytes)
     )
+}
+
+/// Nobody knows how much is to come: of a stream no length was said, or it has come already.
+pub fn is_endless(snapshot: &Snapshot, totals: &Totals) -> bool {
+    let is_more = totals.bytes == 0 || snapshot.done_bytes > totals.bytes;
+    totals.streams > 0 && is_more && snapshot.files < totals.files
 }
 
 /// Bar, share, bytes, rate and what is left of the time; the narrower, the fewer of them.
@@ -228,6 +241,27 @@ mod tests {
         let mut bars = Bars::new(glyphs);
         bars.redraw("", lines, size);
         bars.lines()
+    }
+
+    #[test]
+    fn a_stream_has_a_bar_while_its_length_is_believed() {
+        let shown = |said: u64, come: u64| {
+            let progress = Progress::default();
+            progress.set_totals(Totals {
+                files: 1,
+                streams: 1,
+                bytes: said * MB,
+                ..Totals::default()
+            });
+            progress.add_bytes(come * MB);
+            progress.set_phase(Phase::Copying);
+            let lines = lines(&progress.snapshot(), Some(50e6), Glyphs::Ascii, 80);
+            (lines[0].bar.is_some(), lines[0].text.trim().to_owned())
+        };
+        assert_eq!(shown(0, 70), (false, "70.0 MB copied  50.0 MB/s".into()));
+        assert_eq!(shown(60, 70), (false, "70.0 MB copied  50.0 MB/s".into()));
+        let (has_bar, text) = shown(700, 70);
+        assert!(has_bar && text.ends_with("0:13 left"), "{text}");
     }
 
     #[test]

@@ -35,6 +35,10 @@ pub struct Hello {
     pub boot_id: String,
     #[serde(default)]
     pub processors: u16,
+    /// The BLAKE3 of the program, in hexadecimal, where it was placed by a client and has checked
+    /// itself; else empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub program: String,
 }
 
 /// What an end takes from the other.
@@ -97,6 +101,7 @@ impl Hello {
             },
             boot_id,
             processors,
+            program: String::new(),
         }
     }
 

@@ -59,6 +59,13 @@ pub struct CopyOptions {
     pub timeout_s: u16,
     /// `--direct-io`: devices are read and written past the page cache.
     pub direct_io: bool,
+    /// `--size`: bytes that a stream has, as the user believes; how many are read of a device that
+    /// never ends.
+    pub size: Option<u64>,
+    /// `--follow`: a source that grows is read until it has not for so many milliseconds.
+    pub follow_ms: Option<u64>,
+    /// `--spool`: what has come of a stream is kept when its connection is lost.
+    pub spool: bool,
 }
 
 /// What the server is to be in this copy.
@@ -72,6 +79,17 @@ pub enum Role {
         path: Vec<u8>,
         sources: Vec<Vec<u8>>,
     },
+    /// Sends what this command writes to its stdout.
+    Producer { command: Vec<u8> },
+    /// Gives what comes to this command's stdin; `source` is as the user typed it.
+    Consumer { command: Vec<u8>, source: Vec<u8> },
+}
+
+impl Role {
+    /// The server has the data.
+    pub fn sends(&self) -> bool {
+        matches!(self, Role::Sender { .. } | Role::Producer { .. })
+    }
 }
 
 /// The client's first message: everything the server has to know, in one flight with what follows.
@@ -131,6 +149,11 @@ pub struct Landed {
     pub names: Vec<Vec<u8>>,
     /// Some of it is there from an earlier run: small files are asked about before they are sent.
     pub resumes: bool,
+    /// Everything leaves in order there (a pipe): nothing goes into packs, and no chunk is sent
+    /// that is so many or more after the first without an acknowledgement.
+    pub ordered: bool,
+    /// How many those are, also for chunks of a stream that lands as a file. At least 1.
+    pub window: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -336,8 +359,9 @@ messages! {
     21 => Relay(Relay),
     22 => Ask(Vec<Entry>),
     23 => Vanished(Fault),
-    24 => Busy(Busy),
-    25 => Conclusion(Conclusion),
+    24 => Enough(()),
+    25 => Busy(Busy),
+    26 => Conclusion(Conclusion),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 //! against limits before memory is taken for it.
 
 pub mod frame;
+pub mod greeting;
 pub mod hello;
 pub mod message;
 pub mod sealed;

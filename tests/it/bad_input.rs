@@ -165,7 +165,7 @@ fn a_far_side_without_fastcp(case: &Case) {
         path: "/usr/bin:/bin".into(),
         ..Login::default()
     });
-    case.copy(&[], "a", "a")
+    case.copy(&["--no-install"], "a", "a")
         .exits(4)
         .says("--remote-path")
         .says("far");

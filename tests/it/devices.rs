@@ -22,6 +22,14 @@ ways! { push, pull, here =>
     a_device_is_an_operand_and_nothing_else,
 }
 
+ways! { local_push =>
+    a_copy_to_a_device_whose_far_end_is_killed_goes_on_by_itself,
+}
+
+ways! { push, pull =>
+    a_stream_is_written_into_a_device_and_a_device_read_as_one,
+}
+
 ways! { local_push, local_pull =>
     a_killed_copy_to_a_device_goes_on_where_it_was,
     a_killed_copy_of_a_device_is_compared_and_not_sent_again,
@@ -174,6 +182,52 @@ fn a_device_that_is_too_small_or_in_use_is_refused(case: &Case) {
     assert_eq!(states(case), [""; 0].map(PathBuf::from));
 }
 
+fn a_stream_is_written_into_a_device_and_a_device_read_as_one(case: &Case) {
+    let old = noise(3, 8 * MIB);
+    let Some(disk) = Loop::new(&case.scratch, "disk", &old) else {
+        return skip(NEEDS);
+    };
+    let new = noise(4, 3 * MIB + 1000);
+    let image = case.src.file("image", &new);
+    // The command runs at the other end than the device.
+    let written = |command: String| {
+        let run = case.fastcp().args(["--from-command", &command]);
+        let run = match case.way {
+            Way::Pull => run.arg(case.from("")),
+            _ => run,
+        };
+        run.arg(case.to(&disk.path)).run()
+    };
+    written(format!("cat {}", image.display())).succeeds();
+    let expected = [&new[..], &old[new.len()..]].concat();
+    assert!(disk.content() == expected);
+    let done = written(format!("cat {0} {0} {0}", image.display()));
+    done.exits(8).says("the device ends after");
+
+    if case.way == Way::Pull {
+        let content = disk.content();
+        let done = case.fastcp().arg(case.from(&disk.path)).arg("-").run();
+        assert!(done.succeeds().stdout == content);
+    }
+}
+
+fn a_copy_to_a_device_whose_far_end_is_killed_goes_on_by_itself(case: &Case) {
+    let source = source(case);
+    let Some(disk) = Loop::new(&case.scratch, "disk", vec![9; SIZE]) else {
+        return skip(NEEDS);
+    };
+    let flags = [&SLOW[..6], &["--summary"]].concat();
+    let run = copy(case, &flags, &source, &disk.path).start();
+    a_third_is_there(case);
+    let server = case.servers().pop().expect("a server runs").pid;
+    rustix::process::kill_process(server, Signal::KILL).expect("kill the server");
+    let done = run.wait();
+    done.succeeds().says("logged in again once");
+    let wire = done.wire_bytes();
+    assert!(wire < SIZE + SIZE / 3, "{wire} bytes were sent");
+    assert!(disk.content() == noise(1, SIZE));
+}
+
 fn a_device_is_an_operand_and_nothing_else(case: &Case) {
     let old = noise(3, MIB);
     let Some(disk) = Loop::new(&case.scratch, "disk", &old) else {
@@ -229,14 +283,18 @@ const SLOW: [&str; 8] = [
     "0",
 ];
 
-/// Starts a copy and kills the receiver when a third of it is there.
-fn interrupted(case: &Case, from: impl Into<PathBuf>, to: impl Into<PathBuf>) {
-    let run = copy(case, &SLOW, from, to).start();
+fn a_third_is_there(case: &Case) {
     until("a third is there", || {
         let journal = states(case).into_iter().chain(case.dst.journals()).next()?;
         let len = journal.metadata().ok()?.len() as usize;
         (len > LEN * (3 + SIZE / MIB / 3)).then_some(())
     });
+}
+
+/// Starts a copy and kills the receiver when a third of it is there.
+fn interrupted(case: &Case, from: impl Into<PathBuf>, to: impl Into<PathBuf>) {
+    let run = copy(case, &SLOW, from, to).start();
+    a_third_is_there(case);
     let receiver = match case.way {
         Way::LocalPush => case.servers().pop().expect("a server runs").pid,
         _ => run.pid(),

@@ -39,7 +39,12 @@ fn pushed(
         let frames = server.frames();
         server.hear_roots();
         let names = vec![b"there".to_vec()];
-        server.say(Message::Landed(Landed { names, resumes }));
+        server.say(Message::Landed(Landed {
+            names,
+            resumes,
+            ordered: false,
+            window: 64,
+        }));
         let mut peer = Peer {
             server: &mut server,
             frames,

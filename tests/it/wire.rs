@@ -89,6 +89,9 @@ fn messages() -> Vec<Message> {
         congestion: None,
         timeout_s: 60,
         direct_io: true,
+        size: Some(7),
+        follow_ms: None,
+        spool: true,
     };
     let receiver = Role::Receiver {
         path: b"x".to_vec(),
@@ -109,6 +112,7 @@ fn messages() -> Vec<Message> {
         bytes: 3,
         allocated: 4,
         largest: 5,
+        streams: 6,
     };
     let span = |start, end| Span { start, end };
     vec![
@@ -138,6 +142,8 @@ fn messages() -> Vec<Message> {
         Message::Landed(Landed {
             names: vec![b"r".to_vec()],
             resumes: true,
+            ordered: false,
+            window: 200,
         }),
         Message::Entries(vec![entry()]),
         Message::Want(vec![Want {
@@ -184,6 +190,7 @@ fn messages() -> Vec<Message> {
         }),
         Message::Ask(vec![entry()]),
         Message::Vanished(fault()),
+        Message::Enough(()),
         Message::Busy(Busy {
             elapsed_us: 1000,
             workers_us: 2,
@@ -198,14 +205,15 @@ fn messages() -> Vec<Message> {
     ]
 }
 
-const GOLDEN: [&str; 25] = [
-    "01004800000001017801016101000100010003050101e8070001808080800100010001003c01abababab\
-     abababababababababababab0101088080400001efefefefefefefefefefefefefefefef",
+const GOLDEN: [&str; 26] = [
+    "01004c00000001017801016101000100010003050101e8070001808080800100010001003c0101070001ab\
+     ababababababababababababababab0101088080400001efefefefefefefefefefefefefefefef",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "03000700000001033a3a31a946",
     "0400020000000001",
-    "05000e0000000101000172010002030102030405",
-    "06000400000001017201",
+    "05000f000000010100017201000203010203040506",
+    "06000700000001017201\
+     00c801",
     "07002600000001ac0202016e0202746fa003010201750167030401070407060708070506010001818002\
      0109",
     "08002700000001ac02020100010101010101010101010101010101010101010101010101010101010101\
@@ -226,8 +234,9 @@ const GOLDEN: [&str; 25] = [
     "16002600000001ac0202016e0202746fa003010201750167030401070407060708070506010001818002\
      0109",
     "17000d0000000738020102022f700466756c6c",
-    "180006000000e80702010304",
-    "190049000000010100000000000000e03f00000000000000000000000000000000000000000000000000\
+    "180000000000",
+    "190006000000e80702010304",
+    "1a0049000000010100000000000000e03f00000000000000000000000000000000000000000000000000\
      0000000000000000000000000000000000000000000000017301016801d086030120010206",
 ];
 

@@ -37,8 +37,10 @@ impl Planner<'_> {
     pub(super) fn small_file(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
         let member = Member::new(found, listed);
         self.see_landed()?;
-        if self.small.landed == Some(Landed::Resumes) {
-            return self.ask(member);
+        match self.small.landed {
+            Some(Landed::Resumes) => return self.ask(member),
+            Some(Landed::Ordered) => return self.big_file(member.found, member.listed),
+            Some(Landed::Fresh) | None => {}
         }
         let (size, name_len) = (member.found.entry.size, member.found.name.as_bytes().len());
         let Some(pack) = self.small.gathering.add(member, size, name_len) else {
@@ -86,11 +88,14 @@ impl Planner<'_> {
         let early = match self.small.landed {
             None => return Ok(()),
             Some(Landed::Fresh) => std::mem::take(&mut self.small.early),
-            Some(Landed::Resumes) => {
+            Some(landed) => {
                 let gathered = self.small.gathering.take();
                 let early = std::mem::take(&mut self.small.early);
                 for member in early.into_iter().chain(gathered).flatten() {
-                    self.ask(member)?;
+                    match landed {
+                        Landed::Ordered => self.big_file(member.found, member.listed)?,
+                        Landed::Fresh | Landed::Resumes => self.ask(member)?,
+                    }
                 }
                 return Ok(());
             }

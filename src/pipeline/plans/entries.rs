@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Announced, Ended, Fresh, Open, Plans, State, UNSETTLED_ENTRIES_MAX};
 use crate::manifest::EntryId;
 use crate::pipeline::digest_list::Listed;
-use crate::pipeline::plan::{File, Member};
+use crate::pipeline::plan::{File, Member, Stream};
 use crate::source::SourceFile;
 
 /// What an entry was when it was closed.
@@ -15,6 +15,7 @@ pub enum Closed {
     /// Announced and not wanted yet.
     Announced,
     Sending(Arc<File>),
+    Stream(Arc<Stream>),
     /// The receiver did not want it, which has so many bytes.
     Skipped {
         size: u64,
@@ -210,6 +211,12 @@ impl Plans {
                 state.forget(entry);
                 Closed::Sending(file)
             }
+            Some(Open::Stream(stream, _)) => {
+                state.forget(entry);
+                // Where it is at its end, nobody waits for its producer.
+                stream.stop.set();
+                Closed::Stream(stream)
+            }
             None => {
                 let size = state.asked.remove(&entry)?.found.entry.size;
                 Closed::Skipped { size }
@@ -234,6 +241,7 @@ impl State {
     fn forget(&mut self, entry: EntryId) {
         self.fresh
             .retain(|fresh| !matches!(fresh, Fresh::File(file) if file.found.entry.id == entry));
+        self.parts.retain(|plan| !plan.is_of(entry));
         self.again.retain(|_, plan| !plan.is_of(entry));
         self.in_flight
             .retain(|_, in_flight| !in_flight.plan.is_of(entry));

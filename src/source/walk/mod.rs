@@ -24,6 +24,7 @@ use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, file_type};
 
 use super::device::is_device;
 use super::found::{Found, special};
+use super::inlet::is_stream;
 use super::operand::Named;
 use level::Level;
 use spot::Spot;
@@ -129,7 +130,7 @@ impl Walk {
 
     fn root(&mut self, id: EntryId, root: &Named) -> io::Result<()> {
         if root.is_directory() {
-            let dir = Dir::named(&root.path, &self.handles)?;
+            let dir = root.open(&root.path, &self.handles)?;
             let stat = rustix::fs::fstat(&*dir.handle()?)?;
             self.trees.push_back((id, dir.clone()));
             let kind = EntryKind::Directory;
@@ -140,13 +141,15 @@ impl Walk {
         let parent = root.path.parent().unwrap_or(Path::new(""));
         let dir = match self.last_parent.take() {
             Some((path, dir)) if path == parent => dir,
-            _ => Dir::named(parent, &self.handles)?,
+            _ => root.open(parent, &self.handles)?,
         };
         self.last_parent = Some((parent.to_owned(), dir.clone()));
         let spot = self.root_spot(id, dir, root);
         let stat = spot.stat()?;
         if file_type(&stat) == FileType::Directory {
             self.fail(Kind::Changed, &spot, "became a directory meanwhile");
+        } else if root.confine.is_some() && file_type(&stat) != FileType::RegularFile {
+            self.fail(Kind::Changed, &spot, "is no file any more");
         } else if is_device(&stat) {
             let found = spot.into_device(id, &stat);
             self.queued
@@ -163,7 +166,7 @@ impl Walk {
             parent: NO_PARENT,
             dir,
             name: root.name.clone(),
-            through_link: true,
+            through_link: root.confine.is_none(),
         }
     }
 
@@ -212,6 +215,10 @@ impl Walk {
                 }
                 Err(cause) => self.fail_io(spot.path(), "cannot read the link", cause),
             },
+            other if spot.parent == NO_PARENT && is_stream(other) => {
+                let id = self.number(&spot);
+                self.announce(id, spot, EntryKind::Stream, &stat);
+            }
             other => {
                 let what = special(other).unwrap_or("of an unknown type");
                 self.fail(Kind::Entry, &spot, &format!("is {what}, skipped"));

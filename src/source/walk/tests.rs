@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags};
 
 fn named(path: &Path) -> Vec<Named> {
     let lookup = Lookup {
+        confine: None,
         base: PathBuf::new(),
         remote: false,
     };

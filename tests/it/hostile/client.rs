@@ -24,9 +24,19 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// Plays `client` against a real server, closes control, and gives the server's exit code.
 fn against_server(case: &Case, client: impl FnOnce(&mut Control)) -> Option<i32> {
+    against_server_with(case, &[], client)
+}
+
+/// The same with further arguments of the server.
+pub fn against_server_with(
+    case: &Case,
+    arguments: &[&str],
+    client: impl FnOnce(&mut Control),
+) -> Option<i32> {
     let mut command = Command::new(run::fastcp_binary());
     command
         .arg("--server")
+        .args(arguments)
         .env_clear()
         .env("HOME", &case.home.0)
         .env(MARK, case.mark())
@@ -67,7 +77,7 @@ fn against_server(case: &Case, client: impl FnOnce(&mut Control)) -> Option<i32>
     status.code()
 }
 
-fn open(role: Role) -> Open {
+pub fn open(role: Role) -> Open {
     Open {
         role,
         options: CopyOptions {
@@ -96,7 +106,7 @@ fn receiver(case: &Case) -> Open {
 }
 
 /// Says hello and what opens the session. Gives where the server listens.
-fn begin(control: &mut Control, open: Open) -> Option<Listen> {
+pub fn begin(control: &mut Control, open: Open) -> Option<Listen> {
     control.hear_hello();
     control.say_hello();
     control.say(Message::Open(open));
@@ -109,7 +119,7 @@ fn begin(control: &mut Control, open: Open) -> Option<Listen> {
     }
 }
 
-fn server_case(body: impl FnOnce(&Case)) {
+pub fn server_case(body: impl FnOnce(&Case)) {
     Case::run(Way::LocalPush, |case| {
         let outside = case.scratch.dir("outside");
         outside.file("precious", "precious\n");
@@ -212,7 +222,7 @@ fn an_opening_that_cannot_be_is_refused() {
 }
 
 /// The first directory of a copy that lands.
-fn land(control: &mut Control) {
+pub fn land(control: &mut Control) {
     let roots = vec![root(1, "tree", true)];
     let totals = Totals::default();
     control.say(Message::Roots(Roots { roots, totals }));
@@ -221,7 +231,7 @@ fn land(control: &mut Control) {
     control.say(Message::Entries(vec![directory(1, 0, "tree")]));
 }
 
-fn aborted(control: &mut Control) -> bool {
+pub fn aborted(control: &mut Control) -> bool {
     let abort = |message: &Message| matches!(message, Message::Abort(_));
     control.hear_until(abort).is_some()
 }
@@ -335,7 +345,7 @@ fn a_recorded_opening_opens_nothing_and_strangers_keep_nobody_out() {
 }
 
 /// What a client says first on a stream, as a listener on the wire would see it.
-fn record_opening(keys: &Keys) -> [u8; 64] {
+pub fn record_opening(keys: &Keys) -> [u8; 64] {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = listener.local_addr().expect("bound");
     let keyring = Arc::clone(&keys.keyring);

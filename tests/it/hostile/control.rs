@@ -118,6 +118,8 @@ fn messages_out_of_place_end_the_copy() {
         Message::Landed(fastcp::wire::message::Landed {
             names: vec![],
             resumes: false,
+            ordered: false,
+            window: 64,
         }),
         Message::Credit(5),
         Message::Data(fastcp::wire::message::Data { bytes: vec![1] }),

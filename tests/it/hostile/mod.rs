@@ -2,11 +2,13 @@
 //! touched outside the destination, nothing stands under a final name that is not whole, nothing is
 //! left behind, no process hangs or panics, and what it says reaches no terminal raw.
 
-mod client;
+pub mod client;
+mod confined;
 mod control;
 mod frames;
 mod links;
 mod names;
+mod pipes;
 mod receiver;
 mod texts;
 

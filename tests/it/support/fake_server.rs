@@ -50,8 +50,8 @@ impl FakeServer {
             panic!("the client opens another way");
         };
         let direction = match open.role {
-            Role::Sender { .. } => Direction::ToClient,
-            Role::Receiver { .. } => Direction::ToServer,
+            Role::Sender { .. } | Role::Producer { .. } => Direction::ToClient,
+            Role::Receiver { .. } | Role::Consumer { .. } => Direction::ToServer,
         };
         Some(FakeServer {
             keys: Keys::new(&open, secret.0, direction),
@@ -97,6 +97,8 @@ impl FakeServer {
         self.say(Message::Landed(Landed {
             names,
             resumes: false,
+            ordered: false,
+            window: 64,
         }));
     }
 

@@ -52,6 +52,8 @@ pub struct Login {
     pub before: String,
     /// Words before the shell that runs the command, as in `setpriv --x sh -c …`.
     pub under: String,
+    /// The login shell.
+    pub shell: String,
 }
 
 impl Default for Login {
@@ -62,6 +64,7 @@ impl Default for Login {
             path: format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display()),
             before: String::new(),
             under: String::new(),
+            shell: "/bin/sh".into(),
         }
     }
 }
@@ -155,11 +158,25 @@ impl Host {
         let fixed = fs::read_to_string(self.dir.path("login.env")).expect("written at the start");
         let script = format!(
             "#!/bin/sh\n{fixed}PATH='{}'; export PATH\ncd \"$HOME\" || exit 1\n{}\n\
-             exec {} /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n",
-            login.path, login.before, login.under,
+             exec {} {} -c \"$SSH_ORIGINAL_COMMAND\"\n",
+            login.path, login.before, login.under, login.shell,
         );
         self.dir.file("login", script);
         self.dir.mode("login", 0o755);
+    }
+
+    /// The key is good for this command alone, as a line of `authorized_keys` says it.
+    pub fn force(&self, command: &str) {
+        let config = self.dir.read("sshd_config");
+        let config = String::from_utf8(config).expect("text");
+        let config = config
+            .lines()
+            .filter(|line| !line.starts_with("ForceCommand"));
+        let config: Vec<_> = config.collect();
+        self.dir.file("sshd_config", config.join("\n") + "\n");
+        let key = fs::read_to_string(self.dir.path("key.pub")).expect("read a key");
+        let line = format!("restrict,command=\"{command}\" {key}");
+        self.dir.file("authorized_keys", line);
     }
 
     /// A directory of the host's own for scripts and stand-ins.

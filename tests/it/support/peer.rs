@@ -233,8 +233,8 @@ impl Keys {
         let secret = Secret::take(&mut secret);
         let suite = Suite::from_number(open.suite).expect("a suite that there is");
         let role = match open.role {
-            Role::Sender { .. } => DialRole::Receives,
-            Role::Receiver { .. } => DialRole::Sends,
+            Role::Sender { .. } | Role::Producer { .. } => DialRole::Receives,
+            Role::Receiver { .. } | Role::Consumer { .. } => DialRole::Sends,
         };
         Keys {
             sealer: Sealer::new(&secret, direction, suite),

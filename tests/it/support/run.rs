@@ -29,6 +29,28 @@ pub fn fastcp_binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_fastcp"))
 }
 
+/// The binary under test without its symbols, a tenth of its size: for where it is sent somewhere.
+pub fn stripped_binary() -> &'static Path {
+    static STRIPPED: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    STRIPPED.get_or_init(|| {
+        let dir = tempfile::Builder::new()
+            .prefix("stripped-")
+            .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+            .expect("make a directory");
+        let made = dir.path().join("fastcp");
+        let stripped = Command::new("strip")
+            .arg("-o")
+            .args([&made, fastcp_binary()])
+            .status()
+            .is_ok_and(|status| status.success());
+        assert!(stripped, "strip comes with the compiler");
+        // One for all runs of the tests: it is known by its name.
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fastcp");
+        std::fs::rename(&made, &place).expect("rename");
+        place
+    })
+}
+
 /// A command line that is being put together.
 #[derive(Clone, Debug)]
 pub struct Run {
@@ -75,6 +97,12 @@ impl Run {
         self.envs.retain(|(set, _)| set != name.as_ref());
         self.envs
             .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Another program in place of the one under test.
+    pub fn program(mut self, program: impl AsRef<OsStr>) -> Run {
+        self.words[0] = program.as_ref().to_owned();
         self
     }
 

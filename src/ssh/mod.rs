@@ -5,8 +5,10 @@
 //! these are overruled, as scp does. What the process prints on stderr is passed on line by line,
 //! made printable, since a far end's text must not reach the terminal raw.
 
+mod ending;
+mod startup;
+
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -17,6 +19,9 @@ use tokio::time::timeout;
 
 use crate::error::{Error, Kind, Result, Side};
 use crate::units::printable;
+
+pub use ending::{why_lost, why_no_hello};
+pub use startup::{Errand, Startup};
 
 /// How to reach a host by ssh.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +59,10 @@ pub struct SshOptions {
 const RECONNECT_TIMEOUT_S: u32 = 15;
 
 impl SshOptions {
+    fn program(&self) -> PathBuf {
+        self.program.clone().unwrap_or_else(|| "ssh".into())
+    }
+
     /// For a login that nobody watches: it never asks, and does not try for long. The first of
     /// two settings counts to ssh, so what must hold stands before the user's own. With `afresh`
     /// it does not go through a master connection, which may be as dead as the one that was lost.
@@ -156,51 +165,32 @@ fn ssh_arguments(host: &Host, options: &SshOptions) -> Vec<OsString> {
     arguments
 }
 
-/// The words of `--remote-path`, each quoted for a POSIX shell; a leading `~/` is left for the
-/// remote shell, which alone knows the home directory.
-fn remote_command(remote_path: Option<&str>) -> Result<String> {
-    let unreadable = || Error::usage("--remote-path: its quotes do not match");
-    let words = shlex::split(remote_path.unwrap_or("fastcp")).ok_or_else(unreadable)?;
-    let mut command = String::new();
-    for word in words {
-        let (home, rest) = match word.strip_prefix("~/") {
-            Some(rest) => ("~/", rest),
-            None => ("", &word[..]),
-        };
-        let quoted = shlex::try_quote(rest)
-            .map_err(|_| Error::usage("--remote-path: a NUL byte cannot be in a command"))?;
-        command += home;
-        command += &quoted;
-        command.push(' ');
-    }
-    Ok(command + "--server")
-}
-
-/// Starts the far end. The child stays in this process group, so that ssh may ask for a password
-/// on the terminal.
+/// Starts what does the errand. The child stays in this process group, so that ssh may ask for a
+/// password on the terminal.
 ///
 /// # Errors
-/// `Kind::Connect` if the program cannot be started.
+/// `Kind::Connect` if the program cannot be started, `Kind::Usage` for a `--remote-path` that is no
+/// command.
 pub fn start(
     rsh: Rsh,
     host: &Host,
     options: &SshOptions,
-    remote_path: Option<&str>,
+    startup: &Startup,
+    errand: Errand,
 ) -> Result<FarEnd> {
     let mut command = match rsh {
         Rsh::Ssh => {
-            let program = options.program.clone().unwrap_or_else(|| "ssh".into());
-            let mut command = Command::new(program);
+            let mut command = Command::new(options.program());
             command
                 .args(ssh_arguments(host, options))
-                .arg(remote_command(remote_path)?);
+                .arg(startup.command(errand)?);
             command
         }
-        Rsh::Local if remote_path.is_some() => {
+        Rsh::Local if startup.path.is_some() || !matches!(errand, Errand::Become(_)) => {
             let mut command = Command::new("/bin/sh");
             command
                 .arg("-c")
-                .arg(format!("exec {}", remote_command(remote_path)?));
+                .arg(format!("exec {}", startup.command(errand)?));
             command
         }
         Rsh::Local => {
@@ -208,7 +198,10 @@ pub fn start(
                 Error::io(Kind::FarEnd, Side::Here, "fastcp", "cannot find itself", e)
             })?;
             let mut command = Command::new(itself);
-            command.arg("--server").env_remove("SSH_CONNECTION");
+            if let Errand::Become(role) = errand {
+                command.args(role.split(' '));
+            }
+            command.env_remove("SSH_CONNECTION");
             command
         }
     };
@@ -230,6 +223,21 @@ pub fn start(
         stderr: child.stderr.take().expect(taken),
         child,
     })
+}
+
+/// The name of the user that a login to the host has there, as far as ssh's configuration tells;
+/// else a word for it.
+pub fn login_name(host: &Host, options: &SshOptions) -> String {
+    let asked = std::process::Command::new(options.program())
+        .arg("-G")
+        .args(ssh_arguments(host, options))
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let told = asked.map(|output| output.stdout).unwrap_or_default();
+    let told = String::from_utf8_lossy(&told);
+    let user = told.lines().find_map(|line| line.strip_prefix("user "));
+    user.unwrap_or("THE_USER").to_owned()
 }
 
 /// A shell's `kill -USR1 %1` asks all processes of the job how far the copy is, and would end ssh.
@@ -286,62 +294,6 @@ pub async fn relay_stderr(stderr: ChildStderr, mut line_out: impl FnMut(&str)) {
     }
 }
 
-/// Why a far end ended before it said hello.
-pub fn why_no_hello(host: &Host, status: Option<ExitStatus>, rsh: Rsh) -> Error {
-    let name = printable(host.name.as_bytes());
-    match status.and_then(|status| status.code()) {
-        Some(126 | 127) => Error::new(
-            Kind::FarEnd,
-            Side::Here,
-            format!(
-                "{name}: fastcp is not on the PATH of a non-interactive shell there; install it, \
-                 or give its path with --remote-path /path/to/fastcp"
-            ),
-        ),
-        Some(255) if rsh == Rsh::Ssh => Error::new(
-            Kind::Connect,
-            Side::Here,
-            format!("{name}: ssh could not connect or log in (its message is above)"),
-        ),
-        code => Error::new(
-            Kind::FarEnd,
-            Side::Here,
-            format!(
-                "{name}: the far end ended before it answered{}; an account that allows only \
-                 sftp cannot run fastcp",
-                code.map_or(String::new(), |code| format!(" (exit {code})")),
-            ),
-        ),
-    }
-}
-
-/// A shell tells with 128 and its number that a signal ended a command; ssh has codes up to this.
-const SIGNALLED: std::ops::Range<i32> = 129..193;
-
-/// Why control was lost, where the far end's process tells, which ended by itself. `words` is the
-/// last line on its stderr since the hello, empty if there was none.
-pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<String> {
-    let program = match rsh {
-        Rsh::Ssh => "ssh",
-        Rsh::Local => "the far end",
-    };
-    match (status.signal(), status.code()) {
-        (Some(signal), _) => Some(format!("{program} was ended by signal {signal}")),
-        (_, Some(255)) if rsh == Rsh::Ssh && !words.is_empty() => {
-            let words = words.trim_end_matches(['.', ' ']);
-            Some(format!("ssh: {}", words.trim_start_matches("ssh: ")))
-        }
-        (_, Some(255)) if rsh == Rsh::Ssh => {
-            Some("the far end was ended there without a word".to_owned())
-        }
-        (_, Some(code)) if SIGNALLED.contains(&code) => {
-            let signal = code - (SIGNALLED.start - 1);
-            Some(format!("the far end was ended there by signal {signal}"))
-        }
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -383,32 +335,5 @@ mod tests {
         );
         let afresh = typed.unattended(true).options.join(" ");
         assert!(afresh.contains("ControlPath=none BatchMode=no"), "{afresh}");
-    }
-
-    #[test]
-    fn how_its_process_ended_tells_why_control_was_lost() {
-        let told = |status, words| why_lost(ExitStatus::from_raw(status), words, Rsh::Ssh);
-        let code = |code: i32| code << 8;
-        assert_eq!(told(9, "x").unwrap(), "ssh was ended by signal 9");
-        assert_eq!(
-            told(code(255), "Connection to h closed by remote host.").unwrap(),
-            "ssh: Connection to h closed by remote host"
-        );
-        let killed = told(code(128 + 9), "").unwrap();
-        assert_eq!(killed, "the far end was ended there by signal 9");
-        assert!(told(code(255), "").unwrap().contains("without a word"));
-        assert_eq!(told(code(5), "its own sentence came by control"), None);
-    }
-
-    #[test]
-    fn the_remote_command_is_quoted_word_by_word() {
-        assert_eq!(remote_command(None).unwrap(), "fastcp --server");
-        let odd = remote_command(Some("sudo -n '/opt/my $dir/fastcp'")).unwrap();
-        assert_eq!(odd, "sudo -n '/opt/my $dir/fastcp' --server");
-        assert_eq!(
-            remote_command(Some("~/bin/fastcp")).unwrap(),
-            "~/bin/fastcp --server"
-        );
-        assert_eq!(remote_command(Some("'")).unwrap_err().kind, Kind::Usage);
     }
 }

@@ -1,0 +1,217 @@
+//! The two ends of a copy, from operands and `--from-command`, `--to-command`: one end at most
+//! remote, all sources of one host, a destination that cannot be a mistyped host.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::session::{Operand, What};
+use crate::units::printable;
+
+use super::args::Args;
+use super::{operand, ssh_config};
+
+/// Sources and destination.
+///
+/// # Errors
+/// Usage.
+pub fn ends(operands: Vec<OsString>, args: &Args) -> Result<(Vec<Operand>, Operand)> {
+    let operands = operands
+        .into_iter()
+        .map(operand::parse)
+        .collect::<Result<Vec<_>>>()?;
+    let (from, to) = (args.from_command.as_deref(), args.to_command.as_deref());
+    let (sources, dest) = match (from, to) {
+        (None, None) => last_of(operands)?,
+        _ => with_commands(operands, from, to)?,
+    };
+    if sources.len() > 1 && sources.iter().chain([&dest]).any(is_stream) {
+        return Err(Error::usage(
+            "a pipe or a command takes one source and one destination: copy them one by one",
+        ));
+    }
+    check_hosts(&sources, &dest)?;
+    if dest.host.is_none() && is_mistyped(&dest, args.config.as_deref()) {
+        let dest = name(&dest);
+        return Err(Error::usage(format!(
+            "{dest} does not exist here and looks like a host: \
+             write fastcp ... {dest}: for the host, or fastcp ... ./{dest} for a local file"
+        )));
+    }
+    Ok((sources, dest))
+}
+
+fn last_of(mut operands: Vec<Operand>) -> Result<(Vec<Operand>, Operand)> {
+    match operands.pop() {
+        Some(dest) if !operands.is_empty() => Ok((operands, dest)),
+        _ => Err(Error::usage(
+            "a source and a destination are needed: fastcp SOURCE... DEST (see fastcp --help)",
+        )),
+    }
+}
+
+/// A command takes the place of a path. Its own operand, which says where it runs, may be left out
+/// where that is here; one that is left then is the other end's, between two commands the
+/// destination's.
+fn with_commands(
+    operands: Vec<Operand>,
+    from: Option<&OsStr>,
+    to: Option<&OsStr>,
+) -> Result<(Vec<Operand>, Operand)> {
+    let mut operands = operands.into_iter();
+    let (source, dest) = match (operands.len(), from, to) {
+        (0, Some(_), Some(_)) => (None, None),
+        (1, None, Some(_)) => (operands.next(), None),
+        (1, Some(_), _) => (None, operands.next()),
+        (2, ..) => (operands.next(), operands.next()),
+        _ => {
+            return Err(Error::usage(
+                "a command is one end of a copy, so one more operand is needed for the other end \
+                 (and HOST: for the command where it runs there): \
+                 fastcp --from-command CMD [HOST:] DEST, fastcp SOURCE [HOST:] --to-command CMD",
+            ));
+        }
+    };
+    let source = end(source, from, "--from-command")?;
+    let dest = end(dest, to, "--to-command")?;
+    Ok((vec![source], dest))
+}
+
+/// The command there, or what the operand itself is.
+fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -> Result<Operand> {
+    let Some(line) = command else {
+        return Ok(place.expect("without a command there is an operand for this end"));
+    };
+    if line.as_bytes().iter().all(u8::is_ascii_whitespace) {
+        return Err(Error::usage(format!("{flag} is empty")));
+    }
+    let is_place = |place: &Operand| {
+        place.what == What::Stdio || place.host.is_some() && place.path.is_empty()
+    };
+    if let Some(path) = place.as_ref().filter(|place| !is_place(place)) {
+        return Err(Error::usage(format!(
+            "{} is a path, and {flag} takes its place: \
+             write HOST: for where the command runs, - for here",
+            name(path)
+        )));
+    }
+    Ok(Operand {
+        typed: line.to_owned(),
+        host: place.and_then(|place| place.host),
+        what: What::Command,
+        path: line.as_bytes().to_vec(),
+    })
+}
+
+fn check_hosts(sources: &[Operand], dest: &Operand) -> Result<()> {
+    if dest.host.is_some()
+        && let Some(remote) = sources.iter().find(|source| source.host.is_some())
+    {
+        return Err(Error::usage(format!(
+            "{} and {} are both on other hosts: fastcp does not copy from host to host yet; \
+             run it on one of them",
+            name(remote),
+            name(dest)
+        )));
+    }
+    let first = &sources[0];
+    if let Some(other) = sources.iter().find(|source| source.host != first.host) {
+        return Err(Error::usage(format!(
+            "{} and {} are not on the same host: copy them one after the other",
+            name(first),
+            name(other)
+        )));
+    }
+    Ok(())
+}
+
+fn is_stream(operand: &Operand) -> bool {
+    operand.what != What::Path
+}
+
+fn name(operand: &Operand) -> String {
+    printable(operand.typed.as_bytes())
+}
+
+/// A forgotten colon would leave a local file called `user@host` where a copy was wanted.
+fn is_mistyped(dest: &Operand, config: Option<&Path>) -> bool {
+    // With a slash it is spelled as a path.
+    if dest.what != What::Path || dest.path.contains(&b'/') {
+        return false;
+    }
+    let looks_remote = dest.path.contains(&b'@')
+        || dest
+            .typed
+            .to_str()
+            .is_some_and(|host| ssh_config::names(host, config));
+    looks_remote && Path::new(&dest.typed).symlink_metadata().is_err()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    /// `host|what|path` of source and destination.
+    fn shown(words: &[&str]) -> String {
+        let args = Args::try_parse_from(std::iter::once(&"fastcp").chain(words)).unwrap();
+        match ends(args.operands.clone(), &args) {
+            Err(error) => error.message,
+            Ok((sources, dest)) => {
+                let one = |operand: &Operand| {
+                    let host = operand.host.as_ref().map_or("", |host| &host.name);
+                    let path = String::from_utf8_lossy(&operand.path);
+                    format!("{host}|{:?}|{path}", operand.what)
+                };
+                format!("{} -> {}", one(&sources[0]), one(&dest))
+            }
+        }
+    }
+
+    #[test]
+    fn a_command_runs_here_or_where_its_operand_says() {
+        let (from, to) = (["--from-command", "x y"], ["--to-command", "z"]);
+        for (words, meant) in [
+            (vec!["-", "h:p"], "|Stdio| -> h|Path|p"),
+            (vec!["h:p", "-"], "h|Path|p -> |Stdio|"),
+            ([&from[..], &["h:b"]].concat(), "|Command|x y -> h|Path|b"),
+            (
+                [&from[..], &["h:", "b"]].concat(),
+                "h|Command|x y -> |Path|b",
+            ),
+            ([&from[..], &["-", "b"]].concat(), "|Command|x y -> |Path|b"),
+            ([&["a", "h:"], &to[..]].concat(), "|Path|a -> h|Command|z"),
+            ([&["h:a"], &to[..]].concat(), "h|Path|a -> |Command|z"),
+            ([&["-", "h:"], &to[..]].concat(), "|Stdio| -> h|Command|z"),
+            (
+                [&from[..], &to, &["h:"]].concat(),
+                "|Command|x y -> h|Command|z",
+            ),
+            (
+                [&from[..], &to, &["h:", "-"]].concat(),
+                "h|Command|x y -> |Command|z",
+            ),
+            ([&from[..], &to].concat(), "|Command|x y -> |Command|z"),
+        ] {
+            assert_eq!(shown(&words), meant, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn ends_that_a_stream_cannot_have_are_refused() {
+        let to = ["--to-command", "z"];
+        for (words, told) in [
+            (vec!["a", "b", "-"], "one source"),
+            (vec!["-", "a", "h:"], "one source"),
+            ([&["a", "h:p"], &to[..]].concat(), "h:p is a path"),
+            ([&["a", "b", "h:"], &to[..]].concat(), "one more operand"),
+            (to.to_vec(), "one more operand"),
+            (vec!["a", "--to-command", " "], "is empty"),
+            (vec!["-"], "are needed"),
+        ] {
+            let message = shown(&words);
+            assert!(message.contains(told), "{words:?}: {message}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The one directory that a confined key may reach. What a client names is a way down from there,
+//! by names alone: no `..`, no other user's home, and no symbolic link, whoever laid it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::{Dir, Handles};
+use crate::manifest::Name;
+
+pub struct Confine {
+    root: Arc<Dir>,
+    path: PathBuf,
+}
+
+impl std::fmt::Debug for Confine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Confine").field(&self.path).finish()
+    }
+}
+
+/// Why a path does not lead to anything below the directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outside {
+    /// It leads elsewhere.
+    Elsewhere,
+    /// It has a `..` in it.
+    Above,
+    /// No file can be called so.
+    NoName,
+}
+
+impl Confine {
+    /// `path` was chosen by whoever made the key's rule, so links in it are followed.
+    pub fn new(path: &Path, handles: &Arc<Handles>) -> io::Result<Confine> {
+        Ok(Confine {
+            root: Dir::root(path, handles)?,
+            path: path.to_owned(),
+        })
+    }
+
+    /// As whoever made the rule wrote it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The names from the directory down to what `typed` means: it begins there, and so do `~` and
+    /// the directory's own path.
+    pub fn names(&self, typed: &[u8]) -> Result<Vec<Name>, Outside> {
+        let below = match typed {
+            b"~" => b"",
+            [b'~', b'/', rest @ ..] => rest,
+            [b'~', ..] => return Err(Outside::Elsewhere),
+            [b'/', ..] => {
+                let below = Path::new(OsStr::from_bytes(typed)).strip_prefix(&self.path);
+                below
+                    .map_err(|_| Outside::Elsewhere)?
+                    .as_os_str()
+                    .as_bytes()
+            }
+            _ => typed,
+        };
+        below
+            .split(|&byte| byte == b'/')
+            .filter(|&name| !matches!(name, b"" | b"."))
+            .map(|name| match name {
+                b".." => Err(Outside::Above),
+                _ => Name::try_from(name.to_vec()).map_err(|_| Outside::NoName),
+            })
+            .collect()
+    }
+
+    /// The directory at the end of `names`.
+    ///
+    /// # Errors
+    /// ELOOP or ENOTDIR where one of them is a link or anything but a directory.
+    pub fn enter(&self, names: &[Name]) -> io::Result<Arc<Dir>> {
+        let mut dir = self.root.clone();
+        for name in names {
+            dir = dir.child(name)?;
+        }
+        Ok(dir)
+    }
+
+    /// [`names`](Self::names) and [`enter`](Self::enter) in one.
+    pub fn directory(&self, typed: &Path) -> io::Result<Arc<Dir>> {
+        let names = self.names(typed.as_os_str().as_bytes());
+        self.enter(&names.map_err(|_| Errno::XDEV)?)
+    }
+}
+
+impl Outside {
+    /// A sentence's end for the user; `path` is the directory's.
+    pub fn told(self, path: &Path) -> String {
+        let path = crate::units::printable(path.as_os_str().as_bytes());
+        match self {
+            Outside::Elsewhere => format!("this key reaches nothing there but what is in {path}"),
+            Outside::Above => format!("this key is confined to {path} there, and takes no .."),
+            Outside::NoName => "not a file name".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_that_is_typed_begins_in_the_directory_and_goes_down() {
+        let temp = tempfile::tempdir().unwrap();
+        let confine = Confine::new(temp.path(), &Arc::default()).unwrap();
+        let names = |typed: &str| {
+            let names = confine.names(typed.as_bytes())?;
+            let names = names.iter().map(|name| name.as_bytes().to_vec());
+            Ok(String::from_utf8(names.collect::<Vec<_>>().join(&b'/')).unwrap())
+        };
+        let own = temp.path().display().to_string();
+        for (typed, meant) in [
+            ("", ""),
+            (".", ""),
+            ("~", ""),
+            ("~/a", "a"),
+            ("a//./b/", "a/b"),
+            (own.as_str(), ""),
+            (&format!("{own}/a"), "a"),
+        ] {
+            assert_eq!(names(typed), Ok(meant.to_owned()), "{typed}");
+        }
+        let elsewhere = [
+            "/",
+            "/etc/passwd",
+            "~root",
+            "~root/x",
+            &format!("{own}x"),
+            &format!("{own}x/a"),
+        ];
+        for typed in elsewhere {
+            assert_eq!(names(typed), Err(Outside::Elsewhere), "{typed}");
+        }
+        for typed in ["..", "a/../b", "~/..", &format!("{own}/..")] {
+            assert_eq!(names(typed), Err(Outside::Above), "{typed}");
+        }
+        assert_eq!(names("a\0b"), Err(Outside::NoName));
+    }
+
+    #[test]
+    fn no_link_is_followed_not_even_one_that_stays_inside() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(temp.path().join("real/in")).unwrap();
+        for (name, target) in [("inside", "real"), ("outside", "/etc")] {
+            std::os::unix::fs::symlink(target, temp.path().join(name)).unwrap();
+        }
+        let confine = Confine::new(temp.path(), &Arc::default()).unwrap();
+        assert!(confine.directory(Path::new("real/in")).is_ok());
+        for typed in [
+            "inside",
+            "inside/in",
+            "outside",
+            "outside/ssh",
+            "real/../..",
+        ] {
+            assert!(confine.directory(Path::new(typed)).is_err(), "{typed}");
+        }
+    }
+}

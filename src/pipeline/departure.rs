@@ -1,0 +1,165 @@
+//! A stream at the sender: read in order by one thread, each part handed to the workers. What was
+//! read cannot be read again, so a part's frame is kept until it is acknowledged; how many are is
+//! bounded by the window.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use crate::chunk::{Buffer, Chunk, ChunkKind, Place};
+use crate::codec::{Compress, Encoder};
+use crate::digest::{self, Digest};
+use crate::error::{Error, Kind, Result, Side};
+use crate::pipeline::plan::{Bytes, Part, Plan, Stream};
+use crate::pipeline::plans::{Ended, NACKS_MAX};
+use crate::pipeline::reading::is_zero;
+use crate::pipeline::sender::Sender;
+use crate::pipeline::shifts::{Doing, Shift};
+use crate::pipeline::steering::Compression;
+use crate::source::{Feed, Inlet, Limits};
+use crate::tuner::Method;
+use crate::units::printable;
+use crate::wire::SealedChunk;
+use crate::wire::message::{EntryEnd, Message};
+
+impl Sender {
+    /// Sends a stream that was announced, from its first byte to its end.
+    pub(super) fn stream(&self, stream: &Arc<Stream>, inlet: &Inlet) -> Result<(), Ended> {
+        use std::os::unix::ffi::OsStrExt;
+        let id = stream.entry.id;
+        // No command is started for nothing.
+        if !self.plans.wait_wanted(id)? {
+            return Ok(());
+        }
+        self.ending.set_once();
+        let name = printable(inlet.path().as_os_str().as_bytes());
+        self.progress.start_name(id, name);
+        let tell = self.tell.clone();
+        let on_line = move |line: &[u8]| tell(&String::from_utf8_lossy(line));
+        let opened = inlet.open(self.limits(), &stream.stop, on_line);
+        match opened.and_then(|feed| self.read_stream(stream, feed)) {
+            Ok(None) => {}
+            Ok(Some(length)) if self.plans.wait_digested(stream, length)? => {
+                let root = stream
+                    .tree
+                    .lock()
+                    .expect("no panic while held")
+                    .root(length);
+                self.say(Message::EntryEnd(vec![EntryEnd {
+                    entry: id,
+                    length,
+                    root,
+                }]));
+            }
+            Ok(Some(_)) => {}
+            // Who stopped it knows why.
+            Err(_) if stream.stop.is_set() => {}
+            Err(error) => self.fail_stream(stream, error),
+        }
+        Ok(())
+    }
+
+    fn limits(&self) -> Limits {
+        let idle = self.options.follow_ms.map(Duration::from_millis);
+        Limits {
+            size: self.options.size,
+            follow: idle.map(|idle| (idle, self.enough.clone())),
+        }
+    }
+
+    /// Gives the length; None where the copy ends before.
+    fn read_stream(&self, stream: &Arc<Stream>, mut feed: Feed) -> Result<Option<u64>> {
+        let mut offset = 0;
+        loop {
+            if self.plans.wait_part_room().is_err() {
+                return Ok(None);
+            }
+            let Ok(mut buffer) = self.pool.take_blocking() else {
+                return Ok(None);
+            };
+            let filled = feed.fill(&mut buffer, self.chunk_size)?;
+            if filled.len > 0 {
+                let part = Part::read(stream, offset, filled.len, buffer);
+                if self.plans.add_part(part).is_err() {
+                    return Ok(None);
+                }
+            }
+            offset += filled.len as u64;
+            if filled.end {
+                feed.finish(&stream.stop)?;
+                return Ok(Some(offset));
+            }
+        }
+    }
+
+    /// Row 4 to 6 for a part; one that was framed before is sent again as it is.
+    pub(super) fn carry_part(
+        &self,
+        plan: &Plan,
+        part: &Part,
+        encoder: &mut Encoder,
+        shift: &mut Shift<'_>,
+    ) -> Option<Arc<SealedChunk>> {
+        if plan.nacks.load(Relaxed) >= NACKS_MAX {
+            self.give_up(plan);
+            return None;
+        }
+        let mut bytes = part.bytes.lock().expect("no panic while held");
+        let buffer = match std::mem::replace(&mut *bytes, Bytes::Gone) {
+            Bytes::Read(buffer) => buffer,
+            Bytes::Framed(frame) => {
+                *bytes = Bytes::Framed(frame.clone());
+                return Some(frame);
+            }
+            Bytes::Gone => {
+                let message = "arrived damaged, and cannot be read again";
+                let error = Error::new(Kind::Verify, Side::Dest, message);
+                self.fail_stream(&part.stream, error.at(&part.stream.path));
+                return None;
+            }
+        };
+        shift.turn_to(Doing::Rest);
+        let (chunk, digest) = self.digest_part(plan, part, buffer);
+        let compression = match self.options.compress {
+            // Zeros that test a link are to fill it.
+            Compress::Auto if part.stream.is_test => Compression::Forced(Method::None),
+            _ => self.steering.next(),
+        };
+        let frame = Arc::new(self.frame(chunk, digest, compression, encoder, shift));
+        if self.keeps {
+            *bytes = Bytes::Framed(frame.clone());
+        }
+        Some(frame)
+    }
+
+    fn digest_part(&self, plan: &Plan, part: &Part, mut buffer: Buffer) -> (Chunk, Digest) {
+        let stream = &part.stream;
+        let data = buffer.data();
+        let value = digest::of_range(data, part.offset, false);
+        let whole = (part.offset == 0).then(|| digest::of_range(data, 0, true));
+        let (kind, digest) = match is_zero(data) && !stream.is_test {
+            true => (ChunkKind::Zeros, digest::NONE),
+            false => (ChunkKind::Range, value),
+        };
+        if kind == ChunkKind::Zeros {
+            buffer.set_len(0);
+        }
+        {
+            let mut tree = stream.tree.lock().expect("no panic while held");
+            if let Some(whole) = whole {
+                tree.set_whole(whole);
+            }
+            tree.add(part.offset, part.len.into(), value);
+        }
+        let _ = plan.digest.set(digest);
+        self.plans.part_digested();
+        let place = Place {
+            kind,
+            chunk: plan.chunk,
+            entry: stream.entry.id,
+            offset: part.offset,
+            raw_len: part.len,
+        };
+        (Chunk { place, buffer }, digest)
+    }
+}

@@ -1,0 +1,207 @@
+//! The client's part in placing itself on a host that has no fastcp: it answers what the far
+//! side's script asks for, until the program that it has sent says hello.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+
+use crate::control::{ControlError, First, HELLO_TIMEOUT, Incoming};
+use crate::error::{Error, Kind, Result, Side};
+use crate::program::{self, PIECE, Program};
+use crate::session::Reporter;
+use crate::ssh::Host;
+use crate::units::{printable, size};
+use crate::wire::greeting::{Failure, Greeting, PROGRAM_MAX, offer};
+use crate::wire::hello::Hello;
+
+/// How long the far side may take no byte of the program: a slow link is not a dead one.
+const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long the placed program may take to say hello when its last byte was handed to ssh: all of
+/// it may still be on its way, 6 MB at 20 kB/s.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Why there was no hello.
+pub enum NoHello {
+    /// What came, or did not, instead.
+    Control(ControlError),
+    /// The connection ended when the program was on its way.
+    CutShort,
+    Refused(Error),
+}
+
+impl From<ControlError> for NoHello {
+    fn from(error: ControlError) -> NoHello {
+        NoHello::Control(error)
+    }
+}
+
+impl From<Error> for NoHello {
+    fn from(error: Error) -> NoHello {
+        NoHello::Refused(error)
+    }
+}
+
+/// One login to a host that may have to be given a program.
+pub struct Placing<'a> {
+    pub host: &'a Host,
+    /// `--no-install` was not given.
+    pub may_install: bool,
+    pub reporter: &'a dyn Reporter,
+}
+
+impl Placing<'_> {
+    /// The far side's hello. `patience`: how long its first word may take.
+    pub async fn hello<R, W>(
+        &self,
+        incoming: &mut Incoming<R>,
+        stdin: &mut W,
+        patience: Duration,
+    ) -> Result<Hello, NoHello>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let (system, machine) = match incoming.first(patience).await? {
+            First::Hello(hello) => return Ok(hello),
+            First::Greeting(Greeting::Want { system, machine }) => (system, machine),
+            First::Greeting(Greeting::Forbidden) => return Err(self.forbidden().into()),
+            First::Greeting(_) => return Err(self.out_of_place().into()),
+        };
+        let program = self.program(&system, &machine)?;
+        let line = offer(program.digest(), program.length(), &program.sha256()?);
+        // What is wrong with a far side that does not listen it says itself.
+        let _ = write(stdin, line.as_bytes()).await;
+        let directory = match incoming.first(HELLO_TIMEOUT).await? {
+            // One of this very digest is there: that of another machine's.
+            First::Hello(hello) => return self.checked(hello, &program),
+            First::Greeting(Greeting::Send { directory }) => directory,
+            First::Greeting(Greeting::Failed(failure)) => return Err(self.failed(failure).into()),
+            First::Greeting(_) => return Err(self.out_of_place().into()),
+        };
+        self.reporter.notice(&format!(
+            "fastcp: {}: placing fastcp there, in {} ({})",
+            self.name(),
+            printable(&directory),
+            size(program.length()),
+        ));
+        self.send(stdin, &program).await?;
+        match incoming.first(ARRIVAL_TIMEOUT).await {
+            Ok(First::Hello(hello)) => self.checked(hello, &program),
+            Ok(First::Greeting(Greeting::Failed(failure))) => Err(self.failed(failure).into()),
+            Ok(First::Greeting(_)) => Err(self.out_of_place().into()),
+            Err(ControlError::Closed | ControlError::Io(_)) => Err(NoHello::CutShort),
+            Err(other) => Err(other.into()),
+        }
+    }
+
+    /// The program that fits.
+    fn program(&self, system: &str, machine: &str) -> Result<Program> {
+        let name = self.name();
+        let (shown_system, shown) = (printable(system.as_bytes()), printable(machine.as_bytes()));
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if system != "Linux" || !machine.chars().all(is_name) {
+            let message = format!(
+                "there is no fastcp on its PATH, and it is a {shown_system} {shown}: this one can \
+                 be placed on Linux alone"
+            );
+            return Err(self.refusal(message));
+        }
+        if !self.may_install {
+            let message = "there is no fastcp that fits on its PATH, and --no-install was given: \
+                           install it there, or give its path with --remote-path";
+            return Err(self.refusal(message));
+        }
+        let program = Program::for_machine(machine)?.ok_or_else(|| {
+            let target = program::target_of(machine);
+            self.refusal(format!(
+                "it has no fastcp and its machine is {shown}: put one for that at {} here \
+                 (cargo build --release --target {target}), or install one on {name}",
+                program::wanted_path(machine),
+            ))
+        })?;
+        if program.length() > PROGRAM_MAX {
+            return Err(self
+                .refusal("the program for it is too big to be one")
+                .at(program.path()));
+        }
+        Ok(program)
+    }
+
+    async fn send<W: AsyncWrite + Unpin>(&self, stdin: &mut W, program: &Program) -> Result<()> {
+        let mut piece = vec![0; PIECE];
+        let mut at = 0;
+        while at < program.length() {
+            let read = program.read(&mut piece, at)?;
+            if read == 0 {
+                return Err(self
+                    .refusal("the program became shorter")
+                    .at(program.path()));
+            }
+            match timeout(PIECE_TIMEOUT, write(stdin, &piece[..read])).await {
+                Ok(Ok(())) => at += read as u64,
+                // What is wrong the far side says itself.
+                Ok(Err(_)) => break,
+                Err(_) => return Err(self.refusal("takes no more of the program for 60 s")),
+            }
+        }
+        Ok(())
+    }
+
+    /// What speaks is what was sent.
+    fn checked(&self, hello: Hello, program: &Program) -> Result<Hello, NoHello> {
+        match hello.program == program.digest() {
+            true => Ok(hello),
+            false => Err(self
+                .refusal("what runs there is not the program that was sent")
+                .into()),
+        }
+    }
+
+    fn failed(&self, failure: Failure) -> Error {
+        self.refusal(match failure {
+            Failure::Nowhere => {
+                "it has no fastcp, and no directory for one: ~/.cache/fastcp, /tmp, /var/tmp and \
+                 /dev/shm are full, not writable or mounted noexec; install it there, or give its \
+                 path with --remote-path"
+            }
+            Failure::Length => "it could not take all of the program (a full disk?)",
+            Failure::Digest => "the program arrived damaged; try again",
+            Failure::Start if cfg!(target_env = "musl") => {
+                "the program that was sent does not run there (its message is above); install \
+                 one that does, or give its path with --remote-path"
+            }
+            Failure::Start => {
+                "the program that was sent does not run there (its message is above): this one \
+                 needs the system libraries that it was built with; one that is linked \
+                 statically (target x86_64-unknown-linux-musl) does not"
+            }
+        })
+    }
+
+    fn forbidden(&self) -> Error {
+        self.refusal(
+            "it has no fastcp that fits, and its administrator forbids to place one \
+             (/etc/fastcp/no-install): it has to be installed there",
+        )
+    }
+
+    fn out_of_place(&self) -> Error {
+        self.refusal("said something out of place before its hello")
+    }
+
+    fn refusal(&self, message: impl AsRef<str>) -> Error {
+        let message = format!("{}: {}", self.name(), message.as_ref());
+        Error::new(Kind::FarEnd, Side::Here, message)
+    }
+
+    fn name(&self) -> String {
+        printable(self.host.name.as_bytes())
+    }
+}
+
+async fn write<W: AsyncWrite + Unpin>(stdin: &mut W, bytes: &[u8]) -> std::io::Result<()> {
+    stdin.write_all(bytes).await?;
+    stdin.flush().await
+}

@@ -1,0 +1,106 @@
+//! A login that copies nothing: it tells which programs a host has, or removes those that were
+//! placed there.
+
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
+
+use crate::error::{Error, Kind, Result, Side};
+use crate::session::runtime;
+use crate::ssh::{self, Errand, Host, Rsh, SshOptions, Startup};
+use crate::units::printable;
+use crate::wire::greeting::MARK;
+use crate::wire::hello::NOISE_MAX;
+
+/// How long it may take, a password included.
+const VISIT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How long ssh may take to end when all is said.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Which host, and how it is reached.
+#[derive(Clone, Debug)]
+pub struct Visit {
+    pub host: Host,
+    pub ssh: SshOptions,
+    /// `--sudo`
+    pub sudo: Option<String>,
+}
+
+impl Visit {
+    /// The programs of the host, a line each.
+    ///
+    /// # Errors
+    /// `Kind::Connect` where it cannot be logged in to, `Kind::FarEnd` where nothing can be run.
+    pub fn tell(&self) -> Result<Vec<String>> {
+        runtime()?.block_on(self.run(Errand::Tell))
+    }
+
+    /// Removes what was placed for this user; gives the paths.
+    ///
+    /// # Errors
+    /// As [`tell`](Self::tell).
+    pub fn remove(&self) -> Result<Vec<String>> {
+        runtime()?.block_on(self.run(Errand::Remove))
+    }
+
+    async fn run(&self, errand: Errand<'_>) -> Result<Vec<String>> {
+        let startup = Startup {
+            sudo: self.sudo.clone(),
+            ..Startup::default()
+        };
+        let far_end = ssh::start(Rsh::Ssh, &self.host, &self.ssh, &startup, errand)?;
+        let (mut process, stdin, stdout, stderr) = far_end.split();
+        drop(stdin);
+        let relay = tokio::spawn(ssh::relay_stderr(stderr, |line| eprintln!("{line}")));
+        let mut said = Vec::new();
+        let mut stdout = stdout.take(NOISE_MAX as u64);
+        let read = timeout(VISIT_TIMEOUT, stdout.read_to_end(&mut said)).await;
+        let status = process.end(END_PATIENCE).await;
+        let _ = timeout(END_PATIENCE, relay).await;
+        let mut lines = marked(&said);
+        let is_whole = matches!(read, Ok(Ok(_))) && lines.pop().as_deref() == Some("end");
+        if is_whole {
+            return Ok(lines);
+        }
+        if read.is_err() {
+            let name = printable(self.host.name.as_bytes());
+            let message = format!(
+                "{name}: gave no answer within {} s",
+                VISIT_TIMEOUT.as_secs()
+            );
+            return Err(Error::new(Kind::Connect, Side::Here, message));
+        }
+        let login = || ssh::login_name(&self.host, &self.ssh);
+        Err(ssh::why_no_hello(
+            &self.host,
+            login,
+            status,
+            Rsh::Ssh,
+            &startup,
+        ))
+    }
+}
+
+/// What stands behind the mark in each line that has it, printable.
+fn marked(said: &[u8]) -> Vec<String> {
+    let mark = [MARK.as_bytes(), b" "].concat();
+    said.split(|&byte| byte == b'\n')
+        .filter_map(|line| {
+            let at = line.windows(mark.len()).position(|window| window == mark)?;
+            Some(printable(&line[at + mark.len()..]))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_noise_of_a_login_is_no_answer() {
+        let said = b"Welcome!=fastcp= /usr/bin/fastcp: fastcp 1\x1b[2J\nnoise\n=fastcp= end\n";
+        assert_eq!(marked(said), ["/usr/bin/fastcp: fastcp 1\\x1b[2J", "end"]);
+    }
+}

@@ -1,0 +1,168 @@
+//! Keys that are good for one thing: a line of `authorized_keys` makes a far end that only writes
+//! new files into one directory, or only reads from it.
+
+use crate::support::procs::MARK;
+use crate::support::run::fastcp_binary;
+use crate::support::*;
+
+ways! { push =>
+    a_key_that_only_adds_takes_a_backup_and_keeps_what_is_there,
+    a_key_that_only_writes_is_good_for_nothing_else,
+    a_confined_key_reaches_nothing_else,
+}
+
+ways! { pull => a_key_that_only_reads_gives_what_is_in_its_directory }
+
+/// The host's key is good for a far end with these arguments alone.
+fn force(case: &Case, arguments: &str) {
+    case.host().force(&format!(
+        "env HOME='{}' {MARK}='{}' '{}' --server {arguments}",
+        case.home.0.display(),
+        case.mark(),
+        fastcp_binary().display()
+    ));
+}
+
+fn copy(case: &Case, flags: &[&str], source: &str, dest: &str) -> done::Done {
+    case.fastcp().args(flags).args([source, dest]).run()
+}
+
+fn a_key_that_only_adds_takes_a_backup_and_keeps_what_is_there(case: &Case) {
+    let dir = case.dst.0.display().to_string();
+    force(
+        case,
+        &format!("--confine '{dir}' --write-only --no-overwrite"),
+    );
+    let tree = case.src.dir("tree");
+    tree::one_of_everything(&tree);
+    let from = tree.0.display().to_string();
+    // Where it begins is the directory, however it is spelled.
+    for dest in [
+        "far:monday",
+        "far:~/tuesday",
+        &format!("far:{dir}/wednesday"),
+    ] {
+        copy(case, &["-r", "-p"], &from, dest).succeeds();
+    }
+    for day in ["monday", "tuesday", "wednesday"] {
+        assert_same(&from, case.dst.path(day), Also::ModesAndTimes);
+    }
+    // Again, with something changed: what is there stays, to its directories' modes and times.
+    let before = Tree::read(&case.dst.0);
+    tree.append("small", "more");
+    tree.file("new", "new");
+    tree.mode("sub", 0o711);
+    let again = copy(case, &["-r", "-p"], &format!("{from}/"), "far:monday");
+    again.exits(11).says("exists").never_says("panicked");
+    assert_eq!(case.dst.read("monday/new"), b"new");
+    case.dst.time("monday", 1_000_000_000, 0);
+    std::fs::remove_file(case.dst.path("monday/new")).expect("remove");
+    let changed = before.differences(&Tree::read(&case.dst.0), Also::Nothing);
+    assert!(changed.is_empty(), "{changed:?}");
+    let mode = |path: &str| case.dst.mode_of(path);
+    assert_eq!(mode("monday/sub"), mode("tuesday/sub"));
+}
+
+fn a_key_that_only_writes_is_good_for_nothing_else(case: &Case) {
+    let secret = "only for those who may read\n";
+    case.dst.file("secret", secret);
+    let dir = case.dst.0.display().to_string();
+    force(
+        case,
+        &format!("--confine '{dir}' --write-only --no-overwrite"),
+    );
+    let here = case.scratch.dir("here");
+    let to = here.0.display().to_string();
+    copy(case, &[], "far:secret", &to)
+        .exits(2)
+        .says("may write there and not read");
+    assert!(here.names().is_empty());
+    let guess = case.src.file("secret", secret).display().to_string();
+    // Not even a right guess is told from a wrong one.
+    let right = copy(case, &[], &guess, "far:secret");
+    case.src.file("secret", "something else\n");
+    let wrong = copy(case, &[], &guess, "far:secret");
+    right.exits(11).says("this key may not replace it");
+    assert_eq!(right.stderr, wrong.stderr);
+    copy(case, &["--no-clobber"], &guess, "far:secret").exits(11);
+    copy(case, &["--inplace"], &guess, "far:secret")
+        .exits(2)
+        .says("--inplace");
+    assert_eq!(case.dst.read("secret"), secret.as_bytes());
+    // It runs nothing either.
+    let ssh = Run::new("ssh", "/")
+        .arg("-F")
+        .arg(case.host().ssh_config())
+        .args(["far", "cat", &case.dst.path("secret").display().to_string()])
+        .run();
+    assert!(!ssh.stdout_text().contains("only for"), "{ssh}");
+}
+
+fn a_confined_key_reaches_nothing_else(case: &Case) {
+    let outside = case.scratch.dir("outside");
+    outside.file("precious", "precious\n");
+    let dir = case.dst.dir("web1");
+    dir.link("way out", &outside.0);
+    dir.link("file out", outside.path("precious"));
+    force(case, &format!("--confine '{}'", dir.0.display()));
+    let file = case.src.file("a", "one").display().to_string();
+    let out = outside.0.display();
+    for dest in [
+        format!("far:{out}/a"),
+        "far:../a".to_owned(),
+        "far:way out/a".to_owned(),
+        "far:way out".to_owned(),
+        "far:file out".to_owned(),
+        "far:~root/a".to_owned(),
+        format!("far:{}/../a", dir.0.display()),
+        format!("far:{}2/a", dir.0.display()),
+    ] {
+        copy(case, &[], &file, &dest).fails();
+    }
+    let here = case.scratch.dir("here");
+    let to = here.0.display().to_string();
+    for source in [
+        format!("far:{out}/precious"),
+        "far:../../scratch/outside/precious".to_owned(),
+        "far:way out/precious".to_owned(),
+        "far:way out/*".to_owned(),
+        "far:*/precious".to_owned(),
+        "far:file out".to_owned(),
+        "far:\\.\\./\\.\\./scratch/outside/*".to_owned(),
+    ] {
+        let done = copy(case, &["-r"], &source, &to);
+        done.fails();
+        let told = done.stderr.replace(&source, "");
+        assert!(
+            !told.contains("precious") || source.contains("precious"),
+            "{done}"
+        );
+    }
+    copy(case, &["-r", "-L"], "far:.", &to).exits(2);
+    // A tree's links travel as links.
+    copy(case, &["-r"], "far:.", &to).succeeds();
+    assert!(here.meta("way out").is_symlink());
+    assert_eq!(outside.names(), ["precious"]);
+    assert_eq!(outside.read("precious"), b"precious\n");
+}
+
+fn a_key_that_only_reads_gives_what_is_in_its_directory(case: &Case) {
+    let dir = case.src.dir("data");
+    tree::one_of_everything(&dir);
+    force(
+        case,
+        &format!("--confine '{}' --read-only", case.src.0.display()),
+    );
+    let to = case.dst.path("data").display().to_string();
+    copy(case, &["-r", "-p"], "far:data", &to).succeeds();
+    assert_same(&dir.0, &to, Also::ModesAndTimes);
+    let matching = case.dst.dir("matching");
+    let to = matching.0.display().to_string();
+    copy(case, &[], "far:data/sm*", &to).succeeds();
+    assert_eq!(matching.names(), ["small"]);
+    let file = case.scratch.file("a", "one").display().to_string();
+    copy(case, &[], &file, "far:data/a")
+        .exits(2)
+        .says("may read there and not write");
+    assert!(!dir.has("a"));
+}

@@ -1,0 +1,436 @@
+//! Hosts that have no fastcp: it places itself on the login that there is, or says why it cannot.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::host::{find_program, user};
+use crate::support::run::{fastcp_binary, stripped_binary};
+use crate::support::*;
+
+ways! { push, pull => a_host_without_fastcp_is_given_it_once }
+
+ways! { push =>
+    every_login_shell_is_understood,
+    a_host_with_little_more_than_a_shell_will_do,
+    a_poor_home_makes_it_go_elsewhere,
+    a_host_where_nothing_may_run_is_told_so,
+    a_damaged_program_is_replaced_and_never_run,
+    nothing_is_placed_where_that_is_forbidden,
+    another_machine_gets_its_own_program,
+    a_far_side_that_lies_before_its_hello_is_held_out,
+    the_last_three_are_kept_and_all_are_removed,
+    sudo_runs_the_far_end_and_its_refusal_is_explained,
+}
+
+/// A PATH without fastcp.
+const BARE: &str = "/usr/bin:/bin";
+
+fn bare_login() -> Login {
+    Login {
+        path: BARE.into(),
+        ..Login::default()
+    }
+}
+
+/// fastcp as it is installed: without its symbols.
+fn fastcp(case: &Case) -> Run {
+    case.fastcp().program(stripped_binary())
+}
+
+fn copy(case: &Case, flags: &[&str]) -> done::Done {
+    fastcp(case)
+        .args(flags)
+        .arg(case.src("a"))
+        .arg(case.dst("a"))
+        .run()
+}
+
+/// Removes what was placed; gives what it told.
+fn remove(case: &Case) -> String {
+    let done = fastcp(case).args(["--remove", "far:"]).run();
+    done.succeeds();
+    done.stdout_text()
+}
+
+fn placed(home: &Dir) -> Vec<PathBuf> {
+    let cache = home.path(".cache/fastcp");
+    let entries = std::fs::read_dir(cache).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+fn a_host_without_fastcp_is_given_it_once(case: &Case) {
+    case.src.file("a", noise(1, 2 * MIB));
+    case.host().set_login(&bare_login());
+    let first = copy(case, &[]);
+    first.succeeds().says("far: placing fastcp there");
+    assert_eq!(first.stderr.lines().count(), 1, "{first}");
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+    assert_eq!(case.host().logins(), 1);
+    let program = placed(&case.home);
+    assert_eq!(program.len(), 1, "{program:?}");
+    let digest = blake3::hash(&std::fs::read(stripped_binary()).expect("read it"));
+    let name = format!("{}-{digest}", env!("CARGO_PKG_VERSION"));
+    assert!(program[0].ends_with(&name), "{program:?}");
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &Path| {
+        std::fs::metadata(path)
+            .expect("it is there")
+            .permissions()
+            .mode()
+    };
+    assert_eq!(mode(&program[0]) & 0o777, 0o700);
+    assert_eq!(mode(&program[0].join("fastcp")) & 0o777, 0o700);
+
+    copy(case, &[]).succeeds().never_says("placing");
+    let told = fastcp(case).args(["--version", "far:"]).run();
+    let (told, shown) = (
+        told.succeeds().stdout_text(),
+        program[0].display().to_string(),
+    );
+    assert!(
+        told.contains(&format!("far: {shown}/fastcp: fastcp ")),
+        "{told}"
+    );
+    assert!(remove(case).contains(&format!("far: removed {shown}/fastcp")));
+    assert!(!case.home.has(".cache/fastcp"));
+    assert_eq!(remove(case), "far: nothing was placed there\n");
+}
+
+fn every_login_shell_is_understood(case: &Case) {
+    case.src.file("a", "one");
+    for shell in ["dash", "bash", "bsd-csh", "tcsh", "fish", "busybox"] {
+        let Some(path) = find_program(shell) else {
+            skip(shell);
+            continue;
+        };
+        let shell = match shell {
+            "busybox" => format!("{} sh", path.display()),
+            _ => path.display().to_string(),
+        };
+        case.host().set_login(&Login {
+            shell,
+            ..bare_login()
+        });
+        copy(case, &[]).succeeds().says("placing fastcp");
+        copy(case, &[]).succeeds().never_says("placing");
+        let told = fastcp(case).args(["--version", "far:"]).run();
+        assert!(told.stdout_text().contains("/.cache/fastcp/"), "{told}");
+        assert!(remove(case).contains("removed"));
+    }
+}
+
+/// A directory that holds these programs alone.
+fn bin_of(case: &Case, programs: &[&str], target: impl Fn(&str) -> PathBuf) -> String {
+    let bin = case.scratch.dir("bin");
+    for program in programs {
+        std::os::unix::fs::symlink(target(program), bin.path(program)).expect("link");
+    }
+    bin.0.display().to_string()
+}
+
+/// What the start-up line needs.
+const NEEDED: [&str; 9] = [
+    "sh", "uname", "mkdir", "chmod", "rm", "rmdir", "dd", "wc", "mktemp",
+];
+
+fn a_host_with_little_more_than_a_shell_will_do(case: &Case) {
+    case.src.file("a", "one");
+    let busybox = find_program("busybox");
+    let found = |program: &str| find_program(program).expect("on every system");
+    let path = bin_of(case, &NEEDED, found);
+    let mut paths = vec![(path, "/bin/sh".to_owned())];
+    match busybox {
+        Some(busybox) => {
+            std::fs::rename(case.scratch.path("bin"), case.scratch.path("plain")).expect("rename");
+            paths[0].0 = case.scratch.path("plain").display().to_string();
+            let path = bin_of(case, &NEEDED, |_| busybox.clone());
+            let shell = format!("{path}/sh");
+            paths.push((path, shell));
+        }
+        None => skip("busybox"),
+    }
+    for (path, shell) in paths {
+        case.host().set_login(&Login {
+            path,
+            shell,
+            ..Login::default()
+        });
+        copy(case, &[]).succeeds().says("placing fastcp");
+        remove(case);
+    }
+}
+
+/// A login that sees mounts of its own: `mounts` are shell lines, `$T` a directory to which /tmp,
+/// /var/tmp and /dev/shm lead, and `$C` the cache in the home directory.
+fn login_with_mounts(case: &Case, mounts: &str) -> Option<Login> {
+    if !rustix::process::geteuid().is_root() {
+        skip("root, for mounts");
+        return None;
+    }
+    let (scratch, cache) = (&case.scratch, case.home.dir(".cache"));
+    let temporary = scratch.dir("temporary");
+    let script = format!(
+        "#!/bin/sh\nset -e\nT='{}'; C='{}'\n\
+         for d in /tmp /var/tmp /dev/shm; do mount --bind \"$T\" $d; done\n{mounts}\nexec \"$@\"\n",
+        temporary.0.display(),
+        cache.0.display()
+    );
+    scratch.file("enter", script);
+    scratch.mode("enter", 0o755);
+    scratch.mode("temporary", 0o1777);
+    let works = std::process::Command::new("unshare")
+        .args(["-m", "--propagation", "private"])
+        .arg(scratch.path("enter"))
+        .arg("true")
+        .status()
+        .is_ok_and(|status| status.success());
+    if !works {
+        skip("mounts");
+        return None;
+    }
+    Some(Login {
+        under: format!(
+            "unshare -m --propagation private '{}'",
+            scratch.path("enter").display()
+        ),
+        ..bare_login()
+    })
+}
+
+const NOEXEC: &str = "mount --bind \"$C\" \"$C\"; mount -o remount,bind,noexec \"$C\"";
+const READ_ONLY: &str = "mount --bind \"$C\" \"$C\"; mount -o remount,bind,ro \"$C\"";
+const FULL: &str = "mount -t tmpfs -o size=64k tmpfs \"$C\"";
+
+fn a_poor_home_makes_it_go_elsewhere(case: &Case) {
+    case.src.file("a", "one");
+    for mounts in [NOEXEC, READ_ONLY, FULL] {
+        let Some(login) = login_with_mounts(case, mounts) else {
+            return;
+        };
+        case.host().set_login(&login);
+        copy(case, &[]).succeeds().says("there, in /tmp/fastcp-");
+        copy(case, &[]).succeeds().never_says("placing");
+        assert!(remove(case).contains("removed /tmp/fastcp-"), "{mounts}");
+        assert!(case.scratch.dir("temporary").names().is_empty());
+    }
+    // What another has laid in a directory for all is not run, nor what a link leads to.
+    let Some(login) = login_with_mounts(case, NOEXEC) else {
+        return;
+    };
+    case.host().set_login(&login);
+    copy(case, &[]).succeeds().says("placing");
+    let temporary = case.scratch.dir("temporary");
+    let own = temporary.names().pop().expect("it is there");
+    let theirs = temporary.path("fastcp-theirs");
+    std::fs::rename(temporary.path(&own), &theirs).expect("rename");
+    std::os::unix::fs::chown(&theirs, Some(65534), None).expect("give away");
+    std::os::unix::fs::symlink(&theirs, temporary.path("fastcp-linked")).expect("link");
+    copy(case, &[]).succeeds().says("placing");
+    remove(case);
+    assert_eq!(temporary.names(), ["fastcp-linked", "fastcp-theirs"]);
+}
+
+fn a_host_where_nothing_may_run_is_told_so(case: &Case) {
+    case.src.file("a", "one");
+    let nowhere = format!(
+        "{NOEXEC}; for d in /tmp /var/tmp /dev/shm; do mount -o remount,bind,noexec $d; done"
+    );
+    let Some(login) = login_with_mounts(case, &nowhere) else {
+        return;
+    };
+    case.host().set_login(&login);
+    copy(case, &[])
+        .exits(4)
+        .says("no directory for one")
+        .says("--remote-path");
+    assert!(case.scratch.dir("temporary").names().is_empty());
+    assert!(!case.dst.has("a"));
+}
+
+fn a_damaged_program_is_replaced_and_never_run(case: &Case) {
+    case.src.file("a", "one");
+    case.host().set_login(&bare_login());
+    copy(case, &[]).succeeds().says("placing");
+    let program = placed(&case.home).pop().expect("placed").join("fastcp");
+    for damage in [
+        &|| std::fs::write(&program, "").expect("write"),
+        &|| std::fs::write(&program, "#!/bin/sh\necho '=fastcp= nonsense'\n").expect("write"),
+        // One that runs as well as the right one, and is not it.
+        &|| assert!(std::fs::copy(fastcp_binary(), &program).is_ok(), "copy"),
+    ] as [&dyn Fn(); 3]
+    {
+        damage();
+        copy(case, &[]).succeeds().says("placing");
+        copy(case, &[]).succeeds().never_says("placing");
+    }
+    remove(case);
+}
+
+fn nothing_is_placed_where_that_is_forbidden(case: &Case) {
+    case.src.file("a", "one");
+    case.host().set_login(&bare_login());
+    copy(case, &["--no-install"])
+        .exits(4)
+        .says("--no-install")
+        .says("--remote-path");
+    assert!(placed(&case.home).is_empty());
+    // A copy of /etc with one file more.
+    let etc = case.scratch.path("etc");
+    let mounts = format!(
+        "[ -e '{0}' ] || cp -a /etc '{0}'; mkdir -p '{0}/fastcp'; touch '{0}/fastcp/no-install'; \
+         mount --bind '{0}' /etc",
+        etc.display()
+    );
+    let Some(login) = login_with_mounts(case, &mounts) else {
+        return;
+    };
+    case.host().set_login(&login);
+    copy(case, &[]).exits(4).says("/etc/fastcp/no-install");
+    assert!(placed(&case.home).is_empty());
+}
+
+fn another_machine_gets_its_own_program(case: &Case) {
+    case.src.file("a", "one");
+    let bin = case.scratch.dir("other");
+    bin.file(
+        "uname",
+        "#!/bin/sh\ncase $1 in -m) echo aarch64;; *) echo Linux;; esac\n",
+    );
+    bin.mode("uname", 0o755);
+    case.host().set_login(&Login {
+        path: format!("{}:{BARE}", bin.0.display()),
+        ..Login::default()
+    });
+    let kept = ".local/share/fastcp/aarch64-unknown-linux-musl";
+    let refused = copy(case, &[]);
+    refused
+        .exits(4)
+        .says("aarch64")
+        .says(&format!("~/{kept}/fastcp here"));
+    // It is this machine all the same, so this machine's program runs.
+    case.home.dir(kept);
+    std::fs::copy(stripped_binary(), case.home.path(format!("{kept}/fastcp"))).expect("copy");
+    let other = || case.fastcp().arg(case.src("a")).arg(case.dst("a")).run();
+    other().succeeds().says("placing fastcp");
+    other().succeeds().never_says("placing");
+    remove(case);
+    bin.file(
+        "uname",
+        "#!/bin/sh\ncase $1 in -m) echo arm64;; *) echo Darwin;; esac\n",
+    );
+    copy(case, &[]).exits(4).says("a Darwin arm64");
+}
+
+fn a_far_side_that_lies_before_its_hello_is_held_out(case: &Case) {
+    case.src.file("a", "one");
+    for lie in [
+        "want Linux \\033[2J",
+        "want Linux ../../etc",
+        "want",
+        "send /etc",
+        "failed \\033",
+        "want Linux x86_64\\n=fastcp= want Linux x86_64",
+        "want Linux x86_64\\n=fastcp= forbidden",
+    ] {
+        case.host().set_login(&Login {
+            before: format!("printf '=fastcp= {lie}\\n'; cat >/dev/null; exit 0"),
+            ..bare_login()
+        });
+        let done = copy(case, &[]);
+        done.exits(4).never_says("panicked");
+        let odd = |c: char| c.is_control() && c != '\n';
+        assert!(!done.stderr.contains(odd), "{done}");
+    }
+    // One that takes the program and keeps its own counsel, or runs another.
+    for end in ["exit 0", "exec fastcp --server"] {
+        case.host().set_login(&Login {
+            before: format!(
+                "echo '=fastcp= want Linux x86_64'; read a; echo '=fastcp= send /tmp'; \
+                 head -c {} >/dev/null; {end}",
+                std::fs::metadata(stripped_binary())
+                    .expect("it is there")
+                    .len()
+            ),
+            ..Login::default()
+        });
+        copy(case, &[]).fails();
+    }
+    assert!(!case.dst.has("a"));
+}
+
+fn the_last_three_are_kept_and_all_are_removed(case: &Case) {
+    case.src.file("a", "one");
+    case.host().set_login(&bare_login());
+    for n in 0..4 {
+        let name = format!("0.0.{n}-{:064}", n);
+        case.home
+            .file(format!(".cache/fastcp/{name}/fastcp"), "#!/bin/sh\n");
+        let dir = case.home.path(format!(".cache/fastcp/{name}"));
+        let time = std::time::SystemTime::now() - std::time::Duration::from_secs(9000 - n * 60);
+        let dir = std::fs::File::open(dir).expect("open");
+        dir.set_modified(time).expect("set its time");
+    }
+    case.home.file(".cache/fastcp/mine", "not placed by anyone");
+    copy(case, &[]).succeeds().says("placing");
+    let mut names: Vec<String> = placed(&case.home)
+        .iter()
+        .map(|path| {
+            path.file_name()
+                .expect("a name")
+                .to_string_lossy()
+                .chars()
+                .take(5)
+                .collect()
+        })
+        .collect();
+    names.sort();
+    let own = env!("CARGO_PKG_VERSION");
+    assert_eq!(names, ["0.0.2", "0.0.3", own, "mine"]);
+    assert_eq!(remove(case).lines().count(), 3);
+    assert_eq!(case.home.dir(".cache/fastcp").names(), ["mine"]);
+}
+
+fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
+    case.src.file("a", "one");
+    case.host().set_login(&bare_login());
+    // A sudo that says what one without a rule says.
+    let bin = case.scratch.dir("refusing");
+    bin.file(
+        "sudo",
+        "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n",
+    );
+    bin.mode("sudo", 0o755);
+    case.host().set_login(&Login {
+        path: format!("{}:{BARE}", bin.0.display()),
+        ..Login::default()
+    });
+    let refused = copy(case, &["--sudo=www-data"]);
+    refused
+        .exits(3)
+        .says("a password is required")
+        .says(&format!("{} ALL=(www-data) NOPASSWD: /bin/sh", user()));
+    case.host().set_login(&Login {
+        path: case.scratch.dir("empty").0.display().to_string(),
+        ..Login::default()
+    });
+    if find_program("sudo").is_none() || !rustix::process::geteuid().is_root() {
+        return skip("sudo and root");
+    }
+    // The real one: another user's file, in a place that is theirs alone.
+    case.host().set_login(&bare_login());
+    let theirs = case.dst.dir("theirs");
+    case.dst.mode("theirs", 0o700);
+    std::os::unix::fs::chown(&theirs.0, Some(65534), Some(65534)).expect("give away");
+    let done = fastcp(case)
+        .arg("--sudo=nobody")
+        .arg(case.src("a"))
+        .arg(case.dst("theirs/a"))
+        .run();
+    done.succeeds().says("placing fastcp");
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!(theirs.meta("a").uid(), 65534);
+    let removed = fastcp(case)
+        .args(["--sudo=nobody", "--remove", "far:"])
+        .run();
+    removed.succeeds();
+    assert!(removed.stdout_text().contains("removed "), "{removed}");
+}

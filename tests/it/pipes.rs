@@ -1,0 +1,191 @@
+//! Pipes and commands at the ends of a copy: what goes in comes out, whole and in order, and who
+//! fails at either end is named.
+
+use crate::support::*;
+
+/// Lengths around a chunk, and one that takes several streams.
+const LENGTHS: [usize; 6] = [0, 1, MIB - 1, MIB, MIB + 1, 9 * MIB + 77];
+
+ways! { push, pull, here =>
+    what_is_piped_arrives_whole,
+    a_tree_goes_through_tar_at_both_ends,
+    a_producer_that_fails_leaves_nothing_under_the_name,
+    a_consumer_that_fails_is_named,
+    a_consumer_that_has_enough_is_told_of,
+    a_command_that_writes_nothing_makes_an_empty_file,
+}
+
+ways! { local_push, local_pull =>
+    zeros_of_a_stream_come_out_as_zeros,
+    a_stream_does_not_land_in_a_directory,
+    a_directory_does_not_go_into_a_pipe,
+}
+
+fn source_is_far(case: &Case) -> bool {
+    matches!(case.way, Way::Pull | Way::LocalPull)
+}
+
+/// What stands before the data when it is piped into `run`.
+pub fn fed(run: Run, from: &std::path::Path) -> Run {
+    let script = r#"from=$1; shift; cat -- "$from" | "$@""#;
+    run.under([
+        "sh".as_ref(),
+        "-c".as_ref(),
+        script.as_ref(),
+        "sh".as_ref(),
+        from.as_os_str(),
+    ])
+}
+
+fn what_is_piped_arrives_whole(case: &Case) {
+    for len in LENGTHS {
+        let name = format!("{len}");
+        let content = noise(len as u64, len);
+        let path = case.src.file(&name, &content);
+        if source_is_far(case) {
+            let done = case.fastcp().arg(case.src(&name)).arg("-").run();
+            done.succeeds();
+            assert!(
+                done.stdout == content,
+                "{len} bytes: {done}",
+                done = done.stderr
+            );
+        } else {
+            let run = case.fastcp().arg("-").arg(case.dst(&name));
+            fed(run, &path).run().succeeds();
+            assert_same(&path, case.dst.path(&name), Also::Nothing);
+        }
+    }
+}
+
+/// `--from-command` and `--to-command`, each on its side.
+fn between(case: &Case, from: &str, to: &str) -> Run {
+    let run = case
+        .fastcp()
+        .args(["--from-command", from, "--to-command", to]);
+    match case.way {
+        Way::Here => run,
+        _ if source_is_far(case) => run.arg(case.from("")).arg("-"),
+        _ => run.arg("-").arg(case.to("")),
+    }
+}
+
+fn a_tree_goes_through_tar_at_both_ends(case: &Case) {
+    let tree = case.src.dir("tree");
+    for number in 0..200 {
+        let len = (number as usize * 977) % 60_000;
+        tree.file(format!("{}/{number}", number % 7), noise(number, len));
+    }
+    tree.file("big", prose(1, 6 * MIB));
+    let from = format!("tar -C '{}' -c .", tree.0.display());
+    let to = format!("tar -C '{}' -x", case.dst.0.display());
+    between(case, &from, &to).run().succeeds();
+    assert_same(&tree.0, &case.dst.0, Also::Nothing);
+}
+
+/// A command as the source of a file at the destination.
+fn made_by(case: &Case, command: &str) -> Run {
+    let run = case.fastcp().args(["--from-command", command]);
+    let run = match source_is_far(case) {
+        true => run.arg(case.from("")),
+        false => run,
+    };
+    run.arg(case.dst("made"))
+}
+
+fn a_producer_that_fails_leaves_nothing_under_the_name(case: &Case) {
+    case.dst.file("made", "what stood there");
+    let command = "head -c 3000000 /dev/urandom; echo no luck today >&2; exit 3";
+    let done = made_by(case, command).run();
+    done.exits(10).says("failed with status 3: no luck today");
+    assert_eq!(case.dst.names(), ["made"]);
+    assert_eq!(case.dst.read("made"), b"what stood there");
+    // One that was never there, and one that is killed.
+    made_by(case, "/no/such/program")
+        .run()
+        .exits(10)
+        .says("status 127");
+    made_by(case, "echo x; kill -9 $$")
+        .run()
+        .exits(10)
+        .says("SIGKILL");
+}
+
+/// A file into a command at the destination.
+fn into(case: &Case, command: &str) -> Run {
+    let run = case.fastcp().arg(case.src("a"));
+    let run = match source_is_far(case) || case.way == Way::Here {
+        true => run,
+        false => run.arg(case.to("")),
+    };
+    run.args(["--to-command", command])
+}
+
+fn a_consumer_that_fails_is_named(case: &Case) {
+    case.src.file("a", noise(1, 4 * MIB));
+    let done = into(
+        case,
+        "head -c 100000 > /dev/null; echo disk full >&2; exit 4",
+    )
+    .run();
+    done.exits(10).says("failed with status 4: disk full");
+    // It takes all of it and fails then.
+    let done = into(case, "cat > /dev/null; echo a bad end >&2; exit 5").run();
+    done.exits(10).says("failed with status 5: a bad end");
+}
+
+fn a_consumer_that_has_enough_is_told_of(case: &Case) {
+    case.src.file("a", noise(1, 4 * MIB));
+    let done = into(case, "head -c 100000 > /dev/null").run();
+    done.exits(10).says("closed early");
+    if source_is_far(case) {
+        let run = case.fastcp().arg(case.src("a")).arg("-");
+        let script = r#""$@" | head -c 1000 > /dev/null"#;
+        let done = run
+            .under(["bash", "-o", "pipefail", "-c", script, "bash"])
+            .run();
+        done.exits(8).says("the consumer closed early");
+    }
+}
+
+fn a_command_that_writes_nothing_makes_an_empty_file(case: &Case) {
+    case.src.file("empty", "");
+    made_by(case, "true").run().succeeds();
+    assert_eq!(case.dst.read("made"), b"");
+}
+
+fn zeros_of_a_stream_come_out_as_zeros(case: &Case) {
+    let mut content = noise(1, 6 * MIB);
+    content[MIB..3 * MIB + 5].fill(0);
+    content[5 * MIB..].fill(0);
+    let path = case.src.file("a", &content);
+    let from = format!("cat '{}'", path.display());
+    made_by(case, &from).run().succeeds();
+    assert_same(&path, case.dst.path("made"), Also::Nothing);
+    let to = format!("cat > '{}'", case.dst.path("through").display());
+    between(case, &from, &to).run().succeeds();
+    assert_same(&path, case.dst.path("through"), Also::Nothing);
+}
+
+fn a_stream_does_not_land_in_a_directory(case: &Case) {
+    let run = case.fastcp().args(["--from-command", "echo x"]);
+    let run = match source_is_far(case) {
+        true => run.arg(case.from("")),
+        false => run,
+    };
+    run.arg(case.dst("")).run().exits(2).says("is a directory");
+    assert_eq!(case.dst.names(), [""; 0]);
+}
+
+fn a_directory_does_not_go_into_a_pipe(case: &Case) {
+    case.src.file("tree/a", "a");
+    let run = case
+        .fastcp()
+        .args(["-r", "--to-command", "cat > /dev/null"]);
+    let run = run.arg(case.src("tree"));
+    let run = match source_is_far(case) {
+        true => run,
+        false => run.arg(case.to("")),
+    };
+    run.run().exits(2).says("takes one file or stream");
+}
