@@ -427,9 +427,14 @@ impl Chooser<'_> {
         running.start(Route::Ssh, dialler.run());
     }
 
-    /// The server has answered at once: until a stream tells better, that is the round trip.
+    /// The server has answered at once: until a stream tells better, that is the round trip, but
+    /// for what either host had to do meanwhile; so one that was shorter may be still.
     fn heard(&self) {
-        let round_trip = self.opened_at.elapsed();
+        let answered = self.opened_at.elapsed();
+        let was = self
+            .remembered
+            .map(|it| Duration::from_micros(it.round_trip_us));
+        let round_trip = was.map_or(answered, |was| was.min(answered));
         self.want(tuner::first_streams(
             round_trip,
             self.remembered,
