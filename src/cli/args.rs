@@ -96,7 +96,7 @@ pub struct Args {
     /// Replace what another process has open; write a device in use
     #[arg(long, help_heading = COPYING)]
     pub force: bool,
-    /// Read and write block devices past the page cache
+    /// Read block devices past the page cache too; insist on it
     #[arg(long, help_heading = COPYING)]
     pub direct_io: bool,
     /// Sources may change while they are read

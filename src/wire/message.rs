@@ -57,7 +57,8 @@ pub struct CopyOptions {
     pub congestion: Option<String>,
     /// Seconds without a word from the other end after which it is given up.
     pub timeout_s: u16,
-    /// `--direct-io`: devices are read and written past the page cache.
+    /// `--direct-io`: devices are read past the page cache too, and where one cannot be written past
+    /// it, it is not written.
     pub direct_io: bool,
     /// `--size`: bytes that a stream has, as the user believes; how many are read of a device that
     /// never ends.
