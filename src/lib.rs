@@ -19,6 +19,14 @@
 //! | 12 | [`dest`]`::write` | pwrite at its offset | done range |
 //! | 13 | [`dest`]`::commit` | all ranges in: whole-file digest, metadata, sync, rename | the file in place |
 //!
+//! A stream (a pipe, a command, a FIFO) has no plans: [`pipeline::planner`] reads it in order, each
+//! of its frames is kept until it is acknowledged, and where the destination is one a
+//! [`dest::Drain`] puts its chunks back in order, all inside a window that bounds memory.
+//!
+//! How row 4 compresses which chunk, over how many streams row 7 goes and how many chunks are under
+//! way is found out while the copy runs, by the [`tuner`]; [`session::tuning`] tells it how the copy
+//! goes and does as it says.
+//!
 //! What row 12 has written is recorded in the [`journal`], so that a copy which is cut short goes on
 //! where it was.
 //!
@@ -40,7 +48,7 @@
 //! wire ........... bytes and meanings, no I/O                    serde lives here and in manifest
 //! source codec seal dest journal tuner .... one job each, strangers to each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
-//! progress dir command device .. commands at either end; what a block device is
+//! progress dir command device cache .. commands at either end, block devices, the page cache
 //! program ........ this program, and those for other machines: as they are placed on hosts
 //! pipe ........... waits that end when they are told to
 //! manifest ....... what an entry is
@@ -48,6 +56,7 @@
 //! units digest
 //! ```
 
+pub mod cache;
 pub mod chunk;
 pub mod cli;
 pub mod codec;

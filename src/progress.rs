@@ -122,6 +122,11 @@ impl Progress {
         self.bytes.fetch_add(bytes, Relaxed);
     }
 
+    /// Those of this session.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
     pub fn add_skipped(&self, bytes: u64) {
         self.skipped_bytes.fetch_add(bytes, Relaxed);
     }

@@ -2,16 +2,16 @@
 //! flag. Numbers are checked here, what depends on two arguments in [`check`](super::check).
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Parser};
 
-use crate::session::{Access, Compress, Permit, Rsh};
+use crate::session::{Access, Compress, Permit, Ports, Route, Rsh};
 use crate::units;
 
-const STREAMS_DEFAULT: u16 = 8;
 const RETRIES_DEFAULT: u16 = 5;
 
 /// scp's own bound for `-l`.
@@ -178,14 +178,39 @@ pub struct Args {
     #[arg(short = 'l', value_name = "KBIT", help_heading = DATA,
           value_parser = kbit)]
     pub limit_kbit_per_s: Option<u64>,
-    /// Parallel connections, 1 to 256 [8]
-    #[arg(long, value_name = "N", help_heading = DATA, default_value_t = STREAMS_DEFAULT,
-          hide_default_value = true, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub streams: u16,
-    /// auto, none, lz4, zstd[:LEVEL] or gzip[:LEVEL]
+    /// Limit in bytes a second (40M), or @FILE that has it
+    #[arg(long, value_name = "RATE", help_heading = DATA, value_parser = rate,
+          conflicts_with = "limit_kbit_per_s")]
+    pub bwlimit: Option<Rate>,
+    /// Idle CPU and I/O class at both ends
+    #[arg(long, help_heading = DATA)]
+    pub nice: bool,
+    /// Leave no more in the page caches than was there
+    #[arg(long, help_heading = DATA)]
+    pub drop_cache: bool,
+    /// Parallel connections, 1 to 256 [as many as pay]
+    #[arg(long, value_name = "N", help_heading = DATA,
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub streams: Option<u16>,
+    /// direct, reverse or ssh alone [what works]
+    #[arg(long, value_name = "HOW", help_heading = DATA, value_parser = route())]
+    pub route: Option<Route>,
+    /// Ports of the end that listens, as 9001-9016
+    #[arg(long, value_name = "RANGE", help_heading = DATA, value_parser = ports)]
+    pub ports: Option<Ports>,
+    /// Address of this host for data
+    #[arg(long, value_name = "ADDR", help_heading = DATA)]
+    pub bind: Option<IpAddr>,
+    /// Where to dial the end that listens
+    #[arg(long, value_name = "ADDR", help_heading = DATA, value_parser = address)]
+    pub address: Option<String>,
+    /// auto [what pays], none, lz4, zstd[:LEVEL], gzip[:LEVEL]
     #[arg(long, value_name = "CODEC", help_heading = DATA, default_value = "auto",
           hide_default_value = true, allow_hyphen_values = true, value_parser = compress)]
     pub compress: Compress,
+    /// TCP congestion control where data is sent from
+    #[arg(long, value_name = "NAME", help_heading = DATA, value_parser = congestion)]
+    pub congestion: Option<String>,
     /// Logins after a lost connection, 0 to 999 [5]
     #[arg(long, value_name = "N", help_heading = DATA, default_value_t = RETRIES_DEFAULT,
           hide_default_value = true, value_parser = clap::value_parser!(u16).range(..=999))]
@@ -214,6 +239,9 @@ pub struct Args {
     /// Tell what was done even if stderr is no terminal
     #[arg(long, help_heading = OUTPUT)]
     pub summary: bool,
+    /// The same as a line of JSON on stdout
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
     /// Version and protocol version; of HOST: too
     #[arg(long, help_heading = OUTPUT)]
     pub version: bool,
@@ -331,6 +359,50 @@ fn rsh() -> impl TypedValueParser<Value = Rsh> {
     })
 }
 
+/// `--bwlimit`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// Bytes a second.
+    Fixed(u64),
+    /// Read now and while the copy runs.
+    File(PathBuf),
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    if let Some(file) = text.strip_prefix('@') {
+        return Ok(Rate::File(file.into()));
+    }
+    match units::parse_size(text)? {
+        0 => Err("bytes a second, more than 0".to_owned()),
+        rate => Ok(Rate::Fixed(rate)),
+    }
+}
+
+fn route() -> impl TypedValueParser<Value = Route> {
+    PossibleValuesParser::new(["direct", "reverse", "ssh"]).map(|how| match how.as_str() {
+        "direct" => Route::Direct,
+        "reverse" => Route::Reverse,
+        _ => Route::Ssh,
+    })
+}
+
+fn ports(text: &str) -> Result<Ports, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first @ 1..), Ok(last)) if first <= last => Ok(Ports { first, last }),
+        _ => Err("a port or a range of them, as 9001-9016".to_owned()),
+    }
+}
+
+/// Names and addresses have nothing else in them, a zone included.
+fn address(text: &str) -> Result<String, String> {
+    let is_name = |c: char| c.is_alphanumeric() || "-_.:%".contains(c);
+    match !text.is_empty() && text.chars().all(is_name) {
+        true => Ok(text.to_owned()),
+        false => Err("a name or an address, without brackets or port".to_owned()),
+    }
+}
+
 /// A name that no shell reads as anything else.
 fn user(text: &str) -> Result<String, String> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -362,6 +434,17 @@ fn compress(text: &str) -> Result<Compress, String> {
         ("auto" | "none" | "lz4", Some(_)) => Err(format!("{codec} has no levels")),
         _ => Err("expected auto, none, lz4, zstd[:LEVEL] or gzip[:LEVEL]".to_owned()),
     }
+}
+
+/// The kernel's bound (`TCP_CA_NAME_MAX`) less the zero behind it.
+const CONGESTION_MAX: usize = 15;
+
+fn congestion(text: &str) -> Result<String, String> {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    if text.is_empty() || text.len() > CONGESTION_MAX || !text.bytes().all(is_word) {
+        return Err("a name as in net.ipv4.tcp_available_congestion_control".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// Shorter than what a busy host or a link's hiccup takes would end good copies.

@@ -4,11 +4,11 @@
 use std::io::IsTerminal;
 
 use crate::error::{Error, Result};
-use crate::session::{CopyOptions, Operand, Request, Rsh, SshOptions, What};
+use crate::session::{CopyOptions, Operand, Request, RouteOptions, Rsh, SshOptions, What, rate};
 use crate::ui::Output;
 use crate::units::printable;
 
-use super::args::Args;
+use super::args::{Args, Rate};
 use super::ends::ends;
 
 /// scp's Kbit is 1024 bits.
@@ -63,21 +63,28 @@ pub fn order(mut args: Args) -> Result<Order> {
              different times, and no digest of the whole is right; leave out one of the two",
         ));
     }
+    if args.json && dest.what == What::Stdio {
+        return Err(Error::usage(
+            "--json writes to stdout, and so does the copy: leave one of them out",
+        ));
+    }
     if args.follow_ms.is_some() && sources.iter().any(|source| source.what != What::Path) {
         return Err(Error::usage(
             "--follow is for a file that grows; a pipe or a command is read to its end anyway",
         ));
     }
+    let rate_limit = rate_limit(&args)?;
     Ok(Order {
         output: Output {
             quiet: args.quiet,
             verbose: args.verbose > 0,
             summary: args.summary,
             plain: is_at_terminal(&sources, &dest),
+            json: args.json,
         },
         warnings,
         ignored: args.ignored.told(),
-        request: request(args, sources, dest),
+        request: request(args, sources, dest, rate_limit),
     })
 }
 
@@ -88,7 +95,21 @@ fn is_at_terminal(sources: &[Operand], dest: &Operand) -> bool {
         || (sources.iter().any(is_stdio) && std::io::stdin().is_terminal())
 }
 
-fn request(mut args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
+/// In bytes a second, as it is now.
+fn rate_limit(args: &Args) -> Result<Option<u64>> {
+    match &args.bwlimit {
+        Some(Rate::Fixed(rate)) => Ok(Some(*rate)),
+        Some(Rate::File(file)) => rate::read(file),
+        None => Ok(args.limit_kbit_per_s.map(|kbit| kbit * BYTES_PER_KBIT)),
+    }
+}
+
+fn request(
+    mut args: Args,
+    sources: Vec<Operand>,
+    dest: Operand,
+    rate_limit: Option<u64>,
+) -> Request {
     let ssh = ssh_options(&mut args);
     Request {
         sources,
@@ -102,18 +123,21 @@ fn request(mut args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
             no_target_directory: args.no_target_directory,
             compress: args.compress,
             digests: args.digests.is_some(),
-            rate_limit: args.limit_kbit_per_s.map(|kbit| kbit * BYTES_PER_KBIT),
+            rate_limit,
             threads: args.threads,
             memory: args.memory,
             no_resume: args.no_resume,
             live: args.live,
             inplace: args.inplace,
             force: args.force,
+            congestion: args.congestion,
             timeout_s: args.timeout_s,
             direct_io: args.direct_io,
             size: args.size,
             follow_ms: args.follow_ms,
             spool: args.spool,
+            nice: args.nice,
+            drop_cache: args.drop_cache,
         },
         ssh,
         rsh: args.rsh,
@@ -121,6 +145,16 @@ fn request(mut args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
         sudo: args.sudo,
         no_install: args.no_install,
         streams: args.streams,
+        rate_file: match args.bwlimit {
+            Some(Rate::File(file)) => Some(file),
+            _ => None,
+        },
+        route: RouteOptions {
+            asked: args.route,
+            ports: args.ports,
+            bind: args.bind,
+            address: args.address,
+        },
         retries: args.retries,
         encrypt: !args.no_encrypt,
         digests_file: args.digests,
@@ -150,7 +184,7 @@ pub fn ssh_options(args: &mut Args) -> SshOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::{Compress, Rsh};
+    use crate::session::{Compress, Ports, Route, Rsh};
     use clap::{CommandFactory, Parser};
 
     fn ordered(line: &str) -> Result<Order> {
@@ -202,6 +236,11 @@ mod tests {
     }
 
     #[test]
+    fn stdout_carries_data_alone() {
+        assert!(refused("--json h:a -").contains("--json"));
+    }
+
+    #[test]
     fn letters_without_effect_are_taken_and_told() {
         let order = ordered("-C3ORsT -D /sftp -X nrequests=4 -Xbuffer=1 a b").unwrap();
         let letters: Vec<_> = order.ignored.iter().map(|line| &line[..2]).collect();
@@ -212,15 +251,41 @@ mod tests {
     fn long_flags_reach_the_request() {
         let request = ordered(
             "a h:b --streams 3 --compress zstd:-5 --threads 2 --memory 64Mi --no-encrypt \
-             --rsh local --digests sums --no-target-directory --no-clobber --fsync",
+             --rsh local --digests sums --no-target-directory --no-clobber --fsync --congestion bbr",
         )
         .unwrap()
         .request;
-        assert_eq!((request.streams, request.rsh), (3, Rsh::Local));
+        assert_eq!((request.streams, request.rsh), (Some(3), Rsh::Local));
         assert_eq!(request.options.compress, Compress::Zstd(-5));
         assert_eq!(request.options.memory, Some(64 << 20));
+        assert_eq!(request.options.congestion.as_deref(), Some("bbr"));
         assert!(!request.encrypt && request.options.digests);
         assert_eq!(request.digests_file, Some("sums".into()));
+    }
+
+    #[test]
+    fn routes_and_limits_reach_the_request() {
+        let request = ordered(
+            "a h:b --route reverse --ports 9001 --bind ::1 --address fe80::1%eth0 \
+             --bwlimit 40M --nice --drop-cache",
+        )
+        .unwrap()
+        .request;
+        let route = &request.route;
+        let ports = Ports {
+            first: 9001,
+            last: 9001,
+        };
+        assert_eq!(
+            (route.asked, route.ports),
+            (Some(Route::Reverse), Some(ports))
+        );
+        assert_eq!(route.bind.unwrap().to_string(), "::1");
+        assert_eq!(route.address.as_deref(), Some("fe80::1%eth0"));
+        let options = &request.options;
+        assert_eq!(options.rate_limit, Some(40_000_000));
+        assert!(options.nice && options.drop_cache);
+        assert!(refused("--bwlimit @/nonexistent a h:b").contains("--bwlimit"));
     }
 
     #[test]
@@ -236,7 +301,17 @@ mod tests {
             "--compress brotli a b",
             "--compress zstd:20 a b",
             "--compress lz4:1 a b",
+            "--congestion b/r a b",
+            "--congestion 0123456789abcdef a b",
             "--rsh telnet a b",
+            "--route back a h:b",
+            "--ports 9016-9001 a h:b",
+            "--ports 0 a h:b",
+            "--bind eth0 a h:b",
+            "--address [::1] a h:b",
+            "--bwlimit 0 a h:b",
+            "--bwlimit fast a h:b",
+            "--bwlimit 1M -l 800 a h:b",
             "-Z a b",
             "-o",
         ] {

@@ -1,4 +1,5 @@
-//! The sender's half: compresses a chunk, and by itself ("auto") finds out whether that is worth it.
+//! The sender's half: compresses a chunk, where it is told to only if a sample says that this is
+//! worth it.
 
 use zstd::bulk::Compressor;
 
@@ -7,9 +8,14 @@ use crate::chunk::pool::TAILROOM;
 use crate::chunk::{Chunk, EncodedChunk};
 use crate::digest::Digest;
 
-/// The level that "auto" compresses with: of those that keep a processor core above 200 MB/s the
-/// one that saves most (on database pages level 1 made 2.5 of 1 at 263 MB/s, level 3 2.7 at 150).
-const AUTO_LEVEL: i32 = 1;
+/// What a sample is compressed with, whatever the chunk would be: fast, and good enough to tell
+/// what shrinks from what does not.
+const SAMPLE_LEVEL: i32 = 1;
+
+/// What "auto" is where nobody measures what would be best: of the levels that keep a processor
+/// core above 200 MB/s the one that saves most (on database pages level 1 made 2.5 of 1 at
+/// 263 MB/s, level 3 2.7 at 150).
+pub const AUTO: Compress = Compress::Zstd(1);
 
 /// Bytes of one sample; three are taken. Together 5 % of a chunk, and on what cannot be compressed
 /// zstd is some ten times faster than elsewhere, so that looking costs next to nothing.
@@ -33,9 +39,9 @@ pub struct Encoder {
     lz4: lz4_flex::block::CompressTable,
     zstd: Zstd,
     gzip: Option<(u32, flate2::Compress)>,
-    /// Chunks in a row that "auto" sent as they are.
+    /// Chunks in a row that were not worth it.
     raw_run: u32,
-    /// The last chunk of "auto" was worth it, so that the next is compressed unseen.
+    /// The last chunk was worth it, so that the next is compressed unseen.
     shrinking: bool,
 }
 
@@ -57,15 +63,30 @@ impl Encoder {
 
     /// Compresses as asked; a chunk that does not shrink by it comes back as it was, with codec
     /// "none". `digest` is that of the raw bytes and only passed on.
-    pub fn encode(&mut self, mut chunk: Chunk, compress: Compress, digest: Digest) -> EncodedChunk {
+    pub fn encode(&mut self, chunk: Chunk, compress: Compress, digest: Digest) -> EncodedChunk {
+        let shrunk = self.compress(chunk.buffer.data(), compress);
+        self.finish(chunk, shrunk, digest)
+    }
+
+    /// The same, but a chunk goes as it is where a sample, or how the last chunks were, says that
+    /// compressing it is not worth the while.
+    pub fn encode_if_worthwhile(
+        &mut self,
+        chunk: Chunk,
+        compress: Compress,
+        digest: Digest,
+    ) -> EncodedChunk {
+        let shrunk = self.if_worthwhile(chunk.buffer.data(), compress);
+        self.finish(chunk, shrunk, digest)
+    }
+
+    fn finish(
+        &self,
+        mut chunk: Chunk,
+        shrunk: Option<(Codec, usize)>,
+        digest: Digest,
+    ) -> EncodedChunk {
         let data = chunk.buffer.data();
-        let shrunk = match compress {
-            Compress::None => None,
-            Compress::Auto => self.auto(data),
-            Compress::Lz4 => self.lz4(data),
-            Compress::Zstd(level) => self.zstd(data, level),
-            Compress::Gzip(level) => self.gzip(data, level),
-        };
         let codec = match shrunk.filter(|(_, len)| *len < data.len()) {
             None => Codec::None,
             Some((codec, len)) => {
@@ -82,12 +103,24 @@ impl Encoder {
         }
     }
 
-    /// Decides on a sample, or on no more than how the last chunks were.
-    fn auto(&mut self, data: &[u8]) -> Option<(Codec, usize)> {
+    fn compress(&mut self, data: &[u8], compress: Compress) -> Option<(Codec, usize)> {
+        match compress {
+            Compress::None => None,
+            Compress::Auto => self.if_worthwhile(data, AUTO),
+            Compress::Lz4 => self.lz4(data),
+            Compress::Zstd(level) => self.zstd(data, level),
+            Compress::Gzip(level) => self.gzip(data, level),
+        }
+    }
+
+    fn if_worthwhile(&mut self, data: &[u8], compress: Compress) -> Option<(Codec, usize)> {
+        if compress == Compress::None {
+            return None;
+        }
         let run = self.raw_run;
         let look = run < RAW_RUN || run.is_multiple_of(RAW_RUN);
         let shrunk = if self.shrinking || (look && self.is_worthwhile(data)) {
-            self.zstd(data, AUTO_LEVEL)
+            self.compress(data, compress)
         } else {
             None
         };
@@ -111,7 +144,7 @@ impl Encoder {
             .into_iter()
             .map(|at| {
                 self.zstd
-                    .compress(&data[at..at + SAMPLE], &mut self.scratch, AUTO_LEVEL)
+                    .compress(&data[at..at + SAMPLE], &mut self.scratch, SAMPLE_LEVEL)
             })
             .sum();
         shrunk.is_some_and(|len| is_shorter(len, 3 * SAMPLE))
@@ -185,27 +218,48 @@ mod tests {
         let mut encoder = Encoder::new(1 << 20);
         let (film, text) = (random(1 << 20), vec![b'x'; 1 << 20]);
         for _ in 0..RAW_RUN {
-            assert_eq!(encoder.auto(&film), None);
+            assert_eq!(encoder.compress(&film, Compress::Auto), None);
         }
-        assert!(encoder.auto(&film).is_none(), "chunk 8 is sampled");
+        assert!(
+            encoder.compress(&film, Compress::Auto).is_none(),
+            "chunk 8 is sampled"
+        );
         for _ in 1..RAW_RUN {
-            assert_eq!(encoder.auto(&text), None, "not looked at");
+            assert_eq!(
+                encoder.compress(&text, Compress::Auto),
+                None,
+                "not looked at"
+            );
         }
-        assert!(encoder.auto(&text).is_some(), "chunk 16 is sampled");
-        assert!(encoder.auto(&text).is_some(), "and every one after it");
+        assert!(
+            encoder.compress(&text, Compress::Auto).is_some(),
+            "chunk 16 is sampled"
+        );
+        assert!(
+            encoder.compress(&text, Compress::Auto).is_some(),
+            "and every one after it"
+        );
     }
 
     #[test]
     fn a_chunk_that_does_not_shrink_behind_one_that_did_goes_as_it_is() {
         let mut encoder = Encoder::new(1 << 20);
-        assert!(encoder.auto(&vec![b'x'; 1 << 20]).is_some());
+        assert!(
+            encoder
+                .compress(&vec![b'x'; 1 << 20], Compress::Auto)
+                .is_some()
+        );
         let film = random(1 << 20);
-        let tried = encoder.auto(&film);
+        let tried = encoder.compress(&film, Compress::Auto);
         assert!(
             tried.is_some_and(|(_, len)| len >= film.len()),
             "compressed unseen"
         );
-        assert_eq!(encoder.auto(&film), None, "and not again");
+        assert_eq!(
+            encoder.compress(&film, Compress::Auto),
+            None,
+            "and not again"
+        );
     }
 
     #[test]

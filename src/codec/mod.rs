@@ -12,7 +12,7 @@ mod encode;
 use serde::{Deserialize, Serialize};
 
 pub use decode::{DecodeError, Decoder};
-pub use encode::Encoder;
+pub use encode::{AUTO, Encoder};
 
 /// A discriminant is the codec's number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,8 @@ impl Codec {
 /// What the sender is asked to do with its chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Compress {
-    /// Chunks that shrink, by a sample, are compressed with zstd level 1.
+    /// Chunks that shrink, by a sample, are compressed with what suits the link: who sends finds it
+    /// out, and begins with [`AUTO`].
     #[default]
     Auto,
     None,

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeroize::Zeroize;
@@ -56,7 +56,9 @@ pub struct Incoming<R> {
 /// A handle to the writing half; clones write to the same connection, each message whole.
 #[derive(Clone)]
 pub struct Outgoing {
-    queue: mpsc::Sender<Message>,
+    queue: mpsc::Sender<Word>,
+    /// What is said only while nothing else is to be.
+    data: mpsc::Sender<Word>,
 }
 
 /// What a far side says first.
@@ -64,6 +66,8 @@ pub enum First {
     Hello(Hello),
     Greeting(Greeting),
 }
+/// A message, and who waits until it is written.
+struct Word(Message, Option<oneshot::Sender<()>>);
 
 /// The writer has ended: the connection is lost or closing, which its reader tells better.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +82,18 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
             start: 0,
             heard: Arc::default(),
         }
+    }
+
+    /// For an end whose first bytes were read to find out what it wants.
+    pub fn after(first: &[u8], reader: R) -> Self {
+        let mut incoming = Incoming::new(reader);
+        incoming.buffer.extend_from_slice(first);
+        incoming
+    }
+
+    /// For a connection that is no control from now on; None where more was read than was parsed.
+    pub fn into_reader(self) -> Option<R> {
+        (self.start == self.buffer.len()).then_some(self.reader)
     }
 
     /// Counts the bytes that come: while it goes up, the other end is there.
@@ -198,39 +214,81 @@ impl Outgoing {
     where
         W: AsyncWrite + Unpin + Send + 'static,
     {
-        let (queue, mut messages) = mpsc::channel::<Message>(QUEUE);
+        let (queue, mut messages) = mpsc::channel(QUEUE);
+        let (data, mut pieces) = mpsc::channel(1);
         let task = tokio::spawn(async move {
             let mut bytes = Vec::new();
-            while let Some(message) = messages.recv().await {
+            let mut waiting = Vec::new();
+            // Both queues close together.
+            while let Some(Word(message, waits)) = next(&mut messages, &mut pieces).await {
                 message.encode(&mut bytes);
+                waiting.extend(waits);
                 while bytes.len() < BATCH_MAX {
-                    let Ok(message) = messages.try_recv() else {
+                    let Ok(Word(message, waits)) = messages.try_recv() else {
                         break;
                     };
                     message.encode(&mut bytes);
+                    waiting.extend(waits);
                 }
                 writer.write_all(&bytes).await?;
                 writer.flush().await?;
                 bytes.zeroize();
+                for waits in waiting.drain(..) {
+                    // Nobody waits that long.
+                    let _ = waits.send(());
+                }
             }
             writer.shutdown().await
         });
-        (Outgoing { queue }, task)
+        (Outgoing { queue, data }, task)
+    }
+
+    /// Says a piece of data, behind every other message that is to be said, those that come
+    /// while it waits too.
+    pub async fn send_data(&self, message: Message) -> Result<(), Closed> {
+        self.data
+            .send(Word(message, None))
+            .await
+            .map_err(|_| Closed)
     }
 
     pub async fn send(&self, message: Message) -> Result<(), Closed> {
-        self.queue.send(message).await.map_err(|_| Closed)
+        self.queue
+            .send(Word(message, None))
+            .await
+            .map_err(|_| Closed)
+    }
+
+    /// Sends the last message, and waits until it is written: who ends then takes nothing with it.
+    pub async fn send_through(&self, message: Message) -> Result<(), Closed> {
+        let (waits, written) = oneshot::channel();
+        let word = Word(message, Some(waits));
+        self.queue.send(word).await.map_err(|_| Closed)?;
+        written.await.map_err(|_| Closed)
     }
 
     /// Says something that is worth nothing later: dropped where much waits to be said already.
     pub fn try_send(&self, message: Message) {
         // Closed: its reader tells better.
-        let _ = self.queue.try_send(message);
+        let _ = self.queue.try_send(Word(message, None));
     }
 
     /// For threads.
     pub fn send_blocking(&self, message: Message) -> Result<(), Closed> {
-        self.queue.blocking_send(message).map_err(|_| Closed)
+        self.queue
+            .blocking_send(Word(message, None))
+            .map_err(|_| Closed)
+    }
+}
+
+async fn next(
+    messages: &mut mpsc::Receiver<Word>,
+    pieces: &mut mpsc::Receiver<Word>,
+) -> Option<Word> {
+    tokio::select! {
+        biased;
+        message = messages.recv() => message,
+        Some(piece) = pieces.recv() => Some(piece),
     }
 }
 

@@ -70,8 +70,8 @@ impl Drain {
     ///
     /// # Errors
     /// `Kind::Command` where the consumer is a command that has failed, with its status and last
-    /// words; `Kind::Write` where it is another; `Kind::Lost` when it was stopped, and for a chunk
-    /// that no honest sender sends.
+    /// words; `Kind::Write` where it is another; `Kind::Lost` when it was stopped; `Kind::Breach`
+    /// for a chunk that no honest sender sends.
     pub fn put(
         &self,
         chunk: VerifiedChunk,

@@ -85,6 +85,8 @@ pub struct Rules {
     pub set_id: bool,
     /// `--direct-io`: a device that cannot be written past the page cache is not written.
     pub direct_io: bool,
+    /// `--drop-cache`: what is written leaves the page cache.
+    pub drop_cache: bool,
     /// Permission bits that new files and directories do not get without `-p`.
     pub umask: u32,
 }

@@ -71,7 +71,7 @@ impl Ordered {
     /// writing already it returns at once.
     ///
     /// # Errors
-    /// What the outlet says, and then every further call says it too. `Kind::Lost` for a chunk
+    /// What the outlet says, and then every further call says it too. `Kind::Breach` for a chunk
     /// beyond the window or one that overlaps another.
     pub fn put(
         &self,
@@ -225,7 +225,7 @@ fn len_of(chunk: &VerifiedChunk) -> u64 {
 
 fn breach(what: &str) -> Error {
     let message = format!("the sender broke the protocol: {what}");
-    Error::new(Kind::Lost, Side::Dest, message)
+    Error::new(Kind::Breach, Side::Dest, message)
 }
 
 #[cfg(test)]

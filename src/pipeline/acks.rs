@@ -1,20 +1,24 @@
 //! Acknowledgements that have not been told yet: sets that merge, so that a far end which is slow
-//! to read them costs neither memory nor waiting.
+//! to read them costs neither memory nor waiting. What this end did with its time goes with them.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
 use crate::chunk::ranges::RangeSet;
 use crate::control::Outgoing;
 use crate::manifest::EntryId;
-use crate::wire::message::{Ack, Message, Span};
+use crate::wire::message::{Ack, Busy, Message, Span};
 
 /// Least time between two acknowledgements: what comes meanwhile shares a message.
 const INTERVAL: Duration = Duration::from_millis(2);
+
+/// Least time between two words on what this end does with its time: as often as they are looked
+/// at.
+const BUSY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Ranges of each kind that may be pending. An honest end waits for acknowledgements long before;
 /// one that reads none, and sends on, is not told of all.
@@ -89,8 +93,10 @@ impl Acks {
         self.finished.load(Acquire)
     }
 
-    /// Tells the other end until everything was told or the connection closes.
-    pub async fn run(&self, control: Outgoing) {
+    /// Tells the other end until everything was told or the connection closes; `busy` is asked
+    /// now and then, and at the end.
+    pub async fn run(&self, control: Outgoing, busy: impl Fn() -> Busy) {
+        let mut told_at = None::<Instant>;
         loop {
             self.news.notified().await;
             let finished = self.finished.load(Acquire);
@@ -98,6 +104,10 @@ impl Acks {
                 && control.send(message).await.is_err()
             {
                 return;
+            }
+            if finished || told_at.is_none_or(|at| at.elapsed() >= BUSY_INTERVAL) {
+                told_at = Some(Instant::now());
+                let _ = control.send(Message::Busy(busy())).await;
             }
             if finished {
                 // Fails only where the connection is lost, which its reader tells.

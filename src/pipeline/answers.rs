@@ -55,6 +55,7 @@ impl Sender {
                 .for_each(|chunk| self.plans.nacked(chunk)),
             Message::Fault(fault) => self.receiver_failed(fault)?,
             Message::Enough(()) => self.enough.set(),
+            Message::Busy(busy) => *self.heard.lock().expect("no panic while held") = busy,
             Message::Done(()) if self.plans.is_done() => {
                 self.plans.end();
                 self.done.notify_one();

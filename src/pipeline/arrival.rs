@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::chunk::claims::Claims;
 use crate::chunk::{ChunkKind, EncodedChunk, VerifiedChunk};
-use crate::codec::Decoder;
 use crate::dest::{self, Drain, Exit, Partial};
 use crate::digest::stream::StreamTree;
 use crate::error::{Kind, Result};
@@ -15,8 +14,9 @@ use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryKind};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::open_file::{At, OpenFile};
-use crate::pipeline::receiver::Receiver;
+use crate::pipeline::receiver::{Hands, Receiver};
 use crate::pipeline::resume::Resuming;
+use crate::pipeline::shifts::Doing;
 use crate::units::{printable, size};
 use crate::wire::message::{Want, WantKind};
 
@@ -138,10 +138,10 @@ impl Receiver {
         encoded: EncodedChunk,
         file: &Arc<OpenFile>,
         drain: &Drain,
-        decoder: &mut Decoder,
+        hands: &mut Hands<'_>,
     ) {
         let place = encoded.place;
-        let Some(chunk) = self.verified(encoded, file, decoder) else {
+        let Some(chunk) = verified(encoded, file, hands) else {
             // It was claimed, so it can be released.
             let _ = file
                 .claims
@@ -154,6 +154,7 @@ impl Receiver {
             ChunkKind::Zeros => self.add_zeros_to_tree(file, place),
             _ => self.add_to_tree(file, place, &chunk),
         }
+        hands.shift.turn_to(Doing::Disk);
         let put: Result<()> = drain.put(chunk, |written| {
             let place = written.place();
             let len = u64::from(place.raw_len);
@@ -163,20 +164,20 @@ impl Receiver {
             }
             self.piece_done(file, place, None);
         });
-        if let Err(error) = put {
-            self.fail_file(file, error);
+        match put {
+            Ok(()) => {}
+            Err(error) if error.kind == Kind::Breach => self.ending.end(error),
+            Err(error) => self.fail_file(file, error),
         }
     }
+}
 
-    fn verified(
-        &self,
-        encoded: EncodedChunk,
-        file: &OpenFile,
-        decoder: &mut Decoder,
-    ) -> Option<VerifiedChunk> {
-        let digest = encoded.digest;
-        let whole = u64::from(encoded.place.raw_len) == file.entry.size;
-        let chunk = decoder.decode(encoded).ok()?;
-        chunk.verify(digest, whole).ok()
-    }
+fn verified(
+    encoded: EncodedChunk,
+    file: &OpenFile,
+    hands: &mut Hands<'_>,
+) -> Option<VerifiedChunk> {
+    let digest = encoded.digest;
+    let whole = u64::from(encoded.place.raw_len) == file.entry.size;
+    hands.decode(encoded)?.verify(digest, whole).ok()
 }

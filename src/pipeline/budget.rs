@@ -5,10 +5,20 @@ use crate::chunk::Pool;
 use crate::codec::Compress;
 use crate::error::{Error, Result};
 use crate::pipeline::plans::UNACKED_MAX;
+use crate::tuner::Method;
 use crate::wire::message::CopyOptions;
 
 /// Bytes of each process's budget unless told otherwise, or an eighth of the machine's memory.
 pub const MEMORY_DEFAULT: u64 = 256 << 20;
+
+/// Streams that there is to be room for where nobody says how many: as many as a copy begins with
+/// at most.
+const STREAMS_AUTO: u16 = 16;
+
+/// Levels of zstd that may be chosen, where a quarter of the memory is enough for the contexts of
+/// the stronger one, and where it is not.
+const STRONGEST: i32 = 9;
+const STRONG: i32 = 3;
 
 /// More worker threads than any chunk rate needs.
 const THREADS_MAX: usize = 256;
@@ -22,6 +32,8 @@ pub struct Budget {
     pub slots: usize,
     pub workers: usize,
     pub streams: u16,
+    /// The strongest method that every worker has room for, where none was asked for.
+    pub strongest: Method,
 }
 
 /// Chunks of a stream that may be on their way, at least.
@@ -38,9 +50,15 @@ impl Budget {
             .clamp(WINDOW_MIN, UNACKED_MAX)
     }
 
+    /// Streams that a buffer each can be spared for.
+    pub fn streams_max(&self) -> u16 {
+        let spare = self.slots.saturating_sub(2 * self.workers).max(1);
+        u16::try_from(spare).unwrap_or(u16::MAX)
+    }
+
     /// # Errors
     /// `Kind::Usage` if not even one worker and one stream fit.
-    pub fn new(options: &CopyOptions, streams: u16, chunk_size: usize) -> Result<Budget> {
+    pub fn new(options: &CopyOptions, streams: Option<u16>, chunk_size: usize) -> Result<Budget> {
         let memory = options
             .memory
             .unwrap_or_else(|| MEMORY_DEFAULT.min(machine_memory() / 8));
@@ -49,13 +67,15 @@ impl Budget {
             .threads
             .map_or(processors, usize::from)
             .clamp(1, THREADS_MAX);
-        Budget::fit(
-            memory,
-            workers,
-            streams,
-            chunk_size,
-            context_size(options.compress),
-        )
+        let streams = streams.unwrap_or(STREAMS_AUTO);
+        let strong = context_size(Compress::Zstd(STRONGEST));
+        let mut context = context_size(options.compress);
+        let mut strongest = Method::Zstd(STRONG);
+        if options.compress == Compress::Auto && (workers * strong) as u64 <= memory / 4 {
+            (context, strongest) = (strong, Method::Zstd(STRONGEST));
+        }
+        let fit = Budget::fit(memory, workers, streams, chunk_size, context)?;
+        Ok(Budget { strongest, ..fit })
     }
 
     fn fit(
@@ -74,6 +94,7 @@ impl Budget {
                     slots: slots.min(SLOTS_MAX),
                     workers,
                     streams,
+                    strongest: Method::None,
                 });
             }
             match (streams, workers) {

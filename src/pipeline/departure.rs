@@ -14,7 +14,10 @@ use crate::pipeline::plan::{Bytes, Part, Plan, Stream};
 use crate::pipeline::plans::{Ended, NACKS_MAX};
 use crate::pipeline::reading::is_zero;
 use crate::pipeline::sender::Sender;
+use crate::pipeline::shifts::{Doing, Shift};
+use crate::pipeline::steering::Compression;
 use crate::source::{Feed, Inlet, Limits};
+use crate::tuner::Method;
 use crate::units::printable;
 use crate::wire::SealedChunk;
 use crate::wire::message::{EntryEnd, Message};
@@ -95,6 +98,7 @@ impl Sender {
         plan: &Plan,
         part: &Part,
         encoder: &mut Encoder,
+        shift: &mut Shift<'_>,
     ) -> Option<Arc<SealedChunk>> {
         if plan.nacks.load(Relaxed) >= NACKS_MAX {
             self.give_up(plan);
@@ -114,12 +118,14 @@ impl Sender {
                 return None;
             }
         };
+        shift.turn_to(Doing::Rest);
         let (chunk, digest) = self.digest_part(plan, part, buffer);
-        let compress = match self.options.compress {
-            Compress::Auto if part.stream.is_test => Compress::None,
-            asked => asked,
+        let compression = match self.options.compress {
+            // Zeros that test a link are to fill it.
+            Compress::Auto if part.stream.is_test => Compression::Forced(Method::None),
+            _ => self.steering.next(),
         };
-        let frame = Arc::new(self.frame(chunk, digest, compress, encoder));
+        let frame = Arc::new(self.frame(chunk, digest, compression, encoder, shift));
         if self.keeps {
             *bytes = Bytes::Framed(frame.clone());
         }

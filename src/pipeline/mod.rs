@@ -26,6 +26,8 @@ pub mod receiver;
 pub mod resume;
 mod sample;
 pub mod sender;
+pub mod shifts;
+pub mod steering;
 pub mod table;
 pub mod tally;
 mod unpack;

@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex};
 
 use crate::chunk::claims::Claim;
 use crate::chunk::{ChunkKind, EncodedChunk, Place, VerifiedChunk};
-use crate::codec::Decoder;
 use crate::digest::stream::StreamTree;
 use crate::digest::{self, Digest};
 use crate::error::{Error, Kind, Side};
 use crate::pipeline::open_file::OpenFile;
 use crate::pipeline::plans::{NACKS_MAX, UNACKED_MAX};
-use crate::pipeline::receiver::{Job, Receiver};
+use crate::pipeline::receiver::{Hands, Job, Receiver};
+use crate::pipeline::shifts::Doing;
 use crate::wire::message::Message;
 
 /// Gaps between the pieces of one file: each is a chunk that its sender still waits for.
@@ -27,15 +27,15 @@ enum Piece {
 
 impl Receiver {
     /// A piece of a big file: claimed, decoded, verified, written, acknowledged.
-    pub(super) fn piece(&self, encoded: EncodedChunk, decoder: &mut Decoder) {
+    pub(super) fn piece(&self, encoded: EncodedChunk, hands: &mut Hands<'_>) {
         let (place, digest) = (encoded.place, encoded.digest);
         let Some(file) = self.claimed(place) else {
             return;
         };
         if let Some(drain) = file.at.drain() {
-            return self.drain_piece(encoded, &file, drain, decoder);
+            return self.drain_piece(encoded, &file, drain, hands);
         }
-        let written = self.write_piece(encoded, &file, decoder);
+        let written = self.write_piece(encoded, &file, hands);
         if !matches!(written, Ok(Piece::Written)) {
             // It was claimed above, so it can be released. Before it is asked for again: what
             // comes while it is claimed is dropped.
@@ -159,7 +159,7 @@ impl Receiver {
         &self,
         encoded: EncodedChunk,
         file: &OpenFile,
-        decoder: &mut Decoder,
+        hands: &mut Hands<'_>,
     ) -> Result<Piece, Error> {
         let (place, digest) = (encoded.place, encoded.digest);
         let partial = file.partial.lock().expect("no panic while held").clone();
@@ -167,14 +167,16 @@ impl Receiver {
             return Ok(Piece::Late);
         };
         if place.kind == ChunkKind::Zeros {
+            hands.shift.turn_to(Doing::Disk);
             partial.write_zeros(place.offset, u64::from(place.raw_len))?;
             return Ok(Piece::Written);
         }
         let whole = u64::from(place.raw_len) == file.entry.size;
-        let chunk = decoder.decode(encoded).ok();
+        let chunk = hands.decode(encoded);
         let Some(chunk) = chunk.and_then(|chunk| chunk.verify(digest, whole).ok()) else {
             return Ok(Piece::Damaged);
         };
+        hands.shift.turn_to(Doing::Disk);
         partial.write(&chunk)?;
         self.add_to_tree(file, place, &chunk);
         Ok(Piece::Written)

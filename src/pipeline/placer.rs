@@ -84,6 +84,9 @@ impl Receiver {
         let mut wants = Vec::new();
         for entry in entries {
             if let Some(first_chunk) = anew(&entry) {
+                if entry.kind == EntryKind::Stream {
+                    return self.breach("a stream that is read a second time");
+                }
                 wants.extend(self.read_anew(entry, first_chunk));
                 continue;
             }

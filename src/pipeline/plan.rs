@@ -112,7 +112,7 @@ impl Stream {
     pub fn new(entry: Entry, inlet: &Inlet, listed: Option<Listed>) -> Stream {
         Stream {
             entry,
-            path: inlet.path().to_owned(),
+            path: inlet.path(),
             listed,
             tree: Mutex::default(),
             failed: AtomicBool::new(false),

@@ -139,12 +139,15 @@ impl Planner<'_> {
     }
 
     fn stream(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
-        let inlet = Inlet::Path(found.path());
         let entry = Entry {
             kind: EntryKind::Stream,
             size: 0,
             links: 1,
-            ..found.entry
+            ..found.entry.clone()
+        };
+        let inlet = match found.entry.kind {
+            EntryKind::Stream => Inlet::Path(found.path()),
+            _ => Inlet::File(Box::new(found)),
         };
         self.send_stream(entry, &inlet, listed)
     }

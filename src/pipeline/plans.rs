@@ -18,9 +18,12 @@ use crate::pipeline::plan::{File, Member, Plan, Stream, What};
 use crate::source::SourceFile;
 pub use entries::Closed;
 
-/// Chunks that may be sent and unacknowledged: at 1 MiB each more than 10 Gbit/s of threefold
-/// compressed data at 150 ms needs.
-pub const UNACKED_MAX: usize = 1024;
+/// Chunks that may be sent and unacknowledged at most: at 1 MiB each more than 10 Gbit/s of
+/// threefold compressed data at 150 ms needs.
+pub const UNACKED_MAX: usize = 2048;
+
+/// As many of them as there may be until the link is known.
+const UNACKED_AT_FIRST: usize = 64;
 
 /// Members of packs that may be unacknowledged, so that their names stay within some 20 MiB.
 const UNACKED_MEMBERS_MAX: usize = 1 << 16;
@@ -49,6 +52,8 @@ struct State {
     again: BTreeMap<u64, Arc<Plan>>,
     fresh: VecDeque<Fresh>,
     in_flight: BTreeMap<u64, InFlight>,
+    /// None: [`UNACKED_AT_FIRST`].
+    in_flight_max: Option<usize>,
     members_in_flight: usize,
     next_chunk: u64,
     /// Parts of streams that were read and not yet begun.
@@ -143,6 +148,12 @@ impl Plans {
 
     pub fn wait_landed(&self) -> Result<(), Ended> {
         self.wait_until(|state| state.landed.is_some()).map(|_| ())
+    }
+
+    /// From now on so many chunks may be unacknowledged, up to [`UNACKED_MAX`].
+    pub fn set_in_flight_max(&self, chunks: u16) {
+        self.lock().in_flight_max = Some(usize::from(chunks).clamp(1, UNACKED_MAX));
+        self.changed.notify_all();
     }
 
     /// Wakes everyone who waits; nothing is given out any more.
@@ -303,7 +314,8 @@ impl Plans {
 
 impl State {
     fn has_work(&self) -> bool {
-        let room = self.in_flight.len() < UNACKED_MAX
+        let chunks = self.in_flight_max.unwrap_or(UNACKED_AT_FIRST);
+        let room = self.in_flight.len() < chunks
             && self.members_in_flight < UNACKED_MEMBERS_MAX
             && (self.landed != Some(Landed::Ordered) || self.is_in_window());
         let is_ready = !self.again.is_empty() || !self.parts.is_empty();

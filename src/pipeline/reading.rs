@@ -12,6 +12,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{ANEW, Extension};
 use crate::pipeline::plan::{File, Member, Plan, Reading, What};
 use crate::pipeline::sender::Sender;
+use crate::pipeline::shifts::{Doing, Shift};
 use crate::source::{self, SourceFile, Unpacked};
 use crate::units::printable;
 use crate::wire::message::{EntryEnd, Message};
@@ -29,6 +30,7 @@ impl Sender {
         plan: &Plan,
         file: &Arc<File>,
         mut buffer: Buffer,
+        shift: &mut Shift<'_>,
     ) -> Option<(Chunk, Digest)> {
         let What::Piece { piece, .. } = &plan.what else {
             return None;
@@ -52,6 +54,7 @@ impl Sender {
                 return None;
             }
         };
+        shift.turn_to(Doing::Rest);
         let whole = u64::from(piece.len) == entry.size;
         let digest = if piece.kind == ChunkKind::Zeros {
             buffer.set_len(0);
@@ -238,7 +241,7 @@ impl Sender {
         }
         let live: Vec<&Member> = members.iter().filter(|m| !m.failed.load(Relaxed)).collect();
         let founds = live.iter().map(|member| &member.found);
-        let read = source::read_pack(founds, self.changes(), &mut buffer);
+        let read = source::read_pack(founds, self.changes(), self.options.drop_cache, &mut buffer);
         if read.packed.is_empty() {
             // Before the receiver hears of it: it may be done then, and so must we be.
             self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
@@ -275,7 +278,7 @@ impl Sender {
         if member.failed.swap(true, Relaxed) {
             return;
         }
-        match SourceFile::open(&member.found, self.changes()) {
+        match self.open(&member.found) {
             Ok(source) => {
                 let entry = source.found().entry.clone();
                 self.plans

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::chunk::{ChunkKind, Pool, VerifiedChunk};
+use crate::chunk::{Chunk, ChunkKind, EncodedChunk, Pool, VerifiedChunk};
 use crate::codec::Decoder;
 use crate::control::Outgoing;
 use crate::dest::{self, Rules, Slot};
@@ -27,6 +27,7 @@ use crate::pipeline::keeper::Keeper;
 use crate::pipeline::landing::Tell;
 use crate::pipeline::open_file::{At, OpenFile};
 use crate::pipeline::resume::{Resuming, finished};
+use crate::pipeline::shifts::{Doing, Shift, Shifts};
 use crate::pipeline::table::{Node, Table};
 use crate::pipeline::tally::Tally;
 use crate::progress::Progress;
@@ -63,6 +64,7 @@ pub struct Receiver {
     pub jobs: async_channel::Sender<Job>,
     pub control: Outgoing,
     pub acks: Acks,
+    pub shifts: Arc<Shifts>,
     pub tally: Arc<Tally>,
     pub progress: Arc<Progress>,
     pub ending: Arc<Ending>,
@@ -77,24 +79,49 @@ pub struct Receiver {
     pub streams: Mutex<HashMap<u16, CancellationToken>>,
 }
 
+/// What a worker has to itself.
+pub struct Hands<'a> {
+    decoder: Decoder,
+    pub shift: Shift<'a>,
+}
+
+impl Hands<'_> {
+    /// None if it is not what it was announced as.
+    pub fn decode(&mut self, encoded: EncodedChunk) -> Option<Chunk> {
+        self.shift.turn_to(Doing::Codec);
+        let chunk = self.decoder.decode(encoded).ok();
+        self.shift.turn_to(Doing::Rest);
+        chunk
+    }
+}
+
 impl Receiver {
     /// A worker: carries chunks from frame to file until the queue is closed.
     pub fn work(&self, jobs: &async_channel::Receiver<Job>) {
-        let mut decoder = Decoder::new(self.chunk_size as usize);
+        let mut hands = Hands {
+            decoder: Decoder::new(self.chunk_size as usize),
+            shift: self.shifts.begin(),
+        };
         while let Ok(job) = jobs.recv_blocking() {
             if self.ending.is_ending() {
                 continue; // What is queued is dropped, and its buffers with it.
             }
+            let doing = match job {
+                Job::Frame { .. } => Doing::Rest,
+                _ => Doing::Disk,
+            };
+            hands.shift.turn_to(doing);
             match job {
-                Job::Frame { stream, frame } => self.frame(stream, frame, &mut decoder),
+                Job::Frame { stream, frame } => self.frame(stream, frame, &mut hands),
                 Job::Pack(chunk) => self.pack(chunk),
                 Job::Resume(resuming) => self.resume(*resuming),
                 Job::Close(file) => self.close(&file),
             }
+            hands.shift.turn_to(Doing::Nothing);
         }
     }
 
-    fn frame(&self, stream: u16, frame: SealedChunk, decoder: &mut Decoder) {
+    fn frame(&self, stream: u16, frame: SealedChunk, hands: &mut Hands<'_>) {
         let (codec, wire_len) = (frame.header().codec.number(), frame.bytes().len());
         let Ok(encoded) = frame.open(&self.opener) else {
             // Not from our peer, or damaged on the way: its other chunks come again elsewhere.
@@ -109,9 +136,12 @@ impl Receiver {
         };
         self.progress.add_frame(codec, raw_len, wire_len as u64);
         match encoded.place.kind {
-            ChunkKind::Pack => self.encoded_pack(encoded, decoder),
-            ChunkKind::Range | ChunkKind::Zeros => self.piece(encoded, decoder),
-            ChunkKind::Digest => self.compared(encoded),
+            ChunkKind::Pack => self.encoded_pack(encoded, hands),
+            ChunkKind::Range | ChunkKind::Zeros => self.piece(encoded, hands),
+            ChunkKind::Digest => {
+                hands.shift.turn_to(Doing::Disk);
+                self.compared(encoded);
+            }
         }
     }
 

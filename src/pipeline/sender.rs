@@ -3,29 +3,31 @@
 //! One thread walks and plans; workers read, encode, frame and seal; streams take frames. Nothing
 //! here waits for the network but through the queue of frames and the pool.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
 use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Pool};
-use crate::codec::{Codec, Compress, Encoder};
+use crate::codec::{Codec, Encoder};
 use crate::control::Outgoing;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryId};
 use crate::pipe::Stop;
+use crate::pipeline::Ending;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::landing::Tell;
 use crate::pipeline::plan::{File, Member, Plan, Stream, What};
 use crate::pipeline::plans::{Ended, NACKS_MAX, Plans, Work};
+use crate::pipeline::shifts::{Doing, Shift};
+use crate::pipeline::steering::{Compression, Steering};
 use crate::pipeline::tally::Tally;
-use crate::pipeline::{Budget, Ending};
 use crate::progress::{Phase, Progress};
 use crate::seal::Sealer;
 use crate::source::{self, Changes, Found, SourceFile};
 use crate::wire::SealedChunk;
-use crate::wire::message::{CopyOptions, Fault, Message};
+use crate::wire::message::{Busy, CopyOptions, Fault, Message};
 
 /// Everything that the sending end of one copy shares between its threads and tasks.
 pub struct Sender {
@@ -42,6 +44,7 @@ pub struct Sender {
     /// Gets the lines that a producer says.
     pub tell: Tell,
     pub sealer: Sealer,
+    pub steering: Steering,
     /// Frames that no stream has taken yet.
     pub frames: async_channel::Sender<Arc<SealedChunk>>,
     pub control: Outgoing,
@@ -51,25 +54,15 @@ pub struct Sender {
     pub digests: Option<Arc<DigestList>>,
     /// The receiver said that everything is in place.
     pub done: Notify,
-}
-
-/// Frames that wait for a stream, per stream: one being written and one behind it.
-const FRAMES_PER_STREAM: usize = 2;
-
-/// The queue between workers and streams.
-pub fn frame_queue(
-    budget: Budget,
-) -> (
-    async_channel::Sender<Arc<SealedChunk>>,
-    async_channel::Receiver<Arc<SealedChunk>>,
-) {
-    async_channel::bounded(FRAMES_PER_STREAM * usize::from(budget.streams))
+    /// What the receiver last said of its time.
+    pub heard: Mutex<Busy>,
 }
 
 impl Sender {
     /// A worker: carries chunks from plan to frame until the copy ends.
     pub fn work(&self) {
         let mut encoder = Encoder::new(self.chunk_size);
+        let mut shift = self.steering.shifts.begin();
         while let Ok(work) = self.plans.next() {
             let plan = match work {
                 Work::Chunk(plan) => plan,
@@ -79,38 +72,57 @@ impl Sender {
                 }
             };
             let frame = match &plan.what {
-                What::Part(part) => self.carry_part(&plan, part, &mut encoder),
+                What::Part(part) => self.carry_part(&plan, part, &mut encoder, &mut shift),
                 _ => {
+                    shift.turn_to(Doing::Held);
                     let Ok(buffer) = self.pool.take_blocking() else {
                         return;
                     };
-                    self.carry(&plan, buffer, &mut encoder).map(Arc::new)
+                    let frame = self.carry(&plan, buffer, &mut encoder, &mut shift);
+                    frame.map(Arc::new)
                 }
             };
-            let Some(frame) = frame else {
-                continue;
-            };
-            if self.frames.send_blocking(frame).is_err() {
-                return;
+            if let Some(frame) = frame {
+                shift.turn_to(Doing::Held);
+                if !self.push(frame) {
+                    return;
+                }
             }
+            shift.turn_to(Doing::Nothing);
             if self.plans.is_all_taken() {
                 self.progress.set_phase(Phase::Flushing);
             }
         }
     }
 
+    /// Puts a frame where streams find it, when there is room. False once the copy ends.
+    fn push(&self, frame: Arc<SealedChunk>) -> bool {
+        let pushed = self
+            .steering
+            .when_there_is_room(|| self.frames.len(), || self.frames.try_send(frame));
+        matches!(pushed, Some(Ok(())))
+    }
+
     /// Read, encode, frame, seal. None if nothing is to be sent (any more).
-    fn carry(&self, plan: &Plan, buffer: Buffer, encoder: &mut Encoder) -> Option<SealedChunk> {
+    fn carry(
+        &self,
+        plan: &Plan,
+        buffer: Buffer,
+        encoder: &mut Encoder,
+        shift: &mut Shift<'_>,
+    ) -> Option<SealedChunk> {
         if plan.nacks.load(Relaxed) >= NACKS_MAX {
             self.give_up(plan);
             return None;
         }
+        shift.turn_to(Doing::Disk);
         let (chunk, digest) = match &plan.what {
-            What::Piece { file, .. } => self.read_piece(plan, file, buffer)?,
+            What::Piece { file, .. } => self.read_piece(plan, file, buffer, shift)?,
             What::Pack(members) => self.read_pack(plan, members, buffer)?,
             What::Part(_) => return None,
         };
-        Some(self.frame(chunk, digest, self.options.compress, encoder))
+        let compression = self.steering.next();
+        Some(self.frame(chunk, digest, compression, encoder, shift))
     }
 
     /// Encode, frame, seal.
@@ -118,9 +130,11 @@ impl Sender {
         &self,
         chunk: Chunk,
         digest: Digest,
-        compress: Compress,
+        compression: Compression,
         encoder: &mut Encoder,
+        shift: &mut Shift<'_>,
     ) -> SealedChunk {
+        shift.turn_to(Doing::Codec);
         let encoded = match chunk.place.kind {
             ChunkKind::Zeros | ChunkKind::Digest => {
                 let Chunk { place, buffer } = chunk;
@@ -131,8 +145,16 @@ impl Sender {
                     buffer,
                 }
             }
-            _ => encoder.encode(chunk, compress, digest),
+            _ => {
+                let raw = chunk.buffer.len();
+                let encoded = compression.encode(encoder, chunk, digest);
+                let took = shift.turn_to(Doing::Rest);
+                let made = encoded.buffer.len();
+                self.steering.coded(compression, raw, made, took);
+                encoded
+            }
         };
+        shift.turn_to(Doing::Rest);
         SealedChunk::seal(encoded, &self.sealer)
     }
 
@@ -215,11 +237,20 @@ impl Sender {
         }
     }
 
+    /// What the receiver does with its time.
+    pub fn far(&self) -> Busy {
+        *self.heard.lock().expect("no panic while held")
+    }
+
     pub(super) fn open(&self, found: &Found) -> Result<SourceFile> {
         if found.entry.is_device() {
             return SourceFile::open_device(found, self.options.direct_io);
         }
-        SourceFile::open(found, self.changes())
+        let source = SourceFile::open(found, self.changes())?;
+        Ok(match self.options.drop_cache {
+            true => source.politely(),
+            false => source,
+        })
     }
 
     pub(super) fn changes(&self) -> Changes {

@@ -3,16 +3,16 @@
 
 use crate::chunk::pack::Pack;
 use crate::chunk::{EncodedChunk, VerifiedChunk};
-use crate::codec::Decoder;
 use crate::dest;
 use crate::journal::record::Finished;
 use crate::manifest::Entry;
-use crate::pipeline::receiver::Receiver;
+use crate::pipeline::receiver::{Hands, Receiver};
 use crate::pipeline::resume::{finished, is_young};
+use crate::pipeline::shifts::Doing;
 use crate::pipeline::table::{PackClaim, Spot};
 
 impl Receiver {
-    pub(super) fn encoded_pack(&self, encoded: EncodedChunk, decoder: &mut Decoder) {
+    pub(super) fn encoded_pack(&self, encoded: EncodedChunk, hands: &mut Hands<'_>) {
         let (number, digest) = (encoded.place.chunk, encoded.digest);
         let claim = self.lock().claim_pack(number);
         match claim {
@@ -20,9 +20,12 @@ impl Receiver {
             PackClaim::Taken => return,
             PackClaim::Done => return self.acks.chunk(number),
         }
-        let chunk = decoder.decode(encoded).ok();
+        let chunk = hands.decode(encoded);
         match chunk.and_then(|chunk| chunk.verify_pack(digest).ok()) {
-            Some(verified) => self.pack(verified),
+            Some(verified) => {
+                hands.shift.turn_to(Doing::Disk);
+                self.pack(verified);
+            }
             None => {
                 self.lock().unclaim_pack(number);
                 self.damaged(number);

@@ -4,9 +4,11 @@
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::chunk::CHUNK_SIZE;
 use crate::control::Outgoing;
@@ -15,21 +17,27 @@ use crate::manifest::Totals;
 use crate::pipeline::Budget;
 use crate::pipeline::landing::Sessions;
 use crate::progress::Phase;
+use crate::route::Route;
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
-use crate::session::dial::Dialler;
+use crate::session::choice::{Chooser, HEAD_START, Notes};
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, Server};
 use crate::session::operands::{self, Expanded};
+use crate::session::rate;
 use crate::session::request::{Operand, Request, What};
 use crate::session::roster::{Flow, Roster};
-use crate::session::streams::{Connections, receive_on, send_on};
-use crate::session::{Half, Seat, cause_of, converse, host};
+use crate::session::streams::{Connections, Pace, receive_on, send_on};
+use crate::session::tuning::{self, Audience, Tuning};
+use crate::session::ways::{Inband, Ways};
+use crate::session::{Half, Seat, cause_of, converse, host, remembered};
+use crate::stream::limit::Limit;
 use crate::stream::opening::{DialRole, Keyring};
+use crate::tuner::Remembered;
 use crate::units::printable;
-use crate::wire::hello::Hello;
-use crate::wire::message::{Listen, Message, Open, Role, Roots, SessionSecret};
+use crate::wire::hello::{Hello, STREAMS_MAX};
+use crate::wire::message::{Message, Open, Role, Roots, SessionSecret, Tune};
 
 /// Which session of a copy.
 pub struct Session<'a> {
@@ -60,6 +68,9 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
     let is_push = request.dest.host.is_some();
     let host = request.host().expect("one end is remote");
     let budget = Budget::new(&request.options, request.streams, CHUNK_SIZE)?;
+    if let Some(name) = request.options.congestion.as_deref().filter(|_| is_push) {
+        tuning::check_congestion(name)?;
+    }
     let is_first = session.attempt == Attempt::First;
     let mut pushed = (is_push && is_first).then(|| Pushed::find(request, seat));
     if pushed.as_ref().is_some_and(Pushed::is_nothing) {
@@ -83,6 +94,7 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         request,
         seat,
         budget,
+        remembered: remembered::recall(request),
         session,
     };
     let mut half = None;
@@ -91,9 +103,14 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         // Once there is a half, it sees to that itself.
         () = seat.ending.wait(), if half.is_none() => Err(cause_of(&seat.ending)),
     };
-    let Err(error) = copied else {
-        server.end(half, None).await;
-        return Ok("direct".to_owned());
+    let error = match copied {
+        Ok(route) => {
+            if let Some(conclusion) = server.end_well(half).await {
+                seat.conclude(request, conclusion);
+            }
+            return Ok(route);
+        }
+        Err(error) => error,
     };
     // Before anything is torn down: what that leads to is not the cause.
     seat.ending.end(error);
@@ -106,8 +123,8 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
 }
 
 fn tell_cuts(request: &Request, seat: &Seat, budget: Budget) {
-    let (asked, given) = (request.streams, budget.streams);
-    if given < asked {
+    let given = budget.streams;
+    if let Some(asked) = request.streams.filter(|asked| given < *asked) {
         let detail = format!("--memory is enough for {given} of {asked} streams");
         seat.reporter.detail(&detail);
     }
@@ -145,6 +162,7 @@ struct Client<'a> {
     request: &'a Request,
     seat: &'a Seat,
     budget: Budget,
+    remembered: Option<Remembered>,
     session: Session<'a>,
 }
 
@@ -154,7 +172,7 @@ impl Client<'_> {
         server: &mut Server,
         half: &mut Option<Half>,
         pushed: Option<Pushed>,
-    ) -> Result<()> {
+    ) -> Result<String> {
         let role = if pushed.is_some() {
             DialRole::Sends
         } else {
@@ -166,12 +184,14 @@ impl Client<'_> {
         if self.session.attempt == Attempt::First {
             self.seat.progress.set_phase(Phase::Scanning);
         }
-        let (proven, connections) = mpsc::channel(usize::from(self.budget.streams));
+        let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));
+        let pace = self.pace();
         let flow = match role {
             DialRole::Sends => Flow::Out,
             DialRole::Receives => Flow::In,
         };
         let roster = Roster::new(flow);
+        let opened_at = Instant::now();
         let heart = self.heart(server, &roster);
         let heard = server.incoming.heard();
         let far = Far {
@@ -181,31 +201,46 @@ impl Client<'_> {
         };
         let mut hearing = Hearing::new(&mut server.incoming, Some(&heart), &self.seat.ending);
         let streams = (connections, roster.clone());
+        let mut tuning = None;
         let half = half.insert(match pushed {
             Some(Pushed { expanded, scan }) => {
                 let totals = hearing.during(scan).await?;
                 let totals = totals.map_err(|_| Error::usage("the scan failed"))?;
                 let found = (expanded, totals);
-                let pushing = self.push(far, &keyring, suite, found, streams).await?;
+                let sealer = Sealer::new(&keyring.secret, Direction::ToServer, suite);
+                let pushing = self.push(far, sealer, found, streams, pace.clone()).await?;
                 heart.attach(pushing.sender.clone());
+                tuning = Some(self.tune(&pushing, &roster, far));
                 Half::Sending(pushing)
             }
             None => self.pull(far, &keyring, suite, streams),
         });
-        let mut dialler = Some(Dialler {
+        let is_wanted = matches!(self.request.route.asked, None | Some(Route::Ssh));
+        let inband = Inband::new(flow, is_wanted, server.control.clone(), proven.clone());
+        let (listen, listens) = oneshot::channel();
+        let mut ways = Ways {
+            inband: inband.clone(),
+            listen: Some(listen),
+            reverse: None,
+            limit: pace.limit.clone(),
+        };
+        let notes = Arc::new(Notes::default());
+        let chooser = Chooser {
+            request: self.request,
             host: server.host.clone(),
-            streams: self.budget.streams,
+            boot_id: server.hello.boot_id.clone(),
+            opened_at,
+            remembered: self.remembered,
+            forced: self.streams(),
+            streams_max: self.budget.streams_max(),
             keyring,
             suite,
             proven,
-            roster,
+            roster: roster.clone(),
+            control: server.control.clone(),
+            inband,
+            notes: notes.clone(),
             seat: self.seat.clone(),
-        });
-        let listen = |at: Listen| {
-            // Only the first is dialled: a server listens once.
-            if let Some(dialler) = dialler.take() {
-                tokio::spawn(dialler.run(at));
-            }
         };
         let mut told = false;
         let check = |message: &Message| match message {
@@ -216,7 +251,32 @@ impl Client<'_> {
             }
             _ => Ok(()),
         };
-        converse(&mut hearing, half, listen, check).await
+        let conversing = converse(&mut hearing, half, |message| ways.take(message), check);
+        tokio::select! {
+            over = conversing => over?,
+            () = chooser.run(listens) => {}
+            () = self.follow_rate(&server.control, flow, &pace.limit) => {}
+        }
+        if let Some(tuning) = tuning {
+            self.seat.conclude(self.request, tuning.conclude());
+        }
+        Ok(notes.label(roster.carried()))
+    }
+
+    /// As the user asked, and memory allows.
+    fn streams(&self) -> Option<u16> {
+        self.request.streams.map(|_| self.budget.streams)
+    }
+
+    fn tune(&self, half: &SendingHalf, roster: &Arc<Roster>, far: Far<'_>) -> Tuning {
+        let Far { hello, control, .. } = far;
+        let options = &self.request.options;
+        Tuning::start(tuning::Terms {
+            sender: half.sender.clone(),
+            roster: Some(roster.clone()),
+            start: tuning::start(self.budget, options, self.streams(), hello, self.remembered),
+            audience: Audience::User(self.seat.reporter.clone(), control.clone()),
+        })
     }
 
     /// Ends the streams too when it is dropped.
@@ -224,6 +284,8 @@ impl Client<'_> {
         Heart::start(Terms {
             place: Place::Client {
                 host: printable(server.host.name.as_bytes()),
+                reporter: self.seat.reporter.clone(),
+                streams_max: self.streams().unwrap_or(self.budget.streams_max()),
             },
             timeout_s: self.request.options.timeout_s,
             control: server.control.clone(),
@@ -237,16 +299,15 @@ impl Client<'_> {
     async fn push(
         &self,
         far: Far<'_>,
-        keyring: &Keyring,
-        suite: Suite,
+        sealer: Sealer,
         (expanded, totals): (Expanded, Totals),
         (connections, roster): (Connections, Arc<Roster>),
+        pace: Pace,
     ) -> Result<SendingHalf> {
         self.seat.progress.set_totals(totals);
         let roots = expanded.roots();
         say(far.control, Message::Roots(Roots { roots, totals })).await?;
         self.seat.progress.set_phase(Phase::Copying);
-        let sealer = Sealer::new(&keyring.secret, Direction::ToServer, suite);
         let sources = expanded.sources(&self.request.options);
         let half = SendingHalf::start(self.common(far), sealer, sources, false);
         let (sender, frames) = (half.sender.clone(), half.frames.clone());
@@ -255,6 +316,7 @@ impl Client<'_> {
             frames,
             connections,
             roster,
+            pace,
             Some(self.seat.reporter.clone()),
         ));
         Ok(half)
@@ -275,7 +337,9 @@ impl Client<'_> {
         };
         let destination = operands::destination(self.request, same_machine, sessions);
         let rules = operands::rules(self.request);
-        let half = ReceivingHalf::start(self.common(far), opener, rules, destination);
+        let common = self.common(far);
+        let crowd = roster.crowd().clone();
+        let half = ReceivingHalf::start(common, opener, rules, destination, crowd);
         if self.request.options.follow_ms.is_some() {
             let control = far.control.clone();
             // Said again with the next signal where it cannot be said now.
@@ -289,6 +353,39 @@ impl Client<'_> {
             reporter,
         ));
         Half::Receiving(half)
+    }
+
+    fn pace(&self) -> Pace {
+        let pace = Pace {
+            head_start: match self.request.route.asked {
+                Some(Route::Ssh) => Duration::ZERO,
+                _ => HEAD_START,
+            },
+            ..Pace::default()
+        };
+        pace.limit.set(self.request.options.rate_limit);
+        pace
+    }
+
+    /// Changes the rate when the user does, until it is dropped.
+    async fn follow_rate(&self, control: &Outgoing, flow: Flow, limit: &Limit) {
+        let Some(path) = self.request.rate_file.clone() else {
+            return std::future::pending().await;
+        };
+        let rate = self.request.options.rate_limit;
+        let set = async |rate: Option<u64>| match flow {
+            Flow::Out => limit.set(rate),
+            Flow::In => {
+                let tune = Tune {
+                    streams: None,
+                    rate_limit: Some(rate.unwrap_or(0)),
+                    reason: String::new(),
+                };
+                // A lost connection is its reader's to report.
+                let _ = control.send(Message::Tune(tune)).await;
+            }
+        };
+        rate::follow(path, rate, &*self.seat.reporter, set).await
     }
 
     fn common(&self, far: Far<'_>) -> Common {
@@ -314,9 +411,12 @@ impl Client<'_> {
             options: request.options.clone(),
             session: keyring.session,
             suite: suite.number(),
-            streams: self.budget.streams,
+            streams: self.streams(),
+            remembered: self.remembered,
             chunk_size: CHUNK_SIZE as u32,
             before: self.session.before.to_vec(),
+            listens: matches!(request.route.asked, None | Some(Route::Direct)),
+            ports: request.route.ports,
         };
         say(control, Message::Open(open)).await?;
         let secret = SessionSecret(*keyring.secret.expose());

@@ -22,19 +22,26 @@ use crate::pipeline::placer::{self, Destination};
 use crate::pipeline::planner;
 use crate::pipeline::plans::{Plans, UNSETTLED_ENTRIES_MAX};
 use crate::pipeline::receiver::{Job, Receiver};
-use crate::pipeline::sender::{self, Sender};
+use crate::pipeline::sender::Sender;
+use crate::pipeline::shifts::Shifts;
+use crate::pipeline::steering::Steering;
 use crate::pipeline::tally::Tally;
 use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
 use crate::seal::{Opener, Sealer};
 use crate::session::streams::end_later;
 use crate::source::Sources;
+use crate::stream::crowd::Crowd;
+use crate::tuner::STREAMS_MAX;
 use crate::wire::SealedChunk;
-use crate::wire::message::{CopyOptions, Message};
+use crate::wire::message::{Busy, CopyOptions, Message};
 
 /// Bytes of messages about entries that may wait for the placer: more than a sender that keeps to
 /// the bound on unsettled entries can announce, were they all links with the longest texts.
 const PLACER_BYTES_MAX: usize = UNSETTLED_ENTRIES_MAX as usize * 8192;
+
+/// Frames that may wait for a stream at the very most.
+const FRAMES_MAX: usize = 2 * STREAMS_MAX as usize;
 
 /// How long threads may take to end. One that is stuck in the kernel is left behind.
 const JOIN_PATIENCE: Duration = Duration::from_millis(1500);
@@ -79,9 +86,11 @@ impl SendingHalf {
             tell,
             enough,
         } = common;
-        let (queue, frames) = sender::frame_queue(budget);
+        // As many as ever may wait; how many do is up to the steering.
+        let (queue, frames) = async_channel::bounded(FRAMES_MAX);
         let sender = Arc::new(Sender {
             plans: Plans::default(),
+            steering: Steering::new(options.compress),
             options,
             chunk_size,
             pool: Pool::new(budget.slots, chunk_size),
@@ -97,6 +106,7 @@ impl SendingHalf {
             ending,
             digests,
             done: Notify::new(),
+            heard: Default::default(),
         });
         let mut threads: Vec<_> = (0..budget.workers)
             .map(|_| {
@@ -131,6 +141,7 @@ impl SendingHalf {
     /// Ends threads and streams, in bounded time.
     pub async fn stop(self) {
         self.sender.plans.end();
+        self.sender.steering.end();
         self.sender.pool.close();
         self.sender.frames.close();
         join(self.threads).await;
@@ -147,11 +158,13 @@ pub struct ReceivingHalf {
 }
 
 impl ReceivingHalf {
+    /// `crowd` is that of the streams.
     pub fn start(
         common: Common,
         opener: Opener,
         rules: Rules,
         destination: Destination,
+        crowd: Arc<Crowd>,
     ) -> ReceivingHalf {
         let Common {
             options,
@@ -165,6 +178,7 @@ impl ReceivingHalf {
             tell,
             ..
         } = common;
+        let shifts = Arc::<Shifts>::default();
         let (queue, messages) = async_channel::unbounded();
         let (jobs, work) = async_channel::unbounded();
         let receiver = Arc::new(Receiver {
@@ -179,6 +193,7 @@ impl ReceivingHalf {
             jobs,
             control: control.clone(),
             acks: Acks::default(),
+            shifts: shifts.clone(),
             tally,
             progress,
             ending,
@@ -204,7 +219,10 @@ impl ReceivingHalf {
             placer::place(&placing, &destination, &messages)
         }));
         let acking = receiver.clone();
-        let acks = Some(tokio::spawn(async move { acking.acks.run(control).await }));
+        let busy = move || busy(&shifts, &crowd);
+        let acks = Some(tokio::spawn(
+            async move { acking.acks.run(control, busy).await },
+        ));
         ReceivingHalf {
             receiver,
             queue,
@@ -256,6 +274,19 @@ impl ReceivingHalf {
         join(self.threads).await;
         self.receiver.put_away();
         self.receiver.lock().clear();
+    }
+}
+
+/// For the sending end, which tells the user what limits the copy.
+fn busy(shifts: &Shifts, crowd: &Crowd) -> Busy {
+    let spent = shifts.spent();
+    let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    Busy {
+        elapsed_us: us(spent.elapsed),
+        workers_us: us(spent.working),
+        decode_us: us(spent.codec),
+        write_us: us(spent.disk_alone),
+        waits_us: us(crowd.waits()),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Control as one end of a session hears it: the other end's heartbeats and its last word are
-//! taken here, everything else is the session's.
+//! Control as one end of a session hears it: the other end's heartbeats, what its tuner decides and
+//! its last word are taken here, everything else is the session's.
 
 use std::collections::VecDeque;
 
@@ -82,7 +82,12 @@ async fn hear<R: AsyncRead + Unpin>(
                     heart.hear(heartbeat);
                 }
             }
-            message => return Ok(message),
+            message => {
+                if let (Message::Tune(tune), Some(heart)) = (&message, heart) {
+                    heart.tune(tune);
+                }
+                return Ok(message);
+            }
         }
     }
 }

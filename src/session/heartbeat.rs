@@ -15,7 +15,10 @@
 //! | a stream that the other end does not list | 3 heartbeats, 10 s for a new one | dialled again |
 //! | between two dials of a stream | 250 ms to 10 s (`backoff`) | |
 //! | any stream that stands, or any progress | `--timeout` | `Lost`; `Connect` if there never was one |
-//! | the first stream, where none can be had | three dials of each | `Connect` |
+//! | a further login | 30 s (`route::login`); six in a row for a stream | that stream is given up |
+//! | the first stream of a route that was asked for | three dials of each; 12 s for reverse (`choice`) | `Connect` |
+//! | a stream that is proven and carries nothing | 2 s (`roster`) | other routes are tried beside |
+//! | credit for data on control | none of its own: control lives or does not | |
 //! | acknowledgements | none of their own: they come while streams or control live | |
 //! | threads of a half that ends | 1.5 s (`half`) | left behind |
 //! | the server, for the client to close control | 5 s (`server`) | it ends |
@@ -37,8 +40,9 @@ use crate::error::{Error, Kind, Side};
 use crate::pipeline::Ending;
 use crate::pipeline::sender::Sender;
 use crate::progress::Progress;
-use crate::session::roster::{Looked, Roster};
-use crate::wire::message::{Heartbeat, Message, StreamFacts};
+use crate::session::request::Reporter;
+use crate::session::roster::{Flow, Looked, Roster};
+use crate::wire::message::{Heartbeat, Message, StreamFacts, Tune};
 
 /// Between two heartbeats.
 const BEAT: Duration = Duration::from_secs(1);
@@ -53,18 +57,26 @@ const SERVER_PART: (u32, u32) = (3, 4);
 /// Less than the command line takes, for a server whose client asks for none.
 const TIMEOUT_MIN: Duration = Duration::from_secs(4);
 
+/// Characters of a reason that are shown.
+const REASON_MAX: usize = 200;
+
 /// Chunks that may be sent a second time in a second, for each stream that has nothing to do.
 const REPEATS: usize = 2;
 
 /// Whose heart it is.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Place {
     /// The other end is this host, as it may be shown. The client dials, so it judges whether
     /// streams can be had.
     Client {
         host: String,
+        reporter: Arc<dyn Reporter>,
+        /// What the other end, where it sends, may ask for.
+        streams_max: u16,
     },
-    Server,
+    Server {
+        streams_max: u16,
+    },
 }
 
 /// What a heart needs to know.
@@ -106,7 +118,7 @@ impl Heart {
         let timeout = Duration::from_secs(terms.timeout_s.into()).max(TIMEOUT_MIN);
         let timeout = match terms.place {
             Place::Client { .. } => timeout,
-            Place::Server => timeout * SERVER_PART.0 / SERVER_PART.1,
+            Place::Server { .. } => timeout * SERVER_PART.0 / SERVER_PART.1,
         };
         let shared = Arc::new(Shared {
             terms,
@@ -126,6 +138,24 @@ impl Heart {
         let mut peer = self.shared.peer.lock().expect("no panic while held");
         peer.beats += 1;
         peer.streams = heartbeat.streams;
+    }
+
+    /// Takes the sender's word on how many streams there are to be.
+    pub fn tune(&self, tune: &Tune) {
+        let Terms { place, roster, .. } = &self.shared.terms;
+        if roster.flow() != Flow::In {
+            return;
+        }
+        let (Place::Client { streams_max, .. } | Place::Server { streams_max }) = place;
+        if let Some(streams) = tune.streams {
+            roster.want(streams.min(*streams_max));
+        }
+        if let Place::Client { reporter, .. } = place
+            && !tune.reason.is_empty()
+        {
+            let reason: String = tune.reason.chars().take(REASON_MAX).collect();
+            reporter.detail(&reason);
+        }
     }
 
     /// Where this end sends, chunks on slow streams may go by another.
@@ -240,10 +270,10 @@ impl Shared {
     fn silent(&self) -> Error {
         let seconds = self.timeout.as_secs();
         let message = match &self.terms.place {
-            Place::Client { host } => format!(
+            Place::Client { host, .. } => format!(
                 "nothing was heard from {host} for {seconds} s; is the link or the host down?"
             ),
-            Place::Server => format!("nothing was heard from the client for {seconds} s"),
+            Place::Server { .. } => format!("nothing was heard from the client for {seconds} s"),
         };
         Error::new(Kind::Lost, Side::Here, message)
     }
@@ -267,8 +297,8 @@ impl Shared {
 
     fn host(&self) -> &str {
         match &self.terms.place {
-            Place::Client { host } => host,
-            Place::Server => "the client",
+            Place::Client { host, .. } => host,
+            Place::Server { .. } => "the client",
         }
     }
 }

@@ -16,7 +16,8 @@ use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::request::Request;
 use crate::session::streams::pass_on;
-use crate::session::{Half, Seat, cause_of, converse, operands};
+use crate::session::tuning::{self, Audience, Terms, Tuning};
+use crate::session::{Half, Seat, cause_of, converse, host, operands};
 use crate::wire::message::{Message, Roots};
 
 /// Bytes of control messages between the halves.
@@ -26,7 +27,7 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     let mut options = request.options.clone();
     // Nothing travels: compressing would cost and gain nothing.
     options.compress = crate::codec::Compress::None;
-    let budget = Budget::new(&options, 1, CHUNK_SIZE)?;
+    let budget = Budget::new(&options, Some(1), CHUNK_SIZE)?;
     let found = operands::expand(request, seat);
     if found.is_nothing() {
         return Ok(String::new());
@@ -64,7 +65,8 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     let opener = Opener::new(&secret, Direction::ToServer, Suite::None);
     let sessions = operands::sessions(Secret::session(), &[], seat);
     let destination = operands::destination(request, true, sessions);
-    let receiving = ReceivingHalf::start(receiving, opener, operands::rules(request), destination);
+    let rules = operands::rules(request);
+    let receiving = ReceivingHalf::start(receiving, opener, rules, destination, Arc::default());
     let opening = to_receiver
         .send(Message::Roots(Roots { roots, totals }))
         .await;
@@ -73,6 +75,12 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     let sources = found.sources(&options);
     let sealer = Sealer::new(&secret, Direction::ToServer, Suite::None);
     let sending = SendingHalf::start(sending, sealer, sources, true);
+    let tuning = Tuning::start(Terms {
+        sender: sending.sender.clone(),
+        roster: None,
+        start: tuning::start(budget, &options, Some(1), &host::hello(), None),
+        audience: Audience::Nobody,
+    });
     tokio::spawn(pass_on(
         sending.sender.clone(),
         sending.frames.clone(),
@@ -83,10 +91,13 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     let copied = {
         let mut at_sender = Hearing::new(&mut from_receiver, None, &seat.ending);
         let mut at_receiver = Hearing::new(&mut from_sender, None, &seat.ending);
-        let sent = converse(&mut at_sender, &mut sending, |_| (), |_| Ok(()));
-        let received = converse(&mut at_receiver, &mut receiving, |_| (), |_| Ok(()));
+        let sent = converse(&mut at_sender, &mut sending, |_| Ok(()), |_| Ok(()));
+        let received = converse(&mut at_receiver, &mut receiving, |_| Ok(()), |_| Ok(()));
         tokio::try_join!(sent, received)
     };
+    if copied.is_ok() {
+        seat.conclude(request, tuning.conclude());
+    }
     if let Err(error) = &copied {
         // Before anything is torn down: what that leads to is not the cause.
         seat.ending.end(error.clone());

@@ -14,13 +14,17 @@ use crate::session::placing::{NoHello, Placing};
 use crate::session::request::Request;
 use crate::session::{Half, Seat, host as this_host};
 use crate::ssh::{self, Errand, Host, Process, Rsh};
+use crate::tuner::Verdict;
 use crate::units::printable;
 use crate::wire::hello::Hello;
-use crate::wire::message::{Fault, Message};
+use crate::wire::message::{Conclusion, Fault, Message};
 
 /// How long the far end may take to end by itself after a copy, and after a failed one.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 const ABORT_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long the far end may take to say what limited the copy: no more than it is worth.
+const CONCLUSION_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a login may take where a person may be typing a password: sshd's own limit is 120 s
 /// (`LoginGraceTime`), and a jump host may ask too. And where there is no terminal to ask on.
@@ -128,6 +132,24 @@ impl Server {
         })
     }
 
+    /// Ends both ends after a copy that is complete. Gives the sender's last word, where the far end
+    /// sent.
+    pub async fn end_well(mut self, half: Option<Half>) -> Option<Conclusion> {
+        let has_sent = matches!(half, Some(Half::Receiving(_)));
+        if let Some(half) = half {
+            half.stop().await;
+        }
+        // The last handle closes the server's stdin, at which it ends.
+        drop(self.control);
+        let mut conclusion = None;
+        if has_sent {
+            let said = timeout(CONCLUSION_PATIENCE, concluded(&mut self.incoming)).await;
+            conclusion = said.ok().flatten();
+        }
+        self.process.end(END_PATIENCE).await;
+        conclusion
+    }
+
     /// Ends both ends. After a failure the server is told why, and not waited for long. Gives
     /// what the far end's process tells of its end, where that is a cause and not an effect.
     pub async fn end(mut self, half: Option<Half>, error: Option<&Error>) -> Option<String> {
@@ -152,6 +174,18 @@ impl Server {
         let status = self.process.end(patience).await?;
         error.filter(|error| error.kind == Kind::Lost)?;
         ssh::why_lost(status, &self.words.last().await, self.rsh)
+    }
+}
+
+/// The last word of a sender, whose other words are of no interest any more.
+async fn concluded(incoming: &mut Incoming<ChildStdout>) -> Option<Conclusion> {
+    loop {
+        if let Message::Conclusion(conclusion) = incoming.next().await.ok()? {
+            return Some(Conclusion {
+                verdict: conclusion.verdict.map(Verdict::harmless),
+                remembered: conclusion.remembered,
+            });
+        }
     }
 }
 

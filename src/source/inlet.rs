@@ -2,11 +2,12 @@
 //! as.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FileType, SeekFrom, Stat, fstat, major, minor, seek, stat};
 
+use super::found::{Changes, Found};
 use super::stream::{End, Filled, StreamSource};
 use crate::chunk::Buffer;
 use crate::command::{Command, Role};
@@ -23,13 +24,15 @@ const ZERO: (u32, u32) = (1, 5);
 /// What permits of a file that has no source with a mode.
 const MODE: u32 = 0o666;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Inlet {
     Stdin,
     /// The stdout of this command, run by `sh -c`.
     Command(OsString),
-    /// A FIFO, a character device, or a file that is read like one.
+    /// A FIFO or a character device.
     Path(PathBuf),
+    /// A file that is read like one; it is reached by its directory, as every file is.
+    File(Box<Found>),
 }
 
 /// When a stream is at its end, where it does not say so itself.
@@ -49,11 +52,12 @@ pub struct Feed {
 
 impl Inlet {
     /// For messages.
-    pub fn path(&self) -> &Path {
+    pub fn path(&self) -> PathBuf {
         match self {
-            Inlet::Stdin => Path::new("-"),
-            Inlet::Command(line) => Path::new(line),
-            Inlet::Path(path) => path,
+            Inlet::Stdin => "-".into(),
+            Inlet::Command(line) => line.into(),
+            Inlet::Path(path) => path.clone(),
+            Inlet::File(found) => found.path(),
         }
     }
 
@@ -135,6 +139,10 @@ impl Inlet {
         let source = match self {
             Inlet::Stdin => StreamSource::stdin(end, stop.clone())?,
             Inlet::Path(path) => StreamSource::open(path, end, stop.clone())?,
+            Inlet::File(found) => {
+                let (file, _) = found.open(Changes::Told)?;
+                StreamSource::from_fd(file.into(), found.path(), end, stop.clone())
+            }
             Inlet::Command(line) => {
                 let (started, stdout) = Command::start(line, Role::Producer, on_line)?;
                 command = Some(started);
@@ -145,17 +153,19 @@ impl Inlet {
     }
 
     fn end(&self, limits: Limits) -> Result<End> {
+        if let (Inlet::File(_), Some((idle, enough))) = (self, limits.follow) {
+            return Ok(End::Still { idle, enough });
+        }
         let Some(stat) = self.stat() else {
             return Ok(End::Closed);
         };
         let device = (major(stat.st_rdev), minor(stat.st_rdev));
-        match (file_type(&stat), limits.size, limits.follow) {
-            (FileType::CharacterDevice, Some(size), _) => Ok(End::Size(size)),
-            (FileType::CharacterDevice, None, _) if ENDLESS.contains(&device) => {
+        match (file_type(&stat), limits.size) {
+            (FileType::CharacterDevice, Some(size)) => Ok(End::Size(size)),
+            (FileType::CharacterDevice, None) if ENDLESS.contains(&device) => {
                 let message = "never ends: say how much of it with --size";
                 Err(Error::new(Kind::Usage, Side::Source, message).at(self.path()))
             }
-            (FileType::RegularFile, _, Some((idle, enough))) => Ok(End::Still { idle, enough }),
             _ => Ok(End::Closed),
         }
     }
@@ -163,7 +173,7 @@ impl Inlet {
     fn stat(&self) -> Option<Stat> {
         match self {
             Inlet::Stdin => fstat(std::io::stdin()).ok(),
-            Inlet::Command(_) => None,
+            Inlet::Command(_) | Inlet::File(_) => None,
             Inlet::Path(path) => stat(path).ok(),
         }
     }

@@ -1,8 +1,10 @@
 //! Frames on connections: sending, receiving, and the opening that proves who is at the other end.
 //! Does not know what a file is.
 
+pub mod crowd;
 pub mod kernel;
 pub mod limit;
+pub mod link;
 pub mod meter;
 pub mod opening;
 pub mod recv;

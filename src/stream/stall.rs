@@ -57,6 +57,8 @@ pub enum Dead {
     NotListed,
     #[error("it was dialled again")]
     Replaced,
+    #[error("another route is in use")]
+    NotNeeded,
 }
 
 /// Watches over one stream.
@@ -256,9 +258,9 @@ mod tests {
     #[test]
     fn on_a_link_with_a_long_round_trip_patience_is_longer() {
         let kernel = |since_ack| KernelFacts {
-            unacknowledged: 0,
             since_ack,
             round_trip: SECOND,
+            ..KernelFacts::default()
         };
         let dead = watch(60, |second| Sight {
             sent: Some(4000),
@@ -279,6 +281,7 @@ mod tests {
             unacknowledged,
             since_ack,
             round_trip: SECOND / 20,
+            ..KernelFacts::default()
         };
         let gone = watch(60, |second| Sight {
             sent: Some(4000),

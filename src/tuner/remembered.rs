@@ -80,9 +80,9 @@ impl Routes {
         Some(*found).filter(Remembered::is_sound)
     }
 
-    /// What was forced this time is kept as it was learnt before.
+    /// What was forced this time is kept as it was learnt before; what is impossible is not kept.
     pub fn put(&mut self, name: &str, mut what: Remembered) {
-        if name.len() > NAME_MAX {
+        if name.len() > NAME_MAX || !what.is_sound() {
             return;
         }
         if let Some(before) = self.get(name) {

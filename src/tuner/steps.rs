@@ -317,6 +317,8 @@ impl Tuner {
     fn more_streams(&mut self, now: Duration, rates: &Rates, lossy: bool) -> Option<String> {
         let full = self.is_windows_full(rates);
         let own = self.decision.streams;
+        // Loss does not hold bbr back.
+        let lossy = lossy && self.decision.congestion != Congestion::Bbr;
         // Where each stream is held back by itself many will be wanted.
         let by = if lossy || full { 4 } else { 2 };
         let wanted = own.saturating_mul(by).min(self.streams_max());

@@ -1,6 +1,6 @@
 //! What limited the copy, as figures and in plain words.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::model::LOSSY;
 use super::steps::window_rate;
@@ -15,7 +15,7 @@ const LIMIT_MIN: f64 = 0.5;
 /// Streams that carry this much of what a window allows are held back by it.
 const CAPPED: f64 = 0.75;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
     Network,
@@ -34,7 +34,7 @@ pub enum Limit {
 /// Shares of the copy's time, 0 to 1. Network: every stream had unsent bytes and the other end
 /// took them. Processors: of all workers. Disks: a read or write was under way and the workers
 /// had nothing else to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shares {
     pub network: f64,
     pub source_disk: f64,
@@ -47,7 +47,7 @@ pub struct Shares {
     pub destination_disk: f64,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// None where nothing was busy most of the time.
     pub limit: Option<Limit>,
@@ -58,7 +58,43 @@ pub struct Verdict {
     pub hints: Vec<String>,
 }
 
+/// More hints, and longer texts, than any verdict has.
+const HINTS_MAX: usize = 3;
+const TEXT_MAX: usize = 300;
+
 impl Verdict {
+    /// As it may be shown where a peer says it: shares are shares, texts printable and short.
+    pub fn harmless(self) -> Verdict {
+        let share = |share: f64| if share > 0.0 { share.min(1.0) } else { 0.0 };
+        let text = |text: String| -> String {
+            let short: String = text.chars().take(TEXT_MAX).collect();
+            units::harmless(&short)
+        };
+        let Shares {
+            network,
+            source_disk,
+            compression,
+            sender,
+            decompression,
+            receiver,
+            destination_disk,
+        } = self.shares;
+        Verdict {
+            limit: self.limit,
+            shares: Shares {
+                network: share(network),
+                source_disk: share(source_disk),
+                compression: share(compression),
+                sender: share(sender),
+                decompression: share(decompression),
+                receiver: share(receiver),
+                destination_disk: share(destination_disk),
+            },
+            sentence: text(self.sentence),
+            hints: self.hints.into_iter().take(HINTS_MAX).map(text).collect(),
+        }
+    }
+
     pub(super) fn new(
         rates: &Rates,
         newest: &Sample,

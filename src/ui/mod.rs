@@ -5,6 +5,7 @@
 
 mod bars;
 mod canvas;
+mod json;
 mod rate;
 mod status;
 mod steady;
@@ -52,6 +53,8 @@ pub struct Output {
     pub summary: bool,
     /// No bars: the data itself is typed or shown on a terminal.
     pub plain: bool,
+    /// The summary as JSON on stdout, whatever stderr is told.
+    pub json: bool,
 }
 
 /// The screen while a session runs. Open it before, give its reporter to the session, finish it
@@ -112,6 +115,7 @@ impl Screen {
             quiet,
             verbose,
             summary,
+            json,
             ..
         } = self.teller.output;
         let mut lines = Vec::new();
@@ -139,6 +143,10 @@ impl Screen {
             text.push('\n');
         }
         write(&text);
+        if json {
+            // Who closed it does not want to know.
+            let _ = writeln!(std::io::stdout().lock(), "{}", json::line(outcome));
+        }
     }
 }
 

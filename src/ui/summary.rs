@@ -1,10 +1,12 @@
 //! What came of it, in one or two lines.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::codec::Codec;
 use crate::error::{Error, Kind};
-use crate::session::Outcome;
+use crate::progress::Snapshot;
+use crate::session::{Outcome, Verdict};
 use crate::units::{count, duration, rate, size};
 
 /// `3 files, 1.07 GB in 4.7 s, 229 MB/s (wire 430 MB, 2.5:1, zstd, 8 streams, direct)`, with what
@@ -22,14 +24,32 @@ pub fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
         }
     }
     lines.extend(failed(outcome));
-    lines.iter().flat_map(|line| broken(line, width)).collect()
+    let mut lines: Vec<String> = lines.iter().flat_map(|line| broken(line, width)).collect();
+    let long_enough = outcome.elapsed >= TELLING;
+    if let Some(verdict) = outcome.verdict.as_ref().filter(|_| long_enough) {
+        lines.extend(told(verdict, width));
+    }
+    lines
 }
 
-/// `line` in as few lines as `width` columns allow, each of whole parts between commas. It is
-/// ASCII.
+/// A copy that took less was limited by its start.
+const TELLING: Duration = Duration::from_secs(1);
+
+/// What limited the copy, and behind it what would help.
+fn told(verdict: &Verdict, width: usize) -> Vec<String> {
+    let hints = verdict.hints.iter().map(|hint| format!("  {hint}"));
+    std::iter::once(verdict.sentence.clone())
+        .chain(hints)
+        .flat_map(|line| broken(&line, width))
+        .collect()
+}
+
+/// `line` in as few lines as `width` columns allow, each of whole parts between commas, or of whole
+/// words where it has none. It is ASCII.
 fn broken(line: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for part in line.split_inclusive(", ") {
+    let between = if line.contains(", ") { ", " } else { " " };
+    for part in line.split_inclusive(between) {
         match lines.last_mut() {
             Some(last) if last.len() + part.trim_end().len() <= width => last.push_str(part),
             _ => lines.push(part.to_owned()),
@@ -85,12 +105,7 @@ fn how(outcome: &Outcome) -> String {
         let ratio = counters.moved_bytes as f64 / counters.wire_bytes as f64;
         how.push(format!("{ratio:.1}:1"));
     }
-    let codecs: Vec<_> = (0u8..)
-        .zip(counters.codec_chunks)
-        .filter(|(_, chunks)| *chunks > 0)
-        .filter_map(|(number, _)| Codec::from_number(number))
-        .map(name)
-        .collect();
+    let codecs: Vec<_> = codecs(counters).map(|(name, _)| name).collect();
     if !codecs.is_empty() {
         how.push(codecs.join("+"));
     }
@@ -110,6 +125,14 @@ fn how(outcome: &Outcome) -> String {
         return String::new();
     }
     format!("({})", how.join(", "))
+}
+
+/// Those that chunks were compressed with, and how many.
+pub fn codecs(counters: &Snapshot) -> impl Iterator<Item = (&'static str, u64)> {
+    (0u8..)
+        .zip(counters.codec_chunks)
+        .filter(|(_, chunks)| *chunks > 0)
+        .filter_map(|(number, chunks)| Some((name(Codec::from_number(number)?), chunks)))
 }
 
 /// As `--compress` has them.
@@ -164,13 +187,13 @@ fn plural(number: u64, one: &str, many: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::error::Side;
     use crate::progress::Progress;
-    use std::time::Duration;
+    use crate::session::{Limit, Shares};
 
-    fn outcome() -> Outcome {
+    pub fn outcome() -> Outcome {
         let progress = Progress::default();
         progress.add_files(3);
         progress.add_bytes(1_073_741_824);
@@ -184,12 +207,23 @@ mod tests {
             elapsed: Duration::from_millis(4700),
             route: "direct".to_owned(),
             unlisted: 0,
+            verdict: Some(Verdict {
+                limit: Some(Limit::Network),
+                shares: Shares {
+                    network: 0.97,
+                    ..Shares::default()
+                },
+                sentence: "limited by: the network, 97 % busy (source disk 12 %, compression 61 %)"
+                    .to_owned(),
+                hints: vec!["a word of advice that is so long that it takes two lines".to_owned()],
+            }),
         }
     }
 
     #[test]
     fn the_summary_is_one_line_and_failures_add_another() {
         let mut outcome = outcome();
+        outcome.verdict = None;
         assert_eq!(
             lines(&outcome, usize::MAX),
             ["3 files, 1.07 GB in 4.7 s, 228 MB/s (wire 430 MB, 2.5:1, zstd, 8 streams, direct)"]
@@ -225,6 +259,7 @@ mod tests {
     #[test]
     fn what_was_there_before_is_told_and_makes_nothing_look_fast() {
         let mut outcome = outcome();
+        outcome.verdict = None;
         outcome.counters.already_bytes = 600_000_000;
         outcome.counters.unsent_bytes = 1_000_000;
         outcome.counters.logins_again = 1;
@@ -239,8 +274,25 @@ mod tests {
     }
 
     #[test]
+    fn what_limited_the_copy_comes_last_with_what_would_help() {
+        let mut outcome = outcome();
+        assert_eq!(
+            lines(&outcome, 50)[2..],
+            [
+                "limited by: the network,",
+                "97 % busy (source disk 12 %, compression 61 %)",
+                "  a word of advice that is so long that it takes",
+                "two lines",
+            ]
+        );
+        outcome.elapsed = Duration::from_millis(900);
+        assert_eq!(lines(&outcome, usize::MAX).len(), 1, "too short to say");
+    }
+
+    #[test]
     fn what_was_not_there_is_not_told() {
         let mut outcome = outcome();
+        outcome.verdict = None;
         outcome.counters = Progress::default().snapshot();
         outcome.route.clear();
         assert_eq!(lines(&outcome, usize::MAX), ["0 files, 0 B in 4.7 s"]);

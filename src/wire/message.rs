@@ -10,6 +10,7 @@ use crate::codec::Compress;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::manifest::{Entry, EntryId, EntryKind, Extension, NAME_MAX, Root, Totals};
+use crate::tuner::{Remembered, Verdict};
 
 /// Most bytes of a body: the roots of some 100,000 operands.
 pub const MESSAGE_MAX: u32 = 8 << 20;
@@ -52,6 +53,8 @@ pub struct CopyOptions {
     /// `--force`: what another process holds open for writing is replaced all the same, and a
     /// device that is in use is written.
     pub force: bool,
+    /// `--congestion`: of the sender's data sockets.
+    pub congestion: Option<String>,
     /// Seconds without a word from the other end after which it is given up.
     pub timeout_s: u16,
     /// `--direct-io`: devices are read past the page cache too, and where one cannot be written past
@@ -64,6 +67,10 @@ pub struct CopyOptions {
     pub follow_ms: Option<u64>,
     /// `--spool`: what has come of a stream is kept when its connection is lost.
     pub spool: bool,
+    /// `--nice`: idle CPU and I/O class.
+    pub nice: bool,
+    /// `--drop-cache`: what comes into the page cache goes out behind the copy.
+    pub drop_cache: bool,
 }
 
 /// What the server is to be in this copy.
@@ -99,11 +106,26 @@ pub struct Open {
     pub session: [u8; 16],
     /// The seal of the data streams, by number.
     pub suite: u8,
-    pub streams: u16,
+    /// What the user asked for; None: as many as prove to be best.
+    pub streams: Option<u16>,
     /// Bytes in a chunk.
     pub chunk_size: u32,
+    /// What the client knows of the way from an earlier copy.
+    pub remembered: Option<Remembered>,
     /// Sessions of the same command whose connection was lost: their servers give way to this one.
     pub before: Vec<[u8; 16]>,
+    /// The server is to listen for data streams.
+    pub listens: bool,
+    /// On one of these ports, else on an ephemeral one.
+    pub ports: Option<Ports>,
+}
+
+/// `--ports`: from the first to the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ports {
+    pub first: u16,
+    /// Not below the first.
+    pub last: u16,
 }
 
 /// More sessions of one command than `--retries` allows.
@@ -119,7 +141,8 @@ impl std::fmt::Debug for SessionSecret {
     }
 }
 
-/// Where the sender of this message takes data streams.
+/// Where the sender of this message takes data streams; without an address it takes none (any
+/// more).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listen {
     /// Textual addresses, best first, at most [`ADDRESSES_MAX`].
@@ -239,11 +262,15 @@ pub struct AllSent {
     pub unused: Vec<Span>,
 }
 
-/// Bytes of frames that ride on control, for when there is no stream. At most 64 KiB each.
+/// Bytes of frames that ride on control, for when there is no stream: at most [`DATA_MAX`] each,
+/// and no more than the other end has given `Credit` for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Data {
     pub bytes: Vec<u8>,
 }
+
+/// Bytes of a `Data`: what stands before a control message that is said meanwhile.
+pub const DATA_MAX: usize = 64 << 10;
 
 /// What an end has seen lately; comes every few seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -263,13 +290,44 @@ pub struct StreamFacts {
     pub waits: bool,
 }
 
-/// What the other end is to change from now on.
+/// What is gone by from now on: the sender tells how many streams, to whoever dials them and tells
+/// the user; the client how fast.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tune {
+    /// Streams that there should be.
     pub streams: Option<u16>,
+    /// Bytes a second; 0 is no limit.
     pub rate_limit: Option<u64>,
-    pub congestion: Option<String>,
+    /// Why it changed, a line; empty where there is nothing to tell.
+    pub reason: String,
 }
+
+/// What the receiver did with its time, counted from its start. Comes with acknowledgements, and
+/// before the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Busy {
+    pub elapsed_us: u64,
+    /// Of all workers together: opening, decompressing, digesting.
+    pub workers_us: u64,
+    /// The part of it that was decompressing.
+    pub decode_us: u64,
+    /// A write was under way and the workers had nothing else to do.
+    pub write_us: u64,
+    /// Streams' readers waited for a buffer, as a mean of all streams.
+    pub waits_us: u64,
+}
+
+/// The sender's last word, for the end that the user sees.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Conclusion {
+    /// None where there was nothing to measure.
+    pub verdict: Option<Verdict>,
+    /// What was learnt of the way, for the next copy.
+    pub remembered: Option<Remembered>,
+}
+
+/// Shares are no NaN where an end made them.
+impl Eq for Conclusion {}
 
 /// The other end's words in a copy between two remote hosts, read and checked by the client. Its
 /// message is encoded as it would be alone, so that decoding one never goes deeper into it.
@@ -327,6 +385,8 @@ messages! {
     22 => Ask(Vec<Entry>),
     23 => Vanished(Fault),
     24 => Enough(()),
+    25 => Busy(Busy),
+    26 => Conclusion(Conclusion),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

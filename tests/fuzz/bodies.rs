@@ -25,6 +25,7 @@ use fastcp::stream::meter::Meter;
 use fastcp::stream::recv::recv;
 use fastcp::units;
 use fastcp::wire::frame::FrameLimits;
+use fastcp::wire::greeting::Greeting;
 use fastcp::wire::hello::Hello;
 use fastcp::wire::message::{HEADER_LEN, MESSAGE_MAX, Message, parse_header};
 
@@ -195,8 +196,10 @@ fn pack(bytes: &[u8]) -> Chunk {
     }
 }
 
-/// The line that a server says first, behind its magic.
+/// The line that a server says first, behind its magic, or a far side that has no server yet.
 pub fn hello(data: &[u8]) {
+    let _ = Greeting::parse(data);
+    let _ = now(Incoming::new(data).first(Duration::from_secs(1)));
     if let Ok(hello) = Hello::parse(data) {
         let line = hello.to_line();
         assert_eq!(line.last(), Some(&b'\n'));

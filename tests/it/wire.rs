@@ -3,6 +3,7 @@
 use fastcp::codec::Compress;
 use fastcp::error::{Kind, Side};
 use fastcp::manifest::{Entry, EntryKind, Extension, Name, Root, Timestamp, Totals};
+use fastcp::tuner::{Limit, Routes, Shares, Verdict};
 use fastcp::wire::hello::Hello;
 use fastcp::wire::message::*;
 
@@ -51,6 +52,22 @@ fn fault() -> Fault {
     }
 }
 
+/// What is remembered of one pair of hosts.
+const ROUTES: &[u8] =
+    br#"{"version":1,"routes":[["a",{"round_trip_us":50000,"streams":32,"method":{"Zstd":3}}]]}"#;
+
+fn verdict() -> Verdict {
+    Verdict {
+        limit: Some(Limit::Network),
+        shares: Shares {
+            network: 0.5,
+            ..Shares::default()
+        },
+        sentence: "s".into(),
+        hints: vec!["h".into()],
+    }
+}
+
 /// One message of each type, in the order of their numbers.
 fn messages() -> Vec<Message> {
     let options = CopyOptions {
@@ -69,11 +86,14 @@ fn messages() -> Vec<Message> {
         live: true,
         inplace: false,
         force: true,
+        congestion: None,
         timeout_s: 60,
         direct_io: true,
         size: Some(7),
         follow_ms: None,
         spool: true,
+        nice: true,
+        drop_cache: true,
     };
     let receiver = Role::Receiver {
         path: b"x".to_vec(),
@@ -103,9 +123,15 @@ fn messages() -> Vec<Message> {
             options,
             session: [0xab; 16],
             suite: 1,
-            streams: 8,
+            streams: Some(8),
+            remembered: None,
             chunk_size: 1 << 20,
             before: vec![[0xef; 16]],
+            listens: true,
+            ports: Some(Ports {
+                first: 9001,
+                last: 9016,
+            }),
         }),
         Message::Secret(SessionSecret([0xcd; 32])),
         Message::Listen(Listen {
@@ -161,8 +187,8 @@ fn messages() -> Vec<Message> {
         }),
         Message::Tune(Tune {
             streams: Some(16),
-            rate_limit: None,
-            congestion: Some("bbr".into()),
+            rate_limit: Some(1000),
+            reason: "loss".into(),
         }),
         Message::Fault(fault()),
         Message::Abort(fault()),
@@ -173,12 +199,24 @@ fn messages() -> Vec<Message> {
         Message::Ask(vec![entry()]),
         Message::Vanished(fault()),
         Message::Enough(()),
+        Message::Busy(Busy {
+            elapsed_us: 1000,
+            workers_us: 2,
+            decode_us: 1,
+            write_us: 3,
+            waits_us: 4,
+        }),
+        Message::Conclusion(Conclusion {
+            verdict: Some(verdict()),
+            remembered: Routes::read(ROUTES).get("a"),
+        }),
     ]
 }
 
-const GOLDEN: [&str; 24] = [
-    "01004900000001017801016101000100010003050101e80700018080808001000100013c0101070001abab\
-     abababababababababababababab010880804001efefefefefefefefefefefefefefefef",
+const GOLDEN: [&str; 26] = [
+    "01005400000001017801016101000100010003050101e8070001808080800100010001003c0101070001\
+     0101abababababababababababababababab0101088080400001efefefefefefefefefefefefefefefef\
+     0101a946b846",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "03000700000001033a3a31a946",
     "0400020000000001",
@@ -198,7 +236,7 @@ const GOLDEN: [&str; 24] = [
     "0f0003000000020102",
     "100003000000808004",
     "110006000000010100020501",
-    "1200080000000110000103626272",
+    "12000a000000011001e807046c6f7373",
     "13000d0000000738020102022f700466756c6c",
     "14000d0000000738020102022f700466756c6c",
     "1500020000000e00",
@@ -206,6 +244,9 @@ const GOLDEN: [&str; 24] = [
      0109",
     "17000d0000000738020102022f700466756c6c",
     "180000000000",
+    "190006000000e80702010304",
+    "1a0049000000010100000000000000e03f00000000000000000000000000000000000000000000000000\
+     0000000000000000000000000000000000000000000000017301016801d086030120010206",
 ];
 
 #[test]

@@ -141,15 +141,15 @@ fn what_no_honest_sender_sends_is_refused() {
             .put(chunk(&data[..9], 2 * C), |_| {})
             .unwrap_err()
             .kind,
-        Kind::Lost
+        Kind::Breach
     );
     assert_eq!(
         ordered.put(zeros(C, 2000), |_| {}).unwrap_err().kind,
-        Kind::Lost
+        Kind::Breach
     );
     assert_eq!(
         ordered.put(zeros(0, 0), |_| {}).unwrap_err().kind,
-        Kind::Lost
+        Kind::Breach
     );
     put(4 * C).unwrap();
     let error = put(6 * C).unwrap_err();

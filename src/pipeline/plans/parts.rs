@@ -76,3 +76,49 @@ impl Plans {
         Ok(state.open.contains_key(&id))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Landed, Work};
+    use super::*;
+    use crate::chunk::Buffer;
+    use crate::source::Inlet;
+
+    #[test]
+    fn no_part_is_read_beyond_the_window_and_a_lost_one_goes_first() {
+        let inlet = Inlet::Command("x".into());
+        let stream = Arc::new(Stream::new(inlet.entry(1), &inlet, None));
+        let plans = Plans::default();
+        plans.start(Landed::Fresh, 2);
+        plans.announce_stream(stream.clone());
+        assert!(plans.want_stream(1) && plans.wait_wanted(1).unwrap());
+        let add = |n: u64| {
+            let part = Part::read(&stream, n * 1024, 1024, Buffer::loose(1024));
+            plans.add_part(part).unwrap();
+        };
+        let next = || match plans.next().unwrap() {
+            Work::Chunk(plan) => plan.chunk,
+            Work::End(_) => panic!("no file"),
+        };
+        let has_room = || plans.lock().is_in_window();
+        add(0);
+        assert!(has_room());
+        add(1);
+        assert!(!has_room());
+        assert_eq!((next(), next()), (0, 1));
+        plans.taken(0, 7);
+        plans.taken(1, 8);
+        plans.settle_chunks(1..2);
+        assert!(!has_room(), "the first is still on its way");
+        assert_eq!(plans.stream_died(7), 1);
+        assert_eq!(next(), 0);
+        plans.settle_chunks(0..1);
+        assert!(has_room());
+        plans.close(1);
+        assert!(stream.stop.is_set());
+        assert!(
+            !plans.wait_digested(&stream, 2048).unwrap(),
+            "it is not open any more"
+        );
+    }
+}

@@ -148,6 +148,8 @@ impl Walk {
         let stat = spot.stat()?;
         if file_type(&stat) == FileType::Directory {
             self.fail(Kind::Changed, &spot, "became a directory meanwhile");
+        } else if root.confine.is_some() && file_type(&stat) != FileType::RegularFile {
+            self.fail(Kind::Changed, &spot, "is no file any more");
         } else if is_device(&stat) {
             let found = spot.into_device(id, &stat);
             self.queued

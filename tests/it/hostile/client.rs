@@ -90,9 +90,12 @@ pub fn open(role: Role) -> Open {
         },
         session: [5; 16],
         suite: Suite::Aes128Gcm.number(),
-        streams: 2,
+        streams: Some(2),
+        remembered: None,
         chunk_size: 1 << 20,
         before: Vec::new(),
+        listens: true,
+        ports: None,
     }
 }
 
@@ -167,8 +170,8 @@ fn an_opening_that_cannot_be_is_refused() {
         |open| open.chunk_size = 0,
         |open| open.chunk_size = 1 << 31,
         |open| open.chunk_size = 3 << 20,
-        |open| open.streams = 0,
-        |open| open.streams = u16::MAX,
+        |open| open.streams = Some(0),
+        |open| open.streams = Some(u16::MAX),
         |open| open.suite = 0,
         |open| open.suite = 99,
         |open| open.options.memory = Some(0),

@@ -19,6 +19,8 @@ fn backup(case: &Case) -> Dir {
     dir.file("sub/kept", "kept\n");
     dir.mode("sub", 0o750);
     dir.link("out", case.scratch.path("outside"));
+    let fifo = dir.path("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o600.into()).expect("make a FIFO");
     dir
 }
 
@@ -66,6 +68,19 @@ fn a_stolen_key_reads_nothing() {
                 begin(control, open(Role::Sender { operands })).is_none(),
                 "{operand}"
             );
+        });
+    }
+    // Nor does it run anything.
+    let command = b"cat secret > stolen".to_vec();
+    let source = b"x".to_vec();
+    for role in [
+        Role::Producer {
+            command: command.clone(),
+        },
+        Role::Consumer { command, source },
+    ] {
+        with_stolen_key(|_, _, control| {
+            assert!(begin(control, open(role.clone())).is_none(), "{role:?}");
         });
     }
     // What is there is not compared with what the client has, whatever options it sends.
@@ -148,6 +163,7 @@ fn a_stolen_key_leads_nowhere_else() {
         "out",
         "~root/x",
         "sub/../../x",
+        "fifo",
         "/",
     ] {
         with_stolen_key(|_, _, control| {

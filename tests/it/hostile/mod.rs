@@ -8,6 +8,7 @@ mod control;
 mod frames;
 mod links;
 mod names;
+mod pipes;
 mod receiver;
 mod texts;
 

@@ -73,7 +73,7 @@ impl FakeServer {
             addresses: vec!["127.0.0.1".into()],
             port,
         }));
-        for _ in 0..self.open.streams {
+        for _ in 0..self.open.streams.unwrap_or(1) {
             let Some(socket) = accept(&self.listener) else {
                 return;
             };
@@ -141,7 +141,7 @@ impl FakeServer {
             port,
         }));
         let mut heard = Vec::new();
-        for _ in 0..self.open.streams {
+        for _ in 0..self.open.streams.unwrap_or(1) {
             let Some(mut socket) = accept(&self.listener) else {
                 break;
             };
@@ -331,8 +331,8 @@ pub fn against_control(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control)
     let run = case
         .bare()
         .args(["--rsh", "local", "--remote-path", &script])
-        // A peer plays one session.
-        .args(["--retries", "0"])
+        // A peer plays one session, and is found by one way.
+        .args(["--retries", "0", "--route", "direct"])
         .args(words);
     std::thread::scope(|scope| {
         let (gone, client_gone) = mpsc::channel::<()>();
@@ -360,7 +360,9 @@ pub fn against_control(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control)
 
 /// As [`against_control`], with a far end that is past the hello.
 pub fn against(case: &Case, words: &[&OsStr], peer: impl FnOnce(FakeServer) + Send) -> Done {
-    against_control(case, words, |control| {
+    // A peer takes as many streams as it was told of.
+    let words = [&["--streams".as_ref(), "8".as_ref()], words].concat();
+    against_control(case, &words, |control| {
         if let Some(server) = FakeServer::open(control) {
             peer(server);
         }

@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastcp::wire::message::{Listen, Message};
 
@@ -39,6 +39,8 @@ pub enum Fault {
     HalfClose(usize),
     /// So many bytes a second pass.
     Throttle(usize),
+    /// Everything passes a second late.
+    Late,
     /// It is taken and nothing is ever said on it.
     Silent,
     /// It is taken and closed at once.
@@ -200,7 +202,32 @@ impl Proxy {
         }
     }
 
+    /// What comes is kept meanwhile: a long way, not a slow one.
+    fn pass_late(&self, mut from: TcpStream, mut to: TcpStream) {
+        let (sender, late) = std::sync::mpsc::channel::<(Instant, Vec<u8>)>();
+        self.struck.fetch_add(1, SeqCst);
+        std::thread::spawn(move || {
+            for (due, bytes) in late {
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                if to.write_all(&bytes).is_err() {
+                    break;
+                }
+            }
+            to.shutdown(Shutdown::Write).ok();
+        });
+        let mut block = [0; 16 << 10];
+        while let Ok(len @ 1..) = from.read(&mut block) {
+            let due = Instant::now() + Duration::from_secs(1);
+            if sender.send((due, block[..len].to_vec())).is_err() {
+                break;
+            }
+        }
+    }
+
     fn pass(&self, mut from: TcpStream, mut to: TcpStream, fault: Fault) {
+        if fault == Fault::Late {
+            return self.pass_late(from, to);
+        }
         let mut block = [0; 16 << 10];
         let mut passed = 0;
         while let Ok(len @ 1..) = from.read(&mut block) {

@@ -1,0 +1,171 @@
+//! What the workers of one end do with their time, which tells the stage that holds a copy up.
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// What a worker does just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// There is nothing to do.
+    Nothing,
+    /// Waits for a buffer, or for room on the queue of frames: what comes later is slower.
+    Held,
+    /// Reads or writes.
+    Disk,
+    /// Compresses or decompresses.
+    Codec,
+    /// Digests, seals or opens.
+    Rest,
+}
+
+const KINDS: usize = 5;
+
+pub struct Shifts(Mutex<Book>);
+
+struct Book {
+    began: Instant,
+    last: Instant,
+    /// How many workers do what.
+    now: [u32; KINDS],
+    spent: [Duration; KINDS],
+    disk_alone: Duration,
+}
+
+/// Since the start, times of several workers added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    pub elapsed: Duration,
+    /// In all that takes a processor.
+    pub working: Duration,
+    /// The part of it that went into compression or decompression.
+    pub codec: Duration,
+    /// A read or write was under way, and no worker had anything else to do. Not added up: it is
+    /// never more than `elapsed`.
+    pub disk_alone: Duration,
+}
+
+/// One worker's, from its first chunk to its last.
+pub struct Shift<'a> {
+    shifts: &'a Shifts,
+    doing: Doing,
+    since: Instant,
+}
+
+impl Default for Shifts {
+    fn default() -> Shifts {
+        let now = Instant::now();
+        Shifts(Mutex::new(Book {
+            began: now,
+            last: now,
+            now: [0; KINDS],
+            spent: [Duration::ZERO; KINDS],
+            disk_alone: Duration::ZERO,
+        }))
+    }
+}
+
+impl Shifts {
+    /// A worker begins, with nothing to do.
+    pub fn begin(&self) -> Shift<'_> {
+        let now = Instant::now();
+        let mut book = self.lock();
+        book.count_to(now);
+        book.now[Doing::Nothing as usize] += 1;
+        Shift {
+            shifts: self,
+            doing: Doing::Nothing,
+            since: now,
+        }
+    }
+
+    pub fn spent(&self) -> Spent {
+        let mut book = self.lock();
+        book.count_to(Instant::now());
+        let codec = book.spent[Doing::Codec as usize];
+        Spent {
+            elapsed: book.last - book.began,
+            working: codec + book.spent[Doing::Rest as usize],
+            codec,
+            disk_alone: book.disk_alone,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().expect("no panic while held")
+    }
+}
+
+impl Book {
+    fn count_to(&mut self, now: Instant) {
+        // Two threads that read the clock may come here in the other order.
+        let passed = now.saturating_duration_since(self.last);
+        self.last = self.last.max(now);
+        for (spent, workers) in self.spent.iter_mut().zip(self.now) {
+            *spent += passed * workers;
+        }
+        let others = [Doing::Held, Doing::Codec, Doing::Rest];
+        let is_alone = others.iter().all(|doing| self.now[*doing as usize] == 0);
+        if self.now[Doing::Disk as usize] > 0 && is_alone {
+            self.disk_alone += passed;
+        }
+    }
+}
+
+impl Shift<'_> {
+    /// Turns to something else; gives how long the former took.
+    pub fn turn_to(&mut self, doing: Doing) -> Duration {
+        let now = Instant::now();
+        let mut book = self.shifts.lock();
+        book.count_to(now);
+        book.now[self.doing as usize] -= 1;
+        book.now[doing as usize] += 1;
+        drop(book);
+        let took = now.saturating_duration_since(self.since);
+        (self.doing, self.since) = (doing, now);
+        took
+    }
+}
+
+impl Drop for Shift<'_> {
+    fn drop(&mut self) {
+        let mut book = self.shifts.lock();
+        book.count_to(Instant::now());
+        book.now[self.doing as usize] -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Turns the clock on.
+    fn pass(shifts: &Shifts, ms: u64) {
+        let mut book = shifts.lock();
+        let then = book.last + Duration::from_millis(ms);
+        book.count_to(then);
+    }
+
+    #[test]
+    fn a_disk_is_waited_for_only_while_nobody_works() {
+        let shifts = Shifts::default();
+        let (mut one, mut two) = (shifts.begin(), shifts.begin());
+        let future = Duration::from_secs(3600);
+        // From here on the real clock lies behind, and adds nothing.
+        pass(&shifts, future.as_millis() as u64);
+        one.turn_to(Doing::Disk);
+        two.turn_to(Doing::Codec);
+        pass(&shifts, 100);
+        two.turn_to(Doing::Held);
+        pass(&shifts, 20);
+        two.turn_to(Doing::Disk);
+        pass(&shifts, 7);
+        one.turn_to(Doing::Rest);
+        pass(&shifts, 1);
+        drop((one, two));
+        let spent = shifts.spent();
+        assert_eq!(spent.disk_alone, Duration::from_millis(7));
+        assert_eq!(spent.codec, Duration::from_millis(100));
+        assert_eq!(spent.working, Duration::from_millis(101));
+        assert!(spent.elapsed >= future + Duration::from_millis(128));
+    }
+}

@@ -1,0 +1,285 @@
+//! Where the tuner and the sender's workers meet: how chunks are to be compressed, how many frames
+//! may wait for a stream, and what came of it.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use crate::chunk::{Chunk, EncodedChunk};
+use crate::codec::{AUTO, Compress, Encoder};
+use crate::digest::Digest;
+use crate::pipeline::shifts::Shifts;
+use crate::tuner::{Coded, Decision, Method, RUNGS, SCOUT_EVERY, Sample, rung};
+
+/// Frames that wait for a stream, per stream: one being written and one behind it.
+const FRAMES_PER_STREAM: usize = 2;
+
+/// Frames that may wait while no stream is up: what is made before the link is known may turn out
+/// to have been made in the wrong way.
+const FRAMES_AT_FIRST: usize = 4;
+
+pub struct Steering {
+    course: Mutex<Course>,
+    /// The queue of frames may have room.
+    room: Condvar,
+    coded: Mutex<[Coded; RUNGS]>,
+    frames: AtomicU64,
+    raw_bytes: AtomicU64,
+    wire_bytes: AtomicU64,
+    pub shifts: Shifts,
+}
+
+struct Course {
+    how: How,
+    frames_max: usize,
+    /// Workers that wait for room.
+    waiting: u32,
+    ended: bool,
+}
+
+/// How chunks are compressed.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    /// The user said.
+    Forced(Method),
+    Chosen {
+        method: Method,
+        scout: Option<Method>,
+        /// Chunks since the scout was sent out.
+        chunks: u64,
+    },
+}
+
+/// How one chunk is to be compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    Forced(Method),
+    /// If a sample says that it is worth it.
+    Sampled(Method),
+}
+
+impl Steering {
+    /// What is not the user's word is begun with in the middle, until the tuner says more.
+    pub fn new(compress: Compress) -> Steering {
+        let how = match method(compress) {
+            Some(forced) => How::Forced(forced),
+            None => How::Chosen {
+                method: method(AUTO).unwrap_or_default(),
+                scout: None,
+                chunks: 0,
+            },
+        };
+        Steering {
+            course: Mutex::new(Course {
+                how,
+                frames_max: FRAMES_AT_FIRST,
+                waiting: 0,
+                ended: false,
+            }),
+            room: Condvar::new(),
+            coded: Mutex::default(),
+            frames: AtomicU64::new(0),
+            raw_bytes: AtomicU64::new(0),
+            wire_bytes: AtomicU64::new(0),
+            shifts: Shifts::default(),
+        }
+    }
+
+    /// From now on it is done like this. What the user forced stays.
+    pub fn steer(&self, decision: &Decision) {
+        let mut course = self.lock();
+        course.frames_max = FRAMES_PER_STREAM * usize::from(decision.streams);
+        if let How::Chosen {
+            method,
+            scout,
+            chunks,
+        } = &mut course.how
+        {
+            *method = decision.method;
+            if *scout != decision.scout {
+                (*scout, *chunks) = (decision.scout, 0);
+            }
+        }
+        drop(course);
+        self.room.notify_all();
+    }
+
+    /// For the next chunk.
+    pub fn next(&self) -> Compression {
+        match &mut self.lock().how {
+            How::Forced(method) => Compression::Forced(*method),
+            How::Chosen {
+                method,
+                scout,
+                chunks,
+            } => {
+                let is_scout = chunks.is_multiple_of(SCOUT_EVERY);
+                *chunks += 1;
+                Compression::Sampled(scout.filter(|_| is_scout).unwrap_or(*method))
+            }
+        }
+    }
+
+    /// A chunk of `raw` bytes became `made` in `took`.
+    pub fn coded(&self, compression: Compression, raw: usize, made: usize, took: Duration) {
+        let (Compression::Forced(method) | Compression::Sampled(method)) = compression;
+        let Some(rung) = rung(method) else {
+            return;
+        };
+        let coded = &mut self.coded.lock().expect("no panic while held")[rung];
+        coded.offered_bytes += raw as u64;
+        coded.made_bytes += made as u64;
+        coded.busy += took;
+    }
+
+    /// A stream took a frame of `wire` bytes that stands for `raw`; `left` frames wait for one.
+    pub fn taken(&self, raw: u64, wire: u64, left: usize) {
+        self.frames.fetch_add(1, Relaxed);
+        self.raw_bytes.fetch_add(raw, Relaxed);
+        self.wire_bytes.fetch_add(wire, Relaxed);
+        // Workers that slept fill the half that is empty in one go, rather than being woken for
+        // each frame.
+        let course = self.lock();
+        let wakes = course.waiting > 0 && 2 * left <= course.frames_max;
+        drop(course);
+        if wakes {
+            self.room.notify_all();
+        }
+    }
+
+    /// Waits until fewer frames than may be are `waiting`, then does `push`. None once all ends.
+    pub fn when_there_is_room<T>(
+        &self,
+        waiting: impl Fn() -> usize,
+        push: impl FnOnce() -> T,
+    ) -> Option<T> {
+        let mut course = self.lock();
+        while !course.ended && waiting() >= course.frames_max {
+            course.waiting += 1;
+            course = self.room.wait(course).expect("no panic while held");
+            course.waiting -= 1;
+        }
+        (!course.ended).then(push)
+    }
+
+    /// Nobody waits for room any more.
+    pub fn end(&self) {
+        self.lock().ended = true;
+        self.room.notify_all();
+    }
+
+    /// Fills in what is known here.
+    pub fn fill(&self, sample: &mut Sample) {
+        let spent = self.shifts.spent();
+        sample.frames = self.frames.load(Relaxed);
+        sample.raw_bytes = self.raw_bytes.load(Relaxed);
+        sample.wire_bytes = self.wire_bytes.load(Relaxed);
+        sample.codecs = *self.coded.lock().expect("no panic while held");
+        sample.workers_busy = spent.working;
+        sample.encode_busy = spent.codec;
+        sample.read_busy = spent.disk_alone;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Course> {
+        self.course.lock().expect("no panic while held")
+    }
+}
+
+impl Compression {
+    pub fn encode(self, encoder: &mut Encoder, chunk: Chunk, digest: Digest) -> EncodedChunk {
+        match self {
+            Compression::Forced(method) => encoder.encode(chunk, compress(method), digest),
+            Compression::Sampled(method) => {
+                encoder.encode_if_worthwhile(chunk, compress(method), digest)
+            }
+        }
+    }
+}
+
+/// As an encoder knows it.
+fn compress(method: Method) -> Compress {
+    match method {
+        Method::None => Compress::None,
+        Method::Lz4 => Compress::Lz4,
+        Method::Zstd(level) => Compress::Zstd(level),
+        Method::Gzip(level) => Compress::Gzip(level),
+    }
+}
+
+/// As the tuner knows it; None where it is to choose.
+pub fn method(compress: Compress) -> Option<Method> {
+    match compress {
+        Compress::Auto => None,
+        Compress::None => Some(Method::None),
+        Compress::Lz4 => Some(Method::Lz4),
+        Compress::Zstd(level) => Some(Method::Zstd(level)),
+        Compress::Gzip(level) => Some(Method::Gzip(level)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    use crate::tuner::{Forced, Start, Tuner};
+
+    /// What a tuner begins with near at hand, with a scout.
+    fn decision() -> Decision {
+        let start = Start {
+            round_trip: Duration::from_millis(1),
+            processors_here: 2,
+            processors_there: 2,
+            slots: 200,
+            strongest: Method::Zstd(9),
+            may_bbr: false,
+            nice: false,
+            remembered: None,
+            forced: Forced::default(),
+        };
+        Tuner::new(start).1
+    }
+
+    #[test]
+    fn every_eighth_chunk_goes_by_the_scout_and_what_was_forced_stays() {
+        let (steering, decision) = (Steering::new(Compress::Auto), decision());
+        assert_eq!(steering.next(), Compression::Sampled(Method::Zstd(1)));
+        steering.steer(&decision);
+        let scout = decision.scout.expect("one is sent out at first");
+        for chunk in 0..20 {
+            let method = if chunk % 8 == 0 {
+                scout
+            } else {
+                decision.method
+            };
+            assert_eq!(steering.next(), Compression::Sampled(method), "{chunk}");
+        }
+        let forced = Steering::new(Compress::Gzip(1));
+        forced.steer(&decision);
+        assert_eq!(forced.next(), Compression::Forced(Method::Gzip(1)));
+    }
+
+    #[test]
+    fn workers_wait_for_room_until_half_is_taken_or_all_ends() {
+        let steering = Arc::new(Steering::new(Compress::None));
+        let waiting = Arc::new(AtomicUsize::new(FRAMES_AT_FIRST));
+        let worker = |steering: &Arc<Steering>| {
+            let (steering, waiting) = (steering.clone(), waiting.clone());
+            std::thread::spawn(move || {
+                let push = || waiting.fetch_add(1, Relaxed);
+                steering.when_there_is_room(|| waiting.load(Relaxed), push)
+            })
+        };
+        let filling = worker(&steering);
+        for left in (0..FRAMES_AT_FIRST).rev() {
+            waiting.store(left, Relaxed);
+            steering.taken(1, 1, left);
+        }
+        assert!(filling.join().expect("no panic").is_some());
+        waiting.store(FRAMES_AT_FIRST, Relaxed);
+        let ending = worker(&steering);
+        steering.end();
+        assert_eq!(ending.join().expect("no panic"), None);
+    }
+}

@@ -1,0 +1,143 @@
+//! What the tuner tells the streams of a session, and what it is told of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::route::Route;
+use crate::session::roster::Roster;
+use crate::stream::crowd::Crowd;
+use crate::stream::kernel::KernelFacts;
+use crate::stream::meter::{Meter, Orders};
+use crate::tuner::Sample;
+use crate::wire::hello::STREAMS_MAX;
+
+/// The same for all streams, those to come included.
+pub(super) struct Course {
+    /// Streams that are to be up. Those beyond are parked, not closed.
+    wanted: watch::Sender<u16>,
+    congestion: Option<Arc<str>>,
+    looks: u64,
+    /// What streams that are gone had carried and sent again.
+    past: (u64, u64),
+}
+
+impl Default for Course {
+    fn default() -> Course {
+        Course {
+            wanted: watch::Sender::new(STREAMS_MAX),
+            congestion: None,
+            looks: 0,
+            past: (0, 0),
+        }
+    }
+}
+
+impl Course {
+    pub(super) fn meter(&self, stream: u16, crowd: &Arc<Crowd>) -> Arc<Meter> {
+        let orders = Orders {
+            is_parked: Route::nth(stream) >= *self.wanted.borrow(),
+            congestion: self.congestion.clone(),
+            looks: self.looks,
+        };
+        Arc::new(Meter::new(crowd.clone(), orders))
+    }
+
+    /// A stream is gone.
+    pub(super) fn leaves(&mut self, meter: &Meter) {
+        let (carried, again) = carried(meter);
+        self.past.0 += carried;
+        self.past.1 += again;
+    }
+}
+
+/// Bytes that the other kernel has acknowledged, or those that were handed to this one where it
+/// does not tell; and bytes sent again.
+fn carried(meter: &Meter) -> (u64, u64) {
+    match meter.kernel() {
+        Some(facts) if facts.acked_bytes > 0 => (facts.acked_bytes, facts.retransmitted_bytes),
+        _ => (meter.bytes(), 0),
+    }
+}
+
+impl Roster {
+    /// How many streams there are to be, from 1 on: who dials makes up for what lacks, and who
+    /// sends lets those beyond rest.
+    pub fn want(&self, streams: u16) {
+        let state = self.lock();
+        let streams = streams.clamp(1, STREAMS_MAX);
+        state.course.wanted.send_replace(streams);
+        for (&stream, live) in &state.live {
+            live.meter
+                .order(|orders| orders.is_parked = Route::nth(stream) >= streams);
+        }
+    }
+
+    pub fn wanted(&self) -> watch::Receiver<u16> {
+        self.lock().course.wanted.subscribe()
+    }
+
+    /// The congestion control of this end's sockets from now on.
+    pub fn set_congestion(&self, name: &str) {
+        let mut state = self.lock();
+        let name: Arc<str> = name.into();
+        state.course.congestion = Some(name.clone());
+        for live in state.live.values() {
+            live.meter
+                .order(|orders| orders.congestion = Some(name.clone()));
+        }
+    }
+
+    /// Has every stream ask the kernel what it knows; they answer soon.
+    pub fn ask(&self) {
+        let mut state = self.lock();
+        state.course.looks += 1;
+        let looks = state.course.looks;
+        for live in state.live.values() {
+            live.meter.order(|orders| orders.looks = looks);
+        }
+    }
+
+    /// The shortest of the streams' round trips; None while none is known.
+    pub fn round_trip(&self) -> Option<Duration> {
+        let state = self.lock();
+        let facts = state.live.values().filter_map(|live| live.meter.kernel());
+        let known = facts.map(|facts| facts.round_trip);
+        known.filter(|it| !it.is_zero()).min()
+    }
+
+    pub fn has_streams(&self) -> bool {
+        !self.lock().live.is_empty()
+    }
+
+    /// How much streams waited.
+    pub fn crowd(&self) -> &Arc<Crowd> {
+        &self.crowd
+    }
+
+    /// Fills in what is known of the streams.
+    pub fn fill(&self, sample: &mut Sample) {
+        let state = self.lock();
+        let wanted = *state.course.wanted.borrow();
+        (sample.carried_bytes, sample.retransmitted_bytes) = state.course.past;
+        let mut working: Vec<KernelFacts> = Vec::with_capacity(state.live.len());
+        for (&stream, live) in &state.live {
+            let (carried, again) = carried(&live.meter);
+            sample.carried_bytes += carried;
+            sample.retransmitted_bytes += again;
+            if Route::nth(stream) < wanted && live.route != Route::Inband {
+                sample.streams += 1;
+                working.extend(live.meter.kernel());
+            }
+        }
+        let sum = |get: fn(&KernelFacts) -> u64| working.iter().map(get).sum::<u64>();
+        sample.receive_window = sum(|facts| facts.receive_window.into());
+        sample.send_window = sum(|facts| facts.send_buffer.into());
+        let round_trips = sum(|facts| facts.round_trip.as_micros() as u64);
+        if !working.is_empty() {
+            sample.round_trip = Duration::from_micros(round_trips / working.len() as u64);
+        }
+        sample.link_busy = self.crowd.none_waits();
+    }
+}

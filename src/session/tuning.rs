@@ -1,0 +1,290 @@
+//! The tuner at work: told every quarter of a second how the copy goes, and obeyed. Runs where the
+//! data is sent from.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::control::Outgoing;
+use crate::error::{Error, Result};
+use crate::pipeline::sender::Sender;
+use crate::pipeline::{Budget, steering};
+use crate::session::request::Reporter;
+use crate::session::roster::Roster;
+use crate::stream::kernel;
+use crate::tuner::{self, Congestion, Decision, Far, Forced, Remembered, Sample, Start, Tuner};
+use crate::units::printable;
+use crate::wire::hello::Hello;
+use crate::wire::message::{Busy, Conclusion, CopyOptions, Message, Tune};
+
+/// Between two samples.
+const SAMPLE: Duration = Duration::from_millis(250);
+
+/// Streams answer within this what the kernel knows of them, unless the host is very busy; then
+/// what they said before counts.
+const ANSWER: Duration = Duration::from_millis(5);
+
+/// How often it is looked whether a first stream is up, and how long for what the kernel knows of
+/// it: a stream that is no TCP connection has nothing to tell.
+const FIRST_LOOK: Duration = Duration::from_millis(5);
+const FIRST_LOOKS: u32 = 100;
+
+/// What a round trip is taken for where nothing is known of it.
+const ROUND_TRIP_GUESS: Duration = Duration::from_millis(20);
+
+const BBR: &str = "bbr";
+
+/// Who hears of decisions.
+pub enum Audience {
+    /// The user is at this end; the other may be who dials.
+    User(Arc<dyn Reporter>, Outgoing),
+    /// The other end has the user, and dials if this one does not.
+    Peer(Outgoing),
+    /// There are no streams.
+    Nobody,
+}
+
+/// What a tuner needs to know of its session.
+pub struct Terms {
+    pub sender: Arc<Sender>,
+    /// None where both ends are in this process.
+    pub roster: Option<Arc<Roster>>,
+    /// What is known before the first stream is up; the round trip is a guess.
+    pub start: Start,
+    pub audience: Audience,
+}
+
+/// Tunes until it is dropped.
+pub struct Tuning {
+    shared: Arc<Shared>,
+    _tuning: AbortOnDropHandle<()>,
+}
+
+struct Shared {
+    terms: Terms,
+    state: Mutex<Option<State>>,
+}
+
+struct State {
+    tuner: Tuner,
+    began: Instant,
+}
+
+impl Tuning {
+    pub fn start(terms: Terms) -> Tuning {
+        let shared = Arc::new(Shared {
+            terms,
+            state: Mutex::default(),
+        });
+        let tuning = tokio::spawn(tune(shared.clone()));
+        Tuning {
+            shared,
+            _tuning: AbortOnDropHandle::new(tuning),
+        }
+    }
+
+    /// What limited the copy, and what there is to remember.
+    pub fn conclude(&self) -> Conclusion {
+        let mut sample = self.shared.sample();
+        // All has arrived, whatever the kernel said of it when it was last asked.
+        sample.carried_bytes = sample.carried_bytes.max(sample.wire_bytes);
+        let mut state = self.shared.lock();
+        let Some(State { tuner, began }) = state.as_mut() else {
+            return Conclusion::default();
+        };
+        // What would be decided is of no use any more.
+        let _ = tuner.on_sample(began.elapsed(), &sample);
+        Conclusion {
+            verdict: Some(tuner.verdict()),
+            remembered: tuner.remembered(),
+        }
+    }
+}
+
+async fn tune(shared: Arc<Shared>) {
+    let mut start = shared.terms.start.clone();
+    if let Some(roster) = &shared.terms.roster {
+        start.round_trip = first_round_trip(roster).await.unwrap_or(start.round_trip);
+    }
+    let (tuner, first) = Tuner::new(start);
+    *shared.lock() = Some(State {
+        tuner,
+        began: Instant::now(),
+    });
+    if let (Some(roster), Some(name)) = (
+        &shared.terms.roster,
+        &shared.terms.sender.options.congestion,
+    ) {
+        roster.set_congestion(name);
+    }
+    shared.carry_out(&first, None, None);
+    let mut ticks = interval(SAMPLE);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.tick().await;
+    let mut before = first;
+    loop {
+        ticks.tick().await;
+        if let Some(roster) = &shared.terms.roster {
+            roster.ask();
+            tokio::time::sleep(ANSWER).await;
+        }
+        let sample = shared.sample();
+        let adjustment = shared.lock().as_mut().and_then(|State { tuner, began }| {
+            let now = began.elapsed();
+            tuner.on_sample(now, &sample)
+        });
+        if let Some(adjustment) = adjustment {
+            let decision = adjustment.decision;
+            shared.carry_out(&decision, Some(&before), adjustment.reason);
+            before = decision;
+        }
+    }
+}
+
+/// Waits for the first stream; gives its round trip as the kernel has it.
+async fn first_round_trip(roster: &Roster) -> Option<Duration> {
+    let mut looks = 0;
+    while looks < FIRST_LOOKS {
+        if let Some(round_trip) = roster.round_trip() {
+            return Some(round_trip);
+        }
+        looks += u32::from(roster.has_streams());
+        tokio::time::sleep(FIRST_LOOK).await;
+    }
+    None
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Option<State>> {
+        self.state.lock().expect("no panic while held")
+    }
+
+    fn sample(&self) -> Sample {
+        let Terms { sender, roster, .. } = &self.terms;
+        let mut sample = Sample {
+            acked_bytes: sender.progress.bytes(),
+            queued: sender.frames.len() as u32,
+            far: far(sender.far()),
+            ..Sample::default()
+        };
+        sender.steering.fill(&mut sample);
+        match roster {
+            Some(roster) => roster.fill(&mut sample),
+            // Frames are handed over: there is no link that could be busy.
+            None => sample.carried_bytes = sample.wire_bytes,
+        }
+        sample
+    }
+
+    fn carry_out(&self, decision: &Decision, before: Option<&Decision>, reason: Option<String>) {
+        let Terms {
+            sender,
+            roster,
+            start,
+            audience,
+        } = &self.terms;
+        sender.steering.steer(decision);
+        sender.plans.set_in_flight_max(decision.in_flight);
+        if let Some(roster) = roster {
+            roster.want(decision.streams);
+            let is_new = before.is_some_and(|before| before.congestion != decision.congestion);
+            if is_new && !start.forced.congestion {
+                match decision.congestion {
+                    Congestion::Bbr => roster.set_congestion(BBR),
+                    Congestion::System => {
+                        if let Some(name) = kernel::congestion_default() {
+                            roster.set_congestion(&name);
+                        }
+                    }
+                }
+            }
+        }
+        let has_news = before.is_none_or(|before| before.streams != decision.streams);
+        match audience {
+            Audience::User(reporter, control) => {
+                if let Some(reason) = reason {
+                    reporter.detail(&reason);
+                }
+                if has_news {
+                    control.try_send(tell(decision, String::new()));
+                }
+            }
+            Audience::Peer(control) if has_news || reason.is_some() => {
+                control.try_send(tell(decision, reason.unwrap_or_default()));
+            }
+            Audience::Peer(_) | Audience::Nobody => {}
+        }
+    }
+}
+
+fn tell(decision: &Decision, reason: String) -> Message {
+    Message::Tune(Tune {
+        streams: Some(decision.streams),
+        rate_limit: None,
+        reason,
+    })
+}
+
+/// How many streams to begin with where nothing is known of the way but what was remembered.
+pub fn first_streams(forced: Option<u16>, remembered: Option<Remembered>) -> u16 {
+    tuner::first_streams(ROUND_TRIP_GUESS, remembered, forced)
+}
+
+/// What is known at the sending end before the first stream is up; `far` is the other end's word.
+pub fn start(
+    budget: Budget,
+    options: &CopyOptions,
+    streams: Option<u16>,
+    far: &Hello,
+    remembered: Option<Remembered>,
+) -> Start {
+    let processors = options.threads.unwrap_or(far.processors);
+    Start {
+        round_trip: ROUND_TRIP_GUESS,
+        processors_here: budget.workers as u16,
+        processors_there: processors,
+        slots: budget.slots,
+        strongest: budget.strongest,
+        may_bbr: options.congestion.is_none() && may_bbr(),
+        nice: options.nice,
+        remembered,
+        forced: Forced {
+            streams,
+            compress: steering::method(options.compress),
+            congestion: options.congestion.is_some(),
+            threads: options.threads,
+            rate_limit: options.rate_limit,
+        },
+    }
+}
+
+/// # Errors
+/// `Kind::Usage` where sockets here may not go by this congestion control.
+pub fn check_congestion(name: &str) -> Result<()> {
+    if kernel::may_use(name) {
+        return Ok(());
+    }
+    let allowed = kernel::congestions_allowed();
+    Err(Error::usage(format!(
+        "--congestion {}: the sending host does not let this user choose it (it has: {allowed}; \
+         see net.ipv4.tcp_allowed_congestion_control)",
+        printable(name.as_bytes()),
+    )))
+}
+
+/// True if data sockets here may go by bbr, and do not anyway.
+fn may_bbr() -> bool {
+    kernel::congestion_default().as_deref() != Some(BBR) && kernel::may_use(BBR)
+}
+
+fn far(busy: Busy) -> Far {
+    Far {
+        elapsed: Duration::from_micros(busy.elapsed_us),
+        workers_busy: Duration::from_micros(busy.workers_us),
+        decode_busy: Duration::from_micros(busy.decode_us),
+        write_busy: Duration::from_micros(busy.write_us),
+        waits: Duration::from_micros(busy.waits_us),
+    }
+}

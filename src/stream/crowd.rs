@@ -1,0 +1,105 @@
+//! How much of the time streams have nothing to do, or wait: counted as it changes.
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// All streams of a session. At the sending end one that waits is one that wants a frame, at the
+/// receiving end one that wants a buffer.
+pub struct Crowd(Mutex<Count>);
+
+struct Count {
+    last: Instant,
+    there: u32,
+    waiting: u32,
+    none_waits: Duration,
+    waits: Duration,
+}
+
+impl Default for Crowd {
+    fn default() -> Crowd {
+        Crowd(Mutex::new(Count {
+            last: Instant::now(),
+            there: 0,
+            waiting: 0,
+            none_waits: Duration::ZERO,
+            waits: Duration::ZERO,
+        }))
+    }
+}
+
+impl Crowd {
+    /// Time in which there were streams and none waited.
+    pub fn none_waits(&self) -> Duration {
+        self.now().none_waits
+    }
+
+    /// Time in which streams waited, as a mean of those that were there.
+    pub fn waits(&self) -> Duration {
+        self.now().waits
+    }
+
+    pub(super) fn join(&self) {
+        self.now().there += 1;
+    }
+
+    pub(super) fn leave(&self) {
+        self.now().there -= 1;
+    }
+
+    pub(super) fn begin_to_wait(&self) {
+        self.now().waiting += 1;
+    }
+
+    pub(super) fn end_waiting(&self) {
+        self.now().waiting -= 1;
+    }
+
+    fn now(&self) -> MutexGuard<'_, Count> {
+        let mut count = self.0.lock().expect("no panic while held");
+        count.count_to(Instant::now());
+        count
+    }
+}
+
+impl Count {
+    fn count_to(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.last);
+        self.last = self.last.max(now);
+        if self.there == 0 {
+            return;
+        }
+        if self.waiting == 0 {
+            self.none_waits += passed;
+        }
+        self.waits += passed * self.waiting.min(self.there) / self.there;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_busy_while_no_stream_waits() {
+        let crowd = Crowd::default();
+        let pass = |ms| {
+            let mut count = crowd.0.lock().unwrap();
+            let then = count.last + Duration::from_millis(ms);
+            count.count_to(then);
+        };
+        // From here on the real clock lies behind, and adds nothing.
+        pass(3_600_000);
+        crowd.join();
+        crowd.join();
+        pass(40);
+        crowd.begin_to_wait();
+        pass(10);
+        crowd.end_waiting();
+        crowd.leave();
+        pass(2);
+        crowd.leave();
+        pass(100);
+        assert_eq!(crowd.none_waits(), Duration::from_millis(42));
+        assert_eq!(crowd.waits(), Duration::from_millis(5));
+    }
+}

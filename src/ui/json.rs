@@ -1,0 +1,60 @@
+//! What came of it, for a program: one line of JSON.
+
+use serde_json::{Map, Value, json};
+
+use crate::session::Outcome;
+
+use super::summary::codecs;
+
+/// Sizes are in bytes, times in seconds, shares from 0 to 1.
+pub fn line(outcome: &Outcome) -> String {
+    let counters = &outcome.counters;
+    let seconds = outcome.elapsed.as_secs_f64();
+    let copied = counters.done_bytes.saturating_sub(counters.already_bytes);
+    let chunks: Map<String, Value> = codecs(counters)
+        .map(|(name, chunks)| (name.to_owned(), chunks.into()))
+        .collect();
+    let error = outcome.fatal.as_ref().map(ToString::to_string);
+    let summary = json!({
+        "exit_code": outcome.exit_code(),
+        "error": error,
+        "failed": outcome.failures.len() as u64 + outcome.more_failures,
+        "files": counters.files,
+        "bytes": counters.done_bytes,
+        "already_bytes": counters.already_bytes,
+        "unsent_bytes": counters.unsent_bytes,
+        "wire_bytes": counters.wire_bytes,
+        "seconds": seconds,
+        "bytes_per_s": copied as f64 / seconds.max(1e-3),
+        "chunks": chunks,
+        "streams": counters.streams,
+        "route": outcome.route,
+        "logins_again": counters.logins_again,
+        "verdict": outcome.verdict,
+    });
+    summary.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Error, Kind, Side};
+    use crate::ui::summary::tests::outcome;
+
+    #[test]
+    fn a_program_reads_what_a_person_is_told() {
+        let mut outcome = outcome();
+        let read: Value = serde_json::from_str(&line(&outcome)).expect("JSON");
+        assert_eq!(read["exit_code"], 0);
+        assert_eq!(read["bytes"], 1_073_741_824);
+        assert_eq!(read["chunks"]["zstd"], 1);
+        assert_eq!(read["verdict"]["limit"], "network");
+        assert_eq!(read["verdict"]["shares"]["network"], 0.97);
+        assert!(read["error"].is_null());
+        outcome.fatal = Some(Error::new(Kind::Lost, Side::Here, "a\nb \u{1b}[31m"));
+        let text = line(&outcome);
+        assert!(!text.contains('\n') && !text.contains('\u{1b}'), "{text}");
+        let read: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(read["exit_code"], 5);
+    }
+}

@@ -1,0 +1,144 @@
+//! Lies about streams: what an end of unknown length may say, and no more.
+
+use std::ffi::OsStr;
+
+use fastcp::manifest::{Entry, EntryKind, Root};
+use fastcp::wire::message::{Landed, Message, Want, WantKind};
+
+use super::pull_case;
+use crate::support::fake_server::{FakeServer, against, pull, push};
+use crate::support::peer::*;
+use crate::support::*;
+
+fn stream(named: &str) -> Entry {
+    entry(1, 0, named, EntryKind::Stream, 0)
+}
+
+fn nameless() -> Root {
+    Root {
+        contents: true,
+        ..root(1, "-", false)
+    }
+}
+
+/// A chunk of the stream, all of it `MIB` of noise.
+fn part(server: &mut FakeServer, n: usize) {
+    let data = noise(n as u64, MIB);
+    let frame = server.keys.piece(1, (n * MIB) as u64, u64::MAX, &data);
+    server.send(0, &frame);
+}
+
+#[test]
+fn a_stream_that_is_not_what_its_end_says_gets_no_name() {
+    let whole: Vec<u8> = (0..3).flat_map(|n| noise(n, MIB)).collect();
+    let two = blake3::hash(&whole[..2 * MIB]).into();
+    for (length, digest) in [
+        (3 * MIB, None),
+        (3 * MIB, Some([7; 32])),
+        (2 * MIB, Some(two)),
+        (2 * MIB + 5, Some(two)),
+        (0, Some(blake3::hash(b"").into())),
+    ] {
+        pull_case(|case| {
+            let done = pull(case, &[], "/x/f", |mut server| {
+                server.begin(root(1, "f", false));
+                server.entries(vec![stream("f")]);
+                server.wanted();
+                (0..3).for_each(|n| part(&mut server, n));
+                let third = |message: &Message| matches!(message, Message::Ack(_));
+                server.control.hear_until(third);
+                server.end(1, length as u64, digest);
+                server.all_sent(1);
+                server.finish();
+            });
+            held_out(&done).exits(6).says("digests of the whole differ");
+            assert!(case.dst.names().is_empty());
+        });
+    }
+}
+
+#[test]
+fn chunks_beyond_the_window_are_not_kept() {
+    pull_case(|case| {
+        let flags = ["--memory", "24Mi", "--streams", "1", "far:/x/f", "-"];
+        let words: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
+        let done = against(case, &words, |mut server| {
+            server.listen();
+            server.roots(vec![root(1, "f", false)]);
+            let landed = |message: &Message| matches!(message, Message::Landed(_));
+            let Some(Message::Landed(Landed { window, .. })) = server.control.hear_until(landed)
+            else {
+                return;
+            };
+            server.entries(vec![stream("f")]);
+            server.wanted();
+            // All but the first, for which everything else would have to wait.
+            (1..window as usize + 2).for_each(|n| part(&mut server, n));
+            server.finish();
+        });
+        held_out(&done)
+            .exits(5)
+            .says("more chunks ahead than the window");
+        assert!(done.stdout.is_empty());
+    });
+}
+
+#[test]
+fn a_command_brings_no_name_of_its_own() {
+    for roots in [
+        vec![root(1, "evil", false)],
+        vec![root(1, "evil", true)],
+        vec![nameless(), nameless()],
+    ] {
+        pull_case(|case| {
+            let dest = case.dst.path("");
+            let words = ["--from-command", "x", "far:"].map(OsStr::new);
+            let words = [&words[..], &[dest.as_os_str()]].concat();
+            let done = against(case, &words, |mut server| {
+                server.listen();
+                server.roots(roots);
+                server.finish();
+            });
+            held_out(&done).exits(5).says("not asked for");
+            assert!(case.dst.names().is_empty());
+        });
+    }
+}
+
+#[test]
+fn a_receiver_of_a_stream_cannot_ask_for_parts_of_it() {
+    let said = [
+        Message::Landed(Landed {
+            names: vec![b"there".to_vec()],
+            resumes: false,
+            ordered: true,
+            window: 0,
+        }),
+        Message::Want(vec![Want {
+            entry: 1,
+            kind: WantKind::Have(vec![(span(0, MIB as u64), [1; 32])]),
+        }]),
+        Message::Want(vec![Want {
+            entry: 1,
+            kind: WantKind::Digest,
+        }]),
+    ];
+    for said in said {
+        Case::run(Way::LocalPush, |case| {
+            let done = push(
+                case,
+                &["--from-command", "sleep 100"],
+                "-".as_ref(),
+                |mut server| {
+                    server.listen();
+                    server.hear_roots();
+                    let announced = |message: &Message| matches!(message, Message::Entries(_));
+                    server.control.hear_until(announced);
+                    server.say(said);
+                    server.finish();
+                },
+            );
+            held_out(&done).exits(5).says("broke the protocol");
+        });
+    }
+}

@@ -1,0 +1,153 @@
+//! What has a name and is no common file: FIFOs, files of /proc, devices without an end, and files
+//! that are written still.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{CWD, Mode, mkfifoat};
+use rustix::process::Signal;
+
+use crate::support::loops::Loop;
+use crate::support::procs::until;
+use crate::support::*;
+
+ways! { push, pull, here =>
+    a_fifo_is_read_to_its_end_and_written_in_order,
+    a_file_of_proc_that_says_it_is_empty_arrives_whole,
+    zeros_into_nothing_show_the_link_alone,
+}
+
+ways! { local_push, local_pull =>
+    a_growing_file_is_followed_until_it_is_idle,
+    a_growing_file_is_followed_until_a_signal_says_enough,
+    a_stream_is_written_into_a_device,
+}
+
+fn fifo(dir: &Dir, name: &str) -> PathBuf {
+    let path = dir.path(name);
+    mkfifoat(CWD, &path, Mode::from_raw_mode(0o600)).expect("make a FIFO");
+    path
+}
+
+fn a_fifo_is_read_to_its_end_and_written_in_order(case: &Case) {
+    let content = noise(1, 5 * MIB + 9);
+    let path = case.src.file("a", &content);
+    let (source, dest) = (fifo(&case.scratch, "in"), fifo(&case.scratch, "out"));
+    let written = content.clone();
+    let writer = {
+        let source = source.clone();
+        thread::spawn(move || {
+            let mut fifo = File::options()
+                .write(true)
+                .open(source)
+                .expect("open a FIFO");
+            fifo.write_all(&written).expect("write to a FIFO");
+        })
+    };
+    let done = case
+        .fastcp()
+        .arg(case.from(&source))
+        .arg(case.dst(""))
+        .run();
+    done.succeeds();
+    writer.join().expect("it was read to its end");
+    assert_same(&path, case.dst.path("in"), Also::Nothing);
+
+    let reader = {
+        let dest = dest.clone();
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            File::open(dest)
+                .expect("open a FIFO")
+                .read_to_end(&mut bytes)
+                .expect("read");
+            bytes
+        })
+    };
+    case.fastcp()
+        .arg(case.src("a"))
+        .arg(case.to(&dest))
+        .run()
+        .succeeds();
+    assert!(reader.join().expect("it was closed") == content);
+}
+
+fn a_file_of_proc_that_says_it_is_empty_arrives_whole(case: &Case) {
+    let version = std::fs::read("/proc/version").expect("read");
+    let types = std::fs::read("/proc/filesystems").expect("read");
+    case.src.file("version", &version);
+    case.src.file("filesystems", &types);
+    case.src.file("empty", "");
+    let run = case
+        .fastcp()
+        .arg(case.from("/proc/version"))
+        .arg(case.src("empty"));
+    let run = run.arg(case.from("/proc/filesystems")).arg(case.dst(""));
+    run.run().succeeds();
+    assert_same(&case.src.0, &case.dst.0, Also::Nothing);
+}
+
+fn zeros_into_nothing_show_the_link_alone(case: &Case) {
+    let ends = |run: Run| run.arg(case.from("/dev/zero")).arg(case.to("/dev/null"));
+    let run = case.fastcp().args(["--size", "20M", "--summary"]);
+    let done = ends(run).run();
+    done.succeeds().says("1 file, 20.0 MB in");
+    if case.way != Way::Here {
+        assert!(done.wire_bytes() >= 20_000_000, "{done}");
+    }
+    ends(case.fastcp())
+        .run()
+        .exits(2)
+        .says("say how much of it with --size");
+}
+
+/// Appends now and then, `times` times.
+fn grow(path: &Path, times: usize, pause: Duration) {
+    let mut file = File::options().append(true).open(path).expect("open");
+    for n in 0..times {
+        file.write_all(&noise(n as u64, 100_000)).expect("append");
+        thread::sleep(pause);
+    }
+}
+
+fn a_growing_file_is_followed_until_it_is_idle(case: &Case) {
+    let path = case.src.file("log", prose(1, 3 * MIB));
+    let run = case.copying(&["--follow=5s"], "log", "log").start();
+    until("it is being read", || case.dst.has_partial().then_some(()));
+    grow(&path, 20, Duration::from_millis(50));
+    run.wait().succeeds();
+    assert_same(&path, case.dst.path("log"), Also::Nothing);
+}
+
+fn a_growing_file_is_followed_until_a_signal_says_enough(case: &Case) {
+    let path = case.src.file("log", prose(1, 3 * MIB));
+    let run = case.copying(&["--follow=1day"], "log", "log").start();
+    until("it is being read", || {
+        (case.dst.partial_bytes() >= 3 * MIB as u64).then_some(())
+    });
+    grow(&path, 5, Duration::from_millis(50));
+    run.signal(Signal::USR2);
+    run.wait().succeeds();
+    assert_same(&path, case.dst.path("log"), Also::Nothing);
+}
+
+fn a_stream_is_written_into_a_device(case: &Case) {
+    let Some(disk) = Loop::new(&case.dst, "disk", vec![0; 8 * MIB]) else {
+        return skip("root and loop devices");
+    };
+    let mut content = noise(1, 8 * MIB);
+    content[6 * MIB + 4096..].fill(0);
+    let path = case.src.file("image", &content[..6 * MIB + 4096]);
+    case.src.file("whole", &content);
+    let from = format!("cat '{}'", path.display());
+    let run = case.fastcp().args(["--from-command", &from]);
+    let run = match case.way {
+        Way::LocalPull => run.arg(case.from("")),
+        _ => run,
+    };
+    run.arg(case.to(&disk.path)).run().succeeds();
+    assert!(std::fs::read(&disk.path).expect("read the device") == content);
+}

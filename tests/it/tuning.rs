@@ -1,0 +1,129 @@
+//! What fastcp finds out by itself while it copies, what it is told to leave alone, and what it
+//! says of it.
+
+use serde_json::Value;
+
+use crate::support::*;
+
+ways! { push, pull =>
+    what_does_not_shrink_goes_as_it_is_although_the_link_is_slow,
+    what_was_forced_is_not_changed,
+    the_verdict_names_the_limit_that_was_asked_for,
+    the_verdict_names_a_processor_that_was_given_too_much,
+    changes_are_told_with_their_reasons,
+    what_a_pair_of_hosts_needed_is_begun_with_the_next_time,
+    a_congestion_control_that_there_is_not_is_refused,
+}
+
+ways! { here =>
+    a_copy_on_this_machine_has_a_verdict_too,
+}
+
+/// What `--json` said.
+#[track_caller]
+fn told(done: &run::Done) -> Value {
+    done.succeeds();
+    let text = String::from_utf8(done.stdout.clone()).expect("JSON is UTF-8");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn what_does_not_shrink_goes_as_it_is_although_the_link_is_slow(case: &Case) {
+    case.src.file("a", noise(1, 4 * MIB));
+    let told = told(&case.copy(&["-l", "32000", "--json"], "a", "a"));
+    assert_eq!(told["chunks"]["none"], 4, "{told}");
+    assert!(told["chunks"]["zstd"].is_null(), "{told}");
+    assert!(told["wire_bytes"].as_u64() < Some(4 * MIB as u64 * 101 / 100));
+}
+
+fn what_was_forced_is_not_changed(case: &Case) {
+    case.src.file("a", prose(1, 24 * MIB));
+    let words = [
+        "--compress",
+        "gzip:1",
+        "--streams",
+        "3",
+        "-l",
+        "16000",
+        "-v",
+        "--json",
+    ];
+    let done = case.copy(&words, "a", "a");
+    let told = told(&done);
+    assert_eq!(told["streams"], 3, "{told}");
+    let chunks = told["chunks"].as_object().expect("an object");
+    assert_eq!(chunks.keys().collect::<Vec<_>>(), ["gzip"], "{told}");
+    done.never_says("zstd").never_says("streams:");
+}
+
+fn the_verdict_names_the_limit_that_was_asked_for(case: &Case) {
+    case.src.file("a", noise(1, 12 * MIB));
+    let done = case.copy(&["-l", "24000", "--json", "--summary"], "a", "a");
+    let told = told(&done);
+    assert_eq!(told["verdict"]["limit"], "rate_limit", "{told}");
+    done.says("limited by: the limit of 3.07 MB/s that was asked for (");
+}
+
+fn the_verdict_names_a_processor_that_was_given_too_much(case: &Case) {
+    case.src.file("a", prose(1, 10 * MIB));
+    let words = ["--compress", "zstd:19", "--threads", "1", "--json"];
+    let told = told(&case.copy(&words, "a", "a"));
+    assert_eq!(told["verdict"]["limit"], "compression", "{told}");
+    let shares = &told["verdict"]["shares"];
+    assert!(
+        shares["compression"].as_f64() > shares["network"].as_f64(),
+        "{told}"
+    );
+}
+
+/// Rows that shrink the more the harder one looks.
+fn rows(len: usize) -> Vec<u8> {
+    let noise = noise(7, len);
+    let fields = noise.chunks(3).map(|bytes| {
+        let number = u32::from(bytes[0]) << 8 | u32::from(bytes[bytes.len() - 1]);
+        let name = ["customer", "order", "invoice", "street"][number as usize % 4];
+        format!("{name}{};{}\n", number % 10_000, number % 7)
+    });
+    fields.flat_map(String::into_bytes).take(len).collect()
+}
+
+fn changes_are_told_with_their_reasons(case: &Case) {
+    case.src.file("a", rows(20 * MIB));
+    let done = case.copy(&["-l", "8000", "-v"], "a", "a");
+    done.succeeds().says("fastcp: zstd");
+    done.says(": the network is the limit; ");
+}
+
+fn what_a_pair_of_hosts_needed_is_begun_with_the_next_time(case: &Case) {
+    case.src.file("long", noise(1, 9 * MIB));
+    case.src.file("short", noise(2, 3 * MIB));
+    case.copy(&["-l", "20000"], "long", "a").succeeds();
+    let routes = case.home.path(".cache/fastcp/routes.json");
+    let text = std::fs::read_to_string(&routes).expect("what was learnt");
+    let (before, after) = text.split_once("\"streams\":").expect("how many");
+    let after = after.trim_start_matches(|letter: char| letter.is_ascii_digit());
+    let edited = format!("{before}\"streams\":13{after}");
+    std::fs::write(&routes, edited).expect("write");
+    let again = told(&case.copy(&["-l", "8000", "--json"], "short", "b"));
+    assert_eq!(again["streams"], 13, "{again}");
+    for garbage in ["", "\0\u{1b}[", &text[..text.len() - 3]] {
+        std::fs::write(&routes, garbage).expect("write");
+        case.copy(&[], "short", "c").succeeds().never_says("routes");
+    }
+    std::fs::remove_file(&routes).expect("remove");
+    case.home.dir(".cache/fastcp/routes.json");
+    case.copy(&[], "short", "c").succeeds().is_silent();
+}
+
+fn a_congestion_control_that_there_is_not_is_refused(case: &Case) {
+    case.src.file("a", "content");
+    let done = case.copy(&["--congestion", "nonesuch"], "a", "a");
+    done.exits(2).says("--congestion nonesuch");
+    case.copy(&["--congestion", "reno"], "a", "a").succeeds();
+}
+
+fn a_copy_on_this_machine_has_a_verdict_too(case: &Case) {
+    case.src.file("a", noise(1, 4 * MIB));
+    let told = told(&case.copy(&["--json"], "a", "a"));
+    assert_eq!(told["verdict"]["shares"]["network"], 0.0, "{told}");
+}
