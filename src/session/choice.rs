@@ -431,9 +431,7 @@ impl Chooser<'_> {
     /// for what either host had to do meanwhile; so one that was shorter may be still.
     fn heard(&self) {
         let answered = self.opened_at.elapsed();
-        let was = self
-            .remembered
-            .map(|it| Duration::from_micros(it.round_trip_us));
+        let was = self.remembered.map(|it| it.round_trip());
         let round_trip = was.map_or(answered, |was| was.min(answered));
         self.want(tuner::first_streams(
             round_trip,

@@ -28,6 +28,7 @@ pub struct Startup {
 ///   /tmp may be anybody's, so it has to be this user's own and no link.
 /// - An empty file that is executed tells whether programs may run where it lies, and zeros
 ///   whether there is room.
+/// - A client that has gone must not end the script by a signal: it has a file to remove.
 /// - `dd` reads what there is, at most as much as is missing: nothing that follows is swallowed.
 const SCRIPT: &str = concat!(
     r#"g=DIGEST; p=SPEAKS; s="MARK"; "#,
@@ -40,18 +41,19 @@ const SCRIPT: &str = concat!(
     r#"for f in /usr/lib/fastcp/${m%l}*/fastcp; do [ -x "$f" ] && ok "$f" && exec "$f" ROLE; done; "#,
     r#"[ -e /etc/fastcp/no-install ] && { echo "$s forbidden"; exit 4; }; "#,
     r#"echo "$s want $(uname -s) $m"; read -r g l h || exit 4; have; "#,
-    r#"umask 077; t=; for b in "$HOME/.cache" /tmp /var/tmp /dev/shm; do "#,
+    r#"u=$(umask); umask 077; trap "" PIPE; t=; for b in "$HOME/.cache" /tmp /var/tmp /dev/shm; do "#,
     r#"case $b in */.cache) d=$b/fastcp; mkdir -p "$d";; *) d=$(mktemp -d $b/fastcp-XXXXXXXX);; "#,
     r#"esac 2>/dev/null || continue; t=$d/.part.$$; { [ -O "$d" ] && true >"$t" && chmod 700 "$t" "#,
     r#"&& "$t" && dd if=/dev/zero of="$t" bs=65536 count=$((l/65536+1)); } 2>/dev/null && break; "#,
     r#"rm -f "$t"; rmdir "$d" 2>/dev/null; t=; done; "#,
-    r#"fail() { rm -f "$t"; rmdir "$d" 2>/dev/null; echo "$s failed $1"; exit 4; }; [ "$t" ] || fail nowhere; "#,
+    r#"fail() { rm -f "$t"; rmdir "$d" 2>/dev/null; echo "$s failed $1"; exit 4; }; "#,
+    r#"[ "$t" ] || fail nowhere; "#,
     r#"echo "$s send $d"; true >"$t"; r=$l; while [ $r -gt 0 ]; do q=$r; "#,
     r#"c=$((r<65536?r:65536)); dd bs=$c count=1 >>"$t" 2>/dev/null; r=$((l-$(wc -c <"$t"))); "#,
     r#"[ $r -lt $q ] || fail length; done; "#,
     r#"command -v sha256sum >/dev/null && case $(sha256sum <"$t") in $h*);; *) fail digest;; esac; "#,
     r#"ok "$t" --placed $g || { "$t" --speaks $p >/dev/null </dev/null; fail start; }; "#,
-    r#"exec "$t" --placed $g ROLE"#,
+    r#"umask $u; exec "$t" --placed $g ROLE"#,
 );
 
 /// Tells every program that there is, a line each.

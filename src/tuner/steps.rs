@@ -48,8 +48,8 @@ const QUEUE_MIN: Duration = Duration::from_millis(3);
 /// Streams fill what windows allow when they carry this much of it.
 const WINDOWS_FULL: f64 = 0.75;
 
-/// Of a rate limit that is in effect.
-const RATE_LIMITED: f64 = 0.9;
+/// Of a rate limit that is in effect. What is compressed comes in pieces, and leaves gaps.
+const RATE_LIMITED: f64 = 0.8;
 
 impl Tuner {
     pub(super) fn note_round_trip(&mut self, is: Duration) {

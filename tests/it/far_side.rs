@@ -12,6 +12,8 @@ ways! { push =>
     every_login_shell_is_understood,
     a_host_with_little_more_than_a_shell_will_do,
     a_poor_home_makes_it_go_elsewhere,
+    another_version_on_the_path_gives_way,
+    a_placing_that_is_cut_short_leaves_nothing,
     a_host_where_nothing_may_run_is_told_so,
     a_damaged_program_is_replaced_and_never_run,
     nothing_is_placed_where_that_is_forbidden,
@@ -80,7 +82,11 @@ fn a_host_without_fastcp_is_given_it_once(case: &Case) {
     assert_eq!(mode(&program[0]) & 0o777, 0o700);
     assert_eq!(mode(&program[0].join("fastcp")) & 0o777, 0o700);
 
+    // The user's umask is what it always is.
+    let mode = case.dst.mode_of("a");
+    std::fs::remove_file(case.dst.path("a")).expect("remove");
     copy(case, &[]).succeeds().never_says("placing");
+    assert_eq!(case.dst.mode_of("a"), mode);
     let told = fastcp(case).args(["--version", "far:"]).run();
     let (told, shown) = (
         told.succeeds().stdout_text(),
@@ -227,6 +233,53 @@ fn a_poor_home_makes_it_go_elsewhere(case: &Case) {
     copy(case, &[]).succeeds().says("placing");
     remove(case);
     assert_eq!(temporary.names(), ["fastcp-linked", "fastcp-theirs"]);
+}
+
+fn another_version_on_the_path_gives_way(case: &Case) {
+    case.src.file("a", "one");
+    let bin = case.scratch.dir("older");
+    // It knows neither the question nor the protocol.
+    bin.file(
+        "fastcp",
+        "#!/bin/sh\necho 'unexpected argument' >&2\nexit 2\n",
+    );
+    bin.mode("fastcp", 0o755);
+    case.host().set_login(&Login {
+        path: format!("{}:{BARE}", bin.0.display()),
+        ..Login::default()
+    });
+    let done = copy(case, &[]);
+    done.succeeds()
+        .says("placing fastcp")
+        .never_says("unexpected");
+    remove(case);
+}
+
+fn a_placing_that_is_cut_short_leaves_nothing(case: &Case) {
+    case.src.file("a", "one");
+    let bin = case.scratch.dir("slow");
+    let real = find_program("dd").expect("on every system");
+    let slow = format!(
+        "#!/bin/sh\ncase $1 in if=*) exec {0} \"$@\";; esac\nsleep 0.1; exec {0} \"$@\"\n",
+        real.display()
+    );
+    bin.file("dd", slow);
+    bin.mode("dd", 0o755);
+    case.host().set_login(&Login {
+        path: format!("{}:{BARE}", bin.0.display()),
+        ..Login::default()
+    });
+    let run = fastcp(case).arg(case.src("a")).arg(case.dst("a")).start();
+    procs::until("it arrives", || {
+        let arriving = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|at| at.len() > 200_000);
+        placed(&case.home).iter().any(arriving).then_some(())
+    });
+    run.signal(rustix::process::Signal::INT);
+    run.wait().exits(128 + 2);
+    procs::until("it is removed", || {
+        placed(&case.home).is_empty().then_some(())
+    });
+    assert!(!case.dst.has("a"));
 }
 
 fn a_host_where_nothing_may_run_is_told_so(case: &Case) {
