@@ -174,7 +174,8 @@ fn what_a_far_tuner_says_is_bounded_and_readable() {
             server.entries(vec![directory(1, 0, "tree")]);
             for streams in [0, u16::MAX, 1] {
                 server.say(Message::Tune(Tune {
-                    streams,
+                    streams: Some(streams),
+                    rate_limit: None,
                     reason: text.clone(),
                 }));
             }
