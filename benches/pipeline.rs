@@ -49,6 +49,8 @@ fn copy(source: &Path, dest: &Path) {
         sudo: None,
         no_install: false,
         streams: Some(1),
+        route: Default::default(),
+        rate_file: None,
         retries: 0,
         encrypt: true,
         digests_file: None,

@@ -48,7 +48,7 @@
 //! wire ........... bytes and meanings, no I/O                    serde lives here and in manifest
 //! source codec seal dest journal tuner .... one job each, strangers to each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
-//! progress dir command device .. commands at either end; what a block device is
+//! progress dir command device cache .. commands at either end, block devices, the page cache
 //! program ........ this program, and those for other machines: as they are placed on hosts
 //! pipe ........... waits that end when they are told to
 //! manifest ....... what an entry is
@@ -56,6 +56,7 @@
 //! units digest
 //! ```
 
+pub mod cache;
 pub mod chunk;
 pub mod cli;
 pub mod codec;

@@ -2,13 +2,14 @@
 //! flag. Numbers are checked here, what depends on two arguments in [`check`](super::check).
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Parser};
 
-use crate::session::{Compress, Rsh};
+use crate::session::{Compress, Ports, Route, Rsh};
 use crate::units;
 
 use super::permits::Permits;
@@ -97,7 +98,7 @@ pub struct Args {
     /// Replace what another process has open; write a device in use
     #[arg(long, help_heading = COPYING)]
     pub force: bool,
-    /// Read and write block devices past the page cache
+    /// Read block devices past the page cache too; insist on it
     #[arg(long, help_heading = COPYING)]
     pub direct_io: bool,
     /// Sources may change while they are read
@@ -179,10 +180,32 @@ pub struct Args {
     #[arg(short = 'l', value_name = "KBIT", help_heading = DATA,
           value_parser = kbit)]
     pub limit_kbit_per_s: Option<u64>,
+    /// Limit in bytes a second (40M), or @FILE that has it
+    #[arg(long, value_name = "RATE", help_heading = DATA, value_parser = rate,
+          conflicts_with = "limit_kbit_per_s")]
+    pub bwlimit: Option<Rate>,
+    /// Idle CPU and I/O class at both ends
+    #[arg(long, help_heading = DATA)]
+    pub nice: bool,
+    /// Leave no more in the page caches than was there
+    #[arg(long, help_heading = DATA)]
+    pub drop_cache: bool,
     /// Parallel connections, 1 to 256 [as many as pay]
     #[arg(long, value_name = "N", help_heading = DATA,
           value_parser = clap::value_parser!(u16).range(1..=256))]
     pub streams: Option<u16>,
+    /// direct, reverse or ssh alone [what works]
+    #[arg(long, value_name = "HOW", help_heading = DATA, value_parser = route())]
+    pub route: Option<Route>,
+    /// Ports of the end that listens, as 9001-9016
+    #[arg(long, value_name = "RANGE", help_heading = DATA, value_parser = ports)]
+    pub ports: Option<Ports>,
+    /// Address of this host for data
+    #[arg(long, value_name = "ADDR", help_heading = DATA)]
+    pub bind: Option<IpAddr>,
+    /// Where to dial the end that listens
+    #[arg(long, value_name = "ADDR", help_heading = DATA, value_parser = address)]
+    pub address: Option<String>,
     /// auto [what pays], none, lz4, zstd[:LEVEL], gzip[:LEVEL]
     #[arg(long, value_name = "CODEC", help_heading = DATA, default_value = "auto",
           hide_default_value = true, allow_hyphen_values = true, value_parser = compress)]
@@ -303,6 +326,50 @@ fn rsh() -> impl TypedValueParser<Value = Rsh> {
         "local" => Rsh::Local,
         _ => Rsh::Ssh,
     })
+}
+
+/// `--bwlimit`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// Bytes a second.
+    Fixed(u64),
+    /// Read now and while the copy runs.
+    File(PathBuf),
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    if let Some(file) = text.strip_prefix('@') {
+        return Ok(Rate::File(file.into()));
+    }
+    match units::parse_size(text)? {
+        0 => Err("bytes a second, more than 0".to_owned()),
+        rate => Ok(Rate::Fixed(rate)),
+    }
+}
+
+fn route() -> impl TypedValueParser<Value = Route> {
+    PossibleValuesParser::new(["direct", "reverse", "ssh"]).map(|how| match how.as_str() {
+        "direct" => Route::Direct,
+        "reverse" => Route::Reverse,
+        _ => Route::Ssh,
+    })
+}
+
+fn ports(text: &str) -> Result<Ports, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first @ 1..), Ok(last)) if first <= last => Ok(Ports { first, last }),
+        _ => Err("a port or a range of them, as 9001-9016".to_owned()),
+    }
+}
+
+/// Names and addresses have nothing else in them, a zone included.
+fn address(text: &str) -> Result<String, String> {
+    let is_name = |c: char| c.is_alphanumeric() || "-_.:%".contains(c);
+    match !text.is_empty() && text.chars().all(is_name) {
+        true => Ok(text.to_owned()),
+        false => Err("a name or an address, without brackets or port".to_owned()),
+    }
 }
 
 /// A name that no shell reads as anything else.

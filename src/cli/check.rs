@@ -4,11 +4,11 @@
 use std::io::IsTerminal;
 
 use crate::error::{Error, Result};
-use crate::session::{CopyOptions, Operand, Request, Rsh, SshOptions, What};
+use crate::session::{CopyOptions, Operand, Request, RouteOptions, Rsh, SshOptions, What, rate};
 use crate::ui::Output;
 use crate::units::printable;
 
-use super::args::Args;
+use super::args::{Args, Rate};
 use super::ends::ends;
 
 /// scp's Kbit is 1024 bits.
@@ -73,6 +73,7 @@ pub fn order(mut args: Args) -> Result<Order> {
             "--follow is for a file that grows; a pipe or a command is read to its end anyway",
         ));
     }
+    let rate_limit = rate_limit(&args)?;
     Ok(Order {
         output: Output {
             quiet: args.quiet,
@@ -83,7 +84,7 @@ pub fn order(mut args: Args) -> Result<Order> {
         },
         warnings,
         ignored: args.ignored.told(),
-        request: request(args, sources, dest),
+        request: request(args, sources, dest, rate_limit),
     })
 }
 
@@ -94,7 +95,21 @@ fn is_at_terminal(sources: &[Operand], dest: &Operand) -> bool {
         || (sources.iter().any(is_stdio) && std::io::stdin().is_terminal())
 }
 
-fn request(mut args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
+/// In bytes a second, as it is now.
+fn rate_limit(args: &Args) -> Result<Option<u64>> {
+    match &args.bwlimit {
+        Some(Rate::Fixed(rate)) => Ok(Some(*rate)),
+        Some(Rate::File(file)) => rate::read(file),
+        None => Ok(args.limit_kbit_per_s.map(|kbit| kbit * BYTES_PER_KBIT)),
+    }
+}
+
+fn request(
+    mut args: Args,
+    sources: Vec<Operand>,
+    dest: Operand,
+    rate_limit: Option<u64>,
+) -> Request {
     let ssh = ssh_options(&mut args);
     Request {
         sources,
@@ -108,7 +123,7 @@ fn request(mut args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
             no_target_directory: args.no_target_directory,
             compress: args.compress,
             digests: args.digests.is_some(),
-            rate_limit: args.limit_kbit_per_s.map(|kbit| kbit * BYTES_PER_KBIT),
+            rate_limit,
             threads: args.threads,
             memory: args.memory,
             no_resume: args.no_resume,
@@ -121,6 +136,8 @@ fn request(mut args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
             size: args.size,
             follow_ms: args.follow_ms,
             spool: args.spool,
+            nice: args.nice,
+            drop_cache: args.drop_cache,
         },
         ssh,
         rsh: args.rsh,
@@ -128,6 +145,16 @@ fn request(mut args: Args, sources: Vec<Operand>, dest: Operand) -> Request {
         sudo: args.sudo,
         no_install: args.no_install,
         streams: args.streams,
+        rate_file: match args.bwlimit {
+            Some(Rate::File(file)) => Some(file),
+            _ => None,
+        },
+        route: RouteOptions {
+            asked: args.route,
+            ports: args.ports,
+            bind: args.bind,
+            address: args.address,
+        },
         retries: args.retries,
         encrypt: !args.no_encrypt,
         digests_file: args.digests,
@@ -157,7 +184,7 @@ pub fn ssh_options(args: &mut Args) -> SshOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::{Compress, Rsh};
+    use crate::session::{Compress, Ports, Route, Rsh};
     use clap::{CommandFactory, Parser};
 
     fn ordered(line: &str) -> Result<Order> {
@@ -237,6 +264,31 @@ mod tests {
     }
 
     #[test]
+    fn routes_and_limits_reach_the_request() {
+        let request = ordered(
+            "a h:b --route reverse --ports 9001 --bind ::1 --address fe80::1%eth0 \
+             --bwlimit 40M --nice --drop-cache",
+        )
+        .unwrap()
+        .request;
+        let route = &request.route;
+        let ports = Ports {
+            first: 9001,
+            last: 9001,
+        };
+        assert_eq!(
+            (route.asked, route.ports),
+            (Some(Route::Reverse), Some(ports))
+        );
+        assert_eq!(route.bind.unwrap().to_string(), "::1");
+        assert_eq!(route.address.as_deref(), Some("fe80::1%eth0"));
+        let options = &request.options;
+        assert_eq!(options.rate_limit, Some(40_000_000));
+        assert!(options.nice && options.drop_cache);
+        assert!(refused("--bwlimit @/nonexistent a h:b").contains("--bwlimit"));
+    }
+
+    #[test]
     fn faults_within_one_argument_are_refused() {
         for line in [
             "-P 0 a b",
@@ -252,6 +304,14 @@ mod tests {
             "--congestion b/r a b",
             "--congestion 0123456789abcdef a b",
             "--rsh telnet a b",
+            "--route back a h:b",
+            "--ports 9016-9001 a h:b",
+            "--ports 0 a h:b",
+            "--bind eth0 a h:b",
+            "--address [::1] a h:b",
+            "--bwlimit 0 a h:b",
+            "--bwlimit fast a h:b",
+            "--bwlimit 1M -l 800 a h:b",
             "-Z a b",
             "-o",
         ] {

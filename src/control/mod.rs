@@ -57,6 +57,8 @@ pub struct Incoming<R> {
 #[derive(Clone)]
 pub struct Outgoing {
     queue: mpsc::Sender<Word>,
+    /// What is said only while nothing else is to be.
+    data: mpsc::Sender<Word>,
 }
 
 /// What a far side says first.
@@ -80,6 +82,18 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
             start: 0,
             heard: Arc::default(),
         }
+    }
+
+    /// For an end whose first bytes were read to find out what it wants.
+    pub fn after(first: &[u8], reader: R) -> Self {
+        let mut incoming = Incoming::new(reader);
+        incoming.buffer.extend_from_slice(first);
+        incoming
+    }
+
+    /// For a connection that is no control from now on; None where more was read than was parsed.
+    pub fn into_reader(self) -> Option<R> {
+        (self.start == self.buffer.len()).then_some(self.reader)
     }
 
     /// Counts the bytes that come: while it goes up, the other end is there.
@@ -200,11 +214,13 @@ impl Outgoing {
     where
         W: AsyncWrite + Unpin + Send + 'static,
     {
-        let (queue, mut messages) = mpsc::channel::<Word>(QUEUE);
+        let (queue, mut messages) = mpsc::channel(QUEUE);
+        let (data, mut pieces) = mpsc::channel(1);
         let task = tokio::spawn(async move {
             let mut bytes = Vec::new();
             let mut waiting = Vec::new();
-            while let Some(Word(message, waits)) = messages.recv().await {
+            // Both queues close together.
+            while let Some(Word(message, waits)) = next(&mut messages, &mut pieces).await {
                 message.encode(&mut bytes);
                 waiting.extend(waits);
                 while bytes.len() < BATCH_MAX {
@@ -224,7 +240,16 @@ impl Outgoing {
             }
             writer.shutdown().await
         });
-        (Outgoing { queue }, task)
+        (Outgoing { queue, data }, task)
+    }
+
+    /// Says a piece of data, behind every other message that is to be said, those that come
+    /// while it waits too.
+    pub async fn send_data(&self, message: Message) -> Result<(), Closed> {
+        self.data
+            .send(Word(message, None))
+            .await
+            .map_err(|_| Closed)
     }
 
     pub async fn send(&self, message: Message) -> Result<(), Closed> {
@@ -253,6 +278,17 @@ impl Outgoing {
         self.queue
             .blocking_send(Word(message, None))
             .map_err(|_| Closed)
+    }
+}
+
+async fn next(
+    messages: &mut mpsc::Receiver<Word>,
+    pieces: &mut mpsc::Receiver<Word>,
+) -> Option<Word> {
+    tokio::select! {
+        biased;
+        message = messages.recv() => message,
+        Some(piece) = pieces.recv() => Some(piece),
     }
 }
 

@@ -83,8 +83,10 @@ pub struct Rules {
     pub untouched: bool,
     /// `-p` keeps set-id bits.
     pub set_id: bool,
-    /// `--direct-io`: devices are written past the page cache.
+    /// `--direct-io`: a device that cannot be written past the page cache is not written.
     pub direct_io: bool,
+    /// `--drop-cache`: what is written leaves the page cache.
+    pub drop_cache: bool,
     /// Permission bits that new files and directories do not get without `-p`.
     pub umask: u32,
 }

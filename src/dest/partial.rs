@@ -16,6 +16,7 @@ use super::in_use::refuse_in_use;
 use super::inplace::InPlace;
 use super::temporary::Temporary;
 use super::{Rules, Slot, Standing, commit, identity, space};
+use crate::cache::Behind;
 use crate::chunk::VerifiedChunk;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, Inode, Timestamp, file_type};
@@ -33,6 +34,8 @@ pub struct Partial {
     dirty: bool,
     /// Bytes that it has when it is whole.
     length: u64,
+    /// What was written and is on its way to the disk, where it leaves the page cache then.
+    behind: Option<Behind>,
 }
 
 enum Target {
@@ -121,6 +124,7 @@ impl Partial {
             entry,
             rules: *rules,
             dirty,
+            behind: rules.drop_cache.then(Behind::default),
         }
     }
 
@@ -214,7 +218,11 @@ impl Partial {
         } else {
             file.write_all_at(data, offset)
         };
-        written.map_err(|cause| self.write_error(cause))
+        written.map_err(|cause| self.write_error(cause))?;
+        if let Some(behind) = &self.behind {
+            behind.wrote(file, offset..offset + data.len() as u64);
+        }
+        Ok(())
     }
 
     /// A range of zeros: a hole if the source is sparse, else room that is really taken.
@@ -262,6 +270,9 @@ impl Partial {
     /// Gives the file its identity and its name. The caller has seen that every range is written.
     /// Returns what stands under the name now.
     pub fn commit(self) -> Result<Standing> {
+        if let (Some(behind), Medium::File(file)) = (&self.behind, self.medium()) {
+            behind.finish(file);
+        }
         let stat = match self.target {
             Target::Beside(temporary) => commit::commit(*temporary, &self.entry, &self.rules)?,
             Target::InPlace(file) => file.commit(&self.entry, self.length, &self.rules)?,

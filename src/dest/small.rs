@@ -6,6 +6,7 @@ use super::inplace::InPlace;
 use super::partial::write_sparse;
 use super::temporary::Temporary;
 use super::{Rules, Slot, Standing, commit, space, standing};
+use crate::cache::Behind;
 use crate::error::Result;
 use crate::manifest::Entry;
 
@@ -47,6 +48,11 @@ pub fn place_small(
         let needed = content.len() as u64;
         space::write_error(slot, needed, cause)
     })?;
+    if rules.drop_cache {
+        let behind = Behind::default();
+        behind.wrote(&temporary.file, 0..content.len() as u64);
+        behind.finish(&temporary.file);
+    }
     let stat = commit::commit(temporary, entry, rules)?;
     Ok(Some(Standing::of(&stat)))
 }

@@ -30,6 +30,7 @@ pub fn rules() -> Rules {
         untouched: false,
         set_id: true,
         direct_io: false,
+        drop_cache: false,
         umask: 0o022,
     }
 }

@@ -2,14 +2,26 @@
 //! thread that reads or writes at a time, and used again.
 
 use std::io;
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex};
 
 /// Bytes: a page, and at least the block of any disk that we know of.
 pub const ALIGNMENT: usize = 4096;
 
+/// At once, each as long as a chunk: they are no part of the pool, so they must stay few, and a disk
+/// is busy with less.
+const BOUNCES_MAX: usize = 16;
+
 #[derive(Default)]
 pub struct Bounces {
-    free: Mutex<Vec<Vec<u8>>>,
+    state: Mutex<State>,
+    returned: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    free: Vec<Vec<u8>>,
+    /// Free or in use.
+    made: usize,
 }
 
 impl Bounces {
@@ -43,16 +55,30 @@ impl Bounces {
     }
 
     fn with(&self, len: usize, work: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<()> {
-        let free = self.free.lock().expect("no panic while held").pop();
-        let mut memory = free.unwrap_or_default();
+        let mut memory = self.take();
         if memory.len() < len + ALIGNMENT {
             memory = vec![0; len + ALIGNMENT];
         }
         // Less than ALIGNMENT for bytes, whatever the address.
         let start = memory.as_ptr().align_offset(ALIGNMENT);
         let done = work(&mut memory[start..start + len]);
-        self.free.lock().expect("no panic while held").push(memory);
+        let mut state = self.state.lock().expect("no panic while held");
+        state.free.push(memory);
+        drop(state);
+        self.returned.notify_one();
         done
+    }
+
+    /// Waits while all are in use.
+    fn take(&self) -> Vec<u8> {
+        let state = self.state.lock().expect("no panic while held");
+        let is_out = |state: &mut State| state.free.is_empty() && state.made >= BOUNCES_MAX;
+        let state = self.returned.wait_while(state, is_out);
+        let mut state = state.expect("no panic while held");
+        state.free.pop().unwrap_or_else(|| {
+            state.made += 1;
+            Vec::new()
+        })
     }
 }
 
@@ -85,6 +111,30 @@ mod tests {
             bounces.read(into, read).unwrap();
             assert!(into == part);
         }
-        assert!(bounces.free.lock().unwrap().len() <= 1);
+        assert!(bounces.state.lock().unwrap().made <= 1);
+    }
+
+    #[test]
+    fn however_many_write_there_are_few() {
+        let bounces = Bounces::default();
+        let bytes = [7; ALIGNMENT + 1];
+        std::thread::scope(|scope| {
+            for _ in 0..4 * BOUNCES_MAX {
+                scope.spawn(|| {
+                    // One of both is not aligned.
+                    for part in [&bytes[1..], &bytes[..ALIGNMENT]] {
+                        let write = |seen: &[u8]| {
+                            std::thread::sleep(std::time::Duration::from_millis(1));
+                            assert!(seen == part);
+                            Ok(())
+                        };
+                        bounces.write(part, write).unwrap();
+                    }
+                });
+            }
+        });
+        let state = bounces.state.lock().unwrap();
+        assert!((1..=BOUNCES_MAX).contains(&state.made));
+        assert_eq!(state.free.len(), state.made);
     }
 }

@@ -169,10 +169,16 @@ impl BlockDevice {
 
     /// Writes all of `bytes` at `offset`.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let (whole, rest) = bytes.split_at(self.direct_len(bytes.len(), offset));
+        let (mut whole, mut rest) = bytes.split_at(self.direct_len(bytes.len(), offset));
         if let Some(direct) = &self.direct {
             let write = |bytes: &[u8]| direct.file.write_all_at(bytes, offset);
-            direct.bounces.write(whole, write)?;
+            match direct.bounces.write(whole, write) {
+                // It wants more of what is aligned than we know of.
+                Err(cause) if Errno::from_io_error(&cause) == Some(Errno::INVAL) => {
+                    (whole, rest) = (&[], bytes);
+                }
+                written => written?,
+            }
         }
         let offset = offset + whole.len() as u64;
         self.file.write_all_at(rest, offset)?;

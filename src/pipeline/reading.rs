@@ -241,7 +241,7 @@ impl Sender {
         }
         let live: Vec<&Member> = members.iter().filter(|m| !m.failed.load(Relaxed)).collect();
         let founds = live.iter().map(|member| &member.found);
-        let read = source::read_pack(founds, self.changes(), &mut buffer);
+        let read = source::read_pack(founds, self.changes(), self.options.drop_cache, &mut buffer);
         if read.packed.is_empty() {
             // Before the receiver hears of it: it may be done then, and so must we be.
             self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
@@ -278,7 +278,7 @@ impl Sender {
         if member.failed.swap(true, Relaxed) {
             return;
         }
-        match SourceFile::open(&member.found, self.changes()) {
+        match self.open(&member.found) {
             Ok(source) => {
                 let entry = source.found().entry.clone();
                 self.plans

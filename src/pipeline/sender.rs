@@ -246,7 +246,11 @@ impl Sender {
         if found.entry.is_device() {
             return SourceFile::open_device(found, self.options.direct_io);
         }
-        SourceFile::open(found, self.changes())
+        let source = SourceFile::open(found, self.changes())?;
+        Ok(match self.options.drop_cache {
+            true => source.politely(),
+            false => source,
+        })
     }
 
     pub(super) fn changes(&self) -> Changes {

@@ -216,3 +216,70 @@ pub fn method(compress: Compress) -> Option<Method> {
         Compress::Gzip(level) => Some(Method::Gzip(level)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    use crate::tuner::{Forced, Start, Tuner};
+
+    /// What a tuner begins with near at hand, with a scout.
+    fn decision() -> Decision {
+        let start = Start {
+            round_trip: Duration::from_millis(1),
+            processors_here: 2,
+            processors_there: 2,
+            slots: 200,
+            strongest: Method::Zstd(9),
+            may_bbr: false,
+            nice: false,
+            remembered: None,
+            forced: Forced::default(),
+        };
+        Tuner::new(start).1
+    }
+
+    #[test]
+    fn every_eighth_chunk_goes_by_the_scout_and_what_was_forced_stays() {
+        let (steering, decision) = (Steering::new(Compress::Auto), decision());
+        assert_eq!(steering.next(), Compression::Sampled(Method::Zstd(1)));
+        steering.steer(&decision);
+        let scout = decision.scout.expect("one is sent out at first");
+        for chunk in 0..20 {
+            let method = if chunk % 8 == 0 {
+                scout
+            } else {
+                decision.method
+            };
+            assert_eq!(steering.next(), Compression::Sampled(method), "{chunk}");
+        }
+        let forced = Steering::new(Compress::Gzip(1));
+        forced.steer(&decision);
+        assert_eq!(forced.next(), Compression::Forced(Method::Gzip(1)));
+    }
+
+    #[test]
+    fn workers_wait_for_room_until_half_is_taken_or_all_ends() {
+        let steering = Arc::new(Steering::new(Compress::None));
+        let waiting = Arc::new(AtomicUsize::new(FRAMES_AT_FIRST));
+        let worker = |steering: &Arc<Steering>| {
+            let (steering, waiting) = (steering.clone(), waiting.clone());
+            std::thread::spawn(move || {
+                let push = || waiting.fetch_add(1, Relaxed);
+                steering.when_there_is_room(|| waiting.load(Relaxed), push)
+            })
+        };
+        let filling = worker(&steering);
+        for left in (0..FRAMES_AT_FIRST).rev() {
+            waiting.store(left, Relaxed);
+            steering.taken(1, 1, left);
+        }
+        assert!(filling.join().expect("no panic").is_some());
+        waiting.store(FRAMES_AT_FIRST, Relaxed);
+        let ending = worker(&steering);
+        steering.end();
+        assert_eq!(ending.join().expect("no panic"), None);
+    }
+}

@@ -1,170 +1,213 @@
-//! The direct route: the server listens, the client dials, for push and pull alike, since ssh has
-//! just gone that way, at the address that the ssh session itself reached.
+//! Dials one end from the other: the server from the client (direct), since ssh has just gone that
+//! way, or the client from the server (reverse).
 //!
-//! Whoever connects and cannot prove that it knows the session's secret is dropped after a short
-//! wait; many such cannot keep the client out, since the oldest of them goes when they are many.
+//! The addresses are tried in their order, each a moment after the one before, and what connects
+//! first is taken if it proves itself. One that has done so is dialled alone from then on.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
-use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::stream::opening::{Expected, Keyring, StreamId};
+use super::Connection;
+use crate::stream::link::Link;
+use crate::stream::opening::{Keyring, StreamId};
 use crate::stream::prepare;
-use crate::wire::message::{ADDRESSES_MAX, Listen};
+use crate::wire::message::ADDRESSES_MAX;
 
 /// How long one address may take to answer a connection.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connections that have not proven themselves yet.
-const UNPROVEN_MAX: usize = 32;
+/// How much later than the address before it the next is tried (RFC 8305: 250 ms).
+const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
-/// A connection whose other end knows the secret, or is still to prove it.
-pub struct Connection {
-    pub id: StreamId,
-    pub socket: TcpStream,
-    /// The answer to our opening, where frames may go behind that before the answer comes.
-    pub expected: Option<Expected>,
-    /// Where who dialled it learns what became of it.
-    pub fate: Option<oneshot::Sender<Fate>>,
+/// Where the other end may be dialled, and what is known of that.
+pub struct Places {
+    /// Of this host, from which is dialled.
+    bind: Option<IpAddr>,
+    state: Mutex<State>,
 }
 
-/// What became of a connection.
-#[derive(Clone, Debug)]
-pub struct Fate {
-    /// The other end had shown that it knows the secret.
-    pub was_proven: bool,
-    /// It was of use: data went through it.
-    pub carried: bool,
-    pub cause: String,
+#[derive(Default)]
+struct State {
+    addresses: Vec<SocketAddr>,
+    proven: Option<SocketAddr>,
+    /// Something answered there that did not prove itself.
+    strange: Vec<SocketAddr>,
 }
 
-/// A port that is open for data streams until it is dropped.
-pub struct Listener {
-    listener: TcpListener,
-    pub listen: Listen,
-}
-
-impl Listener {
-    /// Opens an ephemeral port on all addresses, and names the one that the client reached.
-    ///
-    /// # Errors
-    /// Where neither IPv6 nor IPv4 can be listened on.
-    pub async fn open() -> io::Result<Listener> {
-        let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).await {
-            Ok(listener) => listener,
-            Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await?,
+impl Places {
+    pub fn new(mut addresses: Vec<SocketAddr>, bind: Option<IpAddr>) -> Places {
+        addresses.retain(|address| can_go(bind, *address));
+        let state = State {
+            addresses,
+            ..State::default()
         };
-        let port = listener.local_addr()?.port();
-        let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
-        let addresses = vec![reached_address(&connection)];
-        Ok(Listener {
-            listener,
-            listen: Listen { addresses, port },
-        })
+        Places {
+            bind,
+            state: Mutex::new(state),
+        }
     }
 
-    /// Takes connections and hands on those that prove themselves, until `hand_on` says no more.
-    pub async fn run(self, keyring: Arc<Keyring>, mut hand_on: impl FnMut(Connection) -> bool) {
-        let mut unproven: JoinSet<io::Result<Connection>> = JoinSet::new();
-        let mut oldest: std::collections::VecDeque<AbortHandle> = Default::default();
-        loop {
-            tokio::select! {
-                accepted = self.listener.accept() => {
-                    let Ok((mut socket, _)) = accepted else {
-                        // Out of descriptors or memory: others may give some back.
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                        continue;
-                    };
-                    oldest.retain(|task| !task.is_finished());
-                    if oldest.len() >= UNPROVEN_MAX && let Some(task) = oldest.pop_front() {
-                        task.abort();
-                    }
-                    let keyring = keyring.clone();
-                    oldest.push_back(unproven.spawn(async move {
-                        let id = keyring.welcome(&mut socket).await?;
-                        prepare(&socket)?;
-                        Ok(Connection { id, socket, expected: None, fate: None })
-                    }));
-                }
-                Some(proven) = unproven.join_next() => {
-                    if let Ok(Ok(connection)) = proven && !hand_on(connection) {
-                        return;
-                    }
-                }
+    /// Adds what is not among them, behind the first, up to what a host is worth trying at.
+    pub fn add(&self, more: Vec<SocketAddr>) {
+        let mut state = self.lock();
+        let at = state.addresses.len().min(1);
+        for address in more.into_iter().rev() {
+            let is_new = !state.addresses.contains(&address) && can_go(self.bind, address);
+            if is_new && state.addresses.len() < ADDRESSES_MAX {
+                state.addresses.insert(at, address);
             }
         }
     }
-}
 
-/// The server's address in `SSH_CONNECTION` ("client port server port"); the loopback address
-/// where the server was not started by sshd.
-fn reached_address(connection: &str) -> String {
-    let address = connection.split(' ').nth(2).unwrap_or_default();
-    if address.is_empty() {
-        Ipv4Addr::LOCALHOST.to_string()
-    } else {
-        address.to_owned()
+    pub fn all(&self) -> Vec<SocketAddr> {
+        self.lock().addresses.clone()
     }
-}
 
-/// The server's addresses, as far as they read. A zone of a link-local address is the dialler's
-/// own, so the server's is cut off.
-pub fn announced(listen: &Listen) -> Vec<SocketAddr> {
-    let plain = |text: &String| text.split('%').next()?.parse::<IpAddr>().ok();
-    let addresses = listen
-        .addresses
-        .iter()
-        .take(ADDRESSES_MAX)
-        .filter_map(plain);
-    addresses.map(|ip| (ip, listen.port).into()).collect()
-}
-
-/// What the user's name for the host stands for, as far as it was not tried. A name that only ssh
-/// knows stands for nothing.
-pub async fn named(host: &str, port: u16, tried: &[SocketAddr]) -> Vec<SocketAddr> {
-    match timeout(DIAL_TIMEOUT, tokio::net::lookup_host((host, port))).await {
-        Ok(Ok(found)) => found
-            .filter(|at| !tried.contains(at))
-            .take(ADDRESSES_MAX)
-            .collect(),
-        _ => Vec::new(),
-    }
-}
-
-/// Dials one stream at the first of `addresses` that answers, each address being an attempt of its
-/// own from `id.attempt` on. With `early` the listener's answer
-/// is left to who sends on the connection.
-pub async fn dial(
-    addresses: &[SocketAddr],
-    keyring: &Arc<Keyring>,
-    id: StreamId,
-    early: bool,
-) -> io::Result<Connection> {
-    let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no address to dial");
-    for (nth, &address) in addresses.iter().enumerate() {
-        // A failed attempt at one address is none at the next: the listener takes each once.
-        let attempt = id.attempt.saturating_add(nth as u16);
-        match dial_one(address, keyring, StreamId { attempt, ..id }, early).await {
-            Ok(connection) => return Ok(connection),
-            Err(error) => last = error,
+    /// The addresses to try now: strange ones last.
+    fn candidates(&self) -> Vec<SocketAddr> {
+        let state = self.lock();
+        match state.proven {
+            Some(proven) => vec![proven],
+            None => {
+                let strange = |address: &&SocketAddr| state.strange.contains(address);
+                let (last, first): (Vec<_>, Vec<_>) = state.addresses.iter().partition(strange);
+                first.into_iter().chain(last).copied().collect()
+            }
         }
     }
-    Err(last)
+
+    fn is_strange(&self, address: SocketAddr) -> bool {
+        self.lock().strange.contains(&address)
+    }
+
+    /// Who answered there knew the secret.
+    pub fn set_proven(&self, address: SocketAddr) {
+        self.lock().proven = Some(address);
+    }
+
+    /// Who answered there did not know the secret, or nothing of it came through.
+    pub fn set_strange(&self, address: SocketAddr) {
+        let mut state = self.lock();
+        if state.proven == Some(address) {
+            state.proven = None;
+        }
+        if !state.strange.contains(&address) {
+            state.strange.push(address);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while held")
+    }
 }
 
-async fn dial_one(
-    address: SocketAddr,
+/// An address of one family is not reached from one of the other.
+fn can_go(bind: Option<IpAddr>, to: SocketAddr) -> bool {
+    bind.is_none_or(|bind| bind.is_ipv4() == to.is_ipv4())
+}
+
+/// A connection, and where it leads.
+pub struct Dialled {
+    pub connection: Connection,
+    pub address: SocketAddr,
+}
+
+/// Dials one stream. Each opening takes an attempt's number, from `id.attempt` on: the listener
+/// takes each once. Gives the number after those too. With `may_be_early` the answer is left to who
+/// sends on the connection, where there is little doubt who will answer: the first address.
+pub async fn dial(
+    places: &Places,
+    keyring: &Arc<Keyring>,
+    mut id: StreamId,
+    may_be_early: bool,
+) -> (io::Result<Dialled>, u16) {
+    let first = places.candidates().first().copied();
+    let mut tried = Vec::new();
+    // Ended with this function: who comes second is not waited for.
+    let mut dials = JoinSet::new();
+    let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no address to dial");
+    let mut next_at = Instant::now();
+    loop {
+        // Others may have been added meanwhile.
+        let untried = places
+            .candidates()
+            .into_iter()
+            .find(|it| !tried.contains(it));
+        let connected = tokio::select! {
+            () = sleep_until(next_at), if untried.is_some() || !dials.is_empty() => {
+                if let Some(address) = untried {
+                    tried.push(address);
+                    let bind = places.bind;
+                    dials.spawn(async move { (address, connect(address, bind).await) });
+                }
+                next_at = Instant::now() + NEXT_ADDRESS;
+                continue;
+            }
+            Some(connected) = dials.join_next() => connected,
+            else => return (Err(last), id.attempt),
+        };
+        // It neither panics nor is ended here.
+        let Ok((address, connected)) = connected else {
+            continue;
+        };
+        let opened = match connected {
+            Ok(socket) => {
+                let early = may_be_early && first == Some(address) && !places.is_strange(address);
+                let opened = open(socket, keyring, id, early).await;
+                id.attempt = id.attempt.saturating_add(1);
+                match &opened {
+                    Ok(connection) if connection.expected.is_none() => places.set_proven(address),
+                    Ok(_) => {}
+                    Err(_) => places.set_strange(address),
+                }
+                opened
+            }
+            Err(error) => Err(error),
+        };
+        match opened {
+            Ok(connection) => {
+                let dialled = Dialled {
+                    connection,
+                    address,
+                };
+                return (Ok(dialled), id.attempt);
+            }
+            Err(error) => last = error,
+        }
+        next_at = Instant::now();
+    }
+}
+
+async fn connect(address: SocketAddr, bind: Option<IpAddr>) -> io::Result<TcpStream> {
+    let connecting = async {
+        let Some(bind) = bind else {
+            return TcpStream::connect(address).await;
+        };
+        let socket = match bind {
+            IpAddr::V4(_) => TcpSocket::new_v4()?,
+            IpAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        socket.bind((bind, 0).into())?;
+        socket.connect(address).await
+    };
+    match timeout(DIAL_TIMEOUT, connecting).await {
+        Ok(connected) => connected,
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "no answer")),
+    }
+}
+
+async fn open(
+    mut socket: TcpStream,
     keyring: &Arc<Keyring>,
     id: StreamId,
     early: bool,
 ) -> io::Result<Connection> {
-    let mut socket = timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await??;
     prepare(&socket)?;
     let mut expected = Some(keyring.open(&mut socket, id).await?);
     if !early && let Some(expected) = expected.take() {
@@ -172,7 +215,7 @@ async fn dial_one(
     }
     Ok(Connection {
         id,
-        socket,
+        link: Link::Tcp(socket),
         expected,
         fate: None,
     })
@@ -181,14 +224,50 @@ async fn dial_one(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::route::listener::Listener;
+    use crate::seal::Secret;
+    use crate::stream::opening::DialRole;
+    use tokio::sync::mpsc;
 
-    #[test]
-    fn the_address_that_ssh_reached_comes_first() {
-        assert_eq!(reached_address("10.0.0.1 5000 10.0.0.2 22"), "10.0.0.2");
+    fn keyring(secret: u8) -> Arc<Keyring> {
+        let secret = Secret::take(&mut [secret; 32]);
+        Arc::new(Keyring::new(secret, [9; 16], DialRole::Sends))
+    }
+
+    async fn listener(keyring: Arc<Keyring>) -> (SocketAddr, mpsc::UnboundedReceiver<Connection>) {
+        let here = IpAddr::from([127, 0, 0, 1]);
+        let listener = Listener::open(Some(here), None, 0).await.unwrap();
+        let at = (here, listener.port).into();
+        let (hand_on, proven) = mpsc::unbounded_channel();
+        tokio::spawn(listener.run(keyring, move |connection| hand_on.send(connection).is_ok()));
+        (at, proven)
+    }
+
+    #[tokio::test]
+    async fn the_address_that_proves_itself_is_found_behind_those_that_do_not() {
+        let stranger = listener(keyring(2)).await.0;
+        let (peer, mut proven) = listener(keyring(1)).await;
+        let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        let places = Places::new(vec![nobody, stranger, peer], None);
+        let id = StreamId {
+            stream: 3,
+            attempt: 5,
+        };
+        let (dialled, next) = dial(&places, &keyring(1), id, true).await;
+        let dialled = dialled.unwrap();
+        assert_eq!((dialled.address, next), (peer, 7));
         assert_eq!(
-            reached_address("fe80::1%eth0 5000 fe80::2%eth0 22"),
-            "fe80::2%eth0"
+            proven.recv().await.unwrap().id,
+            StreamId { attempt: 6, ..id }
         );
-        assert_eq!(reached_address(""), "127.0.0.1");
+        // From now on it is dialled alone.
+        let id = StreamId {
+            stream: 4,
+            attempt: 0,
+        };
+        let (dialled, next) = dial(&places, &keyring(1), id, false).await;
+        assert_eq!((dialled.unwrap().address, next), (peer, 1));
+        places.set_strange(peer);
+        assert_eq!(places.candidates(), [nobody, stranger, peer]);
     }
 }

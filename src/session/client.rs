@@ -4,10 +4,11 @@
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::chunk::CHUNK_SIZE;
 use crate::control::Outgoing;
@@ -16,23 +17,27 @@ use crate::manifest::Totals;
 use crate::pipeline::Budget;
 use crate::pipeline::landing::Sessions;
 use crate::progress::Phase;
+use crate::route::Route;
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
-use crate::session::dial::Dialler;
+use crate::session::choice::{Chooser, HEAD_START, Notes};
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, Server};
 use crate::session::operands::{self, Expanded};
+use crate::session::rate;
 use crate::session::request::{Operand, Request, What};
 use crate::session::roster::{Flow, Roster};
-use crate::session::streams::{Connections, receive_on, send_on};
+use crate::session::streams::{Connections, Pace, receive_on, send_on};
 use crate::session::tuning::{self, Audience, Tuning};
+use crate::session::ways::{Inband, Ways};
 use crate::session::{Half, Seat, cause_of, converse, host, remembered};
+use crate::stream::limit::Limit;
 use crate::stream::opening::{DialRole, Keyring};
-use crate::tuner::{self, Remembered};
+use crate::tuner::Remembered;
 use crate::units::printable;
-use crate::wire::hello::Hello;
-use crate::wire::message::{Listen, Message, Open, Role, Roots, SessionSecret};
+use crate::wire::hello::{Hello, STREAMS_MAX};
+use crate::wire::message::{Message, Open, Role, Roots, SessionSecret, Tune};
 
 /// Which session of a copy.
 pub struct Session<'a> {
@@ -98,11 +103,14 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         // Once there is a half, it sees to that itself.
         () = seat.ending.wait(), if half.is_none() => Err(cause_of(&seat.ending)),
     };
-    let Err(error) = copied else {
-        if let Some(conclusion) = server.end_well(half).await {
-            seat.conclude(request, conclusion);
+    let error = match copied {
+        Ok(route) => {
+            if let Some(conclusion) = server.end_well(half).await {
+                seat.conclude(request, conclusion);
+            }
+            return Ok(route);
         }
-        return Ok("direct".to_owned());
+        Err(error) => error,
     };
     // Before anything is torn down: what that leads to is not the cause.
     seat.ending.end(error);
@@ -164,7 +172,7 @@ impl Client<'_> {
         server: &mut Server,
         half: &mut Option<Half>,
         pushed: Option<Pushed>,
-    ) -> Result<()> {
+    ) -> Result<String> {
         let role = if pushed.is_some() {
             DialRole::Sends
         } else {
@@ -176,7 +184,8 @@ impl Client<'_> {
         if self.session.attempt == Attempt::First {
             self.seat.progress.set_phase(Phase::Scanning);
         }
-        let (proven, connections) = mpsc::channel(usize::from(self.budget.streams));
+        let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));
+        let pace = self.pace();
         let flow = match role {
             DialRole::Sends => Flow::Out,
             DialRole::Receives => Flow::In,
@@ -198,29 +207,40 @@ impl Client<'_> {
                 let totals = hearing.during(scan).await?;
                 let totals = totals.map_err(|_| Error::usage("the scan failed"))?;
                 let found = (expanded, totals);
-                let pushing = self.push(far, &keyring, suite, found, streams).await?;
+                let sealer = Sealer::new(&keyring.secret, Direction::ToServer, suite);
+                let pushing = self.push(far, sealer, found, streams, pace.clone()).await?;
                 heart.attach(pushing.sender.clone());
-                tuning = Some(self.tune(&pushing, &roster, far.hello));
+                tuning = Some(self.tune(&pushing, &roster, far));
                 Half::Sending(pushing)
             }
             None => self.pull(far, &keyring, suite, streams),
         });
-        let mut dialler = Some(Dialler {
+        let is_wanted = matches!(self.request.route.asked, None | Some(Route::Ssh));
+        let inband = Inband::new(flow, is_wanted, server.control.clone(), proven.clone());
+        let (listen, listens) = oneshot::channel();
+        let mut ways = Ways {
+            inband: inband.clone(),
+            listen: Some(listen),
+            reverse: None,
+            limit: pace.limit.clone(),
+        };
+        let notes = Arc::new(Notes::default());
+        let chooser = Chooser {
+            request: self.request,
             host: server.host.clone(),
+            boot_id: server.hello.boot_id.clone(),
+            opened_at,
+            remembered: self.remembered,
+            forced: self.streams(),
+            streams_max: self.budget.streams_max(),
             keyring,
             suite,
             proven,
             roster: roster.clone(),
+            control: server.control.clone(),
+            inband,
+            notes: notes.clone(),
             seat: self.seat.clone(),
-        });
-        let listen = |at: Listen| {
-            // Only the first is dialled: a server listens once.
-            if let Some(dialler) = dialler.take() {
-                // The far end has answered at once. Until a stream tells better.
-                let streams = self.first_streams(opened_at.elapsed());
-                roster.want(streams);
-                tokio::spawn(dialler.run(at));
-            }
         };
         let mut told = false;
         let check = |message: &Message| match message {
@@ -231,17 +251,16 @@ impl Client<'_> {
             }
             _ => Ok(()),
         };
-        converse(&mut hearing, half, listen, check).await?;
+        let conversing = converse(&mut hearing, half, |message| ways.take(message), check);
+        tokio::select! {
+            over = conversing => over?,
+            () = chooser.run(listens) => {}
+            () = self.follow_rate(&server.control, flow, &pace.limit) => {}
+        }
         if let Some(tuning) = tuning {
             self.seat.conclude(self.request, tuning.conclude());
         }
-        Ok(())
-    }
-
-    fn first_streams(&self, round_trip: Duration) -> u16 {
-        let forced = self.streams();
-        let first = tuner::first_streams(round_trip, self.remembered, forced);
-        first.min(self.budget.streams_max())
+        Ok(notes.label(roster.carried()))
     }
 
     /// As the user asked, and memory allows.
@@ -249,13 +268,14 @@ impl Client<'_> {
         self.request.streams.map(|_| self.budget.streams)
     }
 
-    fn tune(&self, half: &SendingHalf, roster: &Arc<Roster>, far: &Hello) -> Tuning {
+    fn tune(&self, half: &SendingHalf, roster: &Arc<Roster>, far: Far<'_>) -> Tuning {
+        let Far { hello, control, .. } = far;
         let options = &self.request.options;
         Tuning::start(tuning::Terms {
             sender: half.sender.clone(),
             roster: Some(roster.clone()),
-            start: tuning::start(self.budget, options, self.streams(), far, self.remembered),
-            audience: Audience::User(self.seat.reporter.clone()),
+            start: tuning::start(self.budget, options, self.streams(), hello, self.remembered),
+            audience: Audience::User(self.seat.reporter.clone(), control.clone()),
         })
     }
 
@@ -279,16 +299,15 @@ impl Client<'_> {
     async fn push(
         &self,
         far: Far<'_>,
-        keyring: &Keyring,
-        suite: Suite,
+        sealer: Sealer,
         (expanded, totals): (Expanded, Totals),
         (connections, roster): (Connections, Arc<Roster>),
+        pace: Pace,
     ) -> Result<SendingHalf> {
         self.seat.progress.set_totals(totals);
         let roots = expanded.roots();
         say(far.control, Message::Roots(Roots { roots, totals })).await?;
         self.seat.progress.set_phase(Phase::Copying);
-        let sealer = Sealer::new(&keyring.secret, Direction::ToServer, suite);
         let sources = expanded.sources(&self.request.options);
         let half = SendingHalf::start(self.common(far), sealer, sources, false);
         let (sender, frames) = (half.sender.clone(), half.frames.clone());
@@ -297,6 +316,7 @@ impl Client<'_> {
             frames,
             connections,
             roster,
+            pace,
             Some(self.seat.reporter.clone()),
         ));
         Ok(half)
@@ -335,6 +355,39 @@ impl Client<'_> {
         Half::Receiving(half)
     }
 
+    fn pace(&self) -> Pace {
+        let pace = Pace {
+            head_start: match self.request.route.asked {
+                Some(Route::Ssh) => Duration::ZERO,
+                _ => HEAD_START,
+            },
+            ..Pace::default()
+        };
+        pace.limit.set(self.request.options.rate_limit);
+        pace
+    }
+
+    /// Changes the rate when the user does, until it is dropped.
+    async fn follow_rate(&self, control: &Outgoing, flow: Flow, limit: &Limit) {
+        let Some(path) = self.request.rate_file.clone() else {
+            return std::future::pending().await;
+        };
+        let rate = self.request.options.rate_limit;
+        let set = async |rate: Option<u64>| match flow {
+            Flow::Out => limit.set(rate),
+            Flow::In => {
+                let tune = Tune {
+                    streams: None,
+                    rate_limit: Some(rate.unwrap_or(0)),
+                    reason: String::new(),
+                };
+                // A lost connection is its reader's to report.
+                let _ = control.send(Message::Tune(tune)).await;
+            }
+        };
+        rate::follow(path, rate, &*self.seat.reporter, set).await
+    }
+
     fn common(&self, far: Far<'_>) -> Common {
         Common {
             options: self.request.options.clone(),
@@ -362,6 +415,8 @@ impl Client<'_> {
             remembered: self.remembered,
             chunk_size: CHUNK_SIZE as u32,
             before: self.session.before.to_vec(),
+            listens: matches!(request.route.asked, None | Some(Route::Direct)),
+            ports: request.route.ports,
         };
         say(control, Message::Open(open)).await?;
         let secret = SessionSecret(*keyring.secret.expose());

@@ -1,29 +1,25 @@
-//! Dials the data streams of a session, on the client, and again whenever one is lost, until the
-//! session ends.
+//! Makes the streams of one route, at the end that begins them, and again whenever one is lost,
+//! until the session ends.
 //!
 //! A stream that carried data is dialled again after [`Backoff`]'s first wait, one that was of no
-//! use after ever longer ones. Nothing else ends it: whether the copy can go on without streams is
-//! judged by who sees all of them (`heartbeat`). Only where none ever came up it is told at once
-//! that no data connection can be had.
+//! use after ever longer ones. Nothing else ends it, but where another login would be refused as
+//! the last was: whether the copy can go on without streams is judged by who sees all of them
+//! (`heartbeat`). Where none of this route ever came up it is told that there is no way by it.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::sync::{OnceCell, Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::error::{Error, Kind, Side};
-use crate::route::direct::{self, Connection, Fate};
+use crate::route::direct::{self, Places};
+use crate::route::login::{Failed, Logins};
+use crate::route::{Connection, Fate, Named, Route};
 use crate::seal::Suite;
-use crate::session::Seat;
 use crate::session::backoff::{Backoff, chance};
+use crate::session::request::Reporter;
 use crate::session::roster::Roster;
-use crate::session::streams::end_later;
-use crate::ssh::Host;
 use crate::stream::opening::{DialRole, Keyring, StreamId};
-use crate::units::printable;
-use crate::wire::message::Listen;
 
 /// Streams that are dialled at the same time: fewer than a listener has room for while they have
 /// not proven themselves.
@@ -32,117 +28,133 @@ const DIALS_AT_ONCE: usize = 24;
 /// How often each stream is dialled before it is said that there is no way.
 const FIRST_ROUNDS: u32 = 3;
 
-/// Who dials the streams of a session.
+/// Logins for one stream that may fail one after the other: sshd's log and those who watch it are
+/// not to be filled.
+const LOGINS_IN_VAIN: u32 = 6;
+
+/// By what streams are made.
+pub enum Way {
+    Places(Arc<Places>),
+    Logins(Box<Logins>),
+}
+
+/// Who makes the streams of a route.
 pub struct Dialler {
-    pub host: Host,
+    pub route: Route,
+    pub way: Way,
+    /// However many are wanted.
+    pub streams_max: u16,
     pub keyring: Arc<Keyring>,
     pub suite: Suite,
     pub proven: mpsc::Sender<Connection>,
     pub roster: Arc<Roster>,
-    pub seat: Seat,
+    pub reporter: Option<Arc<dyn Reporter>>,
 }
 
-/// What all streams know of the way to the other end.
-struct Way {
-    host: String,
-    port: u16,
-    announced: Vec<SocketAddr>,
-    /// What the user called the host is looked up only where the server's own addresses do not
-    /// answer.
-    named: OnceCell<Vec<SocketAddr>>,
-    keyring: Arc<Keyring>,
-    suite: Suite,
+/// What all streams of the route share.
+struct Lines {
+    dialler: Dialler,
     dials: Semaphore,
-    proven: mpsc::Sender<Connection>,
-    /// Told of each stream that came up (None) or was dialled in vain.
-    outcomes: mpsc::UnboundedSender<(u16, Option<String>)>,
+    outcomes: mpsc::UnboundedSender<(u16, Outcome)>,
+}
+
+/// What became of one dial, or of all of a stream.
+enum Outcome {
+    Up,
+    InVain(String),
+    Over(String),
 }
 
 impl Dialler {
-    /// Dials as many streams as are wanted, each again when it is lost; returns when the session is
-    /// over, or when all were dialled in vain.
-    pub async fn run(self, at: Listen) {
+    /// Dials as many streams as are wanted, each again when it is lost, until it is dropped or the
+    /// session is over; returns why there is no way, where all were dialled in vain.
+    pub async fn run(self) -> String {
         self.roster.begin();
+        let (roster, reporter) = (self.roster.clone(), self.reporter.clone());
+        let streams_max = self.streams_max;
         // At most a word for each dial, and those take their time; it is read at once.
         let (outcomes, mut heard) = mpsc::unbounded_channel();
-        let way = Arc::new(Way {
-            host: self.host.name.clone(),
-            port: at.port,
-            announced: direct::announced(&at),
-            named: OnceCell::new(),
-            keyring: self.keyring.clone(),
-            suite: self.suite,
+        let route = self.route;
+        let lines = Arc::new(Lines {
+            dialler: self,
             dials: Semaphore::new(DIALS_AT_ONCE),
-            proven: self.proven.clone(),
             outcomes,
         });
         // Ended with this function.
-        let mut lines = JoinSet::new();
-        let mut wanted = self.roster.wanted();
+        let mut tasks = JoinSet::new();
+        let mut wanted = roster.wanted();
         let mut in_vain = Vec::new();
         let mut has_come_up = false;
         loop {
-            let streams = *wanted.borrow_and_update();
-            for stream in in_vain.len()..usize::from(streams) {
+            let streams = (*wanted.borrow_and_update()).min(streams_max);
+            for nth in in_vain.len()..usize::from(streams) {
                 // There are at most as many as a number of a stream can say.
-                lines.spawn(keep(way.clone(), stream as u16));
+                tasks.spawn(keep(lines.clone(), nth as u16));
                 in_vain.push(0);
             }
-            let (stream, failed) = tokio::select! {
+            let (nth, outcome) = tokio::select! {
                 Some(outcome) = heard.recv() => outcome,
                 // The roster holds the other end.
                 _ = wanted.changed() => continue,
-                () = self.roster.closed() => return,
+                () = roster.closed() => std::future::pending().await,
             };
-            let Some(cause) = failed else {
-                has_come_up = true;
-                continue;
+            let (cause, rounds) = match outcome {
+                Outcome::Up => {
+                    has_come_up = true;
+                    continue;
+                }
+                Outcome::InVain(cause) => (cause, 1),
+                Outcome::Over(cause) => (cause, FIRST_ROUNDS),
             };
-            self.roster.set_cause(cause.clone());
-            in_vain[usize::from(stream)] += 1;
-            if has_come_up || self.roster.was_ever_proven() {
-                let detail = format!("stream {stream} was dialled in vain: {cause}");
-                self.seat.reporter.detail(&detail);
-            } else if in_vain.iter().all(|&times| times >= FIRST_ROUNDS) {
-                return end_later(self.seat.ending.clone(), self.no_way(&way, &cause));
+            roster.set_cause(cause.clone());
+            in_vain[usize::from(nth)] += rounds;
+            if !has_come_up && in_vain.iter().all(|&times| times >= FIRST_ROUNDS) {
+                return cause;
+            }
+            if let Some(reporter) = reporter.as_ref().filter(|_| has_come_up) {
+                let stream = Named(route.stream(nth));
+                reporter.detail(&format!("stream {stream} was dialled in vain: {cause}"));
             }
         }
-    }
-
-    fn no_way(&self, way: &Way, cause: &str) -> Error {
-        let named = way.named.get().into_iter().flatten();
-        let tried = way.announced.iter().chain(named).map(ToString::to_string);
-        let tried = tried.collect::<Vec<_>>().join(", ");
-        let message = format!(
-            "{}: logged in, but no data connection to {tried}: {cause}; is there a firewall between?",
-            printable(self.host.name.as_bytes())
-        );
-        Error::new(Kind::Connect, Side::Here, message)
     }
 }
 
 /// Dials one stream again and again.
-async fn keep(way: Arc<Way>, stream: u16) {
+async fn keep(lines: Arc<Lines>, nth: u16) {
+    let stream = lines.dialler.route.stream(nth);
     let mut backoff = Backoff::default();
     let mut attempt: u16 = 0;
+    let mut failed = 0;
     loop {
-        let (dialled, next) = way.dial(StreamId { stream, attempt }).await;
+        let (dialled, next) = lines.dial(StreamId { stream, attempt }).await;
         // Attempts are counted up, and not beyond what an opening can say. Where all are spent,
         // after hours in which the stream was lost every second, the others go on.
         let is_last = next == u16::MAX;
         attempt = next;
         let fate = match dialled {
-            Ok(connection) => way.hand_on(connection).await,
-            Err(error) => Some(Fate {
-                was_proven: false,
-                carried: false,
-                cause: error.to_string(),
-            }),
+            Ok((connection, place)) => {
+                failed = 0;
+                let Some(fate) = lines.hand_on(connection, nth).await else {
+                    return;
+                };
+                lines.learn(place, &fate);
+                fate
+            }
+            Err(Failed::ForGood(cause)) => return lines.tell(nth, Outcome::Over(cause)),
+            Err(Failed::Once(cause)) => {
+                failed += 1;
+                if failed >= lines.dialler.dials_in_vain_max() {
+                    return lines.tell(nth, Outcome::Over(cause));
+                }
+                Fate {
+                    was_proven: false,
+                    carried: false,
+                    cause,
+                }
+            }
         };
-        let Some(fate) = fate else { return };
         if !fate.was_proven {
-            // Its reader ends only with all of this.
-            let _ = way.outcomes.send((stream, Some(fate.cause)));
+            lines.tell(nth, Outcome::InVain(fate.cause));
         }
         if fate.carried {
             backoff = Backoff::default();
@@ -154,48 +166,63 @@ async fn keep(way: Arc<Way>, stream: u16) {
     }
 }
 
-impl Way {
-    /// Dials a stream; gives the next attempt's number too.
-    async fn dial(&self, id: StreamId) -> (io::Result<Connection>, u16) {
-        let _turn = self.dials.acquire().await;
-        let announced = self.dial_at(&self.announced, id).await;
-        let next = following(id.attempt, self.announced.len());
-        if announced.is_ok() {
-            return (announced, next);
+impl Dialler {
+    fn dials_in_vain_max(&self) -> u32 {
+        match self.way {
+            Way::Places(_) => u32::MAX,
+            Way::Logins(_) => LOGINS_IN_VAIN,
         }
-        let look_up = || direct::named(&self.host, self.port, &self.announced);
-        let named = self.named.get_or_init(look_up).await;
-        if named.is_empty() {
-            return (announced, next);
-        }
-        let id = StreamId {
-            attempt: next,
-            ..id
-        };
-        let dialled = self.dial_at(named, id).await;
-        (dialled, following(next, named.len()))
-    }
-
-    async fn dial_at(&self, addresses: &[SocketAddr], id: StreamId) -> io::Result<Connection> {
-        // Where there is one address, a frame may follow the opening without waiting for the
-        // answer: it is sealed. One that only has a tag waits for the other end's proof.
-        let may_be_early = self.keyring.role == DialRole::Sends && self.suite != Suite::Tag;
-        let early = may_be_early && addresses.len() == 1;
-        direct::dial(addresses, &self.keyring, id, early).await
-    }
-
-    /// Hands a connection on, and waits for what becomes of it; None when the session is over.
-    async fn hand_on(&self, mut connection: Connection) -> Option<Fate> {
-        if connection.expected.is_none() {
-            let _ = self.outcomes.send((connection.id.stream, None));
-        }
-        let (fate, ended) = oneshot::channel();
-        connection.fate = Some(fate);
-        self.proven.send(connection).await.ok()?;
-        ended.await.ok()
     }
 }
 
-fn following(attempt: u16, addresses: usize) -> u16 {
-    attempt.saturating_add(addresses.max(1) as u16)
+impl Lines {
+    /// Dials a stream; gives the next attempt's number too.
+    async fn dial(&self, id: StreamId) -> (Result<(Connection, Option<SocketAddr>), Failed>, u16) {
+        let Dialler { way, keyring, .. } = &self.dialler;
+        let after = id.attempt.saturating_add(1);
+        match way {
+            Way::Logins(logins) => {
+                let dialled = logins.dial(keyring, id).await;
+                (dialled.map(|connection| (connection, None)), after)
+            }
+            Way::Places(places) => {
+                let _turn = self.dials.acquire().await;
+                // A frame may follow the opening without waiting for the answer: it is sealed. One
+                // that only has a tag waits for the other end's proof.
+                let sends = keyring.role == DialRole::Sends;
+                let early = sends && self.dialler.suite != Suite::Tag;
+                let (dialled, next) = direct::dial(places, keyring, id, early).await;
+                let dialled = dialled
+                    .map(|dialled| (dialled.connection, Some(dialled.address)))
+                    .map_err(|error| Failed::Once(error.to_string()));
+                (dialled, next.max(after))
+            }
+        }
+    }
+
+    /// Hands a connection on, and waits for what becomes of it; None when the session is over.
+    async fn hand_on(&self, mut connection: Connection, nth: u16) -> Option<Fate> {
+        if connection.expected.is_none() {
+            self.tell(nth, Outcome::Up);
+        }
+        let (fate, ended) = oneshot::channel();
+        connection.fate = Some(fate);
+        self.dialler.proven.send(connection).await.ok()?;
+        ended.await.ok()
+    }
+
+    /// What became of a connection tells of the place that it led to.
+    fn learn(&self, place: Option<SocketAddr>, fate: &Fate) {
+        if let (Way::Places(places), Some(place)) = (&self.dialler.way, place) {
+            match fate.was_proven {
+                true => places.set_proven(place),
+                false => places.set_strange(place),
+            }
+        }
+    }
+
+    fn tell(&self, nth: u16, outcome: Outcome) {
+        // Its reader ends only with all of this.
+        let _ = self.outcomes.send((nth, outcome));
+    }
 }

@@ -82,8 +82,12 @@ async fn hear<R: AsyncRead + Unpin>(
                     heart.hear(heartbeat);
                 }
             }
-            Message::Tune(tune) if heart.is_some_and(|heart| heart.tune(&tune)) => {}
-            message => return Ok(message),
+            message => {
+                if let (Message::Tune(tune), Some(heart)) = (&message, heart) {
+                    heart.tune(tune);
+                }
+                return Ok(message);
+            }
         }
     }
 }

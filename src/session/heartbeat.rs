@@ -15,7 +15,10 @@
 //! | a stream that the other end does not list | 3 heartbeats, 10 s for a new one | dialled again |
 //! | between two dials of a stream | 250 ms to 10 s (`backoff`) | |
 //! | any stream that stands, or any progress | `--timeout` | `Lost`; `Connect` if there never was one |
-//! | the first stream, where none can be had | three dials of each | `Connect` |
+//! | a further login | 30 s (`route::login`); six in a row for a stream | that stream is given up |
+//! | the first stream of a route that was asked for | three dials of each; 12 s for reverse (`choice`) | `Connect` |
+//! | a stream that is proven and carries nothing | 2 s (`roster`) | other routes are tried beside |
+//! | credit for data on control | none of its own: control lives or does not | |
 //! | acknowledgements | none of their own: they come while streams or control live | |
 //! | threads of a half that ends | 1.5 s (`half`) | left behind |
 //! | the server, for the client to close control | 5 s (`server`) | it ends |
@@ -71,7 +74,9 @@ pub enum Place {
         /// What the other end, where it sends, may ask for.
         streams_max: u16,
     },
-    Server,
+    Server {
+        streams_max: u16,
+    },
 }
 
 /// What a heart needs to know.
@@ -113,7 +118,7 @@ impl Heart {
         let timeout = Duration::from_secs(terms.timeout_s.into()).max(TIMEOUT_MIN);
         let timeout = match terms.place {
             Place::Client { .. } => timeout,
-            Place::Server => timeout * SERVER_PART.0 / SERVER_PART.1,
+            Place::Server { .. } => timeout * SERVER_PART.0 / SERVER_PART.1,
         };
         let shared = Arc::new(Shared {
             terms,
@@ -135,26 +140,22 @@ impl Heart {
         peer.streams = heartbeat.streams;
     }
 
-    /// Takes the sender's word on how many streams there are to be. False where it has none.
-    pub fn tune(&self, tune: &Tune) -> bool {
+    /// Takes the sender's word on how many streams there are to be.
+    pub fn tune(&self, tune: &Tune) {
         let Terms { place, roster, .. } = &self.shared.terms;
-        let Place::Client {
-            reporter,
-            streams_max,
-            ..
-        } = place
-        else {
-            return false;
-        };
         if roster.flow() != Flow::In {
-            return false;
+            return;
         }
-        roster.want(tune.streams.min(*streams_max));
-        if !tune.reason.is_empty() {
+        let (Place::Client { streams_max, .. } | Place::Server { streams_max }) = place;
+        if let Some(streams) = tune.streams {
+            roster.want(streams.min(*streams_max));
+        }
+        if let Place::Client { reporter, .. } = place
+            && !tune.reason.is_empty()
+        {
             let reason: String = tune.reason.chars().take(REASON_MAX).collect();
             reporter.detail(&reason);
         }
-        true
     }
 
     /// Where this end sends, chunks on slow streams may go by another.
@@ -272,7 +273,7 @@ impl Shared {
             Place::Client { host, .. } => format!(
                 "nothing was heard from {host} for {seconds} s; is the link or the host down?"
             ),
-            Place::Server => format!("nothing was heard from the client for {seconds} s"),
+            Place::Server { .. } => format!("nothing was heard from the client for {seconds} s"),
         };
         Error::new(Kind::Lost, Side::Here, message)
     }
@@ -297,7 +298,7 @@ impl Shared {
     fn host(&self) -> &str {
         match &self.terms.place {
             Place::Client { host, .. } => host,
-            Place::Server => "the client",
+            Place::Server { .. } => "the client",
         }
     }
 }

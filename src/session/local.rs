@@ -91,8 +91,8 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     let copied = {
         let mut at_sender = Hearing::new(&mut from_receiver, None, &seat.ending);
         let mut at_receiver = Hearing::new(&mut from_sender, None, &seat.ending);
-        let sent = converse(&mut at_sender, &mut sending, |_| (), |_| Ok(()));
-        let received = converse(&mut at_receiver, &mut receiving, |_| (), |_| Ok(()));
+        let sent = converse(&mut at_sender, &mut sending, |_| Ok(()), |_| Ok(()));
+        let received = converse(&mut at_receiver, &mut receiving, |_| Ok(()), |_| Ok(()));
         tokio::try_join!(sent, received)
     };
     if copied.is_ok() {

@@ -3,6 +3,7 @@
 //! A copy whose connection is lost goes on in another session: [`retries`].
 
 pub mod backoff;
+pub mod choice;
 pub mod client;
 pub mod dial;
 pub mod half;
@@ -14,6 +15,7 @@ pub mod login;
 pub mod operands;
 pub mod permit;
 pub mod placing;
+pub mod rate;
 pub mod remembered;
 pub mod request;
 pub mod retries;
@@ -22,6 +24,7 @@ pub mod server;
 pub mod streams;
 pub mod tuning;
 pub mod visit;
+pub mod ways;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -38,11 +41,11 @@ use crate::progress::{Phase, Progress};
 use crate::session::half::{ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::units::{printable, size};
-use crate::wire::message::{Conclusion, Listen, Message};
+use crate::wire::message::{Conclusion, Message};
 pub use permit::{Access, Permit};
 pub use request::{
-    Compress, CopyOptions, FAILURES_MAX, Host, Limit, Operand, Outcome, Reporter, Request, Rsh,
-    Shares, SshOptions, Verdict, What,
+    Compress, CopyOptions, FAILURES_MAX, Host, Limit, Operand, Outcome, Ports, Reporter, Request,
+    Route, RouteOptions, Rsh, Shares, SshOptions, Verdict, What,
 };
 
 /// Threads that drive sockets and control; the work is done on the pipeline's own.
@@ -152,6 +155,9 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
 
 fn copy(request: Request, seat: &mut Seat) -> Result<String> {
     host::prepare();
+    if request.options.nice {
+        host::be_nice();
+    }
     if let Some(path) = &request.digests_file {
         let list = DigestList::create(path).map_err(|e| {
             Error::io(
@@ -284,12 +290,12 @@ impl Half {
     }
 }
 
-/// Hands messages to `half` until everything is in place or the copy ends. `listen` is told where
-/// the other end takes streams, `check` sees what else comes before the half does.
+/// Hands messages to `half` until everything is in place or the copy ends. `ways` takes what is
+/// about streams, `check` sees what else comes before the half does.
 pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
     hearing: &mut Hearing<'_, R>,
     half: &mut Half,
-    mut listen: impl FnMut(Listen),
+    mut ways: impl FnMut(Message) -> Result<()>,
     mut check: impl FnMut(&Message) -> Result<()>,
 ) -> Result<()> {
     let ending = hearing.ending();
@@ -301,7 +307,11 @@ pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
             message = hearing.next() => message?,
         };
         match message {
-            Message::Listen(at) => listen(at),
+            Message::Listen(_)
+            | Message::Dial(_)
+            | Message::Data(_)
+            | Message::Credit(_)
+            | Message::Tune(_) => ways(message)?,
             message => {
                 check(&message)?;
                 half.take(message)?;

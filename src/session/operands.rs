@@ -135,6 +135,7 @@ pub fn rules(request: &Request) -> Rules {
         untouched: false,
         set_id: true,
         direct_io: request.options.direct_io,
+        drop_cache: request.options.drop_cache,
         umask: process_umask(),
     }
 }

@@ -2,6 +2,7 @@
 //! session.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,10 +10,11 @@ pub use crate::codec::Compress;
 use crate::error::{Error, Result};
 use crate::program::Program;
 use crate::progress::Snapshot;
+pub use crate::route::Route;
 use crate::ssh::Startup;
 pub use crate::ssh::{Host, Rsh, SshOptions};
 pub use crate::tuner::{Limit, Shares, Verdict};
-pub use crate::wire::message::CopyOptions;
+pub use crate::wire::message::{CopyOptions, Ports};
 
 /// One end of a copy, checked: `[user@]host:path`, `scp://…`, a path on this machine, or what a
 /// stream comes from or goes to.
@@ -56,11 +58,27 @@ pub struct Request {
     pub no_install: bool,
     /// None: as many as prove to be best.
     pub streams: Option<u16>,
+    pub route: RouteOptions,
+    /// `--bwlimit @FILE`: where the rate limit is read again and again.
+    pub rate_file: Option<PathBuf>,
     /// `--retries`: how often to log in again after a connection was lost.
     pub retries: u16,
     pub encrypt: bool,
     /// Where `--digests` writes its list.
     pub digests_file: Option<PathBuf>,
+}
+
+/// How streams are to come about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteOptions {
+    /// `--route`: this one alone.
+    pub asked: Option<Route>,
+    /// `--ports`: of whichever end listens.
+    pub ports: Option<Ports>,
+    /// `--bind`: the address of this host by which streams go or come.
+    pub bind: Option<IpAddr>,
+    /// `--address`: a name or an address at which the end that listens is dialled.
+    pub address: Option<String>,
 }
 
 impl Request {
@@ -107,7 +125,7 @@ pub struct Outcome {
     pub counters: Snapshot,
     /// From the first to the last byte of the session, login included.
     pub elapsed: Duration,
-    /// "direct", "memory"; empty where it never came to that.
+    /// "direct", "ssh (direct: no answer)", "memory"; empty where it never came to that.
     pub route: String,
     /// Files whose names `--digests` could not list.
     pub unlisted: u64,

@@ -11,6 +11,7 @@ use crate::progress::Phase;
 use crate::seal::Secret;
 use crate::session::client::{self, Session};
 use crate::session::login::{Attempt, SAME_SIGNAL};
+use crate::session::rate;
 use crate::session::request::Request;
 use crate::session::{Seat, cause_of};
 use crate::units::printable;
@@ -42,6 +43,9 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
             before: &before,
             attempt,
         };
+        if let Some(Ok(rate)) = request.rate_file.as_deref().map(rate::read) {
+            request.options.rate_limit = rate;
+        }
         let lost = match client::copy(&request, &seat.of_session(), session).await {
             Ok(route) => return Ok(route),
             Err(lost) => lost,

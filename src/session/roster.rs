@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::route::Route;
 use crate::stream::crowd::Crowd;
 use crate::stream::meter::Meter;
 use crate::stream::opening::StreamId;
@@ -44,15 +45,25 @@ struct State {
     has_begun: bool,
     was_ever_proven: bool,
     last_cause: Option<String>,
+    /// Of streams that have ended, by route.
+    carried: [u64; Route::ALL.len()],
+    /// Routes by which an opening came through and then nothing that fills a packet.
+    doubtful: [bool; Route::ALL.len()],
 }
 
 struct Live {
+    route: Route,
     attempt: u16,
     number: u16,
     since: Duration,
     meter: Arc<Meter>,
     leash: Arc<Leash>,
     watch: Watch,
+    /// Bytes that were given to it at one end, and that have come out at the other.
+    given: u64,
+    through: u64,
+    /// How long nothing of what was given has come out.
+    owed: Duration,
 }
 
 /// By which a stream is ended from outside.
@@ -72,6 +83,22 @@ pub struct Member {
     pub meter: Arc<Meter>,
     leash: Arc<Leash>,
 }
+
+/// How the streams of a route are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Streams whose other end has proven itself, and of which nothing says that they are dead.
+    pub sound: usize,
+    /// Streams by which more has come through than fits into a packet.
+    pub up: usize,
+}
+
+/// What one packet may hold, jumbo frames left aside.
+const PACKET: u64 = 1500;
+
+/// How long until a stream that makes no progress is no reason any more not to try others: longer
+/// than a heartbeat takes.
+const STUCK: Duration = Duration::from_secs(2);
 
 /// What a look at all streams found.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -101,9 +128,10 @@ impl Roster {
     /// Takes a stream in. One of the same number that was dialled before ends now; None for one
     /// that was dialled before the present one, and for one more than there may be.
     pub fn join(self: &Arc<Self>, id: StreamId) -> Option<Member> {
+        let route = Route::of(id.stream)?;
         let mut state = self.lock();
         let present = state.live.get(&id.stream);
-        if id.stream >= STREAMS_MAX || present.is_some_and(|live| live.attempt >= id.attempt) {
+        if present.is_some_and(|live| live.attempt >= id.attempt) {
             return None;
         }
         let number = state.next_number;
@@ -111,17 +139,24 @@ impl Roster {
         let meter = state.course.meter(id.stream, &self.crowd);
         let leash = Arc::<Leash>::default();
         let live = Live {
+            route,
             attempt: id.attempt,
             number,
             since: state.now,
             meter: meter.clone(),
             leash: leash.clone(),
             watch: Watch::new(state.now),
+            given: 0,
+            through: 0,
+            owed: Duration::ZERO,
         };
         if let Some(before) = state.live.insert(id.stream, live) {
             before.leash.end(Dead::Replaced);
         }
-        state.most = state.most.max(state.live.len());
+        // One that is for lack of others does not count beside them.
+        let is_real = |live: &&Live| live.route != Route::Inband;
+        let real = state.live.values().filter(is_real).count();
+        state.most = state.most.max(real).max(1);
         Some(Member {
             roster: self.clone(),
             id,
@@ -153,7 +188,7 @@ impl Roster {
         // A hostile end may list millions; those that this end has are few.
         let peer: BTreeMap<(u16, u16), PeerSight> = peer
             .iter()
-            .take(STREAMS_MAX.into())
+            .take(usize::from(STREAMS_MAX) * Route::ALL.len())
             .map(|facts| {
                 let sight = PeerSight {
                     bytes: facts.bytes,
@@ -164,6 +199,7 @@ impl Roster {
             .collect();
         let mut state = self.lock();
         let state = &mut *state;
+        let passed = now.saturating_sub(state.now);
         state.now = now;
         let mut looked = Looked::default();
         for (&stream, live) in &mut state.live {
@@ -175,7 +211,13 @@ impl Roster {
                 beats,
                 peer: peer.get(&(stream, live.attempt)).copied(),
             };
-            if let Some(dead) = live.watch.look(&sight) {
+            live.count(self.flow, sight.peer, passed);
+            let doubtful = &mut state.doubtful[live.route as usize];
+            *doubtful = (*doubtful || live.owed >= STUCK) && live.through <= PACKET;
+            // What rides on control is as much alive as that.
+            if let Some(dead) = live.watch.look(&sight)
+                && live.route != Route::Inband
+            {
                 live.leash.end(dead);
                 continue;
             }
@@ -186,6 +228,48 @@ impl Roster {
             }
         }
         looked
+    }
+
+    pub fn standing(&self, route: Route) -> Standing {
+        let state = self.lock();
+        let mut standing = Standing::default();
+        for live in state.live.values().filter(|live| live.route == route) {
+            let is_up = match self.flow {
+                Flow::Out => live.through > PACKET,
+                Flow::In => live.meter.bytes() > PACKET,
+            };
+            let is_sound = live.meter.is_proven()
+                && live.owed < STUCK
+                && (is_up || !state.doubtful[route as usize]);
+            standing.sound += usize::from(is_sound);
+            standing.up += usize::from(is_up);
+        }
+        standing
+    }
+
+    /// Some stream stands that is not only there for lack of others.
+    pub fn has_sound(&self) -> bool {
+        let routes = [Route::Direct, Route::Reverse, Route::Ssh];
+        routes.iter().any(|&route| self.standing(route).sound > 0)
+    }
+
+    /// Ends the streams of a route that is not used any more.
+    pub fn end(&self, route: Route) {
+        for live in self.lock().live.values() {
+            if live.route == route {
+                live.leash.end(Dead::NotNeeded);
+            }
+        }
+    }
+
+    /// Bytes that went by each route, by their numbers.
+    pub fn carried(&self) -> [u64; Route::ALL.len()] {
+        let state = self.lock();
+        let mut carried = state.carried;
+        for live in state.live.values() {
+            carried[live.route as usize] += live.meter.bytes();
+        }
+        carried
     }
 
     /// Streams are being dialled from now on.
@@ -225,6 +309,24 @@ impl Roster {
     }
 }
 
+impl Live {
+    /// Takes what is known of both ends now.
+    fn count(&mut self, flow: Flow, peer: Option<PeerSight>, passed: Duration) {
+        let (here, there) = (self.meter.bytes(), peer.map_or(0, |peer| peer.bytes));
+        let (given, through, waits) = match flow {
+            Flow::Out => (here, there, peer.is_some_and(|peer| peer.waits)),
+            Flow::In => (there, here, self.meter.waits()),
+        };
+        let was_owed = self.given > self.through;
+        if given > through && was_owed && through == self.through && !waits {
+            self.owed += passed;
+        } else {
+            self.owed = Duration::ZERO;
+        }
+        (self.given, self.through) = (given, through);
+    }
+}
+
 impl Leash {
     fn end(&self, why: Dead) {
         // What was found first is the cause.
@@ -249,9 +351,16 @@ impl Drop for Member {
     fn drop(&mut self) {
         let mut state = self.roster.lock();
         state.was_ever_proven |= self.meter.is_proven();
+        if let Some(route) = Route::of(self.id.stream) {
+            state.carried[route as usize] += self.meter.bytes();
+        }
         let is_mine = |live: &Live| live.number == self.number;
-        if state.live.get(&self.id.stream).is_some_and(is_mine) {
-            state.live.remove(&self.id.stream);
+        if state.live.get(&self.id.stream).is_some_and(is_mine)
+            && let Some(live) = state.live.remove(&self.id.stream)
+            && live.given > PACKET
+            && live.through <= PACKET
+        {
+            state.doubtful[live.route as usize] = true;
         }
         state.course.leaves(&self.meter);
     }
@@ -283,7 +392,36 @@ mod tests {
         assert_eq!(listed, [(3, 2)]);
         drop(second);
         assert!(roster.facts().is_empty());
-        assert!(roster.join(id(STREAMS_MAX, 0)).is_none());
+        let of_no_route = Route::ALL.len() as u16 * 256;
+        assert!(roster.join(id(of_no_route, 0)).is_none());
+    }
+
+    #[test]
+    fn a_route_that_lets_nothing_but_openings_through_is_not_believed_again() {
+        for (flow, here, there) in [(Flow::Out, 1_000_000, 0), (Flow::In, 0, 1_000_000)] {
+            let roster = Roster::new(flow);
+            let member = roster.join(id(0, 0)).unwrap();
+            member.meter.set_proven();
+            member.meter.add(here);
+            assert_eq!(roster.standing(Route::Direct).sound, 1);
+            let facts = |attempt, bytes| StreamFacts {
+                stream: 0,
+                attempt,
+                bytes,
+                waits: false,
+            };
+            for second in 1..=4 {
+                roster.look(Duration::from_secs(second), second, &[facts(0, there)]);
+            }
+            assert!(!roster.has_sound(), "{flow:?}");
+            drop(member);
+            let again = roster.join(id(0, 1)).unwrap();
+            again.meter.set_proven();
+            assert!(!roster.has_sound(), "{flow:?}");
+            again.meter.add(100_000);
+            roster.look(Duration::from_secs(5), 5, &[facts(1, 100_000)]);
+            assert_eq!(roster.standing(Route::Direct), Standing { sound: 1, up: 1 });
+        }
     }
 
     #[test]

@@ -20,21 +20,26 @@ use crate::pipeline::placer::{Destination, To, Typed};
 use crate::pipeline::tally::Tally;
 use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
-use crate::route::direct::Listener;
+use crate::route::Connection;
+use crate::route::addresses;
+use crate::route::listener::Listener;
+use crate::route::meeting::{self, Greeting, Meeting};
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
+use crate::session::backoff::chance;
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{self, Heart, Place};
 use crate::session::operands::Expanded;
 use crate::session::permit::Permit;
 use crate::session::roster::{Flow, Roster};
-use crate::session::streams::{receive_on, send_on};
+use crate::session::streams::{Pace, receive_on, send_on};
 use crate::session::tuning::{self, Audience, Terms, Tuning};
+use crate::session::ways::{Inband, Reverse, Ways};
 use crate::session::{Half, NotServed, converse, host};
 use crate::source::{self, Inlet, Lookup, Named};
 use crate::stream::opening::{DialRole, Keyring};
 use crate::wire::hello::{Hello, STREAMS_MAX};
-use crate::wire::message::{Fault, Message, Open, Role, Roots, SESSIONS_MAX};
+use crate::wire::message::{Fault, Listen, Message, Open, Ports, Role, Roots, SESSIONS_MAX};
 
 /// How long the client may take to close control once everything is in place.
 const END_PATIENCE: Duration = Duration::from_secs(5);
@@ -57,7 +62,14 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     let lost = |_: ControlError| NotServed::Told(Kind::Lost);
     let said = say_hello(&mut stdout, &hello).await;
     said.map_err(|e| lost(e.into()))?;
-    let mut incoming = Incoming::new(stdin);
+    let mut stdin = stdin;
+    let greeted = timeout(HELLO_TIMEOUT, meeting::greeting(&mut stdin)).await;
+    let first = match greeted.unwrap_or(Err(std::io::ErrorKind::TimedOut.into())) {
+        Ok(Greeting::Session(first)) => first,
+        Ok(Greeting::Stream(session)) => return join(&session).await,
+        Err(error) => return Err(lost(error.into())),
+    };
+    let mut incoming = Incoming::after(&first, stdin);
     let client = incoming.hello(HELLO_TIMEOUT).await.map_err(lost)?;
     let (control, _writer) = Outgoing::start(stdout);
     let ending = Arc::new(Ending::default());
@@ -107,6 +119,9 @@ async fn copy<R: AsyncRead + Unpin>(
     let opened = timeout(HELLO_TIMEOUT, opening(incoming)).await;
     let (open, secret) = opened.unwrap_or_else(|_| Err(breach("no opening")))?;
     permit.check(&open)?;
+    if open.options.nice {
+        host::be_nice();
+    }
     let budget = Budget::new(&open.options, open.streams, open.chunk_size as usize)?;
     let sends = open.role.sends();
     if let Some(name) = open.options.congestion.as_deref().filter(|_| sends) {
@@ -122,7 +137,9 @@ async fn copy<R: AsyncRead + Unpin>(
     let roster = Roster::new(flow);
     let heard = incoming.heard();
     let heart = &*heart.insert(Heart::start(heartbeat::Terms {
-        place: Place::Server,
+        place: Place::Server {
+            streams_max: budget.streams_max(),
+        },
         timeout_s: open.options.timeout_s,
         control: control.clone(),
         heard: heard.clone(),
@@ -144,28 +161,31 @@ async fn copy<R: AsyncRead + Unpin>(
         enough: Stop::new(),
     };
     let keyring = Arc::new(Keyring::new(secret, open.session, dialler));
-    let listener = Listener::open().await.map_err(|e| {
-        Error::new(
-            Kind::Connect,
-            Side::Here,
-            format!("the far end cannot listen for data: {e}"),
-        )
-    })?;
-    say(control, Message::Listen(listener.listen.clone())).await?;
     let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));
-    let listening = listener.run(keyring.clone(), move |connection| {
-        // More than any client dials at once; one that comes beyond is dropped.
-        let _ = proven.try_send(connection);
-        !proven.is_closed()
-    });
-    let over = roster.clone();
-    tokio::spawn(async move {
-        // The port closes with the session.
-        tokio::select! {
-            () = listening => {}
-            () = over.closed() => {}
-        }
-    });
+    let inband = Inband::new(flow, true, control.clone(), proven.clone());
+    let pace = Pace::default();
+    pace.limit.set(open.options.rate_limit);
+    let mut ways = Ways {
+        inband: inband.clone(),
+        listen: None,
+        reverse: Some(Reverse {
+            streams_max: open
+                .streams
+                .map_or(budget.streams_max(), |_| budget.streams),
+            keyring: Arc::new(keyring.facing()),
+            suite,
+            proven: proven.clone(),
+            roster: roster.clone(),
+            is_confined: *permit != Permit::default(),
+            dialling: None,
+        }),
+        limit: pace.limit.clone(),
+    };
+    take_streams(&open, control, &keyring, &roster, proven).await?;
+    inband.offer();
+    // Until who sends says better.
+    let streams = tuning::first_streams(open.streams, open.remembered);
+    roster.want(streams.min(budget.streams_max()));
     let mut tuning = None;
     let half = slot.insert(match hearing.during(end(&open, permit, control)).await?? {
         End::Source(found) => {
@@ -183,6 +203,7 @@ async fn copy<R: AsyncRead + Unpin>(
                 half.frames.clone(),
                 connections,
                 roster,
+                pace,
                 None,
             ));
             heart.attach(half.sender.clone());
@@ -200,13 +221,92 @@ async fn copy<R: AsyncRead + Unpin>(
             Half::Receiving(half)
         }
     });
-    converse(&mut hearing, half, |_| (), |_| Ok(())).await?;
+    converse(&mut hearing, half, |message| ways.take(message), |_| Ok(())).await?;
     if let Some(tuning) = tuning {
         // Who does not listen any more has what it wanted.
         let last = Message::Conclusion(tuning.conclude());
         let _ = timeout(ABORT_PATIENCE, control.send_through(last)).await;
     }
     Ok(())
+}
+
+/// This login is a stream of a session that another has begun.
+async fn join(session: &str) -> Result<(), NotServed> {
+    let joined = meeting::join(session).await;
+    joined.map_err(|error| {
+        let message = format!("the session that this login is for cannot be joined: {error}");
+        NotServed::NotBegun(Error::new(Kind::Connect, Side::Here, message))
+    })
+}
+
+/// Opens what the client wants to come by, and hands on what does until the session is over.
+async fn take_streams(
+    open: &Open,
+    control: &Outgoing,
+    keyring: &Arc<Keyring>,
+    roster: &Arc<Roster>,
+    proven: mpsc::Sender<Connection>,
+) -> Result<()> {
+    let hand_on = move |connection| {
+        // More than any client dials at once; one that comes beyond is dropped.
+        let _ = proven.try_send(connection);
+        !proven.is_closed()
+    };
+    let mut listener = None;
+    if open.listens {
+        listener = listen(open.ports).await;
+        let listen = Listen {
+            addresses: listener.as_ref().map_or(Vec::new(), |_| addresses()),
+            port: listener.as_ref().map_or(0, |listener| listener.port),
+        };
+        say(control, Message::Listen(listen)).await?;
+    }
+    // Where there can be none, no login finds it, which is told by that.
+    let meeting = Meeting::open(&keyring.session).ok();
+    let (keyring, over) = (keyring.clone(), roster.clone());
+    tokio::spawn(async move {
+        let listening = async {
+            match listener {
+                Some(listener) => listener.run(keyring.clone(), hand_on.clone()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let meeting = async {
+            match meeting {
+                Some(meeting) => meeting.run(keyring.clone(), hand_on.clone()).await,
+                None => std::future::pending().await,
+            }
+        };
+        // Both close with the session.
+        tokio::select! {
+            () = listening => {}
+            () = meeting => {}
+            () = over.closed() => {}
+        }
+    });
+    Ok(())
+}
+
+/// None where no port is to be had, of which the user is told.
+async fn listen(ports: Option<Ports>) -> Option<Listener> {
+    match Listener::open(None, ports, chance().into()).await {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            let which = ports.map_or(String::new(), |Ports { first, last }| {
+                format!(" of {first}-{last}")
+            });
+            // Through ssh it comes to the user.
+            eprintln!("fastcp: the far end has no port{which} for data: {error}");
+            None
+        }
+    }
+}
+
+/// Where the client may find this host.
+fn addresses() -> Vec<String> {
+    let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
+    let reached = addresses::of_login(&connection, addresses::End::Server);
+    addresses::own(Some(reached.unwrap_or("127.0.0.1")))
 }
 
 /// The client's first two messages.
@@ -340,6 +440,7 @@ fn rules(open: &Open) -> Rules {
         untouched: false,
         set_id: true,
         direct_io: open.options.direct_io,
+        drop_cache: open.options.drop_cache,
         umask: process_umask(),
     }
 }

@@ -5,21 +5,21 @@ use std::io::{self, ErrorKind::UnexpectedEof};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::error::Error;
 use crate::pipeline::Ending;
 use crate::pipeline::receiver::{Job, Receiver};
 use crate::pipeline::sender::Sender;
-use crate::route::direct::{Connection, Fate};
+use crate::route::{Connection, Fate, Named, Route};
 use crate::session::request::Reporter;
 use crate::session::roster::{Member, Roster};
 use crate::stream::limit::Limit;
+use crate::stream::link::Link;
 use crate::stream::meter::Meter;
 use crate::stream::recv::{RecvError, recv};
-use crate::stream::send::{Sent, send};
+use crate::stream::send::{Sent, Supply, send};
 use crate::wire::SealedChunk;
 use crate::wire::frame::{FrameHeader, FrameKind, FrameLimits};
 
@@ -30,8 +30,20 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// nobody is there, and less than a chunk of any size that is the default.
 const CARRIED_MIN: u64 = 256 << 10;
 
+/// How often it is looked whether the stream inside control is needed.
+const GATE_LOOK: Duration = Duration::from_millis(50);
+
 /// Proven connections on their way from a route to a half.
 pub type Connections = mpsc::Receiver<Connection>;
+
+/// How an end sends.
+#[derive(Clone, Default)]
+pub struct Pace {
+    /// Of all streams together.
+    pub limit: Arc<Limit>,
+    /// How long others may take to come up before the stream inside control carries anything.
+    pub head_start: Duration,
+}
 
 impl Sent for Sender {
     fn taken(&self, stream: u16, header: &FrameHeader) {
@@ -51,9 +63,9 @@ pub async fn send_on(
     frames: async_channel::Receiver<Arc<SealedChunk>>,
     mut connections: Connections,
     roster: Arc<Roster>,
+    pace: Pace,
     reporter: Option<Arc<dyn Reporter>>,
 ) {
-    let limit = sender.options.rate_limit.and_then(Limit::new).map(Arc::new);
     // Ended with this function.
     let mut streams = JoinSet::new();
     loop {
@@ -63,12 +75,18 @@ pub async fn send_on(
                     continue;
                 };
                 sender.progress.set_streams(roster.most());
-                let (sender, frames, limit) = (sender.clone(), frames.clone(), limit.clone());
+                let gate = (Route::of(connection.id.stream) == Some(Route::Inband)).then(|| {
+                    let (gate, is_open) = watch::channel(false);
+                    streams.spawn(mind(gate, roster.clone(), pace.head_start));
+                    is_open
+                });
+                let supply = Supply { frames: frames.clone(), gate };
+                let (sender, limit) = (sender.clone(), pace.limit.clone());
                 let (roster, reporter) = (roster.clone(), reporter.clone());
                 streams.spawn(async move {
-                    let Connection { id, socket, expected, fate } = connection;
+                    let Connection { id, link, expected, fate } = connection;
                     let sent = send(
-                        member.number, socket, expected, &frames, limit.as_deref(), &member.meter, &*sender,
+                        member.number, link, expected, supply, &limit, &member.meter, &*sender,
                     );
                     let token = member.token();
                     let ended = tokio::select! {
@@ -78,7 +96,8 @@ pub async fn send_on(
                     let Err(cause) = ended else { return };
                     let again = sender.plans.stream_died(member.number);
                     let told = format!(
-                        "stream {} was lost ({cause}); {again} chunks are sent again", id.stream
+                        "stream {} was lost ({cause}); {again} chunks are sent again",
+                        Named(id.stream)
                     );
                     lost(&roster, &member, fate, &cause, true, reporter.as_deref(), &told);
                 });
@@ -86,6 +105,15 @@ pub async fn send_on(
             Some(_) = streams.join_next() => {}
             () = roster.closed() => return,
         }
+    }
+}
+
+/// Opens the gate to the stream inside control while no other is sound.
+async fn mind(gate: watch::Sender<bool>, roster: Arc<Roster>, head_start: Duration) {
+    tokio::time::sleep(head_start).await;
+    loop {
+        gate.send_replace(!roster.has_sound());
+        tokio::time::sleep(GATE_LOOK).await;
     }
 }
 
@@ -109,11 +137,11 @@ pub async fn receive_on(
                 member.meter.set_proven();
                 let (receiver, roster, reporter) = (receiver.clone(), roster.clone(), reporter.clone());
                 streams.spawn(async move {
-                    let Connection { id, socket, fate, .. } = connection;
+                    let Connection { id, link, fate, .. } = connection;
                     let token = member.token();
                     receiver.lock_streams().insert(member.number, token.clone());
                     let (cause, is_whole) = tokio::select! {
-                        ended = receive(&receiver, &member, socket, &limits) => {
+                        ended = receive(&receiver, &member, link, &limits) => {
                             let is_whole = !matches!(ended, Err(RecvError::BadFrame(_)));
                             (reason(ended), is_whole)
                         }
@@ -123,7 +151,7 @@ pub async fn receive_on(
                     if receiver.acks.is_finished() {
                         return;
                     }
-                    let told = format!("stream {} was lost ({cause})", id.stream);
+                    let told = format!("stream {} was lost ({cause})", Named(id.stream));
                     lost(&roster, &member, fate, &cause, is_whole, reporter.as_deref(), &told);
                 });
             }
@@ -177,11 +205,11 @@ fn reason(ended: Result<(), RecvError>) -> io::Error {
 async fn receive(
     receiver: &Receiver,
     member: &Member,
-    socket: TcpStream,
+    link: Link,
     limits: &FrameLimits,
 ) -> Result<(), RecvError> {
     let (stream, meter): (u16, &Meter) = (member.number, &member.meter);
-    recv(socket, limits, &receiver.pool, meter, |frame| {
+    recv(link, limits, &receiver.pool, meter, |frame| {
         receiver
             .jobs
             .try_send(Job::Frame { stream, frame })

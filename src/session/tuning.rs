@@ -14,7 +14,7 @@ use crate::pipeline::{Budget, steering};
 use crate::session::request::Reporter;
 use crate::session::roster::Roster;
 use crate::stream::kernel;
-use crate::tuner::{Congestion, Decision, Far, Forced, Remembered, Sample, Start, Tuner};
+use crate::tuner::{self, Congestion, Decision, Far, Forced, Remembered, Sample, Start, Tuner};
 use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Busy, Conclusion, CopyOptions, Message, Tune};
@@ -38,9 +38,9 @@ const BBR: &str = "bbr";
 
 /// Who hears of decisions.
 pub enum Audience {
-    /// The user, at this end, which dials.
-    User(Arc<dyn Reporter>),
-    /// The other end dials, and has the user.
+    /// The user is at this end; the other may be who dials.
+    User(Arc<dyn Reporter>, Outgoing),
+    /// The other end has the user, and dials if this one does not.
     Peer(Outgoing),
     /// There are no streams.
     Nobody,
@@ -203,20 +203,33 @@ impl Shared {
         }
         let has_news = before.is_none_or(|before| before.streams != decision.streams);
         match audience {
-            Audience::User(reporter) => {
+            Audience::User(reporter, control) => {
                 if let Some(reason) = reason {
                     reporter.detail(&reason);
                 }
+                if has_news {
+                    control.try_send(tell(decision, String::new()));
+                }
             }
             Audience::Peer(control) if has_news || reason.is_some() => {
-                control.try_send(Message::Tune(Tune {
-                    streams: decision.streams,
-                    reason: reason.unwrap_or_default(),
-                }));
+                control.try_send(tell(decision, reason.unwrap_or_default()));
             }
             Audience::Peer(_) | Audience::Nobody => {}
         }
     }
+}
+
+fn tell(decision: &Decision, reason: String) -> Message {
+    Message::Tune(Tune {
+        streams: Some(decision.streams),
+        rate_limit: None,
+        reason,
+    })
+}
+
+/// How many streams to begin with where nothing is known of the way but what was remembered.
+pub fn first_streams(forced: Option<u16>, remembered: Option<Remembered>) -> u16 {
+    tuner::first_streams(ROUND_TRIP_GUESS, remembered, forced)
 }
 
 /// What is known at the sending end before the first stream is up; `far` is the other end's word.
@@ -235,7 +248,7 @@ pub fn start(
         slots: budget.slots,
         strongest: budget.strongest,
         may_bbr: options.congestion.is_none() && may_bbr(),
-        nice: false,
+        nice: options.nice,
         remembered,
         forced: Forced {
             streams,

@@ -12,7 +12,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 
 use super::found::{Changes, Found, refresh};
-use super::read::read_up_to;
+use super::read::{behind, read_up_to};
 
 /// A pack as it lies in the buffer.
 pub struct PackRead {
@@ -36,17 +36,19 @@ pub enum Unpacked {
 
 /// Reads small files into one pack, one after another, so that one descriptor is open at a time.
 /// Their entries in the pack have the sizes and times of when they were opened. One that changed
-/// while it was read is read once more, unless changes are taken.
+/// while it was read is read once more, unless changes are taken. Where `polite`, what is read leaves
+/// the page cache again.
 pub fn read_pack<'a>(
     members: impl Iterator<Item = &'a Found>,
     changes: Changes,
+    polite: bool,
     buffer: &mut Buffer,
 ) -> PackRead {
     let mut pack = PackWriter::new(buffer);
     let mut packed = Vec::with_capacity(members.size_hint().0);
     let mut left_out = Vec::new();
     for (place, found) in members.enumerate() {
-        match read_member(found, changes, &mut pack) {
+        match read_member(found, changes, polite, &mut pack) {
             Ok(digest) => packed.push((place, digest)),
             Err(why) => left_out.push((place, why)),
         }
@@ -60,10 +62,18 @@ pub fn read_pack<'a>(
     }
 }
 
-fn read_member(found: &Found, changes: Changes, pack: &mut PackWriter) -> Result<Digest, Unpacked> {
+fn read_member(
+    found: &Found,
+    changes: Changes,
+    polite: bool,
+    pack: &mut PackWriter,
+) -> Result<Digest, Unpacked> {
     twice_if_changed(|| {
         let (file, before) = found.open(changes)?;
-        read_open(found, &file, &before, changes, pack)
+        let len = found.entry.size as usize;
+        behind(&file, polite, 0, len, || {
+            read_open(found, &file, &before, changes, pack)
+        })
     })
 }
 
@@ -143,7 +153,7 @@ mod tests {
             .unwrap();
 
         let mut buffer = Buffer::loose(CHUNK_SIZE);
-        let pack = read_pack(found.iter(), Changes::Told, &mut buffer);
+        let pack = read_pack(found.iter(), Changes::Told, false, &mut buffer);
         assert_eq!(pack.packed.len(), 4);
         assert_eq!(pack.raw_len as usize, buffer.len());
         let [(1, Unpacked::Failed(gone)), (3, Unpacked::Grew)] = &pack.left_out[..] else {

@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{Advice, SeekFrom, Stat, fadvise, fstat, seek};
 use rustix::io::Errno;
 
+use crate::cache;
 use crate::chunk::Buffer;
 use crate::error::Result;
 
@@ -29,6 +30,8 @@ enum Medium {
         file: File,
         /// Before the first byte was read.
         stat: Stat,
+        /// What is read of it leaves the page cache again.
+        polite: bool,
     },
     Device(SourceDevice),
 }
@@ -43,8 +46,18 @@ impl SourceFile {
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         let mut found = found.clone();
         refresh(&mut found.entry, &stat);
-        let medium = Medium::File { file, stat };
+        let polite = false;
+        let medium = Medium::File { file, stat, polite };
         Ok(SourceFile { found, medium })
+    }
+
+    /// What is read of it leaves the page cache again, if the copy has brought it there.
+    pub fn politely(mut self) -> SourceFile {
+        if let Medium::File { file, polite, .. } = &mut self.medium {
+            *polite = true;
+            cache::read_politely(file);
+        }
+        self
     }
 
     /// Opens the block device that was found, to be read past the page cache if `direct_io`.
@@ -72,8 +85,10 @@ impl SourceFile {
         buffer.set_len(len);
         let room = &mut buffer.room()[..len];
         match &self.medium {
-            Medium::File { file, .. } => {
-                let read = file.read_exact_at(room, offset);
+            Medium::File { file, polite, .. } => {
+                let read = behind(file, *polite, offset, len, || {
+                    file.read_exact_at(room, offset)
+                });
                 read.map_err(|cause| self.found.cannot_read(cause))
             }
             Medium::Device(device) => device.read(offset, room),
@@ -84,8 +99,11 @@ impl SourceFile {
     /// fewer only at the file's end.
     pub fn read_up_to(&self, offset: u64, room: &mut [u8]) -> Result<usize> {
         match &self.medium {
-            Medium::File { file, .. } => {
-                let read = read_up_to(file, offset, room);
+            Medium::File { file, polite, .. } => {
+                let len = room.len();
+                let read = behind(file, *polite, offset, len, || {
+                    read_up_to(file, offset, room)
+                });
                 read.map_err(|cause| self.found.cannot_read(cause))
             }
             Medium::Device(device) => device.read(offset, room).map(|()| room.len()),
@@ -111,7 +129,7 @@ impl SourceFile {
     /// device nothing but its size is known.
     pub fn unchanged(&self) -> Result<()> {
         match &self.medium {
-            Medium::File { file, stat } => self.found.compare(stat, &self.stat_now(file)?),
+            Medium::File { file, stat, .. } => self.found.compare(stat, &self.stat_now(file)?),
             Medium::Device(device) => device.unchanged(),
         }
     }
@@ -150,6 +168,22 @@ impl SourceFile {
             Some(next)
         })
     }
+}
+
+/// Reads, and leaves no more in the page cache than was there.
+pub(super) fn behind<T>(
+    file: &File,
+    polite: bool,
+    offset: u64,
+    len: usize,
+    read: impl FnOnce() -> T,
+) -> T {
+    let brings = polite && len > 0 && !cache::is_cached(file, offset);
+    let read = read();
+    if brings {
+        cache::drop_read(file, offset..offset + len as u64);
+    }
+    read
 }
 
 pub(super) fn read_up_to(file: &File, offset: u64, room: &mut [u8]) -> io::Result<usize> {

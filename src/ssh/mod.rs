@@ -6,6 +6,7 @@
 //! made printable, since a far end's text must not reach the terminal raw.
 
 mod ending;
+pub mod names;
 mod startup;
 
 use std::ffi::OsString;

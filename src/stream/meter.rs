@@ -83,6 +83,11 @@ impl Meter {
         has_waited || self.waits.load(Relaxed)
     }
 
+    /// The reader waits for a buffer now.
+    pub fn waits(&self) -> bool {
+        self.waits.load(Relaxed)
+    }
+
     /// The other end has shown that it knows the session's secret.
     pub fn set_proven(&self) {
         self.is_proven.store(true, Relaxed);

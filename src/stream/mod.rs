@@ -4,6 +4,7 @@
 pub mod crowd;
 pub mod kernel;
 pub mod limit;
+pub mod link;
 pub mod meter;
 pub mod opening;
 pub mod recv;

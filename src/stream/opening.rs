@@ -10,8 +10,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::seal::{Purpose, Secret, mac, verify_mac};
@@ -66,6 +65,17 @@ impl Keyring {
         }
     }
 
+    /// For streams of the same session that the other end dials: its openings open nothing here,
+    /// and the other way round.
+    pub fn facing(&self) -> Keyring {
+        let secret = Secret::take(&mut self.secret.expose().to_owned());
+        let role = match self.role {
+            DialRole::Sends => DialRole::Receives,
+            DialRole::Receives => DialRole::Sends,
+        };
+        Keyring::new(secret, self.session, role)
+    }
+
     fn opening(&self, id: StreamId) -> [u8; OPENING_LEN] {
         let mut bytes = [0; OPENING_LEN];
         bytes[..8].copy_from_slice(MAGIC);
@@ -114,11 +124,11 @@ impl Keyring {
     /// Says the opening on a connection that was just made; gives what the answer is checked by.
     pub async fn open(
         self: &Arc<Self>,
-        socket: &mut TcpStream,
+        writer: &mut (impl AsyncWrite + Unpin),
         id: StreamId,
     ) -> io::Result<Expected> {
         let opening = self.opening(id);
-        timeout(OPENING_TIMEOUT, socket.write_all(&opening)).await??;
+        timeout(OPENING_TIMEOUT, writer.write_all(&opening)).await??;
         Ok(Expected {
             keyring: self.clone(),
             opening,
@@ -126,14 +136,17 @@ impl Keyring {
     }
 
     /// Waits for the opening on a connection that was just accepted, and answers it.
-    pub async fn welcome(&self, socket: &mut TcpStream) -> io::Result<StreamId> {
+    pub async fn welcome(
+        &self,
+        link: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    ) -> io::Result<StreamId> {
         let handshake = async {
             let mut opening = [0; OPENING_LEN];
-            socket.read_exact(&mut opening).await?;
+            link.read_exact(&mut opening).await?;
             let id = self
                 .accept(&opening)
                 .ok_or_else(|| io::Error::other("a stranger"))?;
-            socket.write_all(&self.answer(&opening)).await?;
+            link.write_all(&self.answer(&opening)).await?;
             Ok(id)
         };
         timeout(OPENING_TIMEOUT, handshake).await?

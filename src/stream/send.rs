@@ -4,17 +4,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_channel::{Receiver, RecvError};
+use async_channel::Receiver;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::watch;
 use tokio::time::interval;
 
 use crate::stream::limit::Limit;
+use crate::stream::link::{Link, ReadLink, WriteLink};
 use crate::stream::meter::{Meter, Orders};
 use crate::stream::opening::Expected;
-use crate::stream::{kernel, linger};
 use crate::wire::SealedChunk;
 use crate::wire::frame::FrameHeader;
 
@@ -27,30 +25,72 @@ pub trait Sent: Send + Sync {
 /// How often the kernel is asked what has become of the bytes.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Sends frames until the queue is closed or the connection is lost. The other end says nothing
+/// What a stream sends.
+pub struct Supply {
+    /// Shared by all streams.
+    pub frames: Receiver<Arc<SealedChunk>>,
+    /// A stream that is for lack of better ones takes a frame only while this says so.
+    pub gate: Option<watch::Receiver<bool>>,
+}
+
+impl Supply {
+    /// The next frame; None when there are no more. A stream that is parked, or whose gate is
+    /// closed, waits until that is over.
+    async fn next(
+        &mut self,
+        meter: &Meter,
+        orders: &mut watch::Receiver<Orders>,
+    ) -> Option<Arc<SealedChunk>> {
+        loop {
+            let is_parked = orders.borrow_and_update().is_parked;
+            let is_open = |gate: &mut watch::Receiver<bool>| *gate.borrow_and_update();
+            let rests = is_parked || !self.gate.as_mut().is_none_or(is_open);
+            // Who takes a frame at once has not waited.
+            if !rests && let Ok(frame) = self.frames.try_recv() {
+                return Some(frame);
+            }
+            let _parked = rests.then(|| meter.park());
+            let _waiting = (!rests).then(|| meter.start_waiting());
+            tokio::select! {
+                frame = self.frames.recv(), if !rests => return frame.ok(),
+                // The meter holds the other end.
+                _ = orders.changed() => {}
+                // It goes with the session, and so does this.
+                changed = changed(&mut self.gate) => changed.ok()?,
+            }
+        }
+    }
+}
+
+/// Never where there is no gate.
+async fn changed(gate: &mut Option<watch::Receiver<bool>>) -> Result<(), watch::error::RecvError> {
+    match gate {
+        Some(gate) => gate.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Sends frames until there are no more or the connection is lost. The other end says nothing
 /// on it in this version but its answer to the opening, where that is still `expected`: frames
 /// are sealed, so a stranger who does not answer has nothing of them.
 pub async fn send(
     stream: u16,
-    mut socket: TcpStream,
+    mut link: Link,
     expected: Option<Expected>,
-    frames: &Receiver<Arc<SealedChunk>>,
-    limit: Option<&Limit>,
+    mut supply: Supply,
+    limit: &Limit,
     meter: &Meter,
     owner: &dyn Sent,
 ) -> io::Result<()> {
-    let (mut reader, mut writer) = socket.split();
+    let (mut reader, mut writer) = link.split();
     let ended = wait_for_end(&mut reader, expected, meter);
     tokio::pin!(ended);
     let mut orders = meter.orders();
     loop {
         let frame = tokio::select! {
-            frame = next(frames, meter, &mut orders) => match frame {
-                Ok(frame) => frame,
-                Err(_) => {
-                    linger(writer.as_ref())?;
-                    return writer.shutdown().await;
-                }
+            frame = supply.next(meter, &mut orders) => match frame {
+                Some(frame) => frame,
+                None => return writer.finish().await,
             },
             ended = &mut ended => return Err(ended),
         };
@@ -63,39 +103,14 @@ pub async fn send(
     }
 }
 
-/// The next frame. A stream that is parked waits until it is no longer.
-async fn next(
-    frames: &Receiver<Arc<SealedChunk>>,
-    meter: &Meter,
-    orders: &mut watch::Receiver<Orders>,
-) -> Result<Arc<SealedChunk>, RecvError> {
-    loop {
-        let is_parked = orders.borrow_and_update().is_parked;
-        // Who takes a frame at once has not waited.
-        if !is_parked && let Ok(frame) = frames.try_recv() {
-            return Ok(frame);
-        }
-        let _parked = is_parked.then(|| meter.park());
-        let _waiting = (!is_parked).then(|| meter.start_waiting());
-        tokio::select! {
-            frame = frames.recv(), if !is_parked => return frame,
-            // The meter holds the other end.
-            _ = orders.changed() => {}
-        }
-    }
-}
-
 async fn write(
-    writer: &mut WriteHalf<'_>,
+    writer: &mut WriteLink<'_>,
     mut bytes: &[u8],
-    limit: Option<&Limit>,
+    limit: &Limit,
     meter: &Meter,
 ) -> io::Result<()> {
     while !bytes.is_empty() {
-        let admitted = match limit {
-            Some(limit) => limit.admit(bytes.len()).await,
-            None => bytes.len(),
-        };
+        let admitted = limit.admit(bytes.len()).await;
         let (mut now, later) = bytes.split_at(admitted);
         while !now.is_empty() {
             match writer.write(now).await? {
@@ -112,7 +127,7 @@ async fn write(
 }
 
 async fn wait_for_end(
-    reader: &mut ReadHalf<'_>,
+    reader: &mut ReadLink<'_>,
     expected: Option<Expected>,
     meter: &Meter,
 ) -> io::Error {
@@ -131,13 +146,13 @@ async fn wait_for_end(
         if wanted != congestion {
             // One that may not be chosen was not: the stream goes on as it is.
             if let Some(name) = &wanted {
-                let _ = kernel::set_congestion(reader.as_ref(), name);
+                let _ = reader.set_congestion(name);
             }
             congestion = wanted;
         }
         tokio::select! {
-            _ = looks.tick() => meter.set_kernel(kernel::facts(reader.as_ref())),
-            _ = orders.changed() => meter.set_kernel(kernel::facts(reader.as_ref())),
+            _ = looks.tick() => meter.set_kernel(reader.kernel()),
+            _ = orders.changed() => meter.set_kernel(reader.kernel()),
             read = reader.read(&mut word) => return match read {
                 Ok(0) => io::ErrorKind::UnexpectedEof.into(),
                 Ok(_) => io::Error::other("the receiver spoke on a data stream"),

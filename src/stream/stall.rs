@@ -57,6 +57,8 @@ pub enum Dead {
     NotListed,
     #[error("it was dialled again")]
     Replaced,
+    #[error("another route is in use")]
+    NotNeeded,
 }
 
 /// Watches over one stream.

@@ -36,6 +36,10 @@ pub struct Remembered {
 }
 
 impl Remembered {
+    pub fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip_us)
+    }
+
     pub(super) fn is_of(&self, round_trip: Duration) -> bool {
         let then = Duration::from_micros(self.round_trip_us).max(NEAR);
         let is = round_trip.max(NEAR);

@@ -48,8 +48,8 @@ const QUEUE_MIN: Duration = Duration::from_millis(3);
 /// Streams fill what windows allow when they carry this much of it.
 const WINDOWS_FULL: f64 = 0.75;
 
-/// Of a rate limit that is in effect.
-const RATE_LIMITED: f64 = 0.9;
+/// Of a rate limit that is in effect. What is compressed comes in pieces, and leaves gaps.
+const RATE_LIMITED: f64 = 0.8;
 
 impl Tuner {
     pub(super) fn note_round_trip(&mut self, is: Duration) {
@@ -317,6 +317,8 @@ impl Tuner {
     fn more_streams(&mut self, now: Duration, rates: &Rates, lossy: bool) -> Option<String> {
         let full = self.is_windows_full(rates);
         let own = self.decision.streams;
+        // Loss does not hold bbr back.
+        let lossy = lossy && self.decision.congestion != Congestion::Bbr;
         // Where each stream is held back by itself many will be wanted.
         let by = if lossy || full { 4 } else { 2 };
         let wanted = own.saturating_mul(by).min(self.streams_max());

@@ -1,11 +1,14 @@
 //! What limited the copy, as figures and in plain words.
 
+#[cfg(test)]
+mod tests;
+
 use serde::{Deserialize, Serialize};
 
 use super::model::LOSSY;
 use super::steps::window_rate;
 use super::window::Rates;
-use super::{Congestion, Decision, Method, Sample, Start};
+use super::{Congestion, Decision, FAR_AWAY, Method, Sample, Start};
 use crate::units;
 
 /// Where no stage was busy for this share of the time none is called the limit: small files whose
@@ -14,6 +17,11 @@ const LIMIT_MIN: f64 = 0.5;
 
 /// Streams that carry this much of what a window allows are held back by it.
 const CAPPED: f64 = 0.75;
+
+/// A copy that used this much of its rate limit was held back by that, and one that used less where
+/// the network was the limit: the start and the end of a copy count too.
+const SPENT: f64 = 0.9;
+const SPENT_MOSTLY: f64 = 0.7;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -110,13 +118,14 @@ impl Verdict {
             receiver: rates.far_workers.max(rates.decode),
             destination_disk: rates.write,
         };
-        let rate_limit = start
-            .forced
-            .rate_limit
-            .filter(|most| rates.wire >= 0.9 * *most as f64);
+        let busiest = limit(&shares);
+        let rate_limit = start.forced.rate_limit.filter(|most| {
+            let part = rates.wire / *most as f64;
+            part >= SPENT || (part >= SPENT_MOSTLY && busiest == Some(Limit::Network))
+        });
         let limit = match rate_limit {
             Some(_) => Some(Limit::RateLimit),
-            None => limit(&shares),
+            None => busiest,
         };
         let hints = match limit {
             Some(Limit::Network) => network_hints(rates, newest, start, decision),
@@ -216,7 +225,9 @@ fn network_hints(rates: &Rates, newest: &Sample, start: &Start, decision: Decisi
     }
     let bbr = decision.congestion == Congestion::Bbr;
     let asked = start.forced.congestion || start.nice;
-    if rates.loss >= LOSSY && !start.may_bbr && !bbr && !asked {
+    // Near at hand it is a busy processor that has segments sent again.
+    let is_far = start.round_trip >= FAR_AWAY;
+    if rates.loss >= LOSSY && is_far && !start.may_bbr && !bbr && !asked {
         hints.push(format!(
             "{:.2} % was lost on the way: bbr in net.ipv4.tcp_allowed_congestion_control of the \
              sending host may help",
@@ -251,156 +262,4 @@ fn processor_hints(start: &Start) -> Vec<String> {
         ));
     }
     hints
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    use crate::tuner::{Forced, Tuner};
-
-    fn start() -> Start {
-        Start {
-            round_trip: Duration::from_millis(100),
-            processors_here: 8,
-            processors_there: 8,
-            slots: 256,
-            strongest: Method::Zstd(9),
-            may_bbr: false,
-            nice: false,
-            remembered: None,
-            forced: Forced::default(),
-        }
-    }
-
-    fn verdict(rates: Rates, newest: Sample, start: Start) -> Verdict {
-        let (_, decision) = Tuner::new(start.clone());
-        Verdict::new(&rates, &newest, &start, decision)
-    }
-
-    fn copy() -> Rates {
-        Rates {
-            link: 0.97,
-            read: 0.12,
-            workers: 0.70,
-            encode: 0.61,
-            decode: 0.20,
-            far_workers: 0.3,
-            write: 0.34,
-            wire: 300e6,
-            ..Rates::default()
-        }
-    }
-
-    #[test]
-    fn the_busiest_stage_is_named_and_the_others_behind_it() {
-        let sentence = |rates| verdict(rates, Sample::default(), start()).sentence;
-        assert_eq!(
-            sentence(copy()),
-            "limited by: the network, 97 % busy (source disk 12 %, compression 61 %, \
-             decompression 20 %, destination disk 34 %)"
-        );
-        assert_eq!(
-            sentence(Rates {
-                write: 0.99,
-                ..copy()
-            }),
-            "limited by: the destination disk, 99 % busy (network 97 %, source disk 12 %, \
-             compression 61 %, decompression 20 %)"
-        );
-        assert_eq!(
-            sentence(Rates {
-                link: 0.2,
-                workers: 0.95,
-                encode: 0.1,
-                ..copy()
-            }),
-            "limited by: the sending processors, 95 % busy (network 20 %, source disk 12 %, \
-             compression 10 %, decompression 20 %, destination disk 34 %)"
-        );
-        assert!(sentence(Rates::default()).starts_with("limited by: no single thing (network 0 %"));
-    }
-
-    #[test]
-    fn windows_that_hold_streams_back_are_named_with_what_sets_them() {
-        let newest = Sample {
-            streams: 16,
-            round_trip: Duration::from_millis(100),
-            receive_window: 32_000_000,
-            send_window: 64_000_000,
-            ..Sample::default()
-        };
-        let hints = |newest| verdict(copy(), newest, start()).hints;
-        assert_eq!(
-            hints(newest),
-            ["net.ipv4.tcp_rmem caps each stream at 20.0 MB/s; 16 streams in use"]
-        );
-        let small = Sample {
-            send_window: 31_000_000,
-            ..newest
-        };
-        assert!(hints(small)[0].starts_with("net.ipv4.tcp_wmem caps each stream at 19.4 MB/s"));
-        assert!(
-            hints(Sample {
-                receive_window: 90_000_000,
-                ..newest
-            })
-            .is_empty()
-        );
-    }
-
-    #[test]
-    fn what_the_user_forced_is_told_where_it_is_the_limit() {
-        let forced = Forced {
-            threads: Some(2),
-            compress: Some(Method::Zstd(9)),
-            ..Forced::default()
-        };
-        let busy = Rates {
-            link: 0.3,
-            workers: 1.0,
-            encode: 0.95,
-            ..copy()
-        };
-        let verdict = verdict(busy, Sample::default(), Start { forced, ..start() });
-        assert_eq!(verdict.limit, Some(Limit::Compression));
-        assert_eq!(
-            verdict.hints,
-            [
-                "--threads 2 was asked for; the sending host has 8 processors",
-                "zstd 9 was asked for; without --compress it is chosen as it pays",
-            ]
-        );
-    }
-
-    #[test]
-    fn a_rate_limit_is_nobodys_fault() {
-        let forced = Forced {
-            rate_limit: Some(310_000_000),
-            ..Forced::default()
-        };
-        let verdict = verdict(copy(), Sample::default(), Start { forced, ..start() });
-        assert_eq!(verdict.limit, Some(Limit::RateLimit));
-        assert!(verdict.sentence.starts_with(
-            "limited by: the limit of 310 MB/s that was asked for (network 97 %, source disk"
-        ));
-    }
-
-    #[test]
-    fn loss_without_bbr_is_worth_a_hint() {
-        let lossy = Rates {
-            loss: 0.001,
-            ..copy()
-        };
-        let hints = |start| verdict(lossy, Sample::default(), start).hints;
-        assert!(hints(start())[0].starts_with("0.10 % was lost on the way: bbr"));
-        assert!(
-            hints(Start {
-                may_bbr: true,
-                ..start()
-            })
-            .is_empty()
-        );
-    }
 }

@@ -57,7 +57,8 @@ pub struct CopyOptions {
     pub congestion: Option<String>,
     /// Seconds without a word from the other end after which it is given up.
     pub timeout_s: u16,
-    /// `--direct-io`: devices are read and written past the page cache.
+    /// `--direct-io`: devices are read past the page cache too, and where one cannot be written past
+    /// it, it is not written.
     pub direct_io: bool,
     /// `--size`: bytes that a stream has, as the user believes; how many are read of a device that
     /// never ends.
@@ -66,6 +67,10 @@ pub struct CopyOptions {
     pub follow_ms: Option<u64>,
     /// `--spool`: what has come of a stream is kept when its connection is lost.
     pub spool: bool,
+    /// `--nice`: idle CPU and I/O class.
+    pub nice: bool,
+    /// `--drop-cache`: what comes into the page cache goes out behind the copy.
+    pub drop_cache: bool,
 }
 
 /// What the server is to be in this copy.
@@ -109,6 +114,18 @@ pub struct Open {
     pub remembered: Option<Remembered>,
     /// Sessions of the same command whose connection was lost: their servers give way to this one.
     pub before: Vec<[u8; 16]>,
+    /// The server is to listen for data streams.
+    pub listens: bool,
+    /// On one of these ports, else on an ephemeral one.
+    pub ports: Option<Ports>,
+}
+
+/// `--ports`: from the first to the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ports {
+    pub first: u16,
+    /// Not below the first.
+    pub last: u16,
 }
 
 /// More sessions of one command than `--retries` allows.
@@ -124,7 +141,8 @@ impl std::fmt::Debug for SessionSecret {
     }
 }
 
-/// Where the sender of this message takes data streams.
+/// Where the sender of this message takes data streams; without an address it takes none (any
+/// more).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listen {
     /// Textual addresses, best first, at most [`ADDRESSES_MAX`].
@@ -244,11 +262,15 @@ pub struct AllSent {
     pub unused: Vec<Span>,
 }
 
-/// Bytes of frames that ride on control, for when there is no stream. At most 64 KiB each.
+/// Bytes of frames that ride on control, for when there is no stream: at most [`DATA_MAX`] each,
+/// and no more than the other end has given `Credit` for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Data {
     pub bytes: Vec<u8>,
 }
+
+/// Bytes of a `Data`: what stands before a control message that is said meanwhile.
+pub const DATA_MAX: usize = 64 << 10;
 
 /// What an end has seen lately; comes every few seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -268,11 +290,14 @@ pub struct StreamFacts {
     pub waits: bool,
 }
 
-/// What the sender goes by from now on, for an end that dials its streams and tells the user.
+/// What is gone by from now on: the sender tells how many streams, to whoever dials them and tells
+/// the user; the client how fast.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tune {
     /// Streams that there should be.
-    pub streams: u16,
+    pub streams: Option<u16>,
+    /// Bytes a second; 0 is no limit.
+    pub rate_limit: Option<u64>,
     /// Why it changed, a line; empty where there is nothing to tell.
     pub reason: String,
 }

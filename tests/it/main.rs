@@ -32,6 +32,7 @@ mod placement;
 mod postgres;
 mod reconnect;
 mod resume;
+mod routes;
 mod signals;
 mod special;
 mod ssh;

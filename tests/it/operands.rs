@@ -89,7 +89,12 @@ fn an_scp_uri_names_user_host_and_port(case: &Case) {
 
 fn an_ipv6_address_goes_in_brackets(case: &Case) {
     let ip = IpAddr::V6(Ipv6Addr::LOCALHOST);
-    let host = match Host::start_at(ip, case.scratch.dir("six"), &case.home.0, case.mark()) {
+    let host = match Host::start_at(
+        (ip, 0).into(),
+        case.scratch.dir("six"),
+        &case.home.0,
+        case.mark(),
+    ) {
         Ok(host) => host,
         Err(Lacks(_)) => return skip("IPv6 on the loopback"),
     };

@@ -126,7 +126,12 @@ fn letters_without_a_meaning_here_never_break_a_script(case: &Case) {
 
 fn six_means_ipv6(case: &Case) {
     let ip = IpAddr::V6(Ipv6Addr::LOCALHOST);
-    let Ok(host) = Host::start_at(ip, case.scratch.dir("six"), &case.home.0, case.mark()) else {
+    let Ok(host) = Host::start_at(
+        (ip, 0).into(),
+        case.scratch.dir("six"),
+        &case.home.0,
+        case.mark(),
+    ) else {
         return skip("IPv6 on the loopback");
     };
     let file = case.src.file("a", "six");

@@ -92,6 +92,8 @@ fn messages() -> Vec<Message> {
         size: Some(7),
         follow_ms: None,
         spool: true,
+        nice: true,
+        drop_cache: true,
     };
     let receiver = Role::Receiver {
         path: b"x".to_vec(),
@@ -125,6 +127,11 @@ fn messages() -> Vec<Message> {
             remembered: None,
             chunk_size: 1 << 20,
             before: vec![[0xef; 16]],
+            listens: true,
+            ports: Some(Ports {
+                first: 9001,
+                last: 9016,
+            }),
         }),
         Message::Secret(SessionSecret([0xcd; 32])),
         Message::Listen(Listen {
@@ -179,7 +186,8 @@ fn messages() -> Vec<Message> {
             }],
         }),
         Message::Tune(Tune {
-            streams: 16,
+            streams: Some(16),
+            rate_limit: Some(1000),
             reason: "loss".into(),
         }),
         Message::Fault(fault()),
@@ -206,8 +214,9 @@ fn messages() -> Vec<Message> {
 }
 
 const GOLDEN: [&str; 26] = [
-    "01004c00000001017801016101000100010003050101e8070001808080800100010001003c0101070001ab\
-     ababababababababababababababab0101088080400001efefefefefefefefefefefefefefefef",
+    "01005400000001017801016101000100010003050101e8070001808080800100010001003c0101070001\
+     0101abababababababababababababababab0101088080400001efefefefefefefefefefefefefefefef\
+     0101a946b846",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "03000700000001033a3a31a946",
     "0400020000000001",
@@ -227,7 +236,7 @@ const GOLDEN: [&str; 26] = [
     "0f0003000000020102",
     "100003000000808004",
     "110006000000010100020501",
-    "12000600000010046c6f7373",
+    "12000a000000011001e807046c6f7373",
     "13000d0000000738020102022f700466756c6c",
     "14000d0000000738020102022f700466756c6c",
     "1500020000000e00",

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::route::Route;
 use crate::session::roster::Roster;
 use crate::stream::crowd::Crowd;
 use crate::stream::kernel::KernelFacts;
@@ -36,7 +37,7 @@ impl Default for Course {
 impl Course {
     pub(super) fn meter(&self, stream: u16, crowd: &Arc<Crowd>) -> Arc<Meter> {
         let orders = Orders {
-            is_parked: stream >= *self.wanted.borrow(),
+            is_parked: Route::nth(stream) >= *self.wanted.borrow(),
             congestion: self.congestion.clone(),
             looks: self.looks,
         };
@@ -69,7 +70,7 @@ impl Roster {
         state.course.wanted.send_replace(streams);
         for (&stream, live) in &state.live {
             live.meter
-                .order(|orders| orders.is_parked = stream >= streams);
+                .order(|orders| orders.is_parked = Route::nth(stream) >= streams);
         }
     }
 
@@ -125,7 +126,7 @@ impl Roster {
             let (carried, again) = carried(&live.meter);
             sample.carried_bytes += carried;
             sample.retransmitted_bytes += again;
-            if stream < wanted {
+            if Route::nth(stream) < wanted && live.route != Route::Inband {
                 sample.streams += 1;
                 working.extend(live.meter.kernel());
             }

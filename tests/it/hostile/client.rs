@@ -94,6 +94,8 @@ pub fn open(role: Role) -> Open {
         remembered: None,
         chunk_size: 1 << 20,
         before: Vec::new(),
+        listens: true,
+        ports: None,
     }
 }
 

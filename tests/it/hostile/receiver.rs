@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use fastcp::error::{Kind, Side};
-use fastcp::wire::message::{Ack, Fault, Listen, Message, RANGES_MAX, Want, WantKind};
+use fastcp::wire::message::{Ack, Data, Fault, Listen, Message, RANGES_MAX, Want, WantKind};
 
 use crate::support::fake_server::{FakeServer, push};
 use crate::support::peer::*;
@@ -164,7 +164,7 @@ fn what_only_a_sender_says_ends_the_copy() {
             last: 1,
             unused: vec![],
         }),
-        Message::Credit(1),
+        Message::Data(Data { bytes: vec![0; 64] }),
     ] {
         push_case(|case| {
             let done = pushed(case, &[], "tree", |server| server.say(said.clone()));

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use fastcp::error::{Kind, Side};
-use fastcp::wire::message::{Fault, MESSAGE_MAX, Message};
+use fastcp::tuner::{Shares, Verdict};
+use fastcp::wire::message::{Conclusion, Fault, MESSAGE_MAX, Message, Tune};
 
 use super::pull_case;
 use crate::support::fake_server::{FakeServer, pull};
@@ -147,5 +148,51 @@ fn a_flood_of_faults_takes_no_memory() {
         let peak = done.peak_rss_bytes / MIB as u64;
         assert!(peak < 200, "took {peak} MiB");
         assert!(done.elapsed < Duration::from_secs(40));
+    });
+}
+
+#[test]
+fn what_a_far_tuner_says_is_bounded_and_readable() {
+    let text = format!("{EVIL}{}", "x".repeat(4096));
+    let conclusion = Conclusion {
+        verdict: Some(Verdict {
+            limit: None,
+            shares: Shares {
+                network: f64::NAN,
+                source_disk: f64::INFINITY,
+                ..Shares::default()
+            },
+            sentence: text.clone(),
+            hints: vec![text.clone(); 1000],
+        }),
+        remembered: None,
+    };
+    pull_case(|case| {
+        let flags = ["-r", "-v", "--summary", "--json"];
+        let done = pull(case, &flags, "/x/tree", |mut server| {
+            server.begin(root(1, "tree", true));
+            server.entries(vec![directory(1, 0, "tree")]);
+            for streams in [0, u16::MAX, 1] {
+                server.say(Message::Tune(Tune {
+                    streams: Some(streams),
+                    rate_limit: None,
+                    reason: text.clone(),
+                }));
+            }
+            // A verdict on what took less is not shown.
+            server.beat_for(Duration::from_millis(1500));
+            finish(&mut server);
+            let done = |message: &Message| matches!(message, Message::Done(()));
+            server.control.hear_until(done);
+            server.say(Message::Conclusion(conclusion));
+            server.finish();
+        });
+        readable(&done).succeeds();
+        let longest = done.stderr.lines().map(str::len).max();
+        assert!(longest < Some(400), "{done}");
+        assert_eq!(done.stderr.matches("all is well").count(), 3 + 1 + 3);
+        let json = String::from_utf8(done.stdout.clone()).expect("JSON is UTF-8");
+        assert!(json.contains(r#""network":0.0"#), "{json}");
+        assert!(json.contains(r#""source_disk":1.0"#), "{json}");
     });
 }

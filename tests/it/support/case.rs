@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use super::done::Done;
 use super::host::{self, Host, Lacks};
+use super::net::{At, Ip, Net};
 use super::procs::{self, MARK};
 use super::run::{Run, fastcp_binary};
 use super::tree::{Dir, Tree, What};
@@ -61,6 +62,8 @@ pub struct Case {
     /// For what belongs to neither end.
     pub scratch: Dir,
     host: Option<Host>,
+    /// Behind the host, so that it goes after it.
+    net: Option<Net>,
     mark: String,
     /// Digests of contents that a file at the destination may have.
     known: RefCell<HashSet<blake3::Hash>>,
@@ -70,7 +73,7 @@ pub struct Case {
 }
 
 impl Case {
-    fn new(way: Way) -> Result<Case, Lacks> {
+    fn new(way: Way, net: Option<Net>) -> Result<Case, Lacks> {
         let dir = tempfile::Builder::new()
             .prefix("case-")
             .permissions(std::fs::Permissions::from_mode(0o755))
@@ -79,10 +82,17 @@ impl Case {
         let root = Dir(dir.path().to_owned());
         let mark = dir.path().display().to_string();
         let home = root.dir("home");
-        let host = way
-            .needs_sshd()
-            .then(|| Host::start(root.dir("host"), &home.0, &mark))
-            .transpose()?;
+        let host = match &net {
+            Some(net) => {
+                let ip = net.ssh_address();
+                let (space, dir) = (net.path(At::Far), root.dir("host"));
+                Some(Host::start_in(&space, ip, dir, &home.0, &mark)?)
+            }
+            None => way
+                .needs_sshd()
+                .then(|| Host::start(root.dir("host"), &home.0, &mark))
+                .transpose()?,
+        };
         Ok(Case {
             way,
             src: root.dir("src"),
@@ -90,6 +100,7 @@ impl Case {
             home,
             scratch: root.dir("scratch"),
             host,
+            net,
             mark,
             known: RefCell::default(),
             finished: false,
@@ -99,13 +110,25 @@ impl Case {
 
     /// Runs `body` and then the check; the entry of every test that copies.
     pub fn run(way: Way, body: impl FnOnce(&Case)) {
-        let mut case = match Case::new(way) {
-            Ok(case) => case,
-            Err(Lacks(what)) => return skip(what),
-        };
-        body(&case);
-        case.finished = true;
-        let faults = case.faults();
+        match Case::new(way, None) {
+            Ok(case) => case.pass(body),
+            Err(Lacks(what)) => skip(what),
+        }
+    }
+
+    /// The same with two hosts that have a network of their own.
+    pub fn run_between(way: Way, ip: Ip, body: impl FnOnce(&Case, &Net)) {
+        let case = Net::new(ip).and_then(|net| Case::new(way, Some(net)));
+        match case {
+            Ok(case) => case.pass(|case| body(case, case.net.as_ref().expect("it was given"))),
+            Err(Lacks(what)) => skip(what),
+        }
+    }
+
+    fn pass(mut self, body: impl FnOnce(&Case)) {
+        body(&self);
+        self.finished = true;
+        let faults = self.faults();
         assert!(faults.is_empty(), "afterwards: {}", faults.join("\n  "));
     }
 
@@ -150,10 +173,14 @@ impl Case {
     /// fastcp without any argument.
     pub fn bare(&self) -> Run {
         self.remember();
-        Run::new(fastcp_binary(), &self.home.0)
+        let run = Run::new(fastcp_binary(), &self.home.0)
             .env("HOME", &self.home.0)
             .env("USER", host::user())
-            .env(MARK, &self.mark)
+            .env(MARK, &self.mark);
+        match &self.net {
+            Some(net) => run.under(net.words(At::Near)),
+            None => run,
+        }
     }
 
     /// `fastcp FLAGS SRC DST`, both below their directories.

@@ -331,8 +331,8 @@ pub fn against_control(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control)
     let run = case
         .bare()
         .args(["--rsh", "local", "--remote-path", &script])
-        // A peer plays one session.
-        .args(["--retries", "0"])
+        // A peer plays one session, and is found by one way.
+        .args(["--retries", "0", "--route", "direct"])
         .args(words);
     std::thread::scope(|scope| {
         let (gone, client_gone) = mpsc::channel::<()>();

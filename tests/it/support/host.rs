@@ -5,7 +5,7 @@
 //! finds (PATH, HOME, noise) is a script that a test may replace.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,6 +15,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::net;
 use super::procs::MARK;
 use super::run::{die_with_this_thread, fastcp_binary, reap};
 use super::tree::Dir;
@@ -24,15 +25,19 @@ pub const NAME: &str = "far";
 
 pub struct Host {
     dir: Dir,
-    address: std::net::SocketAddr,
+    address: SocketAddr,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
+    /// The network namespace that it is in, where that is not this process's.
+    namespace: Option<String>,
 }
 
 #[derive(Default)]
 struct Shared {
     closing: AtomicBool,
     logins: AtomicUsize,
+    /// Connections that are to be refused, after so many more that are not.
+    refusals: Mutex<(usize, usize)>,
     peak_rss_bytes: Mutex<u64>,
     sessions: Mutex<Vec<Session>>,
 }
@@ -77,14 +82,33 @@ impl Host {
     /// `dir` takes keys and configuration, `home` is where a login starts, `mark` is found in the
     /// environment of every process that a login starts.
     pub fn start(dir: Dir, home: &Path, mark: &str) -> Result<Host, Lacks> {
-        Host::start_at(IpAddr::V4(Ipv4Addr::LOCALHOST), dir, home, mark)
+        Host::start_at((Ipv4Addr::LOCALHOST, 0).into(), dir, home, mark)
     }
 
-    pub fn start_at(ip: IpAddr, dir: Dir, home: &Path, mark: &str) -> Result<Host, Lacks> {
+    /// In a network namespace, at ssh's own port.
+    pub fn start_in(
+        namespace: &str,
+        ip: IpAddr,
+        dir: Dir,
+        home: &Path,
+        mark: &str,
+    ) -> Result<Host, Lacks> {
+        std::thread::scope(|scope| {
+            let starting = scope.spawn(|| {
+                net::enter(namespace);
+                let mut host = Host::start_at((ip, 22).into(), dir, home, mark)?;
+                host.namespace = Some(namespace.to_owned());
+                Ok(host)
+            });
+            starting.join().expect("it does not panic")
+        })
+    }
+
+    pub fn start_at(at: SocketAddr, dir: Dir, home: &Path, mark: &str) -> Result<Host, Lacks> {
         let sshd = find_program("sshd").ok_or(Lacks("sshd"))?;
         find_program("ssh").ok_or(Lacks("ssh"))?;
         find_program("ssh-keygen").ok_or(Lacks("ssh-keygen"))?;
-        let listener = TcpListener::bind((ip, 0)).map_err(|_| Lacks("a loopback address"))?;
+        let listener = TcpListener::bind(at).map_err(|_| Lacks("a loopback address"))?;
         if rustix::process::geteuid().is_root() {
             fs::create_dir_all("/run/sshd").expect("make sshd's directory");
         }
@@ -95,6 +119,7 @@ impl Host {
             address,
             shared: shared.clone(),
             acceptor: None,
+            namespace: None,
         };
         host.make_keys();
         host.write_sshd_config(home, mark);
@@ -165,6 +190,12 @@ impl Host {
         self.dir.mode("login", 0o755);
     }
 
+    /// Closes `refused` connections before anything is said on them, as `MaxStartups` does, once
+    /// `taken` more have been taken.
+    pub fn refuse(&self, taken: usize, refused: usize) {
+        *self.shared.refusals.lock().expect("no panic while held") = (taken, refused);
+    }
+
     /// The key is good for this command alone, as a line of `authorized_keys` says it.
     pub fn force(&self, command: &str) {
         let config = self.dir.read("sshd_config");
@@ -191,8 +222,11 @@ impl Host {
         fs::copy(self.dir.path("key.pub"), self.dir.path("authorized_keys")).expect("copy a key");
         let public = fs::read_to_string(self.dir.path("host_key.pub")).expect("read a key");
         let ip = self.address.ip();
-        self.dir
-            .file("known_hosts", format!("[{ip}]:{} {public}", self.port()));
+        let names = match self.port() {
+            22 => ip.to_string(),
+            port => format!("[{ip}]:{port}"),
+        };
+        self.dir.file("known_hosts", format!("{names} {public}"));
     }
 
     fn write_sshd_config(&self, home: &Path, mark: &str) {
@@ -248,11 +282,35 @@ impl Host {
     }
 }
 
+impl Shared {
+    fn is_refused(&self) -> bool {
+        let mut refusals = self.refusals.lock().expect("no panic while held");
+        match &mut *refusals {
+            (0, 0) => false,
+            (0, left) => {
+                *left -= 1;
+                true
+            }
+            (before, _) => {
+                *before -= 1;
+                false
+            }
+        }
+    }
+}
+
 impl Drop for Host {
     fn drop(&mut self) {
         self.shared.closing.store(true, SeqCst);
         // Wakes the acceptor, which then sees that it is to end.
-        TcpStream::connect(self.address).ok();
+        let (address, namespace) = (self.address, self.namespace.take());
+        let waking = thread::spawn(move || {
+            if let Some(namespace) = namespace {
+                net::enter(&namespace);
+            }
+            TcpStream::connect(address).ok();
+        });
+        waking.join().ok();
         if let Some(acceptor) = self.acceptor.take() {
             acceptor.join().ok();
         }
@@ -270,6 +328,9 @@ fn accept(listener: &TcpListener, sshd: &Path, config: &Path, log: &Path, shared
             return;
         }
         let Ok(connection) = connection else { continue };
+        if shared.is_refused() {
+            continue;
+        }
         shared.logins.fetch_add(1, SeqCst);
         let child = start_sshd(sshd, config, log, connection.into());
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());

@@ -9,6 +9,7 @@ pub mod host;
 pub mod journals;
 pub mod limits;
 pub mod loops;
+pub mod net;
 pub mod peer;
 pub mod pipe;
 pub mod procs;

@@ -1,0 +1,164 @@
+//! The page cache behind a copy: what the copy brought into it goes out again, so that a host that
+//! serves others from it keeps what they need; and what was written goes to disk as it comes.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use nix::libc;
+use rustix::fs::{Advice, fadvise};
+use rustix::io::{ReadWriteFlags, preadv2};
+
+/// Bytes of one file that may be on their way to the disk: enough to keep it busy.
+const BEHIND_MAX: u64 = 16 << 20;
+
+/// The same of all files of this process. Half of what a polite copy may have dirty: each writer
+/// adds at most a chunk before it looks.
+const DIRTY_MAX: u64 = 128 << 20;
+
+/// No kernel has smaller pages.
+const PAGE: u64 = 4096;
+
+/// Bytes that this process has written and not seen on disk, of files that are written so.
+static DIRTY: AtomicU64 = AtomicU64::new(0);
+
+/// Reads without filling the cache with what nobody asked for.
+pub fn read_politely(file: &File) {
+    // Else what comes next would be there before it is known whether it was.
+    let _ = fadvise(file, 0, None, Advice::Random);
+}
+
+/// True if the byte at `offset` can be had without the disk: others have use for it.
+pub fn is_cached(file: &File, offset: u64) -> bool {
+    let mut byte = [0];
+    let mut room = [IoSliceMut::new(&mut byte)];
+    // A file system that cannot tell fails.
+    preadv2(file, &mut room, offset, ReadWriteFlags::NOWAIT).is_ok()
+}
+
+/// Drops what was read of `range`.
+pub fn drop_read(file: &File, range: Range<u64>) {
+    // Of a page that is only in part in the range nothing would go. Nothing at all would mean all
+    // that follows.
+    let end = range.end.next_multiple_of(PAGE);
+    if let Some(len) = std::num::NonZeroU64::new(end - range.start) {
+        // Advice only.
+        let _ = fadvise(file, range.start, Some(len), Advice::DontNeed);
+    }
+}
+
+/// What was written to one file and is on its way to the disk, oldest first.
+#[derive(Debug, Default)]
+pub struct Behind {
+    ranges: Mutex<VecDeque<Range<u64>>>,
+}
+
+impl Behind {
+    /// Starts to write a range back that was just written, and waits for older ones and drops them
+    /// where too much is under way.
+    pub fn wrote(&self, file: &File, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let len = range.end - range.start;
+        sync_range(file, &range, libc::SYNC_FILE_RANGE_WRITE);
+        let dirty = DIRTY.fetch_add(len, Relaxed) + len;
+        self.lock().push_back(range);
+        let bound = if dirty > DIRTY_MAX { 0 } else { BEHIND_MAX };
+        self.settle(file, bound);
+    }
+
+    /// Waits for all of it and drops it.
+    pub fn finish(&self, file: &File) {
+        self.settle(file, 0);
+    }
+
+    fn settle(&self, file: &File, bound: u64) {
+        while let Some(range) = self.oldest_beyond(bound) {
+            let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+                | libc::SYNC_FILE_RANGE_WRITE
+                | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+            sync_range(file, &range, all);
+            DIRTY.fetch_sub(range.end - range.start, Relaxed);
+            drop_read(file, range);
+        }
+    }
+
+    /// Takes the oldest range, where more than `bound` bytes are under way.
+    fn oldest_beyond(&self, bound: u64) -> Option<Range<u64>> {
+        let mut ranges = self.lock();
+        let all: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        (all > bound).then(|| ranges.pop_front())?
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Range<u64>>> {
+        self.ranges.lock().expect("no panic while held")
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        let mut left = 0;
+        for range in self.lock().drain(..) {
+            left += range.end - range.start;
+        }
+        DIRTY.fetch_sub(left, Relaxed);
+    }
+}
+
+fn sync_range(file: &File, range: &Range<u64>, flags: libc::c_uint) {
+    let len = (range.end - range.start) as libc::off64_t;
+    // SAFETY: a call on a descriptor that is borrowed, so open; it takes numbers alone. An error of
+    // the write is told again by whoever syncs the file; a file system without the call loses only
+    // politeness.
+    unsafe { libc::sync_file_range(file.as_raw_fd(), range.start as libc::off64_t, len, flags) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn what_was_written_is_dropped_behind_and_what_was_read_too() {
+        // A file system on a disk: one in memory drops nothing.
+        let temp = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(temp.path().join("a"))
+            .unwrap();
+        let behind = Behind::default();
+        for nth in 0..40 {
+            file.write_all_at(&vec![nth as u8 + 1; MIB as usize], nth * MIB)
+                .unwrap();
+            behind.wrote(&file, nth * MIB..(nth + 1) * MIB);
+        }
+        let under_way: u64 = behind
+            .lock()
+            .iter()
+            .map(|range| range.end - range.start)
+            .sum();
+        assert!(under_way <= BEHIND_MAX);
+        behind.finish(&file);
+        assert!(behind.lock().is_empty());
+        read_politely(&file);
+        if is_cached(&file, 0) || is_cached(&file, 39 * MIB) {
+            // A file system that keeps its cache.
+            return;
+        }
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, 5 * MIB).unwrap();
+        assert_eq!(byte, [6]);
+        assert!(is_cached(&file, 5 * MIB));
+        drop_read(&file, 5 * MIB..6 * MIB);
+        assert!(!is_cached(&file, 5 * MIB));
+    }
+}

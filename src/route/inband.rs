@@ -1,0 +1,233 @@
+//! One stream inside control, for while there is no other: frames in pieces, each a `Data` message,
+//! within the bytes of `Credit` that the receiver has given.
+//!
+//! Control must not wait for data: a piece is small, goes behind every other message, and no more
+//! of them are under way than the receiver has taken in a second or so. Who reads control only
+//! queues what comes; a peer that sends more than it may is told from one that keeps to it.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::sync::{mpsc, watch};
+
+use crate::control::Outgoing;
+use crate::stream::link::{Link, Piped};
+use crate::wire::message::{DATA_MAX, Data, Message};
+
+/// Bytes that may be under way at first, and most: what a link of 1 MB/s is done with in a quarter
+/// of a second, and twice ssh's own window.
+const WINDOW_MIN: u64 = 256 << 10;
+const WINDOW_MAX: u64 = 4 << 20;
+
+/// The time whose bytes the window holds twice.
+const SPAN: Duration = Duration::from_millis(500);
+
+/// The peer said what no peer says.
+#[derive(Debug, thiserror::Error)]
+#[error("more data on control than there was room for")]
+pub struct Breach;
+
+/// The end that sends.
+pub struct Sending {
+    /// Bytes of credit, all in all.
+    credit: watch::Sender<u64>,
+}
+
+/// A stream that sends what credit allows.
+pub fn sending(control: Outgoing) -> (Sending, Link) {
+    let (near, far) = tokio::io::duplex(DATA_MAX);
+    let (credit, given) = watch::channel(0);
+    tokio::spawn(pump(far, control, given));
+    (Sending { credit }, linked(near))
+}
+
+impl Sending {
+    /// Takes the receiver's `Credit`.
+    pub fn credit(&self, more: u64) {
+        self.credit
+            .send_modify(|credit| *credit = credit.saturating_add(more));
+    }
+}
+
+fn linked(end: DuplexStream) -> Link {
+    let (reader, writer) = tokio::io::split(end);
+    Link::Piped(Piped::new(reader, writer, ()))
+}
+
+async fn pump(mut from: DuplexStream, control: Outgoing, mut given: watch::Receiver<u64>) {
+    let mut sent = 0;
+    loop {
+        let more = given.wait_for(|credit| *credit > sent).await;
+        let Ok(credit) = more.map(|credit| *credit) else {
+            return until_unused(from).await;
+        };
+        let room = usize::try_from(credit - sent).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; room.min(DATA_MAX)];
+        let Ok(read @ 1..) = from.read(&mut bytes).await else {
+            return;
+        };
+        bytes.truncate(read);
+        sent += read as u64;
+        if control
+            .send_data(Message::Data(Data { bytes }))
+            .await
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// The end that receives.
+pub struct Receiving {
+    /// Bounded by the credit that was given.
+    pieces: mpsc::UnboundedSender<Vec<u8>>,
+    owed: Arc<Mutex<u64>>,
+}
+
+/// A stream that receives, and gives credit for it from now on.
+pub fn receiving(control: Outgoing) -> (Receiving, Link) {
+    let (near, far) = tokio::io::duplex(DATA_MAX);
+    let (pieces, queue) = mpsc::unbounded_channel();
+    let owed = Arc::new(Mutex::new(0));
+    tokio::spawn(feed(queue, far, control, owed.clone()));
+    (Receiving { pieces, owed }, linked(near))
+}
+
+impl Receiving {
+    /// Takes the sender's `Data`; never waits.
+    ///
+    /// # Errors
+    /// Where it is more than there was credit for.
+    pub fn take(&self, bytes: Vec<u8>) -> Result<(), Breach> {
+        let mut owed = self.owed.lock().expect("no panic while held");
+        let len = bytes.len() as u64;
+        if bytes.is_empty() || bytes.len() > DATA_MAX || len > *owed {
+            return Err(Breach);
+        }
+        *owed -= len;
+        // Refused only where the stream has ended, which is seen elsewhere.
+        let _ = self.pieces.send(bytes);
+        Ok(())
+    }
+}
+
+async fn feed(
+    mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
+    mut to: DuplexStream,
+    control: Outgoing,
+    owed: Arc<Mutex<u64>>,
+) {
+    let mut window = Window::new(Instant::now());
+    let mut credit = window.first();
+    loop {
+        if credit > 0 {
+            *owed.lock().expect("no panic while held") += credit;
+            if control.send(Message::Credit(credit)).await.is_err() {
+                return;
+            }
+        }
+        let Some(bytes) = queue.recv().await else {
+            return until_unused(to).await;
+        };
+        if to.write_all(&bytes).await.is_err() {
+            return;
+        }
+        credit = window.taken(bytes.len() as u64, Instant::now());
+    }
+}
+
+/// The session is over, which who has the other end is told elsewhere: it is not for this to look
+/// like a connection that was lost.
+async fn until_unused(mut end: DuplexStream) {
+    let mut bytes = [0; 1024];
+    while matches!(end.read(&mut bytes).await, Ok(1..)) {}
+}
+
+/// How many bytes may be under way. Pure: time is passed in.
+struct Window {
+    size: u64,
+    /// Taken since credit was given last.
+    ungiven: u64,
+    /// Taken since the span began.
+    lately: u64,
+    since: Instant,
+}
+
+impl Window {
+    fn new(now: Instant) -> Window {
+        Window {
+            size: WINDOW_MIN,
+            ungiven: 0,
+            lately: 0,
+            since: now,
+        }
+    }
+
+    /// What is given before anything has come.
+    fn first(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes were taken; gives how many may be sent more.
+    fn taken(&mut self, bytes: u64, now: Instant) -> u64 {
+        self.ungiven += bytes;
+        self.lately += bytes;
+        let mut more = 0;
+        if now.saturating_duration_since(self.since) >= SPAN {
+            // It only grows: what is under way cannot be taken back.
+            let wanted = (2 * self.lately).clamp(WINDOW_MIN, WINDOW_MAX);
+            more = wanted.saturating_sub(self.size);
+            self.size += more;
+            (self.lately, self.since) = (0, now);
+        }
+        if more == 0 && self.ungiven < self.size / 4 {
+            return 0;
+        }
+        more + std::mem::take(&mut self.ungiven)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_follows_what_the_link_carries_and_credit_covers_what_was_taken() {
+        let start = Instant::now();
+        let mut window = Window::new(start);
+        let mut given = window.first();
+        let mut taken = 0;
+        for tick in 1..=400u32 {
+            let piece = (given - taken).min(DATA_MAX as u64);
+            taken += piece;
+            given += window.taken(piece, start + Duration::from_millis(10) * tick);
+            assert!(given - taken <= WINDOW_MAX, "{given} of {taken}");
+            assert!(given > taken);
+        }
+        // 6.4 MB/s: a second's worth is 6.5 MB.
+        assert_eq!(window.size, WINDOW_MAX);
+        let mut slow = Window::new(start);
+        for second in 1..100 {
+            slow.taken(50_000, start + Duration::from_secs(second));
+        }
+        assert_eq!(slow.size, WINDOW_MIN);
+    }
+
+    #[tokio::test]
+    async fn bytes_go_through_within_credit_and_more_is_a_breach() {
+        let (near, far) = tokio::io::duplex(1 << 20);
+        let (to_sender, _writer) = Outgoing::start(near);
+        let (to_receiver, _other) = Outgoing::start(far);
+        drop(to_sender);
+        let (receiving, _link) = receiving(to_receiver);
+        assert!(receiving.take(vec![0; 100]).is_err(), "before any credit");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        for _ in 0..WINDOW_MIN / DATA_MAX as u64 {
+            receiving.take(vec![0; DATA_MAX]).unwrap();
+        }
+        assert!(receiving.take(vec![0; 1]).is_err());
+        assert!(receiving.take(Vec::new()).is_err());
+    }
+}

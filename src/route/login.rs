@@ -1,0 +1,228 @@
+//! A stream is a further ssh login, where no port but ssh's own is open. Each has a TCP connection
+//! and a window of its own, so that several carry what one cannot.
+//!
+//! None ever asks: the first of them goes alone, and if it is refused (a password would be needed,
+//! a key needs a confirmation that nobody gives), there is no second. One that is refused before
+//! it could say who it is (sshd's `MaxStartups`) is tried again by who dials.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::Connection;
+use super::meeting::joining;
+use crate::control::{ControlError, First, Incoming};
+use crate::ssh::{self, Errand, Host, Rsh, SshOptions, Startup};
+use crate::stream::link::{Link, Piped};
+use crate::stream::opening::{Keyring, StreamId};
+
+/// Logins that are under way at once: of ten that may be (`MaxStartups`), others want some.
+const LOGINS_AT_ONCE: usize = 6;
+
+/// How long a login may take: ssh's own limit and what the far end needs to start.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long ssh may take to end once it has closed its stdout.
+const END_PATIENCE: Duration = Duration::from_millis(500);
+
+/// As the first login: what runs there learns from the first bytes that it is to be a stream.
+const SERVER: Errand = Errand::Become("--server");
+
+/// What ssh says where another try would say the same.
+const REFUSALS: [&str; 4] = [
+    "Permission denied",
+    "Too many authentication failures",
+    "Host key verification failed",
+    "REMOTE HOST IDENTIFICATION HAS CHANGED",
+];
+
+/// Why there was no stream.
+#[derive(Debug)]
+pub enum Failed {
+    /// This time.
+    Once(String),
+    /// And there will be none.
+    ForGood(String),
+}
+
+/// Further logins on the host of a session.
+pub struct Logins {
+    rsh: Rsh,
+    host: Host,
+    options: SshOptions,
+    startup: Startup,
+    /// Of the host that the first login reached.
+    boot_id: String,
+    turns: Semaphore,
+    /// True once a login has come through.
+    is_open: Mutex<bool>,
+    refused: OnceLock<String>,
+}
+
+impl Logins {
+    pub fn new(
+        rsh: Rsh,
+        host: &Host,
+        options: &SshOptions,
+        startup: Startup,
+        boot_id: &str,
+    ) -> Logins {
+        let options = SshOptions {
+            forward_agent: false,
+            verbose: 0,
+            ..options.unattended(true)
+        };
+        Logins {
+            rsh,
+            host: host.clone(),
+            options,
+            startup,
+            boot_id: boot_id.to_owned(),
+            turns: Semaphore::new(LOGINS_AT_ONCE),
+            is_open: Mutex::new(false),
+            refused: OnceLock::new(),
+        }
+    }
+
+    /// Logs in for one stream.
+    pub async fn dial(&self, keyring: &Arc<Keyring>, id: StreamId) -> Result<Connection, Failed> {
+        let mut is_open = self.is_open.lock().await;
+        if *is_open {
+            drop(is_open);
+            let _turn = self.turns.acquire().await;
+            return self.log_in(keyring, id).await;
+        }
+        if let Some(why) = self.refused.get() {
+            return Err(Failed::ForGood(why.clone()));
+        }
+        // The others wait for what becomes of this one.
+        let first = self.log_in(keyring, id).await;
+        match &first {
+            Ok(_) => *is_open = true,
+            Err(Failed::ForGood(why)) => {
+                // Nobody else is here.
+                let _ = self.refused.set(why.clone());
+            }
+            Err(Failed::Once(_)) => {}
+        }
+        first
+    }
+
+    async fn log_in(&self, keyring: &Arc<Keyring>, id: StreamId) -> Result<Connection, Failed> {
+        let far_end = ssh::start(self.rsh, &self.host, &self.options, &self.startup, SERVER)
+            .map_err(|error| Failed::ForGood(error.message))?;
+        let (mut process, mut stdin, stdout, stderr) = far_end.split();
+        let mut words = Words::hear(stderr);
+        let mut incoming = Incoming::new(stdout);
+        let hello = match incoming.first(LOGIN_TIMEOUT).await {
+            Ok(First::Hello(hello)) => hello,
+            // The first login has found one, or placed it.
+            Ok(First::Greeting(_)) => {
+                let why = "a further login found no fastcp there";
+                return Err(Failed::ForGood(why.to_owned()));
+            }
+            Err(ControlError::Closed | ControlError::Io(_)) => {
+                process.end(END_PATIENCE).await;
+                return Err(classified(words.last().await));
+            }
+            Err(other) => return Err(Failed::ForGood(other.to_string())),
+        };
+        if hello.boot_id != self.boot_id {
+            // The next may reach the right one, where a name stands for several.
+            return Err(Failed::Once(
+                "a further login reached another host of that name".to_owned(),
+            ));
+        }
+        let Some(stdout) = incoming.into_reader() else {
+            return Err(Failed::ForGood("the far end spoke out of turn".to_owned()));
+        };
+        let opened = async {
+            stdin.write_all(&joining(&keyring.session)).await?;
+            let mut link = Link::Piped(Piped::new(stdout, stdin, process));
+            let expected = keyring.open(&mut link, id).await?;
+            expected.answer(&mut link).await?;
+            Ok::<_, std::io::Error>(link)
+        };
+        match opened.await {
+            Ok(link) => Ok(Connection {
+                id,
+                link,
+                expected: None,
+                fate: None,
+            }),
+            Err(error) => {
+                let last = words.last().await;
+                let why = if last.is_empty() {
+                    error.to_string()
+                } else {
+                    last
+                };
+                Err(Failed::Once(why))
+            }
+        }
+    }
+}
+
+/// From what ssh said last.
+fn classified(words: String) -> Failed {
+    if REFUSALS.iter().any(|refusal| words.contains(refusal)) {
+        Failed::ForGood(words)
+    } else if words.is_empty() {
+        Failed::Once("a further login ended without a word".to_owned())
+    } else {
+        Failed::Once(words)
+    }
+}
+
+/// What a login says on stderr: only the last line counts.
+struct Words {
+    last: Arc<std::sync::Mutex<String>>,
+    relay: JoinHandle<()>,
+}
+
+impl Words {
+    fn hear(stderr: tokio::process::ChildStderr) -> Words {
+        let last = Arc::new(std::sync::Mutex::new(String::new()));
+        let keep = last.clone();
+        let relay = tokio::spawn(ssh::relay_stderr(stderr, move |line| {
+            let mut last = keep.lock().expect("no panic while held");
+            // What ssh says of a refusal is not always the last that it says.
+            if !REFUSALS.iter().any(|refusal| last.contains(refusal)) {
+                line.clone_into(&mut last);
+            }
+        }));
+        Words { last, relay }
+    }
+
+    /// Waits for what is on its way of a process that has ended; another may hold its stderr open.
+    async fn last(&mut self) -> String {
+        let _ = timeout(END_PATIENCE, &mut self.relay).await;
+        self.last.lock().expect("no panic while held").clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_key_is_for_good_and_a_busy_sshd_is_not() {
+        for words in [
+            "me@host: Permission denied (publickey,password).",
+            "Host key verification failed.",
+        ] {
+            assert!(matches!(classified(words.to_owned()), Failed::ForGood(_)));
+        }
+        for words in [
+            "kex_exchange_identification: Connection closed by remote host",
+            "ssh: connect to host h port 22: Connection timed out",
+            "",
+        ] {
+            assert!(matches!(classified(words.to_owned()), Failed::Once(_)));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! `--bwlimit @FILE`: a rate that may be changed while the copy runs.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::session::request::Reporter;
+use crate::units;
+
+/// How often the file is read.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Nobody writes a rate with more bytes than this.
+const TEXT_MAX: u64 = 64;
+
+/// The rate that the file has now, in bytes a second; None for no limit, which is an empty file or 0.
+///
+/// # Errors
+/// Usage, where it cannot be read or holds something else.
+pub fn read(path: &Path) -> Result<Option<u64>> {
+    use std::io::Read;
+    let shown = units::printable(path.as_os_str().as_encoded_bytes());
+    let mut text = String::new();
+    let file = std::fs::File::open(path);
+    let read = file.and_then(|file| file.take(TEXT_MAX).read_to_string(&mut text));
+    read.map_err(|error| Error::usage(format!("--bwlimit @{shown}: {error}")))?;
+    let text = text.trim();
+    if text.is_empty() || text == "0" {
+        return Ok(None);
+    }
+    units::parse_size(text)
+        .map(|rate| (rate > 0).then_some(rate))
+        .map_err(|error| Error::usage(format!("--bwlimit @{shown}: {error}")))
+}
+
+/// Tells `set` of each change, until it is dropped. What cannot be read changes nothing.
+pub async fn follow(
+    path: PathBuf,
+    mut rate: Option<u64>,
+    reporter: &dyn Reporter,
+    mut set: impl AsyncFnMut(Option<u64>),
+) {
+    let mut complained = false;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let path = path.clone();
+        let now = tokio::task::spawn_blocking(move || read(&path)).await;
+        match now {
+            Ok(Ok(now)) if now != rate => {
+                rate = now;
+                reporter.detail(&match rate {
+                    Some(rate) => format!("rate: at most {}", units::rate(rate as f64)),
+                    None => "rate: no limit".to_owned(),
+                });
+                set(rate).await;
+            }
+            Ok(Err(error)) if !complained => {
+                complained = true;
+                reporter.notice(&format!("fastcp: {}; the rate stays", error.message));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_holds_a_rate_or_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("rate");
+        for (text, rate) in [("40M\n", Some(40_000_000)), ("", None), ("0", None)] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(read(&path).unwrap(), rate);
+        }
+        std::fs::write(&path, "fast").unwrap();
+        assert!(read(&path).unwrap_err().message.contains("--bwlimit"));
+        assert!(read(&temp.path().join("none")).is_err());
+    }
+}

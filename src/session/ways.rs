@@ -1,0 +1,207 @@
+//! What either end does with the other's words about streams: where they are taken, where they are
+//! to be dialled, and the one inside control.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::control::Outgoing;
+use crate::error::{Error, Kind, Result, Side};
+use crate::route::addresses::{self, End};
+use crate::route::direct::Places;
+use crate::route::inband::{Receiving, Sending, receiving, sending};
+use crate::route::{Connection, Route};
+use crate::seal::Suite;
+use crate::session::dial::{Dialler, Way};
+use crate::session::roster::{Flow, Roster};
+use crate::stream::limit::Limit;
+use crate::stream::link::Link;
+use crate::stream::opening::{Keyring, StreamId};
+use crate::wire::message::{Listen, Message};
+
+/// The stream inside control, from the moment when it is offered.
+pub struct Inband {
+    flow: Flow,
+    /// Else what the other end offers is not taken.
+    is_wanted: bool,
+    control: Outgoing,
+    proven: mpsc::Sender<Connection>,
+    end: Mutex<Ends>,
+}
+
+#[derive(Default)]
+enum Ends {
+    #[default]
+    None,
+    Sending(Sending),
+    Receiving(Receiving),
+}
+
+impl Inband {
+    pub fn new(
+        flow: Flow,
+        is_wanted: bool,
+        control: Outgoing,
+        proven: mpsc::Sender<Connection>,
+    ) -> Arc<Inband> {
+        let end = Mutex::default();
+        Arc::new(Inband {
+            flow,
+            is_wanted,
+            control,
+            proven,
+            end,
+        })
+    }
+
+    /// Lets the other end send by it, if this one receives. Once is enough.
+    pub fn offer(&self) {
+        let mut end = self.lock();
+        if self.flow == Flow::In && matches!(*end, Ends::None) {
+            let (receiving, link) = receiving(self.control.clone());
+            *end = Ends::Receiving(receiving);
+            self.hand_on(link);
+        }
+    }
+
+    /// The other end lets this one send.
+    fn credit(&self, bytes: u64) -> Result<()> {
+        let mut end = self.lock();
+        match &*end {
+            Ends::Sending(sending) => sending.credit(bytes),
+            Ends::None if self.flow == Flow::Out && !self.is_wanted => {}
+            Ends::None if self.flow == Flow::Out => {
+                let (sending, link) = sending(self.control.clone());
+                sending.credit(bytes);
+                *end = Ends::Sending(sending);
+                self.hand_on(link);
+            }
+            _ => return Err(breach("credit out of place")),
+        }
+        Ok(())
+    }
+
+    fn data(&self, bytes: Vec<u8>) -> Result<()> {
+        match &*self.lock() {
+            Ends::Receiving(receiving) => receiving
+                .take(bytes)
+                .map_err(|error| breach(&error.to_string())),
+            _ => Err(breach("data out of place")),
+        }
+    }
+
+    fn hand_on(&self, link: Link) {
+        let stream = Route::Inband.stream(0);
+        // There is room for more than there may be, or nobody is there any more.
+        let _ = self.proven.try_send(Connection {
+            id: StreamId { stream, attempt: 0 },
+            link,
+            expected: None,
+            fate: None,
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ends> {
+        self.end.lock().expect("no panic while held")
+    }
+}
+
+/// What an end can be told to do.
+pub struct Ways {
+    pub inband: Arc<Inband>,
+    /// At the client: where it is told of the server's port.
+    pub listen: Option<oneshot::Sender<Listen>>,
+    /// At the server, which dials when it is told to.
+    pub reverse: Option<Reverse>,
+    pub limit: Arc<Limit>,
+}
+
+impl Ways {
+    /// Takes what is about streams.
+    ///
+    /// # Errors
+    /// Where this end cannot be told so.
+    pub fn take(&mut self, message: Message) -> Result<()> {
+        match message {
+            Message::Credit(bytes) => return self.inband.credit(bytes),
+            Message::Data(data) => return self.inband.data(data.bytes),
+            // Only the first is dialled: a server listens once.
+            Message::Listen(at) => {
+                if let Some(listen) = self.listen.take() {
+                    // It is not waited for where another route is wanted.
+                    let _ = listen.send(at);
+                }
+            }
+            Message::Dial(at) => match &mut self.reverse {
+                Some(reverse) => reverse.dial(&at),
+                None => return Err(breach("a server tells where to dial")),
+            },
+            // Nobody but the user limits a client.
+            Message::Tune(tune) if self.reverse.is_some() => {
+                if let Some(rate) = tune.rate_limit {
+                    self.limit.set((rate > 0).then_some(rate));
+                }
+            }
+            Message::Tune(_) => {}
+            _ => return Err(breach("a message out of place")),
+        }
+        Ok(())
+    }
+}
+
+/// A server's end of the reverse route.
+pub struct Reverse {
+    pub streams_max: u16,
+    pub keyring: Arc<Keyring>,
+    pub suite: Suite,
+    pub proven: mpsc::Sender<Connection>,
+    pub roster: Arc<Roster>,
+    /// A key that is confined may have this server dial nobody but who has logged in.
+    pub is_confined: bool,
+    /// Ends with this.
+    pub dialling: Option<AbortOnDropHandle<()>>,
+}
+
+impl Reverse {
+    /// Dials the client there, and no more where it was told to dial before.
+    fn dial(&mut self, at: &Listen) {
+        self.dialling = None;
+        let mut places = addresses::announced(at);
+        let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
+        if let Some(client) = addresses::of_login(&connection, End::Client) {
+            addresses::prefer(&mut places, at, client);
+        }
+        if self.is_confined {
+            let client = addresses::of_login(&connection, End::Client);
+            let client = client.and_then(|client| addresses::with_zone(client, at.port));
+            places.retain(|place| Some(*place) == client);
+        }
+        if places.is_empty() {
+            return;
+        }
+        let dialler = Dialler {
+            route: Route::Reverse,
+            way: Way::Places(Arc::new(Places::new(places, None))),
+            streams_max: self.streams_max,
+            keyring: self.keyring.clone(),
+            suite: self.suite,
+            proven: self.proven.clone(),
+            roster: self.roster.clone(),
+            reporter: None,
+        };
+        let roster = self.roster.clone();
+        self.dialling = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            tokio::select! {
+                // The client judges whether there is another way.
+                _in_vain = dialler.run() => {}
+                () = roster.closed() => {}
+            }
+        })));
+    }
+}
+
+fn breach(what: &str) -> Error {
+    let message = format!("the other end broke the protocol: {what}");
+    Error::new(Kind::Breach, Side::Here, message)
+}

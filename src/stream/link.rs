@@ -1,0 +1,154 @@
+//! A connection of whichever kind a route makes: bytes both ways, and what ends it.
+
+use std::any::Any;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp;
+
+use crate::stream::kernel::{self, KernelFacts};
+use crate::stream::linger;
+
+type Reader = Box<dyn AsyncRead + Send + Sync + Unpin>;
+type Writer = Box<dyn AsyncWrite + Send + Sync + Unpin>;
+
+pub enum Link {
+    Tcp(TcpStream),
+    Piped(Piped),
+}
+
+/// Two pipes, such as lead to another process.
+pub struct Piped {
+    reader: Reader,
+    writer: Writer,
+    /// Dropped after the pipes: what goes with the connection, such as the process.
+    _kept: Box<dyn Any + Send + Sync>,
+}
+
+impl Piped {
+    pub fn new(
+        reader: impl AsyncRead + Send + Sync + Unpin + 'static,
+        writer: impl AsyncWrite + Send + Sync + Unpin + 'static,
+        kept: impl Any + Send + Sync,
+    ) -> Piped {
+        Piped {
+            reader: Box::new(reader),
+            writer: Box::new(writer),
+            _kept: Box::new(kept),
+        }
+    }
+}
+
+pub enum ReadLink<'a> {
+    Tcp(tcp::ReadHalf<'a>),
+    Piped(&'a mut Reader),
+}
+
+pub enum WriteLink<'a> {
+    Tcp(tcp::WriteHalf<'a>),
+    Piped(&'a mut Writer),
+}
+
+impl Link {
+    pub fn split(&mut self) -> (ReadLink<'_>, WriteLink<'_>) {
+        match self {
+            Link::Tcp(socket) => {
+                let (reader, writer) = socket.split();
+                (ReadLink::Tcp(reader), WriteLink::Tcp(writer))
+            }
+            Link::Piped(Piped { reader, writer, .. }) => {
+                (ReadLink::Piped(reader), WriteLink::Piped(writer))
+            }
+        }
+    }
+}
+
+impl ReadLink<'_> {
+    /// None for what is no TCP connection.
+    pub fn kernel(&self) -> Option<KernelFacts> {
+        match self {
+            ReadLink::Tcp(reader) => kernel::facts(reader.as_ref()),
+            ReadLink::Piped(_) => None,
+        }
+    }
+
+    /// # Errors
+    /// Where there is none of this name here, or this user may not choose it. What is no TCP
+    /// connection has none to choose.
+    pub fn set_congestion(&self, name: &str) -> io::Result<()> {
+        match self {
+            ReadLink::Tcp(reader) => kernel::set_congestion(reader.as_ref(), name),
+            ReadLink::Piped(_) => Ok(()),
+        }
+    }
+}
+
+impl WriteLink<'_> {
+    /// Says that nothing comes any more; what was written is delivered although the connection is
+    /// dropped then.
+    pub async fn finish(&mut self) -> io::Result<()> {
+        match self {
+            WriteLink::Tcp(writer) => {
+                linger(writer.as_ref())?;
+                writer.shutdown().await
+            }
+            WriteLink::Piped(writer) => writer.shutdown().await,
+        }
+    }
+}
+
+macro_rules! reads {
+    ($name:ty, $pipe:ident => $end:expr) => {
+        impl AsyncRead for $name {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buf: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    Self::Tcp(reader) => Pin::new(reader).poll_read(cx, buf),
+                    Self::Piped($pipe) => Pin::new($end).poll_read(cx, buf),
+                }
+            }
+        }
+    };
+}
+
+macro_rules! writes {
+    ($name:ty, $pipe:ident => $end:expr) => {
+        impl AsyncWrite for $name {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                match self.get_mut() {
+                    Self::Tcp(writer) => Pin::new(writer).poll_write(cx, bytes),
+                    Self::Piped($pipe) => Pin::new($end).poll_write(cx, bytes),
+                }
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    Self::Tcp(writer) => Pin::new(writer).poll_flush(cx),
+                    Self::Piped($pipe) => Pin::new($end).poll_flush(cx),
+                }
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    Self::Tcp(writer) => Pin::new(writer).poll_shutdown(cx),
+                    Self::Piped($pipe) => Pin::new($end).poll_shutdown(cx),
+                }
+            }
+        }
+    };
+}
+
+reads!(Link, pipe => &mut pipe.reader);
+reads!(ReadLink<'_>, reader => &mut **reader);
+writes!(Link, pipe => &mut pipe.writer);
+writes!(WriteLink<'_>, writer => &mut **writer);

@@ -1,0 +1,289 @@
+//! How streams come about: each route alone, and which of them is found where firewalls leave one.
+
+use std::time::Duration;
+
+use crate::support::done::Done;
+use crate::support::host::find_program;
+use crate::support::net::{At, Ip, Net, Wall};
+use crate::support::*;
+
+ways! { push, pull, local_push, local_pull => each_route_carries_a_copy_alone }
+
+ways! { local_push, local_pull =>
+    a_rate_is_changed_while_the_copy_runs,
+    a_polite_copy_gives_way_and_leaves_caches_alone,
+}
+
+ways! { push, pull =>
+    a_login_refused_before_it_says_who_it_is_is_tried_again,
+    where_a_further_login_would_ask_the_first_carries_all,
+    further_logins_pass_a_jump_host_and_no_shared_connection,
+    an_ssh_stream_that_is_killed_is_logged_in_again,
+}
+
+/// Forces nothing and tells what came of it.
+const FREE: [&str; 2] = ["--summary", "--streams=4"];
+
+#[track_caller]
+fn arrives(case: &Case, flags: &[&str]) -> Done {
+    case.src.file("a", noise(1, 6 * MIB));
+    let done = case.copying(&FREE, "a", "a").args(flags).run();
+    done.succeeds().never_says("panicked");
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+    done
+}
+
+/// The route in the summary.
+#[track_caller]
+fn goes(done: &Done, route: &str) {
+    let summary = done
+        .stderr
+        .lines()
+        .find(|line| line.contains("(wire "))
+        .unwrap_or_else(|| panic!("a summary: {done}"));
+    let has = summary.contains(&format!(", {route})")) || summary.contains(&format!(", {route} ("));
+    assert!(has, "{route}: {done}");
+}
+
+/// As [`arrives`], and no faster than far ends, of which each login for a stream starts one, come
+/// about: machines differ.
+#[track_caller]
+fn arrives_by_logins(case: &Case, flags: &[&str]) -> Done {
+    case.src.file("a", noise(1, 8 * MIB));
+    let rate = case.scratch.file("rate", "150K");
+    let limit = format!("@{}", rate.display());
+    let run = case.copying(&FREE, "a", "a").args(["--bwlimit", &limit]);
+    let run = run.args(flags).start();
+    procs::until("there are streams", || {
+        (case.servers().len() >= 3).then_some(())
+    });
+    case.scratch.file("rate", "4M");
+    let done = run.wait();
+    done.succeeds().never_says("panicked");
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+    done
+}
+
+fn each_route_carries_a_copy_alone(case: &Case) {
+    for route in ["direct", "reverse", "ssh"] {
+        let done = arrives(case, &["--route", route]);
+        // Small enough for what is there before other logins are.
+        if route != "ssh" {
+            goes(&done, route);
+        }
+        case.copy(&["--route", route], "a", route).succeeds();
+    }
+    case.copy(&["--route", "carrier pigeon"], "a", "no")
+        .exits(2);
+}
+
+fn a_login_refused_before_it_says_who_it_is_is_tried_again(case: &Case) {
+    // Of sshd's own accord only at random.
+    case.host().refuse(2, 3);
+    goes(&arrives_by_logins(case, &["--route", "ssh"]), "ssh");
+}
+
+fn where_a_further_login_would_ask_the_first_carries_all(case: &Case) {
+    let ssh = find_program("ssh").expect("ssh is there: the case has a host");
+    let (ssh, log) = (ssh.display(), case.scratch.path("logins"));
+    let log = log.display();
+    case.scratch.file(
+        "ssh once",
+        format!(
+            "#!/bin/sh\necho \"$*\" >> '{log}'\n\
+             [ $(wc -l < '{log}') = 1 ] && exec '{ssh}' \"$@\"\n\
+             echo 'me@far: Permission denied (publickey,password).' >&2\nexit 255\n"
+        ),
+    );
+    case.scratch.mode("ssh once", 0o755);
+    let program = case.scratch.path("ssh once").display().to_string();
+    let done = arrives(case, &["--route", "ssh", "-S", &program, "-l", "32000"]);
+    goes(&done, "inside the ssh login");
+    let logins = std::fs::read_to_string(case.scratch.path("logins")).expect("the first login");
+    let logins: Vec<_> = logins.lines().collect();
+    assert_eq!(logins.len(), 2, "a refused key is not tried again: {done}");
+    for option in ["BatchMode=yes", "ControlPath=none", "ControlMaster=no"] {
+        assert!(logins[1].contains(option), "{}", logins[1]);
+    }
+}
+
+fn further_logins_pass_a_jump_host_and_no_shared_connection(case: &Case) {
+    // Short: the path of a socket has at most 108 bytes.
+    let dir = tempfile::Builder::new()
+        .prefix("fcp")
+        .tempdir()
+        .expect("a directory");
+    let path = format!("ControlPath={}/s", dir.path().display());
+    let flags = ["-o", "ControlMaster=auto", "-o", &path, "-J", "far"];
+    let done = arrives_by_logins(case, &[&flags[..], &["--route", "ssh"]].concat());
+    goes(&done, "ssh");
+    // To the jump host and behind it, for control and some of the streams.
+    assert!(case.host().logins() >= 6, "{}", case.host().logins());
+}
+
+fn an_ssh_stream_that_is_killed_is_logged_in_again(case: &Case) {
+    case.src.file("a", noise(1, 24 * MIB));
+    let flags = [
+        "--route",
+        "ssh",
+        "--streams",
+        "2",
+        "-l",
+        "40000",
+        "--summary",
+    ];
+    let run = case.copying(&flags, "a", "a").start();
+    let ssh = procs::until("streams are up", || {
+        let mut all = procs::marked(case.mark());
+        all.retain(|process| {
+            process.line.starts_with("ssh ") && process.line.contains("BatchMode")
+        });
+        (all.len() == 2 && case.dst.partial_bytes() > 8 << 20).then(|| all.remove(0))
+    });
+    ssh.kill();
+    let done = run.wait();
+    done.succeeds().never_says("logged in again");
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+    goes(&done, "ssh");
+}
+
+/// Slower at first than the test has time for.
+fn a_rate_is_changed_while_the_copy_runs(case: &Case) {
+    case.src.file("a", noise(1, 12 * MIB));
+    let file = case.scratch.file("rate", "100K");
+    let limit = format!("@{}", file.display());
+    let run = case.copying(&["--bwlimit", &limit, "-v"], "a", "a").start();
+    std::thread::sleep(Duration::from_secs(2));
+    case.scratch.file("rate", "fast");
+    std::thread::sleep(Duration::from_secs(2));
+    case.scratch.file("rate", "0");
+    let done = run.wait();
+    done.succeeds()
+        .says("the rate stays")
+        .says("rate: no limit");
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+/// What the kernel says of the processes of a copy that is polite.
+fn a_polite_copy_gives_way_and_leaves_caches_alone(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("big", noise(1, 12 * MIB));
+    tree.file("small", "small");
+    let flags = ["-r", "--nice", "--drop-cache", "-l", "24000"];
+    let run = case.copying(&flags, "tree/", "tree").start();
+    procs::until("both ends give way", || {
+        let mut all = case.servers();
+        all.extend(
+            procs::marked(case.mark())
+                .into_iter()
+                .filter(|it| it.pid == run.pid()),
+        );
+        let is_idle = |process: &procs::Process| {
+            let path = format!("/proc/{}/stat", process.pid.as_raw_nonzero());
+            let stat = std::fs::read_to_string(path).unwrap_or_default();
+            // The 41st word is the policy, of which the 5th is for the idle; the 2nd has brackets.
+            let words = stat.rsplit(')').next().unwrap_or_default();
+            words.split_whitespace().nth(38) == Some("5")
+        };
+        (all.len() >= 2 && all.iter().all(is_idle)).then_some(())
+    });
+    run.wait().succeeds();
+    assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
+}
+
+fn between(ip: Ip, body: impl Fn(&Case, &Net)) {
+    for way in [Way::Push, Way::Pull] {
+        Case::run_between(way, ip, &body);
+    }
+}
+
+#[test]
+fn an_open_network_is_gone_by_directly() {
+    for ip in [Ip::V4AndV6, Ip::V6Only] {
+        between(ip, |case, _| {
+            goes(&arrives(case, &[]), "direct");
+            assert_eq!(case.host().logins(), 1);
+        });
+    }
+}
+
+#[test]
+fn where_only_ssh_comes_through_streams_are_logins() {
+    for wall in [Wall::Drop, Wall::Reject] {
+        between(Ip::V4AndV6, |case, net| {
+            net.open_only(At::Far, &["22"], wall);
+            net.open_only(At::Near, &[], wall);
+            goes(&arrives_by_logins(case, &[]), "ssh");
+            // A small copy waits for none of this.
+            case.src.file("small", "one");
+            let done = case.copy(&["--summary"], "small", "small");
+            done.succeeds();
+            goes(&done, "inside the ssh login");
+        });
+    }
+}
+
+#[test]
+fn a_host_that_lets_nothing_in_is_told_where_to_dial() {
+    between(Ip::V4AndV6, |case, net| {
+        net.open_only(At::Far, &["22"], Wall::Drop);
+        goes(&arrives(case, &["-l", "24000"]), "reverse");
+        assert_eq!(case.host().logins(), 1);
+    });
+}
+
+#[test]
+fn ports_that_are_open_are_used_and_when_all_are_taken_the_next_route_is() {
+    between(Ip::V4AndV6, |case, net| {
+        net.open_only(At::Far, &["22", "9001:9016"], Wall::Drop);
+        net.open_only(At::Near, &[], Wall::Drop);
+        let range = ["--ports", "9001-9016"];
+        goes(&arrives(case, &range), "direct");
+        assert_eq!(case.host().logins(), 1);
+
+        let _taken = net.within(At::Far, || std::net::TcpListener::bind("[::]:9001"));
+        let done = arrives(case, &["-v", "--ports", "9001", "-l", "32000"]);
+        done.says("no port of 9001-9001")
+            .says("not direct")
+            .says("further ssh logins");
+        let done = case.copy(&["--ports", "9001", "--route", "direct"], "a", "b");
+        done.exits(3).says("no data connection");
+    });
+}
+
+#[test]
+fn a_link_that_loses_full_packets_is_not_taken_for_one_that_is_up() {
+    between(Ip::V4AndV6, |case, net| {
+        for at in [At::Near, At::Far] {
+            net.lose_full_packets(at);
+        }
+        goes(&arrives_by_logins(case, &[]), "ssh");
+    });
+}
+
+#[test]
+fn data_goes_by_the_address_that_is_given_on_either_end() {
+    between(Ip::V4AndV6, |case, _| {
+        let flags = ["--bind", "fd77::1", "--address", "fd77::2"];
+        let done = arrives(case, &flags);
+        goes(&done, "direct");
+        let done = arrives(case, &["--route", "reverse", "--bind", "10.77.0.1"]);
+        goes(&done, "reverse");
+        let flags = ["--route", "direct", "--address", "10.77.0.99"];
+        case.copy(&flags, "a", "b").exits(3).says("10.77.0.99");
+    });
+}
+
+#[test]
+fn the_first_byte_does_not_wait_for_routes_that_are_not_there() {
+    between(Ip::V4AndV6, |case, net| {
+        case.src.file("a", "one");
+        let forced = case.copy(&["--route", "ssh"], "a", "a").elapsed;
+        net.open_only(At::Far, &["22"], Wall::Drop);
+        net.open_only(At::Near, &[], Wall::Drop);
+        let found = case.copy(&[], "a", "b").elapsed;
+        // A busy machine takes its time for either.
+        let most = forced + Duration::from_secs(1) + forced;
+        assert!(found < most, "{found:?}, forced {forced:?}");
+    });
+}

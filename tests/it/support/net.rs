@@ -1,0 +1,182 @@
+//! Two hosts with a wire between them and firewalls of their own: network namespaces, for root.
+
+use std::fs::File;
+use std::net::IpAddr;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::host::{Lacks, find_program};
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// Where fastcp is run.
+    Near,
+    /// Where sshd is.
+    Far,
+}
+
+/// What the hosts speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ip {
+    V4AndV6,
+    V6Only,
+}
+
+/// Gone with all that is in it when it is dropped.
+pub struct Net {
+    name: String,
+    ip: Ip,
+}
+
+/// What a firewall does with a connection that is not wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wall {
+    Drop,
+    Reject,
+}
+
+impl Net {
+    pub fn new(ip: Ip) -> Result<Net, Lacks> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        if !rustix::process::geteuid().is_root() {
+            return Err(Lacks("root, for network namespaces"));
+        }
+        find_program("ip").ok_or(Lacks("ip"))?;
+        find_program("iptables").ok_or(Lacks("iptables"))?;
+        // Interfaces have names of 15 bytes.
+        let count = COUNT.fetch_add(1, Relaxed);
+        let net = Net {
+            name: format!("fcp{}x{count}", std::process::id()),
+            ip,
+        };
+        let (near, far) = (net.namespace(At::Near), net.namespace(At::Far));
+        for space in [&near, &far] {
+            if !run("ip", &["netns", "add", space]) {
+                return Err(Lacks("the right to make network namespaces"));
+            }
+            // An address that is being looked for twice is not used at once.
+            net.must(space, "sysctl -qw net.ipv6.conf.default.accept_dad=0");
+            net.must(space, "ip link set lo up");
+        }
+        let made = run(
+            "ip",
+            &[
+                "link", "add", "wire", "netns", &near, "type", "veth", "peer", "name", "wire",
+                "netns", &far,
+            ],
+        );
+        assert!(made, "make a wire");
+        for (space, nth) in [(&near, 1), (&far, 2)] {
+            if ip == Ip::V4AndV6 {
+                net.must(space, &format!("ip addr add 10.77.0.{nth}/24 dev wire"));
+            }
+            net.must(space, &format!("ip addr add fd77::{nth}/64 dev wire nodad"));
+            net.must(space, "ip link set wire up");
+        }
+        Ok(net)
+    }
+
+    /// Where sshd is.
+    pub fn ssh_address(&self) -> IpAddr {
+        match self.ip {
+            Ip::V4AndV6 => [10, 77, 0, 2].into(),
+            Ip::V6Only => "fd77::2".parse().expect("an address"),
+        }
+    }
+
+    fn namespace(&self, at: At) -> String {
+        match at {
+            At::Near => format!("{}n", self.name),
+            At::Far => format!("{}f", self.name),
+        }
+    }
+
+    /// Words to run a program there.
+    pub fn words(&self, at: At) -> Vec<String> {
+        let namespace = self.namespace(at);
+        ["ip", "netns", "exec", &namespace]
+            .map(str::to_owned)
+            .to_vec()
+    }
+
+    /// Does something as if it were there.
+    pub fn within<T: Send>(&self, at: At, what: impl FnOnce() -> T + Send) -> T {
+        let path = self.path(at);
+        std::thread::scope(|scope| {
+            let there = scope.spawn(move || {
+                enter(&path);
+                what()
+            });
+            there.join().expect("it does not panic")
+        })
+    }
+
+    pub fn path(&self, at: At) -> String {
+        format!("/run/netns/{}", self.namespace(at))
+    }
+
+    /// New connections to there come through to these ports alone.
+    pub fn open_only(&self, at: At, ports: &[&str], wall: Wall) {
+        let space = self.namespace(at);
+        for iptables in ["iptables", "ip6tables"] {
+            let rule = |rest: &str| {
+                self.must(
+                    &space,
+                    &format!("{iptables} -A INPUT -i wire -p tcp {rest}"),
+                )
+            };
+            rule("! --syn -j ACCEPT");
+            for port in ports {
+                rule(&format!("--dport {port} -j ACCEPT"));
+            }
+            match wall {
+                Wall::Drop => rule("-j DROP"),
+                Wall::Reject => rule("-j REJECT --reject-with tcp-reset"),
+            }
+        }
+    }
+
+    /// Packets that are as long as they may be do not come through, and nobody is told.
+    pub fn lose_full_packets(&self, at: At) {
+        let space = self.namespace(at);
+        let rule = "iptables -A INPUT -i wire -p tcp -m length --length 1200:65535";
+        self.must(
+            &space,
+            &format!("{rule} -m multiport ! --dports 22 -m multiport ! --sports 22 -j DROP"),
+        );
+    }
+
+    fn must(&self, space: &str, command: &str) {
+        let words: Vec<&str> = command.split(' ').collect();
+        let all = [&["netns", "exec", space][..], &words].concat();
+        assert!(run("ip", &all), "{command}");
+    }
+}
+
+/// This thread is there from now on, and so is what it starts.
+pub fn enter(path: &str) {
+    let file = File::open(path).expect("open a network namespace");
+    use std::os::fd::AsFd;
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+        .expect("enter a network namespace");
+}
+
+fn run(program: &str, words: &[&str]) -> bool {
+    let output = Command::new(program).args(words).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+    if !output.status.success() {
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+    output.status.success()
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for at in [At::Near, At::Far] {
+            run("ip", &["netns", "del", &self.namespace(at)]);
+        }
+    }
+}
