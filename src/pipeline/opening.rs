@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::dest::{self, Partial, Slot};
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::record::{self, Hash};
-use crate::manifest::{ANEW, Entry, EntryId};
+use crate::manifest::{ANEW, Entry, EntryId, EntryKind};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::open_file::{At, OpenFile};
 use crate::pipeline::receiver::{Job, Receiver, changed};
@@ -41,7 +41,7 @@ pub(super) struct Written {
 }
 
 impl Receiver {
-    /// Opens the partial of a big file and asks for its content, or for its digest alone; or lets a
+    /// Opens the partial of a big file or a stream and asks for its content, or for its digest alone; or lets a
     /// worker find out what is there.
     pub(super) fn big_file(
         &self,
@@ -58,6 +58,9 @@ impl Receiver {
             listed,
             path,
         };
+        if resuming.entry.kind == EntryKind::Stream {
+            return self.stream_to_file(resuming);
+        }
         let opened = match self.stands_already(&resuming.entry, &resuming.slot) {
             Ok(true) => Ok(self.compare_whole(resuming, None)),
             Ok(false) if is_known => {

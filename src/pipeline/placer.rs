@@ -193,16 +193,8 @@ impl Receiver {
             (Spot::Slot(slot, listed), EntryKind::Directory) => {
                 self.directory(entry, Directory::make(&slot), listed, path);
             }
-            (Spot::Slot(slot, listed), EntryKind::File) => {
+            (Spot::Slot(slot, listed), EntryKind::File | EntryKind::Stream) => {
                 return self.big_file(entry, slot, listed, path);
-            }
-            (Spot::Slot(slot, listed), EntryKind::Stream) => {
-                return self.stream_to_file(Resuming {
-                    entry,
-                    slot,
-                    listed,
-                    path,
-                });
             }
             (Spot::Exit(exit, listed), EntryKind::File | EntryKind::Stream) => {
                 return self.leaving(entry, &exit, listed, path);

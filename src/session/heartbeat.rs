@@ -19,6 +19,7 @@
 //! | the first stream of a route that was asked for | three dials of each; 12 s for reverse (`choice`) | `Connect` |
 //! | a stream that is proven and carries nothing | 2 s (`roster`) | other routes are tried beside |
 //! | credit for data on control | none of its own: control lives or does not | |
+//! | a command, or who is at the other end of a pipe | none: they take their time, and end with the copy | |
 //! | acknowledgements | none of their own: they come while streams or control live | |
 //! | threads of a half that ends | 1.5 s (`half`) | left behind |
 //! | the server, for the client to close control | 5 s (`server`) | it ends |
