@@ -9,6 +9,7 @@ ways! { push =>
     a_key_that_only_adds_takes_a_backup_and_keeps_what_is_there,
     a_key_that_only_writes_is_good_for_nothing_else,
     a_confined_key_reaches_nothing_else,
+    further_logins_of_such_a_key_carry_streams,
 }
 
 ways! { pull => a_key_that_only_reads_gives_what_is_in_its_directory }
@@ -144,6 +145,18 @@ fn a_confined_key_reaches_nothing_else(case: &Case) {
     assert!(here.meta("way out").is_symlink());
     assert_eq!(outside.names(), ["precious"]);
     assert_eq!(outside.read("precious"), b"precious\n");
+}
+
+fn further_logins_of_such_a_key_carry_streams(case: &Case) {
+    let dir = case.dst.0.display().to_string();
+    force(
+        case,
+        &format!("--confine '{dir}' --write-only --no-overwrite"),
+    );
+    let file = case.src.file("a", noise(1, 4 * MIB)).display().to_string();
+    copy(case, &["--route", "ssh"], &file, "far:a").succeeds();
+    assert_same(&file, case.dst.path("a"), Also::Nothing);
+    assert!(case.host().logins() > 1, "{}", case.host().logins());
 }
 
 fn a_key_that_only_reads_gives_what_is_in_its_directory(case: &Case) {
