@@ -5,6 +5,7 @@ mod args;
 mod check;
 mod ends;
 pub mod operand;
+mod permits;
 mod ssh_config;
 mod visit;
 

@@ -1,5 +1,6 @@
 //! The far end as the client has it: started, logged in to, and ended.
 
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::session::placing::{NoHello, Placing};
 use crate::session::request::Request;
 use crate::session::{Half, Seat, host as this_host};
-use crate::ssh::{self, Errand, Host, Process, Rsh};
+use crate::ssh::{self, Errand, Host, Process, Rsh, SshOptions, Startup};
 use crate::tuner::Verdict;
 use crate::units::printable;
 use crate::wire::hello::Hello;
@@ -86,34 +87,23 @@ impl Server {
         let hello = placing.hello(&mut incoming, &mut stdin, patience(request, attempt));
         let hello = match hello.await {
             Ok(hello) => hello,
-            Err(NoHello::Control(ControlError::Closed | ControlError::Io(_))) => {
+            Err(NoHello::Refused(error)) => {
+                // It waits for what it will not get.
+                drop(stdin);
+                process.end(ABORT_PATIENCE).await;
+                words.last().await;
+                return Err(error);
+            }
+            Err(why) => {
                 let status = process.end(ABORT_PATIENCE).await;
                 // A signal that ended ssh (Ctrl-C at its prompt) is on its way to us too.
                 let _ = timeout(SAME_SIGNAL, seat.ending.wait()).await;
                 // What ssh says of it comes first.
                 let last = words.last().await;
-                let login = || ssh::login_name(host, &options);
-                let mut error = ssh::why_no_hello(host, login, status, request.rsh, &startup);
+                let mut error = no_hello(why, host, request, &options, &startup, status).await;
                 if attempt != Attempt::First && !last.is_empty() {
                     error.message = last;
                 }
-                return Err(error);
-            }
-            Err(NoHello::Control(other)) => {
-                let message = format!("{}: {other}", printable(host.name.as_bytes()));
-                return Err(Error::new(Kind::FarEnd, Side::Here, message));
-            }
-            Err(NoHello::CutShort) => {
-                process.end(ABORT_PATIENCE).await;
-                words.last().await;
-                let name = printable(host.name.as_bytes());
-                let message = format!("{name}: the connection ended while fastcp was placed there");
-                return Err(Error::new(Kind::Lost, Side::Here, message));
-            }
-            Err(NoHello::Refused(error)) => {
-                drop(stdin);
-                process.end(ABORT_PATIENCE).await;
-                words.last().await;
                 return Err(error);
             }
         };
@@ -186,6 +176,30 @@ async fn concluded(incoming: &mut Incoming<ChildStdout>) -> Option<Conclusion> {
                 remembered: conclusion.remembered,
             });
         }
+    }
+}
+
+/// Why a login came to nothing, in the user's words.
+async fn no_hello(
+    why: NoHello,
+    host: &Host,
+    request: &Request,
+    options: &SshOptions,
+    startup: &Startup,
+    status: Option<ExitStatus>,
+) -> Error {
+    let name = printable(host.name.as_bytes());
+    match why {
+        NoHello::Refused(error) => error,
+        NoHello::CutShort => {
+            let message = format!("{name}: the connection ended while fastcp was placed there");
+            Error::new(Kind::Lost, Side::Here, message)
+        }
+        NoHello::Control(ControlError::Closed | ControlError::Io(_)) => {
+            let login = ssh::login_name(host, options, startup).await;
+            ssh::why_no_hello(host, &login, status, request.rsh, startup)
+        }
+        NoHello::Control(other) => Error::new(Kind::FarEnd, Side::Here, format!("{name}: {other}")),
     }
 }
 

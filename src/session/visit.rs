@@ -72,10 +72,10 @@ impl Visit {
             );
             return Err(Error::new(Kind::Connect, Side::Here, message));
         }
-        let login = || ssh::login_name(&self.host, &self.ssh);
+        let login = ssh::login_name(&self.host, &self.ssh, &startup).await;
         Err(ssh::why_no_hello(
             &self.host,
-            login,
+            &login,
             status,
             Rsh::Ssh,
             &startup,

@@ -7,10 +7,10 @@ use super::{Host, Rsh, Startup};
 use crate::error::{Error, Kind, Side};
 use crate::units::printable;
 
-/// Why a far end ended before it said hello. `login` asks for the name of the user there.
+/// Why a far end ended before it said hello. `login` is the name of the user there.
 pub fn why_no_hello(
     host: &Host,
-    login: impl FnOnce() -> String,
+    login: &str,
     status: Option<ExitStatus>,
     rsh: Rsh,
     startup: &Startup,
@@ -28,7 +28,7 @@ pub fn why_no_hello(
                 Some(_) => "/the/path/to/fastcp",
                 None => "/bin/sh",
             };
-            let login = printable(login().as_bytes());
+            let login = printable(login.as_bytes());
             error(
                 Kind::Connect,
                 format!(

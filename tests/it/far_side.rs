@@ -461,15 +461,17 @@ fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
         .exits(3)
         .says("a password is required")
         .says(&format!("{} ALL=(www-data) NOPASSWD: /bin/sh", user()));
-    case.host().set_login(&Login {
-        path: case.scratch.dir("empty").0.display().to_string(),
-        ..Login::default()
-    });
     if find_program("sudo").is_none() || !rustix::process::geteuid().is_root() {
         return skip("sudo and root");
     }
-    // The real one: another user's file, in a place that is theirs alone.
-    case.host().set_login(&bare_login());
+    // The real one, whose own PATH may have a fastcp: another user's file, in a place that is
+    // theirs alone.
+    let hide = "mkdir -p \"$T/none\"; for d in /usr/local/bin /usr/local/sbin; do \
+                mount --bind \"$T/none\" $d; done";
+    let Some(login) = login_with_mounts(case, hide) else {
+        return;
+    };
+    case.host().set_login(&login);
     let theirs = case.dst.dir("theirs");
     case.dst.mode("theirs", 0o700);
     std::os::unix::fs::chown(&theirs.0, Some(65534), Some(65534)).expect("give away");

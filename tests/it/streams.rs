@@ -81,7 +81,8 @@ fn any_number_of_streams_copies(case: &Case) {
 
 /// A copy that takes some seconds, once its streams carry data.
 fn slow_copy(case: &Case, flags: &[&str]) -> run::Running {
-    let run = case.copying(&["-l", "24000"], "a", "a").args(flags).start();
+    let slow = ["-l", "24000", "--streams", "4"];
+    let run = case.copying(&slow, "a", "a").args(flags).start();
     until("the streams are up", || {
         let ports = procs::tcp_ports(run.pid(), TcpState::Established);
         (ports.len() >= 4 && case.dst.has_partial()).then_some(())
@@ -94,7 +95,7 @@ fn a_stream_reset_in_the_middle_costs_speed_not_the_copy(case: &Case) {
         return skip("the right to call pidfd_getfd");
     }
     case.src.file("a", noise(1, 6 * MIB));
-    let run = slow_copy(case, &["--streams", "4"]);
+    let run = slow_copy(case, &[]);
     let sockets = procs::tcp_sockets(run.pid(), TcpState::Established);
     let reset = sockets[..3].iter().filter(|socket| socket.reset()).count();
     assert!(reset > 0, "the copy was over before it could be disturbed");
@@ -104,7 +105,7 @@ fn a_stream_reset_in_the_middle_costs_speed_not_the_copy(case: &Case) {
 
 fn strangers_at_the_data_port_do_no_harm(case: &Case) {
     case.src.file("a", noise(1, 6 * MIB));
-    let run = slow_copy(case, &["--streams", "4"]);
+    let run = slow_copy(case, &[]);
     let port = case
         .servers()
         .iter()

@@ -1,0 +1,39 @@
+//! The arguments of a forced command, which no user types: what the key may do that they stand
+//! before in `authorized_keys`.
+
+use std::path::PathBuf;
+
+use crate::session::{Access, Permit};
+
+/// What a forced command allows the key that it stands before.
+#[derive(Debug, clap::Args)]
+pub struct Permits {
+    /// Nothing but what is in this directory.
+    #[arg(long, hide = true, requires = "server", value_name = "DIR")]
+    confine: Option<PathBuf>,
+    #[arg(long, hide = true, requires = "server", conflicts_with = "write_only")]
+    read_only: bool,
+    #[arg(long, hide = true, requires = "server")]
+    write_only: bool,
+    /// What is there stays as it is.
+    #[arg(long, hide = true, requires = "server")]
+    no_overwrite: bool,
+}
+
+impl Permits {
+    pub fn to_permit(&self) -> Permit {
+        Permit {
+            // From here, should it not begin with a slash.
+            confine: self
+                .confine
+                .as_ref()
+                .map(|dir| std::path::absolute(dir).unwrap_or(dir.clone())),
+            access: match (self.read_only, self.write_only) {
+                (true, _) => Access::Read,
+                (_, true) => Access::Write,
+                _ => Access::Full,
+            },
+            no_overwrite: self.no_overwrite,
+        }
+    }
+}
