@@ -273,17 +273,3 @@ fn data_goes_by_the_address_that_is_given_on_either_end() {
         case.copy(&flags, "a", "b").exits(3).says("10.77.0.99");
     });
 }
-
-#[test]
-fn the_first_byte_does_not_wait_for_routes_that_are_not_there() {
-    between(Ip::V4AndV6, |case, net| {
-        case.src.file("a", "one");
-        let forced = case.copy(&["--route", "ssh"], "a", "a").elapsed;
-        net.open_only(At::Far, &["22"], Wall::Drop);
-        net.open_only(At::Near, &[], Wall::Drop);
-        let found = case.copy(&[], "a", "b").elapsed;
-        // A busy machine takes its time for either.
-        let most = forced + Duration::from_secs(1) + forced;
-        assert!(found < most, "{found:?}, forced {forced:?}");
-    });
-}
