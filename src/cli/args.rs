@@ -47,7 +47,7 @@ Examples:
   fastcp big.iso host:                    into the home directory there
   fastcp -r host:/var/db .                a directory from there, as ./db
   fastcp -r db/ host:/data/db             what db holds, into /data/db
-  fastcp /dev/vg/lv host:/dev/vg/lv       what a device holds, into a device there
+  fastcp /dev/vg/lv host:/dev/vg/lv       device to device
   fastcp -P 2222 'me@host:*.log' logs/    names that match there
   pg_dump x | fastcp - host:x.sql         a pipe; stdout: fastcp host:x.sql -
   fastcp --rsh local -r a anyhost:/tmp/b  a trial with this machine alone";
@@ -92,13 +92,13 @@ pub struct Args {
     /// Do not go on from what an earlier run left
     #[arg(long, help_heading = COPYING)]
     pub no_resume: bool,
-    /// Write into what is there: a failure leaves it half new
+    /// Write into what is there; half new if it fails
     #[arg(long, help_heading = COPYING)]
     pub inplace: bool,
-    /// Replace what another process has open; write a device in use
+    /// Replace what others have open; write devices in use
     #[arg(long, help_heading = COPYING)]
     pub force: bool,
-    /// Read block devices past the page cache too; insist on it
+    /// Read block devices past the page cache too, or fail
     #[arg(long, help_heading = COPYING)]
     pub direct_io: bool,
     /// Sources may change while they are read
@@ -108,19 +108,19 @@ pub struct Args {
     #[arg(long, value_name = "FILE", help_heading = COPYING)]
     pub digests: Option<PathBuf>,
 
-    /// The source is what CMD writes; HOST: as operand runs it there
+    /// SOURCE is what CMD writes; HOST: tells where it runs
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub from_command: Option<OsString>,
-    /// What arrives is given to CMD; HOST: as operand runs it there
+    /// CMD gets what arrives; HOST: tells where it runs
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub to_command: Option<OsString>,
-    /// Length of a stream, for the bar; where /dev/zero ends
+    /// Length of a stream, for the bar, and of /dev/zero
     #[arg(long, value_name = "SIZE", help_heading = STREAMS, value_parser = units::parse_size)]
     pub size: Option<u64>,
-    /// Keep what has come of a stream when the connection is lost
+    /// Keep what came of a stream whose connection is lost
     #[arg(long, help_heading = STREAMS)]
     pub spool: bool,
-    /// Read on until SOURCE has not grown for IDLE [1min] or SIGUSR2
+    /// Read on until idle for IDLE [1min], or SIGUSR2
     #[arg(long = "follow", value_name = "IDLE", help_heading = STREAMS, num_args = 0..=1,
           require_equals = true, default_missing_value = "1min", value_parser = idle)]
     pub follow_ms: Option<u64>,
@@ -195,7 +195,8 @@ pub struct Args {
           value_parser = clap::value_parser!(u16).range(1..=256))]
     pub streams: Option<u16>,
     /// direct, reverse or ssh alone [what works]
-    #[arg(long, value_name = "HOW", help_heading = DATA, value_parser = route())]
+    #[arg(long, value_name = "HOW", help_heading = DATA, hide_possible_values = true,
+          value_parser = route())]
     pub route: Option<Route>,
     /// Ports of the end that listens, as 9001-9016
     #[arg(long, value_name = "RANGE", help_heading = DATA, value_parser = ports)]
