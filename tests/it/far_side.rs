@@ -165,6 +165,13 @@ fn a_host_with_little_more_than_a_shell_will_do(case: &Case) {
     }
 }
 
+/// What such a login has made in /tmp.
+fn in_temporary(case: &Case) -> Vec<String> {
+    let mut names = case.scratch.dir("temporary").names();
+    names.retain(|name| name.starts_with("fastcp-"));
+    names
+}
+
 /// A login that sees mounts of its own: `mounts` are shell lines, `$T` a directory to which /tmp,
 /// /var/tmp and /dev/shm lead, and `$C` the cache in the home directory.
 fn login_with_mounts(case: &Case, mounts: &str) -> Option<Login> {
@@ -175,10 +182,15 @@ fn login_with_mounts(case: &Case, mounts: &str) -> Option<Login> {
     let (scratch, cache) = (&case.scratch, case.home.dir(".cache"));
     let temporary = scratch.dir("temporary");
     let script = format!(
-        "#!/bin/sh\nset -e\nT='{}'; C='{}'\n\
-         for d in /tmp /var/tmp /dev/shm; do mount --bind \"$T\" $d; done\n{mounts}\nexec \"$@\"\n",
+        "#!/bin/sh\nset -e\nT='{}'; C='{}'; R='{}'\n\
+         mount --bind \"$R\" /mnt\n\
+         for d in /dev/shm /var/tmp /tmp; do mount --bind \"$T\" $d; done\n\
+         [ -e \"$R\" ] || {{ mkdir -p \"$R\"; mount --bind /mnt \"$R\"; }}\n\
+         {mounts}\nexec \"$@\"\n",
         temporary.0.display(),
-        cache.0.display()
+        cache.0.display(),
+        // Which may itself be below /tmp.
+        env!("CARGO_MANIFEST_DIR"),
     );
     scratch.file("enter", script);
     scratch.mode("enter", 0o755);
@@ -216,7 +228,7 @@ fn a_poor_home_makes_it_go_elsewhere(case: &Case) {
         copy(case, &[]).succeeds().says("there, in /tmp/fastcp-");
         copy(case, &[]).succeeds().never_says("placing");
         assert!(remove(case).contains("removed /tmp/fastcp-"), "{mounts}");
-        assert!(case.scratch.dir("temporary").names().is_empty());
+        assert!(in_temporary(case).is_empty());
     }
     // What another has laid in a directory for all is not run, nor what a link leads to.
     let Some(login) = login_with_mounts(case, NOEXEC) else {
@@ -225,14 +237,14 @@ fn a_poor_home_makes_it_go_elsewhere(case: &Case) {
     case.host().set_login(&login);
     copy(case, &[]).succeeds().says("placing");
     let temporary = case.scratch.dir("temporary");
-    let own = temporary.names().pop().expect("it is there");
+    let own = in_temporary(case).pop().expect("it is there");
     let theirs = temporary.path("fastcp-theirs");
     std::fs::rename(temporary.path(&own), &theirs).expect("rename");
     std::os::unix::fs::chown(&theirs, Some(65534), None).expect("give away");
     std::os::unix::fs::symlink(&theirs, temporary.path("fastcp-linked")).expect("link");
     copy(case, &[]).succeeds().says("placing");
     remove(case);
-    assert_eq!(temporary.names(), ["fastcp-linked", "fastcp-theirs"]);
+    assert_eq!(in_temporary(case), ["fastcp-linked", "fastcp-theirs"]);
 }
 
 fn another_version_on_the_path_gives_way(case: &Case) {
@@ -295,7 +307,7 @@ fn a_host_where_nothing_may_run_is_told_so(case: &Case) {
         .exits(4)
         .says("no directory for one")
         .says("--remote-path");
-    assert!(case.scratch.dir("temporary").names().is_empty());
+    assert!(in_temporary(case).is_empty());
     assert!(!case.dst.has("a"));
 }
 

@@ -74,9 +74,15 @@ impl Loop {
 
     /// Makes a file system on it and mounts it, until the guard goes.
     pub fn mounted(&self, at: &Path) -> Option<Mount> {
-        let made =
-            run("mkfs.ext4", &["-q".as_ref(), &self.path]) && run("mount", &[&self.path, at]);
-        made.then(|| Mount(at.to_owned()))
+        // Whoever held it last may still be letting it go.
+        let made = (0..40).any(|_| {
+            let made = run("mkfs.ext4", &["-q".as_ref(), &self.path]);
+            made || {
+                std::thread::sleep(Duration::from_millis(250));
+                false
+            }
+        });
+        (made && run("mount", &[&self.path, at])).then(|| Mount(at.to_owned()))
     }
 }
 

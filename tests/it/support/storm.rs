@@ -96,6 +96,8 @@ impl Storm {
         let script = format!("'{}'", self.shared.dir.path("far end").display());
         case.bare()
             .args(["--rsh", "local", "--remote-path", &script])
+            // What logs in for another route is no session, and would be taken for one.
+            .args(["--route", "direct"])
     }
 
     /// Faults that took place so far.
