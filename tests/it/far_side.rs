@@ -185,7 +185,7 @@ fn login_with_mounts(case: &Case, mounts: &str) -> Option<Login> {
         "#!/bin/sh\nset -e\nT='{}'; C='{}'; R='{}'\n\
          mount --bind \"$R\" /mnt\n\
          for d in /dev/shm /var/tmp /tmp; do mount --bind \"$T\" $d; done\n\
-         [ -e \"$R\" ] || {{ mkdir -p \"$R\"; mount --bind /mnt \"$R\"; }}\n\
+         [ -e \"$R/Cargo.toml\" ] || {{ mkdir -p \"$R\"; mount --bind /mnt \"$R\"; }}\n\
          {mounts}\nexec \"$@\"\n",
         temporary.0.display(),
         cache.0.display(),
