@@ -484,13 +484,14 @@ fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
         return;
     };
     case.host().set_login(&login);
-    let theirs = case.dst.dir("theirs");
-    case.dst.mode("theirs", 0o700);
+    // In what is /tmp to such a login: the way to the case may be closed to others.
+    let theirs = case.scratch.dir("temporary/theirs");
+    case.scratch.mode("temporary/theirs", 0o700);
     std::os::unix::fs::chown(&theirs.0, Some(65534), Some(65534)).expect("give away");
     let done = fastcp(case)
         .arg("--sudo=nobody")
         .arg(case.src("a"))
-        .arg(case.dst("theirs/a"))
+        .arg(case.to("/tmp/theirs/a"))
         .run();
     done.succeeds().says("placing fastcp");
     use std::os::unix::fs::MetadataExt;

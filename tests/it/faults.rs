@@ -170,7 +170,7 @@ fn all_streams_are_lost_at_once_twice(case: &Case) {
             (sockets().len() >= 3 && case.dst.has_partial()).then_some(())
         });
         let reset = sockets().iter().filter(|socket| socket.reset()).count();
-        assert_eq!(reset, 3, "the copy was over before it could be disturbed");
+        assert!(reset >= 3, "the copy was over before it could be disturbed");
     }
     run.wait().succeeds();
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
