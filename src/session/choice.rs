@@ -52,6 +52,11 @@ struct Delays {
     ssh: Duration,
 }
 
+/// Direct streams have this many round trips to come up before reverse begins, three of which they
+/// need, but no more time than leaves it some before further logins.
+const ROUND_TRIPS: u32 = 4;
+const FAR_MAX: Duration = Duration::from_millis(750);
+
 /// How long the streams of other routes have before frames go inside control: on an open network
 /// one is there by then.
 pub const HEAD_START: Duration = Duration::from_millis(100);
@@ -242,6 +247,7 @@ impl Chooser<'_> {
         let mut at: Option<Listen> = None;
         let mut has_listened = false;
         let mut delays = FIRST;
+        let mut far = Duration::ZERO;
         let mut without = Instant::now();
         let mut chosen = None;
         let mut ticks = interval(LOOK);
@@ -253,6 +259,7 @@ impl Chooser<'_> {
                     without = Instant::now();
                     at = heard.ok();
                     self.heard();
+                    far = (ROUND_TRIPS * self.opened_at.elapsed()).min(FAR_MAX);
                     if let Some(at) = &at {
                         self.direct(&mut running, at.clone());
                     }
@@ -279,7 +286,10 @@ impl Chooser<'_> {
             if waited >= HEAD_START && (has_listened || waited >= delays.ssh) {
                 self.inband.offer();
             }
-            if waited >= delays.reverse && self.may_reverse() && !running.has(Route::Reverse) {
+            if waited >= delays.reverse.max(far)
+                && self.may_reverse()
+                && !running.has(Route::Reverse)
+            {
                 self.reverse(&mut running).await;
             }
             if waited >= delays.ssh && !running.has(Route::Ssh) && !self.has_failed(Route::Ssh) {
