@@ -226,9 +226,6 @@ pub fn start(
     })
 }
 
-/// How long ssh may take to read its configuration; a `Match exec` in it may take long.
-const CONFIGURATION_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// The name of the user that a login to the host has there, as far as ssh's configuration tells,
 /// else a word for it. Asked only where sudo may refuse that user.
 pub async fn login_name(host: &Host, options: &SshOptions, startup: &Startup) -> String {
@@ -236,19 +233,7 @@ pub async fn login_name(host: &Host, options: &SshOptions, startup: &Startup) ->
     if startup.sudo.is_none() {
         return unknown;
     }
-    let asking = Command::new(options.program())
-        .arg("-G")
-        .args(ssh_arguments(host, options))
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let Ok(Ok(told)) = timeout(CONFIGURATION_TIMEOUT, asking).await else {
-        return unknown;
-    };
-    let told = String::from_utf8_lossy(&told.stdout);
-    let user = told.lines().find_map(|line| line.strip_prefix("user "));
-    user.map_or(unknown, str::to_owned)
+    names::user(host, options).await.unwrap_or(unknown)
 }
 
 /// A shell's `kill -USR1 %1` asks all processes of the job how far the copy is, and would end ssh.

@@ -14,8 +14,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Where ssh connects to for this host, if it does so by itself: None behind a jump host or a
 /// proxy, whose network is another, and where ssh cannot tell.
 pub async fn hostname(host: &Host, options: &SshOptions) -> Option<String> {
-    let program = options.program.clone().unwrap_or_else(|| "ssh".into());
-    let asking = Command::new(program)
+    host_of(&configuration(host, options).await?)
+}
+
+/// Who a login to the host is there; None where ssh cannot tell.
+pub(super) async fn user(host: &Host, options: &SshOptions) -> Option<String> {
+    value(&configuration(host, options).await?, "user").map(str::to_owned)
+}
+
+async fn configuration(host: &Host, options: &SshOptions) -> Option<String> {
+    let asking = Command::new(options.program())
         .arg("-G")
         .args(ssh_arguments(host, options))
         .stdin(Stdio::null())
@@ -23,24 +31,23 @@ pub async fn hostname(host: &Host, options: &SshOptions) -> Option<String> {
         .kill_on_drop(true)
         .output();
     let told = timeout(PATIENCE, asking).await.ok()?.ok()?;
-    told.status
-        .success()
-        .then(|| of_configuration(&told.stdout))?
+    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    told.status.success().then_some(text)
 }
 
-fn of_configuration(told: &[u8]) -> Option<String> {
-    let told = String::from_utf8_lossy(told);
-    let value = |wanted: &str| {
-        let mut pairs = told.lines().filter_map(|line| line.split_once(' '));
-        let found = pairs.find(|(keyword, _)| *keyword == wanted);
-        found
-            .map(|(_, value)| value)
-            .filter(|value| *value != "none")
-    };
-    if value("proxyjump").is_some() || value("proxycommand").is_some() {
+fn host_of(told: &str) -> Option<String> {
+    if value(told, "proxyjump").is_some() || value(told, "proxycommand").is_some() {
         return None;
     }
-    value("hostname").map(str::to_owned)
+    value(told, "hostname").map(str::to_owned)
+}
+
+fn value<'a>(told: &'a str, wanted: &str) -> Option<&'a str> {
+    let mut pairs = told.lines().filter_map(|line| line.split_once(' '));
+    let found = pairs.find(|(keyword, _)| *keyword == wanted);
+    found
+        .map(|(_, value)| value)
+        .filter(|value| *value != "none")
 }
 
 #[cfg(test)]
@@ -49,9 +56,9 @@ mod tests {
 
     #[test]
     fn the_name_of_a_host_behind_another_is_not_looked_up_here() {
-        let plain = b"user me\nhostname fe80::1%eth0\nport 22\nproxycommand none\n";
-        assert_eq!(of_configuration(plain).unwrap(), "fe80::1%eth0");
-        let jump = b"hostname inner\nproxyjump gate\n";
-        assert_eq!(of_configuration(jump), None);
+        let plain = "user me\nhostname fe80::1%eth0\nport 22\nproxycommand none\n";
+        assert_eq!(host_of(plain).unwrap(), "fe80::1%eth0");
+        let jump = "hostname inner\nproxyjump gate\n";
+        assert_eq!(host_of(jump), None);
     }
 }
