@@ -88,6 +88,9 @@ pub enum Role {
     Producer { command: Vec<u8> },
     /// Gives what comes to this command's stdin; `source` is as the user typed it.
     Consumer { command: Vec<u8>, source: Vec<u8> },
+    /// Keeps nothing of what comes, which shows what the link carries; first tries how fast the
+    /// place is written that this path names, unless it is empty, and says `Tried` either way.
+    Probe { path: Vec<u8> },
 }
 
 impl Role {
@@ -317,6 +320,15 @@ pub struct Busy {
     pub waits_us: u64,
 }
 
+/// How fast a place is written, as its own host tried it; all zero where it was not tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tried {
+    pub bytes: u64,
+    /// Until the system had taken them, and until they were on the disk.
+    pub written_us: u64,
+    pub synced_us: u64,
+}
+
 /// The sender's last word, for the end that the user sees.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conclusion {
@@ -387,6 +399,7 @@ messages! {
     24 => Enough(()),
     25 => Busy(Busy),
     26 => Conclusion(Conclusion),
+    27 => Tried(Tried),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
