@@ -74,6 +74,8 @@ const fn of_rate(tool: &'static str, part: f64) -> Goal {
 pub struct Cell {
     pub link: &'static str,
     pub input: &'static str,
+    /// How much of it; 0 is all.
+    pub bytes: u64,
     /// Beside those that goals name.
     pub tools: &'static [&'static str],
     pub goals: &'static [Goal],
@@ -83,6 +85,7 @@ pub const CELLS: &[Cell] = &[
     Cell {
         link: "unshaped",
         input: "random",
+        bytes: 0,
         tools: &["rsync -a"],
         goals: &[
             goal("bbcp", 0.9),
@@ -94,6 +97,7 @@ pub const CELLS: &[Cell] = &[
     Cell {
         link: "unshaped",
         input: "database",
+        bytes: 0,
         tools: &[
             "scp",
             "rsync -a",
@@ -107,42 +111,50 @@ pub const CELLS: &[Cell] = &[
     Cell {
         link: "1 Gbit/s",
         input: "database",
+        bytes: 0,
         tools: &["rsync -a", "tar|zstd|nc", "bbcp"],
         goals: &[goal("tar|lz4|nc", 0.75), goal("scp", 0.35)],
     },
     Cell {
         link: "1 Gbit/s, 50 ms",
         input: "random",
+        bytes: 0,
         tools: &["scp", "tar|nc", "bbcp"],
         goals: &[of_rate("iperf3 -P 16", 0.95)],
     },
     Cell {
         link: "1 Gbit/s, 50 ms",
         input: "database",
+        bytes: 0,
         tools: &["rsync -a", "tar|lz4|nc", "bbcp"],
         goals: &[goal("tar|zstd|nc", 0.55), goal("scp", 0.15)],
     },
     Cell {
         link: "1 Gbit/s, 50 ms",
         input: "files",
-        tools: &["scp"],
+        bytes: 0,
+        // scp takes a second for four of them here.
+        tools: &["tar|lz4|nc"],
         goals: &[goal("tar|zstd|nc", 0.7), goal("rsync -a", 0.6)],
     },
     Cell {
         link: "1 Gbit/s, 50 ms",
         input: "log",
+        bytes: 0,
         tools: &["scp", "rsync -a", "tar|zstd|nc"],
         goals: &[],
     },
     Cell {
         link: "1 Gbit/s, 50 ms",
         input: "sparse",
+        bytes: 0,
         tools: &["rsync -a", "tar|zstd|nc"],
         goals: &[],
     },
     Cell {
         link: "1 Gbit/s, 150 ms",
         input: "random",
+        bytes: 0,
         tools: &[],
         goals: &[
             of_rate("iperf3 -P 16", 0.92),
@@ -153,6 +165,7 @@ pub const CELLS: &[Cell] = &[
     Cell {
         link: "500 Mbit/s, 150 ms, 0.1 % lost",
         input: "random",
+        bytes: 1 << 30,
         tools: &["bbcp"],
         goals: &[
             of_rate("iperf3 like fastcp", 0.9),
@@ -163,12 +176,14 @@ pub const CELLS: &[Cell] = &[
     Cell {
         link: "50 Mbit/s, 80 ms",
         input: "database",
+        bytes: 256 << 20,
         tools: &["scp", "rsync -a"],
         goals: &[goal("tar|zstd -9|ssh", 1.0)],
     },
     Cell {
         link: "port 22 alone, 100 ms",
         input: "database",
+        bytes: 512 << 20,
         tools: &["scp", "rsync -a", "tar|zstd -9|ssh"],
         goals: &[],
     },

@@ -26,9 +26,10 @@ for _ in $(seq 300); do sql -c 'select 1' > /dev/null 2>&1 && break; sleep 0.1; 
 # A unit of scale is about 15 MB, a row about 250 bytes; half of each, and some to spare.
 pgbench -q -i -h "$sockets" -U test -s $((bytes / 30000000 + 1)) postgres 2> /dev/null
 sql -c "create table mixed as
-    select n id, now() - n * interval '1 second' at, md5(n::text) token, (n * 7919 % 100000) / 100.0 price,
-        (array['new','paid','shipped','returned'])[1 + n % 4] state, n % 3 = 0 express,
-        repeat(md5((n % 997)::text), 1 + n % 4) note
+    select n as id, now() - n * interval '1 second' as sold, md5(n::text) as token,
+        (n::bigint * 7919 % 100000) / 100.0 as price, n % 3 = 0 as express,
+        (array['new', 'paid', 'shipped', 'returned'])[1 + n % 4] as status,
+        repeat(md5((n % 997)::text), 1 + n % 4) as note
     from generate_series(1, $((bytes / 2 / 200 + 1000))) n"
 sql -c checkpoint
 base=$data/base/$(sql -At -c "select oid from pg_database where datname = 'postgres'")

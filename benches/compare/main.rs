@@ -36,7 +36,7 @@ usage: cargo bench --bench compare -- --all [options]      every cell of benches
   --regret             the tuner's choices beside a sweep of forced ones
   --link-with CMD      makes links: CMD up --rtt MS --rate MBIT --loss PERCENT [--fw none],
                        CMD src WORDS (from there `ssh dst` works), CMD down
-  --links A;B          only links whose names hold one of these words
+  --links A;B          only these links, or those whose names hold such a word
   --inputs A,B         only these: random database files log sparse
   --tools A,B          only tools whose names hold one of these words, and fastcp
   --input PATH         this file or directory in place of all inputs (with HOST:)
@@ -160,18 +160,19 @@ struct Found {
 
 fn compare(asked: &Asked) -> Result<(), String> {
     let mut found = Found::default();
-    let has = |words: &[String], name: &str| {
-        words.is_empty() || words.iter().any(|word| name.contains(word.as_str()))
+    let is_wanted = |link: &Link| {
+        let wants = |word: &String| {
+            let is_name = LINKS.iter().any(|other| other.name == word);
+            link.name == word || (!is_name && link.name.contains(word.as_str()))
+        };
+        asked.links.is_empty() || asked.links.iter().any(wants)
     };
     let links: Vec<Link> = match &asked.how {
         How::Host { .. } => vec![Link {
             name: "this host",
             ..LINKS[0]
         }],
-        _ => LINKS
-            .into_iter()
-            .filter(|link| has(&asked.links, link.name))
-            .collect(),
+        _ => LINKS.into_iter().filter(is_wanted).collect(),
     };
     for link in &links {
         println!("\n{}", link.name);
@@ -206,6 +207,7 @@ fn cells_of(link: &Link, asked: &Asked) -> Vec<Cell> {
         let cell = |input: &&'static str| Cell {
             link: link.name,
             input,
+            bytes: 0,
             tools: TOOLS,
             goals: &[],
         };
@@ -263,6 +265,10 @@ fn try_cell(
             .push(regret::measure(link.name, cell.input, copy)?);
         return Ok(());
     }
+    let input = match cell.bytes {
+        0 => input,
+        bytes => input.cut(bytes, &asked.work)?,
+    };
     found
         .measured
         .push(cell_of.rounds(link, cell, &input, &mut found.notes)?);

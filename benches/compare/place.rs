@@ -121,6 +121,15 @@ impl Place {
         let space = net.path(At::Far);
         let host = Host::start_in(&space, ip, Dir(dir), &home, "compare");
         let host = host.map_err(|lacks| format!("no {}", lacks.0))?;
+        // scp speaks SFTP.
+        let servers = [
+            "/usr/lib/openssh/sftp-server",
+            "/usr/libexec/openssh/sftp-server",
+        ];
+        if let Some(server) = servers.iter().find(|server| Path::new(server).exists()) {
+            host.dir()
+                .append("sshd_config", format!("Subsystem sftp {server}\n"));
+        }
         let login = Login::default();
         let path = std::env::var("PATH").unwrap_or_default();
         host.set_login(&Login {
@@ -168,7 +177,7 @@ impl Place {
         config.map_or(String::new(), |config| format!(" -F {}", quote(config)))
     }
 
-    /// Both ends have these programs.
+    /// Both ends have these programs. Where they see the same files, so does a path.
     pub fn has(&self, programs: &[&str]) -> bool {
         let tests = programs
             .iter()
@@ -177,7 +186,8 @@ impl Place {
             .chain(["true".to_owned()])
             .collect::<Vec<_>>()
             .join(" && ");
-        shell::finish(self.near(&line)).is_ok() && shell::finish(self.far(&line)).is_ok()
+        let is_there = || self.is_here || shell::finish(self.far(&line)).is_ok();
+        shell::finish(self.near(&line)).is_ok() && is_there()
     }
 
     /// How long a login takes that does nothing.

@@ -30,6 +30,17 @@ pub fn markdown(all: &[Measured], inputs: &[Input], rounds: usize, notes: &[Stri
     out
 }
 
+/// Letters of what a tool said when it failed.
+const FAULT_MAX: usize = 100;
+
+/// A pipe would end a cell of the table.
+fn name(tool: &str) -> String {
+    match tool {
+        FASTCP => format!("**{FASTCP}**"),
+        tool => tool.replace('|', "\\|"),
+    }
+}
+
 fn rows(cell: &Measured) -> String {
     let mut out = String::new();
     let reached = cell.reached();
@@ -39,11 +50,17 @@ fn rows(cell: &Measured) -> String {
         let goal = reached.iter().find(|it| it.goal.tool == row.tool);
         let Some(seconds) = row.seconds() else {
             let fault = row.fault.as_deref().unwrap_or("no time");
-            let fault = fault.replace(['|', '\n'], " ");
+            let fault: String = fault
+                .chars()
+                .filter(|c| !"|\n".contains(*c))
+                .take(FAULT_MAX)
+                .collect();
             let _ = writeln!(
                 out,
                 "| {} | {} | {} | | | | {fault} |",
-                cell.link, cell.input, row.tool
+                cell.link,
+                cell.input,
+                name(row.tool)
             );
             continue;
         };
@@ -55,7 +72,7 @@ fn rows(cell: &Measured) -> String {
             "| {} | {} | {} | {seconds:.2} | {:.0} | {ratio} | {} |",
             cell.link,
             cell.input,
-            if is_own { "**fastcp**" } else { row.tool },
+            name(row.tool),
             cell.rate(seconds),
             goal.map_or(String::new(), words),
         );

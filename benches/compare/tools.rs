@@ -171,14 +171,25 @@ fn rsync(it: &Errand) -> String {
     format!("rsync -a -S -e {ssh} {} {}/", input(it), operand(it))
 }
 
-/// The far end may have it somewhere that a login does not look.
+/// Dials its hosts by address: in a namespace names lead elsewhere. The far end may have it somewhere
+/// that a login does not look.
 fn bbcp(it: &Errand) -> String {
-    let there = match it.place.is_here {
-        true => shell::find("bbcp").unwrap_or("bbcp".to_owned()),
-        false => "bbcp".to_owned(),
+    let (there, to) = match it.place.is_here {
+        true => (
+            shell::find("bbcp"),
+            format!("{}:{}", it.place.address, it.into),
+        ),
+        false => (None, format!("{}:{}", it.place.host, it.into)),
     };
-    let ssh = quote(&format!("{} -x -a %I -l %U %H {there}", it.place.ssh()));
-    format!("bbcp -s 16 -w 4m -r -T {ssh} {} {}", input(it), operand(it))
+    let there = there.unwrap_or("bbcp".to_owned());
+    // It splits the words itself, and knows no quotes.
+    let ssh = it.place.ssh().replace('\'', "");
+    let ssh = quote(&format!("{ssh} -x -a %I -l %U %H {there}"));
+    format!(
+        "bbcp -s 16 -w 4m -r -n -T {ssh} {} {}",
+        input(it),
+        quote(&to)
+    )
 }
 
 fn cat(it: &Errand) -> String {
