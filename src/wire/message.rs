@@ -17,7 +17,7 @@ pub use fault::Fault;
 pub use opening::{
     ADDRESSES_MAX, CopyOptions, Listen, Open, Ports, Role, SESSIONS_MAX, SessionSecret,
 };
-pub use traffic::{Busy, Conclusion, DATA_MAX, Data, Heartbeat, StreamFacts, Tune};
+pub use traffic::{Busy, Conclusion, DATA_MAX, Data, Heartbeat, StreamFacts, Tried, Tune};
 
 /// Most bytes of a body: the roots of some 100,000 operands.
 pub const MESSAGE_MAX: u32 = 8 << 20;
@@ -86,6 +86,7 @@ messages! {
     24 => Enough(()),
     25 => Busy(Busy),
     26 => Conclusion(Conclusion),
+    27 => Tried(Tried),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
