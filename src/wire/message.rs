@@ -11,6 +11,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::manifest::{Entry, EntryId, EntryKind, Extension, NAME_MAX, Root, Totals};
 use crate::tuner::{Remembered, Verdict};
+use crate::wire::account::Account;
 
 /// Most bytes of a body: the roots of some 100,000 operands.
 pub const MESSAGE_MAX: u32 = 8 << 20;
@@ -118,6 +119,9 @@ pub struct Open {
     pub listens: bool,
     /// On one of these ports, else on an ephemeral one.
     pub ports: Option<Ports>,
+    /// The other end of the copy is another server: its hello was given for the client's, its words
+    /// come in [`Relay`], and data is sealed as a client seals it.
+    pub between: bool,
 }
 
 /// `--ports`: from the first to the last.
@@ -337,6 +341,28 @@ pub struct Relay {
     pub body: Vec<u8>,
 }
 
+/// Bytes of a message that fits into a [`Relay`]: less its number and its length.
+const RELAYED_MAX: usize = MESSAGE_MAX as usize - 16;
+
+impl Relay {
+    /// None for one that is too long.
+    pub fn of(message: &Message) -> Option<Relay> {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        let body = bytes.split_off(HEADER_LEN);
+        let number = u16::from_le_bytes([bytes[0], bytes[1]]);
+        (body.len() <= RELAYED_MAX).then_some(Relay { number, body })
+    }
+
+    /// What was said; None for what this version may skip.
+    ///
+    /// # Errors
+    /// Where it does not read.
+    pub fn message(&self) -> Result<Option<Message>, BadMessage> {
+        Message::decode(self.number, &self.body)
+    }
+}
+
 macro_rules! messages {
     ($($number:expr => $name:ident($body:ty)),+ $(,)?) => {
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -387,6 +413,7 @@ messages! {
     24 => Enough(()),
     25 => Busy(Busy),
     26 => Conclusion(Conclusion),
+    27 => Account(Account),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::support::tree::one_of_everything;
 use crate::support::*;
 
-ways! { push, pull, here =>
+ways! { push, pull, here, local_between =>
     a_file_takes_the_name_it_is_given,
     a_file_goes_into_a_directory_that_exists,
     a_slash_at_the_end_means_a_directory,

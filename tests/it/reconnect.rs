@@ -12,7 +12,7 @@ use crate::support::pty::Terminal;
 use crate::support::run::{Running, fastcp_binary};
 use crate::support::*;
 
-ways! { push, pull =>
+ways! { push, pull, between =>
     a_killed_ssh_is_logged_in_again,
     a_killed_server_is_logged_in_again,
     what_a_former_session_brought_is_not_sent_again,
