@@ -1,11 +1,14 @@
 //! From one host to another: data goes between them, the user's machine tells them what to do.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 
 use crate::support::done::Done;
-use crate::support::host::Host;
+use crate::support::host::{Host, make_key};
 use crate::support::net::{At, Ip, Net, Wall};
 use crate::support::procs::{self, MARK, until};
+use crate::support::pty::Terminal;
 use crate::support::run::{Running, fastcp_binary};
 use crate::support::*;
 
@@ -23,6 +26,7 @@ ways! { between =>
     ctrl_c_ends_both,
     a_login_that_fails_ends_the_other,
     a_host_that_is_gone_for_good_is_named,
+    two_passphrases_are_asked_for_one_after_the_other,
 }
 
 /// Slow enough to be in the middle when it is noticed, with little memory, so that most of it is
@@ -54,7 +58,7 @@ fn a_file_and_a_tree_arrive_and_are_counted(case: &Case) {
 
     let done = case.copy(&["--summary"], "tree/big", "b");
     done.succeeds().says("1 file, 5.24 MB");
-    assert!(done.wire_bytes() >= 5 * MIB, "{done}");
+    assert!(done.wire_bytes() >= 5_000_000, "{done}");
     assert_same(tree.path("big"), case.dst.path("b"), Also::Nothing);
 }
 
@@ -213,6 +217,30 @@ fn a_host_that_is_gone_for_good_is_named(case: &Case) {
         .says("connection to far lost")
         .says("are there and kept");
     case.sweep();
+}
+
+fn two_passphrases_are_asked_for_one_after_the_other(case: &Case) {
+    case.src.file("a", "one");
+    let key = case.scratch.path("locked");
+    make_key(&key, "open sesame");
+    let public = std::fs::read_to_string(key.with_extension("pub")).expect("read a key");
+    case.host().dir().append("authorized_keys", public);
+    std::fs::remove_file(case.host().key()).expect("remove the other key");
+    let terminal = Terminal::open(80, 24);
+    let run = case
+        .copying(&["-i", key.to_str().expect("an ASCII path")], "a", "a")
+        .env("TERM", "xterm")
+        .start_on(terminal.output(), terminal.slave());
+    for nth in 1..=2 {
+        let asked = || run.stdout.text().matches("passphrase").count();
+        until("ssh asks", || (asked() >= nth).then_some(()));
+        // The other does not ask meanwhile.
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(asked(), nth, "{}", run.stdout.text());
+        terminal.type_in("open sesame\n");
+    }
+    run.wait().succeeds();
+    assert_eq!(case.dst.read("a"), b"one");
 }
 
 /// Between two hosts of a network; fastcp is run at the source, but logs in there too.

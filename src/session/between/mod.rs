@@ -4,10 +4,10 @@
 //! [`exchange`] lets through.
 
 pub mod exchange;
+pub mod opening;
 pub mod routes;
 
 use std::convert::Infallible;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
@@ -16,16 +16,16 @@ use tokio::time::{Instant, timeout};
 use crate::chunk::CHUNK_SIZE;
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
-use crate::journal;
 use crate::progress::Phase;
 use crate::route::{Connection, Route};
 use crate::seal::{Secret, Suite};
 use crate::session::between::exchange::{Cut, End, Exchange, Line};
+use crate::session::between::opening::{roles, suite_for};
 use crate::session::between::routes::Routes;
 use crate::session::client::{Lost, Session};
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, CONCLUSION_PATIENCE, Met, Server};
-use crate::session::request::{Host, Request, Rsh, What};
+use crate::session::request::{Host, Request, Rsh};
 use crate::session::roster::{Flow, Roster};
 use crate::session::ways::{Inband, Ways};
 use crate::session::{Seat, cause_of, host as this_host, rate, remembered};
@@ -330,58 +330,4 @@ async fn pass_through(
         return std::future::pending().await;
     }
     std::future::pending().await
-}
-
-/// What each server is to be. The receiver hears no more of the sources than the last part of each
-/// operand, for messages, and behind them what tells them from others of these names.
-fn roles(request: &Request) -> (Role, Role) {
-    let name = |path: &[u8]| {
-        let path = path.strip_suffix(b"/").unwrap_or(path);
-        path.rsplit(|&byte| byte == b'/')
-            .next()
-            .unwrap_or(path)
-            .to_vec()
-    };
-    let sender = match &request.sources[..] {
-        [source] if source.what == What::Command => Role::Producer {
-            command: source.path.clone(),
-        },
-        sources => Role::Sender {
-            operands: sources.iter().map(|source| source.path.clone()).collect(),
-        },
-    };
-    let mut sources: Vec<Vec<u8>> = match sender {
-        Role::Producer { .. } => vec![b"a command".to_vec()],
-        _ => request.sources.iter().map(|it| name(&it.path)).collect(),
-    };
-    let receiver = match request.dest.what {
-        What::Command => Role::Consumer {
-            command: request.dest.path.clone(),
-            source: sources.swap_remove(0),
-        },
-        _ => {
-            let typed = request.sources.iter().map(|source| source.typed.as_bytes());
-            sources.push(journal::hash(typed).to_vec());
-            Role::Receiver {
-                path: request.dest.path.clone(),
-                sources,
-            }
-        }
-    };
-    (sender, receiver)
-}
-
-/// AES where both have instructions for it.
-fn suite_for(sender: &Hello, receiver: &Hello, encrypt: bool) -> Suite {
-    let first = |hello: &Hello| {
-        hello
-            .suites
-            .first()
-            .and_then(|&suite| Suite::from_number(suite))
-    };
-    match (encrypt, first(sender), first(receiver)) {
-        (false, ..) => Suite::Tag,
-        (true, Some(Suite::Aes128Gcm), Some(Suite::Aes128Gcm)) => Suite::Aes128Gcm,
-        _ => Suite::ChaCha20Poly1305,
-    }
 }
