@@ -298,6 +298,18 @@ fn where_neither_lets_the_other_in_data_passes_through_here() {
 }
 
 #[test]
+fn when_the_way_between_them_is_cut_data_passes_through_here() {
+    in_a_network(Ip::V4AndV6, |case, net| {
+        let run = under_way(case, &["--compress", "none", "-v"]);
+        net.cut(At::Far);
+        let done = run.wait();
+        done.succeeds().never_says("panicked").never_says("lost");
+        assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+        assert_eq!((case.host().logins(), case.source_host().logins()), (1, 1));
+    });
+}
+
+#[test]
 fn ports_that_are_open_are_used_on_whichever_host_listens() {
     in_a_network(Ip::V4AndV6, |case, net| {
         net.open_only(At::Far, &["22"], Wall::Drop);

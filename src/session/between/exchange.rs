@@ -226,6 +226,7 @@ impl<'a> Exchange<'a> {
         progress.follow(&mut self.heard.borrow_mut(), &account.counts);
         let names = account.names.drain(..);
         progress.set_names(names.map(|name| harmless(&name).chars().take(TEXT_MAX).collect()));
+        account.cause = account.cause.chars().take(TEXT_MAX).collect();
         if account.is_flushing {
             progress.set_phase(Phase::Flushing);
         }
@@ -279,3 +280,6 @@ impl Line<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -147,6 +147,16 @@ impl Net {
         }
     }
 
+    /// Nothing comes through to there any more but what belongs to ssh.
+    pub fn cut(&self, at: At) {
+        let space = self.namespace(at);
+        for iptables in ["iptables", "ip6tables"] {
+            let ports = "-m multiport ! --dports 22 -m multiport ! --sports 22";
+            let rule = format!("{iptables} -I INPUT -i wire -p tcp {ports} -j DROP");
+            self.must(&space, &rule);
+        }
+    }
+
     /// Packets that are as long as they may be do not come through, and nobody is told.
     pub fn lose_full_packets(&self, at: At) {
         let space = self.namespace(at);
