@@ -86,6 +86,8 @@ messages! {
     24 => Enough(()),
     25 => Busy(Busy),
     26 => Conclusion(Conclusion),
+    // Bytes of what an earlier run left that the receiver has read again so far.
+    0x801b => Checked(u64),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
