@@ -245,6 +245,12 @@ pub struct Args {
     /// The same as a line of JSON on stdout
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
+    /// Measure [HOST:[PATH]] for 15 s and copy nothing
+    #[arg(long, help_heading = OUTPUT)]
+    pub probe: bool,
+    /// Try codecs on this, and how fast it is read
+    #[arg(long, value_name = "FILE", requires = "probe", help_heading = OUTPUT)]
+    pub sample: Option<PathBuf>,
     /// Version and protocol version; of HOST: too
     #[arg(long, help_heading = OUTPUT)]
     pub version: bool,

@@ -15,6 +15,7 @@ pub mod login;
 pub mod operands;
 pub mod permit;
 pub mod placing;
+pub mod probe;
 pub mod rate;
 pub mod remembered;
 pub mod request;
@@ -40,6 +41,7 @@ use crate::program;
 use crate::progress::{Phase, Progress};
 use crate::session::half::{ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
+use crate::session::probe::link::LinkTest;
 use crate::units::{printable, size};
 use crate::wire::message::{Conclusion, Message};
 pub use permit::{Access, Permit};
@@ -63,9 +65,30 @@ pub struct Seat {
     pub enough: Stop,
     /// What the tuner said at the end.
     pub verdict: Arc<OnceLock<Verdict>>,
+    /// The copy is there to measure the link, and over when that is done.
+    pub probe: Option<Arc<LinkTest>>,
 }
 
 impl Seat {
+    fn new(progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Seat {
+        let (telling, detailing) = (reporter.clone(), reporter.clone());
+        let tally = Tally::new(
+            Box::new(move |error| telling.failure(error)),
+            Box::new(move |error| detailing.detail(&error.to_string())),
+            progress.clone(),
+        );
+        Seat {
+            progress,
+            reporter,
+            tally: Arc::new(tally),
+            ending: Arc::default(),
+            digests: None,
+            enough: Stop::new(),
+            verdict: Arc::default(),
+            probe: None,
+        }
+    }
+
     /// By which commands speak to the user.
     fn tell(&self) -> Tell {
         let reporter = self.reporter.clone();
@@ -108,34 +131,25 @@ impl Seat {
 /// Carries out a copy; returns when both ends are done or ended. Blocks.
 pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Outcome {
     let started = Instant::now();
-    let (telling, detailing) = (reporter.clone(), reporter.clone());
-    let tally = Tally::new(
-        Box::new(move |error| telling.failure(error)),
-        Box::new(move |error| detailing.detail(&error.to_string())),
-        progress.clone(),
-    );
-    let mut seat = Seat {
-        progress: progress.clone(),
-        reporter: reporter.clone(),
-        tally: Arc::new(tally),
-        ending: Arc::default(),
-        digests: None,
-        enough: Stop::new(),
-        verdict: Arc::default(),
-    };
+    let mut seat = Seat::new(progress, reporter);
     let resumes = !request.options.no_resume;
-    let copied = copy(request, &mut seat);
-    progress.set_phase(Phase::Done);
+    let mut copied = copy(request, &mut seat);
+    seat.progress.set_phase(Phase::Done);
+    let there = seat.progress.snapshot().done_bytes;
+    let resumes = resumes && !seat.ending.is_once();
+    if let Some(error) = copied.as_mut().err().filter(|_| resumes && there > 0) {
+        tell_kept(error, there);
+    }
+    outcome(&seat, copied, started)
+}
+
+/// What came of what `seat` was told of; `copied` is the route or why it ended early.
+fn outcome(seat: &Seat, copied: Result<String>, started: Instant) -> Outcome {
     let (route, mut fatal) = match copied {
         Ok(route) => (route, None),
         Err(error) => (String::new(), Some(error)),
     };
-    let there = progress.snapshot().done_bytes;
-    let resumes = resumes && !seat.ending.is_once();
-    if let Some(error) = fatal.as_mut().filter(|_| resumes && there > 0) {
-        tell_kept(error, there);
-    }
-    let unlisted = finish_digests(&seat).unwrap_or_else(|error| {
+    let unlisted = finish_digests(seat).unwrap_or_else(|error| {
         fatal.get_or_insert(error);
         0
     });
@@ -145,7 +159,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
         fatal,
         failures,
         more_failures,
-        counters: progress.snapshot(),
+        counters: seat.progress.snapshot(),
         elapsed,
         route,
         unlisted,
@@ -181,6 +195,7 @@ fn copy(request: Request, seat: &mut Seat) -> Result<String> {
         let copy = async {
             match request.host() {
                 None => local::copy(&request, seat).await,
+                Some(_) if seat.probe.is_some() => probe::once(&request, seat).await,
                 Some(_) => retries::copy(&request, seat).await,
             }
         };
@@ -311,7 +326,8 @@ pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
             | Message::Dial(_)
             | Message::Data(_)
             | Message::Credit(_)
-            | Message::Tune(_) => ways(message)?,
+            | Message::Tune(_)
+            | Message::Tried(_) => ways(message)?,
             message => {
                 check(&message)?;
                 half.take(message)?;

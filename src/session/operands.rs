@@ -12,8 +12,8 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Root, Totals};
 use crate::pipeline::landing::Sessions;
 use crate::pipeline::placer::{Destination, To, Typed};
-use crate::session::Seat;
 use crate::session::request::{CopyOptions, Request, What};
+use crate::session::{Seat, probe};
 use crate::source::{self, Inlet, Lookup, Named, Sources, Walk};
 use crate::units::printable;
 use crate::wire::message::Roots;
@@ -104,6 +104,7 @@ pub fn expand(request: &Request, seat: &Seat) -> Expanded {
             What::Path => {}
             What::Stdio => return Expanded::nameless(Inlet::Stdin),
             What::Command => return Expanded::nameless(Inlet::Command(source.typed.clone())),
+            What::Nothing => return Expanded::default(),
         }
         let (named, errors) = source::expand(&source.path, &lookup, request.options.recursive);
         errors.iter().for_each(|error| seat.tally.add(error));
@@ -156,6 +157,7 @@ pub fn destination(request: &Request, same_machine: bool, sessions: Sessions) ->
     let to = match request.dest.what {
         What::Stdio => To::Exit(Exit::Stdout),
         What::Command => To::Exit(Exit::Command(request.dest.typed.clone())),
+        What::Nothing => To::Exit(probe::place::nowhere()),
         What::Path => To::Path(Spec {
             path: request.dest.path.clone(),
             base: PathBuf::new(),

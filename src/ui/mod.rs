@@ -6,6 +6,7 @@
 mod bars;
 mod canvas;
 mod json;
+pub mod probe;
 mod rate;
 mod status;
 mod steady;
@@ -108,9 +109,6 @@ impl Screen {
     /// Takes the bar away and says what came of it: why the session ended early, if it did, and
     /// the summary, where one is wanted.
     pub fn finish(self, outcome: &Outcome) {
-        // Refused only if the writer is gone, and then there is nothing to end.
-        let _ = self.teller.lines.send(Message::End);
-        let _ = self.writer.join();
         let Output {
             quiet,
             verbose,
@@ -118,17 +116,11 @@ impl Screen {
             json,
             ..
         } = self.teller.output;
-        let mut lines = Vec::new();
-        let lost = self.teller.lost.load(Relaxed);
-        if lost > 0 {
-            lines.push(format!(
-                "fastcp: {} more lines could not be shown",
-                count(lost)
-            ));
-        }
-        if !quiet && (self.terminal.is_some() || verbose || summary) {
+        let terminal = self.terminal;
+        let mut lines = self.end();
+        if !quiet && (terminal.is_some() || verbose || summary) {
             // For a program that reads it, a line stays one.
-            let width = self.terminal.map_or(usize::MAX, |at| at.size().columns);
+            let width = terminal.map_or(usize::MAX, |at| at.size().columns);
             lines.extend(summary::lines(outcome, width));
         }
         if !quiet && outcome.unlisted > 0 {
@@ -137,16 +129,29 @@ impl Screen {
         if let Some(fatal) = &outcome.fatal {
             lines.push(sentence(fatal));
         }
-        let mut text = String::new();
-        for line in lines {
-            text.push_str(&line);
-            text.push('\n');
-        }
-        write(&text);
+        write_lines(lines);
         if json {
             // Who closed it does not want to know.
             let _ = writeln!(std::io::stdout().lock(), "{}", json::line(outcome));
         }
+    }
+
+    /// Ends it without a summary; says why a session ended early, if it did.
+    pub fn close(self, fatal: Option<&Error>) {
+        let mut lines = self.end();
+        lines.extend(fatal.map(sentence));
+        write_lines(lines);
+    }
+
+    /// Takes the bar away; gives what else there is to tell.
+    fn end(self) -> Vec<String> {
+        // Refused only if the writer is gone, and then there is nothing to end.
+        let _ = self.teller.lines.send(Message::End);
+        let _ = self.writer.join();
+        let lost = self.teller.lost.load(Relaxed);
+        let told =
+            (lost > 0).then(|| format!("fastcp: {} more lines could not be shown", count(lost)));
+        told.into_iter().collect()
     }
 }
 
@@ -265,6 +270,15 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, progress: &Progress) {
             return;
         }
     }
+}
+
+fn write_lines(lines: Vec<String>) {
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    write(&text);
 }
 
 /// A stderr that is closed is no reason to stop copying.

@@ -17,7 +17,7 @@ pub use fault::Fault;
 pub use opening::{
     ADDRESSES_MAX, CopyOptions, Listen, Open, Ports, Role, SESSIONS_MAX, SessionSecret,
 };
-pub use traffic::{Busy, Conclusion, DATA_MAX, Data, Heartbeat, StreamFacts, Tune};
+pub use traffic::{Busy, Conclusion, DATA_MAX, Data, Heartbeat, StreamFacts, Tried, Tune};
 
 /// Most bytes of a body: the roots of some 100,000 operands.
 pub const MESSAGE_MAX: u32 = 8 << 20;
@@ -86,8 +86,9 @@ messages! {
     24 => Enough(()),
     25 => Busy(Busy),
     26 => Conclusion(Conclusion),
+    27 => Tried(Tried),
     // Bytes of what an earlier run left that the receiver has read again so far.
-    0x801b => Checked(u64),
+    0x801c => Checked(u64),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -30,6 +30,7 @@ mod operands;
 mod pipes;
 mod placement;
 mod postgres;
+mod probe;
 mod reconnect;
 mod resume;
 mod routes;

@@ -73,6 +73,9 @@ pub enum Role {
     Producer { command: Vec<u8> },
     /// Gives what comes to this command's stdin; `source` is as the user typed it.
     Consumer { command: Vec<u8>, source: Vec<u8> },
+    /// Keeps nothing of what comes, which shows what the link carries; first tries how fast the
+    /// place is written that this path names, unless it is empty, and says `Tried` either way.
+    Probe { path: Vec<u8> },
 }
 
 impl Role {

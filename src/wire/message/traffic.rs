@@ -60,6 +60,15 @@ pub struct Busy {
     pub waits_us: u64,
 }
 
+/// How fast a place is written, as its own host tried it; all zero where it was not tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tried {
+    pub bytes: u64,
+    /// Until the system had taken them, and until they were on the disk.
+    pub written_us: u64,
+    pub synced_us: u64,
+}
+
 /// The sender's last word, for the end that the user sees.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conclusion {
