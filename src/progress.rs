@@ -44,6 +44,8 @@ pub struct Progress {
     /// run or session had left them.
     resumed_bytes: AtomicU64,
     resumed_files: AtomicU64,
+    /// Bytes of what an earlier run left that were read again before they are believed.
+    checked_bytes: AtomicU64,
     /// Bytes given to sockets, headers and tags included.
     wire_bytes: AtomicU64,
     /// Bytes of content that those stood for.
@@ -89,6 +91,8 @@ pub struct Snapshot {
     pub already_bytes: u64,
     /// Content that needed no sending in this session, and not since it was there: holes.
     pub unsent_bytes: u64,
+    /// Content that was there and was read again in this session.
+    pub checked_bytes: u64,
     pub wire_bytes: u64,
     pub raw_bytes: u64,
     pub files: u64,
@@ -140,6 +144,16 @@ impl Progress {
     pub fn add_resumed(&self, bytes: u64) {
         self.add_skipped(bytes);
         self.resumed_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// So many bytes of what an earlier run left were read again, in all.
+    pub fn set_checked(&self, bytes: u64) {
+        self.checked_bytes.store(bytes, Relaxed);
+    }
+
+    /// Some more were; gives how many those are in all.
+    pub fn add_checked(&self, bytes: u64) -> u64 {
+        self.checked_bytes.fetch_add(bytes, Relaxed) + bytes
     }
 
     pub fn add_resumed_files(&self, files: u64) {
@@ -211,6 +225,7 @@ impl Progress {
             &self.skipped_bytes,
             &self.resumed_bytes,
             &self.resumed_files,
+            &self.checked_bytes,
             &self.files,
             &self.failed,
             &self.scanned_files,
@@ -271,6 +286,7 @@ impl Progress {
                 .skipped_bytes
                 .load(Relaxed)
                 .saturating_sub(self.resumed_bytes.load(Relaxed)),
+            checked_bytes: self.checked_bytes.load(Relaxed),
             wire_bytes: self.wire_bytes.load(Relaxed),
             raw_bytes: self.raw_bytes.load(Relaxed),
             files: together.files,
