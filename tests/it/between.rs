@@ -23,6 +23,7 @@ ways! { between, local_between =>
 ways! { between =>
     a_killed_receiver_is_logged_in_again_and_goes_on,
     a_killed_sender_is_logged_in_again,
+    a_stream_that_is_cut_is_not_begun_again,
     ctrl_c_ends_both,
     a_login_that_fails_ends_the_other,
     a_host_that_is_gone_for_good_is_named,
@@ -188,6 +189,20 @@ fn a_killed_sender_is_logged_in_again(case: &Case) {
     let run = under_way(case, &[]);
     server_at(case, &case.src).kill();
     completes(case, &run.wait());
+}
+
+fn a_stream_that_is_cut_is_not_begun_again(case: &Case) {
+    case.src.file("a", noise(1, 40 * MIB));
+    let cat = format!("cat {}", case.src.path("a").display());
+    let run = case.fastcp().args(SLOW).args(["--from-command", &cat]);
+    let run = run.arg(case.from("")).arg(case.dst("b")).start();
+    wait_for_content(case);
+    server_at(case, &case.dst).kill();
+    let done = run.wait();
+    done.exits(5)
+        .says("does not come a second time")
+        .never_says("logging in again");
+    case.sweep();
 }
 
 fn ctrl_c_ends_both(case: &Case) {
