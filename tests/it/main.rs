@@ -29,6 +29,7 @@ mod neighbours;
 mod operands;
 mod pipes;
 mod placement;
+mod polite;
 mod postgres;
 mod reconnect;
 mod resume;
