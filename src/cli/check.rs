@@ -4,10 +4,13 @@
 use std::io::IsTerminal;
 
 use crate::error::{Error, Result};
-use crate::session::{CopyOptions, Operand, Request, RouteOptions, Rsh, SshOptions, What, rate};
+use crate::session::{
+    CopyOptions, Operand, Reporter, Request, RouteOptions, Rsh, SshOptions, What, rate,
+};
 use crate::ui::Output;
 use crate::units::printable;
 
+use super::also;
 use super::args::{Args, Rate};
 use super::ends::ends;
 
@@ -25,12 +28,23 @@ pub struct Order {
     pub ignored: Vec<String>,
 }
 
+impl Order {
+    /// Tells what the user should know before anything is sent.
+    pub fn tell(&self, reporter: &dyn Reporter) {
+        self.warnings.iter().for_each(|line| reporter.notice(line));
+        self.ignored.iter().for_each(|line| reporter.detail(line));
+    }
+}
+
 /// # Errors
 /// Usage.
 pub fn order(mut args: Args) -> Result<Order> {
     let operands = std::mem::take(&mut args.operands);
     let (sources, dest) = ends(operands, &args)?;
-    let is_remote = dest.host.is_some() || sources.iter().any(|source| source.host.is_some());
+    let also = also::also(&args, &sources, &dest)?;
+    let is_remote = also.iter().any(|dest| dest.host.is_some())
+        || dest.host.is_some()
+        || sources.iter().any(|source| source.host.is_some());
     let mut warnings = Vec::new();
     if args.no_encrypt && is_remote {
         warnings.push(
@@ -84,7 +98,10 @@ pub fn order(mut args: Args) -> Result<Order> {
         },
         warnings,
         ignored: args.ignored.told(),
-        request: request(args, sources, dest, rate_limit),
+        request: Request {
+            also,
+            ..request(args, sources, dest, rate_limit)
+        },
     })
 }
 
@@ -114,6 +131,7 @@ fn request(
     Request {
         sources,
         dest,
+        also: Vec::new(),
         options: CopyOptions {
             recursive: args.recursive,
             preserve: args.preserve,

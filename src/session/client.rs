@@ -26,7 +26,7 @@ use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, Server};
 use crate::session::operands::{self, Expanded};
 use crate::session::rate;
-use crate::session::request::{Operand, Request, What};
+use crate::session::request::{Host, Operand, Request, What};
 use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{Connections, Pace, receive_on, send_on};
 use crate::session::tuning::{self, Audience, Tuning};
@@ -67,7 +67,7 @@ impl From<Error> for Lost {
 pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Result<String, Lost> {
     let is_push = request.dest.host.is_some();
     let host = request.host().expect("one end is remote");
-    let budget = Budget::new(&request.options, request.streams, CHUNK_SIZE)?;
+    let budget = seat.budget(request)?;
     if let Some(name) = request.options.congestion.as_deref().filter(|_| is_push) {
         tuning::check_congestion(name)?;
     }
@@ -77,7 +77,7 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         return Ok(String::new());
     }
     let mut server = tokio::select! {
-        server = Server::connect(host, request, seat, session.attempt) => server?,
+        server = connect(host, request, seat, session.attempt) => server?,
         () = seat.ending.wait() => return Err(cause_of(&seat.ending).into()),
     };
     if is_push && !is_first {
@@ -120,6 +120,19 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
     }
     let had_begun = true;
     Err(Lost { error, had_begun })
+}
+
+/// Logs in. Where others do the same, it is each one's turn first, and all begin together.
+async fn connect(host: &Host, request: &Request, seat: &Seat, attempt: Attempt) -> Result<Server> {
+    let Some(shared) = &seat.shared else {
+        return Server::connect(host, request, seat, attempt).await;
+    };
+    let turn = shared.logins.turn(attempt).await;
+    let server = Server::connect(host, request, seat, attempt).await?;
+    drop(turn);
+    shared.share.join();
+    shared.logins.over(shared.host).await;
+    Ok(server)
 }
 
 fn tell_cuts(request: &Request, seat: &Seat, budget: Budget) {
@@ -357,11 +370,11 @@ impl Client<'_> {
 
     fn pace(&self) -> Pace {
         let pace = Pace {
+            limit: self.seat.limit(),
             head_start: match self.request.route.asked {
                 Some(Route::Ssh) => Duration::ZERO,
                 _ => HEAD_START,
             },
-            ..Pace::default()
         };
         pace.limit.set(self.request.options.rate_limit);
         pace
@@ -400,6 +413,7 @@ impl Client<'_> {
             digests: self.seat.digests.clone(),
             tell: self.seat.tell(),
             enough: self.seat.enough.clone(),
+            share: self.seat.shared.as_ref().map(|shared| shared.share.clone()),
         }
     }
 

@@ -2,6 +2,7 @@
 //! started on the other host; each runs a [`half`] of the copy. [`local`] runs both in one process.
 //! A copy whose connection is lost goes on in another session: [`retries`].
 
+pub mod also;
 pub mod backoff;
 pub mod choice;
 pub mod client;
@@ -12,6 +13,7 @@ pub mod heartbeat;
 pub mod host;
 pub mod local;
 pub mod login;
+pub mod logins;
 pub mod operands;
 pub mod permit;
 pub mod placing;
@@ -42,6 +44,7 @@ use crate::session::half::{ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::units::{printable, size};
 use crate::wire::message::{Conclusion, Message};
+use also::Shared;
 pub use permit::{Access, Permit};
 pub use request::{
     Compress, CopyOptions, FAILURES_MAX, Host, Limit, Operand, Outcome, Ports, Reporter, Request,
@@ -63,9 +66,30 @@ pub struct Seat {
     pub enough: Stop,
     /// What the tuner said at the end.
     pub verdict: Arc<OnceLock<Verdict>>,
+    /// What it shares with the copies of the same source to other hosts.
+    pub shared: Option<Shared>,
 }
 
 impl Seat {
+    fn new(progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Seat {
+        let (telling, detailing) = (reporter.clone(), reporter.clone());
+        let tally = Tally::new(
+            Box::new(move |error| telling.failure(error)),
+            Box::new(move |error| detailing.detail(&error.to_string())),
+            progress.clone(),
+        );
+        Seat {
+            progress,
+            reporter,
+            tally: Arc::new(tally),
+            ending: Arc::default(),
+            digests: None,
+            enough: Stop::new(),
+            verdict: Arc::default(),
+            shared: None,
+        }
+    }
+
     /// By which commands speak to the user.
     fn tell(&self) -> Tell {
         let reporter = self.reporter.clone();
@@ -108,23 +132,15 @@ impl Seat {
 /// Carries out a copy; returns when both ends are done or ended. Blocks.
 pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Outcome {
     let started = Instant::now();
-    let (telling, detailing) = (reporter.clone(), reporter.clone());
-    let tally = Tally::new(
-        Box::new(move |error| telling.failure(error)),
-        Box::new(move |error| detailing.detail(&error.to_string())),
-        progress.clone(),
-    );
-    let mut seat = Seat {
-        progress: progress.clone(),
-        reporter: reporter.clone(),
-        tally: Arc::new(tally),
-        ending: Arc::default(),
-        digests: None,
-        enough: Stop::new(),
-        verdict: Arc::default(),
-    };
+    let mut seat = Seat::new(progress, reporter);
     let resumes = !request.options.no_resume;
     let copied = copy(request, &mut seat);
+    outcome(&seat, copied, resumes, started)
+}
+
+/// What came of a copy that is over.
+fn outcome(seat: &Seat, copied: Result<String>, resumes: bool, started: Instant) -> Outcome {
+    let progress = &seat.progress;
     progress.set_phase(Phase::Done);
     let (route, mut fatal) = match copied {
         Ok(route) => (route, None),
@@ -135,18 +151,17 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
     if let Some(error) = fatal.as_mut().filter(|_| resumes && there > 0) {
         tell_kept(error, there);
     }
-    let unlisted = finish_digests(&seat).unwrap_or_else(|error| {
+    let unlisted = finish_digests(seat).unwrap_or_else(|error| {
         fatal.get_or_insert(error);
         0
     });
     let (failures, more_failures) = seat.tally.take();
-    let elapsed = started.elapsed();
     Outcome {
         fatal,
         failures,
         more_failures,
         counters: progress.snapshot(),
-        elapsed,
+        elapsed: started.elapsed(),
         route,
         unlisted,
         verdict: seat.verdict.get().cloned(),

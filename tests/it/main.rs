@@ -6,6 +6,7 @@
 #[macro_use]
 mod support;
 
+mod also;
 mod bad_input;
 mod changing;
 mod chaos;
