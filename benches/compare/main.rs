@@ -1,34 +1,67 @@
-//! fastcp beside the tools that people use instead, on a link and data that you name.
+//! fastcp beside the tools that people use instead, on links and data of many kinds.
 //!
-//! Every round runs every tool once, so that a change of the weather hits all alike; every copy
-//! is compared with its source; the table tells medians and how many times fastcp's time a tool
-//! took. Only programs that both ends have take part.
+//! `cells` lists what is compared. Every round runs every tool of a cell once, so that a change of
+//! the weather hits all alike; every copy is compared with its source. The table and the chart go
+//! into `target/`. What is not installed, and links that cannot be made, are left out and named.
 
+mod cells;
+mod chart;
+mod input;
+mod place;
+mod regret;
+mod results;
+mod shell;
+#[allow(dead_code, unused_macros, unused_imports)]
+#[path = "../../tests/it/support/mod.rs"]
+mod support;
+mod table;
 mod tools;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tools::{Far, Tool};
+use cells::{BEST, CELLS, Cell, LINKS, Link, SWEEP_SECONDS};
+use input::{Input, Sizes};
+use place::{How, Place};
+use results::{Measured, Row};
+use tools::{Chosen, Errand, FASTCP, Tool};
 
 const USAGE: &str = "\
-usage: cargo bench --bench compare -- [user@]HOST:/SCRATCH/DIR --input FILE_OR_DIR [options]
-       cargo bench --bench compare -- --rsh local /SCRATCH/DIR --input FILE_OR_DIR [options]
-
-  --input PATH         what is copied
+usage: cargo bench --bench compare -- --all [options]      every cell of benches/compare/cells.rs
+       cargo bench --bench compare -- [user@]HOST:/SCRATCH/DIR [options]
+                                                           the link to this host, as it is
+  --quick              tiny inputs, one round: shows that everything works
+  --regret             the tuner's choices beside a sweep of forced ones
+  --link-with CMD      makes links: CMD up --rtt MS --rate MBIT --loss PERCENT [--fw none],
+                       CMD src WORDS (from there `ssh dst` works), CMD down
+  --links A;B          only these links, or those whose names hold such a word
+  --inputs A,B         only these: random database files log sparse
+  --tools A,B          only tools whose names hold one of these words, and fastcp
+  --input PATH         this file or directory in place of all inputs (with HOST:)
   --rounds N           how often each tool runs (3)
-  --only NAME,NAME     only these tools and fastcp
-  -F FILE              ssh's configuration, for all tools
-  --remote-path CMD    fastcp on the far side, if it is not on PATH there
-  --fastcp-flags WORDS more flags for fastcp";
+  --work DIR           where inputs and copies lie (target/compare)
+  -F FILE              ssh's configuration (with HOST:)
+  --remote-path CMD    fastcp on the far side, if it is not on PATH there (with HOST:)
+  --fastcp-flags WORDS more flags for fastcp
+
+Links are made of network namespaces otherwise, for root, where the kernel has netem.";
 
 /// What was typed.
 struct Asked {
-    far: Far,
-    input: PathBuf,
+    how: How,
+    /// The directory of a host that was named.
+    far_dir: Option<String>,
+    is_quick: bool,
+    is_regret: bool,
+    links: Vec<String>,
+    inputs: Vec<String>,
+    tools: Vec<String>,
+    input: Option<PathBuf>,
     rounds: usize,
-    only: Option<Vec<String>>,
+    work: PathBuf,
+    fastcp_flags: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -37,11 +70,8 @@ fn main() -> ExitCode {
         .skip(1)
         .filter(|word| word != "--bench")
         .collect();
-    if words.is_empty()
-        || words
-            .iter()
-            .any(|word| word == "--help" || word == "--test")
-    {
+    let asks = |word: &String| word == "--help" || word == "--test";
+    if words.is_empty() || words.iter().any(asks) {
         println!("{USAGE}");
         return ExitCode::SUCCESS;
     }
@@ -55,120 +85,341 @@ fn main() -> ExitCode {
 }
 
 fn parse(words: Vec<String>) -> Result<Asked, String> {
-    let (mut place, mut input, mut only) = (None, None, None);
-    let (mut rounds, mut local) = (3, false);
-    let mut far = Far::default();
+    let mut asked = Asked {
+        how: How::Own,
+        far_dir: None,
+        is_quick: false,
+        is_regret: false,
+        links: Vec::new(),
+        inputs: Vec::new(),
+        tools: Vec::new(),
+        input: None,
+        rounds: 3,
+        work: target().join("compare"),
+        fastcp_flags: Vec::new(),
+    };
+    let (mut place, mut ssh_config, mut remote_path) = (None, None, None);
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value\n{USAGE}"));
+        let list = |text: String, by: char| text.split(by).map(str::to_owned).collect();
         match word.as_str() {
-            "--input" => input = Some(PathBuf::from(value()?)),
-            "--rounds" => rounds = value()?.parse().map_err(|_| "--rounds needs a number")?,
-            "--only" => only = Some(value()?.split(',').map(str::to_owned).collect()),
-            "--rsh" => local = value()? == "local",
-            "-F" => far.ssh_config = Some(value()?),
-            "--remote-path" => far.remote_path = Some(value()?),
-            "--fastcp-flags" => far.fastcp_flags = value()?.split(' ').map(str::to_owned).collect(),
+            "--all" => {}
+            "--quick" => (asked.is_quick, asked.rounds) = (true, 1),
+            "--regret" => asked.is_regret = true,
+            "--link-with" => asked.how = How::With(value()?),
+            "--links" => asked.links = list(value()?, ';'),
+            "--inputs" => asked.inputs = list(value()?, ','),
+            "--tools" => asked.tools = list(value()?, ','),
+            "--input" => asked.input = Some(PathBuf::from(value()?)),
+            "--rounds" => asked.rounds = value()?.parse().map_err(|_| "--rounds needs a number")?,
+            "--work" => asked.work = PathBuf::from(value()?),
+            "-F" => ssh_config = Some(value()?),
+            "--remote-path" => remote_path = Some(value()?),
+            "--fastcp-flags" => asked.fastcp_flags = list(value()?, ' '),
             _ if word.starts_with('-') => return Err(format!("{word}?\n{USAGE}")),
             _ => place = Some(word),
         }
     }
-    let place = place.ok_or(format!("where to?\n{USAGE}"))?;
-    match place.split_once(':') {
-        _ if local => far.dir = place,
-        Some((host, dir)) => (far.host, far.dir) = (Some(host.to_owned()), dir.to_owned()),
-        None => return Err(format!("{place} names no host\n{USAGE}")),
+    if let Some(place) = place {
+        let (host, dir) = place
+            .split_once(':')
+            .ok_or(format!("{place} names no host\n{USAGE}"))?;
+        if !dir.starts_with('/') {
+            return Err(format!(
+                "the scratch directory has to start with a slash: {dir}"
+            ));
+        }
+        asked.far_dir = Some(dir.to_owned());
+        asked.how = How::Host {
+            host: host.to_owned(),
+            ssh_config,
+            remote_path,
+        };
     }
-    if !far.dir.starts_with('/') {
-        return Err(format!(
-            "the scratch directory has to start with a slash: {}",
-            far.dir
-        ));
-    }
-    let input = input.ok_or(format!("--input is missing\n{USAGE}"))?;
-    let input = input
-        .canonicalize()
-        .map_err(|cause| format!("{}: {cause}", input.display()))?;
-    Ok(Asked {
-        far,
-        input,
-        rounds,
-        only,
-    })
+    fs::create_dir_all(&asked.work).map_err(|e| format!("{}: {e}", asked.work.display()))?;
+    asked.work = asked.work.canonicalize().map_err(|e| e.to_string())?;
+    Ok(asked)
+}
+
+/// Where cargo builds.
+fn target() -> PathBuf {
+    let tests = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    tests.parent().unwrap_or(tests).to_owned()
+}
+
+/// What one run of the bench has found so far.
+#[derive(Default)]
+struct Found {
+    measured: Vec<Measured>,
+    regrets: Vec<regret::Regret>,
+    /// What was left out, and why.
+    notes: Vec<String>,
+    inputs: Vec<Input>,
 }
 
 fn compare(asked: &Asked) -> Result<(), String> {
-    let (tools, absent): (Vec<Tool>, Vec<Tool>) = tools::all(asked.far.host.is_some())
-        .into_iter()
-        .filter(|tool| {
-            let wanted = asked.only.as_ref();
-            tool.name == "fastcp"
-                || wanted.is_none_or(|only| only.iter().any(|name| name == tool.name))
-        })
-        .partition(|tool| asked.far.has(tool));
-    for tool in &absent {
-        println!(
-            "not here or not there: {} (needs {})",
-            tool.name,
-            tool.needs.join(", ")
-        );
-    }
-    let wanted = asked.far.digests_here(&asked.input)?;
-    let bytes = tools::bytes_below(&asked.input).map_err(|cause| cause.to_string())?;
-    let mut times: Vec<Vec<Duration>> = vec![Vec::new(); tools.len()];
-    for round in 0..asked.rounds {
-        for (tool, times) in tools.iter().zip(&mut times) {
-            let into = format!("{}/fastcp-compare-{}", asked.far.dir, std::process::id());
-            asked.far.make_dir(&into)?;
-            let since = Instant::now();
-            let ran = (tool.run)(&asked.far, &asked.input, &into);
-            let took = since.elapsed();
-            let got = ran.and_then(|()| asked.far.digests_there(&into));
-            asked.far.remove_dir(&into)?;
-            match got {
-                Ok(got) if got == wanted => times.push(took),
-                Ok(_) => return Err(format!("{}: the copy differs from its source", tool.name)),
-                Err(message) => println!("{}: {message}", tool.name),
+    let mut found = Found::default();
+    let is_wanted = |link: &Link| {
+        let wants = |word: &String| {
+            let is_name = LINKS.iter().any(|other| other.name == word);
+            link.name == word || (!is_name && link.name.contains(word.as_str()))
+        };
+        asked.links.is_empty() || asked.links.iter().any(wants)
+    };
+    let links: Vec<Link> = match &asked.how {
+        How::Host { .. } => vec![Link {
+            name: "this host",
+            ..LINKS[0]
+        }],
+        _ => LINKS.into_iter().filter(is_wanted).collect(),
+    };
+    for link in &links {
+        println!("\n{}", link.name);
+        match Place::make(link, &asked.how, &asked.work) {
+            Ok(place) => {
+                for cell in cells_of(link, asked) {
+                    if let Err(why) = try_cell(asked, &place, link, &cell, &mut found) {
+                        found.leave_out(&format!("{}, {}: {why}", link.name, cell.input));
+                    }
+                }
             }
-            println!(
-                "round {}: {:16} {:8.2} s",
-                round + 1,
-                tool.name,
-                took.as_secs_f64()
-            );
+            Err(why) => found.leave_out(&format!("{}: {why}", link.name)),
         }
     }
-    print_table(&tools, times, bytes, asked.far.login_time());
+    found.write(asked)
+}
+
+/// With the regret every input on every link; to a host that was named everything too.
+fn cells_of(link: &Link, asked: &Asked) -> Vec<Cell> {
+    const INPUTS: [&str; 5] = ["random", "database", "files", "log", "sparse"];
+    const TOOLS: &[&str] = &[
+        "scp",
+        "rsync -a",
+        "tar|nc",
+        "tar|lz4|nc",
+        "tar|zstd|nc",
+        "bbcp",
+    ];
+    let wanted =
+        |input: &str| asked.inputs.is_empty() || asked.inputs.iter().any(|other| other == input);
+    let all = |inputs: &[&'static str]| -> Vec<Cell> {
+        let cell = |input: &&'static str| Cell {
+            link: link.name,
+            input,
+            bytes: 0,
+            tools: TOOLS,
+            goals: &[],
+        };
+        inputs.iter().map(cell).collect()
+    };
+    let cells = match &asked.how {
+        How::Host { .. } if asked.input.is_some() => return all(&["what was named"]),
+        How::Host { .. } => all(&INPUTS),
+        _ if asked.is_regret => all(&INPUTS),
+        _ => CELLS
+            .iter()
+            .filter(|cell| cell.link == link.name)
+            .copied()
+            .collect(),
+    };
+    cells
+        .into_iter()
+        .filter(|cell| wanted(cell.input))
+        .collect()
+}
+
+fn try_cell(
+    asked: &Asked,
+    place: &Place,
+    link: &Link,
+    cell: &Cell,
+    found: &mut Found,
+) -> Result<(), String> {
+    let input = match &asked.input {
+        Some(path) => Input::given(path.clone())?,
+        None => {
+            let sizes = if asked.is_quick {
+                Sizes::QUICK
+            } else {
+                Sizes::FULL
+            };
+            input::make(cell.input, &sizes, &asked.work)?
+        }
+    };
+    println!("{}: {:.1} MB", input.name, input.bytes as f64 / 1e6);
+    let into = asked.far_dir.as_ref().map_or_else(
+        || asked.work.join("copy").display().to_string(),
+        |dir| format!("{dir}/fastcp-compare-{}", std::process::id()),
+    );
+    let cell_of = Bench { asked, place, into };
+    if asked.is_regret {
+        let bytes = match link.mbit_per_s {
+            0 => input.bytes,
+            rate => (f64::from(rate) * 125e3 * SWEEP_SECONDS * 2.0) as u64,
+        };
+        let input = input.cut(bytes, &asked.work)?;
+        let copy = |flags: &[String]| cell_of.copy(&input, flags);
+        found
+            .regrets
+            .push(regret::measure(link.name, cell.input, copy)?);
+        return Ok(());
+    }
+    let input = match cell.bytes {
+        0 => input,
+        bytes => input.cut(bytes, &asked.work)?,
+    };
+    found
+        .measured
+        .push(cell_of.rounds(link, cell, &input, &mut found.notes)?);
+    if !found.inputs.iter().any(|other| other.name == input.name) {
+        found.inputs.push(input);
+    }
     Ok(())
 }
 
-fn print_table(tools: &[Tool], times: Vec<Vec<Duration>>, bytes: u64, login: Option<Duration>) {
-    let medians: Vec<Option<f64>> = times.into_iter().map(median).collect();
-    let own = tools.iter().position(|tool| tool.name == "fastcp");
-    let own = own.and_then(|index| medians[index]);
-    println!(
-        "\n{:.1} MB; medians; x = how many times fastcp's time",
-        bytes as f64 / 1e6
-    );
-    if let Some(login) = login {
-        println!(
-            "a login that does nothing takes {:.2} s",
-            login.as_secs_f64()
-        );
-    }
-    println!("{:16} {:>8} {:>9} {:>7}", "", "s", "MB/s", "x");
-    for (tool, median) in tools.iter().zip(&medians) {
-        let Some(seconds) = median else {
-            println!("{:16} failed", tool.name);
-            continue;
+/// Tools at work between two ends.
+struct Bench<'a> {
+    asked: &'a Asked,
+    place: &'a Place,
+    /// The directory there.
+    into: String,
+}
+
+impl Bench<'_> {
+    fn rounds(
+        &self,
+        link: &Link,
+        cell: &Cell,
+        input: &Input,
+        notes: &mut Vec<String>,
+    ) -> Result<Measured, String> {
+        let tools = self.tools(cell, notes);
+        let mut flags = self.asked.fastcp_flags.clone();
+        if tools.iter().any(|tool| tool.name == "iperf3 like fastcp") {
+            // Which congestion control it chose is told to no one else.
+            flags.push("-v".to_owned());
+        }
+        let row = |tool: &&'static Tool| Row {
+            tool: tool.name,
+            times: Vec::new(),
+            fault: None,
         };
-        let ratio = own.map_or(String::new(), |own| format!("{:.2}", seconds / own));
-        let rate = bytes as f64 / 1e6 / seconds;
-        println!("{:16} {seconds:8.2} {rate:9.1} {ratio:>7}", tool.name);
+        let mut rows: Vec<Row> = tools.iter().map(row).collect();
+        let (mut logins, mut chosen) = (Vec::new(), Chosen::default());
+        for round in 1..=self.asked.rounds {
+            logins.push(self.place.login_time()?);
+            for (tool, row) in tools.iter().zip(&mut rows) {
+                match self.once(tool, input, &flags, &mut chosen) {
+                    Ok(took) => row.times.push(took),
+                    Err(why) => row.fault = Some(why),
+                }
+                let last = row.fault.clone().unwrap_or_default();
+                let took = row.times.last().map_or(0.0, Duration::as_secs_f64);
+                println!("  round {round}: {:18} {took:8.2} s {last}", tool.name);
+            }
+        }
+        Ok(Measured {
+            link: link.name.to_owned(),
+            input: cell.input.to_owned(),
+            bytes: input.bytes,
+            logins,
+            rows,
+            goals: cell.goals.to_vec(),
+        })
+    }
+
+    /// fastcp with these flags, checked.
+    fn copy(&self, input: &Input, flags: &[String]) -> Result<Duration, String> {
+        let fastcp = tools::named(FASTCP).expect("it is in the list");
+        let flags = [&self.asked.fastcp_flags[..], flags].concat();
+        self.once(fastcp, input, &flags, &mut Chosen::default())
+    }
+
+    fn once(
+        &self,
+        tool: &Tool,
+        input: &Input,
+        flags: &[String],
+        chosen: &mut Chosen,
+    ) -> Result<Duration, String> {
+        let into = shell::quote(&self.into);
+        shell::finish(self.place.far(&format!("rm -rf {into} && mkdir -p {into}")))?;
+        let errand = Errand {
+            place: self.place,
+            input: &input.path,
+            bytes: input.bytes,
+            into: &self.into,
+            seconds: if self.asked.is_quick { 1 } else { 10 },
+            fastcp_flags: flags,
+            chosen: *chosen,
+        };
+        let ran = tool.run(&errand)?;
+        *chosen = ran.chosen.unwrap_or(*chosen);
+        if !tool.is_rate {
+            self.place.check(&input.path, &self.into)?;
+        }
+        shell::finish(self.place.far(&format!("rm -rf {into}")))?;
+        Ok(ran.took)
+    }
+
+    /// Those of the cell that are installed, fastcp first.
+    fn tools(&self, cell: &Cell, notes: &mut Vec<String>) -> Vec<&'static Tool> {
+        let of_goals = cell
+            .goals
+            .iter()
+            .map(|goal| goal.tool)
+            .filter(|tool| *tool != BEST);
+        let wanted = |name: &&str| {
+            let words = &self.asked.tools;
+            words.is_empty() || words.iter().any(|word| name.contains(word.as_str()))
+        };
+        let names = of_goals.chain(cell.tools.iter().copied()).filter(wanted);
+        let mut tools = vec![tools::named(FASTCP).expect("it is in the list")];
+        for tool in names.filter_map(tools::named) {
+            if self.place.has(tool.needs) && (self.place.is_here || !tool.is_local) {
+                tools.push(tool);
+                continue;
+            }
+            let note = format!("left out: {} (needs {})", tool.name, tool.needs.join(", "));
+            if !notes.contains(&note) {
+                println!("  {note}");
+                notes.push(note);
+            }
+        }
+        tools
     }
 }
 
-fn median(mut times: Vec<Duration>) -> Option<f64> {
-    times.sort();
-    times.get(times.len() / 2).map(Duration::as_secs_f64)
+impl Found {
+    fn leave_out(&mut self, what: &str) {
+        println!("  left out: {what}");
+        self.notes.push(format!("left out: {what}"));
+    }
+
+    fn write(&self, asked: &Asked) -> Result<(), String> {
+        let machine = table::machine();
+        let mut files = Vec::new();
+        if asked.is_regret {
+            files.push(("regret.md", regret::markdown(&self.regrets, &machine)));
+        } else {
+            let rounds = asked.rounds;
+            let text = table::markdown(&self.measured, &self.inputs, rounds, &self.notes);
+            files.push(("compare.md", text));
+            files.push(("compare.svg", chart::svg(&self.measured, &machine)));
+        }
+        println!();
+        for (name, text) in files {
+            let path = target().join(name);
+            fs::write(&path, &text).map_err(|e| format!("{}: {e}", path.display()))?;
+            if name.ends_with(".md") {
+                print!("{text}");
+            }
+            println!("\nwritten to {}", path.display());
+        }
+        match self.measured.is_empty() && self.regrets.is_empty() {
+            true => Err("nothing could be measured".to_owned()),
+            false => Ok(()),
+        }
+    }
 }

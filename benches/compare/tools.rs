@@ -1,347 +1,267 @@
-//! The tools and how each is made to copy; the far side as a place where shell lines run.
+//! The tools, each as a shell line at the near end that copies the input into an empty directory of
+//! the far one, with the flags that make it fast.
 
 use std::collections::hash_map::RandomState;
-use std::fs;
 use std::hash::{BuildHasher, Hasher};
-use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Output;
 use std::time::{Duration, Instant};
 
-/// Where the copies go: a directory on a host, or on this machine.
-#[derive(Default)]
-pub struct Far {
-    pub host: Option<String>,
-    pub dir: String,
-    pub ssh_config: Option<String>,
-    pub remote_path: Option<String>,
-    pub fastcp_flags: Vec<String>,
+use serde_json::Value;
+
+use crate::place::Place;
+use crate::shell::{self, quote};
+
+/// What is copied, and where.
+pub struct Errand<'a> {
+    pub place: &'a Place,
+    pub input: &'a Path,
+    pub bytes: u64,
+    /// A directory there.
+    pub into: &'a str,
+    /// Seconds that a tool is to send which copies nothing.
+    pub seconds: u32,
+    pub fastcp_flags: &'a [String],
+    /// What fastcp chose when it ran last.
+    pub chosen: Chosen,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Chosen {
+    pub streams: u64,
+    pub bbr: bool,
+}
+
+impl Default for Chosen {
+    fn default() -> Chosen {
+        let (streams, bbr) = (8, false);
+        Chosen { streams, bbr }
+    }
 }
 
 pub struct Tool {
     pub name: &'static str,
     /// Programs that both ends must have.
     pub needs: &'static [&'static str],
-    /// Copies the file or directory into the directory, which is empty.
-    pub run: fn(&Far, &Path, &str) -> Result<(), String>,
+    line: fn(&Errand) -> String,
+    /// Copies nothing: how long the input would have taken is computed from the rate.
+    pub is_rate: bool,
+    /// Stays at the near end, so both have to see the same files.
+    pub is_local: bool,
 }
 
-pub fn all(remote: bool) -> Vec<Tool> {
-    let tool = |name, needs, run| Tool { name, needs, run };
-    if remote {
-        vec![
-            tool("fastcp", &[], fastcp),
-            tool("scp", &["scp"], scp),
-            tool("rsync", &["rsync"], rsync),
-            tool("tar|zstd|nc", &["tar", "zstd", "nc"], tar_zstd_nc),
-            tool("tar|lz4|ssh", &["tar", "lz4"], tar_lz4_ssh),
-            tool("bbcp", &["bbcp"], bbcp),
-            tool("mscp", &["mscp"], mscp),
-        ]
-    } else {
-        vec![
-            tool("fastcp", &[], fastcp),
-            tool("fastcp in one", &[], fastcp_alone),
-            tool("cp", &["cp"], cp),
-            tool("rsync", &["rsync"], rsync),
-            tool("tar|tar", &["tar"], tar_tar),
-        ]
+/// How a run went.
+pub struct Ran {
+    pub took: Duration,
+    /// Only fastcp tells.
+    pub chosen: Option<Chosen>,
+}
+
+const fn tool(
+    name: &'static str,
+    needs: &'static [&'static str],
+    line: fn(&Errand) -> String,
+) -> Tool {
+    Tool {
+        name,
+        needs,
+        line,
+        is_rate: false,
+        is_local: false,
     }
 }
 
-impl Far {
-    /// `sh -c LINE` over there.
-    fn shell(&self, line: &str) -> Command {
-        match &self.host {
-            None => {
-                let mut command = Command::new("sh");
-                command.args(["-c", line]);
-                command
-            }
-            Some(host) => {
-                let mut command = self.ssh("ssh");
-                command.args([host, line]);
-                command
-            }
-        }
+const fn iperf3(name: &'static str, line: fn(&Errand) -> String) -> Tool {
+    Tool {
+        is_rate: true,
+        ..tool(name, &["iperf3"], line)
     }
+}
 
-    /// A program of ssh's family with the configuration that was named.
-    fn ssh(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        if let Some(config) = &self.ssh_config {
-            command.args(["-F", config]);
-        }
-        command
-    }
+pub const FASTCP: &str = "fastcp";
 
-    fn ssh_words(&self) -> String {
-        let config = self.ssh_config.as_ref();
-        config.map_or("ssh".to_owned(), |config| {
-            format!("ssh -F {}", quote(config))
-        })
-    }
+const TOOLS: &[Tool] = &[
+    tool(FASTCP, &[], fastcp),
+    tool("scp", &["scp"], scp),
+    tool("rsync -a", &["rsync"], rsync),
+    tool("tar|nc", &["tar", "nc"], |it| over_nc(it, "cat", "cat")),
+    tool("tar|lz4|nc", &["tar", "lz4", "nc"], |it| {
+        over_nc(it, "lz4 -q -c -", "lz4 -q -d -c -")
+    }),
+    tool("tar|zstd|nc", &["tar", "zstd", "nc"], |it| {
+        over_nc(it, "zstd -q -1 -T0 -c", "zstd -q -d -c")
+    }),
+    tool("tar|zstd -9|ssh", &["tar", "zstd"], over_ssh),
+    tool("bbcp", &["bbcp"], bbcp),
+    Tool {
+        is_local: true,
+        ..tool("cat", &["cat"], cat)
+    },
+    iperf3("iperf3 -P 16", |it| iperf(it, 16, "")),
+    iperf3("iperf3 -P 32", |it| iperf(it, 32, "-C cubic")),
+    iperf3("iperf3 like fastcp", |it| {
+        let congestion = if it.chosen.bbr { "-C bbr" } else { "" };
+        iperf(it, it.chosen.streams, congestion)
+    }),
+];
 
-    fn operand(&self, path: &str) -> String {
-        match &self.host {
-            None => path.to_owned(),
-            Some(host) => format!("{host}:{path}"),
-        }
-    }
+pub fn named(name: &str) -> Option<&'static Tool> {
+    TOOLS.iter().find(|tool| tool.name == name)
+}
 
-    pub fn has(&self, tool: &Tool) -> bool {
-        let line: Vec<String> = tool
-            .needs
-            .iter()
-            .map(|program| format!("command -v {program} > /dev/null"))
-            .collect();
-        let line = if line.is_empty() {
-            ":".to_owned()
-        } else {
-            line.join(" && ")
-        };
-        let mut here = Command::new("sh");
-        here.args(["-c", &line]);
-        finish(here).is_ok() && finish(self.shell(&line)).is_ok()
-    }
-
-    pub fn make_dir(&self, dir: &str) -> Result<(), String> {
-        finish(self.shell(&format!("mkdir -p {}", quote(dir))))
-    }
-
-    pub fn remove_dir(&self, dir: &str) -> Result<(), String> {
-        finish(self.shell(&format!("rm -rf {}", quote(dir))))
-    }
-
-    pub fn digests_here(&self, input: &Path) -> Result<String, String> {
-        let parent = input.parent().ok_or("--input has no directory")?;
-        let name = input
-            .file_name()
-            .ok_or("--input has no name")?
-            .to_string_lossy();
-        let mut command = Command::new("sh");
-        command.args([
-            "-c",
-            &digests_of(&parent.to_string_lossy(), &quote(&format!("./{name}"))),
-        ]);
-        output(command)
-    }
-
-    pub fn digests_there(&self, dir: &str) -> Result<String, String> {
-        output(self.shell(&digests_of(dir, ".")))
-    }
-
-    /// None on this machine.
-    pub fn login_time(&self) -> Option<Duration> {
-        self.host.as_ref()?;
+impl Tool {
+    /// # Errors
+    /// What it said when it failed.
+    pub fn run(&self, errand: &Errand) -> Result<Ran, String> {
+        let command = errand.place.near(&(self.line)(errand));
         let since = Instant::now();
-        finish(self.shell("true")).ok()?;
-        Some(since.elapsed())
-    }
-
-    /// Name or address behind an alias of ssh's configuration.
-    fn address(&self) -> Result<String, String> {
-        let host = self.host.as_deref().ok_or("no host")?;
-        let mut command = self.ssh("ssh");
-        command.args(["-G", host]);
-        let settings = output(command)?;
-        let name = settings
-            .lines()
-            .find_map(|line| line.strip_prefix("hostname "));
-        name.map(str::to_owned)
-            .ok_or("ssh -G told no host name".to_owned())
+        let output = shell::output(command)?;
+        let mut took = since.elapsed();
+        if self.is_rate {
+            let rate = received(&output).ok_or("it told no rate")?;
+            took = Duration::from_secs_f64(errand.bytes as f64 * 8.0 / rate.max(1.0));
+        }
+        let chosen = (self.name == FASTCP).then(|| chosen(&output));
+        Ok(Ran { took, chosen })
     }
 }
 
-/// A shell line that prints the digest of every file below, in one order on every machine.
-fn digests_of(dir: &str, below: &str) -> String {
+/// Bits a second that iperf3's server got.
+fn received(output: &Output) -> Option<f64> {
+    let told: Value = serde_json::from_slice(&output.stdout).ok()?;
+    told["end"]["sum_received"]["bits_per_second"].as_f64()
+}
+
+fn chosen(output: &Output) -> Chosen {
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let said = String::from_utf8_lossy(&output.stderr);
+    Chosen {
+        streams: told["streams"].as_u64().unwrap_or(8).max(1),
+        bbr: said.lines().any(|line| line.starts_with("fastcp: bbr")),
+    }
+}
+
+fn fastcp(it: &Errand) -> String {
+    let place = it.place;
+    let path = place.remote_path.as_ref();
+    let path = path.map_or(String::new(), |path| {
+        format!(" --remote-path {}", quote(path))
+    });
     format!(
-        "cd {} && find {below} -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum",
-        quote(dir)
+        "{} -r --json{}{path} {} {} {}",
+        quote(env!("CARGO_BIN_EXE_fastcp")),
+        place.config(),
+        it.fastcp_flags.join(" "),
+        input(it),
+        operand(it),
     )
 }
 
-pub fn bytes_below(path: &Path) -> io::Result<u64> {
-    let meta = path.symlink_metadata()?;
-    if !meta.is_dir() {
-        return Ok(meta.len());
-    }
-    fs::read_dir(path)?
-        .map(|entry| bytes_below(&entry?.path()))
-        .sum()
+fn scp(it: &Errand) -> String {
+    format!(
+        "scp -q -r{} {} {}",
+        it.place.config(),
+        input(it),
+        operand(it)
+    )
 }
 
-fn quote(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "'\\''"))
+fn rsync(it: &Errand) -> String {
+    let ssh = quote(&it.place.ssh());
+    format!("rsync -a -S -e {ssh} {} {}/", input(it), operand(it))
 }
 
-fn finish(command: Command) -> Result<(), String> {
-    output(command).map(drop)
+/// Dials its hosts by address: in a namespace names lead elsewhere. The far end may have it somewhere
+/// that a login does not look.
+fn bbcp(it: &Errand) -> String {
+    let (there, to) = match it.place.is_here {
+        true => (
+            shell::find("bbcp"),
+            format!("{}:{}", it.place.address, it.into),
+        ),
+        false => (None, format!("{}:{}", it.place.host, it.into)),
+    };
+    let there = there.unwrap_or("bbcp".to_owned());
+    // It splits the words itself, and knows no quotes.
+    let ssh = it.place.ssh().replace('\'', "");
+    let ssh = quote(&format!("{ssh} -x -a %I -l %U %H {there}"));
+    format!(
+        "bbcp -s 16 -w 4m -r -n -T {ssh} {} {}",
+        input(it),
+        quote(&to)
+    )
 }
 
-fn output(mut command: Command) -> Result<String, String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|cause| format!("{program}: {cause}"))?;
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        Err(format!(
-            "{program}: {}: {}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr).trim()
-        ))
-    }
+fn cat(it: &Errand) -> String {
+    let name = it.input.file_name().unwrap_or_default().to_string_lossy();
+    format!(
+        "cat {} > {}",
+        input(it),
+        quote(&format!("{}/{name}", it.into))
+    )
 }
 
-fn fastcp(far: &Far, input: &Path, into: &str) -> Result<(), String> {
-    let mut command = far.ssh(env!("CARGO_BIN_EXE_fastcp"));
-    command.arg("-r").args(&far.fastcp_flags);
-    if let Some(path) = &far.remote_path {
-        command.args(["--remote-path", path]);
-    }
-    if far.host.is_none() {
-        command.args(["--rsh", "local"]);
-    }
-    let host = far.host.as_deref().unwrap_or("here");
-    command.arg(input).arg(format!("{host}:{into}"));
-    finish(command)
+fn tar(it: &Errand) -> String {
+    let parent = it.input.parent().unwrap_or(Path::new("/"));
+    let name = it.input.file_name().unwrap_or_default().to_string_lossy();
+    let parent = quote(&parent.to_string_lossy());
+    format!("tar -c -S -f - -C {parent} -- {}", quote(&name))
 }
 
-fn fastcp_alone(far: &Far, input: &Path, into: &str) -> Result<(), String> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fastcp"));
-    command
-        .arg("-r")
-        .args(&far.fastcp_flags)
-        .arg(input)
-        .arg(into);
-    finish(command)
+fn untar(it: &Errand) -> String {
+    format!("tar -x -S -f - -C {}", quote(it.into))
 }
 
-fn scp(far: &Far, input: &Path, into: &str) -> Result<(), String> {
-    let mut command = far.ssh("scp");
-    command.args(["-q", "-r"]).arg(input).arg(far.operand(into));
-    finish(command)
+fn over_ssh(it: &Errand) -> String {
+    let unpack = quote(&format!("zstd -q -d -c | {}", untar(it)));
+    let (ssh, host) = (it.place.ssh(), &it.place.host);
+    format!("{} | zstd -q -9 -T0 -c | {ssh} {host} {unpack}", tar(it))
 }
 
-fn cp(_: &Far, input: &Path, into: &str) -> Result<(), String> {
-    let mut command = Command::new("cp");
-    command.arg("-r").arg(input).arg(into);
-    finish(command)
-}
-
-fn rsync(far: &Far, input: &Path, into: &str) -> Result<(), String> {
-    let mut command = Command::new("rsync");
-    command.args(["-a", "-e", &far.ssh_words()]);
-    command.arg(input).arg(far.operand(&format!("{into}/")));
-    finish(command)
-}
-
-fn bbcp(far: &Far, input: &Path, into: &str) -> Result<(), String> {
-    let ssh = format!("{} -x -a %I -l %U %H bbcp", far.ssh_words());
-    let mut command = Command::new("bbcp");
-    command
-        .args(["-s", "16", "-r", "-T", &ssh])
-        .arg(input)
-        .arg(far.operand(into));
-    finish(command)
-}
-
-fn mscp(far: &Far, input: &Path, into: &str) -> Result<(), String> {
-    let mut command = far.ssh("mscp");
-    command.arg("-q").arg(input).arg(far.operand(into));
-    finish(command)
-}
-
-fn tar(input: &Path) -> Result<Command, String> {
-    let parent = input.parent().ok_or("--input has no directory")?;
-    let name = input.file_name().ok_or("--input has no name")?;
-    let mut command = Command::new("tar");
-    command
-        .args(["-c", "-f", "-", "-C"])
-        .arg(parent)
-        .arg("--")
-        .arg(name);
-    Ok(command)
-}
-
-fn tar_tar(far: &Far, input: &Path, into: &str) -> Result<(), String> {
-    let (first, tarred) = start(tar(input)?, Stdio::null())?;
-    let unpack = far.shell(&format!("tar -x -f - -C {}", quote(into)));
-    ends([first, start_last(unpack, tarred, Stdio::null())?])
-}
-
-fn tar_lz4_ssh(far: &Far, input: &Path, into: &str) -> Result<(), String> {
-    let (first, tarred) = start(tar(input)?, Stdio::null())?;
-    let mut lz4 = Command::new("lz4");
-    lz4.args(["-q", "-c", "-"]);
-    let (second, packed) = start(lz4, tarred)?;
-    let unpack = far.shell(&format!("lz4 -q -d -c - | tar -x -f - -C {}", quote(into)));
-    ends([first, second, start_last(unpack, packed, Stdio::null())?])
-}
-
-/// A listener over there, the connection from here; the dialling is done by hand, so that it can
-/// be tried again until the listener is up.
-fn tar_zstd_nc(far: &Far, input: &Path, into: &str) -> Result<(), String> {
-    let port = 20_000 + RandomState::new().build_hasher().finish() % 20_000;
-    let unpack = format!(
-        "nc -h 2>&1 | grep -q 'OpenBSD' && listen='-l' || listen='-l -p'; \
-         nc $listen {port} < /dev/null | zstd -q -d -c | tar -x -f - -C {}",
-        quote(into)
+fn over_nc(it: &Errand, pack: &str, unpack: &str) -> String {
+    let port = port();
+    let listener = format!(
+        "nc -h 2>&1 | grep -q OpenBSD && listen=-l || listen='-l -p'; \
+         nc $listen {port} < /dev/null | {unpack} | {}",
+        untar(it)
     );
-    let listener = start_last(far.shell(&unpack), Stdio::null(), Stdio::null())?;
-    let connection = dial(&far.address()?, u16::try_from(port).expect("below 65536"))?;
-    let (first, tarred) = start(tar(input)?, Stdio::null())?;
-    let mut zstd = Command::new("zstd");
-    zstd.args(["-q", "-1", "-T0", "-c"]);
-    let sent = std::os::fd::OwnedFd::from(connection);
-    let second = start_last(zstd, tarred, Stdio::from(sent))?;
-    ends([first, second, listener])
+    let send = format!(
+        "nc -h 2>&1 | grep -q OpenBSD && end=-N || end='-q 0'; {} | {pack} | nc $end {} {port}",
+        tar(it),
+        it.place.address
+    );
+    listened(it, port, &listener, &send)
 }
 
-/// Tries for 20 s, since a login comes before the listener.
-fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let fault = |cause: io::Error| format!("{host}:{port}: {cause}");
-    let addresses: Vec<_> = (host, port).to_socket_addrs().map_err(fault)?.collect();
-    loop {
-        match TcpStream::connect(&addresses[..]) {
-            Ok(connection) => return Ok(connection),
-            Err(cause) if Instant::now() > deadline => return Err(fault(cause)),
-            Err(_) => std::thread::sleep(Duration::from_millis(5)),
-        }
-    }
+fn iperf(it: &Errand, streams: u64, flags: &str) -> String {
+    let port = port();
+    let (address, seconds) = (&it.place.address, it.seconds);
+    let listener = format!("iperf3 -s -1 -p {port} > /dev/null");
+    let send = format!("iperf3 -J -c {address} -p {port} -P {streams} -t {seconds} {flags}");
+    listened(it, port, &listener, &send)
 }
 
-/// A child and what it writes.
-fn start(mut command: Command, stdin: Stdio) -> Result<(Child, Stdio), String> {
-    let mut child = command
-        .stdin(stdin)
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|cause| format!("{:?}: {cause}", command.get_program()))?;
-    let stdout = child.stdout.take().ok_or("no pipe")?;
-    Ok((child, stdout.into()))
+/// Starts a listener over there by ssh, and sends as soon as it listens. Both have ended when this
+/// has.
+fn listened(it: &Errand, port: u16, listener: &str, send: &str) -> String {
+    let listens = format!("grep -qiE ':{port:04x} [0-9a-f]+:0000 0a' /proc/net/tcp /proc/net/tcp6");
+    let far = quote(&format!(
+        "{{ {listener}; }} & until {listens}; do sleep 0.01; done; echo up; wait"
+    ));
+    let (ssh, host) = (it.place.ssh(), &it.place.host);
+    format!("{ssh} {host} {far} | {{ read up && {{ {send}; }}; cat > /dev/null; }}")
 }
 
-fn start_last(mut command: Command, stdin: Stdio, stdout: Stdio) -> Result<Child, String> {
-    command
-        .stdin(stdin)
-        .stdout(stdout)
-        .spawn()
-        .map_err(|cause| format!("{:?}: {cause}", command.get_program()))
+/// Below those that systems give out by themselves.
+fn port() -> u16 {
+    let chance = RandomState::new().build_hasher().finish();
+    20_000 + u16::try_from(chance % 10_000).expect("below 10,000")
 }
 
-fn ends<const N: usize>(children: [Child; N]) -> Result<(), String> {
-    let mut result = Ok(());
-    for mut child in children {
-        let status = child.wait().map_err(|cause| cause.to_string())?;
-        if !status.success() {
-            result = Err(format!("a part of the pipe ended with {status}"));
-        }
-    }
-    result
+fn input(it: &Errand) -> String {
+    quote(&it.input.to_string_lossy())
+}
+
+fn operand(it: &Errand) -> String {
+    quote(&format!("{}:{}", it.place.host, it.into))
 }

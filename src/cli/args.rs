@@ -80,7 +80,7 @@ pub struct Args {
     /// Directories with all that they hold
     #[arg(short = 'r', help_heading = COPYING)]
     pub recursive: bool,
-    /// A further DEST that gets the same; as often as wanted
+    /// A further DEST that gets the same; may be repeated
     #[arg(long, value_name = "DEST", help_heading = COPYING)]
     pub also: Vec<OsString>,
     /// Further DESTs, one a line of FILE
@@ -251,6 +251,12 @@ pub struct Args {
     /// The same as a line of JSON on stdout
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
+    /// Measure [HOST:[PATH]] for 15 s and copy nothing
+    #[arg(long, help_heading = OUTPUT)]
+    pub probe: bool,
+    /// Try codecs on this, and how fast it is read
+    #[arg(long, value_name = "FILE", requires = "probe", help_heading = OUTPUT)]
+    pub sample: Option<PathBuf>,
     /// Version and protocol version; of HOST: too
     #[arg(long, help_heading = OUTPUT)]
     pub version: bool,

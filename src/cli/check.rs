@@ -42,33 +42,12 @@ pub fn order(mut args: Args) -> Result<Order> {
     let operands = std::mem::take(&mut args.operands);
     let (sources, dest) = ends(operands, &args)?;
     let also = also::also(&args, &sources, &dest)?;
-    let is_remote = also.iter().any(|dest| dest.host.is_some())
-        || dest.host.is_some()
-        || sources.iter().any(|source| source.host.is_some());
-    let mut warnings = Vec::new();
-    if args.no_encrypt && is_remote {
-        warnings.push(
-            "fastcp: warning: --no-encrypt: whoever is on the way can read what is copied \
-             (but not change it)"
-                .to_owned(),
-        );
-    }
+    let is_remote = |end: &Operand| end.host.is_some();
+    let is_remote = also.iter().any(is_remote) || sources.iter().chain([&dest]).any(is_remote);
+    let warnings = way(&args, is_remote)?;
     if args.no_clobber && args.inplace {
         return Err(Error::usage(
             "--no-clobber leaves alone what is there, --inplace writes into it: choose one",
-        ));
-    }
-    if let Some(command) = &args.remote_path
-        && shlex::split(command).is_none_or(|words| words.first().is_none_or(String::is_empty))
-    {
-        return Err(Error::usage(format!(
-            "--remote-path: {} is not a command: empty, or a quote is left open",
-            printable(command.as_bytes())
-        )));
-    }
-    if args.sudo.is_some() && args.rsh == Rsh::Local {
-        return Err(Error::usage(
-            "--sudo is for a host that ssh reaches; with --rsh local run fastcp itself by sudo",
         ));
     }
     if args.live && args.digests.is_some() {
@@ -105,6 +84,30 @@ pub fn order(mut args: Args) -> Result<Order> {
     })
 }
 
+/// How a host is reached and spoken to; gives what the user should know of it.
+///
+/// # Errors
+/// Usage.
+pub(super) fn way(args: &Args, is_remote: bool) -> Result<Vec<String>> {
+    if let Some(command) = &args.remote_path
+        && shlex::split(command).is_none_or(|words| words.first().is_none_or(String::is_empty))
+    {
+        return Err(Error::usage(format!(
+            "--remote-path: {} is not a command: empty, or a quote is left open",
+            printable(command.as_bytes())
+        )));
+    }
+    if args.sudo.is_some() && args.rsh == Rsh::Local {
+        return Err(Error::usage(
+            "--sudo is for a host that ssh reaches; with --rsh local run fastcp itself by sudo",
+        ));
+    }
+    let warning = "fastcp: warning: --no-encrypt: whoever is on the way can read what is copied \
+                   (but not change it)";
+    let is_clear = args.no_encrypt && is_remote;
+    Ok(is_clear.then(|| warning.to_owned()).into_iter().collect())
+}
+
 /// The data comes from a terminal or goes to one, which bars would be drawn across.
 fn is_at_terminal(sources: &[Operand], dest: &Operand) -> bool {
     let is_stdio = |operand: &Operand| operand.what == What::Stdio;
@@ -113,7 +116,7 @@ fn is_at_terminal(sources: &[Operand], dest: &Operand) -> bool {
 }
 
 /// In bytes a second, as it is now.
-fn rate_limit(args: &Args) -> Result<Option<u64>> {
+pub(super) fn rate_limit(args: &Args) -> Result<Option<u64>> {
     match &args.bwlimit {
         Some(Rate::Fixed(rate)) => Ok(Some(*rate)),
         Some(Rate::File(file)) => rate::read(file),
@@ -121,7 +124,7 @@ fn rate_limit(args: &Args) -> Result<Option<u64>> {
     }
 }
 
-fn request(
+pub(super) fn request(
     mut args: Args,
     sources: Vec<Operand>,
     dest: Operand,
@@ -383,7 +386,7 @@ mod tests {
     fn help_is_short_and_hides_what_is_hidden() {
         Args::command().debug_assert();
         let help = Args::command().render_help().to_string();
-        assert!(help.lines().count() <= 96, "{help}");
+        assert!(help.lines().count() <= 98, "{help}");
         assert!(help.lines().all(|line| line.len() <= 80), "{help}");
         assert!(!help.contains("--server"));
     }

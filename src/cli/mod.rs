@@ -7,6 +7,7 @@ mod check;
 mod ends;
 pub mod operand;
 mod permits;
+mod probe;
 mod ssh_config;
 mod visit;
 
@@ -59,6 +60,9 @@ pub fn main() -> i32 {
     }
     if args.version || args.remove {
         return visit::run(args).unwrap_or_else(|error| refuse(&error));
+    }
+    if args.probe {
+        return probe::run(args).unwrap_or_else(|error| refuse(&error));
     }
     match check::order(args) {
         Ok(order) => copy(order),

@@ -35,6 +35,7 @@ mod state;
 mod temporary;
 #[cfg(test)]
 mod testing;
+mod trial;
 mod typed;
 
 use std::io;
@@ -61,6 +62,7 @@ pub use small::place_small;
 pub use space::check_free_space;
 pub use standing::{Standing, digest_of, same_content, standing, stays};
 pub use state::device_journal;
+pub use trial::{Trial, try_writing};
 pub use typed::home_directory;
 
 /// What the user asked of every entry that lands here.

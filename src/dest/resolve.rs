@@ -85,19 +85,10 @@ pub fn resolve(
     handles: &Arc<Handles>,
     unfinished: &Unfinished,
 ) -> Result<Vec<Target>> {
-    let typed = spec.path.as_slice();
-    let path = match &spec.confine {
-        Some(confine) => expand_confined(confine, typed)?,
-        None if spec.remote => spec.base.join(expand_tilde(typed)?),
-        None => spec.base.join(expand_nothing(typed)),
-    };
-    let reach = Reach {
-        confine: spec.confine.as_deref(),
-        handles,
-    };
+    let reach = spec.reach(handles);
     let place = Destination {
-        path,
-        means_directory: means_directory(typed),
+        path: spec.expanded()?,
+        means_directory: means_directory(&spec.path),
         alone: sources.len() == 1,
         reach,
     };
@@ -137,6 +128,24 @@ pub fn resolve(
         refuse_among_devices(source, target)?;
     }
     finish(sources, resolved)
+}
+
+impl Spec {
+    pub(super) fn expanded(&self) -> Result<PathBuf> {
+        let typed = self.path.as_slice();
+        Ok(match &self.confine {
+            Some(confine) => expand_confined(confine, typed)?,
+            None if self.remote => self.base.join(expand_tilde(typed)?),
+            None => self.base.join(expand_nothing(typed)),
+        })
+    }
+
+    pub(super) fn reach<'a>(&'a self, handles: &'a Arc<Handles>) -> Reach<'a> {
+        Reach {
+            confine: self.confine.as_deref(),
+            handles,
+        }
+    }
 }
 
 /// A path from this machine's shell: every byte means itself.

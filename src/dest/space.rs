@@ -47,7 +47,7 @@ pub fn check_free_space(targets: &[Target], totals: &Totals, there: u64) -> Resu
 }
 
 /// Bytes that this process may still take on the file system of `dir`; None where it does not say.
-fn free_bytes(dir: &Arc<Dir>) -> Option<u64> {
+pub(super) fn free_bytes(dir: &Arc<Dir>) -> Option<u64> {
     let found = fstatvfs(&*dir.handle().ok()?).ok()?;
     let blocks = if rustix::process::geteuid().is_root() {
         found.f_bfree

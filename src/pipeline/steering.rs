@@ -197,7 +197,7 @@ impl Compression {
 }
 
 /// As an encoder knows it.
-fn compress(method: Method) -> Compress {
+pub fn compress(method: Method) -> Compress {
     match method {
         Method::None => Compress::None,
         Method::Lz4 => Compress::Lz4,

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use aws_lc_rs::aead::{AES_128_GCM, Algorithm, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
+use rustix::rand::GetRandomFlags;
 use zeroize::Zeroize;
 
 use super::{Direction, Suite};
@@ -20,14 +21,14 @@ impl Secret {
     /// Where the system has no random bytes to give: nothing safe could be done then.
     pub fn random() -> Secret {
         let mut secret = Secret([0; 32]);
-        aws_lc_rs::rand::fill(&mut secret.0).expect("the system has a random number generator");
+        fill(&mut secret.0);
         secret
     }
 
     /// Random bytes that are no secret: a session's name.
     pub fn session() -> [u8; 16] {
         let mut name = [0; 16];
-        aws_lc_rs::rand::fill(&mut name).expect("the system has a random number generator");
+        fill(&mut name);
         name
     }
 
@@ -58,6 +59,14 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
     }
+}
+
+/// From the kernel. The generator of aws-lc gathers entropy of its own first, which takes 20 ms of a
+/// processor in each process.
+fn fill<const LEN: usize>(bytes: &mut [u8; LEN]) {
+    const { assert!(LEN <= 256, "of so much no part is ever left out") };
+    let filled = rustix::rand::getrandom(bytes, GetRandomFlags::empty());
+    assert_eq!(filled, Ok(LEN), "the system has a random number generator");
 }
 
 /// What a [`mac`] is for.

@@ -15,7 +15,7 @@ use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
 use crate::session::logins::Logins;
 use crate::session::request::{Outcome, Reporter, Request};
-use crate::session::{Seat, cause_of, host, local, operands, outcome, retries, runtime};
+use crate::session::{Seat, cause_of, host, local, operands, over, retries, runtime};
 use crate::source::{Inlet, Tee};
 use crate::stream::limit::Limit;
 
@@ -101,7 +101,7 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
     };
     let rest = |seat: &Seat| {
         let error = failed.clone().unwrap_or_else(|| cause_of(&seat.ending));
-        outcome(seat, Err(error), resumes, started)
+        over(seat, Err(error), resumes, started)
     };
     let outcomes = seats.iter().zip(outcomes);
     outcomes
@@ -200,7 +200,7 @@ async fn one(mut request: Request, seat: &Seat, started: Instant) -> Outcome {
     if let Some(shared) = &seat.shared {
         shared.leave();
     }
-    outcome(seat, copied, resumes, started)
+    over(seat, copied, resumes, started)
 }
 
 /// That of a signal, else that of the first destination, in the order in which they were typed, of

@@ -16,6 +16,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Totals;
 use crate::pipeline::Budget;
 use crate::pipeline::landing::Sessions;
+use crate::pipeline::sender::Sender;
 use crate::progress::Phase;
 use crate::route::Route;
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
@@ -24,9 +25,11 @@ use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, Server};
+use crate::session::logins;
 use crate::session::operands::{self, Expanded};
+use crate::session::probe::link::Ends;
 use crate::session::rate;
-use crate::session::request::{Host, Operand, Request, What};
+use crate::session::request::{Operand, Request, What};
 use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{Connections, Pace, receive_on, send_on};
 use crate::session::tuning::{self, Audience, Tuning};
@@ -77,7 +80,7 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         return Ok(String::new());
     }
     let mut server = tokio::select! {
-        server = connect(host, request, seat, session.attempt) => server?,
+        server = logins::connect(host, request, seat, session.attempt) => server?,
         () = seat.ending.wait() => return Err(cause_of(&seat.ending).into()),
     };
     if is_push && !is_first {
@@ -104,6 +107,12 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         () = seat.ending.wait(), if half.is_none() => Err(cause_of(&seat.ending)),
     };
     let error = match copied {
+        Ok(route) if seat.probe.is_some() => {
+            // What is under way is of no use, and may take long.
+            let over = Error::new(Kind::Lost, Side::Here, "the probe is over");
+            server.end(half, Some(&over)).await;
+            return Ok(route);
+        }
         Ok(route) => {
             if let Some(conclusion) = server.end_well(half).await {
                 seat.conclude(request, conclusion);
@@ -120,19 +129,6 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
     }
     let had_begun = true;
     Err(Lost { error, had_begun })
-}
-
-/// Logs in. Where others do the same, it is each one's turn first, and all begin together.
-async fn connect(host: &Host, request: &Request, seat: &Seat, attempt: Attempt) -> Result<Server> {
-    let Some(shared) = &seat.shared else {
-        return Server::connect(host, request, seat, attempt).await;
-    };
-    let turn = shared.logins.turn(attempt).await;
-    let server = Server::connect(host, request, seat, attempt).await?;
-    drop(turn);
-    shared.share.join();
-    shared.logins.over(shared.host).await;
-    Ok(server)
 }
 
 fn tell_cuts(request: &Request, seat: &Seat, budget: Budget) {
@@ -214,7 +210,7 @@ impl Client<'_> {
         };
         let mut hearing = Hearing::new(&mut server.incoming, Some(&heart), &self.seat.ending);
         let streams = (connections, roster.clone());
-        let mut tuning = None;
+        let (mut tuning, mut probed) = (None, None);
         let half = half.insert(match pushed {
             Some(Pushed { expanded, scan }) => {
                 let totals = hearing.during(scan).await?;
@@ -223,7 +219,10 @@ impl Client<'_> {
                 let sealer = Sealer::new(&keyring.secret, Direction::ToServer, suite);
                 let pushing = self.push(far, sealer, found, streams, pace.clone()).await?;
                 heart.attach(pushing.sender.clone());
-                tuning = Some(self.tune(&pushing, &roster, far));
+                match self.seat.probe {
+                    Some(_) => probed = Some(pushing.sender.clone()),
+                    None => tuning = Some(self.tune(&pushing, &roster, far)),
+                }
                 Half::Sending(pushing)
             }
             None => self.pull(far, &keyring, suite, streams),
@@ -264,9 +263,17 @@ impl Client<'_> {
             }
             _ => Ok(()),
         };
-        let conversing = converse(&mut hearing, half, |message| ways.take(message), check);
+        let take = |message| match (message, &self.seat.probe) {
+            (Message::Tried(tried), Some(probe)) => {
+                probe.tried(tried);
+                Ok(())
+            }
+            (message, _) => ways.take(message),
+        };
+        let conversing = converse(&mut hearing, half, take, check);
         tokio::select! {
             over = conversing => over?,
+            over = self.test(probed, &roster, &server.hello, opened_at) => over?,
             () = chooser.run(listens) => {}
             () = self.follow_rate(&server.control, flow, &pace.limit) => {}
         }
@@ -274,6 +281,29 @@ impl Client<'_> {
             self.seat.conclude(self.request, tuning.conclude());
         }
         Ok(notes.label(roster.carried()))
+    }
+
+    /// Never over, but in a probe.
+    async fn test(
+        &self,
+        sender: Option<Arc<Sender>>,
+        roster: &Roster,
+        hello: &Hello,
+        opened: Instant,
+    ) -> Result<()> {
+        let (Some(test), Some(sender)) = (&self.seat.probe, sender) else {
+            return std::future::pending().await;
+        };
+        let ends = Ends {
+            sender: &sender,
+            roster,
+            hello,
+            budget: self.budget,
+            remembered: self.remembered,
+            streams: self.streams(),
+            opened,
+        };
+        test.run(ends).await
     }
 
     /// As the user asked, and memory allows.
@@ -443,6 +473,9 @@ fn role(request: &Request) -> Role {
     let (sources, dest) = (&request.sources, &request.dest);
     let typed = |operand: &Operand| operand.typed.as_bytes().to_vec();
     match (&dest.host, dest.what) {
+        (Some(_), What::Nothing) => Role::Probe {
+            path: dest.path.clone(),
+        },
         (Some(_), What::Command) => Role::Consumer {
             command: dest.path.clone(),
             source: sources.first().map_or(Vec::new(), typed),

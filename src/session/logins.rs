@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
-use crate::session::host;
-use crate::session::login::Attempt;
-use crate::session::request::{Request, Rsh};
+use crate::error::Result;
+use crate::session::login::{Attempt, Server};
+use crate::session::request::{Host, Request, Rsh};
+use crate::session::{Seat, host as this_host};
 
 /// Logins at once: each is an ssh that computes, here and perhaps behind the same jump host, where
 /// `MaxStartups` begins to refuse at 10.
@@ -26,7 +27,7 @@ pub struct Logins {
 
 impl Logins {
     pub fn new(hosts: usize, request: &Request) -> Logins {
-        let may_ask = request.rsh == Rsh::Ssh && !request.ssh.batch && host::has_terminal();
+        let may_ask = request.rsh == Rsh::Ssh && !request.ssh.batch && this_host::has_terminal();
         Logins {
             turns: Semaphore::new(if may_ask { 1 } else { AT_ONCE }),
             over: watch::Sender::new(0),
@@ -56,4 +57,22 @@ impl Logins {
         // Who is late reads for itself what it has missed.
         let _ = tokio::time::timeout(TOGETHER_MAX, together).await;
     }
+}
+
+/// Logs in. Where others do the same, it is each one's turn first, and all begin together.
+pub async fn connect(
+    host: &Host,
+    request: &Request,
+    seat: &Seat,
+    attempt: Attempt,
+) -> Result<Server> {
+    let Some(shared) = &seat.shared else {
+        return Server::connect(host, request, seat, attempt).await;
+    };
+    let turn = shared.logins.turn(attempt).await;
+    let server = Server::connect(host, request, seat, attempt).await?;
+    drop(turn);
+    shared.share.join();
+    shared.logins.over(shared.host).await;
+    Ok(server)
 }

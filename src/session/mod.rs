@@ -17,6 +17,7 @@ pub mod logins;
 pub mod operands;
 pub mod permit;
 pub mod placing;
+pub mod probe;
 pub mod rate;
 pub mod remembered;
 pub mod request;
@@ -42,6 +43,7 @@ use crate::program;
 use crate::progress::{Phase, Progress};
 use crate::session::half::{ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
+use crate::session::probe::link::LinkTest;
 use crate::units::{printable, size};
 use crate::wire::message::{Conclusion, Message};
 use also::Shared;
@@ -68,6 +70,8 @@ pub struct Seat {
     pub verdict: Arc<OnceLock<Verdict>>,
     /// What it shares with the copies of the same source to other hosts.
     pub shared: Option<Shared>,
+    /// The copy is there to measure the link, and over when that is done.
+    pub probe: Option<Arc<LinkTest>>,
 }
 
 impl Seat {
@@ -87,6 +91,7 @@ impl Seat {
             enough: Stop::new(),
             verdict: Arc::default(),
             shared: None,
+            probe: None,
         }
     }
 
@@ -135,33 +140,38 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
     let mut seat = Seat::new(progress, reporter);
     let resumes = !request.options.no_resume;
     let copied = copy(request, &mut seat);
-    outcome(&seat, copied, resumes, started)
+    over(&seat, copied, resumes, started)
 }
 
-/// What came of a copy that is over.
-fn outcome(seat: &Seat, copied: Result<String>, resumes: bool, started: Instant) -> Outcome {
-    let progress = &seat.progress;
-    progress.set_phase(Phase::Done);
+/// What came of a copy that is over, which the same command would go on with if it `resumes`.
+fn over(seat: &Seat, mut copied: Result<String>, resumes: bool, started: Instant) -> Outcome {
+    seat.progress.set_phase(Phase::Done);
+    let there = seat.progress.snapshot().done_bytes;
+    let resumes = resumes && !seat.ending.is_once();
+    if let Some(error) = copied.as_mut().err().filter(|_| resumes && there > 0) {
+        tell_kept(error, there);
+    }
+    outcome(seat, copied, started)
+}
+
+/// What came of what `seat` was told of; `copied` is the route or why it ended early.
+fn outcome(seat: &Seat, copied: Result<String>, started: Instant) -> Outcome {
     let (route, mut fatal) = match copied {
         Ok(route) => (route, None),
         Err(error) => (String::new(), Some(error)),
     };
-    let there = progress.snapshot().done_bytes;
-    let resumes = resumes && !seat.ending.is_once();
-    if let Some(error) = fatal.as_mut().filter(|_| resumes && there > 0) {
-        tell_kept(error, there);
-    }
     let unlisted = finish_digests(seat).unwrap_or_else(|error| {
         fatal.get_or_insert(error);
         0
     });
     let (failures, more_failures) = seat.tally.take();
+    let elapsed = started.elapsed();
     Outcome {
         fatal,
         failures,
         more_failures,
-        counters: progress.snapshot(),
-        elapsed: started.elapsed(),
+        counters: seat.progress.snapshot(),
+        elapsed,
         route,
         unlisted,
         verdict: seat.verdict.get().cloned(),
@@ -196,6 +206,7 @@ fn copy(request: Request, seat: &mut Seat) -> Result<String> {
         let copy = async {
             match request.host() {
                 None => local::copy(&request, seat).await,
+                Some(_) if seat.probe.is_some() => probe::once(&request, seat).await,
                 Some(_) => retries::copy(&request, seat).await,
             }
         };
@@ -326,7 +337,8 @@ pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
             | Message::Dial(_)
             | Message::Data(_)
             | Message::Credit(_)
-            | Message::Tune(_) => ways(message)?,
+            | Message::Tune(_)
+            | Message::Tried(_) => ways(message)?,
             message => {
                 check(&message)?;
                 half.take(message)?;

@@ -12,9 +12,9 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Root, Totals};
 use crate::pipeline::landing::Sessions;
 use crate::pipeline::placer::{Destination, To, Typed};
-use crate::session::Seat;
 use crate::session::also::Shared;
 use crate::session::request::{CopyOptions, Request, What};
+use crate::session::{Seat, probe};
 use crate::source::{self, Inlet, Lookup, Named, Sources, Walk};
 use crate::units::printable;
 use crate::wire::message::Roots;
@@ -106,14 +106,14 @@ pub fn expand(request: &Request, seat: &Seat) -> Expanded {
     }
     let mut all = Expanded::default();
     for (operand, source) in request.sources.iter().enumerate() {
+        if source.what == What::Nothing {
+            return Expanded::default();
+        }
         let (mut named, mut errors) =
             source::expand(&source.path, &lookup, request.options.recursive);
         if seat.shared.is_some() {
-            errors.extend(
-                named
-                    .extract_if(.., |named| named.is_stream())
-                    .map(read_once),
-            );
+            let streams = named.extract_if(.., |named| named.is_stream());
+            errors.extend(streams.map(read_once));
         }
         errors.iter().for_each(|error| seat.tally.add(error));
         let warnings = named.iter().filter_map(Named::warning);
@@ -127,7 +127,7 @@ pub fn expand(request: &Request, seat: &Seat) -> Expanded {
 pub fn stream(request: &Request) -> Option<Inlet> {
     let source = request.sources.first()?;
     match source.what {
-        What::Path => None,
+        What::Path | What::Nothing => None,
         What::Stdio => Some(Inlet::Stdin),
         What::Command => Some(Inlet::Command(source.typed.clone())),
     }
@@ -181,6 +181,7 @@ pub fn destination(request: &Request, same_machine: bool, sessions: Sessions) ->
     let to = match request.dest.what {
         What::Stdio => To::Exit(Exit::Stdout),
         What::Command => To::Exit(Exit::Command(request.dest.typed.clone())),
+        What::Nothing => To::Exit(probe::place::nowhere()),
         What::Path => To::Path(Spec {
             path: request.dest.path.clone(),
             base: PathBuf::new(),

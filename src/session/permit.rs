@@ -46,7 +46,10 @@ impl Permit {
             (Role::Receiver { .. }, Access::Read) => {
                 return refused("this key may read there and not write");
             }
-            (Role::Sender { .. } | Role::Receiver { .. }, _) => {}
+            (Role::Probe { path }, Access::Read) if !path.is_empty() => {
+                return refused("this key may read there and not write: probe HOST: alone");
+            }
+            (Role::Sender { .. } | Role::Receiver { .. } | Role::Probe { .. }, _) => {}
             // A command is everything that its user may.
             (Role::Producer { .. } | Role::Consumer { .. }, _) if *self == Permit::default() => {}
             (Role::Producer { .. } | Role::Consumer { .. }, _) => {

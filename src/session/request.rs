@@ -39,6 +39,9 @@ pub enum What {
     Stdio,
     /// A command there, whose stdout is the source or whose stdin the destination.
     Command,
+    /// Nothing is kept of what arrives; the path is where it is tried how fast a place is written,
+    /// if it is not empty.
+    Nothing,
 }
 
 /// A copy, checked: one end at most is remote, and all sources are of one host.

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio::time::timeout;
 use crate::control::stdio::Stdio;
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
 use crate::dest::{self, Exit, Rules, Spec, process_umask};
+use crate::dir::Confine;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
 use crate::pipeline::landing::{Sessions, Tell};
@@ -35,11 +37,11 @@ use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{Pace, receive_on, send_on};
 use crate::session::tuning::{self, Audience, Terms, Tuning};
 use crate::session::ways::{Inband, Reverse, Ways};
-use crate::session::{Half, NotServed, converse, host};
+use crate::session::{Half, NotServed, converse, host, probe};
 use crate::source::{self, Inlet, Lookup, Named};
 use crate::stream::opening::{DialRole, Keyring};
 use crate::wire::hello::{Hello, STREAMS_MAX};
-use crate::wire::message::{Fault, Listen, Message, Open, Ports, Role, Roots, SESSIONS_MAX};
+use crate::wire::message::{Fault, Listen, Message, Open, Ports, Role, Roots, SESSIONS_MAX, Tried};
 
 /// How long the client may take to close control once everything is in place.
 const END_PATIENCE: Duration = Duration::from_secs(5);
@@ -356,17 +358,32 @@ async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<End> {
             End::Dest(To::Exit(Exit::Command(line(command))), vec![source.clone()])
         }
         Role::Receiver { path, sources } => {
-            let to = To::Path(Spec {
-                path: path.clone(),
-                base,
-                remote: true,
-                no_target_directory: open.options.no_target_directory,
-                inplace: open.options.inplace,
-                confine,
-            });
+            let to = To::Path(spec(path, open, base, confine));
             End::Dest(to, sources.clone())
         }
+        Role::Probe { path } => {
+            let mut tried = Tried::default();
+            if !path.is_empty() {
+                tried = probe::place::write_there(spec(path, open, base, confine)).await?;
+            }
+            say(control, Message::Tried(tried)).await?;
+            End::Dest(
+                To::Exit(probe::place::nowhere()),
+                vec![probe::SOURCE.into()],
+            )
+        }
     })
+}
+
+fn spec(path: &[u8], open: &Open, base: PathBuf, confine: Option<Arc<Confine>>) -> Spec {
+    Spec {
+        path: path.to_vec(),
+        base,
+        remote: true,
+        no_target_directory: open.options.no_target_directory,
+        inplace: open.options.inplace,
+        confine,
+    }
 }
 
 /// Counts what the client asked for, and tells it.

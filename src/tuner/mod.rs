@@ -11,6 +11,7 @@
 //! else taken back and left alone for a while. A method comes before streams, since both are an
 //! answer to a link that is the limit and would chase each other.
 
+mod forecast;
 mod method;
 mod model;
 mod remembered;
@@ -27,7 +28,9 @@ mod sim;
 
 use std::time::Duration;
 
-pub use method::{LADDER, Method, RUNGS, rung};
+pub use forecast::{Measured, best, forecast};
+pub use method::{Facts, LADDER, Method, RUNGS, rung};
+pub use model::Forecast;
 pub use remembered::{FILE_MAX, Remembered, Routes};
 pub use sample::{Coded, Far, Sample};
 pub use verdict::{Limit, Shares, Verdict};
@@ -120,6 +123,21 @@ pub struct Decision {
     pub congestion: Congestion,
     /// `method`'s place on the ladder; meaningless if it was forced.
     rung: usize,
+}
+
+impl Decision {
+    /// For what only shows the link: nothing is compressed, and no more is waited for than memory
+    /// makes necessary.
+    pub fn of_link_test(streams: u16) -> Decision {
+        Decision {
+            method: Method::None,
+            scout: None,
+            streams,
+            in_flight: IN_FLIGHT_MAX,
+            congestion: Congestion::System,
+            rung: 0,
+        }
+    }
 }
 
 /// A decision that differs from the one before.

@@ -11,7 +11,7 @@ pub(super) const LOSSY: f64 = 2e-4;
 
 /// A method must promise this much more than the one in use. Above the 5 % that it must then
 /// bring, so that what the model gets wrong by little is not tried over and over.
-const PROMISE: f64 = 1.06;
+pub(super) const PROMISE: f64 = 1.06;
 
 /// One that promises this much is worth a few chunks to find out.
 const CURIOUS: f64 = 1.03;
@@ -31,6 +31,17 @@ pub(super) struct Stages {
     /// Disks: bytes of content a second, infinite unless they are the limit.
     disks: f64,
     rung: usize,
+}
+
+/// What a copy should make.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forecast {
+    pub bytes_per_s: f64,
+    /// Bytes of content for one that travels.
+    pub ratio: f64,
+    /// What a byte costs a worker at either end.
+    pub here_ns: f64,
+    pub there_ns: f64,
 }
 
 /// The better rung, and the one that should be measured to know.
@@ -57,12 +68,44 @@ impl Stages {
         }
     }
 
+    /// Before a copy: of a link and disks that do so many bytes a second, and a byte that costs a
+    /// worker so much without compression, at either end.
+    pub fn planned(link: f64, plain_ns: f64, workers: Workers, disks: f64) -> Stages {
+        let plain_ns = plain_ns.max(PLAIN_NS_MIN);
+        Stages {
+            link,
+            here_ns: plain_ns,
+            there_ns: plain_ns,
+            workers,
+            disks,
+            rung: 0,
+        }
+    }
+
     /// Bytes of content a second.
     fn goodput(&self, rung: usize, facts: Facts) -> f64 {
-        let here = self.workers.here * 1e9 / (self.here_ns + facts.ns_per_byte);
-        let decode = (DECODE_NS[rung] - DECODE_NS[self.rung]) * shrinking(facts, rung);
-        let there = self.workers.there * 1e9 / (self.there_ns + decode).max(PLAIN_NS_MIN);
+        let here = self.workers.here * 1e9 / self.here_ns(facts);
+        let there = self.workers.there * 1e9 / self.there_ns(rung, facts);
         here.min(there).min(self.link * facts.ratio).min(self.disks)
+    }
+
+    fn here_ns(&self, facts: Facts) -> f64 {
+        self.here_ns + facts.ns_per_byte
+    }
+
+    fn there_ns(&self, rung: usize, facts: Facts) -> f64 {
+        let decode = (DECODE_NS[rung] - DECODE_NS[self.rung]) * shrinking(facts, rung);
+        (self.there_ns + decode).max(PLAIN_NS_MIN)
+    }
+
+    /// What the copy makes by this rung, and of what that is the least.
+    pub fn forecast(&self, rung: usize, facts: Facts) -> Forecast {
+        Forecast {
+            bytes_per_s: self.goodput(rung, facts),
+            ratio: facts.ratio,
+            here_ns: self.here_ns(facts),
+            there_ns: self.there_ns(rung, facts),
+        }
     }
 
     /// Among the rungs that are `open`. Without a figure for the link one rung down is as far as

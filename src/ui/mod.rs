@@ -6,6 +6,7 @@
 mod bars;
 mod canvas;
 mod json;
+pub mod probe;
 mod rate;
 mod several;
 mod status;
@@ -137,35 +138,34 @@ impl Screen {
         if let Some(fatal) = &outcome.fatal {
             lines.push(sentence(fatal));
         }
-        write_lines(&lines);
+        write_lines(lines);
         if json {
             write_json(&json::line(outcome));
         }
     }
 
-    /// Takes the bar away. Gives what there is to say of what was said.
+    /// Ends it without a summary; says why a session ended early, if it did.
+    pub fn close(self, fatal: Option<&Error>) {
+        let mut lines = self.end();
+        lines.extend(fatal.map(sentence));
+        write_lines(lines);
+    }
+
+    /// Takes the bar away; gives what else there is to tell.
     fn end(self) -> Vec<String> {
         // Refused only if the writer is gone, and then there is nothing to end.
         let _ = self.teller.lines.send(Message::End);
         let _ = self.writer.join();
         let lost = self.teller.lost.load(Relaxed);
-        let told = format!("fastcp: {} more lines could not be shown", count(lost));
-        Vec::from_iter((lost > 0).then_some(told))
+        let told =
+            (lost > 0).then(|| format!("fastcp: {} more lines could not be shown", count(lost)));
+        told.into_iter().collect()
     }
 }
 
 /// Columns that a line may take. For a program that reads it, a line stays one.
 fn width(terminal: Option<Terminal>) -> usize {
     terminal.map_or(usize::MAX, |at| at.size().columns)
-}
-
-fn write_lines(lines: &[String]) {
-    write(
-        &lines
-            .iter()
-            .flat_map(|line| [line, "\n"])
-            .collect::<String>(),
-    );
 }
 
 fn write_json(line: &str) {
@@ -292,6 +292,15 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, reading: &Reading) {
             return;
         }
     }
+}
+
+fn write_lines(lines: Vec<String>) {
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    write(&text);
 }
 
 /// A stderr that is closed is no reason to stop copying.

@@ -43,7 +43,7 @@ impl Screen {
         for copied in copies {
             lines.extend(told(copied, tell, width(terminal)));
         }
-        write_lines(&lines);
+        write_lines(lines);
         if json {
             for Copied { dest, outcome, .. } in copies {
                 write_json(&json::line_of(dest, outcome));

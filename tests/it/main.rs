@@ -32,6 +32,7 @@ mod pipes;
 mod placement;
 mod polite;
 mod postgres;
+mod probe;
 mod reconnect;
 mod resume;
 mod routes;

@@ -210,10 +210,15 @@ fn messages() -> Vec<Message> {
             verdict: Some(verdict()),
             remembered: Routes::read(ROUTES).get("a"),
         }),
+        Message::Tried(Tried {
+            bytes: 1,
+            written_us: 2,
+            synced_us: 300,
+        }),
     ]
 }
 
-const GOLDEN: [&str; 26] = [
+const GOLDEN: [&str; 27] = [
     "01005400000001017801016101000100010003050101e8070001808080800100010001003c0101070001\
      0101abababababababababababababababab0101088080400001efefefefefefefefefefefefefefefef\
      0101a946b846",
@@ -247,6 +252,7 @@ const GOLDEN: [&str; 26] = [
     "190006000000e80702010304",
     "1a0049000000010100000000000000e03f00000000000000000000000000000000000000000000000000\
      0000000000000000000000000000000000000000000000017301016801d086030120010206",
+    "1b00040000000102ac02",
 ];
 
 #[test]

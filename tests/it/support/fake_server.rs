@@ -51,7 +51,9 @@ impl FakeServer {
         };
         let direction = match open.role {
             Role::Sender { .. } | Role::Producer { .. } => Direction::ToClient,
-            Role::Receiver { .. } | Role::Consumer { .. } => Direction::ToServer,
+            Role::Receiver { .. } | Role::Consumer { .. } | Role::Probe { .. } => {
+                Direction::ToServer
+            }
         };
         Some(FakeServer {
             keys: Keys::new(&open, secret.0, direction),

@@ -234,7 +234,7 @@ impl Keys {
         let suite = Suite::from_number(open.suite).expect("a suite that there is");
         let role = match open.role {
             Role::Sender { .. } | Role::Producer { .. } => DialRole::Receives,
-            Role::Receiver { .. } | Role::Consumer { .. } => DialRole::Sends,
+            Role::Receiver { .. } | Role::Consumer { .. } | Role::Probe { .. } => DialRole::Sends,
         };
         Keys {
             sealer: Sealer::new(&secret, direction, suite),

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{SigHandler, signal};
 use rustix::process::{Pid, Signal};
 
 pub use super::done::Done;
@@ -196,11 +197,13 @@ impl Run {
 }
 
 /// A test that is killed or panics leaves no process behind: the kernel kills what its thread
-/// started.
+/// started. And tests that a script runs in the background, where shells have Ctrl-C ignored, say
+/// the same as others.
 pub fn die_with_this_thread(command: &mut Command) -> &mut Command {
-    // SAFETY: the closure makes one system call and touches no memory of the parent's.
+    // SAFETY: the closure makes two system calls and touches no memory of the parent's.
     unsafe {
         command.pre_exec(|| {
+            signal(nix::sys::signal::SIGINT, SigHandler::SigDfl)?;
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
                 .map_err(io::Error::from)
         })

@@ -1,0 +1,157 @@
+//! How often either end asks for memory for one more chunk: two copies between processes of this
+//! program, over sockets, of which one has many chunks more. What both did at their start, and until
+//! everything was warm, is in both and so in neither's difference.
+//!
+//! `cargo bench --bench allocations`. The far end is this program too: the client starts itself.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use fastcp::chunk::CHUNK_SIZE;
+use fastcp::error::Error;
+use fastcp::progress::Progress;
+use fastcp::session::{
+    self, Compress, CopyOptions, Host, Operand, Permit, Reporter, Request, Rsh, SshOptions, What,
+};
+
+/// Chunks of the two copies: the first is long past warm-up.
+const FEW: usize = 400;
+const MANY: usize = 1400;
+
+/// Where the far end leaves its count.
+const COUNT: &str = "FASTCP_ALLOCATIONS_FILE";
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: everything is handed to the system's allocator as it came; counting touches no memory that
+// it gives out.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: the caller's promises are those that are asked for here.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: as above.
+        unsafe { System.realloc(at, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+struct Silent;
+
+impl Reporter for Silent {
+    fn failure(&self, error: &Error) {
+        panic!("{error}");
+    }
+    fn notice(&self, line: &str) {
+        eprintln!("{line}");
+    }
+    fn detail(&self, _: &str) {}
+    fn status(&self) {}
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|word| word == "--server") {
+        let _ = session::serve(false, Permit::default());
+        let count = ALLOCATIONS.load(Relaxed).to_string();
+        if let Some(file) = std::env::var_os(COUNT) {
+            std::fs::write(file, count).expect("the count is written");
+        }
+        return;
+    }
+    if words.iter().any(|word| word == "--test") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    println!("allocations for a chunk of {CHUNK_SIZE} bytes, after warm-up");
+    for (name, compress, streams) in [
+        ("none, 1 stream", Compress::None, 1),
+        ("none, 8 streams", Compress::None, 8),
+        ("lz4, 4 streams", Compress::Lz4, 4),
+        ("zstd 1, 4 streams", Compress::Zstd(1), 4),
+    ] {
+        let few = copy(dir.path(), FEW, compress, streams);
+        let many = copy(dir.path(), MANY, compress, streams);
+        let chunks = (MANY - FEW) as f64;
+        let each = |few: u64, many: u64| many.saturating_sub(few) as f64 / chunks;
+        println!(
+            "{name:18} sender {:6.2}  receiver {:6.2}",
+            each(few.0, many.0),
+            each(few.1, many.1)
+        );
+    }
+}
+
+/// What the sender and the receiver asked for.
+fn copy(dir: &Path, chunks: usize, compress: Compress, streams: u16) -> (u64, u64) {
+    let (source, count) = (dir.join("source"), dir.join("count"));
+    let line = b"rows of a table that shrink; ";
+    let chunk: Vec<u8> = line.iter().copied().cycle().take(CHUNK_SIZE).collect();
+    let mut file = std::fs::File::create(&source).expect("the source is made");
+    (0..chunks).for_each(|_| file.write_all(&chunk).expect("the source is written"));
+    // SAFETY: no other thread is there yet or any more.
+    unsafe { std::env::set_var(COUNT, &count) };
+    let request = Request {
+        sources: vec![operand(&source, None)],
+        dest: operand(&dir.join("copy"), Some("here")),
+        also: Vec::new(),
+        options: CopyOptions {
+            compress,
+            timeout_s: 60,
+            ..CopyOptions::default()
+        },
+        ssh: SshOptions::default(),
+        rsh: Rsh::Local,
+        remote_path: None,
+        sudo: None,
+        no_install: true,
+        streams: Some(streams),
+        route: Default::default(),
+        rate_file: None,
+        retries: 0,
+        encrypt: true,
+        digests_file: None,
+    };
+    let before = ALLOCATIONS.load(Relaxed);
+    let outcome = session::run(request, Arc::new(Progress::default()), Arc::new(Silent));
+    assert_eq!(outcome.exit_code(), 0, "{:?}", outcome.fatal);
+    let sender = ALLOCATIONS.load(Relaxed) - before;
+    let receiver = std::fs::read_to_string(&count).expect("the far end has left its count");
+    (sender, receiver.parse().expect("a number"))
+}
+
+fn operand(path: &Path, host: Option<&str>) -> Operand {
+    use std::os::unix::ffi::OsStrExt;
+    Operand {
+        typed: path.into(),
+        host: host.map(|name| Host {
+            user: None,
+            name: name.to_owned(),
+            port: None,
+        }),
+        what: What::Path,
+        path: path.as_os_str().as_bytes().to_vec(),
+    }
+}

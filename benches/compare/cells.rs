@@ -1,0 +1,201 @@
+//! What is compared: the links, and on each the inputs, the tools, and how fastcp is to do beside
+//! them. This list is all there is to change for another comparison.
+
+/// A link between two hosts.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    pub name: &'static str,
+    pub round_trip_ms: u32,
+    /// 0: as fast as this machine goes.
+    pub mbit_per_s: u32,
+    /// Packets that are lost, in percent.
+    pub loss: f64,
+    /// Nothing but ssh's port lets new connections in.
+    pub only_ssh: bool,
+}
+
+const fn link(name: &'static str, round_trip_ms: u32, mbit_per_s: u32) -> Link {
+    Link {
+        name,
+        round_trip_ms,
+        mbit_per_s,
+        loss: 0.0,
+        only_ssh: false,
+    }
+}
+
+pub const LINKS: [Link; 7] = [
+    link("unshaped", 0, 0),
+    link("1 Gbit/s", 0, 1000),
+    link("1 Gbit/s, 50 ms", 50, 1000),
+    link("1 Gbit/s, 150 ms", 150, 1000),
+    Link {
+        loss: 0.1,
+        ..link("500 Mbit/s, 150 ms, 0.1 % lost", 150, 500)
+    },
+    link("50 Mbit/s, 80 ms", 80, 50),
+    Link {
+        only_ssh: true,
+        ..link("port 22 alone, 100 ms", 100, 1000)
+    },
+];
+
+/// The ratio of fastcp's time to this tool's is to be `most` or less.
+#[derive(Clone, Copy, Debug)]
+pub struct Goal {
+    /// [`BEST`] is whichever took least.
+    pub tool: &'static str,
+    pub most: f64,
+    /// fastcp's time without that of a login: the tool has none.
+    pub without_login: bool,
+}
+
+pub const BEST: &str = "the best of them";
+
+const fn goal(tool: &'static str, most: f64) -> Goal {
+    Goal {
+        tool,
+        most,
+        without_login: false,
+    }
+}
+
+/// At least this part of the rate of a tool that sends bytes and does nothing else.
+const fn of_rate(tool: &'static str, part: f64) -> Goal {
+    Goal {
+        tool,
+        most: 1.0 / part,
+        without_login: true,
+    }
+}
+
+/// An input on a link.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    pub link: &'static str,
+    pub input: &'static str,
+    /// How much of it; 0 is all.
+    pub bytes: u64,
+    /// Beside those that goals name.
+    pub tools: &'static [&'static str],
+    pub goals: &'static [Goal],
+}
+
+pub const CELLS: &[Cell] = &[
+    Cell {
+        link: "unshaped",
+        input: "random",
+        bytes: 0,
+        tools: &["rsync -a"],
+        goals: &[
+            goal("bbcp", 0.9),
+            goal("tar|nc", 0.6),
+            goal("scp", 0.2),
+            goal("cat", 1.8),
+        ],
+    },
+    Cell {
+        link: "unshaped",
+        input: "database",
+        bytes: 0,
+        tools: &[
+            "scp",
+            "rsync -a",
+            "tar|nc",
+            "tar|lz4|nc",
+            "tar|zstd|nc",
+            "bbcp",
+        ],
+        goals: &[goal(BEST, 0.8)],
+    },
+    Cell {
+        link: "1 Gbit/s",
+        input: "database",
+        bytes: 0,
+        tools: &["rsync -a", "tar|zstd|nc", "bbcp"],
+        goals: &[goal("tar|lz4|nc", 0.75), goal("scp", 0.35)],
+    },
+    Cell {
+        link: "1 Gbit/s, 50 ms",
+        input: "random",
+        bytes: 0,
+        tools: &["scp", "tar|nc", "bbcp"],
+        goals: &[of_rate("iperf3 -P 16", 0.95)],
+    },
+    Cell {
+        link: "1 Gbit/s, 50 ms",
+        input: "database",
+        bytes: 0,
+        tools: &["rsync -a", "tar|lz4|nc", "bbcp"],
+        goals: &[goal("tar|zstd|nc", 0.55), goal("scp", 0.15)],
+    },
+    Cell {
+        link: "1 Gbit/s, 50 ms",
+        input: "files",
+        bytes: 0,
+        // scp takes a second for four of them here.
+        tools: &["tar|lz4|nc"],
+        goals: &[goal("tar|zstd|nc", 0.7), goal("rsync -a", 0.6)],
+    },
+    Cell {
+        link: "1 Gbit/s, 50 ms",
+        input: "log",
+        bytes: 0,
+        tools: &["scp", "rsync -a", "tar|zstd|nc"],
+        goals: &[],
+    },
+    Cell {
+        link: "1 Gbit/s, 50 ms",
+        input: "sparse",
+        bytes: 0,
+        tools: &["rsync -a", "tar|zstd|nc"],
+        goals: &[],
+    },
+    Cell {
+        link: "1 Gbit/s, 150 ms",
+        input: "random",
+        bytes: 0,
+        tools: &[],
+        goals: &[
+            of_rate("iperf3 -P 16", 0.92),
+            goal("bbcp", 0.6),
+            goal("scp", 0.2),
+        ],
+    },
+    Cell {
+        link: "500 Mbit/s, 150 ms, 0.1 % lost",
+        input: "random",
+        bytes: 1 << 30,
+        tools: &["bbcp"],
+        goals: &[
+            of_rate("iperf3 like fastcp", 0.9),
+            // Where the sender may choose bbr.
+            of_rate("iperf3 -P 32", 1.5),
+        ],
+    },
+    Cell {
+        link: "50 Mbit/s, 80 ms",
+        input: "database",
+        bytes: 256 << 20,
+        tools: &["scp", "rsync -a"],
+        goals: &[goal("tar|zstd -9|ssh", 1.0)],
+    },
+    Cell {
+        link: "port 22 alone, 100 ms",
+        input: "database",
+        bytes: 512 << 20,
+        tools: &["scp", "rsync -a", "tar|zstd -9|ssh"],
+        goals: &[],
+    },
+];
+
+/// What fastcp is tried with once for the regret, before the best three are run again.
+pub const SWEEP_CODECS: [&str; 5] = ["none", "lz4", "zstd:1", "zstd:3", "zstd:9"];
+pub const SWEEP_STREAMS: [u16; 3] = [1, 4, 16];
+
+/// Defaults may take so many times the best of the sweep, in each cell and as the mean of all.
+pub const REGRET_MAX: f64 = 1.10;
+pub const REGRET_MEAN_MAX: f64 = 1.05;
+
+/// How long a copy of the sweep is to take at least, on a link that has a rate.
+pub const SWEEP_SECONDS: f64 = 8.0;

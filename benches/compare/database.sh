@@ -1,0 +1,38 @@
+# Fills a PostgreSQL of its own in $1 with pgbench and a table of mixed rows until there are $3 bytes
+# of tables, and puts them as they lie there into $2.
+set -e
+dir=$1 out=$2 bytes=$3
+for bin in /usr/lib/postgresql/*/bin; do PATH=$bin:$PATH; done
+for tool in initdb postgres pgbench psql; do command -v $tool > /dev/null; done
+rm -rf "$dir"
+mkdir -p "$dir"
+# It refuses to be root, and its socket's path has to be short.
+sockets=$(mktemp -d)
+as=
+if [ "$(id -u)" = 0 ]; then
+    data=$sockets/data
+    chown nobody "$sockets"
+    as='setpriv --reuid=nobody --regid=nogroup --clear-groups'
+else
+    data=$dir/data
+fi
+cd /
+$as initdb -A trust -U test --no-sync -D "$data"
+$as postgres -c listen_addresses= -c fsync=off -c max_wal_size=8GB -D "$data" -k "$sockets" 2> /dev/null &
+server=$!
+trap 'kill -QUIT $server 2> /dev/null; wait $server; rm -rf "$sockets"' EXIT
+sql() { psql -q -h "$sockets" -U test -d postgres -v ON_ERROR_STOP=1 "$@"; }
+for _ in $(seq 300); do sql -c 'select 1' > /dev/null 2>&1 && break; sleep 0.1; done
+# A unit of scale is about 15 MB, a row about 250 bytes; half of each, and some to spare.
+pgbench -q -i -h "$sockets" -U test -s $((bytes / 30000000 + 1)) postgres 2> /dev/null
+sql -c "create table mixed as
+    select n as id, now() - n * interval '1 second' as sold, md5(n::text) as token,
+        (n::bigint * 7919 % 100000) / 100.0 as price, n % 3 = 0 as express,
+        (array['new', 'paid', 'shipped', 'returned'])[1 + n % 4] as status,
+        repeat(md5((n % 997)::text), 1 + n % 4) as note
+    from generate_series(1, $((bytes / 2 / 200 + 1000))) n"
+sql -c checkpoint
+base=$data/base/$(sql -At -c "select oid from pg_database where datname = 'postgres'")
+# The largest first, and only what is of tables of some size.
+find "$base" -type f -size +64k -printf '%s %p\n' | sort -rn | cut -d ' ' -f 2- | xargs cat > "$out"
+[ "$(stat -c %s "$out")" -ge "$bytes" ]

@@ -1,0 +1,117 @@
+//! What the tuner's choice costs beside the best of those that a user could have made: a coarse
+//! sweep, once, names three candidates; they and the defaults then run in turns.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::cells::{REGRET_MAX, REGRET_MEAN_MAX, SWEEP_CODECS, SWEEP_STREAMS};
+use crate::results::median;
+
+/// Candidates that are run again, and how often.
+const CANDIDATES: usize = 3;
+const ROUNDS: usize = 5;
+
+pub struct Regret {
+    pub link: String,
+    pub input: String,
+    /// Medians, in seconds.
+    pub default: f64,
+    pub best: f64,
+    /// The flags of the best.
+    pub flags: String,
+}
+
+impl Regret {
+    pub fn ratio(&self) -> f64 {
+        self.default / self.best
+    }
+}
+
+/// `copy` runs fastcp with these flags and checks what it made.
+///
+/// # Errors
+/// The copy's own.
+pub fn measure(
+    link: &str,
+    input: &str,
+    mut copy: impl FnMut(&[String]) -> Result<Duration, String>,
+) -> Result<Regret, String> {
+    let mut sweep = Vec::new();
+    for codec in SWEEP_CODECS {
+        for streams in SWEEP_STREAMS {
+            let streams = streams.to_string();
+            let flags = ["--compress", codec, "--streams", &streams].map(str::to_owned);
+            let took = copy(&flags)?;
+            println!(
+                "  sweep: {:32} {:8.2} s",
+                flags.join(" "),
+                took.as_secs_f64()
+            );
+            sweep.push((took, flags.to_vec()));
+        }
+    }
+    sweep.sort();
+    let mut runs: Vec<(Vec<String>, Vec<Duration>)> = vec![(Vec::new(), Vec::new())];
+    let candidates = sweep.into_iter().take(CANDIDATES);
+    runs.extend(candidates.map(|(_, flags)| (flags, Vec::new())));
+    for _ in 0..ROUNDS {
+        for (flags, times) in &mut runs {
+            times.push(copy(flags)?);
+        }
+    }
+    let mut medians = runs
+        .iter()
+        .filter_map(|(flags, times)| Some((median(times)?, flags)));
+    let (default, _) = medians.next().ok_or("no round")?;
+    let best = medians.min_by(|(a, _), (b, _)| a.total_cmp(b));
+    let (best, flags) = best.ok_or("no candidate")?;
+    println!(
+        "  defaults {default:.2} s, best {best:.2} s: {:.2}",
+        default / best
+    );
+    Ok(Regret {
+        link: link.to_owned(),
+        input: input.to_owned(),
+        default,
+        best,
+        flags: flags.join(" "),
+    })
+}
+
+pub fn markdown(all: &[Regret], machine: &str) -> String {
+    let mut out = format!(
+        "{machine}\n\nMedians of {ROUNDS} interleaved rounds in seconds; regret is the defaults' \
+         time for one of the best of {CANDIDATES} candidates.\n\n\
+         | link | input | defaults | best | by | regret |\n|---|---|---:|---:|---|---:|\n"
+    );
+    for it in all {
+        let missed = if it.ratio() > REGRET_MAX {
+            " **missed**"
+        } else {
+            ""
+        };
+        let _ = writeln!(
+            out,
+            "| {} | {} | {:.2} | {:.2} | `{}` | {:.2}{missed} |",
+            it.link,
+            it.input,
+            it.default,
+            it.best,
+            it.flags,
+            it.ratio()
+        );
+    }
+    let logs: f64 = all.iter().map(|it| it.ratio().ln()).sum();
+    let mean = (logs / all.len().max(1) as f64).exp();
+    let verdict = if mean <= REGRET_MEAN_MAX {
+        "reached"
+    } else {
+        "**missed**"
+    };
+    let _ = writeln!(
+        out,
+        "\nGeometric mean {mean:.3} (to be at most {REGRET_MEAN_MAX}: {verdict}); each cell is to be at \
+         most {REGRET_MAX}."
+    );
+    out
+}

@@ -1,0 +1,91 @@
+//! What came of the rounds: medians, ratios, and whether a goal was reached.
+
+use std::time::Duration;
+
+use crate::cells::{BEST, Goal};
+use crate::tools::FASTCP;
+
+/// One tool in one cell.
+pub struct Row {
+    pub tool: &'static str,
+    pub times: Vec<Duration>,
+    /// Why it has none, or fewer.
+    pub fault: Option<String>,
+}
+
+/// One input on one link.
+pub struct Measured {
+    pub link: String,
+    pub input: String,
+    pub bytes: u64,
+    pub logins: Vec<Duration>,
+    pub rows: Vec<Row>,
+    pub goals: Vec<Goal>,
+}
+
+/// A goal, and fastcp's time for one of the tool's.
+pub struct Reached {
+    pub goal: Goal,
+    /// None where one of the two has no time.
+    pub ratio: Option<f64>,
+}
+
+impl Row {
+    pub fn seconds(&self) -> Option<f64> {
+        median(&self.times)
+    }
+}
+
+impl Measured {
+    /// MB/s of content.
+    pub fn rate(&self, seconds: f64) -> f64 {
+        self.bytes as f64 / 1e6 / seconds
+    }
+
+    pub fn seconds_of(&self, tool: &str) -> Option<f64> {
+        self.rows.iter().find(|row| row.tool == tool)?.seconds()
+    }
+
+    pub fn login(&self) -> f64 {
+        median(&self.logins).unwrap_or(0.0)
+    }
+
+    pub fn reached(&self) -> Vec<Reached> {
+        let ratio = |goal: &Goal| {
+            let own = self.seconds_of(FASTCP)?;
+            let other = match goal.tool {
+                BEST => {
+                    let others = self.rows.iter().filter(|row| row.tool != FASTCP);
+                    others.filter_map(Row::seconds).reduce(f64::min)?
+                }
+                tool => self.seconds_of(tool)?,
+            };
+            let own = match goal.without_login {
+                true => (own - self.login()).max(0.0),
+                false => own,
+            };
+            Some(own / other)
+        };
+        let goals = self.goals.iter();
+        goals
+            .map(|goal| Reached {
+                goal: *goal,
+                ratio: ratio(goal),
+            })
+            .collect()
+    }
+}
+
+impl Reached {
+    pub fn is_reached(&self) -> Option<bool> {
+        Some(self.ratio? <= self.goal.most)
+    }
+}
+
+/// The middle one; the mean of both where there are two.
+pub fn median(times: &[Duration]) -> Option<f64> {
+    let mut times: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
+    times.sort_by(f64::total_cmp);
+    let (low, high) = (times.len().checked_sub(1)? / 2, times.len() / 2);
+    Some((times[low] + times[high]) / 2.0)
+}

@@ -1,0 +1,89 @@
+//! `fastcp --probe [HOST:[PATH]]`, which measures and copies nothing.
+
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::session::probe::Probe;
+use crate::session::{Host, Operand, Rsh, What};
+use crate::ui::{Output, Screen, probe};
+use crate::units::printable;
+
+use super::args::Args;
+use super::{check, operand};
+
+/// What the far end is called that is on this machine.
+const HERE: &str = "localhost";
+
+/// Gives the exit code.
+///
+/// # Errors
+/// Usage.
+pub fn run(mut args: Args) -> Result<i32> {
+    let mut operands = std::mem::take(&mut args.operands).into_iter();
+    let typed = operands.next();
+    if operands.next().is_some() {
+        let message = "--probe takes one operand at most: fastcp --probe [HOST:[PATH]]";
+        return Err(Error::usage(message));
+    }
+    let dest = match typed {
+        Some(typed) => operand::parse(typed)?,
+        None => Operand {
+            typed: HERE.into(),
+            host: None,
+            what: What::Path,
+            path: Vec::new(),
+        },
+    };
+    if dest.what != What::Path {
+        let typed = printable(dest.typed.as_bytes());
+        let message = format!("{typed}: --probe takes HOST:, HOST:PATH or a path here");
+        return Err(Error::usage(message));
+    }
+    let dest = match dest.host {
+        Some(_) => dest,
+        None => {
+            args.rsh = Rsh::Local;
+            here(dest)
+        }
+    };
+    // Nothing is copied that anybody could read.
+    check::way(&args, false)?;
+    let is_json = args.json;
+    let output = Output {
+        quiet: args.quiet,
+        verbose: args.verbose > 0,
+        plain: true,
+        ..Output::default()
+    };
+    let (rate_limit, sample) = (check::rate_limit(&args)?, args.sample.take());
+    let request = check::request(args, Vec::new(), dest.clone(), rate_limit);
+    let probed = Probe::of(request, dest, sample);
+    let progress = Progress::default();
+    let screen = Screen::open(output, move || progress.snapshot());
+    let outcome = probe::show(probed, &screen, is_json);
+    screen.close(outcome.fatal.as_ref());
+    Ok(outcome.exit_code())
+}
+
+/// A far end on this machine begins in the home directory, and not where we are.
+fn here(dest: Operand) -> Operand {
+    let path = match dest.path.is_empty() {
+        true => Vec::new(),
+        false => {
+            let typed = Path::new(std::ffi::OsStr::from_bytes(&dest.path));
+            let path = std::path::absolute(typed).unwrap_or(typed.to_owned());
+            path.into_os_string().into_vec()
+        }
+    };
+    Operand {
+        host: Some(Host {
+            user: None,
+            name: HERE.to_owned(),
+            port: None,
+        }),
+        path,
+        ..dest
+    }
+}

@@ -1,0 +1,115 @@
+//! What each codec makes of a sample, and what it costs a worker, with all workers at it.
+
+use std::time::{Duration, Instant};
+
+use crate::chunk::{Buffer, CHUNK_SIZE, Chunk, ChunkKind, Place};
+use crate::codec::Encoder;
+use crate::digest;
+use crate::pipeline::steering;
+use crate::seal::{Direction, Sealer, Secret, Suite};
+use crate::session::probe::sample::Sample;
+use crate::tuner::{Facts, Method};
+use crate::wire::SealedChunk;
+
+/// How long one codec is tried; a chunk that was begun is ended.
+const TIME: Duration = Duration::from_millis(300);
+
+/// What workers did together.
+#[derive(Clone, Copy, Default)]
+struct Work {
+    raw: u64,
+    made: u64,
+    plain: Duration,
+    codec: Duration,
+}
+
+/// What `method` makes of chunks that shrink, by a sample of each, as in a copy; and what a byte
+/// costs a worker besides, which is its digest and its seal, in nanoseconds.
+pub fn measure(sample: &Sample, method: Method, workers: usize, suite: Suite) -> (Facts, f64) {
+    let until = Instant::now() + TIME;
+    let works: Vec<Work> = std::thread::scope(|scope| {
+        let working: Vec<_> = (0..workers.max(1))
+            .map(|nth| scope.spawn(move || work(sample, method, suite, nth, until)))
+            .collect();
+        // One that panicked has said so and did nothing.
+        let done = working.into_iter().filter_map(|work| work.join().ok());
+        done.collect()
+    });
+    let mut all = Work::default();
+    for work in works {
+        all.raw += work.raw;
+        all.made += work.made;
+        all.plain += work.plain;
+        all.codec += work.codec;
+    }
+    let per_byte = |time: Duration| time.as_nanos() as f64 / all.raw.max(1) as f64;
+    let facts = Facts {
+        ns_per_byte: if method == Method::None {
+            0.0
+        } else {
+            per_byte(all.codec)
+        },
+        ratio: (all.raw as f64 / all.made.max(1) as f64).max(1.0),
+    };
+    (facts, per_byte(all.plain))
+}
+
+/// One worker, which begins with another chunk than the others.
+fn work(sample: &Sample, method: Method, suite: Suite, nth: usize, until: Instant) -> Work {
+    let sealer = Sealer::new(&Secret::random(), Direction::ToServer, suite);
+    let mut encoder = Encoder::new(CHUNK_SIZE);
+    let mut buffer = Buffer::loose(CHUNK_SIZE);
+    let mut done = Work::default();
+    let endless = sample.chunks.iter().cycle().skip(nth);
+    for (number, data) in (0u64..).zip(endless) {
+        buffer.room()[..data.len()].copy_from_slice(data);
+        buffer.set_len(data.len());
+        let place = Place {
+            kind: ChunkKind::Range,
+            chunk: number,
+            entry: 1,
+            offset: number * CHUNK_SIZE as u64,
+            raw_len: data.len() as u32,
+        };
+        let began = Instant::now();
+        let digest = digest::of_range(buffer.data(), place.offset, false);
+        let digested = Instant::now();
+        let chunk = Chunk { place, buffer };
+        let compress = steering::compress(method);
+        let encoded = encoder.encode_if_worthwhile(chunk, compress, digest);
+        let encoded_at = Instant::now();
+        done.raw += data.len() as u64;
+        done.made += encoded.buffer.len() as u64;
+        buffer = SealedChunk::seal(encoded, &sealer).into_buffer();
+        done.codec += encoded_at - digested;
+        done.plain += (digested - began) + encoded_at.elapsed();
+        if Instant::now() >= until {
+            break;
+        }
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_shrink_by_every_codec_and_chance_by_none() {
+        let pages = Sample::of_pages();
+        let mut noise = vec![0; CHUNK_SIZE];
+        blake3::Hasher::new().finalize_xof().fill(&mut noise);
+        let noise = Sample {
+            chunks: vec![noise],
+            read: None,
+        };
+        let (plain, _) = measure(&pages, Method::None, 1, Suite::Tag);
+        assert_eq!((plain.ratio, plain.ns_per_byte), (1.0, 0.0));
+        for method in [Method::Lz4, Method::Zstd(1)] {
+            let (facts, plain_ns) = measure(&pages, method, 2, Suite::preferred());
+            assert!(facts.ratio > 1.5 && facts.ns_per_byte > 0.0, "{facts:?}");
+            assert!(plain_ns > 0.0);
+            assert_eq!(measure(&noise, method, 2, Suite::Tag).0.ratio, 1.0);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! What a probe found: rows of a table on stdout as they come, then what a copy should make; or all
+//! of it as a line of JSON.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Screen;
+use crate::session::Outcome;
+use crate::session::probe::{
+    Carried, Coded, Expected, Finding, Hear, Probe, Probed, Read, synced_rate, written_rate,
+};
+use crate::tuner::{Decision, Method};
+use crate::units::{count, rate, size};
+use crate::wire::message::Tried;
+
+/// Runs it and shows what it finds; what else there is to tell goes to the screen.
+pub fn show(probe: Probe, screen: &Screen, is_json: bool) -> Outcome {
+    let hear: Hear = match is_json {
+        true => Arc::new(|_: &Finding| {}),
+        false => Arc::new(|finding: &Finding| say(&rows(finding))),
+    };
+    let probed = probe.run(screen.reporter(), hear);
+    match is_json {
+        true => say(&[json_of(&probed).to_string()]),
+        false => say(&ending(&probed)),
+    }
+    probed.outcome
+}
+
+/// A reader who has left (`| head`) is no fault.
+fn say(lines: &[String]) {
+    let mut stdout = std::io::stdout().lock();
+    for line in lines {
+        let _ = writeln!(stdout, "{line}");
+    }
+    let _ = stdout.flush();
+}
+
+/// Not wider than 80 columns.
+fn rows(finding: &Finding) -> Vec<String> {
+    match finding {
+        Finding::Read(read) => vec![row("source", &source(read))],
+        Finding::Sample { bytes, of_file } => {
+            let what = match of_file {
+                true => "of the sample",
+                false => "of generated database pages",
+            };
+            let on = format!("{:<8}speed, on {} {what}", "ratio", size(*bytes));
+            vec![row("codec", &on)]
+        }
+        Finding::Codec(coded) => {
+            let made = format!("{:<8.2}{}", coded.ratio, rate(coded.bytes_per_s));
+            vec![row(&format!("  {}", word(coded.method)), &made)]
+        }
+        Finding::Tried(tried) => vec![row("destination", &destination(tried))],
+        Finding::RoundTrip(round_trip) => {
+            let shown = match round_trip.is_zero() {
+                true => "unknown".to_owned(),
+                false => milliseconds(*round_trip),
+            };
+            vec![row("round trip", &shown), row("streams", "goodput")]
+        }
+        Finding::Carried(carried) => vec![row(&format!("  {}", carried.streams), &link(carried))],
+    }
+}
+
+/// The last lines; none where it came to nothing.
+fn ending(probed: &Probed) -> Vec<String> {
+    let Some(expected) = &probed.forecast else {
+        return Vec::new();
+    };
+    let by = flags(expected.method, expected.streams);
+    let makes = rate(expected.forecast.bytes_per_s);
+    let (names, numbers) = formula(expected);
+    let mut lines = vec![
+        String::new(),
+        row("a copy makes", &format!("{makes} by {by}")),
+        format!("  = min({names})"),
+        format!("  = min({numbers})"),
+    ];
+    if let Some(first) = &probed.link.first {
+        let from = flags(first.method, first.streams);
+        lines.push(row(
+            "it begins",
+            &format!("with {from}, unless told otherwise"),
+        ));
+    }
+    if !probed.outcome.route.is_empty() {
+        lines.push(row("route", &probed.outcome.route));
+    }
+    lines
+}
+
+fn row(name: &str, what: &str) -> String {
+    format!("{name:<13} {what}")
+}
+
+fn source(read: &Read) -> String {
+    let from = match read.cached {
+        cached if cached >= 1.0 => "all of it from the page cache".to_owned(),
+        cached if cached <= 0.0 => "none of it from the page cache".to_owned(),
+        cached => format!("{:.0} % of it from the page cache", cached * 100.0),
+    };
+    format!("{} read, {from}", rate(read.bytes_per_s))
+}
+
+fn destination(tried: &Tried) -> String {
+    match (written_rate(tried), synced_rate(tried)) {
+        (Some(written), Some(synced)) => {
+            let (written, synced) = (rate(written), rate(synced));
+            format!("{synced} written to the disk, {written} to the page cache")
+        }
+        _ => "not tried".to_owned(),
+    }
+}
+
+fn link(carried: &Carried) -> String {
+    let note = match carried.up {
+        0 => "  inside the login".to_owned(),
+        up if up < carried.streams => format!("  only {up} came up"),
+        _ => String::new(),
+    };
+    format!("{}{note}", rate(carried.bytes_per_s))
+}
+
+fn milliseconds(time: Duration) -> String {
+    let ms = time.as_secs_f64() * 1e3;
+    let decimals = match ms {
+        ..0.1 => 3,
+        ..10.0 => 2,
+        ..100.0 => 1,
+        _ => 0,
+    };
+    format!("{ms:.decimals$} ms")
+}
+
+/// As a user would force it.
+fn flags(method: Method, streams: u16) -> String {
+    format!("--compress {} --streams {streams}", word(method))
+}
+
+/// As `--compress` has it.
+fn word(method: Method) -> String {
+    match method {
+        Method::None => "none".to_owned(),
+        Method::Lz4 => "lz4".to_owned(),
+        Method::Zstd(level) => format!("zstd:{level}"),
+        Method::Gzip(level) => format!("gzip:{level}"),
+    }
+}
+
+/// What was measured, by its names and by its numbers.
+fn formula(expected: &Expected) -> (String, String) {
+    let Expected {
+        link,
+        workers_here,
+        workers_there,
+        read,
+        write,
+        forecast,
+        ..
+    } = expected;
+    let workers = |workers: &u16, ns: f64| format!("{} / {ns:.2} ns", count(u64::from(*workers)));
+    let mut terms = vec![
+        (
+            "link x ratio",
+            format!("{} x {:.2}", rate(*link), forecast.ratio),
+        ),
+        (
+            "workers / cost here",
+            workers(workers_here, forecast.here_ns),
+        ),
+        ("there", workers(workers_there, forecast.there_ns)),
+    ];
+    terms.extend(read.map(|read| ("read", rate(read))));
+    terms.extend(write.map(|write| ("write", rate(write))));
+    let (names, numbers): (Vec<_>, Vec<_>) = terms.into_iter().unzip();
+    (names.join(", "), numbers.join(", "))
+}
+
+/// Bytes a second, seconds, shares from 0 to 1; null for what was not measured.
+fn json_of(probed: &Probed) -> Value {
+    let Probed {
+        outcome,
+        codecs,
+        read,
+        link,
+        forecast,
+    } = probed;
+    let codec = |coded: &Coded| {
+        json!({
+            "codec": word(coded.method),
+            "ratio": coded.ratio,
+            "bytes_per_s": coded.bytes_per_s,
+        })
+    };
+    let carried = |carried: &Carried| {
+        json!({
+            "streams": carried.streams,
+            "up": carried.up,
+            "bytes_per_s": carried.bytes_per_s,
+        })
+    };
+    let first = |first: &Decision| json!({ "codec": word(first.method), "streams": first.streams });
+    let expected = |expected: &Expected| {
+        json!({
+            "bytes_per_s": expected.forecast.bytes_per_s,
+            "codec": word(expected.method),
+            "streams": expected.streams,
+            "link_bytes_per_s": expected.link,
+            "ratio": expected.forecast.ratio,
+            "workers_here": expected.workers_here,
+            "ns_per_byte_here": expected.forecast.here_ns,
+            "workers_there": expected.workers_there,
+            "ns_per_byte_there": expected.forecast.there_ns,
+        })
+    };
+    let round_trip = (!link.round_trip.is_zero()).then_some(link.round_trip.as_secs_f64());
+    json!({
+        "exit_code": outcome.exit_code(),
+        "error": outcome.fatal.as_ref().map(ToString::to_string),
+        "seconds": outcome.elapsed.as_secs_f64(),
+        "route": outcome.route,
+        "round_trip_s": round_trip,
+        "streams": link.carried.iter().map(carried).collect::<Vec<_>>(),
+        "codecs": codecs.iter().map(codec).collect::<Vec<_>>(),
+        "read_bytes_per_s": read.map(|read| read.bytes_per_s),
+        "read_cached": read.map(|read| read.cached),
+        "write_bytes_per_s": synced_rate(&link.tried),
+        "write_cache_bytes_per_s": written_rate(&link.tried),
+        "expected": forecast.as_ref().map(expected),
+        "begins_with": link.first.as_ref().map(first),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tuner::Forecast;
+
+    #[test]
+    fn the_formula_has_a_number_for_each_name_and_fits() {
+        let mut expected = Expected {
+            method: Method::Zstd(1),
+            streams: 8,
+            link: 118e6,
+            workers_here: 128,
+            workers_there: 2,
+            read: Some(1.9e9),
+            write: Some(410e6),
+            forecast: Forecast {
+                bytes_per_s: 294e6,
+                ratio: 2.49,
+                here_ns: 14.1,
+                there_ns: 1.63,
+            },
+        };
+        let (names, numbers) = formula(&expected);
+        assert_eq!(
+            names,
+            "link x ratio, workers / cost here, there, read, write"
+        );
+        assert_eq!(
+            numbers,
+            "118 MB/s x 2.49, 128 / 14.10 ns, 2 / 1.63 ns, 1.90 GB/s, 410 MB/s"
+        );
+        assert!(numbers.len() + "  = min()".len() <= 80);
+        expected.read = None;
+        assert_eq!(formula(&expected).0.matches(',').count(), 3);
+    }
+
+    #[test]
+    fn rows_have_two_columns_and_say_what_is_unusual() {
+        let carried = |streams, up| {
+            let bytes_per_s = 81.4e6;
+            rows(&Finding::Carried(Carried {
+                streams,
+                up,
+                bytes_per_s,
+            }))
+        };
+        assert_eq!(carried(8, 8), ["  8           81.4 MB/s"]);
+        assert_eq!(carried(16, 8), ["  16          81.4 MB/s  only 8 came up"]);
+        assert_eq!(carried(1, 0), ["  1           81.4 MB/s  inside the login"]);
+        let round_trip = rows(&Finding::RoundTrip(Duration::from_micros(50_430)));
+        assert_eq!(
+            round_trip,
+            ["round trip    50.4 ms", "streams       goodput"]
+        );
+        let tried = Tried {
+            bytes: 128_000_000,
+            written_us: 100_000,
+            synced_us: 400_000,
+        };
+        assert_eq!(
+            rows(&Finding::Tried(tried)),
+            ["destination   320 MB/s written to the disk, 1.28 GB/s to the page cache"]
+        );
+    }
+}
