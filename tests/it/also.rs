@@ -23,6 +23,9 @@ ways! { local_push =>
     memory_stays_within_its_bound_for_all_together,
     the_list_of_hosts_may_be_a_file,
     a_pipe_goes_to_several_hosts_as_with_tee,
+    a_command_runs_on_each_host,
+    a_host_whose_connection_is_lost_comes_back_and_the_others_go_on,
+    a_source_that_changes_is_read_anew_for_each,
 }
 
 const HOSTS: [&str; 3] = ["one", "two", "three"];
@@ -298,4 +301,52 @@ fn a_pipe_goes_to_several_hosts_as_with_tee(case: &Case) {
     let run = fastcp(case).args(["--from-command", "echo begun; exit 3"]);
     let done = to_each(case, run).run();
     done.exits(10).says("one: ").says("three: ");
+}
+
+fn a_command_runs_on_each_host(case: &Case) {
+    case.src.file("a", prose(1, 3 * MIB));
+    let command = format!("cat > '{}'/$$", case.dst.0.display());
+    let run = fastcp(case).arg(case.src("a")).arg("one:");
+    let run = run.args([
+        "--to-command",
+        &command,
+        "--also",
+        "two:",
+        "--also",
+        "three:",
+    ]);
+    run.run().succeeds();
+    let names = case.dst.names();
+    assert_eq!(names.len(), 3, "{names:?}");
+    for name in names {
+        assert_same(case.src.path("a"), case.dst.path(name), Also::Nothing);
+    }
+}
+
+fn a_host_whose_connection_is_lost_comes_back_and_the_others_go_on(case: &Case) {
+    case.src.file("a", noise(1, 24 * MIB));
+    let run = to_all(case, &["-l", "160000", "--json"], "a").start();
+    until("something is there", || {
+        (case.dst.partial_bytes() > 3 * MIB as u64).then_some(())
+    });
+    case.servers().pop().expect("three of them run").kill();
+    let done = run.wait();
+    done.succeeds().says("logging in again");
+    let logins = told(&done)
+        .iter()
+        .map(|one| one["logins_again"].as_u64().expect("a number"))
+        .sum::<u64>();
+    assert_eq!(logins, 1, "{done}");
+    assert_all(case, "a");
+}
+
+fn a_source_that_changes_is_read_anew_for_each(case: &Case) {
+    case.src.file("a", noise(1, 12 * MIB));
+    let run = to_all(case, &["-l", "96000", "--memory", "64Mi"], "a").start();
+    until("something is there", || {
+        (case.dst.partial_bytes() > 3 * MIB as u64).then_some(())
+    });
+    case.src.file("a", noise(2, 12 * MIB));
+    run.wait().succeeds();
+    assert_all(case, "a");
 }
