@@ -4,6 +4,7 @@
 //! the former ones brought is to it what was there already. A snapshot makes one copy of them.
 
 mod counts;
+pub mod together;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
@@ -103,6 +104,8 @@ pub struct Snapshot {
     pub codec_chunks: [u64; 8],
     /// Names of files that are being copied, printable, oldest first.
     pub names: Vec<String>,
+    /// Of several copies of the same: those that are over, and all.
+    pub copies: Option<(usize, usize)>,
 }
 
 impl Progress {
@@ -301,6 +304,7 @@ impl Progress {
                 .iter()
                 .map(|(_, name)| name.clone())
                 .collect(),
+            copies: None,
         }
     }
 }
