@@ -38,6 +38,7 @@ fn request() -> Request {
     Request {
         sources: vec![operand("db1", "/secret/a")],
         dest: operand("db2", "b"),
+        also: Vec::new(),
         options: CopyOptions::default(),
         ssh: SshOptions::default(),
         rsh: Rsh::Local,
@@ -69,6 +70,7 @@ fn seat() -> (Seat, Arc<Mutex<Vec<Error>>>) {
         enough: Stop::new(),
         verdict: Arc::new(OnceLock::new()),
         probe: None,
+        shared: None,
     };
     (seat, told)
 }
