@@ -4,10 +4,13 @@
 use std::io::IsTerminal;
 
 use crate::error::{Error, Result};
-use crate::session::{CopyOptions, Operand, Request, RouteOptions, Rsh, SshOptions, What, rate};
+use crate::session::{
+    CopyOptions, Operand, Reporter, Request, RouteOptions, Rsh, SshOptions, What, rate,
+};
 use crate::ui::Output;
 use crate::units::printable;
 
+use super::also;
 use super::args::{Args, Rate};
 use super::ends::ends;
 
@@ -25,12 +28,23 @@ pub struct Order {
     pub ignored: Vec<String>,
 }
 
+impl Order {
+    /// Tells what the user should know before anything is sent.
+    pub fn tell(&self, reporter: &dyn Reporter) {
+        self.warnings.iter().for_each(|line| reporter.notice(line));
+        self.ignored.iter().for_each(|line| reporter.detail(line));
+    }
+}
+
 /// # Errors
 /// Usage.
 pub fn order(mut args: Args) -> Result<Order> {
     let operands = std::mem::take(&mut args.operands);
     let (sources, dest) = ends(operands, &args)?;
-    let is_remote = dest.host.is_some() || sources.iter().any(|source| source.host.is_some());
+    let also = also::also(&args, &sources, &dest)?;
+    check_between(&sources, &dest, &args)?;
+    let is_remote = |end: &Operand| end.host.is_some();
+    let is_remote = also.iter().any(is_remote) || sources.iter().chain([&dest]).any(is_remote);
     let warnings = way(&args, is_remote)?;
     if args.no_clobber && args.inplace {
         return Err(Error::usage(
@@ -64,7 +78,10 @@ pub fn order(mut args: Args) -> Result<Order> {
         },
         warnings,
         ignored: args.ignored.told(),
-        request: request(args, sources, dest, rate_limit),
+        request: Request {
+            also,
+            ..request(args, sources, dest, rate_limit)
+        },
     })
 }
 
@@ -90,6 +107,25 @@ pub(super) fn way(args: &Args, is_remote: bool) -> Result<Vec<String>> {
                    (but not change it)";
     let is_clear = args.no_encrypt && is_remote;
     Ok(is_clear.then(|| warning.to_owned()).into_iter().collect())
+}
+
+/// What is of this host has no part in a copy between two others.
+fn check_between(sources: &[Operand], dest: &Operand, args: &Args) -> Result<()> {
+    if dest.host.is_none() || sources.iter().all(|source| source.host.is_none()) {
+        return Ok(());
+    }
+    if args.bind.is_some() {
+        return Err(Error::usage(
+            "--bind is an address of this host, and the data does not come by here: \
+             --address says where the host that listens is dialled",
+        ));
+    }
+    if args.digests.is_some() {
+        return Err(Error::usage(
+            "--digests is not for a copy between two hosts: run b3sum there",
+        ));
+    }
+    Ok(())
 }
 
 /// The data comes from a terminal or goes to one, which bars would be drawn across.
@@ -118,6 +154,7 @@ pub(super) fn request(
     Request {
         sources,
         dest,
+        also: Vec::new(),
         options: CopyOptions {
             recursive: args.recursive,
             preserve: args.preserve,
@@ -329,13 +366,21 @@ mod tests {
     fn ends_that_cannot_be_carried_out_are_refused_by_name() {
         assert!(refused("").contains("needed"));
         assert!(refused("a").contains("needed"));
-        assert!(refused("a:x b:y").contains("a:x and b:y"));
-        assert!(refused("c a:x b:y").contains("a:x and b:y"));
+        assert!(refused("c a:x b:y").contains("c and a:x"));
+        assert!(refused("--bind ::1 a:x b:y").contains("--address"));
+        assert!(refused("--digests sums a:x b:y").contains("--digests"));
         assert!(refused("a:x b:y c").contains("a:x and b:y"));
         assert!(refused("a:x u@a:y c").contains("u@a:y"));
         assert!(refused("x a:y c").contains("same host"));
         assert!(refused("--remote-path 'open x a:y").contains("--remote-path"));
-        for line in ["x y", "x h:", "h:x h:y d", "-- -x h:"] {
+        for line in [
+            "x y",
+            "x h:",
+            "h:x h:y d",
+            "a:x b:y",
+            "a:x a:z b:y",
+            "-- -x h:",
+        ] {
             ordered(line).unwrap();
         }
     }
@@ -369,7 +414,7 @@ mod tests {
     fn help_is_short_and_hides_what_is_hidden() {
         Args::command().debug_assert();
         let help = Args::command().render_help().to_string();
-        assert!(help.lines().count() <= 96, "{help}");
+        assert!(help.lines().count() <= 98, "{help}");
         assert!(help.lines().all(|line| line.len() <= 80), "{help}");
         assert!(!help.contains("--server"));
     }

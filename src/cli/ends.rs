@@ -1,5 +1,5 @@
-//! The two ends of a copy, from operands and `--from-command`, `--to-command`: one end at most
-//! remote, all sources of one host, a destination that cannot be a mistyped host.
+//! The two ends of a copy, from operands and `--from-command`, `--to-command`: all sources of one
+//! host, a destination that cannot be a mistyped host.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -31,15 +31,22 @@ pub fn ends(operands: Vec<OsString>, args: &Args) -> Result<(Vec<Operand>, Opera
             "a pipe or a command takes one source and one destination: copy them one by one",
         ));
     }
-    check_hosts(&sources, &dest)?;
-    if dest.host.is_none() && is_mistyped(&dest, args.config.as_deref()) {
-        let dest = name(&dest);
-        return Err(Error::usage(format!(
-            "{dest} does not exist here and looks like a host: \
-             write fastcp ... {dest}: for the host, or fastcp ... ./{dest} for a local file"
-        )));
-    }
+    check_hosts(&sources)?;
+    check_mistyped(&dest, args)?;
     Ok((sources, dest))
+}
+
+/// # Errors
+/// Usage, where a destination on this machine cannot be told from a mistyped host.
+pub fn check_mistyped(dest: &Operand, args: &Args) -> Result<()> {
+    if dest.host.is_some() || !is_mistyped(dest, args.config.as_deref()) {
+        return Ok(());
+    }
+    let dest = name(dest);
+    Err(Error::usage(format!(
+        "{dest} does not exist here and looks like a host: \
+         write fastcp ... {dest}: for the host, or fastcp ... ./{dest} for a local file"
+    )))
 }
 
 fn last_of(mut operands: Vec<Operand>) -> Result<(Vec<Operand>, Operand)> {
@@ -79,7 +86,7 @@ fn with_commands(
 }
 
 /// The command there, or what the operand itself is.
-fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -> Result<Operand> {
+pub fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -> Result<Operand> {
     let Some(line) = command else {
         return Ok(place.expect("without a command there is an operand for this end"));
     };
@@ -104,17 +111,7 @@ fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -> Result<Op
     })
 }
 
-fn check_hosts(sources: &[Operand], dest: &Operand) -> Result<()> {
-    if dest.host.is_some()
-        && let Some(remote) = sources.iter().find(|source| source.host.is_some())
-    {
-        return Err(Error::usage(format!(
-            "{} and {} are both on other hosts: fastcp does not copy from host to host yet; \
-             run it on one of them",
-            name(remote),
-            name(dest)
-        )));
-    }
+fn check_hosts(sources: &[Operand]) -> Result<()> {
     let first = &sources[0];
     if let Some(other) = sources.iter().find(|source| source.host != first.host) {
         return Err(Error::usage(format!(
@@ -130,7 +127,7 @@ fn is_stream(operand: &Operand) -> bool {
     operand.what != What::Path
 }
 
-fn name(operand: &Operand) -> String {
+pub fn name(operand: &Operand) -> String {
     printable(operand.typed.as_bytes())
 }
 

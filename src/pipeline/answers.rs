@@ -13,6 +13,7 @@ use crate::manifest::{EntryId, Name};
 use crate::pipeline::plan::{File, Live, Member, Plan, Reading, What};
 use crate::pipeline::plans::{Announced, Closed, Landed};
 use crate::pipeline::sender::Sender;
+use crate::pipeline::shelf::Key;
 use crate::units::printable;
 use crate::wire::message::{Ack, Fault, Message, RANGES_MAX, Span, Want, WantKind};
 
@@ -74,7 +75,10 @@ impl Sender {
     fn wanted(&self, want: Want) -> Result<(), Breach> {
         let kind = match want.kind {
             WantKind::Skip => {
-                self.plans.skip(want.entry);
+                let skipped = self.plans.skip(want.entry);
+                if let (Some(share), Some(source)) = (&self.share, skipped) {
+                    share.skip(Key::of(&source.found().entry));
+                }
                 return Ok(());
             }
             kind => kind,
@@ -137,7 +141,9 @@ impl Sender {
             }
             WantKind::Fresh | WantKind::Digest | WantKind::Skip => {}
         }
+        let share = self.share.as_ref();
         Ok(File {
+            interest: share.map(|share| share.interest(Key::of(&found.entry), &had)),
             source: *source,
             cut: Mutex::new(Cut::skipping(size, chunk_size, &had)),
             compare,

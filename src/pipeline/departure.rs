@@ -130,7 +130,9 @@ impl Sender {
             Compress::Auto if part.stream.is_test => Compression::Forced(Method::None),
             _ => self.steering.next(),
         };
-        let frame = Arc::new(self.frame(chunk, digest, compression, encoder, shift));
+        let encoded = self.encode_part(chunk, digest, compression, encoder, shift);
+        shift.turn_to(Doing::Rest);
+        let frame = Arc::new(SealedChunk::seal(encoded, &self.sealer));
         if self.keeps {
             *bytes = Bytes::Framed(frame.clone());
         }

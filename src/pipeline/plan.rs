@@ -14,6 +14,7 @@ use crate::digest::{Digest, Tree};
 use crate::manifest::{Entry, EntryId};
 use crate::pipe::Stop;
 use crate::pipeline::digest_list::Listed;
+use crate::pipeline::shelf::Interest;
 use crate::source::{Found, Inlet, SourceFile};
 use crate::wire::SealedChunk;
 
@@ -42,6 +43,8 @@ pub struct File {
     pub listed: Option<Listed>,
     /// Where it may change while it is read.
     pub live: Option<Mutex<Live>>,
+    /// Held while it is sent, where others may send it too.
+    pub interest: Option<Interest>,
 }
 
 /// How far the reading of a big file has come.

@@ -25,6 +25,7 @@ use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, Server};
+use crate::session::logins;
 use crate::session::operands::{self, Expanded};
 use crate::session::probe::link::Ends;
 use crate::session::rate;
@@ -55,12 +56,17 @@ pub struct Lost {
     pub error: Error,
     /// The server had said hello.
     pub had_begun: bool,
+    /// The host whose connection it was, where there are two.
+    pub host: Option<String>,
 }
 
 impl From<Error> for Lost {
     fn from(error: Error) -> Lost {
-        let had_begun = false;
-        Lost { error, had_begun }
+        Lost {
+            error,
+            had_begun: false,
+            host: None,
+        }
     }
 }
 
@@ -69,7 +75,7 @@ impl From<Error> for Lost {
 pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Result<String, Lost> {
     let is_push = request.dest.host.is_some();
     let host = request.host().expect("one end is remote");
-    let budget = Budget::new(&request.options, request.streams, CHUNK_SIZE)?;
+    let budget = seat.budget(request)?;
     if let Some(name) = request.options.congestion.as_deref().filter(|_| is_push) {
         tuning::check_congestion(name)?;
     }
@@ -79,7 +85,7 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         return Ok(String::new());
     }
     let mut server = tokio::select! {
-        server = Server::connect(host, request, seat, session.attempt) => server?,
+        server = logins::connect(host, request, seat, session.attempt) => server?,
         () = seat.ending.wait() => return Err(cause_of(&seat.ending).into()),
     };
     if is_push && !is_first {
@@ -126,8 +132,11 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
     if let Some(why) = server.end(half, Some(&error)).await {
         error.message = why;
     }
-    let had_begun = true;
-    Err(Lost { error, had_begun })
+    Err(Lost {
+        error,
+        had_begun: true,
+        host: None,
+    })
 }
 
 fn tell_cuts(request: &Request, seat: &Seat, budget: Budget) {
@@ -399,11 +408,11 @@ impl Client<'_> {
 
     fn pace(&self) -> Pace {
         let pace = Pace {
+            limit: self.seat.limit(),
             head_start: match self.request.route.asked {
                 Some(Route::Ssh) => Duration::ZERO,
                 _ => HEAD_START,
             },
-            ..Pace::default()
         };
         pace.limit.set(self.request.options.rate_limit);
         pace
@@ -442,6 +451,7 @@ impl Client<'_> {
             digests: self.seat.digests.clone(),
             tell: self.seat.tell(),
             enough: self.seat.enough.clone(),
+            share: self.seat.shared.as_ref().map(|shared| shared.share.clone()),
         }
     }
 
@@ -459,6 +469,7 @@ impl Client<'_> {
             before: self.session.before.to_vec(),
             listens: matches!(request.route.asked, None | Some(Route::Direct)),
             ports: request.route.ports,
+            between: false,
         };
         say(control, Message::Open(open)).await?;
         let secret = SessionSecret(*keyring.secret.expose());

@@ -44,12 +44,15 @@ pub enum What {
     Nothing,
 }
 
-/// A copy, checked: one end at most is remote, and all sources are of one host.
+/// A copy, checked: all sources are of one host.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// At least one.
     pub sources: Vec<Operand>,
     pub dest: Operand,
+    /// Further destinations of the same sources, at most `HOSTS_MAX` in all; none unless the
+    /// sources are on this machine.
+    pub also: Vec<Operand>,
     pub options: CopyOptions,
     pub ssh: SshOptions,
     pub rsh: Rsh,
@@ -91,6 +94,11 @@ impl Request {
         operands.any(|operand| operand.what != What::Path)
     }
 
+    /// All destinations, as they were typed.
+    pub fn dests(&self) -> impl Iterator<Item = &Operand> {
+        std::iter::once(&self.dest).chain(&self.also)
+    }
+
     /// How the far end is started.
     ///
     /// # Errors
@@ -106,6 +114,12 @@ impl Request {
             sudo: self.sudo.clone(),
             digest,
         })
+    }
+
+    /// The hosts of a copy between two: of the sources, and of the destination.
+    pub fn hosts(&self) -> Option<(&Host, &Host)> {
+        let source = self.sources.first()?.host.as_ref()?;
+        Some((source, self.dest.host.as_ref()?))
     }
 
     /// The host at one of the ends; None if both are on this machine.

@@ -3,12 +3,14 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FileType, SeekFrom, Stat, fstat, major, minor, seek, stat};
 
 use super::found::{Changes, Found};
 use super::stream::{End, Filled, StreamSource};
+use super::tee::{Tap, Tee};
 use crate::chunk::Buffer;
 use crate::command::{Command, Role};
 use crate::error::{Error, Kind, Result, Side};
@@ -35,6 +37,8 @@ pub enum Inlet {
     Path(PathBuf),
     /// A file that is read like one; it is reached by its directory, as every file is.
     File(Box<Found>),
+    /// One of these that several copies read, and which of them this is.
+    Tee(Arc<Tee>, usize),
 }
 
 /// When a stream is at its end, where it does not say so itself.
@@ -46,10 +50,13 @@ pub struct Limits {
     pub follow: Option<(Duration, Stop)>,
 }
 
-/// A stream that is open, with the command that makes it.
-pub struct Feed {
-    source: StreamSource,
-    command: Option<Command>,
+/// A stream that is open.
+pub struct Feed(From);
+
+enum From {
+    /// With the command that makes it.
+    Source(StreamSource, Option<Command>),
+    Tap(Tap),
 }
 
 impl Inlet {
@@ -60,6 +67,7 @@ impl Inlet {
             Inlet::Command(line) => line.into(),
             Inlet::Path(path) => path.clone(),
             Inlet::File(found) => found.path(),
+            Inlet::Tee(tee, _) => tee.inlet().path(),
         }
     }
 
@@ -110,7 +118,11 @@ impl Inlet {
 
     /// Bytes that are left of a file that is our stdin.
     pub fn length(&self) -> Option<u64> {
-        let Inlet::Stdin = self else { return None };
+        match self {
+            Inlet::Stdin => {}
+            Inlet::Tee(tee, _) => return tee.length(),
+            _ => return None,
+        }
         let stdin = std::io::stdin();
         let stat = fstat(&stdin).ok()?;
         let at = seek(&stdin, SeekFrom::Current(0)).ok()?;
@@ -142,7 +154,7 @@ impl Inlet {
         on_line: impl FnMut(&[u8]) + Send + 'static,
     ) -> Result<Feed> {
         let mut command = None;
-        let end = self.end(limits)?;
+        let end = self.end(limits.clone())?;
         let source = match self {
             Inlet::Stdin => StreamSource::stdin(end, stop.clone())?,
             Inlet::Path(path) => StreamSource::open(path, end, stop.clone())?,
@@ -155,8 +167,12 @@ impl Inlet {
                 command = Some(started);
                 StreamSource::from_fd(stdout, line, end, stop.clone())
             }
+            Inlet::Tee(tee, reader) => {
+                let tap = tee.tap(*reader, limits, stop, on_line);
+                return Ok(Feed(From::Tap(tap)));
+            }
         };
-        Ok(Feed { source, command })
+        Ok(Feed(From::Source(source, command)))
     }
 
     fn end(&self, limits: Limits) -> Result<End> {
@@ -181,6 +197,7 @@ impl Inlet {
         match self {
             Inlet::Stdin => fstat(std::io::stdin()).ok(),
             Inlet::Command(_) | Inlet::File(_) => None,
+            Inlet::Tee(tee, _) => tee.inlet().stat(),
             Inlet::Path(path) => stat(path).ok(),
         }
     }
@@ -189,7 +206,11 @@ impl Inlet {
 impl Feed {
     /// See [`StreamSource::fill`].
     pub fn fill(&mut self, buffer: &mut Buffer, most: usize) -> Result<Filled> {
-        self.source.fill(buffer, most)
+        match &mut self.0 {
+            From::Source(source, _) => source.fill(buffer, most),
+            // It has the same chunks for all.
+            From::Tap(tap) => tap.fill(buffer),
+        }
     }
 
     /// The stream is at its end: was it the true one?
@@ -197,10 +218,14 @@ impl Feed {
     /// # Errors
     /// `Kind::Command` where the command that made it failed.
     pub fn finish(self, stop: &Stop) -> Result<()> {
-        let Feed { source, command } = self;
-        // A command that writes on has nobody who reads.
-        drop(source);
-        command.map_or(Ok(()), |command| command.finish(stop))
+        match self.0 {
+            From::Source(source, command) => {
+                // A command that writes on has nobody who reads.
+                drop(source);
+                command.map_or(Ok(()), |command| command.finish(stop))
+            }
+            From::Tap(tap) => tap.finish(),
+        }
     }
 }
 

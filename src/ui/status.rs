@@ -3,7 +3,7 @@
 use crate::progress::{Phase, Snapshot};
 use crate::units::size;
 
-use super::view::{checking, eta, fraction, is_checking, is_endless, scanning, speed};
+use super::view::{checking, eta, fraction, is_checking, is_endless, scanning, several, speed};
 
 /// `fastcp: 1.55 GB of 3.10 GB (50%), 229 MB/s, 0:07 left`. `rate` is in bytes a second.
 pub fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
@@ -42,6 +42,7 @@ pub fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
         Phase::Scanning => parts.push(scanning(snapshot)),
         _ => {}
     }
+    parts.extend(snapshot.copies.map(several));
     format!("fastcp: {}", parts.join(", "))
 }
 

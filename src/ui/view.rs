@@ -73,11 +73,20 @@ pub fn lines(snapshot: &Snapshot, rate: Option<f64>, glyphs: Glyphs, width: usiz
         },
     };
     let mut lines = vec![first];
+    let copies = snapshot
+        .copies
+        .map(|copies| format!("  {}", several(copies)));
+    lines.extend(copies.map(|line| cut(&line, width).into()));
     for name in &snapshot.names {
         lines.push(format!("  {}", tail(name, glyphs, width.saturating_sub(2))).into());
     }
     lines.retain(|line| line.columns() <= width);
     lines
+}
+
+/// How far several copies are, of which the slowest is shown.
+pub fn several((over, all): (usize, usize)) -> String {
+    format!("{over} of {all} destinations done, this is the slowest")
 }
 
 pub fn scanning(snapshot: &Snapshot) -> String {

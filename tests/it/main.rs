@@ -6,7 +6,9 @@
 #[macro_use]
 mod support;
 
+mod also;
 mod bad_input;
+mod between;
 mod changing;
 mod chaos;
 mod confined;
@@ -29,6 +31,7 @@ mod neighbours;
 mod operands;
 mod pipes;
 mod placement;
+mod polite;
 mod postgres;
 mod probe;
 mod reconnect;
