@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::control::{Incoming, Outgoing};
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Entry, EntryKind};
+use crate::manifest::Entry;
 use crate::progress::{Counts, Phase};
 use crate::session::request::Request;
 use crate::session::ways::Ways;
@@ -200,6 +200,10 @@ impl<'a> Exchange<'a> {
             | Message::Busy(_)
             | Message::Heartbeat(_)) => Said::Pass(message),
             Message::Fault(fault) => Said::Pass(Message::Fault(self.failed(fault))),
+            Message::Checked(bytes) => {
+                self.seat.progress.set_checked(bytes);
+                Said::Taken
+            }
             Message::Done(()) => Said::Done,
             message @ (Message::Listen(_) | Message::Credit(_)) => Said::Ways(message),
             Message::Abort(fault) => return Err(fault.into_error()),
@@ -209,7 +213,7 @@ impl<'a> Exchange<'a> {
 
     /// What is read once cannot be read for another session.
     fn look_at(&self, entries: &[Entry]) {
-        if entries.iter().any(|entry| entry.kind == EntryKind::Stream) {
+        if entries.iter().any(Entry::is_once) {
             self.seat.ending.set_once();
         }
     }
