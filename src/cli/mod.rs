@@ -103,6 +103,9 @@ fn copy(order: Order) -> i32 {
 }
 
 fn copy_to_all(order: Order) -> i32 {
+    if let Err(error) = session::also::check(&order.request) {
+        return refuse(&error);
+    }
     let names = also::names(&order.request);
     let progress: Vec<_> = names.iter().map(|_| Arc::<Progress>::default()).collect();
     let together = Together(progress.clone());

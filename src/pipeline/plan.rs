@@ -87,6 +87,8 @@ pub struct Stream {
     pub stop: Stop,
     /// It is sent as it is: what the link carries is to be seen.
     pub is_test: bool,
+    /// Others send the very same bytes.
+    pub is_shared: bool,
 }
 
 /// A chunk of a stream. It cannot be read again, so its frame is kept until it is acknowledged.
@@ -121,6 +123,7 @@ impl Stream {
             failed: AtomicBool::new(false),
             stop: Stop::new(),
             is_test: inlet.is_test(),
+            is_shared: matches!(inlet, Inlet::Tee(..)),
         }
     }
 }
