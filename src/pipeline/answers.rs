@@ -37,6 +37,10 @@ impl Sender {
                     (false, true) => Landed::Resumes,
                     (false, false) => Landed::Fresh,
                 };
+                if landed.ordered {
+                    // What has left there cannot be taken back for another try.
+                    self.ending.set_once();
+                }
                 if landed.window == 0 {
                     return Err(Breach("no room for a single chunk"));
                 }
@@ -57,6 +61,7 @@ impl Sender {
             Message::Fault(fault) => self.receiver_failed(fault)?,
             Message::Enough(()) => self.enough.set(),
             Message::Busy(busy) => *self.heard.lock().expect("no panic while held") = busy,
+            Message::Checked(bytes) => self.progress.set_checked(bytes),
             Message::Done(()) if self.plans.is_done() => {
                 self.plans.end();
                 self.done.notify_one();

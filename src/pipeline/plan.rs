@@ -89,6 +89,9 @@ pub struct Stream {
     pub is_test: bool,
     /// Others send the very same bytes.
     pub is_shared: bool,
+    /// It cannot be read a second time and is all that is copied, so no session can go on where this
+    /// one is lost.
+    pub is_once: bool,
 }
 
 /// A chunk of a stream. It cannot be read again, so its frame is kept until it is acknowledged.
@@ -114,7 +117,8 @@ pub enum What {
 }
 
 impl Stream {
-    pub fn new(entry: Entry, inlet: &Inlet, listed: Option<Listed>) -> Stream {
+    /// `alone` if nothing else is copied.
+    pub fn new(entry: Entry, inlet: &Inlet, listed: Option<Listed>, alone: bool) -> Stream {
         Stream {
             entry,
             path: inlet.path(),
@@ -124,6 +128,7 @@ impl Stream {
             stop: Stop::new(),
             is_test: inlet.is_test(),
             is_shared: matches!(inlet, Inlet::Tee(..)),
+            is_once: alone && inlet.is_once(),
         }
     }
 }

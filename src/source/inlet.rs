@@ -14,7 +14,9 @@ use super::tee::{Tap, Tee};
 use crate::chunk::Buffer;
 use crate::command::{Command, Role};
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name, Root, Timestamp, file_type};
+use crate::manifest::{
+    Entry, EntryId, EntryKind, Extension, NO_PARENT, Name, ONCE, Root, Timestamp, file_type,
+};
 use crate::pipe::Stop;
 
 /// Devices of Linux that never end: zero, full, random and urandom.
@@ -97,7 +99,7 @@ impl Inlet {
             ino: 0,
             links: 1,
             rdev: 0,
-            extensions: Vec::new(),
+            extensions: vec![once()],
         }
     }
 
@@ -126,6 +128,11 @@ impl Inlet {
         let at = seek(&stdin, SeekFrom::Current(0)).ok()?;
         let is_file = file_type(&stat) == FileType::RegularFile;
         is_file.then(|| (stat.st_size as u64).saturating_sub(at))
+    }
+
+    /// What was read of it cannot be read a second time.
+    pub fn is_once(&self) -> bool {
+        !matches!(self, Inlet::File(_))
     }
 
     /// What comes of it shows what a link carries, and nothing else: it travels as it is.
@@ -198,9 +205,9 @@ impl Inlet {
 
 impl Feed {
     /// See [`StreamSource::fill`].
-    pub fn fill(&mut self, buffer: &mut Buffer, chunk_size: usize) -> Result<Filled> {
+    pub fn fill(&mut self, buffer: &mut Buffer, most: usize) -> Result<Filled> {
         match &mut self.0 {
-            From::Source(source, _) => source.fill(buffer, chunk_size),
+            From::Source(source, _) => source.fill(buffer, most),
             From::Tap(tap) => tap.fill(buffer),
         }
     }
@@ -224,6 +231,14 @@ impl Feed {
 /// Whether what has this type is read as a stream where the user names it.
 pub fn is_stream(file_type: FileType) -> bool {
     matches!(file_type, FileType::Fifo | FileType::CharacterDevice)
+}
+
+/// Tells the receiver that an entry is read once.
+pub fn once() -> Extension {
+    Extension {
+        tag: ONCE,
+        bytes: Vec::new(),
+    }
 }
 
 fn nameless() -> Name {

@@ -147,9 +147,12 @@ impl Tee {
     fn read(&self, limits: Limits, on_line: impl FnMut(&[u8]) + Send + 'static) -> Result<()> {
         let mut feed = self.inlet.open(limits, &self.stop, on_line)?;
         let mut buffer = Buffer::loose(self.chunk_size);
+        let mut offset = 0;
         loop {
             self.wait_room()?;
-            let filled = feed.fill(&mut buffer, self.chunk_size)?;
+            // As each copy would ask for it: after a pause up to the end of its chunk.
+            let filled = feed.fill(&mut buffer, self.chunk_size - offset % self.chunk_size)?;
+            offset += filled.len;
             let mut state = self.lock();
             let next = state.first + state.chunks.len() as u64;
             for reader in state.readers.iter_mut().filter(|it| it.at == next) {
@@ -218,7 +221,7 @@ impl State {
 }
 
 impl Tap {
-    /// As [`StreamSource::fill`](super::stream::StreamSource::fill).
+    /// As [`StreamSource::fill`](super::stream::StreamSource::fill), up to the end of a chunk.
     pub fn fill(&mut self, buffer: &mut Buffer) -> Result<Filled> {
         let mut state = self.tee.lock();
         loop {

@@ -97,6 +97,15 @@ pub fn scanning(snapshot: &Snapshot) -> String {
     )
 }
 
+/// Nothing has come yet, since what is there is read again first.
+pub fn is_checking(snapshot: &Snapshot) -> bool {
+    snapshot.phase == Phase::Copying && snapshot.checked_bytes > 0 && snapshot.bytes == 0
+}
+
+pub fn checking(snapshot: &Snapshot) -> String {
+    format!("checking what is there, {}", size(snapshot.checked_bytes))
+}
+
 /// Nobody knows how much is to come: of a stream no length was said, or it has come already.
 pub fn is_endless(snapshot: &Snapshot, totals: &Totals) -> bool {
     let is_more = totals.bytes == 0 || snapshot.done_bytes > totals.bytes;
@@ -119,6 +128,7 @@ fn whole(snapshot: &Snapshot, totals: &Totals, rate: Option<f64>, width: usize) 
         Phase::Flushing if left > 0 => format!("flushing {}", size(left)),
         Phase::Flushing => "flushing".to_owned(),
         Phase::Reconnecting => "logging in again".to_owned(),
+        _ if is_checking(snapshot) => checking(snapshot),
         _ => format!("{:>7} left", eta(left, rate)),
     };
     for fields in [

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryId, EntryKind, Extension, NAME_MAX, Root};
+use crate::wire::account::Account;
 pub use entries::{Ack, AllSent, EntryEnd, Landed, RANGES_MAX, Roots, Span, Want, WantKind};
 pub use fault::Fault;
 pub use opening::{
@@ -34,6 +35,28 @@ const OPTIONAL: u16 = 0x8000;
 pub struct Relay {
     pub number: u16,
     pub body: Vec<u8>,
+}
+
+/// Bytes of a message that fits into a [`Relay`]: less its number and its length.
+const RELAYED_MAX: usize = MESSAGE_MAX as usize - 16;
+
+impl Relay {
+    /// None for one that is too long.
+    pub fn of(message: &Message) -> Option<Relay> {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        let body = bytes.split_off(HEADER_LEN);
+        let number = u16::from_le_bytes([bytes[0], bytes[1]]);
+        (body.len() <= RELAYED_MAX).then_some(Relay { number, body })
+    }
+
+    /// What was said; None for what this version may skip.
+    ///
+    /// # Errors
+    /// Where it does not read.
+    pub fn message(&self) -> Result<Option<Message>, BadMessage> {
+        Message::decode(self.number, &self.body)
+    }
 }
 
 macro_rules! messages {
@@ -87,6 +110,9 @@ messages! {
     25 => Busy(Busy),
     26 => Conclusion(Conclusion),
     27 => Tried(Tried),
+    28 => Account(Account),
+    // Bytes of what an earlier run left that the receiver has read again so far.
+    0x801d => Checked(u64),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

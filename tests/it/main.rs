@@ -8,6 +8,7 @@ mod support;
 
 mod also;
 mod bad_input;
+mod between;
 mod changing;
 mod chaos;
 mod confined;

@@ -106,6 +106,9 @@ pub struct Open {
     pub listens: bool,
     /// On one of these ports, else on an ephemeral one.
     pub ports: Option<Ports>,
+    /// The other end of the copy is another server: its hello was given for the client's, its words
+    /// come in [`Relay`](super::Relay), and data is sealed as a client seals it.
+    pub between: bool,
 }
 
 /// `--ports`: from the first to the last.

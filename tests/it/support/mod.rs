@@ -2,6 +2,7 @@
 
 pub mod case;
 pub mod chaos;
+pub mod cut_short;
 pub mod disk;
 pub mod done;
 pub mod fake_server;
@@ -16,8 +17,10 @@ pub mod procs;
 pub mod proxy;
 pub mod pty;
 pub mod run;
+pub mod ssh_once;
 pub mod storm;
 pub mod tree;
+pub mod wire;
 
 pub use case::{Case, Way, skip};
 pub use host::Login;
@@ -45,4 +48,6 @@ macro_rules! ways {
     (@way here) => { $crate::support::Way::Here };
     (@way local_push) => { $crate::support::Way::LocalPush };
     (@way local_pull) => { $crate::support::Way::LocalPull };
+    (@way between) => { $crate::support::Way::Between };
+    (@way local_between) => { $crate::support::Way::LocalBetween };
 }
