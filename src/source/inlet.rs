@@ -208,6 +208,7 @@ impl Feed {
     pub fn fill(&mut self, buffer: &mut Buffer, most: usize) -> Result<Filled> {
         match &mut self.0 {
             From::Source(source, _) => source.fill(buffer, most),
+            // It has the same chunks for all.
             From::Tap(tap) => tap.fill(buffer),
         }
     }

@@ -147,12 +147,12 @@ impl Tee {
     fn read(&self, limits: Limits, on_line: impl FnMut(&[u8]) + Send + 'static) -> Result<()> {
         let mut feed = self.inlet.open(limits, &self.stop, on_line)?;
         let mut buffer = Buffer::loose(self.chunk_size);
-        let mut offset = 0;
+        let mut into = 0;
         loop {
             self.wait_room()?;
-            // As each copy would ask for it: after a pause up to the end of its chunk.
-            let filled = feed.fill(&mut buffer, self.chunk_size - offset % self.chunk_size)?;
-            offset += filled.len;
+            // After a pause up to the end of its chunk.
+            let filled = feed.fill(&mut buffer, self.chunk_size - into)?;
+            into = (into + filled.len) % self.chunk_size;
             let mut state = self.lock();
             let next = state.first + state.chunks.len() as u64;
             for reader in state.readers.iter_mut().filter(|it| it.at == next) {
