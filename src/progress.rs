@@ -3,10 +3,14 @@
 //! A copy whose connection was lost goes on in another session, which counts from nothing: what
 //! the former ones brought is to it what was there already. A snapshot makes one copy of them.
 
+mod counts;
+
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::manifest::Totals;
+
+pub use counts::Counts;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -144,7 +148,8 @@ impl Progress {
 
     /// So many bytes that are counted already are to come once more.
     pub fn add_again(&self, bytes: u64) {
-        self.totals.lock().expect("no panic while held").bytes += bytes;
+        let mut totals = self.totals.lock().expect("no panic while held");
+        totals.bytes = totals.bytes.saturating_add(bytes);
     }
 
     /// A frame of `wire` bytes in `codec` that stands for `raw` bytes was sent or received.

@@ -48,6 +48,7 @@ Examples:
   fastcp -r host:/var/db .                a directory from there, as ./db
   fastcp -r db/ host:/data/db             what db holds, into /data/db
   fastcp /dev/vg/lv host:/dev/vg/lv       device to device
+  fastcp -r db1:/srv/x db2:/srv           from host to host, not through here
   fastcp -P 2222 'me@host:*.log' logs/    names that match there
   pg_dump x | fastcp - host:x.sql         a pipe; stdout: fastcp host:x.sql -
   fastcp --rsh local -r a anyhost:/tmp/b  a trial with this machine alone";
@@ -303,10 +304,14 @@ impl Ignored {
             (
                 self.through_here,
                 "-3",
-                "there is no copy between hosts yet",
+                "data goes from host to host, and through here where it cannot",
             ),
             (self.old_protocol, "-O", "fastcp has a protocol of its own"),
-            (self.from_there, "-R", "there is no copy between hosts yet"),
+            (
+                self.from_there,
+                "-R",
+                "both hosts are logged in to from here",
+            ),
             (self.sftp, "-s", "fastcp has a protocol of its own"),
             (self.no_name_check, "-T", "names are always checked"),
             (self.sftp_server.is_some(), "-D", "there is no SFTP server"),

@@ -30,6 +30,7 @@ pub struct Order {
 pub fn order(mut args: Args) -> Result<Order> {
     let operands = std::mem::take(&mut args.operands);
     let (sources, dest) = ends(operands, &args)?;
+    check_between(&sources, &dest, &args)?;
     let is_remote = dest.host.is_some() || sources.iter().any(|source| source.host.is_some());
     let warnings = way(&args, is_remote)?;
     if args.no_clobber && args.inplace {
@@ -90,6 +91,25 @@ pub(super) fn way(args: &Args, is_remote: bool) -> Result<Vec<String>> {
                    (but not change it)";
     let is_clear = args.no_encrypt && is_remote;
     Ok(is_clear.then(|| warning.to_owned()).into_iter().collect())
+}
+
+/// What is of this host has no part in a copy between two others.
+fn check_between(sources: &[Operand], dest: &Operand, args: &Args) -> Result<()> {
+    if dest.host.is_none() || sources.iter().all(|source| source.host.is_none()) {
+        return Ok(());
+    }
+    if args.bind.is_some() {
+        return Err(Error::usage(
+            "--bind is an address of this host, and the data does not come by here: \
+             --address says where the host that listens is dialled",
+        ));
+    }
+    if args.digests.is_some() {
+        return Err(Error::usage(
+            "--digests is not for a copy between two hosts: run b3sum there",
+        ));
+    }
+    Ok(())
 }
 
 /// The data comes from a terminal or goes to one, which bars would be drawn across.
@@ -329,13 +349,21 @@ mod tests {
     fn ends_that_cannot_be_carried_out_are_refused_by_name() {
         assert!(refused("").contains("needed"));
         assert!(refused("a").contains("needed"));
-        assert!(refused("a:x b:y").contains("a:x and b:y"));
-        assert!(refused("c a:x b:y").contains("a:x and b:y"));
+        assert!(refused("c a:x b:y").contains("c and a:x"));
+        assert!(refused("--bind ::1 a:x b:y").contains("--address"));
+        assert!(refused("--digests sums a:x b:y").contains("--digests"));
         assert!(refused("a:x b:y c").contains("a:x and b:y"));
         assert!(refused("a:x u@a:y c").contains("u@a:y"));
         assert!(refused("x a:y c").contains("same host"));
         assert!(refused("--remote-path 'open x a:y").contains("--remote-path"));
-        for line in ["x y", "x h:", "h:x h:y d", "-- -x h:"] {
+        for line in [
+            "x y",
+            "x h:",
+            "h:x h:y d",
+            "a:x b:y",
+            "a:x a:z b:y",
+            "-- -x h:",
+        ] {
             ordered(line).unwrap();
         }
     }

@@ -1,5 +1,5 @@
-//! The two ends of a copy, from operands and `--from-command`, `--to-command`: one end at most
-//! remote, all sources of one host, a destination that cannot be a mistyped host.
+//! The two ends of a copy, from operands and `--from-command`, `--to-command`: all sources of one
+//! host, a destination that cannot be a mistyped host.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -31,7 +31,7 @@ pub fn ends(operands: Vec<OsString>, args: &Args) -> Result<(Vec<Operand>, Opera
             "a pipe or a command takes one source and one destination: copy them one by one",
         ));
     }
-    check_hosts(&sources, &dest)?;
+    check_hosts(&sources)?;
     if dest.host.is_none() && is_mistyped(&dest, args.config.as_deref()) {
         let dest = name(&dest);
         return Err(Error::usage(format!(
@@ -104,17 +104,7 @@ fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -> Result<Op
     })
 }
 
-fn check_hosts(sources: &[Operand], dest: &Operand) -> Result<()> {
-    if dest.host.is_some()
-        && let Some(remote) = sources.iter().find(|source| source.host.is_some())
-    {
-        return Err(Error::usage(format!(
-            "{} and {} are both on other hosts: fastcp does not copy from host to host yet; \
-             run it on one of them",
-            name(remote),
-            name(dest)
-        )));
-    }
+fn check_hosts(sources: &[Operand]) -> Result<()> {
     let first = &sources[0];
     if let Some(other) = sources.iter().find(|source| source.host != first.host) {
         return Err(Error::usage(format!(

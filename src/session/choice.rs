@@ -23,7 +23,7 @@ use crate::route::login::Logins;
 use crate::route::{Connection, Route};
 use crate::seal::Suite;
 use crate::session::backoff::chance;
-use crate::session::dial::{Dialler, Way};
+use crate::session::dial::{Attempts, Dialler, Way};
 use crate::session::request::{Request, Rsh};
 use crate::session::roster::Roster;
 use crate::session::streams::end_later;
@@ -131,11 +131,15 @@ impl Notes {
     }
 
     /// The last word on a route counts.
-    fn failed(&self, route: Route, why: &str) {
+    pub fn failed(&self, route: Route, why: &str) {
         let mut failed = self.lock();
         failed.retain(|(other, _)| *other != route);
         failed.push((route, why.to_owned()));
         failed.sort();
+    }
+
+    pub fn has(&self, route: Route) -> bool {
+        self.lock().iter().any(|(failed, _)| *failed == route)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(Route, String)>> {
@@ -469,6 +473,7 @@ impl Chooser<'_> {
             proven: self.proven.clone(),
             roster: self.roster.clone(),
             reporter: Some(self.seat.reporter.clone()),
+            attempts: Attempts::default(),
         }
     }
 
@@ -479,7 +484,7 @@ impl Chooser<'_> {
     }
 
     fn has_failed(&self, route: Route) -> bool {
-        self.notes.lock().iter().any(|(failed, _)| *failed == route)
+        self.notes.has(route)
     }
 
     fn detail(&self, line: &str) {
@@ -506,7 +511,7 @@ fn no_connection(tried: &[SocketAddr], why: &str) -> String {
 }
 
 /// What the resolver has for a name or an address, a zone included; nothing where it has nothing.
-async fn look_up(name: &str, port: u16) -> Vec<SocketAddr> {
+pub async fn look_up(name: &str, port: u16) -> Vec<SocketAddr> {
     if let Some(address) = addresses::with_zone(name, port) {
         return vec![address];
     }

@@ -55,12 +55,17 @@ pub struct Lost {
     pub error: Error,
     /// The server had said hello.
     pub had_begun: bool,
+    /// The host whose connection it was, where there are two.
+    pub host: Option<String>,
 }
 
 impl From<Error> for Lost {
     fn from(error: Error) -> Lost {
-        let had_begun = false;
-        Lost { error, had_begun }
+        Lost {
+            error,
+            had_begun: false,
+            host: None,
+        }
     }
 }
 
@@ -126,8 +131,11 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
     if let Some(why) = server.end(half, Some(&error)).await {
         error.message = why;
     }
-    let had_begun = true;
-    Err(Lost { error, had_begun })
+    Err(Lost {
+        error,
+        had_begun: true,
+        host: None,
+    })
 }
 
 fn tell_cuts(request: &Request, seat: &Seat, budget: Budget) {
@@ -459,6 +467,7 @@ impl Client<'_> {
             before: self.session.before.to_vec(),
             listens: matches!(request.route.asked, None | Some(Route::Direct)),
             ports: request.route.ports,
+            between: false,
         };
         say(control, Message::Open(open)).await?;
         let secret = SessionSecret(*keyring.secret.expose());

@@ -6,8 +6,9 @@
 //! the last was: whether the copy can go on without streams is judged by who sees all of them
 //! (`heartbeat`). Where none of this route ever came up it is told that there is no way by it.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -20,6 +21,7 @@ use crate::session::backoff::{Backoff, chance};
 use crate::session::request::Reporter;
 use crate::session::roster::Roster;
 use crate::stream::opening::{DialRole, Keyring, StreamId};
+use crate::wire::message::ADDRESSES_MAX;
 
 /// Streams that are dialled at the same time: fewer than a listener has room for while they have
 /// not proven themselves.
@@ -49,6 +51,24 @@ pub struct Dialler {
     pub proven: mpsc::Sender<Connection>,
     pub roster: Arc<Roster>,
     pub reporter: Option<Arc<dyn Reporter>>,
+    pub attempts: Attempts,
+}
+
+/// The next attempt of each stream, for who may begin to dial the same listener again: that takes
+/// none twice.
+#[derive(Clone, Default)]
+pub struct Attempts(Arc<Mutex<HashMap<u16, u16>>>);
+
+impl Attempts {
+    fn next(&self, stream: u16) -> u16 {
+        let next = self.0.lock().expect("no panic while held");
+        next.get(&stream).copied().unwrap_or(0)
+    }
+
+    fn set_next(&self, stream: u16, attempt: u16) {
+        let mut next = self.0.lock().expect("no panic while held");
+        next.insert(stream, attempt);
+    }
 }
 
 /// What all streams of the route share.
@@ -123,10 +143,14 @@ impl Dialler {
 async fn keep(lines: Arc<Lines>, nth: u16) {
     let stream = lines.dialler.route.stream(nth);
     let mut backoff = Backoff::default();
-    let mut attempt: u16 = 0;
+    let attempts = &lines.dialler.attempts;
+    let mut attempt = attempts.next(stream);
     let mut failed = 0;
     loop {
+        // Who is ended in the middle may have spent one at each address.
+        attempts.set_next(stream, attempt.saturating_add(ADDRESSES_MAX as u16 + 1));
         let (dialled, next) = lines.dial(StreamId { stream, attempt }).await;
+        attempts.set_next(stream, next);
         // Attempts are counted up, and not beyond what an opening can say. Where all are spent,
         // after hours in which the stream was lost every second, the others go on.
         let is_last = next == u16::MAX;

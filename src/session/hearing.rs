@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use tokio::io::AsyncRead;
 
 use crate::control::Incoming;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::Ending;
 use crate::session::heartbeat::Heart;
 use crate::session::{cause_of, lost};
-use crate::wire::message::Message;
+use crate::wire::message::{Message, Tune};
 
 /// Messages that may come while this end prepares its half: where streams are taken, roots that
 /// could not be found. More are not read before it is done.
@@ -22,6 +22,16 @@ pub struct Hearing<'a, R> {
     heart: Option<&'a Heart>,
     ending: &'a Ending,
     kept: VecDeque<Message>,
+    origin: Origin,
+}
+
+/// Whose words they are that come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The other end's.
+    Peer,
+    /// The client's, which has neither end of the copy, and in its envelopes the other end's.
+    Between,
 }
 
 impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
@@ -35,6 +45,15 @@ impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
             heart,
             ending,
             kept: VecDeque::new(),
+            origin: Origin::Peer,
+        }
+    }
+
+    /// Of a server whose client has neither end of the copy.
+    pub fn between(self) -> Self {
+        Hearing {
+            origin: Origin::Between,
+            ..self
         }
     }
 
@@ -45,7 +64,7 @@ impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
     pub async fn next(&mut self) -> Result<Message> {
         match self.kept.pop_front() {
             Some(message) => Ok(message),
-            None => hear(self.incoming, self.heart).await,
+            None => hear(self.incoming, self.heart, self.origin).await,
         }
     }
 
@@ -58,7 +77,7 @@ impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
                 biased;
                 done = &mut work => return Ok(done),
                 () = self.ending.wait() => return Err(cause_of(self.ending)),
-                message = hear(self.incoming, self.heart), if has_room => {
+                message = hear(self.incoming, self.heart, self.origin), if has_room => {
                     self.kept.push_back(message?);
                 }
             }
@@ -73,9 +92,28 @@ impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
 async fn hear<R: AsyncRead + Unpin>(
     incoming: &mut Incoming<R>,
     heart: Option<&Heart>,
+    origin: Origin,
 ) -> Result<Message> {
     loop {
-        match incoming.next().await.map_err(lost)? {
+        let message = match (incoming.next().await.map_err(lost)?, origin) {
+            (Message::Relay(relay), Origin::Between) => match relay.message() {
+                // How fast is for the client to say.
+                Ok(Some(Message::Tune(tune))) => Message::Tune(Tune {
+                    rate_limit: None,
+                    ..tune
+                }),
+                Ok(Some(message)) if is_of_an_end(&message) => message,
+                Ok(None) => continue,
+                _ => return Err(breach("the other end's words")),
+            },
+            // It tells that the client is there, which is heard by its coming.
+            (Message::Heartbeat(_), Origin::Between) => continue,
+            (message, Origin::Between) if is_of_an_end(&message) && !is_tune(&message) => {
+                return Err(breach("words that are the other end's"));
+            }
+            (message, _) => message,
+        };
+        match message {
             Message::Abort(fault) => return Err(fault.into_error()),
             Message::Heartbeat(heartbeat) => {
                 if let Some(heart) = heart {
@@ -88,6 +126,110 @@ async fn hear<R: AsyncRead + Unpin>(
                 }
                 return Ok(message);
             }
+        }
+    }
+}
+
+/// What one end of a copy says to the other, whoever else may be between them.
+pub fn is_of_an_end(message: &Message) -> bool {
+    match message {
+        Message::Roots(_)
+        | Message::Landed(_)
+        | Message::Entries(_)
+        | Message::Ask(_)
+        | Message::Want(_)
+        | Message::Ack(_)
+        | Message::Nack(_)
+        | Message::EntryEnd(_)
+        | Message::AllSent(_)
+        | Message::Done(())
+        | Message::Heartbeat(_)
+        | Message::Tune(_)
+        | Message::Fault(_)
+        | Message::Vanished(_)
+        | Message::Busy(_) => true,
+        Message::Open(_)
+        | Message::Secret(_)
+        | Message::Listen(_)
+        | Message::Dial(_)
+        | Message::Digests(_)
+        | Message::Data(_)
+        | Message::Credit(_)
+        | Message::Abort(_)
+        | Message::Relay(_)
+        | Message::Enough(())
+        | Message::Conclusion(_)
+        | Message::Tried(_)
+        | Message::Account(_) => false,
+    }
+}
+
+/// The client's tells how fast to send, the other end's how many streams there are to be.
+fn is_tune(message: &Message) -> bool {
+    matches!(message, Message::Tune(_))
+}
+
+fn breach(what: &str) -> Error {
+    let message = format!("the client broke the protocol: {what}");
+    Error::new(Kind::Breach, Side::Here, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::message::{Listen, Relay};
+
+    /// What a server whose client has neither end of the copy makes of these messages.
+    async fn heard(messages: &[Message]) -> Result<Message> {
+        let mut bytes = Vec::new();
+        for message in messages {
+            message.encode(&mut bytes);
+        }
+        let mut incoming = Incoming::new(&bytes[..]);
+        let ending = Ending::default();
+        let mut hearing = Hearing::new(&mut incoming, None, &ending).between();
+        hearing.next().await
+    }
+
+    fn relayed(message: &Message) -> Message {
+        Message::Relay(Relay::of(message).expect("it is short"))
+    }
+
+    #[tokio::test]
+    async fn words_of_the_other_host_are_no_orders() {
+        let done = Message::Done(());
+        assert_eq!(heard(&[relayed(&done)]).await.unwrap(), done);
+        let alive = Message::Heartbeat(Default::default());
+        assert_eq!(heard(&[alive, relayed(&done)]).await.unwrap(), done);
+        let dial = Message::Dial(Listen {
+            addresses: Vec::new(),
+            port: 1,
+        });
+        assert_eq!(heard(std::slice::from_ref(&dial)).await.unwrap(), dial);
+        let tune = Message::Tune(Tune {
+            streams: None,
+            rate_limit: Some(1),
+            reason: String::new(),
+        });
+        assert_eq!(heard(std::slice::from_ref(&tune)).await.unwrap(), tune);
+        let powerless = heard(&[relayed(&tune)]).await.unwrap();
+        assert!(matches!(
+            powerless,
+            Message::Tune(Tune {
+                rate_limit: None,
+                ..
+            })
+        ));
+        for order in [
+            relayed(&dial),
+            relayed(&relayed(&done)),
+            relayed(&Message::Credit(1)),
+            relayed(&Message::Enough(())),
+            // Nor are the client's own words the other host's.
+            done,
+        ] {
+            let error = heard(std::slice::from_ref(&order)).await.unwrap_err();
+            assert_eq!(error.kind, Kind::Breach, "{order:?}");
         }
     }
 }

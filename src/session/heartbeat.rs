@@ -6,7 +6,9 @@
 //! | wait | bound | then |
 //! |---|---|---|
 //! | ssh's login and the far end's hello | 300 s, 60 s where nobody can type (`login`) | `FarEnd` or `Connect` |
-//! | the client's hello, its first two messages | 30 s each (`HELLO_TIMEOUT`) | the server ends |
+//! | the client's hello | 330 s: it may be logging in elsewhere (`server`) | the server ends |
+//! | the client's first two messages | 30 s (`HELLO_TIMEOUT`) | the server ends |
+//! | the first stream between two hosts, where one route was asked for | 12 s (`between`) | `Connect` |
 //! | anything at all on control, from then on | `--timeout` at the client, three quarters of it at the server | `Lost` |
 //! | a TCP connection | 10 s for each address (`route::direct`) | dialled again |
 //! | a stream's opening and its answer | 5 s each (`stream::opening`) | dialled again |

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::process::{ChildStderr, ChildStdout};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -25,7 +25,7 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 const ABORT_PATIENCE: Duration = Duration::from_millis(500);
 
 /// How long the far end may take to say what limited the copy: no more than it is worth.
-const CONCLUSION_PATIENCE: Duration = Duration::from_secs(2);
+pub const CONCLUSION_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a login may take where a person may be typing a password: sshd's own limit is 120 s
 /// (`LoginGraceTime`), and a jump host may ask too. And where there is no terminal to ask on.
@@ -51,7 +51,18 @@ pub enum Attempt {
     Again { afresh: bool },
 }
 
-/// A far end that has said hello.
+/// A far end that has said hello, and was told none.
+pub struct Met {
+    host: Host,
+    pub hello: Hello,
+    rsh: Rsh,
+    process: Process,
+    words: Words,
+    incoming: Incoming<ChildStdout>,
+    stdin: ChildStdin,
+}
+
+/// A far end, from its hello on.
 pub struct Server {
     pub host: Host,
     pub hello: Hello,
@@ -62,14 +73,14 @@ pub struct Server {
     pub control: Outgoing,
 }
 
-impl Server {
+impl Met {
     /// Starts the far end and waits for its hello, however long the user takes to log in.
     pub async fn connect(
         host: &Host,
         request: &Request,
         seat: &Seat,
         attempt: Attempt,
-    ) -> Result<Server> {
+    ) -> Result<Met> {
         let options = match attempt {
             Attempt::First => request.ssh.clone(),
             Attempt::Again { afresh } => request.ssh.unattended(afresh),
@@ -108,18 +119,44 @@ impl Server {
             }
         };
         words.said_hello();
-        let said = say_hello(&mut stdin, &this_host::hello()).await;
-        said.map_err(|e| Error::new(Kind::Lost, Side::Here, format!("lost the far end: {e}")))?;
-        let (control, _writer) = Outgoing::start(stdin);
-        Ok(Server {
+        Ok(Met {
             host: host.clone(),
             hello,
             rsh: request.rsh,
             process,
             words,
             incoming,
+            stdin,
+        })
+    }
+
+    /// Tells it who is at the other end.
+    pub async fn greet(mut self, hello: &Hello) -> Result<Server> {
+        let said = say_hello(&mut self.stdin, hello).await;
+        said.map_err(|e| Error::new(Kind::Lost, Side::Here, format!("lost the far end: {e}")))?;
+        let (control, _writer) = Outgoing::start(self.stdin);
+        Ok(Server {
+            host: self.host,
+            hello: self.hello,
+            rsh: self.rsh,
+            process: self.process,
+            words: self.words,
+            incoming: self.incoming,
             control,
         })
+    }
+}
+
+impl Server {
+    /// Starts the far end, and is itself the other end.
+    pub async fn connect(
+        host: &Host,
+        request: &Request,
+        seat: &Seat,
+        attempt: Attempt,
+    ) -> Result<Server> {
+        let met = Met::connect(host, request, seat, attempt).await?;
+        met.greet(&this_host::hello()).await
     }
 
     /// Ends both ends after a copy that is complete. Gives the sender's last word, where the far end

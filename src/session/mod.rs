@@ -1,8 +1,11 @@
 //! One conversation, from ssh up to done. [`client`] is what the user started, [`server`] what it
-//! started on the other host; each runs a [`half`] of the copy. [`local`] runs both in one process.
+//! started on the other host; each runs a [`half`] of the copy. [`local`] runs both in one process,
+//! [`between`] two hosts both are servers.
 //! A copy whose connection is lost goes on in another session: [`retries`].
 
+pub mod account;
 pub mod backoff;
+pub mod between;
 pub mod choice;
 pub mod client;
 pub mod dial;

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-use crate::session::request::Request;
+use crate::session::request::{Host, Request};
 use crate::ssh::Rsh;
 use crate::tuner::{FILE_MAX, Remembered, Routes};
 
@@ -32,12 +32,15 @@ pub fn remember(request: &Request, what: Remembered) {
 /// None for a trial with this machine alone.
 fn pair(request: &Request) -> Option<String> {
     let host = request.host().filter(|_| request.rsh == Rsh::Ssh)?;
-    let direction = match request.dest.host {
-        Some(_) => "to",
-        None => "from",
+    let named = |host: &Host| {
+        let port = host.port.map_or(String::new(), |port| format!(" {port}"));
+        format!("{}{port}", host.name)
     };
-    let port = host.port.map_or(String::new(), |port| format!(" {port}"));
-    Some(format!("{direction} {}{port}", host.name))
+    Some(match (request.hosts(), &request.dest.host) {
+        (Some((source, dest)), _) => format!("from {} to {}", named(source), named(dest)),
+        (None, Some(_)) => format!("to {}", named(host)),
+        (None, None) => format!("from {}", named(host)),
+    })
 }
 
 fn path() -> Option<PathBuf> {

@@ -44,7 +44,7 @@ pub enum What {
     Nothing,
 }
 
-/// A copy, checked: one end at most is remote, and all sources are of one host.
+/// A copy, checked: all sources are of one host.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// At least one.
@@ -106,6 +106,12 @@ impl Request {
             sudo: self.sudo.clone(),
             digest,
         })
+    }
+
+    /// The hosts of a copy between two: of the sources, and of the destination.
+    pub fn hosts(&self) -> Option<(&Host, &Host)> {
+        let source = self.sources.first()?.host.as_ref()?;
+        Some((source, self.dest.host.as_ref()?))
     }
 
     /// The host at one of the ends; None if both are on this machine.

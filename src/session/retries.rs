@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use crate::error::{Error, Kind, Result, Side};
 use crate::progress::Phase;
 use crate::seal::Secret;
+use crate::session::between;
 use crate::session::client::{self, Session};
 use crate::session::login::{Attempt, SAME_SIGNAL};
 use crate::session::rate;
@@ -26,7 +27,7 @@ const WAIT_LAST: Duration = Duration::from_secs(30);
 /// not come back at once.
 const JITTER: f64 = 0.25;
 
-/// Copies between this machine and a host. Gives the route that data took.
+/// Copies between this machine and a host, or between two. Gives the route that data took.
 ///
 /// # Errors
 /// What another login would not mend; after a signal, that; after the last login `Kind::Lost`.
@@ -46,7 +47,12 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         if let Some(Ok(rate)) = request.rate_file.as_deref().map(rate::read) {
             request.options.rate_limit = rate;
         }
-        let lost = match client::copy(&request, &seat.of_session(), session).await {
+        let seat_of_session = seat.of_session();
+        let copied = match request.hosts() {
+            Some(_) => between::copy(&request, &seat_of_session, session).await,
+            None => client::copy(&request, &seat_of_session, session).await,
+        };
+        let lost = match copied {
             Ok(route) => return Ok(route),
             Err(lost) => lost,
         };
@@ -65,6 +71,9 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
             // What is there is this command's own: a session that has brought something had
             // thrown away before what an earlier run left.
             request.options.no_resume = false;
+        }
+        if let Some(host) = lost.host {
+            outage.host = host;
         }
         outage.note(error.message, lost.had_begun);
         let wait = retries.next().filter(|_| before.len() < SESSIONS_MAX);

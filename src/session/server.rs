@@ -22,12 +22,14 @@ use crate::pipeline::placer::{Destination, To, Typed};
 use crate::pipeline::tally::Tally;
 use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
-use crate::route::Connection;
 use crate::route::addresses;
 use crate::route::listener::Listener;
 use crate::route::meeting::{self, Greeting, Meeting};
+use crate::route::{Connection, Route};
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
+use crate::session::account::Accounting;
 use crate::session::backoff::chance;
+use crate::session::dial::Attempts;
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{self, Heart, Place};
@@ -42,6 +44,10 @@ use crate::source::{self, Inlet, Lookup, Named};
 use crate::stream::opening::{DialRole, Keyring};
 use crate::wire::hello::{Hello, STREAMS_MAX};
 use crate::wire::message::{Fault, Listen, Message, Open, Ports, Role, Roots, SESSIONS_MAX, Tried};
+
+/// How long a client may be silent at first: it may have another host to log in to, where a person
+/// is asked for a password (`login`).
+const GREETING_PATIENCE: Duration = Duration::from_secs(330);
 
 /// How long the client may take to close control once everything is in place.
 const END_PATIENCE: Duration = Duration::from_secs(5);
@@ -65,7 +71,7 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     let said = say_hello(&mut stdout, &hello).await;
     said.map_err(|e| lost(e.into()))?;
     let mut stdin = stdin;
-    let greeted = timeout(HELLO_TIMEOUT, meeting::greeting(&mut stdin)).await;
+    let greeted = timeout(GREETING_PATIENCE, meeting::greeting(&mut stdin)).await;
     let first = match greeted.unwrap_or(Err(std::io::ErrorKind::TimedOut.into())) {
         Ok(Greeting::Session(first)) => first,
         Ok(Greeting::Stream(session)) => return join(&session).await,
@@ -136,6 +142,11 @@ async fn copy<R: AsyncRead + Unpin>(
         true => (DialRole::Receives, Flow::Out),
         false => (DialRole::Sends, Flow::In),
     };
+    // Who of two servers has the data seals as a client does that pushes, and dials as one.
+    let (sealing, dials) = match (open.between, open.role.sends()) {
+        (true, true) => (Direction::ToServer, Route::Direct),
+        _ => (Direction::ToClient, Route::Reverse),
+    };
     let roster = Roster::new(flow);
     let heard = incoming.heard();
     let heart = &*heart.insert(Heart::start(heartbeat::Terms {
@@ -150,6 +161,9 @@ async fn copy<R: AsyncRead + Unpin>(
         ending: ending.clone(),
     }));
     let mut hearing = Hearing::new(incoming, Some(heart), ending);
+    if open.between {
+        hearing = hearing.between();
+    }
     let common = Common {
         options: open.options.clone(),
         budget,
@@ -171,6 +185,7 @@ async fn copy<R: AsyncRead + Unpin>(
         inband: inband.clone(),
         listen: None,
         reverse: Some(Reverse {
+            route: dials,
             streams_max: open
                 .streams
                 .map_or(budget.streams_max(), |_| budget.streams),
@@ -179,6 +194,8 @@ async fn copy<R: AsyncRead + Unpin>(
             proven: proven.clone(),
             roster: roster.clone(),
             is_confined: *permit != Permit::default(),
+            is_client: !open.between,
+            attempts: Attempts::default(),
             dialling: None,
         }),
         limit: pace.limit.clone(),
@@ -189,10 +206,11 @@ async fn copy<R: AsyncRead + Unpin>(
     let streams = tuning::first_streams(open.streams, open.remembered);
     roster.want(streams.min(budget.streams_max()));
     let mut tuning = None;
+    let mut accounting = None;
     let half = slot.insert(match hearing.during(end(&open, permit, control)).await?? {
         End::Source(found) => {
             hearing.during(tell_roots(&found, &open, control)).await??;
-            let sealer = Sealer::new(&keyring.secret, Direction::ToClient, suite);
+            let sealer = Sealer::new(&keyring.secret, sealing, suite);
             let half = SendingHalf::start(common, sealer, found.sources(&open.options), false);
             tuning = Some(Tuning::start(Terms {
                 sender: half.sender.clone(),
@@ -200,6 +218,9 @@ async fn copy<R: AsyncRead + Unpin>(
                 start: tuning::start(budget, &open.options, open.streams, client, open.remembered),
                 audience: Audience::Peer(control.clone()),
             }));
+            accounting = open
+                .between
+                .then(|| Accounting::start(&half.sender, &roster, control));
             tokio::spawn(send_on(
                 half.sender.clone(),
                 half.frames.clone(),
@@ -224,6 +245,9 @@ async fn copy<R: AsyncRead + Unpin>(
         }
     });
     converse(&mut hearing, half, |message| ways.take(message), |_| Ok(())).await?;
+    if let Some(accounting) = accounting {
+        let _ = timeout(ABORT_PATIENCE, accounting.end()).await;
+    }
     if let Some(tuning) = tuning {
         // Who does not listen any more has what it wanted.
         let last = Message::Conclusion(tuning.conclude());
@@ -263,8 +287,10 @@ async fn take_streams(
         };
         say(control, Message::Listen(listen)).await?;
     }
-    // Where there can be none, no login finds it, which is told by that.
+    // Where there can be none, no login finds it, which is told by that. No login of one server
+    // leads to another.
     let meeting = Meeting::open(&keyring.session).ok();
+    let meeting = meeting.filter(|_| !open.between);
     let (keyring, over) = (keyring.clone(), roster.clone());
     tokio::spawn(async move {
         let listening = async {
@@ -417,9 +443,10 @@ async fn named(
 }
 
 fn destination(to: To, sources: Vec<Vec<u8>>, open: &Open, same_machine: bool) -> Destination {
-    let typed = |operand| Typed {
+    // A client that pushes has found what is of that name; another server finds what fits.
+    let typed = |operand: Vec<u8>| Typed {
+        follow_name: !(open.between && source::is_pattern(&operand)),
         operand: OsString::from_vec(operand),
-        follow_name: true,
     };
     Destination {
         to,

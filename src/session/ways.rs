@@ -1,6 +1,7 @@
 //! What either end does with the other's words about streams: where they are taken, where they are
 //! to be dialled, and the one inside control.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{mpsc, oneshot};
@@ -13,7 +14,7 @@ use crate::route::direct::Places;
 use crate::route::inband::{Receiving, Sending, receiving, sending};
 use crate::route::{Connection, Route};
 use crate::seal::Suite;
-use crate::session::dial::{Dialler, Way};
+use crate::session::dial::{Attempts, Dialler, Way};
 use crate::session::roster::{Flow, Roster};
 use crate::stream::limit::Limit;
 use crate::stream::link::Link;
@@ -150,8 +151,10 @@ impl Ways {
     }
 }
 
-/// A server's end of the reverse route.
+/// How a server dials the other end, where it is told to.
 pub struct Reverse {
+    /// What it is called.
+    pub route: Route,
     pub streams_max: u16,
     pub keyring: Arc<Keyring>,
     pub suite: Suite,
@@ -159,45 +162,71 @@ pub struct Reverse {
     pub roster: Arc<Roster>,
     /// A key that is confined may have this server dial nobody but who has logged in.
     pub is_confined: bool,
-    /// Ends with this.
-    pub dialling: Option<AbortOnDropHandle<()>>,
+    /// The other end is who has logged in.
+    pub is_client: bool,
+    pub attempts: Attempts,
+    /// Where it is dialled now; ends with this.
+    pub dialling: Option<(Arc<Places>, AbortOnDropHandle<()>)>,
 }
 
 impl Reverse {
-    /// Dials the client there, and no more where it was told to dial before.
+    /// Dials the other end there, and no more where it was told to dial before. Another server stays
+    /// where it is and has one port: that may be told of more addresses.
     fn dial(&mut self, at: &Listen) {
+        let places = self.places(at);
+        if let Some((known, dialling)) = &self.dialling
+            && !self.is_client
+            && !places.is_empty()
+            && !dialling.is_finished()
+        {
+            return known.add(places);
+        }
         self.dialling = None;
-        let mut places = addresses::announced(at);
-        let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
-        if let Some(client) = addresses::of_login(&connection, End::Client) {
-            addresses::prefer(&mut places, at, client);
-        }
-        if self.is_confined {
-            let client = addresses::of_login(&connection, End::Client);
-            let client = client.and_then(|client| addresses::with_zone(client, at.port));
-            places.retain(|place| Some(*place) == client);
-        }
         if places.is_empty() {
+            if !self.is_client {
+                self.roster.end(self.route);
+            }
             return;
         }
+        let places = Arc::new(Places::new(places, None));
         let dialler = Dialler {
-            route: Route::Reverse,
-            way: Way::Places(Arc::new(Places::new(places, None))),
+            route: self.route,
+            way: Way::Places(places.clone()),
             streams_max: self.streams_max,
             keyring: self.keyring.clone(),
             suite: self.suite,
             proven: self.proven.clone(),
             roster: self.roster.clone(),
             reporter: None,
+            attempts: match self.is_client {
+                // It listens anew each time.
+                true => Attempts::default(),
+                false => self.attempts.clone(),
+            },
         };
         let roster = self.roster.clone();
-        self.dialling = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+        let dialling = AbortOnDropHandle::new(tokio::spawn(async move {
             tokio::select! {
                 // The client judges whether there is another way.
                 _in_vain = dialler.run() => {}
                 () = roster.closed() => {}
             }
-        })));
+        }));
+        self.dialling = Some((places, dialling));
+    }
+
+    fn places(&self, at: &Listen) -> Vec<SocketAddr> {
+        let mut places = addresses::announced(at);
+        let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
+        let client = addresses::of_login(&connection, End::Client);
+        if let Some(client) = client.filter(|_| self.is_client) {
+            addresses::prefer(&mut places, at, client);
+        }
+        if self.is_confined {
+            let client = client.and_then(|client| addresses::with_zone(client, at.port));
+            places.retain(|place| Some(*place) == client);
+        }
+        places
     }
 }
 

@@ -1,6 +1,7 @@
 //! Bytes and their meanings, version 1 of the protocol; no I/O. What a peer sends is checked here
 //! against limits before memory is taken for it.
 
+pub mod account;
 pub mod frame;
 pub mod greeting;
 pub mod hello;

@@ -17,7 +17,7 @@ ways! { push, pull, here =>
     one_bad_entry_does_not_end_the_copy,
 }
 
-ways! { push, pull =>
+ways! { push, pull, between =>
     a_host_that_is_not_there,
     a_refused_login,
     a_far_side_without_fastcp,

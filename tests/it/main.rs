@@ -7,6 +7,7 @@
 mod support;
 
 mod bad_input;
+mod between;
 mod changing;
 mod chaos;
 mod confined;

@@ -12,19 +12,22 @@ use crate::support::pty::Terminal;
 use crate::support::run::{Running, fastcp_binary};
 use crate::support::*;
 
-ways! { push, pull =>
+ways! { push, pull, between =>
     a_killed_ssh_is_logged_in_again,
-    a_killed_server_is_logged_in_again,
     what_a_former_session_brought_is_not_sent_again,
-    a_server_that_is_ended_there_is_started_again,
-    a_former_server_that_hangs_holds_nobody_up,
     connections_may_be_lost_again_and_again,
     a_tree_completes_after_a_lost_connection,
-    a_copy_that_slept_longer_than_the_server_waits_completes,
-    spent_retries_are_told_with_cause_and_last_login,
     without_retries_a_lost_connection_is_the_end,
     a_first_login_that_fails_is_not_tried_again,
     a_login_again_never_asks,
+}
+
+ways! { push, pull =>
+    a_killed_server_is_logged_in_again,
+    a_server_that_is_ended_there_is_started_again,
+    a_former_server_that_hangs_holds_nobody_up,
+    a_copy_that_slept_longer_than_the_server_waits_completes,
+    spent_retries_are_told_with_cause_and_last_login,
 }
 
 ways! { local_push, local_pull => a_broken_protocol_is_not_tried_again }
@@ -46,6 +49,11 @@ fn wait_for_content(case: &Case) {
     until("the copy is under way", || {
         (case.dst.partial_bytes() > 6 << 20).then_some(())
     });
+}
+
+/// One to each host.
+fn logins_of_a_session(case: &Case) -> usize {
+    1 + usize::from(case.way.is_between())
 }
 
 fn ssh_of(case: &Case) -> Process {
@@ -259,7 +267,7 @@ fn without_retries_a_lost_connection_is_the_end(case: &Case) {
         .says("connection to far lost: ssh was ended by signal 9; ")
         .never_says("logging in again")
         .never_says("gave up");
-    assert_eq!(case.host().logins(), 1);
+    assert_eq!(case.host().logins(), logins_of_a_session(case));
     case.host().wait_for_logins();
     case.dst.sweep();
 }
@@ -270,7 +278,7 @@ fn a_first_login_that_fails_is_not_tried_again(case: &Case) {
     case.copy(&[], "a", "a")
         .exits(3)
         .never_says("logging in again");
-    assert_eq!(case.host().logins(), 1);
+    assert_eq!(case.host().logins(), logins_of_a_session(case));
 }
 
 fn a_login_again_never_asks(case: &Case) {

@@ -3,7 +3,9 @@
 use fastcp::codec::Compress;
 use fastcp::error::{Kind, Side};
 use fastcp::manifest::{Entry, EntryKind, Extension, Name, Root, Timestamp, Totals};
+use fastcp::progress::Counts;
 use fastcp::tuner::{Limit, Routes, Shares, Verdict};
+use fastcp::wire::account::{Account, WayFacts};
 use fastcp::wire::hello::Hello;
 use fastcp::wire::message::*;
 
@@ -132,6 +134,7 @@ fn messages() -> Vec<Message> {
                 first: 9001,
                 last: 9016,
             }),
+            between: true,
         }),
         Message::Secret(SessionSecret([0xcd; 32])),
         Message::Listen(Listen {
@@ -215,13 +218,36 @@ fn messages() -> Vec<Message> {
             written_us: 2,
             synced_us: 300,
         }),
+        Message::Account(Account {
+            counts: Counts {
+                bytes: 1,
+                skipped_bytes: 2,
+                resumed_bytes: 3,
+                resumed_files: 4,
+                wire_bytes: 5,
+                raw_bytes: 6,
+                files: 7,
+                failed: 8,
+                again_bytes: 9,
+                codec_chunks: [0, 1, 0, 0, 0, 0, 0, 2],
+                streams: 10,
+            },
+            names: vec!["n".into()],
+            is_flushing: true,
+            ways: [WayFacts {
+                sound: 1,
+                up: 2,
+                carried: 300,
+            }; 4],
+            cause: "c".into(),
+        }),
     ]
 }
 
-const GOLDEN: [&str; 27] = [
-    "01005400000001017801016101000100010003050101e8070001808080800100010001003c0101070001\
+const GOLDEN: [&str; 28] = [
+    "01005500000001017801016101000100010003050101e8070001808080800100010001003c0101070001\
      0101abababababababababababababababab0101088080400001efefefefefefefefefefefefefefefef\
-     0101a946b846",
+     0101a946b84601",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "03000700000001033a3a31a946",
     "0400020000000001",
@@ -253,6 +279,10 @@ const GOLDEN: [&str; 27] = [
     "1a0049000000010100000000000000e03f00000000000000000000000000000000000000000000000000\
      0000000000000000000000000000000000000000000000017301016801d086030120010206",
     "1b00040000000102ac02",
+    "1c00280000000102030405060708090001000000000002\
+     0a01016e01\
+     0102ac020102ac020102ac020102ac02\
+     0163",
 ];
 
 #[test]

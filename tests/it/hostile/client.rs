@@ -96,6 +96,7 @@ pub fn open(role: Role) -> Open {
         before: Vec::new(),
         listens: true,
         ports: None,
+        between: false,
     }
 }
 

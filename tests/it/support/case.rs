@@ -35,19 +35,26 @@ pub enum Way {
     /// `--rsh local`: the far end is a child process.
     LocalPush,
     LocalPull,
+    /// From the far host to the far host; with a network of their own from near to far.
+    Between,
+    LocalBetween,
 }
 
 impl Way {
     fn needs_sshd(self) -> bool {
-        matches!(self, Way::Push | Way::Pull)
+        matches!(self, Way::Push | Way::Pull | Way::Between)
     }
 
     fn source_is_far(self) -> bool {
-        matches!(self, Way::Pull | Way::LocalPull)
+        matches!(self, Way::Pull | Way::LocalPull) || self.is_between()
     }
 
     fn dest_is_far(self) -> bool {
-        matches!(self, Way::Push | Way::LocalPush)
+        matches!(self, Way::Push | Way::LocalPush) || self.is_between()
+    }
+
+    pub fn is_between(self) -> bool {
+        matches!(self, Way::Between | Way::LocalBetween)
     }
 }
 
@@ -62,6 +69,8 @@ pub struct Case {
     /// For what belongs to neither end.
     pub scratch: Dir,
     host: Option<Host>,
+    /// Where the source is in a copy between two hosts of a network.
+    source_host: Option<Host>,
     /// Behind the host, so that it goes after it.
     net: Option<Net>,
     mark: String,
@@ -93,6 +102,16 @@ impl Case {
                 .then(|| Host::start(root.dir("host"), &home.0, &mark))
                 .transpose()?,
         };
+        let source_host = match (&net, &host) {
+            (Some(net), Some(host)) if way.is_between() => {
+                let (space, ip) = (net.path(At::Near), net.near_address());
+                let dir = root.dir("source host");
+                let near = Host::start_in(&space, ip, dir, &home.0, &mark)?;
+                host.introduce(host::NEAR, &near);
+                Some(near)
+            }
+            _ => None,
+        };
         Ok(Case {
             way,
             src: root.dir("src"),
@@ -100,6 +119,7 @@ impl Case {
             home,
             scratch: root.dir("scratch"),
             host,
+            source_host,
             net,
             mark,
             known: RefCell::default(),
@@ -137,18 +157,27 @@ impl Case {
         self.host.as_ref().expect("this case goes over ssh")
     }
 
+    /// Where the source is, of two hosts.
+    pub fn source_host(&self) -> &Host {
+        self.source_host.as_ref().expect("there are two")
+    }
+
     pub fn mark(&self) -> &str {
         &self.mark
     }
 
     /// `path` as an operand on the source's side.
     pub fn from(&self, path: impl AsRef<OsStr>) -> OsString {
-        operand(self.way.source_is_far(), path.as_ref())
+        let host = match self.source_host {
+            Some(_) => host::NEAR,
+            None => host::NAME,
+        };
+        operand(self.way.source_is_far().then_some(host), path.as_ref())
     }
 
     /// `path` as an operand on the destination's side.
     pub fn to(&self, path: impl AsRef<OsStr>) -> OsString {
-        operand(self.way.dest_is_far(), path.as_ref())
+        operand(self.way.dest_is_far().then_some(host::NAME), path.as_ref())
     }
 
     /// `rel` below the source's directory as an operand; a trailing slash is kept.
@@ -295,10 +324,10 @@ fn open_up(dir: &Path) {
     }
 }
 
-fn operand(is_far: bool, path: &OsStr) -> OsString {
+fn operand(host: Option<&str>, path: &OsStr) -> OsString {
     let mut operand = OsString::new();
-    if is_far {
-        operand.push(host::NAME);
+    if let Some(host) = host {
+        operand.push(host);
         operand.push(":");
     }
     operand.push(path);

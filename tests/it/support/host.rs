@@ -23,6 +23,9 @@ use super::tree::Dir;
 /// The name by which ssh's configuration knows the host.
 pub const NAME: &str = "far";
 
+/// And another, where there are two.
+pub const NEAR: &str = "near";
+
 pub struct Host {
     dir: Dir,
     address: SocketAddr,
@@ -139,6 +142,20 @@ impl Host {
     /// For `ssh -F`.
     pub fn ssh_config(&self) -> PathBuf {
         self.dir.path("ssh_config")
+    }
+
+    /// Whoever can log in here with this host's configuration can log in there too, by that name.
+    pub fn introduce(&self, name: &str, other: &Host) {
+        let text = |host: &Host, file: &str| String::from_utf8(host.dir.read(file)).expect("text");
+        let theirs = text(other, "ssh_config");
+        let theirs = theirs.replacen(NAME, name, 1);
+        let theirs = theirs.split("Host *").next().unwrap_or_default();
+        let config = theirs.to_owned() + &text(self, "ssh_config");
+        self.dir.file("ssh_config", config);
+        let known = text(self, "known_hosts") + &text(other, "known_hosts");
+        self.dir.file("known_hosts", known);
+        other.dir.file("authorized_keys", text(self, "key.pub"));
+        fs::copy(self.dir.path("key.pub"), other.dir.path("key.pub")).expect("copy a key");
     }
 
     pub fn key(&self) -> PathBuf {

@@ -45,4 +45,6 @@ macro_rules! ways {
     (@way here) => { $crate::support::Way::Here };
     (@way local_push) => { $crate::support::Way::LocalPush };
     (@way local_pull) => { $crate::support::Way::LocalPull };
+    (@way between) => { $crate::support::Way::Between };
+    (@way local_between) => { $crate::support::Way::LocalBetween };
 }

@@ -87,6 +87,14 @@ impl Net {
         }
     }
 
+    /// Where fastcp is run.
+    pub fn near_address(&self) -> IpAddr {
+        match self.ip {
+            Ip::V4AndV6 => [10, 77, 0, 1].into(),
+            Ip::V6Only => "fd77::1".parse().expect("an address"),
+        }
+    }
+
     fn namespace(&self, at: At) -> String {
         match at {
             At::Near => format!("{}n", self.name),

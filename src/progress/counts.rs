@@ -1,0 +1,127 @@
+//! The counters of one session as another process tells them: of a copy between two hosts, which
+//! the user watches from a third.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde::{Deserialize, Serialize};
+
+use super::{NAMES_MAX, Progress};
+
+/// No honest count gets so far: 9 PB. As many sessions as there can be do not overflow their sum.
+const COUNT_MAX: u64 = 1 << 53;
+
+/// Counted from the session's beginning; the fields are those of [`Progress`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    pub bytes: u64,
+    pub skipped_bytes: u64,
+    pub resumed_bytes: u64,
+    pub resumed_files: u64,
+    pub wire_bytes: u64,
+    pub raw_bytes: u64,
+    pub files: u64,
+    pub failed: u64,
+    /// Bytes that were to come once more.
+    pub again_bytes: u64,
+    pub codec_chunks: [u64; 8],
+    pub streams: u32,
+}
+
+impl Progress {
+    /// Of an end that was told no totals.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            bytes: self.bytes.load(Relaxed),
+            skipped_bytes: self.skipped_bytes.load(Relaxed),
+            resumed_bytes: self.resumed_bytes.load(Relaxed),
+            resumed_files: self.resumed_files.load(Relaxed),
+            wire_bytes: self.wire_bytes.load(Relaxed),
+            raw_bytes: self.raw_bytes.load(Relaxed),
+            files: self.files.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+            again_bytes: self.totals.lock().expect("no panic while held").bytes,
+            codec_chunks: std::array::from_fn(|codec| self.codec_chunks[codec].load(Relaxed)),
+            streams: self.streams.load(Relaxed),
+        }
+    }
+
+    /// Takes what the counters of another process have gone up by since it was `heard` last. What
+    /// goes down, or beyond all bounds, is not believed.
+    pub fn follow(&self, heard: &mut Counts, now: &Counts) {
+        let more = |heard: &mut u64, now: u64| {
+            let now = now.min(COUNT_MAX).max(*heard);
+            now - std::mem::replace(heard, now)
+        };
+        for (counter, heard, now) in [
+            (&self.bytes, &mut heard.bytes, now.bytes),
+            (
+                &self.skipped_bytes,
+                &mut heard.skipped_bytes,
+                now.skipped_bytes,
+            ),
+            (
+                &self.resumed_bytes,
+                &mut heard.resumed_bytes,
+                now.resumed_bytes,
+            ),
+            (
+                &self.resumed_files,
+                &mut heard.resumed_files,
+                now.resumed_files,
+            ),
+            (&self.wire_bytes, &mut heard.wire_bytes, now.wire_bytes),
+            (&self.raw_bytes, &mut heard.raw_bytes, now.raw_bytes),
+            (&self.files, &mut heard.files, now.files),
+            (&self.failed, &mut heard.failed, now.failed),
+        ] {
+            counter.fetch_add(more(heard, now), Relaxed);
+        }
+        let codecs = heard.codec_chunks.iter_mut().zip(now.codec_chunks);
+        for (counter, (heard, now)) in self.codec_chunks.iter().zip(codecs) {
+            counter.fetch_add(more(heard, now), Relaxed);
+        }
+        self.add_again(more(&mut heard.again_bytes, now.again_bytes));
+        self.set_streams(now.streams);
+    }
+
+    /// The files that are under way there; each must be printable.
+    pub fn set_names(&self, names: impl Iterator<Item = String>) {
+        let names = (0..).zip(names.take(NAMES_MAX)).collect();
+        *self.names.lock().expect("no panic while held") = names;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_process_is_followed_and_believed_nothing_impossible() {
+        let there = Progress::default();
+        there.add_bytes(70);
+        there.add_frame(2, 70, 90);
+        there.add_again(5);
+        let (here, mut heard) = (Progress::default(), Counts::default());
+        here.add_failed();
+        here.follow(&mut heard, &there.counts());
+        there.add_bytes(30);
+        here.follow(&mut heard, &there.counts());
+        let with_own = Counts {
+            failed: 1,
+            ..there.counts()
+        };
+        assert_eq!(here.counts(), with_own);
+        let impossible = Counts {
+            bytes: u64::MAX,
+            ..Counts::default()
+        };
+        for _ in 0..1000 {
+            let mut heard = Counts::default();
+            for now in [&impossible, &Counts::default(), &impossible] {
+                here.follow(&mut heard, now);
+            }
+            here.begin_again();
+        }
+        assert!(here.snapshot().moved_bytes > 0);
+    }
+}

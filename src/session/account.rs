@@ -1,0 +1,99 @@
+//! What the sender of a copy between two hosts tells the client of how it goes, several times a
+//! second, until it is dropped.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::control::Outgoing;
+use crate::pipeline::sender::Sender;
+use crate::progress::Phase;
+use crate::route::Route;
+use crate::session::roster::Roster;
+use crate::wire::account::{Account, WayFacts};
+use crate::wire::message::Message;
+
+/// How often it is looked whether streams have come or gone: the client waits for them.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How often the counters are told, which the user watches.
+const TELL: Duration = Duration::from_millis(250);
+
+/// Characters of a cause that are told.
+const CAUSE_MAX: usize = 200;
+
+pub struct Accounting {
+    teller: Teller,
+    _telling: AbortOnDropHandle<()>,
+}
+
+#[derive(Clone)]
+struct Teller {
+    sender: Arc<Sender>,
+    roster: Arc<Roster>,
+    control: Outgoing,
+}
+
+impl Accounting {
+    pub fn start(sender: &Arc<Sender>, roster: &Arc<Roster>, control: &Outgoing) -> Accounting {
+        let teller = Teller {
+            sender: sender.clone(),
+            roster: roster.clone(),
+            control: control.clone(),
+        };
+        let telling = tokio::spawn(teller.clone().run());
+        Accounting {
+            teller,
+            _telling: AbortOnDropHandle::new(telling),
+        }
+    }
+
+    /// The last account.
+    pub async fn end(self) {
+        let last = Message::Account(self.teller.account());
+        // A lost connection is its reader's to report.
+        let _ = self.teller.control.send(last).await;
+    }
+}
+
+impl Teller {
+    async fn run(self) {
+        let mut ticks = interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut told_at, mut told) = (Instant::now(), None);
+        loop {
+            ticks.tick().await;
+            let account = self.account();
+            let stands = account.ways.map(|way| (way.sound, way.up));
+            if told == Some(stands) && told_at.elapsed() < TELL {
+                continue;
+            }
+            (told_at, told) = (Instant::now(), Some(stands));
+            // The next one says it too.
+            self.control.try_send(Message::Account(account));
+        }
+    }
+
+    fn account(&self) -> Account {
+        let Teller { sender, roster, .. } = self;
+        let carried = roster.carried();
+        let snapshot = sender.progress.snapshot();
+        let cause = roster.last_cause().unwrap_or_default();
+        Account {
+            counts: sender.progress.counts(),
+            names: snapshot.names,
+            is_flushing: snapshot.phase == Phase::Flushing,
+            ways: Route::ALL.map(|route| {
+                let standing = roster.standing(route);
+                WayFacts {
+                    sound: standing.sound as u16,
+                    up: standing.up as u16,
+                    carried: carried[route as usize],
+                }
+            }),
+            cause: cause.chars().take(CAUSE_MAX).collect(),
+        }
+    }
+}

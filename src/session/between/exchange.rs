@@ -1,0 +1,281 @@
+//! What two servers say to each other through the client: each message is read, checked and put
+//! into an envelope; what is of no use to the other, above all its paths, is left out. On the way
+//! the client learns what it shows.
+
+use std::cell::{Cell, RefCell};
+
+use tokio::process::ChildStdout;
+use tokio::sync::watch;
+
+use crate::control::{Incoming, Outgoing};
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::{Entry, EntryKind};
+use crate::progress::{Counts, Phase};
+use crate::session::request::Request;
+use crate::session::ways::Ways;
+use crate::session::{Seat, lost, operands};
+use crate::tuner::Verdict;
+use crate::units::harmless;
+use crate::wire::account::Account;
+use crate::wire::message::{Conclusion, Fault, Message, Relay, Tune};
+
+/// Characters of a reason, and of a name, that are shown.
+const TEXT_MAX: usize = 200;
+
+/// One of the two servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Sender,
+    Receiver,
+}
+
+/// Why a session between two hosts ended, and at which of them, if at one.
+pub struct Cut {
+    pub error: Error,
+    pub at: Option<End>,
+}
+
+impl Cut {
+    /// The server does not listen any more.
+    pub fn lost(end: End) -> Cut {
+        let message = "lost the far end: it does not listen any more";
+        Cut {
+            error: Error::new(Kind::Lost, Side::Here, message),
+            at: Some(end),
+        }
+    }
+
+    /// The server said what none says.
+    pub fn breach(end: End, what: &str) -> Cut {
+        let (who, side) = match end {
+            End::Sender => ("sender", Side::Source),
+            End::Receiver => ("receiver", Side::Dest),
+        };
+        let message = format!("the {who} broke the protocol: {what}");
+        Cut {
+            error: Error::new(Kind::Breach, side, message),
+            at: Some(end),
+        }
+    }
+}
+
+/// What comes from one server, and where it goes.
+pub struct Line<'a> {
+    pub end: End,
+    pub incoming: &'a mut Incoming<ChildStdout>,
+    /// Takes what is about streams between that server and this client.
+    pub ways: Ways,
+    /// The other server.
+    pub to: Outgoing,
+}
+
+/// What becomes of a message.
+enum Said {
+    /// It is for the other server.
+    Pass(Message),
+    /// It was for this client.
+    Taken,
+    /// It is for who knows this server's streams.
+    Ways(Message),
+    /// For the other server, which then has said everything.
+    Done,
+    /// The last word.
+    Over(Conclusion),
+    OutOfPlace,
+}
+
+/// The client's part.
+pub struct Exchange<'a> {
+    request: &'a Request,
+    seat: &'a Seat,
+    /// The sender has told of a failure.
+    told: Cell<bool>,
+    heard: RefCell<Counts>,
+    account: watch::Sender<Account>,
+}
+
+impl<'a> Exchange<'a> {
+    pub fn new(request: &'a Request, seat: &'a Seat) -> Exchange<'a> {
+        Exchange {
+            request,
+            seat,
+            told: Cell::new(false),
+            heard: RefCell::default(),
+            account: watch::Sender::default(),
+        }
+    }
+
+    /// The sender's last account.
+    pub fn account(&self) -> watch::Receiver<Account> {
+        self.account.subscribe()
+    }
+
+    /// Passes on what the sender says, until its last word.
+    pub async fn sender(&self, line: &mut Line<'_>) -> Result<Conclusion, Cut> {
+        loop {
+            let said = line.next().await?;
+            let said = self.of_sender(said).map_err(|error| line.cut(error))?;
+            if let Some(conclusion) = line.pass(said).await? {
+                return Ok(conclusion);
+            }
+        }
+    }
+
+    /// Passes on what the receiver says, until everything is in place.
+    pub async fn receiver(&self, line: &mut Line<'_>) -> Result<(), Cut> {
+        loop {
+            let said = line.next().await?;
+            let said = self.of_receiver(said).map_err(|error| line.cut(error))?;
+            let is_done = matches!(said, Said::Done);
+            line.pass(said).await?;
+            if is_done {
+                return Ok(());
+            }
+        }
+    }
+
+    fn of_sender(&self, message: Message) -> Result<Said> {
+        Ok(match message {
+            Message::Roots(roots) => {
+                operands::check(self.request, &roots, self.told.get())?;
+                self.seat.progress.set_totals(roots.totals);
+                Said::Pass(Message::Roots(roots))
+            }
+            Message::Entries(entries) => {
+                self.look_at(&entries);
+                Said::Pass(Message::Entries(entries))
+            }
+            message @ (Message::Ask(_)
+            | Message::EntryEnd(_)
+            | Message::AllSent(_)
+            | Message::Heartbeat(_)) => Said::Pass(message),
+            Message::Fault(fault) => {
+                self.told.set(true);
+                Said::Pass(Message::Fault(self.failed(fault)))
+            }
+            Message::Vanished(fault) => {
+                let nameless = nameless(&fault);
+                self.seat.tally.detail(&fault.into_error());
+                Said::Pass(Message::Vanished(nameless))
+            }
+            Message::Tune(tune) => {
+                if !tune.reason.is_empty() {
+                    let reason: String = tune.reason.chars().take(TEXT_MAX).collect();
+                    self.seat.reporter.detail(&reason);
+                }
+                // How fast is for the client alone to say.
+                Said::Pass(Message::Tune(Tune {
+                    streams: tune.streams,
+                    rate_limit: None,
+                    reason: String::new(),
+                }))
+            }
+            Message::Account(account) => {
+                self.take(account);
+                Said::Taken
+            }
+            Message::Conclusion(conclusion) => Said::Over(Conclusion {
+                verdict: conclusion.verdict.map(Verdict::harmless),
+                remembered: conclusion.remembered,
+            }),
+            message @ (Message::Listen(_) | Message::Data(_)) => Said::Ways(message),
+            Message::Abort(fault) => return Err(fault.into_error()),
+            _ => Said::OutOfPlace,
+        })
+    }
+
+    fn of_receiver(&self, message: Message) -> Result<Said> {
+        Ok(match message {
+            Message::Landed(landed) => {
+                if landed.ordered {
+                    // What has left cannot be taken back for another try.
+                    self.seat.ending.set_once();
+                }
+                self.seat.progress.set_phase(Phase::Copying);
+                Said::Pass(Message::Landed(landed))
+            }
+            message @ (Message::Want(_)
+            | Message::Ack(_)
+            | Message::Nack(_)
+            | Message::Busy(_)
+            | Message::Heartbeat(_)) => Said::Pass(message),
+            Message::Fault(fault) => Said::Pass(Message::Fault(self.failed(fault))),
+            Message::Done(()) => Said::Done,
+            message @ (Message::Listen(_) | Message::Credit(_)) => Said::Ways(message),
+            Message::Abort(fault) => return Err(fault.into_error()),
+            _ => Said::OutOfPlace,
+        })
+    }
+
+    /// What is read once cannot be read for another session.
+    fn look_at(&self, entries: &[Entry]) {
+        if entries.iter().any(|entry| entry.kind == EntryKind::Stream) {
+            self.seat.ending.set_once();
+        }
+    }
+
+    /// Tells the user of a failed entry; gives what the other server has to know.
+    fn failed(&self, fault: Fault) -> Fault {
+        let nameless = nameless(&fault);
+        self.seat.tally.add(&fault.into_error());
+        nameless
+    }
+
+    fn take(&self, mut account: Account) {
+        let progress = &self.seat.progress;
+        progress.follow(&mut self.heard.borrow_mut(), &account.counts);
+        let names = account.names.drain(..);
+        progress.set_names(names.map(|name| harmless(&name).chars().take(TEXT_MAX).collect()));
+        if account.is_flushing {
+            progress.set_phase(Phase::Flushing);
+        }
+        self.account.send_replace(account);
+    }
+}
+
+/// A fault without the words and the path of where it happened.
+fn nameless(fault: &Fault) -> Fault {
+    Fault {
+        path: Vec::new(),
+        text: String::new(),
+        ..*fault
+    }
+}
+
+impl Line<'_> {
+    async fn next(&mut self) -> Result<Message, Cut> {
+        let message = self.incoming.next().await;
+        message.map_err(|error| self.cut(lost(error)))
+    }
+
+    fn cut(&self, error: Error) -> Cut {
+        let at = Some(self.end);
+        Cut { error, at }
+    }
+
+    /// Does what is to be done with a message; gives the last word.
+    async fn pass(&mut self, said: Said) -> Result<Option<Conclusion>, Cut> {
+        let message = match said {
+            Said::Pass(message) => message,
+            Said::Done => Message::Done(()),
+            Said::Taken => return Ok(None),
+            Said::Over(conclusion) => return Ok(Some(conclusion)),
+            Said::Ways(message) => {
+                let taken = self.ways.take(message);
+                return taken.map(|()| None).map_err(|error| self.cut(error));
+            }
+            Said::OutOfPlace => return Err(Cut::breach(self.end, "a message out of place")),
+        };
+        let Some(relay) = Relay::of(&message) else {
+            let error = Error::usage("too many operands for a copy between two hosts");
+            return Err(self.cut(error));
+        };
+        let passed = self.to.send(Message::Relay(relay)).await;
+        passed.map(|()| None).map_err(|_| {
+            Cut::lost(match self.end {
+                End::Sender => End::Receiver,
+                End::Receiver => End::Sender,
+            })
+        })
+    }
+}

@@ -1,0 +1,333 @@
+//! A copy between two hosts, in one session: the client logs in to both, gives each the other's
+//! hello for its own, and passes on what they say to each other. Neither has a login at the other;
+//! data goes from one to the other by [`routes`], and what each is told of the other is what
+//! [`exchange`] lets through.
+
+pub mod exchange;
+pub mod opening;
+pub mod routes;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
+
+use crate::chunk::CHUNK_SIZE;
+use crate::control::Outgoing;
+use crate::error::{Error, Kind, Result, Side};
+use crate::progress::Phase;
+use crate::route::{Connection, Route};
+use crate::seal::{Secret, Suite};
+use crate::session::between::exchange::{Cut, End, Exchange, Line};
+use crate::session::between::opening::{roles, suite_for};
+use crate::session::between::routes::Routes;
+use crate::session::client::{Lost, Session};
+use crate::session::heartbeat::{Heart, Place, Terms};
+use crate::session::login::{Attempt, CONCLUSION_PATIENCE, Met, Server};
+use crate::session::request::{Host, Request, Rsh};
+use crate::session::roster::{Flow, Roster};
+use crate::session::ways::{Inband, Ways};
+use crate::session::{Seat, cause_of, host as this_host, rate, remembered};
+use crate::units::printable;
+use crate::wire::hello::Hello;
+use crate::wire::message::{Conclusion, Message, Open, Role, SessionSecret, Tune};
+
+/// Both ends of the copy.
+struct Servers {
+    sender: Server,
+    receiver: Server,
+}
+
+/// Copies between two hosts, as far as one session goes. Gives the route that data took.
+pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Result<String, Lost> {
+    let hosts = request.hosts().expect("both ends are remote");
+    let mut servers = tokio::select! {
+        servers = log_in(hosts, request, seat, session.attempt) => servers?,
+        () = seat.ending.wait() => return Err(cause_of(&seat.ending).into()),
+    };
+    seat.progress.add_login();
+    let between = Between {
+        request,
+        seat,
+        session,
+    };
+    let copied = tokio::select! {
+        copied = between.copy(&mut servers) => copied,
+        () = seat.ending.wait() => Err(Cut {
+            error: cause_of(&seat.ending),
+            at: None,
+        }),
+    };
+    let Servers { sender, receiver } = servers;
+    let cut = match copied {
+        Ok((route, conclusion)) => {
+            tokio::join!(sender.end_well(None), receiver.end_well(None));
+            seat.conclude(request, conclusion);
+            return Ok(route);
+        }
+        Err(cut) => cut,
+    };
+    // Before anything is torn down: what that leads to is not the cause.
+    seat.ending.end(cut.error);
+    let mut error = cause_of(&seat.ending);
+    // Neither is told of the other's paths.
+    let told = Error::new(error.kind, error.side, "the copy has ended");
+    let (at_sender, at_receiver) = tokio::join!(
+        sender.end(None, Some(&told)),
+        receiver.end(None, Some(&told))
+    );
+    let (host, why) = match cut.at {
+        Some(End::Sender) => (Some(hosts.0), at_sender),
+        Some(End::Receiver) => (Some(hosts.1), at_receiver),
+        None => (None, None),
+    };
+    if let Some(why) = why {
+        error.message = why;
+    }
+    Err(Lost {
+        error,
+        had_begun: true,
+        host: host.map(shown),
+    })
+}
+
+/// As it may be shown.
+fn shown(host: &Host) -> String {
+    printable(host.name.as_bytes())
+}
+
+/// Logs in to both: one after the other where a person may be asked for passwords, else at once.
+async fn log_in(
+    (source, dest): (&Host, &Host),
+    request: &Request,
+    seat: &Seat,
+    attempt: Attempt,
+) -> Result<Servers> {
+    let connect = |host| Met::connect(host, request, seat, attempt);
+    let may_ask = attempt == Attempt::First
+        && request.rsh == Rsh::Ssh
+        && !request.ssh.batch
+        && this_host::has_terminal();
+    let (from, to) = match may_ask {
+        true => (connect(source).await?, connect(dest).await?),
+        false => tokio::try_join!(connect(source), connect(dest))?,
+    };
+    let (of_sender, of_receiver) = (from.hello.clone(), to.hello.clone());
+    agree((source, &of_sender), (dest, &of_receiver))?;
+    let (sender, receiver) = tokio::try_join!(from.greet(&of_receiver), to.greet(&of_sender))?;
+    Ok(Servers { sender, receiver })
+}
+
+/// Each speaks a version with this client; there must be one for all three.
+fn agree(source: (&Host, &Hello), dest: (&Host, &Hello)) -> Result<()> {
+    let ((from, a), (to, b)) = (source, dest);
+    if a.protocol_min.max(b.protocol_min) <= a.protocol_max.min(b.protocol_max) {
+        return Ok(());
+    }
+    let message = format!(
+        "{} speaks protocol {} to {}, {} {} to {}: install the same version on both hosts",
+        shown(from),
+        a.protocol_min,
+        a.protocol_max,
+        shown(to),
+        b.protocol_min,
+        b.protocol_max
+    );
+    Err(Error::new(Kind::FarEnd, Side::Here, message))
+}
+
+struct Between<'a> {
+    request: &'a Request,
+    seat: &'a Seat,
+    session: Session<'a>,
+}
+
+impl Between<'_> {
+    async fn copy(&self, servers: &mut Servers) -> Result<(String, Conclusion), Cut> {
+        let Servers { sender, receiver } = servers;
+        let suite = suite_for(&sender.hello, &receiver.hello, self.request.encrypt);
+        self.open(sender, receiver, suite).await?;
+        if self.session.attempt == Attempt::First {
+            self.seat.progress.set_phase(Phase::Scanning);
+        }
+        let _hearts = [self.heart(sender), self.heart(receiver)];
+        if self.request.options.follow_ms.is_some() {
+            let control = sender.control.clone();
+            // Said again with the next signal where it cannot be said now.
+            this_host::on_enough(move || control.try_send(Message::Enough(())));
+        }
+        let may_pass = matches!(self.request.route.asked, None | Some(Route::Ssh));
+        let (from_sender, data) = in_login(Flow::In, may_pass, &sender.control);
+        let (to_receiver, drain) = in_login(Flow::Out, may_pass, &receiver.control);
+        let (at_sender, sender_listens) = oneshot::channel();
+        let (at_receiver, receiver_listens) = oneshot::channel();
+        let exchange = Exchange::new(self.request, self.seat);
+        let routes = Routes {
+            request: self.request,
+            seat: self.seat,
+            suite,
+            sender: sender.control.clone(),
+            receiver: receiver.control.clone(),
+            account: exchange.account(),
+            inband: from_sender.clone(),
+            notes: Arc::default(),
+            opened_at: Instant::now(),
+        };
+        let notes = routes.notes.clone();
+        let sending = Line {
+            end: End::Sender,
+            ways: ways(from_sender, at_sender),
+            to: receiver.control.clone(),
+            incoming: &mut sender.incoming,
+        };
+        let receiving = Line {
+            end: End::Receiver,
+            ways: ways(to_receiver, at_receiver),
+            to: sender.control.clone(),
+            incoming: &mut receiver.incoming,
+        };
+        let conclusion = tokio::select! {
+            over = converse(&exchange, sending, receiving) => over?,
+            never = routes.run(sender_listens, receiver_listens) => match never {},
+            never = pass_through(data, drain) => match never {},
+            never = self.follow_rate(&sender.control) => match never {},
+        };
+        let route = routes::label(&notes, &exchange.account().borrow());
+        Ok((route, conclusion))
+    }
+
+    /// Tells each what it is to be, and the secret.
+    async fn open(&self, sender: &Server, receiver: &Server, suite: Suite) -> Result<(), Cut> {
+        let secret = Secret::random();
+        let asked = self.request.route.asked;
+        let (from, to) = roles(self.request);
+        for (end, server, role, listens) in [
+            (End::Sender, sender, from, Route::Reverse),
+            (End::Receiver, receiver, to, Route::Direct),
+        ] {
+            let listens = asked.is_none_or(|asked| asked == listens);
+            let opened = async {
+                let open = self.opening(role, suite, listens);
+                server.control.send(Message::Open(open)).await?;
+                let secret = SessionSecret(*secret.expose());
+                server.control.send(Message::Secret(secret)).await
+            };
+            opened.await.map_err(|_| Cut::lost(end))?;
+        }
+        Ok(())
+    }
+
+    fn opening(&self, role: Role, suite: Suite, listens: bool) -> Open {
+        Open {
+            role,
+            options: self.request.options.clone(),
+            session: self.session.id,
+            suite: suite.number(),
+            streams: self.request.streams,
+            remembered: remembered::recall(self.request),
+            chunk_size: CHUNK_SIZE as u32,
+            before: self.session.before.to_vec(),
+            listens,
+            ports: self.request.route.ports,
+            between: true,
+        }
+    }
+
+    /// Tells a server that this end is there, and judges its silence. There are no streams here.
+    fn heart(&self, server: &Server) -> Heart {
+        Heart::start(Terms {
+            place: Place::Client {
+                host: shown(&server.host),
+                reporter: self.seat.reporter.clone(),
+                streams_max: 0,
+            },
+            timeout_s: self.request.options.timeout_s,
+            control: server.control.clone(),
+            heard: server.incoming.heard(),
+            roster: Roster::new(Flow::In),
+            progress: self.seat.progress.clone(),
+            ending: self.seat.ending.clone(),
+        })
+    }
+
+    /// Changes the rate when the user does, until it is dropped.
+    async fn follow_rate(&self, sender: &Outgoing) -> Infallible {
+        let Some(path) = self.request.rate_file.clone() else {
+            return std::future::pending().await;
+        };
+        let set = async |rate: Option<u64>| {
+            let tune = Tune {
+                streams: None,
+                rate_limit: Some(rate.unwrap_or(0)),
+                reason: String::new(),
+            };
+            // A lost connection is its reader's to report.
+            let _ = sender.send(Message::Tune(tune)).await;
+        };
+        let rate = self.request.options.rate_limit;
+        rate::follow(path, rate, &*self.seat.reporter, set).await;
+        std::future::pending().await
+    }
+}
+
+/// Passes on what both say, until the receiver has everything in place and the sender has said
+/// its last word. That word is not worth a copy that is complete.
+async fn converse(
+    exchange: &Exchange<'_>,
+    mut sending: Line<'_>,
+    mut receiving: Line<'_>,
+) -> Result<Conclusion, Cut> {
+    let mut sender = std::pin::pin!(exchange.sender(&mut sending));
+    tokio::select! {
+        done = exchange.receiver(&mut receiving) => done?,
+        early = &mut sender => return Err(match early {
+            Ok(_) => Cut::breach(End::Sender, "its last word came before the end"),
+            Err(cut) => cut,
+        }),
+    }
+    match timeout(CONCLUSION_PATIENCE, sender).await {
+        Ok(Err(cut)) if cut.error.kind != Kind::Lost => Err(cut),
+        Ok(Ok(conclusion)) => Ok(conclusion),
+        _ => Ok(Conclusion::default()),
+    }
+}
+
+/// The stream inside a server's login, and where it comes out when it begins.
+fn in_login(
+    flow: Flow,
+    is_wanted: bool,
+    control: &Outgoing,
+) -> (Arc<Inband>, mpsc::Receiver<Connection>) {
+    let (begun, connection) = mpsc::channel(1);
+    (
+        Inband::new(flow, is_wanted, control.clone(), begun),
+        connection,
+    )
+}
+
+fn ways(inband: Arc<Inband>, listen: oneshot::Sender<crate::wire::message::Listen>) -> Ways {
+    Ways {
+        inband,
+        listen: Some(listen),
+        reverse: None,
+        limit: Arc::default(),
+    }
+}
+
+/// The last resort: what the sender says inside its login goes into the receiver's, each within
+/// its own credit. It is sealed from end to end, and this end does not open it.
+async fn pass_through(
+    mut from: mpsc::Receiver<Connection>,
+    mut to: mpsc::Receiver<Connection>,
+) -> Infallible {
+    if let (Some(mut from), Some(mut to)) = tokio::join!(from.recv(), to.recv()) {
+        let (mut data, _) = from.link.split();
+        let (_, mut drain) = to.link.split();
+        // Fails only where one of the logins has ended, as is told there.
+        let _ = tokio::io::copy(&mut data, &mut drain).await;
+        // Both stay as they are until the session ends.
+        return std::future::pending().await;
+    }
+    std::future::pending().await
+}

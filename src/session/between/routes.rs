@@ -1,0 +1,391 @@
+//! How the streams of a copy between two hosts come about. The client tells the sender's server to
+//! dial the receiver's (direct), a moment later the receiver's to dial the sender's (reverse), and
+//! lets data pass through here while neither stands. What the streams do it hears from the sender.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use crate::control::Outgoing;
+use crate::error::{Error, Kind, Side};
+use crate::route::{Route, addresses};
+use crate::seal::Suite;
+use crate::session::Seat;
+use crate::session::between::shown;
+use crate::session::choice::{HEAD_START, Notes, look_up};
+use crate::session::request::{Host, Request, Rsh};
+use crate::session::ways::Inband;
+use crate::ssh;
+use crate::units::harmless;
+use crate::wire::account::Account;
+use crate::wire::message::{Listen, Message};
+
+/// How much later than direct reverse begins, and when both are given up for what they did: at the
+/// start, and after a route that was in use has lost all its streams, which may come back by it.
+const FIRST: Delays = Delays {
+    reverse: Duration::from_millis(250),
+    again: Duration::from_secs(1),
+};
+const LATER: Delays = Delays {
+    reverse: Duration::from_secs(5),
+    again: Duration::from_secs(10),
+};
+
+#[derive(Clone, Copy)]
+struct Delays {
+    reverse: Duration,
+    again: Duration,
+}
+
+/// A round trip of a host's login is about what two hosts have between them; the streams that are
+/// dialled first have four, but for no longer than this.
+const ROUND_TRIPS: u32 = 4;
+const FAR_MAX: Duration = Duration::from_millis(750);
+
+/// How often it is looked how streams stand.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// When the other addresses of a host are looked up, if those that it knows itself have not answered.
+const LOOK_UP_AFTER: Duration = Duration::from_millis(200);
+
+/// How long the first stream may take where there is one route alone: longer than a dial.
+const PATIENCE: Duration = Duration::from_secs(12);
+
+/// Who chooses.
+pub struct Routes<'a> {
+    pub request: &'a Request,
+    pub seat: &'a Seat,
+    pub suite: Suite,
+    pub sender: Outgoing,
+    pub receiver: Outgoing,
+    pub account: watch::Receiver<Account>,
+    /// Towards the sender.
+    pub inband: Arc<Inband>,
+    pub notes: Arc<Notes>,
+    pub opened_at: Instant,
+}
+
+/// Which servers have been told to dial.
+#[derive(Default)]
+struct Dialling {
+    direct: bool,
+    reverse: bool,
+}
+
+/// The route in the summary.
+pub fn label(notes: &Notes, account: &Account) -> String {
+    let label = notes.label(account.ways.map(|way| way.carried));
+    match label.strip_prefix(Route::Inband.name()) {
+        Some(why) => format!("through this host{why}"),
+        None => label,
+    }
+}
+
+fn nowhere() -> Listen {
+    Listen {
+        addresses: Vec::new(),
+        port: 0,
+    }
+}
+
+impl Routes<'_> {
+    /// Sees to it that there are streams, until it is dropped.
+    pub async fn run(
+        self,
+        at_sender: oneshot::Receiver<Listen>,
+        at_receiver: oneshot::Receiver<Listen>,
+    ) -> Infallible {
+        match self.request.route.asked {
+            None => self.choose(at_sender, at_receiver).await,
+            Some(route) => self.only(route, at_sender, at_receiver).await,
+        }
+    }
+
+    /// One route alone. It ends the session where there is no way.
+    async fn only(
+        &self,
+        route: Route,
+        at_sender: oneshot::Receiver<Listen>,
+        at_receiver: oneshot::Receiver<Listen>,
+    ) -> Infallible {
+        let listens = match route {
+            Route::Direct => at_receiver,
+            Route::Reverse => at_sender,
+            Route::Ssh | Route::Inband => {
+                self.inband.offer();
+                return std::future::pending().await;
+            }
+        };
+        // Where control has ended that is told elsewhere.
+        let Ok(at) = listens.await else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            never = self.dial(route, &at) => never,
+            never = self.mind(route) => never,
+        }
+    }
+
+    /// Ends the session when there has been no stream for too long.
+    async fn mind(&self, route: Route) -> Infallible {
+        let timeout = Duration::from_secs(self.request.options.timeout_s.into());
+        let (mut since, mut bytes) = (Instant::now(), 0);
+        let mut was_sound = false;
+        loop {
+            sleep(LOOK).await;
+            let (is_sound, carried) = {
+                let account = self.account.borrow();
+                let way = account.ways[route as usize];
+                (way.sound > 0, account.counts.bytes)
+            };
+            was_sound |= is_sound;
+            let is_at_it = self.account.has_changed().unwrap_or(false);
+            if is_sound || carried != bytes || !is_at_it {
+                (since, bytes) = (Instant::now(), carried);
+            }
+            let error = match was_sound {
+                false if since.elapsed() >= PATIENCE => self.no_way(),
+                true if since.elapsed() >= timeout => self.cut_off(timeout),
+                _ => continue,
+            };
+            self.seat.ending.end(error);
+            return std::future::pending().await;
+        }
+    }
+
+    async fn choose(
+        &self,
+        mut at_sender: oneshot::Receiver<Listen>,
+        mut at_receiver: oneshot::Receiver<Listen>,
+    ) -> Infallible {
+        let mut dialling = Dialling::default();
+        let (mut sender_at, mut receiver_at): (Option<Listen>, Option<Listen>) = (None, None);
+        let mut delays = FIRST;
+        let mut far = FAR_MAX;
+        let mut without = Instant::now();
+        let mut chosen = None;
+        let mut has_looked_up = false;
+        let mut ticks = interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                heard = &mut at_receiver, if receiver_at.is_none() => {
+                    let at = heard.unwrap_or_else(|_| nowhere());
+                    far = (ROUND_TRIPS * self.opened_at.elapsed()).min(FAR_MAX);
+                    without = Instant::now();
+                    self.tell(Route::Direct, &at).await;
+                    dialling.direct = true;
+                    receiver_at = Some(at);
+                }
+                heard = &mut at_sender, if sender_at.is_none() => {
+                    sender_at = Some(heard.unwrap_or_else(|_| nowhere()));
+                }
+                _ = ticks.tick() => {}
+            }
+            if let Some(up) = self.up() {
+                if chosen != Some(up) {
+                    chosen = Some(up);
+                    self.settle(up, &mut dialling).await;
+                }
+                delays = LATER;
+            }
+            // Before its first account the sender looks for what it is to send, and dials nobody.
+            let is_at_it = self.account.has_changed().unwrap_or(false);
+            if self.has_sound() || !is_at_it {
+                without = Instant::now();
+                continue;
+            }
+            let waited = without.elapsed();
+            if waited >= HEAD_START && (receiver_at.is_some() || waited >= delays.again) {
+                self.inband.offer();
+            }
+            if waited >= delays.reverse.max(far)
+                && !dialling.reverse
+                && self.may_reverse()
+                && let Some(at) = &sender_at
+            {
+                dialling.reverse = true;
+                self.tell(Route::Reverse, at).await;
+            }
+            if waited >= LOOK_UP_AFTER && !has_looked_up && dialling.direct {
+                has_looked_up = true;
+                if let Some(at) = &receiver_at {
+                    self.tell_more(Route::Direct, at).await;
+                }
+            }
+            if waited >= delays.again {
+                self.note_failed(&dialling);
+                if let Some(at) = receiver_at.as_ref().filter(|_| !dialling.direct) {
+                    dialling.direct = true;
+                    self.tell(Route::Direct, at).await;
+                }
+            }
+        }
+    }
+
+    /// Tells by which of the two to dial, and what more may be known of the other's addresses.
+    async fn dial(&self, route: Route, at: &Listen) -> Infallible {
+        self.tell(route, at).await;
+        sleep(LOOK_UP_AFTER).await;
+        if !self.has_sound() {
+            self.tell_more(route, at).await;
+        }
+        std::future::pending().await
+    }
+
+    /// The server that dials by this route, and the host that it dials.
+    fn parties(&self, route: Route) -> (&Outgoing, &Host) {
+        let (source, dest) = self.request.hosts().expect("both ends are remote");
+        match route {
+            Route::Reverse => (&self.receiver, source),
+            _ => (&self.sender, dest),
+        }
+    }
+
+    /// Has one server dial the other, where that says it can be dialled, or where the user says.
+    async fn tell(&self, route: Route, at: &Listen) {
+        let (dialler, host) = self.parties(route);
+        if at.port == 0 || at.addresses.is_empty() {
+            let why = "no data connection: the other host has no port for it";
+            return self.notes.failed(route, why);
+        }
+        let is_given = route == Route::Direct || self.request.route.asked == Some(route);
+        let places = match self.request.route.address.as_deref().filter(|_| is_given) {
+            Some(address) => look_up(address, at.port).await,
+            None => addresses::announced(at),
+        };
+        let name = route.name();
+        self.dial_at(dialler, at.port, places, &|told| {
+            format!("route: {name}: {} is dialled at {told}", shown(host))
+        })
+        .await;
+    }
+
+    /// The names by which this client knows a host may lead where its own addresses do not.
+    async fn tell_more(&self, route: Route, at: &Listen) {
+        let (dialler, host) = self.parties(route);
+        if self.request.rsh != Rsh::Ssh || self.request.route.address.is_some() || at.port == 0 {
+            return;
+        }
+        let Some(name) = ssh::names::hostname(host, &self.request.ssh).await else {
+            return;
+        };
+        let places = look_up(&name, at.port).await;
+        self.dial_at(dialler, at.port, places, &|told| {
+            format!("route: {} may be at {told} too", shown(host))
+        })
+        .await;
+    }
+
+    async fn dial_at(
+        &self,
+        dialler: &Outgoing,
+        port: u16,
+        mut places: Vec<SocketAddr>,
+        line: &dyn Fn(&str) -> String,
+    ) {
+        let ssh = &self.request.ssh;
+        let (only_v4, only_v6) = (ssh.ipv4 && !ssh.ipv6, ssh.ipv6 && !ssh.ipv4);
+        places.retain(|address| match address {
+            SocketAddr::V4(_) => !only_v6,
+            SocketAddr::V6(_) => !only_v4,
+        });
+        let addresses: Vec<String> = places.iter().map(|it| it.ip().to_string()).collect();
+        if addresses.is_empty() {
+            return;
+        }
+        let told = format!("{}, port {port}", addresses.join(", "));
+        self.seat.reporter.detail(&line(&told));
+        let at = Listen { addresses, port };
+        // A lost connection is its reader's to report.
+        let _ = dialler.send(Message::Dial(at)).await;
+    }
+
+    /// Ends what else was tried.
+    async fn settle(&self, chosen: Route, dialling: &mut Dialling) {
+        let detail = format!("route: {}", chosen.name());
+        self.seat.reporter.detail(&detail);
+        let (other, was_told) = match chosen {
+            Route::Direct => (Route::Reverse, std::mem::take(&mut dialling.reverse)),
+            _ => {
+                self.note(Route::Direct);
+                (Route::Direct, std::mem::take(&mut dialling.direct))
+            }
+        };
+        if was_told {
+            let (dialler, _) = self.parties(other);
+            let _ = dialler.send(Message::Dial(nowhere())).await;
+        }
+    }
+
+    /// The best route by which data has come through.
+    fn up(&self) -> Option<Route> {
+        let account = self.account.borrow();
+        [Route::Direct, Route::Reverse]
+            .into_iter()
+            .find(|&route| account.ways[route as usize].up > 0)
+    }
+
+    fn has_sound(&self) -> bool {
+        let account = self.account.borrow();
+        [Route::Direct, Route::Reverse]
+            .iter()
+            .any(|&route| account.ways[route as usize].sound > 0)
+    }
+
+    /// A tag alone would let whoever has recorded an opening on its way to a wrong address read
+    /// what is sent for it.
+    fn may_reverse(&self) -> bool {
+        self.suite != Suite::Tag
+    }
+
+    fn note_failed(&self, dialling: &Dialling) {
+        for (route, was_told) in [
+            (Route::Direct, dialling.direct),
+            (Route::Reverse, dialling.reverse),
+        ] {
+            if was_told {
+                self.note(route);
+            }
+        }
+    }
+
+    /// What is known better is not told anew.
+    fn note(&self, route: Route) {
+        if !self.notes.has(route) {
+            self.notes.failed(route, "no answer");
+        }
+    }
+
+    fn no_way(&self) -> Error {
+        let (source, dest) = self.request.hosts().expect("both ends are remote");
+        let cause = self.cause().unwrap_or_else(|| "no answer".to_owned());
+        let message = format!(
+            "logged in, but no data connection between {} and {}: {cause}; is there a firewall \
+             between?",
+            shown(source),
+            shown(dest)
+        );
+        Error::new(Kind::Connect, Side::Here, message)
+    }
+
+    fn cut_off(&self, timeout: Duration) -> Error {
+        let cause = self.cause().unwrap_or_else(|| "no answer".to_owned());
+        let seconds = timeout.as_secs();
+        let message = format!(
+            "all data connections were lost, and for {seconds} s none could be kept up: {cause}"
+        );
+        Error::new(Kind::Lost, Side::Here, message)
+    }
+
+    /// Why the sender lost its last stream, or could not dial one.
+    fn cause(&self) -> Option<String> {
+        let cause = harmless(&self.account.borrow().cause);
+        let cause = cause.split(" (os error").next().unwrap_or_default();
+        (!cause.is_empty()).then(|| cause.to_owned())
+    }
+}

@@ -1,0 +1,332 @@
+//! From one host to another: data goes between them, the user's machine tells them what to do.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::done::Done;
+use crate::support::host::{Host, make_key};
+use crate::support::net::{At, Ip, Net, Wall};
+use crate::support::procs::{self, MARK, until};
+use crate::support::pty::Terminal;
+use crate::support::run::{Running, fastcp_binary};
+use crate::support::*;
+
+ways! { between, local_between =>
+    a_file_and_a_tree_arrive_and_are_counted,
+    what_failed_is_told_once_with_the_code_of_its_kind,
+    each_route_carries_a_copy_alone,
+    a_stream_goes_from_a_command_to_a_command,
+    a_second_run_finds_what_is_there,
+}
+
+ways! { between =>
+    a_killed_receiver_is_logged_in_again_and_goes_on,
+    a_killed_sender_is_logged_in_again,
+    ctrl_c_ends_both,
+    a_login_that_fails_ends_the_other,
+    a_host_that_is_gone_for_good_is_named,
+    two_passphrases_are_asked_for_one_after_the_other,
+}
+
+/// Slow enough to be in the middle when it is noticed, with little memory, so that most of it is
+/// still to be read.
+const SLOW: [&str; 5] = ["-l", "80000", "--memory", "16Mi", "--summary"];
+
+/// The route in the summary.
+#[track_caller]
+fn goes(done: &Done, route: &str) {
+    let has = done.stderr.contains(&format!(", {route})"))
+        || done.stderr.contains(&format!(", {route} ("));
+    assert!(has, "{route}: {done}");
+}
+
+fn a_file_and_a_tree_arrive_and_are_counted(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree::one_of_everything(&tree);
+    tree.file("big", noise(1, 5 * MIB + 7));
+    let done = case.copy(&["-r", "-p", "--json"], "tree", "x");
+    done.succeeds().never_says("panicked");
+    assert_same(&tree.0, case.dst.path("x"), Also::ModesAndTimes);
+    let counts = |done: &Done| {
+        let json: serde_json::Value = serde_json::from_slice(&done.stdout).expect("a line of JSON");
+        ["bytes", "files", "failed", "unsent_bytes"].map(|name| json[name].clone())
+    };
+    let there = case.scratch.path("here");
+    let here = case.bare().args(["-r", "-p", "--json"]).arg(&tree.0);
+    assert_eq!(counts(&done), counts(&here.arg(there).run()), "{done}");
+
+    let done = case.copy(&["--summary"], "tree/big", "b");
+    done.succeeds().says("1 file, 5.24 MB");
+    assert!(done.wire_bytes() >= 5_000_000, "{done}");
+    assert_same(tree.path("big"), case.dst.path("b"), Also::Nothing);
+}
+
+fn what_failed_is_told_once_with_the_code_of_its_kind(case: &Case) {
+    case.src.file("there", "new");
+    case.dst.file("kept", "old");
+    let done = case.copy(&[], "missing", "m");
+    done.exits(9).says("source: ").says("missing: no such file");
+    assert_eq!(done.stderr.lines().count(), 1, "{done}");
+    assert!(!case.dst.has("m"));
+
+    let done = case.copy_all(&[], &["missing", "there"], "");
+    done.exits(9);
+    assert_eq!(case.dst.read("there"), b"new");
+
+    let done = case.copy(&["--no-clobber"], "there", "kept");
+    done.exits(11).says("dest: ").says("kept");
+    assert_eq!(done.stderr.lines().count(), 1, "{done}");
+    assert_eq!(case.dst.read("kept"), b"old");
+
+    let done = case.copy(&[], "there", "nowhere/x/");
+    done.fails().says("nowhere");
+
+    let there = case.from(case.src.path("there"));
+    let itself = case.to(case.src.path("there"));
+    let done = case.fastcp().arg(there).arg(itself).run();
+    done.fails().says("same file");
+    assert_eq!(case.src.read("there"), b"new");
+}
+
+fn each_route_carries_a_copy_alone(case: &Case) {
+    case.src.file("a", noise(1, 6 * MIB));
+    for (route, told) in [
+        ("direct", "direct"),
+        ("reverse", "reverse"),
+        ("ssh", "through this host"),
+    ] {
+        let done = case.copy(&["--summary", "--route", route], "a", route);
+        done.succeeds();
+        goes(&done, told);
+        assert_same(case.src.path("a"), case.dst.path(route), Also::Nothing);
+    }
+    let done = case.copy(&["--no-encrypt", "--summary"], "a", "tagged");
+    done.succeeds().says("--no-encrypt");
+    goes(&done, "direct");
+}
+
+fn a_stream_goes_from_a_command_to_a_command(case: &Case) {
+    case.src.file("a", noise(1, 3 * MIB));
+    let (from, to) = (case.src.path("a"), case.dst.path("b"));
+    let (from, to) = (
+        format!("cat {}", from.display()),
+        format!("cat > {}", to.display()),
+    );
+    let run = case
+        .fastcp()
+        .args(["--from-command", &from, "--to-command", &to]);
+    let done = run.arg(case.from("")).arg(case.to("")).run();
+    done.succeeds();
+    assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
+    let run = case.fastcp().args(["--from-command", "cat /nonexistent"]);
+    let done = run.arg(case.from("")).arg(case.dst("c")).run();
+    done.exits(10).says("cat");
+    assert!(!case.dst.has("c"));
+}
+
+fn a_second_run_finds_what_is_there(case: &Case) {
+    case.src.file("a", noise(1, 40 * MIB));
+    let run = case.copying(&SLOW, "a", "a").start();
+    wait_for_content(case);
+    run.signal(Signal::KILL);
+    run.wait();
+    let done = case.copy(&["--summary", "--compress", "none"], "a", "a");
+    done.succeeds().says("already there");
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+/// A copy of `a`, once content arrives.
+fn under_way(case: &Case, flags: &[&str]) -> Running {
+    case.src.file("a", noise(1, 40 * MIB));
+    let run = case.copying(&SLOW, "a", "a").args(flags).start();
+    wait_for_content(case);
+    run
+}
+
+fn wait_for_content(case: &Case) {
+    // So much that some of it has been acknowledged.
+    until("the copy is under way", || {
+        (case.dst.partial_bytes() > 6 << 20).then_some(())
+    });
+}
+
+/// The server that has a file open below the directory.
+fn server_at(case: &Case, dir: &Dir) -> procs::Process {
+    until("a server has it open", || {
+        case.servers().into_iter().find(|server| {
+            let open = format!("/proc/{}/fd", server.pid.as_raw_nonzero());
+            let mut open = std::fs::read_dir(open).into_iter().flatten().flatten();
+            open.any(|fd| {
+                let file = std::fs::read_link(fd.path()).unwrap_or_default();
+                file.starts_with(&dir.0) && file.is_file()
+            })
+        })
+    })
+}
+
+#[track_caller]
+fn completes(case: &Case, done: &Done) {
+    done.succeeds()
+        .never_says("panicked")
+        .says("connection to far lost")
+        .says("logged in again once");
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+fn a_killed_receiver_is_logged_in_again_and_goes_on(case: &Case) {
+    let run = under_way(case, &["--compress", "none"]);
+    server_at(case, &case.dst).kill();
+    let done = run.wait();
+    completes(case, &done);
+    // Sent once, and again what was on its way.
+    let wire = done.wire_bytes();
+    assert!(wire < 60 * MIB, "{wire} bytes: {done}");
+}
+
+fn a_killed_sender_is_logged_in_again(case: &Case) {
+    let run = under_way(case, &[]);
+    server_at(case, &case.src).kill();
+    completes(case, &run.wait());
+}
+
+fn ctrl_c_ends_both(case: &Case) {
+    let run = under_way(case, &[]);
+    run.signal_group(Signal::INT);
+    run.wait().exits(130).says("kept");
+    until("no server is left", || {
+        case.servers().is_empty().then_some(())
+    });
+    case.sweep();
+}
+
+fn a_login_that_fails_ends_the_other(case: &Case) {
+    case.src.file("a", "one");
+    for (from, to) in [("far", "nobody.invalid"), ("nobody.invalid", "far")] {
+        let from = format!("{from}:{}", case.src.path("a").display());
+        let done = case.fastcp().args([&from, &format!("{to}:a")]).run();
+        done.exits(3).says("nobody.invalid");
+    }
+}
+
+fn a_host_that_is_gone_for_good_is_named(case: &Case) {
+    let run = under_way(case, &["--retries", "0"]);
+    server_at(case, &case.dst).kill();
+    let done = run.wait();
+    done.exits(5)
+        .says("connection to far lost")
+        .says("are there and kept");
+    case.sweep();
+}
+
+fn two_passphrases_are_asked_for_one_after_the_other(case: &Case) {
+    case.src.file("a", "one");
+    let key = case.scratch.path("locked");
+    make_key(&key, "open sesame");
+    let public = std::fs::read_to_string(key.with_extension("pub")).expect("read a key");
+    case.host().dir().append("authorized_keys", public);
+    std::fs::remove_file(case.host().key()).expect("remove the other key");
+    let terminal = Terminal::open(80, 24);
+    let run = case
+        .copying(&["-i", key.to_str().expect("an ASCII path")], "a", "a")
+        .env("TERM", "xterm")
+        .start_on(terminal.output(), terminal.slave());
+    for nth in 1..=2 {
+        let asked = || run.stdout.text().matches("passphrase").count();
+        until("ssh asks", || (asked() >= nth).then_some(()));
+        // The other does not ask meanwhile.
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(asked(), nth, "{}", run.stdout.text());
+        terminal.type_in("open sesame\n");
+    }
+    run.wait().succeeds();
+    assert_eq!(case.dst.read("a"), b"one");
+}
+
+/// Between two hosts of a network; fastcp is run at the source, but logs in there too.
+fn in_a_network(ip: Ip, body: impl FnOnce(&Case, &Net)) {
+    Case::run_between(Way::Between, ip, body);
+}
+
+#[track_caller]
+fn arrives(case: &Case, flags: &[&str]) -> Done {
+    case.src.file("a", noise(1, 6 * MIB));
+    let done = case.copying(&["--summary"], "a", "a").args(flags).run();
+    done.succeeds().never_says("panicked");
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+    assert_eq!((case.host().logins(), case.source_host().logins()), (1, 1));
+    done
+}
+
+#[test]
+fn an_open_network_is_gone_by_directly() {
+    for ip in [Ip::V4AndV6, Ip::V6Only] {
+        in_a_network(ip, |case, _| goes(&arrives(case, &[]), "direct"));
+    }
+}
+
+#[test]
+fn a_destination_that_lets_nothing_in_dials_the_source() {
+    for wall in [Wall::Drop, Wall::Reject] {
+        in_a_network(Ip::V4AndV6, |case, net| {
+            net.open_only(At::Far, &["22"], wall);
+            goes(&arrives(case, &["-l", "24000"]), "reverse");
+        });
+    }
+}
+
+#[test]
+fn a_source_that_lets_nothing_in_dials_the_destination() {
+    in_a_network(Ip::V4AndV6, |case, net| {
+        net.open_only(At::Near, &["22"], Wall::Drop);
+        goes(&arrives(case, &[]), "direct");
+    });
+}
+
+#[test]
+fn where_neither_lets_the_other_in_data_passes_through_here() {
+    for wall in [Wall::Drop, Wall::Reject] {
+        in_a_network(Ip::V4AndV6, |case, net| {
+            net.open_only(At::Far, &["22"], wall);
+            net.open_only(At::Near, &["22"], wall);
+            goes(&arrives(case, &["-l", "24000"]), "through this host");
+            let done = case.copy(&["--route", "direct"], "a", "b");
+            done.exits(3)
+                .says("no data connection between near and far");
+        });
+    }
+}
+
+#[test]
+fn ports_that_are_open_are_used_on_whichever_host_listens() {
+    in_a_network(Ip::V4AndV6, |case, net| {
+        net.open_only(At::Far, &["22"], Wall::Drop);
+        net.open_only(At::Near, &["22", "9001:9016"], Wall::Drop);
+        let done = arrives(case, &["--ports", "9001-9016", "-l", "24000"]);
+        goes(&done, "reverse");
+    });
+}
+
+#[test]
+fn a_key_that_is_confined_dials_no_other_host_and_is_dialled() {
+    in_a_network(Ip::V4AndV6, |case, net| {
+        let force = |host: &Host, dir: &Dir, access: &str| {
+            host.force(&format!(
+                "env HOME='{}' {MARK}='{}' '{}' --server --confine '{}' {access}",
+                case.home.0.display(),
+                case.mark(),
+                fastcp_binary().display(),
+                dir.0.display()
+            ));
+        };
+        force(case.source_host(), &case.src, "--read-only");
+        goes(&arrives(case, &["-l", "24000"]), "reverse");
+        // It may dial who has logged in, who is where the source is.
+        force(case.host(), &case.dst, "--write-only --no-overwrite");
+        net.open_only(At::Near, &["22"], Wall::Drop);
+        let done = case.copy(&["--summary", "-l", "24000"], "a", "b");
+        done.succeeds();
+        goes(&done, "through this host");
+        case.copy(&[], "a", "a").exits(11);
+    });
+}
