@@ -63,7 +63,8 @@ pub fn measure(sample: &Sample, method: Method, workers: usize, suite: Suite) ->
 /// An order of so many chunks in which the first few are from all of the sample: a slow codec sees no
 /// more of them. By the golden ratio, no two steps of which come close to each other soon.
 fn order(count: usize) -> Vec<usize> {
-    let is_free_of = |step: &usize| (2..=*step).all(|by| step % by != 0 || count % by != 0);
+    let is_free_of =
+        |step: &usize| (2..=*step).all(|by| !step.is_multiple_of(by) || !count.is_multiple_of(by));
     let near = (count as f64 * 0.618) as usize;
     let step = (near.max(1)..).find(is_free_of).unwrap_or(1);
     (0..count).map(|nth| nth * step % count).collect()
