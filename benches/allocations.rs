@@ -116,6 +116,7 @@ fn copy(dir: &Path, chunks: usize, compress: Compress, streams: u16) -> (u64, u6
     let request = Request {
         sources: vec![operand(&source, None)],
         dest: operand(&dir.join("copy"), Some("here")),
+        also: Vec::new(),
         options: CopyOptions {
             compress,
             timeout_s: 60,

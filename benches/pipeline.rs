@@ -36,6 +36,7 @@ fn copy(source: &Path, dest: &Path) {
     let request = Request {
         sources: vec![operand(source)],
         dest: operand(dest),
+        also: Vec::new(),
         options: CopyOptions {
             recursive: true,
             no_target_directory: true,

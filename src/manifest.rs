@@ -87,7 +87,7 @@ pub enum EntryKind {
 /// the entry, any other is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extension {
-    /// [`ANEW`], [`DEVICE`] or unknown.
+    /// [`ANEW`], [`DEVICE`], [`ONCE`] or unknown.
     pub tag: u16,
     pub bytes: Vec<u8>,
 }
@@ -99,6 +99,9 @@ pub const ANEW: u16 = 0x8001;
 /// The file's content is that of a block device: nothing tells whether it was written since, nor
 /// where it has holes.
 pub const DEVICE: u16 = 0x8002;
+
+/// The stream cannot be read a second time: a FIFO, a character device, a command.
+pub const ONCE: u16 = 3;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -196,6 +199,13 @@ impl Entry {
         self.extensions
             .iter()
             .any(|extension| extension.tag == DEVICE)
+    }
+
+    /// True if the source is a stream that cannot be read a second time.
+    pub fn is_once(&self) -> bool {
+        self.extensions
+            .iter()
+            .any(|extension| extension.tag == ONCE)
     }
 
     /// True if the source has (or may have) holes.

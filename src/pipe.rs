@@ -2,6 +2,8 @@
 //! a silent producer or a slow consumer comes back soon after it is told to stop. `O_NONBLOCK` is
 //! not touched: standard input and output are shared with the shell that comes after us.
 
+mod given;
+
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::error::{Error, Kind, Side};
+pub use given::{is_stdin_closed, is_stdout_closed};
 
 /// How long a thread goes on waiting after it was told to stop, at most.
 pub const STEP: Duration = Duration::from_millis(200);

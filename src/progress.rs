@@ -4,6 +4,7 @@
 //! the former ones brought is to it what was there already. A snapshot makes one copy of them.
 
 mod counts;
+pub mod together;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
@@ -44,6 +45,8 @@ pub struct Progress {
     /// run or session had left them.
     resumed_bytes: AtomicU64,
     resumed_files: AtomicU64,
+    /// Bytes of what an earlier run left that were read again before they are believed.
+    checked_bytes: AtomicU64,
     /// Bytes given to sockets, headers and tags included.
     wire_bytes: AtomicU64,
     /// Bytes of content that those stood for.
@@ -89,6 +92,8 @@ pub struct Snapshot {
     pub already_bytes: u64,
     /// Content that needed no sending in this session, and not since it was there: holes.
     pub unsent_bytes: u64,
+    /// Content that was there and was read again in this session.
+    pub checked_bytes: u64,
     pub wire_bytes: u64,
     pub raw_bytes: u64,
     pub files: u64,
@@ -99,6 +104,8 @@ pub struct Snapshot {
     pub codec_chunks: [u64; 8],
     /// Names of files that are being copied, printable, oldest first.
     pub names: Vec<String>,
+    /// Of several copies of the same: those that are over, and all.
+    pub copies: Option<(usize, usize)>,
 }
 
 impl Progress {
@@ -140,6 +147,16 @@ impl Progress {
     pub fn add_resumed(&self, bytes: u64) {
         self.add_skipped(bytes);
         self.resumed_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// So many bytes of what an earlier run left were read again, in all.
+    pub fn set_checked(&self, bytes: u64) {
+        self.checked_bytes.store(bytes, Relaxed);
+    }
+
+    /// Some more were; gives how many those are in all.
+    pub fn add_checked(&self, bytes: u64) -> u64 {
+        self.checked_bytes.fetch_add(bytes, Relaxed) + bytes
     }
 
     pub fn add_resumed_files(&self, files: u64) {
@@ -211,6 +228,7 @@ impl Progress {
             &self.skipped_bytes,
             &self.resumed_bytes,
             &self.resumed_files,
+            &self.checked_bytes,
             &self.files,
             &self.failed,
             &self.scanned_files,
@@ -271,6 +289,7 @@ impl Progress {
                 .skipped_bytes
                 .load(Relaxed)
                 .saturating_sub(self.resumed_bytes.load(Relaxed)),
+            checked_bytes: self.checked_bytes.load(Relaxed),
             wire_bytes: self.wire_bytes.load(Relaxed),
             raw_bytes: self.raw_bytes.load(Relaxed),
             files: together.files,
@@ -285,6 +304,7 @@ impl Progress {
                 .iter()
                 .map(|(_, name)| name.clone())
                 .collect(),
+            copies: None,
         }
     }
 }

@@ -40,7 +40,6 @@ pub struct Claims {
     /// Bytes that count; fewer than `size` of a file that became shorter while it was read.
     end: u64,
     chunk_size: u64,
-    is_endless: bool,
     /// Numbers of chunks within the file.
     done: RangeSet,
     /// End by start, of chunks as they were claimed.
@@ -55,19 +54,14 @@ impl Claims {
             size,
             end: size,
             chunk_size,
-            is_endless: false,
             done: RangeSet::new(),
             claimed: BTreeMap::new(),
         }
     }
 
-    /// For a stream, whose end nobody knows yet: any chunk of it may be a short one, which the
-    /// last is.
-    pub fn endless(chunk_size: u64) -> Claims {
-        Claims {
-            is_endless: true,
-            ..Claims::new(u64::MAX, chunk_size)
-        }
+    /// For a stream, whose end nobody knows yet, and whose chunks end where its producer paused.
+    pub fn endless() -> Claims {
+        Claims::new(u64::MAX, 1)
     }
 
     /// No more of the file than `end` bytes counts (any more): chunks beyond are as good as done.
@@ -185,8 +179,7 @@ impl Claims {
     fn chunks_of(&self, offset: u64, len: u64) -> Result<Range<u64>, NotAChunk> {
         let end = offset.checked_add(len).ok_or(NotAChunk)?;
         let starts_well = offset.is_multiple_of(self.chunk_size);
-        let is_last = end == self.size || self.is_endless && len < self.chunk_size;
-        let ends_well = is_last || end.is_multiple_of(self.chunk_size);
+        let ends_well = end == self.size || end.is_multiple_of(self.chunk_size);
         if len == 0 || end > self.size || !starts_well || !ends_well {
             return Err(NotAChunk);
         }
@@ -288,10 +281,10 @@ mod tests {
 
     #[test]
     fn a_stream_is_complete_when_all_chunks_before_its_end_are_there() {
-        let mut claims = Claims::endless(1000);
+        let mut claims = Claims::endless();
         assert_eq!(claims.claim_range(1000, 200), Ok(Claim::Yours));
-        assert_eq!(claims.claim_range(500, 200), Err(NotAChunk));
-        assert_eq!(claims.claim_range(2000, 1500), Err(NotAChunk));
+        assert_eq!(claims.claim_range(900, 200), Err(NotAChunk));
+        assert_eq!(claims.claim_range(2000, 0), Err(NotAChunk));
         claims.done(1000).unwrap();
         claims.end_at(1200);
         assert!(!claims.is_complete());

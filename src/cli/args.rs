@@ -81,6 +81,12 @@ pub struct Args {
     /// Directories with all that they hold
     #[arg(short = 'r', help_heading = COPYING)]
     pub recursive: bool,
+    /// A further DEST that gets the same; may be repeated
+    #[arg(long, value_name = "DEST", help_heading = COPYING)]
+    pub also: Vec<OsString>,
+    /// Further DESTs, one a line of FILE
+    #[arg(long, value_name = "FILE", help_heading = COPYING)]
+    pub also_from: Option<PathBuf>,
     /// Leave existing files alone; exit 11 if one differs
     #[arg(long, help_heading = COPYING)]
     pub no_clobber: bool,

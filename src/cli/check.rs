@@ -4,10 +4,13 @@
 use std::io::IsTerminal;
 
 use crate::error::{Error, Result};
-use crate::session::{CopyOptions, Operand, Request, RouteOptions, Rsh, SshOptions, What, rate};
+use crate::session::{
+    CopyOptions, Operand, Reporter, Request, RouteOptions, Rsh, SshOptions, What, rate,
+};
 use crate::ui::Output;
 use crate::units::printable;
 
+use super::also;
 use super::args::{Args, Rate};
 use super::ends::ends;
 
@@ -25,13 +28,23 @@ pub struct Order {
     pub ignored: Vec<String>,
 }
 
+impl Order {
+    /// Tells what the user should know before anything is sent.
+    pub fn tell(&self, reporter: &dyn Reporter) {
+        self.warnings.iter().for_each(|line| reporter.notice(line));
+        self.ignored.iter().for_each(|line| reporter.detail(line));
+    }
+}
+
 /// # Errors
 /// Usage.
 pub fn order(mut args: Args) -> Result<Order> {
     let operands = std::mem::take(&mut args.operands);
     let (sources, dest) = ends(operands, &args)?;
+    let also = also::also(&args, &sources, &dest)?;
     check_between(&sources, &dest, &args)?;
-    let is_remote = dest.host.is_some() || sources.iter().any(|source| source.host.is_some());
+    let is_remote = |end: &Operand| end.host.is_some();
+    let is_remote = also.iter().any(is_remote) || sources.iter().chain([&dest]).any(is_remote);
     let warnings = way(&args, is_remote)?;
     if args.no_clobber && args.inplace {
         return Err(Error::usage(
@@ -65,7 +78,10 @@ pub fn order(mut args: Args) -> Result<Order> {
         },
         warnings,
         ignored: args.ignored.told(),
-        request: request(args, sources, dest, rate_limit),
+        request: Request {
+            also,
+            ..request(args, sources, dest, rate_limit)
+        },
     })
 }
 
@@ -138,6 +154,7 @@ pub(super) fn request(
     Request {
         sources,
         dest,
+        also: Vec::new(),
         options: CopyOptions {
             recursive: args.recursive,
             preserve: args.preserve,
@@ -397,7 +414,7 @@ mod tests {
     fn help_is_short_and_hides_what_is_hidden() {
         Args::command().debug_assert();
         let help = Args::command().render_help().to_string();
-        assert!(help.lines().count() <= 96, "{help}");
+        assert!(help.lines().count() <= 98, "{help}");
         assert!(help.lines().all(|line| line.len() <= 80), "{help}");
         assert!(!help.contains("--server"));
     }

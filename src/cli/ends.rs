@@ -32,14 +32,21 @@ pub fn ends(operands: Vec<OsString>, args: &Args) -> Result<(Vec<Operand>, Opera
         ));
     }
     check_hosts(&sources)?;
-    if dest.host.is_none() && is_mistyped(&dest, args.config.as_deref()) {
-        let dest = name(&dest);
-        return Err(Error::usage(format!(
-            "{dest} does not exist here and looks like a host: \
-             write fastcp ... {dest}: for the host, or fastcp ... ./{dest} for a local file"
-        )));
-    }
+    check_mistyped(&dest, args)?;
     Ok((sources, dest))
+}
+
+/// # Errors
+/// Usage, where a destination on this machine cannot be told from a mistyped host.
+pub fn check_mistyped(dest: &Operand, args: &Args) -> Result<()> {
+    if dest.host.is_some() || !is_mistyped(dest, args.config.as_deref()) {
+        return Ok(());
+    }
+    let dest = name(dest);
+    Err(Error::usage(format!(
+        "{dest} does not exist here and looks like a host: \
+         write fastcp ... {dest}: for the host, or fastcp ... ./{dest} for a local file"
+    )))
 }
 
 fn last_of(mut operands: Vec<Operand>) -> Result<(Vec<Operand>, Operand)> {
@@ -79,7 +86,7 @@ fn with_commands(
 }
 
 /// The command there, or what the operand itself is.
-fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -> Result<Operand> {
+pub fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -> Result<Operand> {
     let Some(line) = command else {
         return Ok(place.expect("without a command there is an operand for this end"));
     };
@@ -120,7 +127,7 @@ fn is_stream(operand: &Operand) -> bool {
     operand.what != What::Path
 }
 
-fn name(operand: &Operand) -> String {
+pub fn name(operand: &Operand) -> String {
     printable(operand.typed.as_bytes())
 }
 

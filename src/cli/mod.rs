@@ -1,6 +1,7 @@
 //! The command line: what was typed ([`args`]), checked ([`check`]) and handed to a session; its
 //! outcome as an exit code. Nothing below knows that there is a command line.
 
+mod also;
 mod args;
 mod check;
 mod ends;
@@ -11,6 +12,7 @@ mod ssh_config;
 mod visit;
 
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use clap::Parser;
@@ -18,8 +20,10 @@ use clap::Parser;
 use crate::error::{Error, Kind};
 use crate::program;
 use crate::progress::Progress;
+use crate::progress::together::Together;
 use crate::session::{self, NotServed};
-use crate::ui::Screen;
+use crate::ui::{Copied, Screen};
+use crate::units::printable;
 use crate::wire::greeting;
 
 use args::Args;
@@ -85,18 +89,43 @@ fn usage(error: &clap::Error) -> String {
 }
 
 fn copy(order: Order) -> i32 {
+    if !order.request.also.is_empty() {
+        return copy_to_all(order);
+    }
     let progress = Arc::new(Progress::default());
-    let screen = Screen::open(order.output, progress.clone());
+    let reading = progress.clone();
+    let screen = Screen::open(order.output, move || reading.snapshot());
     let reporter = screen.reporter();
-    for line in &order.warnings {
-        reporter.notice(line);
-    }
-    for line in &order.ignored {
-        reporter.detail(line);
-    }
+    order.tell(&*reporter);
     let outcome = session::run(order.request, progress, reporter);
     screen.finish(&outcome);
     outcome.exit_code()
+}
+
+fn copy_to_all(order: Order) -> i32 {
+    let names = also::names(&order.request);
+    let progress: Vec<_> = names.iter().map(|_| Arc::<Progress>::default()).collect();
+    let together = Together(progress.clone());
+    let screen = Screen::open(order.output, move || together.snapshot());
+    order.tell(&*screen.reporter());
+    let reporters = names.iter().map(|name| screen.reporter_of(name));
+    let ends = progress.into_iter().zip(reporters).collect();
+    let outcomes = session::also::run(&order.request, ends);
+    let dests = order
+        .request
+        .dests()
+        .map(|dest| printable(dest.typed.as_bytes()));
+    let copies: Vec<_> = names.into_iter().zip(dests).zip(&outcomes).collect();
+    let copies: Vec<_> = copies
+        .iter()
+        .map(|((name, dest), outcome)| Copied {
+            name,
+            dest,
+            outcome,
+        })
+        .collect();
+    screen.finish_all(&copies);
+    session::also::exit_code(&outcomes)
 }
 
 fn refuse(error: &Error) -> i32 {

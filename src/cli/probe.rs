@@ -2,7 +2,6 @@
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -61,7 +60,8 @@ pub fn run(mut args: Args) -> Result<i32> {
     let (rate_limit, sample) = (check::rate_limit(&args)?, args.sample.take());
     let request = check::request(args, Vec::new(), dest.clone(), rate_limit);
     let probed = Probe::of(request, dest, sample);
-    let screen = Screen::open(output, Arc::new(Progress::default()));
+    let progress = Progress::default();
+    let screen = Screen::open(output, move || progress.snapshot());
     let outcome = probe::show(probed, &screen, is_json);
     screen.close(outcome.fatal.as_ref());
     Ok(outcome.exit_code())

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
-use crate::pipe::{STEP, Stop, Until, Waited, enlarge, pause, stopped, wait};
+use crate::pipe::{STEP, Stop, Until, Waited, enlarge, is_stdout_closed, pause, stopped, wait};
 
 /// Bytes that a pipe takes without blocking once it has any room: PIPE_BUF of Linux.
 const ROOM: usize = 4096;
@@ -46,7 +46,14 @@ impl Outlet {
 
     /// Standard output, shown as `-`. The consumer sees the end when this process has ended, since
     /// the descriptor itself stays open.
+    ///
+    /// # Errors
+    /// `Kind::Write`, also where nobody has given this process one.
     pub fn stdout(stop: Stop) -> Result<Outlet> {
+        if is_stdout_closed() {
+            let message = "standard output is closed: nobody would get what is copied there";
+            return Err(Error::new(Kind::Write, Side::Dest, message).at("-"));
+        }
         Outlet::shared(std::io::stdout().as_fd(), "-", stop)
     }
 

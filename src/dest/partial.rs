@@ -2,14 +2,18 @@
 //! it gets its name. Dropped before that it leaves nothing behind, kept it waits for a later run.
 //! A device that the user named is written likewise, and has its name already.
 
+mod holes;
+
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Stat, StatxFlags, fallocate, fstat, statx};
+use rustix::fs::{AtFlags, FileType, Stat, StatxFlags, fstat, statx};
 use rustix::io::Errno;
+
+pub(super) use holes::write_sparse;
 
 use super::device::Device;
 use super::in_use::refuse_in_use;
@@ -20,11 +24,6 @@ use crate::cache::Behind;
 use crate::chunk::VerifiedChunk;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, Inode, Timestamp, file_type};
-
-/// The grain of holes, in bytes: no common file system has a finer one.
-const BLOCK: usize = 4096;
-
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 pub struct Partial {
     target: Target,
@@ -212,7 +211,7 @@ impl Partial {
         };
         // Where something else may be, a hole is one only when it has been made.
         let has_holes = self.entry.is_sparse()
-            && (!self.dirty || punch(file, offset, data.len() as u64).is_ok());
+            && (!self.dirty || holes::punch(file, offset, data.len() as u64).is_ok());
         let written = if has_holes {
             write_sparse(file, data, offset).map(drop)
         } else {
@@ -233,23 +232,11 @@ impl Partial {
             Medium::File(file) => file,
             Medium::Device(device) => return device.write_zeros(offset, len, is_hole),
         };
-        let has_hole = || is_hole && (!self.dirty || punch(file, offset, len).is_ok());
+        let has_hole = || is_hole && (!self.dirty || holes::punch(file, offset, len).is_ok());
         if len == 0 || has_hole() {
             return Ok(());
         }
-        match fallocate(file, FallocateFlags::ZERO_RANGE, offset, len) {
-            Ok(()) => return Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::INTR) => {}
-            Err(cause) => return Err(self.write_error(cause.into())),
-        }
-        let mut at = offset;
-        while at < offset + len {
-            let step = (offset + len - at).min(ZEROS.len() as u64);
-            file.write_all_at(&ZEROS[..step as usize], at)
-                .map_err(|cause| self.write_error(cause))?;
-            at += step;
-        }
-        Ok(())
+        holes::fill(file, offset, len).map_err(|cause| self.write_error(cause))
     }
 
     /// It has `length` bytes: the source became shorter while it was read, or is a stream whose
@@ -335,11 +322,6 @@ fn rehearse(temporary: &Temporary, old: Option<&Stat>) -> Result<()> {
     }
 }
 
-fn punch(file: &File, offset: u64, len: u64) -> rustix::io::Result<()> {
-    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    fallocate(file, flags, offset, len)
-}
-
 fn inode_of(file: &File) -> io::Result<Inode> {
     let told = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
     let birth = match told {
@@ -356,47 +338,6 @@ fn inode_of(file: &File) -> io::Result<Inode> {
         ino: stat.st_ino,
         birth,
     })
-}
-
-/// Writes what is not zeros, in runs as long as there are; returns the end of the last one (0 if
-/// none). For files whose unwritten ranges read as zeros.
-pub(super) fn write_sparse(file: &File, data: &[u8], offset: u64) -> io::Result<u64> {
-    // The first block is short where the offset is not aligned.
-    let first = (BLOCK - (offset % BLOCK as u64) as usize).min(data.len());
-    let mut end = 0;
-    let mut run = 0..0;
-    let mut block = 0..first;
-    while !block.is_empty() {
-        if !is_zero(&data[block.clone()]) {
-            if run.end != block.start {
-                end = write_run(file, data, offset, run)?.max(end);
-                run = block.clone();
-            }
-            run.end = block.end;
-        }
-        block = block.end..(block.end + BLOCK).min(data.len());
-    }
-    Ok(write_run(file, data, offset, run)?.max(end))
-}
-
-fn write_run(
-    file: &File,
-    data: &[u8],
-    offset: u64,
-    run: std::ops::Range<usize>,
-) -> io::Result<u64> {
-    if run.is_empty() {
-        return Ok(0);
-    }
-    let end = offset + run.end as u64;
-    file.write_all_at(&data[run.clone()], offset + run.start as u64)?;
-    Ok(end)
-}
-
-/// `block` is no longer than ZEROS. Comparing with zeros compiles to memcmp, which looks at the
-/// first bytes first.
-fn is_zero(block: &[u8]) -> bool {
-    block == &ZEROS[..block.len()]
 }
 
 #[cfg(test)]

@@ -2,9 +2,11 @@
 //! ours to write in, and it must be found again when the device has got another name or number.
 
 use std::fs::DirBuilder;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use super::{Slot, home_directory};
 use crate::device;
@@ -12,6 +14,18 @@ use crate::digest::{self, Digest};
 use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Name;
+
+/// A copy that nobody has gone on with for so long was given up.
+const AGE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// So many others stay: each is of some 100 bytes for a MiB of its device.
+const KEPT_MAX: usize = 32;
+
+/// A journal that was touched this lately may have a writer, whatever the clocks say.
+const IN_USE: Duration = Duration::from_secs(3600);
+
+/// Names in the directory that are looked at.
+const LOOKED_AT_MAX: usize = 10_000;
 
 /// Where the journal of a copy from `source`, as the user knows it, to the device in `slot` is.
 /// Makes its directory, which only this user may enter.
@@ -25,7 +39,9 @@ pub fn device_journal(slot: &Slot, source: &[u8], handles: &Arc<Handles>) -> Res
     let dir = Dir::root(&path, handles).map_err(|cause| cannot_keep(&path, cause))?;
     // What is no device (any more) is refused when it is opened.
     let device = device::stable_name(&slot.path()).unwrap_or_default();
-    Ok(Slot::new(dir, journal_name(&device, source)))
+    let name = journal_name(&device, source);
+    sweep(&path, &name, SystemTime::now());
+    Ok(Slot::new(dir, name))
 }
 
 /// `$XDG_STATE_HOME/fastcp`, or `~/.local/state/fastcp`. As its specification has it, a relative
@@ -49,6 +65,39 @@ fn journal_name(device: &[u8], source: &[u8]) -> Name {
     let hex: String = key[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     let name = format!("device-{hex}.journal").into_bytes();
     Name::try_from(name).expect("hexadecimal digits are a name")
+}
+
+/// Removes journals of copies that nobody will go on with: those that are old, and the oldest of too
+/// many. One that is in use is young, since its writer touches it every second; what cannot be
+/// looked at or removed stays.
+fn sweep(dir: &Path, own: &Name, now: SystemTime) {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return;
+    };
+    let age_of = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        let is_journal = is_journal_name(name.as_bytes()) && name.as_bytes() != own.as_bytes();
+        let found = entry.metadata().ok().filter(|_| is_journal)?;
+        let age = now
+            .duration_since(found.modified().ok()?)
+            .unwrap_or_default();
+        found.is_file().then_some((age, entry.path()))
+    };
+    let entries = entries.flatten().take(LOOKED_AT_MAX);
+    let mut journals: Vec<(Duration, PathBuf)> = entries.filter_map(age_of).collect();
+    journals.sort_unstable();
+    for (nth, (age, path)) in journals.into_iter().enumerate() {
+        if age > AGE_MAX || (nth >= KEPT_MAX && age > IN_USE) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn is_journal_name(name: &[u8]) -> bool {
+    let middle = name
+        .strip_prefix(b"device-")
+        .and_then(|rest| rest.strip_suffix(b".journal"));
+    middle.is_some_and(|hex| hex.len() == 16 && hex.iter().all(u8::is_ascii_hexdigit))
 }
 
 fn make_private(dir: &Path) -> Result<()> {
@@ -93,6 +142,33 @@ mod tests {
         assert_eq!(names[0], journal_name(b"dm/uuid=LVM-1", b"host:/a"));
         let len = names[0].as_bytes().len();
         assert_eq!(len, "device-0123456789abcdef.journal".len());
+    }
+
+    #[test]
+    fn journals_that_nobody_goes_on_with_are_swept() {
+        let temp = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let journal = |n: usize, age: Duration| {
+            let path = temp.path().join(format!("device-{n:016x}.journal"));
+            let file = std::fs::File::create(&path).unwrap();
+            file.set_modified(now - age).unwrap();
+            path
+        };
+        let old = journal(1, AGE_MAX + IN_USE);
+        let own = journal(2, AGE_MAX + IN_USE);
+        let in_use = journal(3, Duration::ZERO);
+        let other = temp.path().join("device-x.journal");
+        std::fs::write(&other, "").unwrap();
+        let many: Vec<_> = (4..4 + KEPT_MAX)
+            .map(|n| journal(n, IN_USE * n as u32))
+            .collect();
+        let own_name = Name::try_from(own.file_name().unwrap().as_bytes().to_vec()).unwrap();
+        sweep(temp.path(), &own_name, now);
+        let left: Vec<bool> = [&old, &own, &in_use, &other, &many[0], &many[KEPT_MAX - 1]]
+            .iter()
+            .map(|path| path.exists())
+            .collect();
+        assert_eq!(left, [false, true, true, true, true, false]);
     }
 
     #[test]

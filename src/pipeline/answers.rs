@@ -13,6 +13,7 @@ use crate::manifest::{EntryId, Name};
 use crate::pipeline::plan::{File, Live, Member, Plan, Reading, What};
 use crate::pipeline::plans::{Announced, Closed, Landed};
 use crate::pipeline::sender::Sender;
+use crate::pipeline::shelf::Key;
 use crate::units::printable;
 use crate::wire::message::{Ack, Fault, Message, RANGES_MAX, Span, Want, WantKind};
 
@@ -36,6 +37,10 @@ impl Sender {
                     (false, true) => Landed::Resumes,
                     (false, false) => Landed::Fresh,
                 };
+                if landed.ordered {
+                    // What has left there cannot be taken back for another try.
+                    self.ending.set_once();
+                }
                 if landed.window == 0 {
                     return Err(Breach("no room for a single chunk"));
                 }
@@ -56,6 +61,7 @@ impl Sender {
             Message::Fault(fault) => self.receiver_failed(fault)?,
             Message::Enough(()) => self.enough.set(),
             Message::Busy(busy) => *self.heard.lock().expect("no panic while held") = busy,
+            Message::Checked(bytes) => self.progress.set_checked(bytes),
             Message::Done(()) if self.plans.is_done() => {
                 self.plans.end();
                 self.done.notify_one();
@@ -69,7 +75,10 @@ impl Sender {
     fn wanted(&self, want: Want) -> Result<(), Breach> {
         let kind = match want.kind {
             WantKind::Skip => {
-                self.plans.skip(want.entry);
+                let skipped = self.plans.skip(want.entry);
+                if let (Some(share), Some(source)) = (&self.share, skipped) {
+                    share.skip(Key::of(&source.found().entry));
+                }
                 return Ok(());
             }
             kind => kind,
@@ -132,7 +141,9 @@ impl Sender {
             }
             WantKind::Fresh | WantKind::Digest | WantKind::Skip => {}
         }
+        let share = self.share.as_ref();
         Ok(File {
+            interest: share.map(|share| share.interest(Key::of(&found.entry), &had)),
             source: *source,
             cut: Mutex::new(Cut::skipping(size, chunk_size, &had)),
             compare,

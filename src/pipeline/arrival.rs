@@ -9,9 +9,10 @@ use crate::chunk::claims::Claims;
 use crate::chunk::{ChunkKind, EncodedChunk, VerifiedChunk};
 use crate::dest::{self, Drain, Exit, Partial};
 use crate::digest::stream::StreamTree;
-use crate::error::{Kind, Result};
+use crate::error::{Kind, Result, Side};
 use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryKind};
+use crate::pipeline::departure::begun_before;
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::open_file::{At, OpenFile};
 use crate::pipeline::receiver::{Hands, Receiver};
@@ -25,6 +26,7 @@ impl Receiver {
     pub(super) fn stream_to_file(&self, file: Resuming) -> Option<Want> {
         let (id, parent) = (file.entry.id, file.entry.parent);
         let opened = || {
+            self.begin_once(&file.entry, &file.path)?;
             if self.rules.no_clobber && dest::standing(&file.slot)?.is_some() {
                 return Err(dest::stays(&file.slot, &self.rules));
             }
@@ -68,6 +70,21 @@ impl Receiver {
         Some(Want { entry: id, kind })
     }
 
+    /// A stream that cannot be read a second time: if it is all that is copied, no session can go
+    /// on where this one is lost, else it fails alone.
+    fn begin_once(&self, entry: &Entry, path: &Hash) -> Result<()> {
+        if !entry.is_once() {
+            return Ok(());
+        }
+        if self.lock().has_one_root() {
+            self.ending.set_once();
+        } else if !self.ending.begin_once(path) {
+            let name = printable(entry.name.as_bytes());
+            return Err(begun_before(Side::Source).at(name));
+        }
+        Ok(())
+    }
+
     fn begin_stream(
         &self,
         (entry, at, partial): (Arc<Entry>, At, Option<Arc<Partial>>),
@@ -75,12 +92,9 @@ impl Receiver {
         path: Hash,
     ) -> Want {
         let is_stream = entry.kind == EntryKind::Stream;
-        if is_stream {
-            self.ending.set_once();
-        }
         let nothing = self.nothing_of(&entry);
         let claims = match is_stream {
-            true => Claims::endless(self.chunk_size),
+            true => Claims::endless(),
             false => nothing.claims,
         };
         let entry = self.insert(OpenFile {

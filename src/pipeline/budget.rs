@@ -56,12 +56,17 @@ impl Budget {
         u16::try_from(spare).unwrap_or(u16::MAX)
     }
 
+    /// All that may be spent, in bytes.
+    pub fn memory(options: &CopyOptions) -> u64 {
+        options
+            .memory
+            .unwrap_or_else(|| MEMORY_DEFAULT.min(machine_memory() / 8))
+    }
+
     /// # Errors
     /// `Kind::Usage` if not even one worker and one stream fit.
     pub fn new(options: &CopyOptions, streams: Option<u16>, chunk_size: usize) -> Result<Budget> {
-        let memory = options
-            .memory
-            .unwrap_or_else(|| MEMORY_DEFAULT.min(machine_memory() / 8));
+        let memory = Budget::memory(options);
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let workers = options
             .threads

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::chunk::{Buffer, Chunk, ChunkKind, Place};
 use crate::codec::{Compress, Encoder};
+use crate::digest::stream::Piece;
 use crate::digest::{self, Digest};
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::plan::{Bytes, Part, Plan, Stream};
@@ -31,7 +32,9 @@ impl Sender {
         if !self.plans.wait_wanted(id)? {
             return Ok(());
         }
-        self.ending.set_once();
+        if stream.is_once {
+            self.ending.set_once();
+        }
         let name = printable(inlet.path().as_os_str().as_bytes());
         self.progress.start_name(id, name);
         let tell = self.tell.clone();
@@ -77,7 +80,9 @@ impl Sender {
             let Ok(mut buffer) = self.pool.take_blocking() else {
                 return Ok(None);
             };
-            let filled = feed.fill(&mut buffer, self.chunk_size)?;
+            // After a pause up to the end of its chunk, so that full ones are subtrees again.
+            let into = (offset % self.chunk_size as u64) as usize;
+            let filled = feed.fill(&mut buffer, self.chunk_size - into)?;
             if filled.len > 0 {
                 let part = Part::read(stream, offset, filled.len, buffer);
                 if self.plans.add_part(part).is_err() {
@@ -125,7 +130,9 @@ impl Sender {
             Compress::Auto if part.stream.is_test => Compression::Forced(Method::None),
             _ => self.steering.next(),
         };
-        let frame = Arc::new(self.frame(chunk, digest, compression, encoder, shift));
+        let encoded = self.encode_part(chunk, digest, compression, encoder, shift);
+        shift.turn_to(Doing::Rest);
+        let frame = Arc::new(SealedChunk::seal(encoded, &self.sealer));
         if self.keeps {
             *bytes = Bytes::Framed(frame.clone());
         }
@@ -136,7 +143,7 @@ impl Sender {
         let stream = &part.stream;
         let data = buffer.data();
         let value = digest::of_range(data, part.offset, false);
-        let whole = (part.offset == 0).then(|| digest::of_range(data, 0, true));
+        let piece = Piece::new(data, part.offset, value);
         let (kind, digest) = match is_zero(data) && !stream.is_test {
             true => (ChunkKind::Zeros, digest::NONE),
             false => (ChunkKind::Range, value),
@@ -144,13 +151,8 @@ impl Sender {
         if kind == ChunkKind::Zeros {
             buffer.set_len(0);
         }
-        {
-            let mut tree = stream.tree.lock().expect("no panic while held");
-            if let Some(whole) = whole {
-                tree.set_whole(whole);
-            }
-            tree.add(part.offset, part.len.into(), value);
-        }
+        let tree = &stream.tree;
+        tree.lock().expect("no panic while held").add(piece);
         let _ = plan.digest.set(digest);
         self.plans.part_digested();
         let place = Place {
@@ -162,4 +164,11 @@ impl Sender {
         };
         (Chunk { place, buffer }, digest)
     }
+}
+
+/// A former session of the copy has begun a stream that cannot be read a second time.
+pub(super) fn begun_before(side: Side) -> Error {
+    let message =
+        "the connection was lost since this was begun, and it cannot be read a second time";
+    Error::new(Kind::Read, side, message)
 }

@@ -1,5 +1,6 @@
 //! How a copy ends before its time: the first cause is kept, everyone is told once.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -15,6 +16,7 @@ pub struct Ending {
     token: CancellationToken,
     copy: Option<Arc<Ending>>,
     is_once: AtomicBool,
+    begun: Mutex<BTreeSet<Vec<u8>>>,
 }
 
 impl Ending {
@@ -25,6 +27,7 @@ impl Ending {
             token: copy.token.child_token(),
             copy: Some(copy.clone()),
             is_once: AtomicBool::new(false),
+            begun: Mutex::default(),
         }
     }
 
@@ -55,6 +58,14 @@ impl Ending {
         if let Some(copy) = &self.copy {
             copy.set_once();
         }
+    }
+
+    /// Begins one thing of many that cannot be begun a second time, by its name. False if a former
+    /// session of the copy has begun it: it fails, and the others go on.
+    pub fn begin_once(&self, name: &[u8]) -> bool {
+        let of_copy = self.copy.as_deref().unwrap_or(self);
+        let mut begun = of_copy.begun.lock().expect("no panic while held");
+        begun.insert(name.to_vec())
     }
 
     pub fn is_once(&self) -> bool {
@@ -95,5 +106,15 @@ mod tests {
         second.end(error("teardown"));
         assert_eq!(second.cause(), Some(error("Ctrl-C")));
         assert_eq!(first.cause(), Some(error("cut")));
+    }
+
+    #[test]
+    fn what_a_former_session_has_begun_is_not_begun_again() {
+        let copy = Arc::new(Ending::default());
+        assert!(Ending::of_session(&copy).begin_once(b"fifo"));
+        let second = Ending::of_session(&copy);
+        assert!(!second.begin_once(b"fifo"));
+        assert!(second.begin_once(b"another"));
+        assert!(!second.is_once(), "the others go on");
     }
 }

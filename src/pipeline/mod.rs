@@ -26,6 +26,8 @@ pub mod receiver;
 pub mod resume;
 mod sample;
 pub mod sender;
+mod sharing;
+pub mod shelf;
 pub mod shifts;
 pub mod steering;
 pub mod table;

@@ -1,11 +1,10 @@
 //! Pieces of big files: claimed, verified, written, recorded, acknowledged; or found there already.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::chunk::claims::Claim;
 use crate::chunk::{ChunkKind, EncodedChunk, Place, VerifiedChunk};
-use crate::digest::stream::StreamTree;
-use crate::digest::{self, Digest};
+use crate::digest::{self, Digest, stream};
 use crate::error::{Error, Kind, Side};
 use crate::pipeline::open_file::OpenFile;
 use crate::pipeline::plans::{NACKS_MAX, UNACKED_MAX};
@@ -196,9 +195,9 @@ impl Receiver {
             tree.lock()
                 .expect("no panic while held")
                 .add(place.offset, chunk.digest());
-        } else if let Some(stream) = &file.stream {
-            let whole = (place.offset == 0).then(|| digest::of_range(chunk.data(), 0, true));
-            add_to_stream(stream, place, chunk.digest(), whole);
+        } else if let Some(stream_tree) = &file.stream {
+            let piece = stream::Piece::new(chunk.data(), place.offset, chunk.digest());
+            stream_tree.lock().expect("no panic while held").add(piece);
         }
     }
 
@@ -208,19 +207,9 @@ impl Receiver {
             tree.lock()
                 .expect("no panic while held")
                 .add_zeros(place.offset, len);
-        } else if let Some(stream) = &file.stream {
-            let whole = (place.offset == 0).then(|| digest::of_zeros(0, len, true));
-            let value = digest::of_zeros(place.offset, len, false);
-            add_to_stream(stream, place, value, whole);
+        } else if let Some(stream_tree) = &file.stream {
+            let piece = stream::Piece::of_zeros(place.offset, len);
+            stream_tree.lock().expect("no panic while held").add(piece);
         }
     }
-}
-
-/// What cannot lie there leaves the stream without a digest, and so it does not get its name.
-fn add_to_stream(stream: &Mutex<StreamTree>, place: Place, value: Digest, whole: Option<Digest>) {
-    let mut stream = stream.lock().expect("no panic while held");
-    if let Some(whole) = whole {
-        stream.set_whole(whole);
-    }
-    stream.add(place.offset, place.raw_len.into(), value);
 }

@@ -14,6 +14,7 @@ use crate::digest::{Digest, Tree};
 use crate::manifest::{Entry, EntryId};
 use crate::pipe::Stop;
 use crate::pipeline::digest_list::Listed;
+use crate::pipeline::shelf::Interest;
 use crate::source::{Found, Inlet, SourceFile};
 use crate::wire::SealedChunk;
 
@@ -42,6 +43,8 @@ pub struct File {
     pub listed: Option<Listed>,
     /// Where it may change while it is read.
     pub live: Option<Mutex<Live>>,
+    /// Held while it is sent, where others may send it too.
+    pub interest: Option<Interest>,
 }
 
 /// How far the reading of a big file has come.
@@ -84,6 +87,9 @@ pub struct Stream {
     pub stop: Stop,
     /// It is sent as it is: what the link carries is to be seen.
     pub is_test: bool,
+    /// It cannot be read a second time and is all that is copied, so no session can go on where this
+    /// one is lost.
+    pub is_once: bool,
 }
 
 /// A chunk of a stream. It cannot be read again, so its frame is kept until it is acknowledged.
@@ -109,7 +115,8 @@ pub enum What {
 }
 
 impl Stream {
-    pub fn new(entry: Entry, inlet: &Inlet, listed: Option<Listed>) -> Stream {
+    /// `alone` if nothing else is copied.
+    pub fn new(entry: Entry, inlet: &Inlet, listed: Option<Listed>, alone: bool) -> Stream {
         Stream {
             entry,
             path: inlet.path(),
@@ -118,6 +125,7 @@ impl Stream {
             failed: AtomicBool::new(false),
             stop: Stop::new(),
             is_test: inlet.is_test(),
+            is_once: alone && inlet.is_once(),
         }
     }
 }

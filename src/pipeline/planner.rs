@@ -4,17 +4,21 @@
 mod small;
 
 use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::ranges::RangeSet;
 use crate::dir::Dir;
+use crate::error::Side;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT};
+use crate::pipeline::departure::begun_before;
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::plan::Stream;
 use crate::pipeline::plans::Ended;
 use crate::pipeline::sender::Sender;
-use crate::source::stream::has_unsaid_content;
+use crate::source::inlet::once;
+use crate::source::stream::{has_unsaid_content, is_made_up};
 use crate::source::{Found, Inlet, Sources, Step, root_id};
 use crate::wire::hello::OPEN_ENTRIES;
 use crate::wire::message::{AllSent, EntryEnd, Message, Span};
@@ -36,6 +40,10 @@ struct Planner<'a> {
     /// Files that were sent again since their first name could not be placed.
     relinked: HashMap<EntryId, EntryId>,
     in_links: bool,
+    /// Nothing but this is copied.
+    alone: bool,
+    /// By device, whether file sizes say nothing there.
+    made_up: HashMap<u64, bool>,
 }
 
 /// Plans everything that there is to send, then says so. A stream is read here.
@@ -49,6 +57,11 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
         roots: HashMap::new(),
         relinked: HashMap::new(),
         in_links: false,
+        alone: match &sources {
+            Sources::Files(walk) => walk.named() == 1,
+            Sources::Stream(_) => true,
+        },
+        made_up: HashMap::new(),
     };
     match sources {
         Sources::Files(walk) => walk.into_iter().try_for_each(|step| planner.step(step))?,
@@ -128,18 +141,30 @@ impl Planner<'_> {
         self.sender.say_or_end(Message::Entries(vec![entry]))
     }
 
-    /// A file that is followed while it grows, or says that it is empty and is not (/proc).
-    fn is_read_as_stream(&self, found: &Found) -> bool {
+    /// A file that is followed while it grows, or whose size says nothing: one that says it is empty
+    /// and is not, and whatever lies where the kernel makes content up as it is read (/proc, /sys).
+    fn is_read_as_stream(&mut self, found: &Found) -> bool {
         let sender = self.sender;
-        let is_followed = sender.options.follow_ms.is_some() && found.entry.parent == NO_PARENT;
-        let opened = |found: &Found| found.open(sender.changes()).ok();
-        is_followed
-            || found.entry.size == 0
-                && opened(found).is_some_and(|(file, stat)| has_unsaid_content(&file, &stat))
+        if sender.options.follow_ms.is_some() && found.entry.parent == NO_PARENT {
+            return true;
+        }
+        match self.made_up.get(&found.identity.dev) {
+            Some(true) => return true,
+            Some(false) if found.entry.size > 0 => return false,
+            _ if found.entry.is_device() => return false,
+            _ => {}
+        }
+        // What cannot be opened fails for its reason when it is sent.
+        let Ok((file, stat)) = found.open(sender.changes()) else {
+            return false;
+        };
+        let is_made_up = is_made_up(&file);
+        self.made_up.insert(found.identity.dev, is_made_up);
+        is_made_up || has_unsaid_content(&file, &stat)
     }
 
     fn stream(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
-        let entry = Entry {
+        let mut entry = Entry {
             kind: EntryKind::Stream,
             size: 0,
             links: 1,
@@ -147,8 +172,18 @@ impl Planner<'_> {
         };
         let inlet = match found.entry.kind {
             EntryKind::Stream => Inlet::Path(found.path()),
-            _ => Inlet::File(Box::new(found)),
+            _ => Inlet::File(Box::new(found.clone())),
         };
+        if inlet.is_once() {
+            let name = found.path();
+            let ending = &self.sender.ending;
+            if !self.alone && !ending.begin_once(name.as_os_str().as_bytes()) {
+                self.sender
+                    .fail(&found, begun_before(Side::Source).at(name));
+                return Ok(());
+            }
+            entry.extensions.push(once());
+        }
         self.send_stream(entry, &inlet, listed)
     }
 
@@ -171,7 +206,7 @@ impl Planner<'_> {
         listed: Option<Listed>,
     ) -> Result<(), Ended> {
         self.flush()?;
-        let stream = Arc::new(Stream::new(entry.clone(), inlet, listed));
+        let stream = Arc::new(Stream::new(entry.clone(), inlet, listed, self.alone));
         self.sender.plans.announce_stream(stream.clone());
         self.sender.say_or_end(Message::Entries(vec![entry]))?;
         self.sender.stream(&stream, inlet)

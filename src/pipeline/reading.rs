@@ -32,21 +32,7 @@ impl Sender {
         mut buffer: Buffer,
         shift: &mut Shift<'_>,
     ) -> Option<(Chunk, Digest)> {
-        let What::Piece { piece, .. } = &plan.what else {
-            return None;
-        };
-        if file.failed.load(Relaxed) {
-            self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
-            return None;
-        }
-        let entry = &file.found.entry;
-        let mut place = Place {
-            kind: piece.kind,
-            chunk: plan.chunk,
-            entry: entry.id,
-            offset: piece.offset,
-            raw_len: piece.len,
-        };
+        let mut place = self.place_of_piece(plan, file)?;
         let is_there = match self.load(file, place, &mut buffer) {
             Ok(is_there) => is_there,
             Err(error) => {
@@ -55,20 +41,59 @@ impl Sender {
             }
         };
         shift.turn_to(Doing::Rest);
-        let whole = u64::from(piece.len) == entry.size;
-        let digest = if piece.kind == ChunkKind::Zeros {
+        let whole = u64::from(place.raw_len) == file.found.entry.size;
+        let digest = if place.kind == ChunkKind::Zeros {
             buffer.set_len(0);
             // Its place is authenticated; what a tree needs is worked out below.
             [0; 32]
         } else {
-            let digest = digest::of_range(buffer.data(), piece.offset, whole);
+            let digest = digest::of_range(buffer.data(), place.offset, whole);
             if is_zero(buffer.data()) {
                 place.kind = ChunkKind::Zeros;
-                plan.zeros.store(true, Relaxed);
                 buffer.set_len(0);
             }
             digest
         };
+        self.piece_is_read(plan, file, Chunk { place, buffer }, digest, is_there)
+    }
+
+    /// Where a piece is to go. None if its file has failed: then nothing of it is to be sent.
+    pub(super) fn place_of_piece(&self, plan: &Plan, file: &File) -> Option<Place> {
+        let What::Piece { piece, .. } = &plan.what else {
+            return None;
+        };
+        if file.failed.load(Relaxed) {
+            self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
+            return None;
+        }
+        Some(Place {
+            kind: piece.kind,
+            chunk: plan.chunk,
+            entry: file.found.entry.id,
+            offset: piece.offset,
+            raw_len: piece.len,
+        })
+    }
+
+    /// What a piece is is known: its digest joins the file's. None if nothing of it is to be sent.
+    pub(super) fn piece_is_read(
+        &self,
+        plan: &Plan,
+        file: &Arc<File>,
+        chunk: Chunk,
+        digest: Digest,
+        is_there: bool,
+    ) -> Option<(Chunk, Digest)> {
+        let What::Piece { piece, .. } = &plan.what else {
+            return None;
+        };
+        let Chunk {
+            mut place,
+            mut buffer,
+        } = chunk;
+        if piece.kind == ChunkKind::Range && place.kind == ChunkKind::Zeros {
+            plan.zeros.store(true, Relaxed);
+        }
         if file.digest_only || !is_there {
             // Nothing of it is sent, and what ends the entry must find it settled.
             self.plans.settle_chunks(plan.chunk..plan.chunk + 1);

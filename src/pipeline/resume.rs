@@ -25,6 +25,9 @@ use crate::wire::message::{Message, RANGES_MAX, Span, Want, WantKind};
 /// A source that was written this lately may be written again without its times showing it.
 const YOUNG: Duration = Duration::from_secs(2);
 
+/// Bytes that are read again between two words of it.
+const TELL_EVERY: u64 = 16 << 20;
+
 /// A big file of which the journal knows something.
 pub struct Resuming {
     pub entry: Entry,
@@ -265,7 +268,17 @@ impl Receiver {
     ) -> Restored {
         let size = entry.size;
         let mut buffer = vec![0; STEP.max(self.chunk_size as usize)];
-        let mut holds = |chunk: &Chunk| holds(partial, chunk, size, &mut buffer);
+        let mut told = 0;
+        let mut holds = |chunk: &Chunk| {
+            let is_there = holds(partial, chunk, size, &mut buffer);
+            let checked = self.progress.add_checked(chunk.len);
+            // The other end may be the one that shows it.
+            if checked - told >= TELL_EVERY {
+                told = checked;
+                self.say(Message::Checked(checked));
+            }
+            is_there
+        };
         let mut sample = Sample::new(begun.chunks, self.chunk_size);
         let mut restored = self.nothing_of(entry);
         let mut all_right = true;

@@ -20,6 +20,7 @@ use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::landing::Tell;
 use crate::pipeline::plan::{File, Member, Plan, Stream, What};
 use crate::pipeline::plans::{Ended, NACKS_MAX, Plans, Work};
+use crate::pipeline::shelf::Share;
 use crate::pipeline::shifts::{Doing, Shift};
 use crate::pipeline::steering::{Compression, Steering};
 use crate::pipeline::tally::Tally;
@@ -52,6 +53,8 @@ pub struct Sender {
     pub progress: Arc<Progress>,
     pub ending: Arc<Ending>,
     pub digests: Option<Arc<DigestList>>,
+    /// Where the same is sent to others too.
+    pub share: Option<Share>,
     /// The receiver said that everything is in place.
     pub done: Notify,
     /// What the receiver last said of its time.
@@ -115,27 +118,37 @@ impl Sender {
             self.give_up(plan);
             return None;
         }
-        shift.turn_to(Doing::Disk);
-        let (chunk, digest) = match &plan.what {
-            What::Piece { file, .. } => self.read_piece(plan, file, buffer, shift)?,
-            What::Pack(members) => self.read_pack(plan, members, buffer)?,
+        let encoded = match &plan.what {
+            What::Piece { file, piece } => match self.share_of(file, piece) {
+                Some(share) => self.carry_shared(share, plan, buffer, encoder, shift)?,
+                None => {
+                    shift.turn_to(Doing::Disk);
+                    let (chunk, digest) = self.read_piece(plan, file, buffer, shift)?;
+                    self.encode(chunk, digest, self.steering.next(), encoder, shift)
+                }
+            },
+            What::Pack(members) => {
+                shift.turn_to(Doing::Disk);
+                let (chunk, digest) = self.read_pack(plan, members, buffer)?;
+                self.encode(chunk, digest, self.steering.next(), encoder, shift)
+            }
             What::Part(_) => return None,
         };
-        let compression = self.steering.next();
-        Some(self.frame(chunk, digest, compression, encoder, shift))
+        shift.turn_to(Doing::Rest);
+        Some(SealedChunk::seal(encoded, &self.sealer))
     }
 
-    /// Encode, frame, seal.
-    pub(super) fn frame(
+    /// Compresses what is to be.
+    pub(super) fn encode(
         &self,
         chunk: Chunk,
         digest: Digest,
         compression: Compression,
         encoder: &mut Encoder,
         shift: &mut Shift<'_>,
-    ) -> SealedChunk {
+    ) -> EncodedChunk {
         shift.turn_to(Doing::Codec);
-        let encoded = match chunk.place.kind {
+        match chunk.place.kind {
             ChunkKind::Zeros | ChunkKind::Digest => {
                 let Chunk { place, buffer } = chunk;
                 EncodedChunk {
@@ -153,9 +166,7 @@ impl Sender {
                 self.steering.coded(compression, raw, made, took);
                 encoded
             }
-        };
-        shift.turn_to(Doing::Rest);
-        SealedChunk::seal(encoded, &self.sealer)
+        }
     }
 
     /// The chunk does not arrive whole, however often it is sent.

@@ -128,6 +128,11 @@ impl Table {
         }
     }
 
+    /// Only one thing was named.
+    pub fn has_one_root(&self) -> bool {
+        self.roots.len() == 1
+    }
+
     pub fn was_told_of_a_failure(&mut self) {
         self.told = true;
     }

@@ -25,6 +25,7 @@ use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, Server};
+use crate::session::logins;
 use crate::session::operands::{self, Expanded};
 use crate::session::probe::link::Ends;
 use crate::session::rate;
@@ -74,7 +75,7 @@ impl From<Error> for Lost {
 pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Result<String, Lost> {
     let is_push = request.dest.host.is_some();
     let host = request.host().expect("one end is remote");
-    let budget = Budget::new(&request.options, request.streams, CHUNK_SIZE)?;
+    let budget = seat.budget(request)?;
     if let Some(name) = request.options.congestion.as_deref().filter(|_| is_push) {
         tuning::check_congestion(name)?;
     }
@@ -84,7 +85,7 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         return Ok(String::new());
     }
     let mut server = tokio::select! {
-        server = Server::connect(host, request, seat, session.attempt) => server?,
+        server = logins::connect(host, request, seat, session.attempt) => server?,
         () = seat.ending.wait() => return Err(cause_of(&seat.ending).into()),
     };
     if is_push && !is_first {
@@ -407,11 +408,11 @@ impl Client<'_> {
 
     fn pace(&self) -> Pace {
         let pace = Pace {
+            limit: self.seat.limit(),
             head_start: match self.request.route.asked {
                 Some(Route::Ssh) => Duration::ZERO,
                 _ => HEAD_START,
             },
-            ..Pace::default()
         };
         pace.limit.set(self.request.options.rate_limit);
         pace
@@ -450,6 +451,7 @@ impl Client<'_> {
             digests: self.seat.digests.clone(),
             tell: self.seat.tell(),
             enough: self.seat.enough.clone(),
+            share: self.seat.shared.as_ref().map(|shared| shared.share.clone()),
         }
     }
 

@@ -23,6 +23,7 @@ use crate::pipeline::planner;
 use crate::pipeline::plans::{Plans, UNSETTLED_ENTRIES_MAX};
 use crate::pipeline::receiver::{Job, Receiver};
 use crate::pipeline::sender::Sender;
+use crate::pipeline::shelf::Share;
 use crate::pipeline::shifts::Shifts;
 use crate::pipeline::steering::Steering;
 use crate::pipeline::tally::Tally;
@@ -60,6 +61,8 @@ pub struct Common {
     pub tell: Tell,
     /// A file that is followed has come to its end, the user says.
     pub enough: Stop,
+    /// Where a sender's chunks go to others too.
+    pub share: Option<Share>,
 }
 
 /// The half that has the data.
@@ -85,6 +88,7 @@ impl SendingHalf {
             digests,
             tell,
             enough,
+            share,
         } = common;
         // As many as ever may wait; how many do is up to the steering.
         let (queue, frames) = async_channel::bounded(FRAMES_MAX);
@@ -105,6 +109,7 @@ impl SendingHalf {
             progress,
             ending,
             digests,
+            share,
             done: Notify::new(),
             heard: Default::default(),
         });
@@ -141,6 +146,9 @@ impl SendingHalf {
     /// Ends threads and streams, in bounded time.
     pub async fn stop(self) {
         self.sender.plans.end();
+        if let Some(share) = &self.sender.share {
+            share.leave();
+        }
         self.sender.steering.end();
         self.sender.pool.close();
         self.sender.frames.close();

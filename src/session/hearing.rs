@@ -147,7 +147,8 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Tune(_)
         | Message::Fault(_)
         | Message::Vanished(_)
-        | Message::Busy(_) => true,
+        | Message::Busy(_)
+        | Message::Checked(_) => true,
         Message::Open(_)
         | Message::Secret(_)
         | Message::Listen(_)

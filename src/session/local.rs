@@ -52,6 +52,7 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         digests: None,
         tell: seat.tell(),
         enough: seat.enough.clone(),
+        share: None,
     };
     // Suite "none" derives no key from it.
     let secret = Secret::random();

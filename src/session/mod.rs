@@ -4,6 +4,7 @@
 //! A copy whose connection is lost goes on in another session: [`retries`].
 
 pub mod account;
+pub mod also;
 pub mod backoff;
 pub mod between;
 pub mod choice;
@@ -15,6 +16,7 @@ pub mod heartbeat;
 pub mod host;
 pub mod local;
 pub mod login;
+pub mod logins;
 pub mod operands;
 pub mod permit;
 pub mod placing;
@@ -47,6 +49,7 @@ use crate::session::hearing::Hearing;
 use crate::session::probe::link::LinkTest;
 use crate::units::{printable, size};
 use crate::wire::message::{Conclusion, Message};
+use also::Shared;
 pub use permit::{Access, Permit};
 pub use request::{
     Compress, CopyOptions, FAILURES_MAX, Host, Limit, Operand, Outcome, Ports, Reporter, Request,
@@ -68,6 +71,8 @@ pub struct Seat {
     pub enough: Stop,
     /// What the tuner said at the end.
     pub verdict: Arc<OnceLock<Verdict>>,
+    /// What it shares with the copies of the same source to other hosts.
+    pub shared: Option<Shared>,
     /// The copy is there to measure the link, and over when that is done.
     pub probe: Option<Arc<LinkTest>>,
 }
@@ -88,6 +93,7 @@ impl Seat {
             digests: None,
             enough: Stop::new(),
             verdict: Arc::default(),
+            shared: None,
             probe: None,
         }
     }
@@ -136,14 +142,19 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
     let started = Instant::now();
     let mut seat = Seat::new(progress, reporter);
     let resumes = !request.options.no_resume;
-    let mut copied = copy(request, &mut seat);
+    let copied = copy(request, &mut seat);
+    over(&seat, copied, resumes, started)
+}
+
+/// What came of a copy that is over, which the same command would go on with if it `resumes`.
+fn over(seat: &Seat, mut copied: Result<String>, resumes: bool, started: Instant) -> Outcome {
     seat.progress.set_phase(Phase::Done);
     let there = seat.progress.snapshot().done_bytes;
     let resumes = resumes && !seat.ending.is_once();
     if let Some(error) = copied.as_mut().err().filter(|_| resumes && there > 0) {
         tell_kept(error, there);
     }
-    outcome(&seat, copied, started)
+    outcome(seat, copied, started)
 }
 
 /// What came of what `seat` was told of; `copied` is the route or why it ended early.

@@ -12,6 +12,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Root, Totals};
 use crate::pipeline::landing::Sessions;
 use crate::pipeline::placer::{Destination, To, Typed};
+use crate::session::also::Shared;
 use crate::session::request::{CopyOptions, Request, What};
 use crate::session::{Seat, probe};
 use crate::source::{self, Inlet, Lookup, Named, Sources, Walk};
@@ -98,21 +99,44 @@ pub fn expand(request: &Request, seat: &Seat) -> Expanded {
         remote: false,
         confine: None,
     };
+    let shared = seat.shared.as_ref();
+    let inlet = shared.and_then(Shared::inlet).or_else(|| stream(request));
+    if let Some(inlet) = inlet {
+        return Expanded::nameless(inlet);
+    }
     let mut all = Expanded::default();
     for (operand, source) in request.sources.iter().enumerate() {
-        match source.what {
-            What::Path => {}
-            What::Stdio => return Expanded::nameless(Inlet::Stdin),
-            What::Command => return Expanded::nameless(Inlet::Command(source.typed.clone())),
-            What::Nothing => return Expanded::default(),
+        if source.what == What::Nothing {
+            return Expanded::default();
         }
-        let (named, errors) = source::expand(&source.path, &lookup, request.options.recursive);
+        let (mut named, mut errors) =
+            source::expand(&source.path, &lookup, request.options.recursive);
+        if seat.shared.is_some() {
+            let streams = named.extract_if(.., |named| named.is_stream());
+            errors.extend(streams.map(read_once));
+        }
         errors.iter().for_each(|error| seat.tally.add(error));
         let warnings = named.iter().filter_map(Named::warning);
         warnings.for_each(|line| seat.reporter.notice(&line));
         all.add(named, operand);
     }
     all
+}
+
+/// The source, where that is stdin or a command here.
+pub fn stream(request: &Request) -> Option<Inlet> {
+    let source = request.sources.first()?;
+    match source.what {
+        What::Path | What::Nothing => None,
+        What::Stdio => Some(Inlet::Stdin),
+        What::Command => Some(Inlet::Command(source.typed.clone())),
+    }
+}
+
+/// Each of several copies would get a part of it.
+fn read_once(named: Named) -> Error {
+    let message = "can be read once, so not for several destinations: give it as stdin, as -";
+    Error::new(Kind::Entry, Side::Source, message).at(named.path)
 }
 
 /// Counts what is to be copied, while ssh logs in.

@@ -5,10 +5,14 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::sync::Mutex;
 
 use crate::session::request::{Host, Request};
 use crate::ssh::Rsh;
 use crate::tuner::{FILE_MAX, Remembered, Routes};
+
+/// Copies of one process that end at once wait for each other: each reads all that is kept.
+static WRITING: Mutex<()> = Mutex::new(());
 
 /// In fastcp's own directory among the user's caches.
 const NAME: &str = "routes.json";
@@ -21,9 +25,10 @@ pub fn recall(request: &Request) -> Option<Remembered> {
 /// Keeps what was learnt this time.
 pub fn remember(request: &Request, what: Remembered) {
     if let (Some(path), Some(pair)) = (path(), pair(request)) {
+        let _writing = WRITING.lock();
         let mut routes = routes(&path);
         routes.put(&pair, what);
-        // Two copies that end at once: the later one's word counts.
+        // Of two processes that end at once the later one's word counts.
         let _ = write(&path, &routes.to_text());
     }
 }

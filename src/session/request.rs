@@ -50,6 +50,9 @@ pub struct Request {
     /// At least one.
     pub sources: Vec<Operand>,
     pub dest: Operand,
+    /// Further destinations of the same sources, at most `HOSTS_MAX` in all; none unless the
+    /// sources are on this machine.
+    pub also: Vec<Operand>,
     pub options: CopyOptions,
     pub ssh: SshOptions,
     pub rsh: Rsh,
@@ -89,6 +92,11 @@ impl Request {
     pub fn is_stream(&self) -> bool {
         let mut operands = std::iter::once(&self.dest).chain(&self.sources);
         operands.any(|operand| operand.what != What::Path)
+    }
+
+    /// All destinations, as they were typed.
+    pub fn dests(&self) -> impl Iterator<Item = &Operand> {
+        std::iter::once(&self.dest).chain(&self.also)
     }
 
     /// How the far end is started.

@@ -175,6 +175,7 @@ async fn copy<R: AsyncRead + Unpin>(
         digests: None,
         tell: tell(),
         enough: Stop::new(),
+        share: None,
     };
     let keyring = Arc::new(Keyring::new(secret, open.session, dialler));
     let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));

@@ -12,6 +12,11 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 use crate::units::printable;
 
+/// Blocks that are looked at before a device is copied, and their bytes: two seconds of a disk that
+/// has to move its heads, and within six hundredths of the truth.
+const SAMPLES: u64 = 256;
+const SAMPLE_BLOCK: usize = 4096;
+
 /// Read by several threads at once.
 pub struct SourceDevice {
     device: BlockDevice,
@@ -46,6 +51,26 @@ impl SourceDevice {
             device.go_direct()?;
         }
         Ok(SourceDevice { device })
+    }
+
+    /// Bytes that a file of its content takes at least, as far as a few blocks of it tell: those of
+    /// zeros become holes. One in forty times or less it takes less than this.
+    pub fn content(&self) -> u64 {
+        let places = self.size() / SAMPLE_BLOCK as u64;
+        let samples = places.min(SAMPLES);
+        let mut block = [0; SAMPLE_BLOCK];
+        let mut full = 0.0;
+        for n in 0..samples {
+            let place = (u128::from(places) * u128::from(n) / u128::from(samples)) as u64;
+            let read = self.device.read_at(&mut block, place * SAMPLE_BLOCK as u64);
+            // Where reading fails the copy will tell why.
+            full += f64::from(u8::from(read.is_ok() && block != [0; SAMPLE_BLOCK]));
+        }
+        let samples = samples.max(1) as f64;
+        let share = full / samples;
+        // Twice the standard error of a share that was found by so many samples.
+        let doubt = 2.0 * (share * (1.0 - share) / samples).sqrt();
+        (self.size() as f64 * (share - doubt).max(0.0)) as u64
     }
 
     /// Bytes, as they were when it was opened.

@@ -3,16 +3,20 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FileType, SeekFrom, Stat, fstat, major, minor, seek, stat};
 
 use super::found::{Changes, Found};
 use super::stream::{End, Filled, StreamSource};
+use super::tee::{Tap, Tee};
 use crate::chunk::Buffer;
 use crate::command::{Command, Role};
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name, Root, Timestamp, file_type};
+use crate::manifest::{
+    Entry, EntryId, EntryKind, Extension, NO_PARENT, Name, ONCE, Root, Timestamp, file_type,
+};
 use crate::pipe::Stop;
 
 /// Devices of Linux that never end: zero, full, random and urandom.
@@ -33,6 +37,8 @@ pub enum Inlet {
     Path(PathBuf),
     /// A file that is read like one; it is reached by its directory, as every file is.
     File(Box<Found>),
+    /// One of these that several copies read, and which of them this is.
+    Tee(Arc<Tee>, usize),
 }
 
 /// When a stream is at its end, where it does not say so itself.
@@ -44,10 +50,13 @@ pub struct Limits {
     pub follow: Option<(Duration, Stop)>,
 }
 
-/// A stream that is open, with the command that makes it.
-pub struct Feed {
-    source: StreamSource,
-    command: Option<Command>,
+/// A stream that is open.
+pub struct Feed(From);
+
+enum From {
+    /// With the command that makes it.
+    Source(StreamSource, Option<Command>),
+    Tap(Tap),
 }
 
 impl Inlet {
@@ -58,6 +67,7 @@ impl Inlet {
             Inlet::Command(line) => line.into(),
             Inlet::Path(path) => path.clone(),
             Inlet::File(found) => found.path(),
+            Inlet::Tee(tee, _) => tee.inlet().path(),
         }
     }
 
@@ -89,7 +99,7 @@ impl Inlet {
             ino: 0,
             links: 1,
             rdev: 0,
-            extensions: Vec::new(),
+            extensions: vec![once()],
         }
     }
 
@@ -108,12 +118,21 @@ impl Inlet {
 
     /// Bytes that are left of a file that is our stdin.
     pub fn length(&self) -> Option<u64> {
-        let Inlet::Stdin = self else { return None };
+        match self {
+            Inlet::Stdin => {}
+            Inlet::Tee(tee, _) => return tee.length(),
+            _ => return None,
+        }
         let stdin = std::io::stdin();
         let stat = fstat(&stdin).ok()?;
         let at = seek(&stdin, SeekFrom::Current(0)).ok()?;
         let is_file = file_type(&stat) == FileType::RegularFile;
         is_file.then(|| (stat.st_size as u64).saturating_sub(at))
+    }
+
+    /// What was read of it cannot be read a second time.
+    pub fn is_once(&self) -> bool {
+        !matches!(self, Inlet::File(_))
     }
 
     /// What comes of it shows what a link carries, and nothing else: it travels as it is.
@@ -135,7 +154,7 @@ impl Inlet {
         on_line: impl FnMut(&[u8]) + Send + 'static,
     ) -> Result<Feed> {
         let mut command = None;
-        let end = self.end(limits)?;
+        let end = self.end(limits.clone())?;
         let source = match self {
             Inlet::Stdin => StreamSource::stdin(end, stop.clone())?,
             Inlet::Path(path) => StreamSource::open(path, end, stop.clone())?,
@@ -148,8 +167,12 @@ impl Inlet {
                 command = Some(started);
                 StreamSource::from_fd(stdout, line, end, stop.clone())
             }
+            Inlet::Tee(tee, reader) => {
+                let tap = tee.tap(*reader, limits, stop, on_line);
+                return Ok(Feed(From::Tap(tap)));
+            }
         };
-        Ok(Feed { source, command })
+        Ok(Feed(From::Source(source, command)))
     }
 
     fn end(&self, limits: Limits) -> Result<End> {
@@ -174,6 +197,7 @@ impl Inlet {
         match self {
             Inlet::Stdin => fstat(std::io::stdin()).ok(),
             Inlet::Command(_) | Inlet::File(_) => None,
+            Inlet::Tee(tee, _) => tee.inlet().stat(),
             Inlet::Path(path) => stat(path).ok(),
         }
     }
@@ -181,8 +205,12 @@ impl Inlet {
 
 impl Feed {
     /// See [`StreamSource::fill`].
-    pub fn fill(&mut self, buffer: &mut Buffer, chunk_size: usize) -> Result<Filled> {
-        self.source.fill(buffer, chunk_size)
+    pub fn fill(&mut self, buffer: &mut Buffer, most: usize) -> Result<Filled> {
+        match &mut self.0 {
+            From::Source(source, _) => source.fill(buffer, most),
+            // It has the same chunks for all.
+            From::Tap(tap) => tap.fill(buffer),
+        }
     }
 
     /// The stream is at its end: was it the true one?
@@ -190,16 +218,28 @@ impl Feed {
     /// # Errors
     /// `Kind::Command` where the command that made it failed.
     pub fn finish(self, stop: &Stop) -> Result<()> {
-        let Feed { source, command } = self;
-        // A command that writes on has nobody who reads.
-        drop(source);
-        command.map_or(Ok(()), |command| command.finish(stop))
+        match self.0 {
+            From::Source(source, command) => {
+                // A command that writes on has nobody who reads.
+                drop(source);
+                command.map_or(Ok(()), |command| command.finish(stop))
+            }
+            From::Tap(tap) => tap.finish(),
+        }
     }
 }
 
 /// Whether what has this type is read as a stream where the user names it.
 pub fn is_stream(file_type: FileType) -> bool {
     matches!(file_type, FileType::Fifo | FileType::CharacterDevice)
+}
+
+/// Tells the receiver that an entry is read once.
+pub fn once() -> Extension {
+    Extension {
+        tag: ONCE,
+        bytes: Vec::new(),
+    }
 }
 
 fn nameless() -> Name {

@@ -11,6 +11,7 @@ pub mod pattern;
 pub mod read;
 pub mod scan;
 pub mod stream;
+pub mod tee;
 pub mod typed;
 pub mod walk;
 
@@ -21,6 +22,7 @@ pub use pack::{PackRead, Unpacked, read_pack};
 pub use pattern::is_pattern;
 pub use read::SourceFile;
 pub use scan::scan;
+pub use tee::Tee;
 pub use typed::{may_answer, may_be_named};
 pub use walk::{Step, Walk, root_id};
 

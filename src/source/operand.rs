@@ -54,6 +54,11 @@ impl Named {
         file_type(&self.stat) == FileType::Directory
     }
 
+    /// It is read once and never again: a FIFO, a character device.
+    pub fn is_stream(&self) -> bool {
+        is_stream(file_type(&self.stat))
+    }
+
     /// Opens `path`, this one's or that of the directory above it.
     pub(super) fn open(&self, path: &Path, handles: &Arc<Handles>) -> io::Result<Arc<Dir>> {
         match &self.confine {

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{Stat, fstat};
 
+use crate::cache::is_cached;
 use crate::chunk::pack::PackWriter;
 use crate::chunk::{Buffer, SMALL_FILE_MAX};
 use crate::digest::Digest;
@@ -71,7 +72,8 @@ fn read_member(
     twice_if_changed(|| {
         let (file, before) = found.open(changes)?;
         let len = found.entry.size as usize;
-        behind(&file, polite, 0, len, || {
+        let brings = polite && !is_cached(&file, 0..len as u64);
+        behind(&file, brings, 0, len, || {
             read_open(found, &file, &before, changes, pack)
         })
     })

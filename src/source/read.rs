@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{Advice, SeekFrom, Stat, fadvise, fstat, seek};
 use rustix::io::Errno;
 
-use crate::cache;
+use crate::cache::{self, Before};
 use crate::chunk::Buffer;
 use crate::error::Result;
 
@@ -30,8 +30,8 @@ enum Medium {
         file: File,
         /// Before the first byte was read.
         stat: Stat,
-        /// What is read of it leaves the page cache again.
-        polite: bool,
+        /// What is read of it leaves the page cache again, but for what was there before.
+        polite: Option<Before>,
     },
     Device(SourceDevice),
 }
@@ -46,7 +46,7 @@ impl SourceFile {
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         let mut found = found.clone();
         refresh(&mut found.entry, &stat);
-        let polite = false;
+        let polite = None;
         let medium = Medium::File { file, stat, polite };
         Ok(SourceFile { found, medium })
     }
@@ -54,7 +54,7 @@ impl SourceFile {
     /// What is read of it leaves the page cache again, if the copy has brought it there.
     pub fn politely(mut self) -> SourceFile {
         if let Medium::File { file, polite, .. } = &mut self.medium {
-            *polite = true;
+            *polite = Some(Before::default());
             cache::read_politely(file);
         }
         self
@@ -86,7 +86,8 @@ impl SourceFile {
         let room = &mut buffer.room()[..len];
         match &self.medium {
             Medium::File { file, polite, .. } => {
-                let read = behind(file, *polite, offset, len, || {
+                let brings = self.brings(file, polite, offset);
+                let read = behind(file, brings, offset, len, || {
                     file.read_exact_at(room, offset)
                 });
                 read.map_err(|cause| self.found.cannot_read(cause))
@@ -101,13 +102,19 @@ impl SourceFile {
         match &self.medium {
             Medium::File { file, polite, .. } => {
                 let len = room.len();
-                let read = behind(file, *polite, offset, len, || {
-                    read_up_to(file, offset, room)
-                });
+                let brings = self.brings(file, polite, offset);
+                let read = behind(file, brings, offset, len, || read_up_to(file, offset, room));
                 read.map_err(|cause| self.found.cannot_read(cause))
             }
             Medium::Device(device) => device.read(offset, room).map(|()| room.len()),
         }
+    }
+
+    /// Whether a polite reading brings into the cache what was not there.
+    fn brings(&self, file: &File, polite: &Option<Before>, offset: u64) -> bool {
+        let size = self.found.entry.size;
+        let was_cached = |before: &Before| before.was_cached(file, offset, size);
+        polite.as_ref().is_some_and(|before| !was_cached(before))
     }
 
     /// Bytes as they are now.
@@ -170,17 +177,16 @@ impl SourceFile {
     }
 }
 
-/// Reads, and leaves no more in the page cache than was there.
+/// Reads, and drops what that `brings` into the page cache.
 pub(super) fn behind<T>(
     file: &File,
-    polite: bool,
+    brings: bool,
     offset: u64,
     len: usize,
     read: impl FnOnce() -> T,
 ) -> T {
-    let brings = polite && len > 0 && !cache::is_cached(file, offset);
     let read = read();
-    if brings {
+    if brings && len > 0 {
         cache::drop_read(file, offset..offset + len as u64);
     }
     read

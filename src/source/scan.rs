@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::dir::Handles;
 use crate::manifest::{Entry, EntryKind, Totals};
 
+use super::device::SourceDevice;
 use super::operand::Named;
 use super::walk::{Step, Walk};
 
@@ -27,7 +28,15 @@ pub fn scan(roots: &[Named], follow_links: bool, on_progress: &mut dyn FnMut(u64
             totals.directories += 1;
             continue;
         }
-        add(&mut totals, &found.entry);
+        let content = || {
+            let device = SourceDevice::open(&found.path(), false);
+            device.map_or(0, |device| device.content())
+        };
+        let allocated = match found.entry.is_device() {
+            true => content(),
+            false => found.entry.allocated,
+        };
+        add(&mut totals, &found.entry, allocated);
         files += 1;
         bytes += found.entry.size;
         if files == PROGRESS_EVERY {
@@ -39,7 +48,8 @@ pub fn scan(roots: &[Named], follow_links: bool, on_progress: &mut dyn FnMut(u64
     totals
 }
 
-fn add(totals: &mut Totals, entry: &Entry) {
+/// `allocated` are the bytes that its content takes where it is.
+fn add(totals: &mut Totals, entry: &Entry, allocated: u64) {
     totals.files += 1;
     totals.streams += u64::from(entry.kind == EntryKind::Stream);
     if entry.kind != EntryKind::File {
@@ -51,7 +61,7 @@ fn add(totals: &mut Totals, entry: &Entry) {
         .size
         .checked_next_multiple_of(BLOCK)
         .unwrap_or(u64::MAX);
-    let allocated = entry.allocated.min(whole);
+    let allocated = allocated.min(whole);
     totals.allocated = totals.allocated.saturating_add(allocated);
     totals.largest = totals.largest.max(allocated);
 }

@@ -1,6 +1,6 @@
 //! A source that is read from its beginning to its end and only once: standard input, a command's
 //! stdout, a FIFO, a character device, a file that is still written, one of /proc that says it is
-//! empty. One thread reads; each chunk is full, but for the last.
+//! empty. One thread reads; each chunk is full, but for the last and where the producer is slow.
 
 use std::fs::File;
 use std::io;
@@ -9,13 +9,32 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, fstatfs};
 use rustix::io::Errno;
 
 use crate::chunk::Buffer;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
-use crate::pipe::{STEP, Stop, Until, Waited, enlarge, pause, stopped, wait};
+use crate::pipe::{STEP, Stop, Until, Waited, enlarge, is_stdin_closed, pause, stopped, wait};
+
+/// How long the first byte of a chunk waits for the others. Nobody who watches a log at the other end
+/// sees a difference, a producer of more than 5 MiB a second fills its chunks of 1 MiB before, and of
+/// any other there are five chunks a second at most.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// File systems by their magic numbers (linux/magic.h): proc, sysfs, debugfs, tracefs, securityfs,
+/// configfs, selinuxfs and both versions of cgroups.
+const MADE_UP: [u32; 9] = [
+    0x9fa0,
+    0x6265_6572,
+    0x6462_6720,
+    0x7472_6163,
+    0x7363_6673,
+    0x6265_6570,
+    0xf97c_ff8c,
+    0x0027_e0eb,
+    0x6367_7270,
+];
 
 /// When a stream is at its end.
 #[derive(Clone, Debug)]
@@ -32,7 +51,8 @@ pub enum End {
 /// What [`StreamSource::fill`] put into a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filled {
-    /// Bytes; fewer than asked for only at the end, and none where the end came after a full chunk.
+    /// Bytes; fewer than asked for at the end and where no more came in time, and none where the end
+    /// came after a full chunk.
     pub len: usize,
     /// Nothing follows. Not set with a full chunk whose end nobody has seen yet.
     pub end: bool,
@@ -65,7 +85,14 @@ impl StreamSource {
     }
 
     /// Standard input, shown as `-`. Nothing else may read from it.
+    ///
+    /// # Errors
+    /// `Kind::Read`, also where nobody has given this process one.
     pub fn stdin(end: End, stop: Stop) -> Result<StreamSource> {
+        if is_stdin_closed() {
+            let message = "standard input is closed";
+            return Err(Error::new(Kind::Read, Side::Source, message).at("-"));
+        }
         let fd = std::io::stdin().as_fd().try_clone_to_owned();
         let fd = fd.map_err(|cause| cannot_read(Path::new("-"), cause))?;
         Ok(StreamSource::from_fd(fd, "-", end, stop))
@@ -95,25 +122,29 @@ impl StreamSource {
         }
     }
 
-    /// Reads until `chunk_size` bytes are in `buffer`, or the end has come. Waits for as long as
-    /// the producer takes, and comes back within a second when it is stopped.
+    /// Reads until `most` bytes are in `buffer`, the end has come, or the first byte has waited long
+    /// enough for the others. Waits for that one for as long as the producer takes, and comes back
+    /// within a second when it is stopped.
     ///
     /// # Errors
     /// `Kind::Read`; `Kind::Changed` where a growing file became shorter; `Kind::Lost` when it was
     /// stopped. No further call is of use then.
-    pub fn fill(&mut self, buffer: &mut Buffer, chunk_size: usize) -> Result<Filled> {
+    pub fn fill(&mut self, buffer: &mut Buffer, most: usize) -> Result<Filled> {
         let mut len = 0;
+        let mut until = None;
         let end = loop {
-            let want = self.wanted(chunk_size - len);
+            let want = self.wanted(most - len);
             if want == 0 {
-                break len < chunk_size || self.wanted(1) == 0;
+                break len < most || self.wanted(1) == 0;
             }
-            match self.read_some(&mut buffer.room()[len..len + want])? {
-                0 => break true,
-                more => {
+            match self.read_some(&mut buffer.room()[len..len + want], until)? {
+                Some(0) => break true,
+                Some(more) => {
                     len += more;
                     self.read += more as u64;
+                    until.get_or_insert(self.grown + LINGER);
                 }
+                None => break false,
             }
         };
         buffer.set_len(len);
@@ -133,20 +164,25 @@ impl StreamSource {
         }
     }
 
-    /// At least one byte, or none at the end.
-    fn read_some(&mut self, room: &mut [u8]) -> Result<usize> {
+    /// At least one byte, or none at the end. None where it is `until` and nothing came.
+    fn read_some(&mut self, room: &mut [u8], until: Option<Instant>) -> Result<Option<usize>> {
         loop {
-            match wait(&self.file, Until::Readable, &self.stop, None) {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(None);
+            }
+            match wait(&self.file, Until::Readable, &self.stop, left) {
                 Ok(Waited::Stopped) => return Err(stopped(Side::Source).at(&self.path)),
-                Ok(_) => {}
+                Ok(Waited::Late) => return Ok(None),
+                Ok(Waited::Ready) => {}
                 Err(cause) => return Err(cannot_read(&self.path, cause)),
             }
             match rustix::io::read(&self.file, &mut *room) {
-                Ok(0) if self.is_at_end()? => return Ok(0),
+                Ok(0) if self.is_at_end(left)? => return Ok(Some(0)),
                 Ok(0) => {}
                 Ok(len) => {
                     self.grown = Instant::now();
-                    return Ok(len);
+                    return Ok(Some(len));
                 }
                 // Another reader of the same pipe was faster.
                 Err(Errno::INTR | Errno::AGAIN) => {}
@@ -155,8 +191,9 @@ impl StreamSource {
         }
     }
 
-    /// Nothing is there to read: is that the end? A file that may grow still is waited for a bit.
-    fn is_at_end(&self) -> Result<bool> {
+    /// Nothing is there to read: is that the end? A file that may grow still is waited for a bit, no
+    /// longer than `most`.
+    fn is_at_end(&self, most: Option<Duration>) -> Result<bool> {
         let (idle, enough) = match &self.end {
             End::Closed => return Ok(true),
             End::Size(size) => {
@@ -178,7 +215,7 @@ impl StreamSource {
         if left.is_zero() || (enough.is_set() && stat.st_size as u64 == self.read) {
             return Ok(true);
         }
-        pause(&self.stop, left.min(STEP));
+        pause(&self.stop, left.min(most.unwrap_or(STEP)).min(STEP));
         Ok(false)
     }
 }
@@ -189,6 +226,13 @@ pub fn has_unsaid_content(file: &File, stat: &Stat) -> bool {
     file_type(stat) == FileType::RegularFile
         && stat.st_size == 0
         && file.read_at(&mut [0], 0).is_ok_and(|len| len > 0)
+}
+
+/// Whether a file lies where the kernel makes content as it is read: what is said there of its size
+/// is a guess (0 in /proc, a page in /sys). By the type of the file system and not by a read that
+/// ends early: elsewhere that is a file which became shorter.
+pub fn is_made_up(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|found| MADE_UP.contains(&(found.f_type as u32)))
 }
 
 fn cannot_read(path: &Path, cause: io::Error) -> Error {

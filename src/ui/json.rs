@@ -8,6 +8,17 @@ use super::summary::codecs;
 
 /// Sizes are in bytes, times in seconds, shares from 0 to 1.
 pub fn line(outcome: &Outcome) -> String {
+    summary(outcome).to_string()
+}
+
+/// The same of one of several copies, with its destination.
+pub fn line_of(dest: &str, outcome: &Outcome) -> String {
+    let mut summary = summary(outcome);
+    summary["dest"] = dest.into();
+    summary.to_string()
+}
+
+fn summary(outcome: &Outcome) -> Value {
     let counters = &outcome.counters;
     let seconds = outcome.elapsed.as_secs_f64();
     let copied = counters.done_bytes.saturating_sub(counters.already_bytes);
@@ -15,7 +26,7 @@ pub fn line(outcome: &Outcome) -> String {
         .map(|(name, chunks)| (name.to_owned(), chunks.into()))
         .collect();
     let error = outcome.fatal.as_ref().map(ToString::to_string);
-    let summary = json!({
+    json!({
         "exit_code": outcome.exit_code(),
         "error": error,
         "failed": outcome.failures.len() as u64 + outcome.more_failures,
@@ -31,8 +42,7 @@ pub fn line(outcome: &Outcome) -> String {
         "route": outcome.route,
         "logins_again": counters.logins_again,
         "verdict": outcome.verdict,
-    });
-    summary.to_string()
+    })
 }
 
 #[cfg(test)]

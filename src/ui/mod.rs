@@ -8,6 +8,7 @@ mod canvas;
 mod json;
 pub mod probe;
 mod rate;
+mod several;
 mod status;
 mod steady;
 mod summary;
@@ -22,12 +23,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Side};
-use crate::progress::Progress;
+use crate::progress::Snapshot;
 use crate::session::{Outcome, Reporter};
 use crate::units::{count, harmless};
 
 use bars::Bars;
 use rate::Rate;
+pub use several::Copied;
 use steady::Steady;
 use terminal::Terminal;
 
@@ -58,10 +60,13 @@ pub struct Output {
     pub json: bool,
 }
 
+/// Reads the counters of what is shown.
+type Reading = Box<dyn Fn() -> Snapshot + Send>;
+
 /// The screen while a session runs. Open it before, give its reporter to the session, finish it
 /// after.
 pub struct Screen {
-    teller: Arc<Teller>,
+    teller: Teller,
     writer: JoinHandle<()>,
     terminal: Option<Terminal>,
 }
@@ -74,36 +79,42 @@ enum Message {
 }
 
 /// Passes on lines, as many as `output` allows.
+#[derive(Clone)]
 struct Teller {
     output: Output,
     lines: SyncSender<Message>,
-    lost: AtomicU64,
+    lost: Arc<AtomicU64>,
+    /// Before each line: of which of several copies it is.
+    name: String,
 }
 
 impl Screen {
-    /// Starts the thread that draws `progress`, if stderr is a terminal and `output` lets it.
-    pub fn open(output: Output, progress: Arc<Progress>) -> Screen {
+    /// Starts the thread that draws what `reading` gives, if stderr is a terminal and `output` lets
+    /// it.
+    pub fn open(output: Output, reading: impl Fn() -> Snapshot + Send + 'static) -> Screen {
+        let reading: Reading = Box::new(reading);
         let terminal = Terminal::of_stderr();
         let (sender, lines) = mpsc::sync_channel(LINES_WAITING_MAX);
         let writer = std::thread::spawn(move || match terminal.filter(|_| !output.quiet) {
             Some(terminal) if terminal.can_redraw && !output.plain => {
-                draw(&lines, &terminal, &progress)
+                draw(&lines, &terminal, &reading)
             }
-            _ => pass_on(&lines, &progress),
+            _ => pass_on(&lines, &reading),
         });
         Screen {
-            teller: Arc::new(Teller {
+            teller: Teller {
                 output,
                 lines: sender,
-                lost: AtomicU64::new(0),
-            }),
+                lost: Arc::default(),
+                name: String::new(),
+            },
             writer,
             terminal,
         }
     }
 
     pub fn reporter(&self) -> Arc<dyn Reporter> {
-        self.teller.clone()
+        Arc::new(self.teller.clone())
     }
 
     /// Takes the bar away and says what came of it: why the session ended early, if it did, and
@@ -116,12 +127,10 @@ impl Screen {
             json,
             ..
         } = self.teller.output;
-        let terminal = self.terminal;
+        let terminal = self.terminal.filter(|_| !quiet);
         let mut lines = self.end();
         if !quiet && (terminal.is_some() || verbose || summary) {
-            // For a program that reads it, a line stays one.
-            let width = terminal.map_or(usize::MAX, |at| at.size().columns);
-            lines.extend(summary::lines(outcome, width));
+            lines.extend(summary::lines(outcome, width(terminal)));
         }
         if !quiet && outcome.unlisted > 0 {
             lines.push(summary::unlisted(outcome.unlisted));
@@ -131,8 +140,7 @@ impl Screen {
         }
         write_lines(lines);
         if json {
-            // Who closed it does not want to know.
-            let _ = writeln!(std::io::stdout().lock(), "{}", json::line(outcome));
+            write_json(&json::line(outcome));
         }
     }
 
@@ -155,7 +163,21 @@ impl Screen {
     }
 }
 
+/// Columns that a line may take. For a program that reads it, a line stays one.
+fn width(terminal: Option<Terminal>) -> usize {
+    terminal.map_or(usize::MAX, |at| at.size().columns)
+}
+
+fn write_json(line: &str) {
+    // Who closed it does not want to know.
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
 impl Teller {
+    fn line(&self, line: &str) {
+        self.tell(Message::Line(format!("{}{line}", self.name)));
+    }
+
     /// Never waits: who reports may be what keeps the session alive.
     fn tell(&self, message: Message) {
         if self.lines.try_send(message).is_err() {
@@ -166,18 +188,18 @@ impl Teller {
 
 impl Reporter for Teller {
     fn failure(&self, error: &Error) {
-        self.tell(Message::Line(sentence(error)));
+        self.line(&sentence(error));
     }
 
     fn notice(&self, line: &str) {
         if !self.output.quiet {
-            self.tell(Message::Line(harmless(line)));
+            self.line(&harmless(line));
         }
     }
 
     fn detail(&self, line: &str) {
         if self.output.verbose && !self.output.quiet {
-            self.tell(Message::Line(format!("fastcp: {}", harmless(line))));
+            self.line(&format!("fastcp: {}", harmless(line)));
         }
     }
 
@@ -196,14 +218,14 @@ fn sentence(error: &Error) -> String {
 }
 
 /// Writes each line as it comes.
-fn pass_on(lines: &Receiver<Message>, progress: &Progress) {
+fn pass_on(lines: &Receiver<Message>, reading: &Reading) {
     let mut rate = Rate::default();
     loop {
         let message = lines.recv_timeout(QUIET_TICK);
-        rate.note(Instant::now(), progress.snapshot().moved_bytes);
+        rate.note(Instant::now(), reading().moved_bytes);
         let line = match message {
             Ok(Message::Line(line)) => line,
-            Ok(Message::Status) => status::line(&progress.snapshot(), rate.per_s()),
+            Ok(Message::Status) => status::line(&reading(), rate.per_s()),
             Err(RecvTimeoutError::Timeout) => continue,
             Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => return,
         };
@@ -212,7 +234,7 @@ fn pass_on(lines: &Receiver<Message>, progress: &Progress) {
 }
 
 /// Draws ten times a second, but not during a resize; lines come between, above the bars.
-fn draw(lines: &Receiver<Message>, terminal: &Terminal, progress: &Progress) {
+fn draw(lines: &Receiver<Message>, terminal: &Terminal, reading: &Reading) {
     let mut bars = Bars::new(terminal.glyphs);
     let mut rate = Rate::default();
     let mut steady = Steady::new(terminal.size());
@@ -228,7 +250,7 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, progress: &Progress) {
             Ok(message @ (Message::Line(_) | Message::Status)) => {
                 let line = match message {
                     Message::Line(line) => line,
-                    _ => status::line(&progress.snapshot(), rate.per_s()),
+                    _ => status::line(&reading(), rate.per_s()),
                 };
                 above.push_str(&line);
                 above.push('\n');
@@ -243,7 +265,7 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, progress: &Progress) {
         };
         let now = Instant::now();
         next = now + TICK;
-        let snapshot = progress.snapshot();
+        let snapshot = reading();
         rate.note(now, snapshot.moved_bytes);
         let mut size = terminal.size();
         while !steady.note(Instant::now(), size) {

@@ -9,10 +9,21 @@ use crate::progress::Snapshot;
 use crate::session::{Outcome, Verdict};
 use crate::units::{count, duration, rate, size};
 
-/// `3 files, 1.07 GB in 4.7 s, 229 MB/s (wire 430 MB, 2.5:1, zstd, 8 streams, direct)`, with what
-/// was there already and how often the client logged in again, and how many failed, if any. What is in brackets gets a line of its own where both are wider than
-/// `width`, and what is wider still breaks after commas. Nothing for a session that never copied.
+/// What was done, and what limited it. Nothing for a session that never copied.
 pub fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
+    let mut lines = figures(outcome, width);
+    let long_enough = outcome.elapsed >= TELLING;
+    if let Some(verdict) = outcome.verdict.as_ref().filter(|_| long_enough) {
+        lines.extend(told(verdict, width));
+    }
+    lines
+}
+
+/// `3 files, 1.07 GB in 4.7 s, 229 MB/s (wire 430 MB, 2.5:1, zstd, 8 streams, direct)`, with what
+/// was there already and how often the client logged in again, and how many failed, if any. What is
+/// in brackets gets a line of its own where both are wider than `width`, and what is wider still
+/// breaks after commas.
+pub fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let counters = &outcome.counters;
     if outcome.fatal.is_none() || counters.done_bytes > 0 || counters.files > 0 {
@@ -24,12 +35,7 @@ pub fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
         }
     }
     lines.extend(failed(outcome));
-    let mut lines: Vec<String> = lines.iter().flat_map(|line| broken(line, width)).collect();
-    let long_enough = outcome.elapsed >= TELLING;
-    if let Some(verdict) = outcome.verdict.as_ref().filter(|_| long_enough) {
-        lines.extend(told(verdict, width));
-    }
-    lines
+    lines.iter().flat_map(|line| broken(line, width)).collect()
 }
 
 /// A copy that took less was limited by its start.

@@ -73,11 +73,20 @@ pub fn lines(snapshot: &Snapshot, rate: Option<f64>, glyphs: Glyphs, width: usiz
         },
     };
     let mut lines = vec![first];
+    let copies = snapshot
+        .copies
+        .map(|copies| format!("  {}", several(copies)));
+    lines.extend(copies.map(|line| cut(&line, width).into()));
     for name in &snapshot.names {
         lines.push(format!("  {}", tail(name, glyphs, width.saturating_sub(2))).into());
     }
     lines.retain(|line| line.columns() <= width);
     lines
+}
+
+/// How far several copies are, of which the slowest is shown.
+pub fn several((over, all): (usize, usize)) -> String {
+    format!("{over} of {all} destinations done, this is the slowest")
 }
 
 pub fn scanning(snapshot: &Snapshot) -> String {
@@ -86,6 +95,15 @@ pub fn scanning(snapshot: &Snapshot) -> String {
         count(snapshot.scanned_files),
         size(snapshot.scanned_bytes)
     )
+}
+
+/// Nothing has come yet, since what is there is read again first.
+pub fn is_checking(snapshot: &Snapshot) -> bool {
+    snapshot.phase == Phase::Copying && snapshot.checked_bytes > 0 && snapshot.bytes == 0
+}
+
+pub fn checking(snapshot: &Snapshot) -> String {
+    format!("checking what is there, {}", size(snapshot.checked_bytes))
 }
 
 /// Nobody knows how much is to come: of a stream no length was said, or it has come already.
@@ -110,6 +128,7 @@ fn whole(snapshot: &Snapshot, totals: &Totals, rate: Option<f64>, width: usize) 
         Phase::Flushing if left > 0 => format!("flushing {}", size(left)),
         Phase::Flushing => "flushing".to_owned(),
         Phase::Reconnecting => "logging in again".to_owned(),
+        _ if is_checking(snapshot) => checking(snapshot),
         _ => format!("{:>7} left", eta(left, rate)),
     };
     for fields in [

@@ -264,8 +264,13 @@ impl FrameHeader {
             let raw_len = self.raw_len;
             return Err(BadFrame::RawLength { kind, raw_len });
         }
+        let grain = match kind {
+            // Where the producer of a stream pauses; of files it is looked at where they are known.
+            Range | Zeros => 1,
+            _ => limits.chunk_size,
+        };
         let fits = if of_entry {
-            self.offset.is_multiple_of(u64::from(limits.chunk_size))
+            self.offset.is_multiple_of(grain.into())
                 && self.offset.checked_add(u64::from(self.raw_len)).is_some()
         } else {
             self.offset == 0

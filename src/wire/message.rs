@@ -111,6 +111,8 @@ messages! {
     26 => Conclusion(Conclusion),
     27 => Tried(Tried),
     28 => Account(Account),
+    // Bytes of what an earlier run left that the receiver has read again so far.
+    0x801d => Checked(u64),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -2,16 +2,16 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use fastcp::journal::record::LEN;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 
+use crate::support::cut_short::{SIZE, SLOW, aged, has_third, kill_receiver};
 use crate::support::done::Done;
 use crate::support::journals;
+use crate::support::limits::Disk;
 use crate::support::loops::Loop;
-use crate::support::procs::{self, until};
+use crate::support::procs::until;
 use crate::support::*;
 
 ways! { push, pull, here =>
@@ -27,6 +27,7 @@ ways! { local_push =>
 }
 
 ways! { push, pull =>
+    a_device_that_has_no_room_as_a_file_is_refused_before_the_first_byte,
     a_stream_is_written_into_a_device_and_a_device_read_as_one,
 }
 
@@ -85,6 +86,27 @@ fn a_device_becomes_a_sparse_file(case: &Case) {
         String::from_utf8(case.scratch.read("list")).unwrap(),
         expected
     );
+}
+
+fn a_device_that_has_no_room_as_a_file_is_refused_before_the_first_byte(case: &Case) {
+    let mut content = vec![0; 64 * MIB];
+    content[..2 * MIB].copy_from_slice(&noise(1, 2 * MIB));
+    let Some(disk) = Loop::new(&case.src, "disk", &content) else {
+        return skip(NEEDS);
+    };
+    let Some(small) = Disk::small(case, 16 << 20) else {
+        return skip("a small file system");
+    };
+    let image = small.dir.path("image");
+    // Its zeros take no room.
+    copy(case, &[], &disk.path, &image).run().succeeds();
+    assert!(small.dir.read("image") == content);
+    std::fs::remove_file(&image).expect("remove");
+    disk.write(&noise(2, 40 * MIB), 0);
+    let done = copy(case, &["--summary"], &disk.path, &image).run();
+    done.exits(8).says("no space left: needs ");
+    assert_eq!(done.wire_bytes(), 0, "{done}");
+    assert_eq!(small.dir.names(), [""; 0]);
 }
 
 fn a_file_is_written_into_a_device_and_what_is_behind_it_stays(case: &Case) {
@@ -269,25 +291,10 @@ fn a_device_is_an_operand_and_nothing_else(case: &Case) {
     std::fs::remove_file(at).expect("remove");
 }
 
-const SIZE: usize = 24 * MIB;
-
-/// Slow enough to be met in the middle.
-const SLOW: [&str; 8] = [
-    "-l",
-    "40000",
-    "--memory",
-    "16Mi",
-    "--compress",
-    "none",
-    "--retries",
-    "0",
-];
-
 fn a_third_is_there(case: &Case) {
     until("a third is there", || {
         let journal = states(case).into_iter().chain(case.dst.journals()).next()?;
-        let len = journal.metadata().ok()?.len() as usize;
-        (len > LEN * (3 + SIZE / MIB / 3)).then_some(())
+        has_third(&journal).then_some(())
     });
 }
 
@@ -295,16 +302,7 @@ fn a_third_is_there(case: &Case) {
 fn interrupted(case: &Case, from: impl Into<PathBuf>, to: impl Into<PathBuf>) {
     let run = copy(case, &SLOW, from, to).start();
     a_third_is_there(case);
-    let receiver = match case.way {
-        Way::LocalPush => case.servers().pop().expect("a server runs").pid,
-        _ => run.pid(),
-    };
-    rustix::process::kill_process(receiver, Signal::KILL).expect("kill the receiver");
-    let done = run.wait();
-    assert_ne!(done.code, Some(0), "it was killed: {done}");
-    until("the other end is gone", || {
-        procs::marked(case.mark()).is_empty().then_some(())
-    });
+    kill_receiver(case, run);
 }
 
 /// Runs it again to its end; gives the bytes that went over the wire.
@@ -319,7 +317,7 @@ fn again(case: &Case, from: impl Into<PathBuf>, to: impl Into<PathBuf>) -> usize
 /// A file that is old enough for its times to tell whether it has changed.
 fn source(case: &Case) -> PathBuf {
     let path = case.src.file("a", noise(1, SIZE));
-    std::thread::sleep(Duration::from_millis(3200));
+    aged();
     path
 }
 

@@ -1,8 +1,10 @@
 //! Hosts that have no fastcp: it places itself on the login that there is, or says why it cannot.
 
+mod poor;
+
 use std::path::{Path, PathBuf};
 
-use crate::support::host::{find_program, user};
+use crate::support::host::find_program;
 use crate::support::run::{fastcp_binary, stripped_binary};
 use crate::support::*;
 
@@ -11,16 +13,12 @@ ways! { push, pull => a_host_without_fastcp_is_given_it_once }
 ways! { push =>
     every_login_shell_is_understood,
     a_host_with_little_more_than_a_shell_will_do,
-    a_poor_home_makes_it_go_elsewhere,
     another_version_on_the_path_gives_way,
     a_placing_that_is_cut_short_leaves_nothing,
-    a_host_where_nothing_may_run_is_told_so,
     a_damaged_program_is_replaced_and_never_run,
-    nothing_is_placed_where_that_is_forbidden,
     another_machine_gets_its_own_program,
     a_far_side_that_lies_before_its_hello_is_held_out,
     the_last_three_are_kept_and_all_are_removed,
-    sudo_runs_the_far_end_and_its_refusal_is_explained,
 }
 
 /// A PATH without fastcp.
@@ -165,88 +163,6 @@ fn a_host_with_little_more_than_a_shell_will_do(case: &Case) {
     }
 }
 
-/// What such a login has made in /tmp.
-fn in_temporary(case: &Case) -> Vec<String> {
-    let mut names = case.scratch.dir("temporary").names();
-    names.retain(|name| name.starts_with("fastcp-"));
-    names
-}
-
-/// A login that sees mounts of its own: `mounts` are shell lines, `$T` a directory to which /tmp,
-/// /var/tmp and /dev/shm lead, and `$C` the cache in the home directory.
-fn login_with_mounts(case: &Case, mounts: &str) -> Option<Login> {
-    if !rustix::process::geteuid().is_root() {
-        skip("root, for mounts");
-        return None;
-    }
-    let (scratch, cache) = (&case.scratch, case.home.dir(".cache"));
-    let temporary = scratch.dir("temporary");
-    let script = format!(
-        "#!/bin/sh\nset -e\nT='{}'; C='{}'; R='{}'\n\
-         mount --bind \"$R\" /mnt\n\
-         for d in /dev/shm /var/tmp /tmp; do mount --bind \"$T\" $d; done\n\
-         [ -e \"$R/Cargo.toml\" ] || {{ mkdir -p \"$R\"; mount --bind /mnt \"$R\"; }}\n\
-         {mounts}\nexec \"$@\"\n",
-        temporary.0.display(),
-        cache.0.display(),
-        // Which may itself be below /tmp.
-        env!("CARGO_MANIFEST_DIR"),
-    );
-    scratch.file("enter", script);
-    scratch.mode("enter", 0o755);
-    scratch.mode("temporary", 0o1777);
-    let works = std::process::Command::new("unshare")
-        .args(["-m", "--propagation", "private"])
-        .arg(scratch.path("enter"))
-        .arg("true")
-        .status()
-        .is_ok_and(|status| status.success());
-    if !works {
-        skip("mounts");
-        return None;
-    }
-    Some(Login {
-        under: format!(
-            "unshare -m --propagation private '{}'",
-            scratch.path("enter").display()
-        ),
-        ..bare_login()
-    })
-}
-
-const NOEXEC: &str = "mount --bind \"$C\" \"$C\"; mount -o remount,bind,noexec \"$C\"";
-const READ_ONLY: &str = "mount --bind \"$C\" \"$C\"; mount -o remount,bind,ro \"$C\"";
-const FULL: &str = "mount -t tmpfs -o size=64k tmpfs \"$C\"";
-
-fn a_poor_home_makes_it_go_elsewhere(case: &Case) {
-    case.src.file("a", "one");
-    for mounts in [NOEXEC, READ_ONLY, FULL] {
-        let Some(login) = login_with_mounts(case, mounts) else {
-            return;
-        };
-        case.host().set_login(&login);
-        copy(case, &[]).succeeds().says("there, in /tmp/fastcp-");
-        copy(case, &[]).succeeds().never_says("placing");
-        assert!(remove(case).contains("removed /tmp/fastcp-"), "{mounts}");
-        assert!(in_temporary(case).is_empty());
-    }
-    // What another has laid in a directory for all is not run, nor what a link leads to.
-    let Some(login) = login_with_mounts(case, NOEXEC) else {
-        return;
-    };
-    case.host().set_login(&login);
-    copy(case, &[]).succeeds().says("placing");
-    let temporary = case.scratch.dir("temporary");
-    let own = in_temporary(case).pop().expect("it is there");
-    let theirs = temporary.path("fastcp-theirs");
-    std::fs::rename(temporary.path(&own), &theirs).expect("rename");
-    std::os::unix::fs::chown(&theirs, Some(65534), None).expect("give away");
-    std::os::unix::fs::symlink(&theirs, temporary.path("fastcp-linked")).expect("link");
-    copy(case, &[]).succeeds().says("placing");
-    remove(case);
-    assert_eq!(in_temporary(case), ["fastcp-linked", "fastcp-theirs"]);
-}
-
 fn another_version_on_the_path_gives_way(case: &Case) {
     case.src.file("a", "one");
     let bin = case.scratch.dir("older");
@@ -294,23 +210,6 @@ fn a_placing_that_is_cut_short_leaves_nothing(case: &Case) {
     assert!(!case.dst.has("a"));
 }
 
-fn a_host_where_nothing_may_run_is_told_so(case: &Case) {
-    case.src.file("a", "one");
-    let nowhere = format!(
-        "{NOEXEC}; for d in /tmp /var/tmp /dev/shm; do mount -o remount,bind,noexec $d; done"
-    );
-    let Some(login) = login_with_mounts(case, &nowhere) else {
-        return;
-    };
-    case.host().set_login(&login);
-    copy(case, &[])
-        .exits(4)
-        .says("no directory for one")
-        .says("--remote-path");
-    assert!(in_temporary(case).is_empty());
-    assert!(!case.dst.has("a"));
-}
-
 fn a_damaged_program_is_replaced_and_never_run(case: &Case) {
     case.src.file("a", "one");
     case.host().set_login(&bare_login());
@@ -328,29 +227,6 @@ fn a_damaged_program_is_replaced_and_never_run(case: &Case) {
         copy(case, &[]).succeeds().never_says("placing");
     }
     remove(case);
-}
-
-fn nothing_is_placed_where_that_is_forbidden(case: &Case) {
-    case.src.file("a", "one");
-    case.host().set_login(&bare_login());
-    copy(case, &["--no-install"])
-        .exits(4)
-        .says("--no-install")
-        .says("--remote-path");
-    assert!(placed(&case.home).is_empty());
-    // A copy of /etc with one file more.
-    let etc = case.scratch.path("etc");
-    let mounts = format!(
-        "[ -e '{0}' ] || cp -a /etc '{0}'; mkdir -p '{0}/fastcp'; touch '{0}/fastcp/no-install'; \
-         mount --bind '{0}' /etc",
-        etc.display()
-    );
-    let Some(login) = login_with_mounts(case, &mounts) else {
-        return;
-    };
-    case.host().set_login(&login);
-    copy(case, &[]).exits(4).says("/etc/fastcp/no-install");
-    assert!(placed(&case.home).is_empty());
 }
 
 fn another_machine_gets_its_own_program(case: &Case) {
@@ -452,53 +328,4 @@ fn the_last_three_are_kept_and_all_are_removed(case: &Case) {
     assert_eq!(names, ["0.0.2", "0.0.3", own, "mine"]);
     assert_eq!(remove(case).lines().count(), 3);
     assert_eq!(case.home.dir(".cache/fastcp").names(), ["mine"]);
-}
-
-fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
-    case.src.file("a", "one");
-    case.host().set_login(&bare_login());
-    // A sudo that says what one without a rule says.
-    let bin = case.scratch.dir("refusing");
-    bin.file(
-        "sudo",
-        "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n",
-    );
-    bin.mode("sudo", 0o755);
-    case.host().set_login(&Login {
-        path: format!("{}:{BARE}", bin.0.display()),
-        ..Login::default()
-    });
-    let refused = copy(case, &["--sudo=www-data"]);
-    refused
-        .exits(3)
-        .says("a password is required")
-        .says(&format!("{} ALL=(www-data) NOPASSWD: /bin/sh", user()));
-    if find_program("sudo").is_none() || !rustix::process::geteuid().is_root() {
-        return skip("sudo and root");
-    }
-    // The real one, whose own PATH may have a fastcp: another user's file, in a place that is
-    // theirs alone.
-    let hide = "mkdir -p \"$T/none\"; for d in /usr/local/bin /usr/local/sbin; do \
-                mount --bind \"$T/none\" $d; done";
-    let Some(login) = login_with_mounts(case, hide) else {
-        return;
-    };
-    case.host().set_login(&login);
-    // In what is /tmp to such a login: the way to the case may be closed to others.
-    let theirs = case.scratch.dir("temporary/theirs");
-    case.scratch.mode("temporary/theirs", 0o700);
-    std::os::unix::fs::chown(&theirs.0, Some(65534), Some(65534)).expect("give away");
-    let done = fastcp(case)
-        .arg("--sudo=nobody")
-        .arg(case.src("a"))
-        .arg(case.to("/tmp/theirs/a"))
-        .run();
-    done.succeeds().says("placing fastcp");
-    use std::os::unix::fs::MetadataExt;
-    assert_eq!(theirs.meta("a").uid(), 65534);
-    let removed = fastcp(case)
-        .args(["--sudo=nobody", "--remove", "far:"])
-        .run();
-    removed.succeeds();
-    assert!(removed.stdout_text().contains("removed "), "{removed}");
 }

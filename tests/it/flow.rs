@@ -18,6 +18,7 @@ ways! { local_push, local_pull =>
     a_file_that_leaves_in_order_survives_lost_connections,
     a_slow_consumer_slows_the_producer_and_memory_stays_within_the_pool,
     a_lost_session_is_the_end_of_a_stream_and_of_its_commands,
+    a_file_that_leaves_is_not_given_to_a_second_command,
     an_interrupt_ends_a_stream_and_its_commands,
     what_has_come_is_kept_where_the_user_wants_it,
 }
@@ -156,6 +157,34 @@ fn a_lost_session_is_the_end_of_a_stream_and_of_its_commands(case: &Case) {
     assert!(!case.dst.has("a"));
     case.sweep();
     // The command has ended too: the case looks for what is left.
+}
+
+/// A database that has read half of it would read that half once more.
+fn a_file_that_leaves_is_not_given_to_a_second_command(case: &Case) {
+    case.src.file("a", noise(1, SIZE));
+    let (starts, read) = (case.scratch.path("starts"), case.scratch.path("read"));
+    let to = format!(
+        "echo start >> '{}'; head -c 2000000 > '{}'; exec sleep 1000",
+        starts.display(),
+        read.display()
+    );
+    let run = case.fastcp().args(["--to-command", &to]);
+    let run = run.arg(case.src("a"));
+    let run = match is_push(case) {
+        true => run.arg(case.to("")),
+        false => run.arg("-"),
+    };
+    let run = run.start();
+    until("the command has read some", || {
+        std::fs::metadata(&read)
+            .is_ok_and(|read| read.len() == 2_000_000)
+            .then_some(())
+    });
+    for server in case.servers() {
+        server.kill();
+    }
+    run.wait().exits(5);
+    assert_eq!(case.scratch.read("starts"), b"start\n");
 }
 
 fn an_interrupt_ends_a_stream_and_its_commands(case: &Case) {

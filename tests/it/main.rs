@@ -6,6 +6,7 @@
 #[macro_use]
 mod support;
 
+mod also;
 mod bad_input;
 mod between;
 mod changing;
@@ -30,6 +31,7 @@ mod neighbours;
 mod operands;
 mod pipes;
 mod placement;
+mod polite;
 mod postgres;
 mod probe;
 mod reconnect;

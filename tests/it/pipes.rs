@@ -13,12 +13,15 @@ ways! { push, pull, here, local_between =>
     a_consumer_that_fails_is_named,
     a_consumer_that_has_enough_is_told_of,
     a_command_that_writes_nothing_makes_an_empty_file,
+    what_a_slow_producer_has_written_arrives_while_it_waits,
 }
 
 ways! { local_push, local_pull =>
     zeros_of_a_stream_come_out_as_zeros,
     a_stream_does_not_land_in_a_directory,
     a_directory_does_not_go_into_a_pipe,
+    a_pipe_that_is_closed_is_told,
+    a_producer_may_pause_for_longer_than_the_timeout,
 }
 
 fn source_is_far(case: &Case) -> bool {
@@ -81,6 +84,64 @@ fn a_tree_goes_through_tar_at_both_ends(case: &Case) {
     let to = format!("tar -C '{}' -x", case.dst.0.display());
     between(case, &from, &to).run().succeeds();
     assert_same(&tree.0, &case.dst.0, Also::Nothing);
+}
+
+/// Each line is written when the one before has come through.
+fn what_a_slow_producer_has_written_arrives_while_it_waits(case: &Case) {
+    let out = case.dst.path("log");
+    let shown = out.display();
+    let from = format!(
+        "for n in 1 2 3; do echo \"line $n\"; \
+         until grep -q \"line $n\" '{shown}' 2>/dev/null; do sleep 0.05; done; done; \
+         head -c 3000000 /dev/zero; echo; echo end"
+    );
+    case.src.file(
+        "log",
+        [b"line 1\nline 2\nline 3\n", &[0; 3_000_000][..], b"\nend\n"].concat(),
+    );
+    between(case, &from, &format!("cat > '{shown}'"))
+        .run()
+        .succeeds();
+    assert_same(case.src.path("log"), out, Also::Nothing);
+}
+
+fn a_producer_may_pause_for_longer_than_the_timeout(case: &Case) {
+    let path = case.src.file("a", noise(1, 3 * MIB + 5));
+    let from = format!(
+        "head -c 1500000 '{0}'; sleep 8; tail -c +1500001 '{0}'",
+        path.display()
+    );
+    let run = case.fastcp().args(["--timeout", "5s", "--retries", "0"]);
+    let run = run.args(["--from-command", &from]);
+    let run = match source_is_far(case) {
+        true => run.arg(case.from("")),
+        false => run,
+    };
+    run.arg(case.dst("a")).run().succeeds();
+    assert_same(&path, case.dst.path("a"), Also::Nothing);
+}
+
+/// As `>&-` and `<&-` leave it.
+fn a_pipe_that_is_closed_is_told(case: &Case) {
+    case.src.file("a", noise(1, MIB));
+    let shell = |run: Run, end: &str| run.under(["sh", "-c", &format!("exec \"$@\" {end}"), "sh"]);
+    if source_is_far(case) {
+        let run = case.fastcp().arg(case.src("a")).arg("-");
+        shell(run, ">&-")
+            .run()
+            .exits(8)
+            .says("standard output is closed");
+        // Where it is of no use it may be.
+        let run = case.copying(&[], "a", "a");
+        shell(run, "<&- >&-").run().succeeds();
+    } else {
+        let run = case.fastcp().arg("-").arg(case.dst("a"));
+        shell(run, "<&-")
+            .run()
+            .exits(9)
+            .says("standard input is closed");
+        assert!(!case.dst.has("a"));
+    }
 }
 
 /// A command as the source of a file at the destination.

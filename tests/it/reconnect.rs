@@ -1,15 +1,17 @@
 //! Connections that are lost for good: the client logs in again by itself and the copy completes,
 //! or it says what happened.
 
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::support::done::Done;
-use crate::support::host::find_program;
 use crate::support::procs::{self, Process, until};
 use crate::support::pty::Terminal;
 use crate::support::run::{Running, fastcp_binary};
+use crate::support::ssh_once::SshOnce;
 use crate::support::*;
 
 ways! { push, pull, between =>
@@ -23,6 +25,7 @@ ways! { push, pull, between =>
 }
 
 ways! { push, pull =>
+    of_several_only_what_is_read_once_fails_with_the_connection,
     a_killed_server_is_logged_in_again,
     a_server_that_is_ended_there_is_started_again,
     a_former_server_that_hangs_holds_nobody_up,
@@ -191,6 +194,35 @@ fn a_tree_completes_after_a_lost_connection(case: &Case) {
     assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
 }
 
+/// A FIFO does not come a second time; files of /proc, which are read like one, do.
+fn of_several_only_what_is_read_once_fails_with_the_connection(case: &Case) {
+    case.src.file("a", noise(1, 40 * MIB));
+    case.src
+        .file("version", std::fs::read("/proc/version").expect("read"));
+    let fifo = case.scratch.path("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o600.into()).expect("make a FIFO");
+    let run = case.fastcp().args(SLOW).arg(case.src("a"));
+    let run = run.args([case.from(&fifo), case.from("/proc/version")]);
+    let run = run.arg(case.dst("")).start();
+    // Its reader goes with the connection, and no writer comes after this one.
+    let mut writer = until("the FIFO has a reader", || {
+        let mut options = std::fs::File::options();
+        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        options.write(true).custom_flags(flags).open(&fifo).ok()
+    });
+    writer.write_all(b"some of it").expect("write to it");
+    wait_for_content(case);
+    ssh_of(case).kill();
+    let done = run.wait();
+    done.exits(9)
+        .says("fifo")
+        .says("it cannot be read a second time")
+        .says("1 failed")
+        .says("logged in again once");
+    assert_eq!(case.dst.names(), ["a", "version"]);
+    assert_same(&case.src.0, &case.dst.0, Also::Nothing);
+}
+
 fn a_copy_that_slept_longer_than_the_server_waits_completes(case: &Case) {
     let run = under_way(case, &["--timeout", "5s"]);
     // As Ctrl-Z does, or the lid of a laptop: ssh sleeps too.
@@ -207,31 +239,9 @@ fn a_copy_that_slept_longer_than_the_server_waits_completes(case: &Case) {
     done.says("logged in again once");
 }
 
-/// A program for `-S` that is ssh the first time and says `words` to every later login.
-fn ssh_that_works_once(case: &Case, words: &str) -> String {
-    let ssh = find_program("ssh").expect("ssh is there: the case has a host");
-    let (ssh, log) = (ssh.display(), case.scratch.path("logins"));
-    let log = log.display();
-    case.scratch.file(
-        "ssh once",
-        format!(
-            "#!/bin/sh\necho \"$*\" >> '{log}'\n\
-             [ $(wc -l < '{log}') = 1 ] && exec '{ssh}' \"$@\"\n\
-             echo '{words}' >&2\nexit 255\n"
-        ),
-    );
-    case.scratch.mode("ssh once", 0o755);
-    case.scratch.path("ssh once").display().to_string()
-}
-
-fn logins(case: &Case) -> Vec<String> {
-    let text = std::fs::read_to_string(case.scratch.path("logins")).unwrap_or_default();
-    let logins = text.lines().filter(|line| !line.starts_with("-G"));
-    logins.map(str::to_owned).collect()
-}
-
 fn spent_retries_are_told_with_cause_and_last_login(case: &Case) {
-    let program = ssh_that_works_once(case, "no way in");
+    let ssh = SshOnce::new(case, "no way in");
+    let program = ssh.program();
     // No login but those that are counted.
     let route = ["--route", "direct"];
     let flags = ["-S", &program, "--retries", "2", "-oBatchMode=no"];
@@ -245,7 +255,7 @@ fn spent_retries_are_told_with_cause_and_last_login(case: &Case) {
         .says("kept: the same command goes on")
         .never_says("panicked");
     assert_eq!(notices(&done), 1, "{done}");
-    let logins = logins(case);
+    let logins = ssh.logins();
     assert_eq!(logins.len(), 3, "{logins:?}");
     for again in &logins[1..] {
         let at = |option: &str| {

@@ -4,22 +4,18 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use fastcp::journal::record::LEN;
-use rustix::process::Signal;
-
+use crate::support::cut_short::{SIZE, SLOW, aged, has_third, kill_receiver};
 use crate::support::done::Done;
 use crate::support::journals;
-use crate::support::procs;
 use crate::support::procs::until;
-use crate::support::run::Running;
 use crate::support::*;
 
 ways! { local_push, local_pull =>
     a_killed_copy_goes_on_where_it_was,
     what_changed_at_the_source_meanwhile_arrives,
     a_damaged_journal_costs_time_and_never_a_wrong_file,
+    chunks_of_another_size_begin_anew,
     a_partial_with_other_data_is_found_out,
     after_a_reboot_what_was_lost_is_sent_again,
     an_unfinished_tree_is_gone_on_with_and_not_nested_into,
@@ -31,44 +27,11 @@ ways! { local_push, local_pull =>
     a_file_that_is_in_use_is_refused_without_force,
 }
 
-const SIZE: usize = 24 * MIB;
-
-/// Slow enough to be met in the middle.
-const SLOW: [&str; 8] = [
-    "-l",
-    "40000",
-    "--memory",
-    "16Mi",
-    "--compress",
-    "none",
-    "--retries",
-    "0",
-];
-
-/// A source that is old enough for its times to tell whether it has changed.
-fn aged() {
-    std::thread::sleep(Duration::from_millis(3200));
-}
-
-fn kill_receiver(case: &Case, run: Running) {
-    let receiver = match case.way {
-        Way::LocalPush => case.servers().pop().expect("a server runs").pid,
-        _ => run.pid(),
-    };
-    rustix::process::kill_process(receiver, Signal::KILL).expect("kill the receiver");
-    let done = run.wait();
-    assert_ne!(done.code, Some(0), "it was killed: {done}");
-    until("the other end is gone", || {
-        procs::marked(case.mark()).is_empty().then_some(())
-    });
-}
-
 /// Copies `a` and kills the receiver when a third of it is there.
 fn interrupted(case: &Case, flags: &[&str]) {
     let run = case.copying(&[&SLOW[..], flags].concat(), "a", "b").start();
     until("a third is there", || {
-        let journal = case.dst.journals().pop()?.metadata().ok()?;
-        let recorded = journal.len() as usize > LEN * (3 + SIZE / MIB / 3);
+        let recorded = has_third(&case.dst.journals().pop()?);
         // Holes are recorded too, and are there at once; in place there is no partial.
         let in_place = case.dst.partials().is_empty();
         let written = in_place || case.dst.partial_bytes() as usize > SIZE / 3;
@@ -153,6 +116,15 @@ fn a_damaged_journal_costs_time_and_never_a_wrong_file(case: &Case) {
         println!("{what}: {} bytes on the wire", again(case, &[]));
         std::fs::remove_file(case.dst.path("b")).expect("remove");
     }
+}
+
+/// As another version may have had.
+fn chunks_of_another_size_begin_anew(case: &Case) {
+    source(case);
+    interrupted(case, &[]);
+    journals::cut_otherwise(&journal(case));
+    let wire = again(case, &[]);
+    assert!(wire >= SIZE, "{wire} bytes were sent");
 }
 
 fn partial(case: &Case) -> File {

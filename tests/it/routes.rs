@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::support::done::Done;
-use crate::support::host::find_program;
 use crate::support::net::{At, Ip, Net, Wall};
+use crate::support::ssh_once::SshOnce;
 use crate::support::*;
 
 ways! { push, pull, local_push, local_pull => each_route_carries_a_copy_alone }
@@ -84,23 +84,11 @@ fn a_login_refused_before_it_says_who_it_is_is_tried_again(case: &Case) {
 }
 
 fn where_a_further_login_would_ask_the_first_carries_all(case: &Case) {
-    let ssh = find_program("ssh").expect("ssh is there: the case has a host");
-    let (ssh, log) = (ssh.display(), case.scratch.path("logins"));
-    let log = log.display();
-    case.scratch.file(
-        "ssh once",
-        format!(
-            "#!/bin/sh\necho \"$*\" >> '{log}'\n\
-             [ $(wc -l < '{log}') = 1 ] && exec '{ssh}' \"$@\"\n\
-             echo 'me@far: Permission denied (publickey,password).' >&2\nexit 255\n"
-        ),
-    );
-    case.scratch.mode("ssh once", 0o755);
-    let program = case.scratch.path("ssh once").display().to_string();
+    let ssh = SshOnce::new(case, "me@far: Permission denied (publickey,password).");
+    let program = ssh.program();
     let done = arrives(case, &["--route", "ssh", "-S", &program, "-l", "32000"]);
     goes(&done, "inside the ssh login");
-    let logins = std::fs::read_to_string(case.scratch.path("logins")).expect("the first login");
-    let logins: Vec<_> = logins.lines().collect();
+    let logins = ssh.logins();
     assert_eq!(logins.len(), 2, "a refused key is not tried again: {done}");
     for option in ["BatchMode=yes", "ControlPath=none", "ControlMaster=no"] {
         assert!(logins[1].contains(option), "{}", logins[1]);
@@ -258,6 +246,42 @@ fn a_link_that_loses_full_packets_is_not_taken_for_one_that_is_up() {
             net.lose_full_packets(at);
         }
         goes(&arrives_by_logins(case, &[]), "ssh");
+    });
+}
+
+#[test]
+fn ports_that_are_closed_again_and_again_while_it_copies_cost_time_and_no_copy() {
+    between(Ip::V4AndV6, |case, net| {
+        case.src.file("a", noise(1, 40 * MIB));
+        let flags = ["--streams=4", "--route=direct", "-l", "32000"];
+        let run = case.copying(&flags, "a", "a").start();
+        procs::until("the copy is under way", || {
+            (case.dst.partial_bytes() > 2 << 20).then_some(())
+        });
+        for n in 0..12 {
+            let wall = [Wall::Reject, Wall::Drop][n % 2];
+            net.close_for(Duration::from_millis(300), At::Far, wall);
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        run.wait().succeeds().never_says("logging in again");
+        assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+    });
+}
+
+#[test]
+fn packets_that_come_late_twice_out_of_order_or_damaged_cost_time_and_no_copy() {
+    between(Ip::V4AndV6, |case, net| {
+        let Some(_wire) = net.spoil() else {
+            return skip("TUN devices");
+        };
+        let tree = case.src.dir("tree");
+        for number in 0..50 {
+            tree.file(number.to_string(), noise(number, 20_000));
+        }
+        tree.file("big", noise(100, 6 * MIB));
+        case.copy(&["-r", "--streams=4"], "tree/", "tree")
+            .succeeds();
+        assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
     });
 }
 

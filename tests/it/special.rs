@@ -17,6 +17,7 @@ use crate::support::*;
 ways! { push, pull, here =>
     a_fifo_is_read_to_its_end_and_written_in_order,
     a_file_of_proc_that_says_it_is_empty_arrives_whole,
+    files_whose_sizes_are_made_up_arrive_whole,
     zeros_into_nothing_show_the_link_alone,
 }
 
@@ -87,6 +88,23 @@ fn a_file_of_proc_that_says_it_is_empty_arrives_whole(case: &Case) {
         .arg(case.src("empty"));
     let run = run.arg(case.from("/proc/filesystems")).arg(case.dst(""));
     run.run().succeeds();
+    assert_same(&case.src.0, &case.dst.0, Also::Nothing);
+}
+
+/// They say 4096.
+fn files_whose_sizes_are_made_up_arrive_whole(case: &Case) {
+    let dir = Path::new("/sys/kernel/mm/transparent_hugepage");
+    let names = ["enabled", "defrag"];
+    for name in names {
+        let Ok(content) = std::fs::read(dir.join(name)) else {
+            return skip("/sys with transparent_hugepage");
+        };
+        case.src.file(name, content);
+    }
+    let run = case
+        .fastcp()
+        .args(names.map(|name| case.from(dir.join(name))));
+    run.arg(case.dst("")).run().succeeds();
     assert_same(&case.src.0, &case.dst.0, Also::Nothing);
 }
 

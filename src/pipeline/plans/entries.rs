@@ -100,13 +100,17 @@ impl Plans {
     }
 
     /// The receiver does not want this file: it is there, or has failed, as an acknowledgement or
-    /// a failure says. What is known of it but its size is let go.
-    pub fn skip(&self, entry: EntryId) {
-        if let Some(open) = self.lock().open.get_mut(&entry)
-            && let Open::Announced(Announced { source, .. }) = open
-        {
-            let size = source.found().entry.size;
-            *open = Open::Skipped { size };
+    /// a failure says. What is known of it but its size is let go, and given if it was announced.
+    pub fn skip(&self, entry: EntryId) -> Option<Box<SourceFile>> {
+        let mut state = self.lock();
+        let open = state.open.get_mut(&entry)?;
+        let Open::Announced(Announced { source, .. }) = open else {
+            return None;
+        };
+        let size = source.found().entry.size;
+        match std::mem::replace(open, Open::Skipped { size }) {
+            Open::Announced(announced) => Some(announced.source),
+            _ => None,
         }
     }
 

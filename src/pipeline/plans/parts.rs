@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn no_part_is_read_beyond_the_window_and_a_lost_one_goes_first() {
         let inlet = Inlet::Command("x".into());
-        let stream = Arc::new(Stream::new(inlet.entry(1), &inlet, None));
+        let stream = Arc::new(Stream::new(inlet.entry(1), &inlet, None, true));
         let plans = Plans::default();
         plans.start(Landed::Fresh, 2);
         plans.announce_stream(stream.clone());

@@ -9,7 +9,7 @@ use super::*;
 
 const C: usize = 4096;
 
-/// All of it, chunk by chunk, each of them full but the last.
+/// All of it, chunk by chunk.
 fn read_all(mut source: StreamSource) -> Result<Vec<u8>> {
     let mut buffer = Buffer::loose(C);
     let mut bytes = Vec::new();
@@ -21,7 +21,6 @@ fn read_all(mut source: StreamSource) -> Result<Vec<u8>> {
             assert_eq!(source.read(), bytes.len() as u64);
             return Ok(bytes);
         }
-        assert_eq!(filled.len, C);
     }
 }
 
@@ -56,6 +55,21 @@ fn short_writes_make_full_chunks_in_order() {
             assert!(read_all(source).unwrap() == data, "{len} bytes");
         });
     }
+}
+
+#[test]
+fn what_a_slow_producer_has_written_does_not_wait_for_a_full_chunk() {
+    let (mut source, mut to) = pipe(&Stop::new());
+    let mut buffer = Buffer::loose(C);
+    let mut fill = |most| source.fill(&mut buffer, most).unwrap();
+    let some = |len| Filled { len, end: false };
+    to.write_all(b"a line\n").unwrap();
+    assert_eq!(fill(C), some(7));
+    to.write_all(&noise(C)).unwrap();
+    assert_eq!(fill(C - 7), some(C - 7), "full up to the next chunk");
+    assert_eq!(fill(C), some(7));
+    drop(to);
+    assert_eq!(fill(C - 7), Filled { len: 0, end: true });
 }
 
 #[test]
@@ -98,7 +112,13 @@ fn a_file_of_proc_arrives_whole() {
     let text = String::from_utf8(read_all(source).unwrap()).unwrap();
     assert!(text.starts_with("Name:") && text.ends_with('\n'));
 
+    assert!(is_made_up(&file));
+    if let Ok(file) = File::open("/sys/kernel/mm/transparent_hugepage/enabled") {
+        assert!(is_made_up(&file));
+    }
+
     let empty = tempfile::tempfile().unwrap();
+    assert!(!is_made_up(&empty));
     assert!(!has_unsaid_content(&empty, &fstat(&empty).unwrap()));
 }
 

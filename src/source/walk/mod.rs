@@ -100,6 +100,11 @@ impl Walk {
         }
     }
 
+    /// Things that the user named and that it has not come to.
+    pub fn named(&self) -> usize {
+        self.roots.len()
+    }
+
     /// Goes on by one piece of work, which may queue steps. False at the end.
     fn advance(&mut self) -> bool {
         if let Some((nth, root)) = self.roots.next() {

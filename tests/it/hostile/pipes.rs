@@ -61,6 +61,35 @@ fn a_stream_that_is_not_what_its_end_says_gets_no_name() {
     }
 }
 
+/// A producer that pauses makes pieces of any length; no two of them share a byte.
+#[test]
+fn odd_pieces_of_a_stream_are_taken_and_pieces_that_overlap_are_not() {
+    let data = noise(1, MIB);
+    let apart = [(700_000, MIB), (7, 5000), (0, 7), (5000, 700_000)];
+    let overlapping = [(700_000, MIB), (7, 5000), (0, 8), (5000, 700_000)];
+    for (pieces, code) in [(apart, 0), (overlapping, 5)] {
+        pull_case(|case| {
+            case.src.file("f", &data);
+            let done = pull(case, &[], "/x/f", |mut server| {
+                server.begin(root(1, "f", false));
+                server.entries(vec![stream("f")]);
+                server.wanted();
+                for (start, end) in pieces {
+                    let part = &data[start..end];
+                    let frame = server.keys.piece(1, start as u64, u64::MAX, part);
+                    server.send(0, &frame);
+                }
+                let whole = blake3::hash(&data).into();
+                server.end(1, MIB as u64, Some(whole));
+                server.all_sent(1);
+                server.finish();
+            });
+            done.exits(code).never_says("panicked");
+            assert_eq!(case.dst.has("f"), code == 0);
+        });
+    }
+}
+
 #[test]
 fn chunks_beyond_the_window_are_not_kept() {
     pull_case(|case| {

@@ -2,6 +2,7 @@
 
 pub mod case;
 pub mod chaos;
+pub mod cut_short;
 pub mod disk;
 pub mod done;
 pub mod fake_server;
@@ -16,8 +17,10 @@ pub mod procs;
 pub mod proxy;
 pub mod pty;
 pub mod run;
+pub mod ssh_once;
 pub mod storm;
 pub mod tree;
+pub mod wire;
 
 pub use case::{Case, Way, skip};
 pub use host::Login;

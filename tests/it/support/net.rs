@@ -4,10 +4,12 @@ use std::fs::File;
 use std::net::IpAddr;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::host::{Lacks, find_program};
+use super::wire::{self, Wire};
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +157,39 @@ impl Net {
             &space,
             &format!("{rule} -m multiport ! --dports 22 -m multiport ! --sports 22 -j DROP"),
         );
+    }
+
+    /// For some time no packet of a data connection comes in there.
+    pub fn close_for(&self, time: Duration, at: At, wall: Wall) {
+        let space = self.namespace(at);
+        let target = match wall {
+            Wall::Drop => "DROP",
+            Wall::Reject => "REJECT --reject-with tcp-reset",
+        };
+        let change = |how: &str| {
+            for iptables in ["iptables", "ip6tables"] {
+                let rule = format!("INPUT -i wire -p tcp -m multiport ! --ports 22 -j {target}");
+                self.must(&space, &format!("{iptables} {how} {rule}"));
+            }
+        };
+        change("-I");
+        std::thread::sleep(time);
+        change("-D");
+    }
+
+    /// From now on, and until what is given goes, packets come late and in another order, twice,
+    /// damaged or not at all. None where this machine cannot do that.
+    pub fn spoil(&self) -> Option<Wire> {
+        let near = self.namespace(At::Near);
+        self.must(&near, "ip link del wire");
+        let lay = |at, nth| {
+            let device = self.within(at, || wire::device("wire"))?;
+            let space = self.namespace(at);
+            self.must(&space, &format!("ip addr add 10.77.0.{nth}/24 dev wire"));
+            self.must(&space, "ip link set wire up");
+            Some(device)
+        };
+        Some(Wire::new(lay(At::Near, 1)?, lay(At::Far, 2)?))
     }
 
     fn must(&self, space: &str, command: &str) {

@@ -249,6 +249,13 @@ impl Socket {
         bytes
     }
 
+    /// Bytes that the other end's kernel has acknowledged; 0 when the process has closed it
+    /// meanwhile.
+    pub fn acked_bytes(&self) -> u64 {
+        let facts = self.duplicate().and_then(fastcp::stream::kernel::facts);
+        facts.map_or(0, |facts| facts.acked_bytes)
+    }
+
     /// None when the process has closed it meanwhile.
     fn duplicate(&self) -> Option<OwnedFd> {
         let process = pidfd_open(self.process, PidfdFlags::empty()).ok()?;

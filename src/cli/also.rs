@@ -1,0 +1,184 @@
+//! `--also` and `--also-from`: further destinations of what is here.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::session::also::HOSTS_MAX;
+use crate::session::{Operand, Request, Route, What};
+use crate::units::printable;
+
+use super::args::Args;
+use super::ends::{check_mistyped, end, name};
+use super::operand;
+
+/// Bytes of a file of destinations: as many as there may be have the longest names in less.
+const FILE_MAX: u64 = 1 << 20;
+
+/// The further destinations, checked; none where none are asked for.
+///
+/// # Errors
+/// Usage.
+pub fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<Vec<Operand>> {
+    let mut typed = args.also.clone();
+    if let Some(file) = &args.also_from {
+        typed.extend(listed(file)?);
+    }
+    if typed.is_empty() {
+        return Ok(Vec::new());
+    }
+    check_flags(args)?;
+    if let Some(remote) = sources.iter().find(|source| source.host.is_some()) {
+        return Err(Error::usage(format!(
+            "{} is on another host: --also copies what is here to several destinations",
+            name(remote)
+        )));
+    }
+    let mut also = Vec::new();
+    for typed in typed {
+        let operand = operand::parse(typed)?;
+        let operand = match args.to_command.as_deref() {
+            Some(line) => end(Some(operand), Some(line), "--to-command")?,
+            None => operand,
+        };
+        check_mistyped(&operand, args)?;
+        also.push(operand);
+    }
+    let all = || std::iter::once(dest).chain(&also);
+    if all().any(|dest| dest.what == What::Stdio) {
+        return Err(Error::usage(
+            "-: stdout cannot be one of several destinations (tee writes to several)",
+        ));
+    }
+    if all().count() > HOSTS_MAX {
+        let number = all().count();
+        return Err(Error::usage(format!(
+            "{number} destinations, and at most {HOSTS_MAX} go at once: copy to them in turns"
+        )));
+    }
+    let mut places = std::collections::HashSet::new();
+    if let Some(twice) = all().find(|dest| !places.insert(place(dest))) {
+        return Err(Error::usage(format!(
+            "{}: the same destination twice",
+            name(twice)
+        )));
+    }
+    Ok(also)
+}
+
+fn check_flags(args: &Args) -> Result<()> {
+    if args.digests.is_some() {
+        return Err(Error::usage(
+            "--digests lists one copy: leave it out, or copy to one destination at a time",
+        ));
+    }
+    if args.address.is_some() && args.route != Some(Route::Reverse) {
+        return Err(Error::usage(
+            "--address is where one far end is dialled: with --also leave it out, or say \
+             --route reverse, with which it is where they dial this host",
+        ));
+    }
+    Ok(())
+}
+
+/// What makes two destinations the same, as far as their names tell.
+fn place(dest: &Operand) -> (Option<&crate::session::Host>, &[u8]) {
+    let path = &dest.path[..];
+    let slashes = path.iter().rev().take_while(|byte| **byte == b'/').count();
+    let end = (path.len() - slashes).max(path.len().min(1));
+    (dest.host.as_ref(), &path[..end])
+}
+
+/// The lines of a file but for empty ones and those that begin with `#`.
+fn listed(path: &Path) -> Result<Vec<OsString>> {
+    let shown = printable(path.as_os_str().as_bytes());
+    let fault = |why: &str| Error::usage(format!("--also-from {shown}: {why}"));
+    let mut text = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut text))
+        .map_err(|cause| fault(&cause.to_string()))?;
+    if text.len() as u64 > FILE_MAX {
+        return Err(fault("too long for a list of destinations"));
+    }
+    let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with(b"#"));
+    Ok(lines
+        .map(|line| OsStr::from_bytes(line).to_owned())
+        .collect())
+}
+
+/// By which the user is told of each destination: its host, or all of it where that is not enough.
+pub fn names(request: &Request) -> Vec<String> {
+    let short = |dest: &Operand| {
+        dest.host
+            .as_ref()
+            .map(|host| printable(host.name.as_bytes()))
+    };
+    let shorts: Vec<_> = request.dests().map(short).collect();
+    let is_one = |name: &Option<String>| shorts.iter().filter(|other| *other == name).count() == 1;
+    let names = request.dests().zip(&shorts);
+    names
+        .map(|(dest, short)| match short {
+            Some(host) if is_one(short) => host.clone(),
+            _ => name(dest),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::order;
+    use super::*;
+    use clap::Parser;
+
+    fn ordered(line: &str) -> Result<Request> {
+        let words = std::iter::once("fastcp").chain(line.split_whitespace());
+        let args = Args::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+        order(args).map(|order| order.request)
+    }
+
+    fn refused(line: &str) -> String {
+        ordered(line).expect_err(line).message
+    }
+
+    #[test]
+    fn destinations_come_from_flags_and_from_a_file() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("hosts");
+        std::fs::write(&file, "# web\n\nc:/p\r\n  u@d:/q \n#e:/p\n").unwrap();
+        let line = format!(
+            "a h:/p --also b:/p --also ./here --also-from {}",
+            file.display()
+        );
+        let request = ordered(&line).unwrap();
+        let typed: Vec<_> = request.dests().map(name).collect();
+        assert_eq!(typed, ["h:/p", "b:/p", "./here", "c:/p", "u@d:/q"]);
+        assert_eq!(names(&request), ["h", "b", "./here", "c", "d"]);
+        let twins = ordered("a h:/p --also h:/q --also i:/p").unwrap();
+        assert_eq!(names(&twins), ["h:/p", "h:/q", "i"]);
+        std::fs::write(&file, vec![b'x'; FILE_MAX as usize + 1]).unwrap();
+        assert!(refused(&line).contains("too long"));
+    }
+
+    #[test]
+    fn what_cannot_go_to_several_is_refused_with_a_sentence() {
+        for (line, told) in [
+            ("a h:/p --also h:/p/", "same destination twice"),
+            ("h:a b --also c:/p", "h:a is on another host"),
+            ("a h: --also -", "tee"),
+            ("a h:p --also i:p --digests sums", "--digests"),
+            ("a h:p --also i:p --address x", "--address"),
+            ("a h:p --also-from /nonexistent", "--also-from /nonexistent"),
+            ("a h:p --also u@i", "looks like a host"),
+        ] {
+            let message = refused(line);
+            assert!(message.contains(told), "{line}: {message}");
+        }
+        let many = (0..HOSTS_MAX).map(|n| format!(" --also h{n}:"));
+        let many = format!("a h:{}", many.collect::<String>());
+        assert!(refused(&many).contains("in turns"));
+        ordered("a h:/ --also h:").unwrap();
+    }
+}

@@ -1,0 +1,207 @@
+//! The digest of a file, whose length is known before its first byte.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use blake3::hazmat::{Mode, merge_subtrees_non_root, merge_subtrees_root};
+
+use super::{Added, Digest, of_zeros};
+
+/// The digests of a file's chunks on their way to the file's own. Two neighbours are merged as soon
+/// as both are there, so what is held is the frontier: a few values for chunks that come nearly in
+/// order, never more than half as many as there are chunks.
+pub struct Tree {
+    size: u64,
+    chunk_size: u64,
+    /// Chunks in the file.
+    chunks: u64,
+    /// By first chunk; no two overlap. A value without a right neighbour is the next level's as
+    /// it is.
+    nodes: BTreeMap<u64, Node>,
+    root: Option<Digest>,
+}
+
+struct Node {
+    /// Level 0 are the chunks; at level n are `1 << n` of them, or fewer at the file's end.
+    level: u32,
+    value: Digest,
+}
+
+impl Tree {
+    /// For a file of `size` bytes in chunks of `chunk_size`, a power of two from 1024.
+    pub fn new(size: u64, chunk_size: u64) -> Tree {
+        assert!(chunk_size.is_power_of_two() && chunk_size >= blake3::CHUNK_LEN as u64);
+        Tree {
+            size,
+            chunk_size,
+            chunks: size.div_ceil(chunk_size),
+            nodes: BTreeMap::new(),
+            root: (size == 0).then(|| blake3::hash(b"").into()),
+        }
+    }
+
+    /// The digest of the chunk at `offset`, as [`of_range`](super::of_range) gives it (whole for an only chunk).
+    /// In any order; a second one for the same chunk changes nothing.
+    pub fn add(&mut self, offset: u64, digest: Digest) -> Added {
+        if offset >= self.size || !offset.is_multiple_of(self.chunk_size) {
+            return Added::Outside;
+        }
+        self.add_node(0, offset / self.chunk_size, digest)
+    }
+
+    /// As [`add`](Tree::add) for `len` bytes at `offset` that are one subtree of the file: a power
+    /// of two of chunks at a multiple of itself, or what there is of such a run up to the file's
+    /// end. Its value is what [`frontier`](Tree::frontier) gives, for all of the file the root.
+    pub fn add_subtree(&mut self, offset: u64, len: u64, value: Digest) -> Added {
+        match self.subtree(offset, len) {
+            Some((level, first)) => self.add_node(level, first, value),
+            None => Added::Outside,
+        }
+    }
+
+    /// All values that are held, each with the bytes it stands for, in their order. Given to
+    /// [`add_subtree`](Tree::add_subtree) of another tree they make it what this one is.
+    pub fn frontier(&self) -> impl Iterator<Item = (Range<u64>, Digest)> + '_ {
+        let whole = self.root.filter(|_| self.size > 0);
+        let of_node = |(&first, node): (&u64, &Node)| {
+            let chunks = self.chunks_below(node.level, first);
+            let end = chunks.end.saturating_mul(self.chunk_size).min(self.size);
+            (first * self.chunk_size..end, node.value)
+        };
+        let whole = whole.map(|root| (0..self.size, root));
+        whole.into_iter().chain(self.nodes.iter().map(of_node))
+    }
+
+    /// Adds the chunks of a hole; those that are there already stay. Hashes all its bytes, a
+    /// second for some 4.5 GB. `Outside` unless it begins at a chunk and ends with one; else `New`.
+    pub fn add_zeros(&mut self, offset: u64, len: u64) -> Added {
+        let end = offset.saturating_add(len);
+        let ends_well =
+            end == self.size || (end < self.size && end.is_multiple_of(self.chunk_size));
+        if len == 0 || !ends_well || !offset.is_multiple_of(self.chunk_size) {
+            return Added::Outside;
+        }
+        let mut at = offset;
+        while at < end {
+            let step = self.chunk_size.min(end - at);
+            self.add(at, of_zeros(at, step, self.chunks == 1));
+            at += step;
+        }
+        Added::New
+    }
+
+    /// The file's BLAKE3, once all of its chunks are there.
+    pub fn root(&self) -> Option<Digest> {
+        self.root
+    }
+
+    /// Values in memory.
+    pub fn held(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn add_node(&mut self, level: u32, first: u64, value: Digest) -> Added {
+        if let Some(known) = self.find(level, first, value) {
+            return known;
+        }
+        self.merge(level, first >> level, value);
+        Added::New
+    }
+
+    /// Level and first chunk of the subtree that is this range of bytes.
+    fn subtree(&self, offset: u64, len: u64) -> Option<(u32, u64)> {
+        let end = offset.checked_add(len).filter(|end| *end <= self.size)?;
+        let starts_well = offset.is_multiple_of(self.chunk_size);
+        if len == 0 || !starts_well || !(end == self.size || end.is_multiple_of(self.chunk_size)) {
+            return None;
+        }
+        let first = offset / self.chunk_size;
+        let level = len
+            .div_ceil(self.chunk_size)
+            .next_power_of_two()
+            .trailing_zeros();
+        let chunks = first..end.div_ceil(self.chunk_size);
+        let is_subtree = first.is_multiple_of(1 << level);
+        (is_subtree && self.chunks_below(level, first) == chunks).then_some((level, first))
+    }
+
+    /// The chunks of the node of `level` that begins with the chunk `first`.
+    fn chunks_below(&self, level: u32, first: u64) -> Range<u64> {
+        first..first.saturating_add(1 << level).min(self.chunks)
+    }
+
+    /// What is known of a node: its value is on the frontier, or it is part of one that is, or
+    /// some of its own parts are.
+    fn find(&self, level: u32, first: u64, value: Digest) -> Option<Added> {
+        let chunks = self.chunks_below(level, first);
+        if let Some(root) = self.root {
+            return Some(compare(chunks == (0..self.chunks), root, value));
+        }
+        let (&start, node) = self.nodes.range(..chunks.end).next_back()?;
+        let held = self.chunks_below(node.level, start);
+        if held.end <= chunks.start {
+            None
+        } else if held.start <= chunks.start && chunks.end <= held.end {
+            // The last chunk may have come up to a higher level alone.
+            Some(compare(held == chunks, node.value, value))
+        } else {
+            Some(Added::Partly)
+        }
+    }
+
+    /// Goes up from a node for as long as the neighbours are there.
+    fn merge(&mut self, mut level: u32, mut position: u64, mut value: Digest) {
+        loop {
+            let width = self.width(level);
+            if width == 1 {
+                self.root = Some(value);
+                return;
+            }
+            let neighbour = position ^ 1;
+            if neighbour < width {
+                let Some(other) = self.take(level, neighbour) else {
+                    self.nodes.insert(position << level, Node { level, value });
+                    return;
+                };
+                let (left, right) = if position < neighbour {
+                    (value, other)
+                } else {
+                    (other, value)
+                };
+                value = if width == 2 {
+                    merge_subtrees_root(&left, &right, Mode::Hash).into()
+                } else {
+                    merge_subtrees_non_root(&left, &right, Mode::Hash)
+                };
+            }
+            level += 1;
+            position /= 2;
+        }
+    }
+
+    /// The value of a node, if it is on the frontier.
+    fn take(&mut self, level: u32, position: u64) -> Option<Digest> {
+        let first = position << level;
+        let node = self.nodes.get(&first).filter(|node| node.level == level);
+        let value = node?.value;
+        self.nodes.remove(&first);
+        Some(value)
+    }
+
+    /// Values in a level when all are there.
+    fn width(&self, level: u32) -> u64 {
+        self.chunks.div_ceil(1 << level)
+    }
+}
+
+/// `value` is the node's own if `alone`, else one that it was merged into.
+fn compare(alone: bool, value: Digest, digest: Digest) -> Added {
+    match (alone, value == digest) {
+        (false, _) => Added::Merged,
+        (true, true) => Added::Same,
+        (true, false) => Added::Differs,
+    }
+}
+
+#[cfg(test)]
+mod tests;

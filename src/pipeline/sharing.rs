@@ -1,0 +1,120 @@
+//! Rows 3 and 4 at a sender that is not alone: what another has read and compressed is sent by this
+//! one too, and what this one makes is there for the others.
+
+use std::sync::Arc;
+
+use crate::chunk::split::Piece;
+use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Place};
+use crate::codec::{Codec, Encoder};
+use crate::digest::Digest;
+use crate::pipeline::plan::{File, Plan, What};
+use crate::pipeline::sender::Sender;
+use crate::pipeline::shelf::{Got, Key, Made, Share};
+use crate::pipeline::shifts::{Doing, Shift};
+use crate::pipeline::steering::Compression;
+
+impl Sender {
+    /// None where a piece is read by each sender for itself: it is a hole, or may be another at each
+    /// reading.
+    pub(super) fn share_of(&self, file: &File, piece: &Piece) -> Option<&Share> {
+        let is_same = file.live.is_none() && piece.kind == ChunkKind::Range;
+        self.share.as_ref().filter(|_| is_same)
+    }
+
+    /// Reads and encodes a piece, or takes it as another has. None if nothing is to be sent.
+    pub(super) fn carry_shared(
+        &self,
+        share: &Share,
+        plan: &Plan,
+        buffer: Buffer,
+        encoder: &mut Encoder,
+        shift: &mut Shift<'_>,
+    ) -> Option<EncodedChunk> {
+        let What::Piece { file, piece } = &plan.what else {
+            return None;
+        };
+        let key = Key::of(&file.found.entry);
+        // Of a digest alone nobody else could send the chunk.
+        let may_make = plan.digest.get().is_none() && !file.digest_only && !plan.is_offer();
+        shift.turn_to(Doing::Held);
+        let got = share.chunk(key, piece.offset, piece.len, may_make);
+        shift.turn_to(Doing::Disk);
+        let ticket = match got {
+            Got::Taken(made) => return self.carry_made(plan, file, &made, buffer),
+            Got::Make(ticket) => Some(ticket),
+            Got::Alone => None,
+        };
+        let (chunk, digest) = self.read_piece(plan, file, buffer, shift)?;
+        let encoded = self.encode(chunk, digest, self.steering.next(), encoder, shift);
+        if let Some(ticket) = ticket {
+            ticket.put(Made::of(&encoded));
+        }
+        Some(encoded)
+    }
+
+    /// Compresses a part of a stream, or takes it as another has.
+    pub(super) fn encode_part(
+        &self,
+        mut chunk: Chunk,
+        digest: Digest,
+        compression: Compression,
+        encoder: &mut Encoder,
+        shift: &mut Shift<'_>,
+    ) -> EncodedChunk {
+        let Place {
+            offset, raw_len, ..
+        } = chunk.place;
+        let share = self.share.as_ref();
+        let share = share.filter(|_| chunk.place.kind == ChunkKind::Range);
+        shift.turn_to(Doing::Held);
+        let got = share.map(|share| share.chunk(Key::STREAM, offset, raw_len, true));
+        if let Some(Got::Taken(made)) = got {
+            fill(&mut chunk.buffer, &made);
+            return EncodedChunk {
+                place: chunk.place,
+                digest,
+                codec: made.codec,
+                buffer: chunk.buffer,
+            };
+        }
+        let encoded = self.encode(chunk, digest, compression, encoder, shift);
+        if let Some(Got::Make(ticket)) = got {
+            ticket.put(Made::of(&encoded));
+        }
+        encoded
+    }
+
+    /// A piece as another has made it, in place of what would be read.
+    fn carry_made(
+        &self,
+        plan: &Plan,
+        file: &Arc<File>,
+        made: &Made,
+        mut buffer: Buffer,
+    ) -> Option<EncodedChunk> {
+        let mut place = self.place_of_piece(plan, file)?;
+        if made.is_zeros {
+            place.kind = ChunkKind::Zeros;
+        }
+        fill(&mut buffer, made);
+        let chunk = Chunk { place, buffer };
+        let (Chunk { place, buffer }, digest) =
+            self.piece_is_read(plan, file, chunk, made.digest, true)?;
+        let codec = match place.kind {
+            ChunkKind::Range => made.codec,
+            _ => Codec::None.number(),
+        };
+        Some(EncodedChunk {
+            place,
+            digest,
+            codec,
+            buffer,
+        })
+    }
+}
+
+fn fill(buffer: &mut Buffer, made: &Made) {
+    let len = made.bytes.len();
+    buffer.room()[..len].copy_from_slice(&made.bytes);
+    buffer.set_len(len);
+}

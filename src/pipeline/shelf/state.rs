@@ -1,0 +1,415 @@
+//! What lies on the shelf, who is still to have it, and what goes where there is no room. Time is
+//! told from outside.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Key, Made};
+use crate::chunk::ranges::RangeSet;
+
+/// A host that has taken nothing for so long is not waited for, and nothing is kept for it where
+/// others need the room: half a megabyte a second is what it needs to stay in line.
+const LIVELY: Duration = Duration::from_secs(3);
+
+/// For how long a host is held back by others in all: so long, and this part of its time. Hosts of
+/// about the same speed stay together by it, and the fastest loses a fifth at most.
+const HELD_FIRST: Duration = Duration::from_secs(2);
+const HELD_PART: u32 = 5;
+
+/// A host that is so many files further does not come back to one. Files are begun in about the
+/// order in which they are met.
+const FILES_BEHIND_MAX: u64 = 64;
+
+/// Files that are remembered, some hundreds of bytes each. Of one that is forgotten it is not known
+/// any more who has had it.
+const FILES_MAX: usize = 1 << 13;
+
+/// Numbers of hosts, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Hosts(u64);
+
+impl Hosts {
+    fn one(host: usize) -> Hosts {
+        Hosts(1 << host)
+    }
+
+    fn has(self, host: usize) -> bool {
+        self.0 & Hosts::one(host).0 != 0
+    }
+
+    fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    fn add(&mut self, host: usize) {
+        self.0 |= Hosts::one(host).0;
+    }
+
+    fn remove(&mut self, host: usize) {
+        self.0 &= !Hosts::one(host).0;
+    }
+
+    fn iter(self) -> impl Iterator<Item = usize> {
+        (0..super::HOSTS_MAX).filter(move |host| self.has(*host))
+    }
+}
+
+pub(super) struct State {
+    hosts: Vec<Host>,
+    files: HashMap<Key, File>,
+    /// Keys of files by when they were first met.
+    order: BTreeMap<u64, Key>,
+    next: u64,
+    /// Bytes that lie here or will, and that may.
+    filled: usize,
+    room: usize,
+}
+
+#[derive(Clone)]
+struct Host {
+    is_active: bool,
+    began: Instant,
+    /// When it last took something.
+    took: Instant,
+    /// The file and the offset that it has come to.
+    at: (u64, u64),
+    /// How long it has waited for others, but for the wait that goes on.
+    held: Duration,
+    /// Its workers that wait, and since when.
+    waiting: u32,
+    since: Instant,
+}
+
+struct File {
+    number: u64,
+    /// They take no more of it.
+    done: Hosts,
+    /// Bytes that each has asked for, or has.
+    asked: Vec<RangeSet>,
+    slots: BTreeMap<u64, Slot>,
+}
+
+struct Slot {
+    len: u32,
+    /// They are to have it.
+    pending: Hosts,
+    /// None while it is being made.
+    made: Option<Arc<Made>>,
+}
+
+pub(super) enum Look {
+    Taken(Arc<Made>),
+    Make,
+    Alone,
+    BeingMade,
+    Full,
+}
+
+/// What a file between is taken for that nobody knows here: most are small.
+const FILE_GUESS: u64 = 1 << 20;
+
+impl State {
+    pub fn new(hosts: usize, room: usize) -> State {
+        let now = Instant::now();
+        let host = Host {
+            is_active: false,
+            began: now,
+            took: now,
+            at: (0, 0),
+            held: Duration::ZERO,
+            waiting: 0,
+            since: now,
+        };
+        State {
+            hosts: vec![host; hosts],
+            files: HashMap::new(),
+            order: BTreeMap::new(),
+            next: 0,
+            filled: 0,
+            room,
+        }
+    }
+
+    pub fn join(&mut self, host: usize, now: Instant) {
+        self.leave(host);
+        for file in self.files.values_mut() {
+            file.done.remove(host);
+            file.asked[host] = RangeSet::new();
+        }
+        let waiting = self.hosts[host].waiting;
+        self.hosts[host] = Host {
+            is_active: true,
+            began: now,
+            took: now,
+            at: (0, 0),
+            held: Duration::ZERO,
+            waiting,
+            since: now,
+        };
+    }
+
+    pub fn leave(&mut self, host: usize) {
+        self.hosts[host].is_active = false;
+        let keys: Vec<Key> = self.files.keys().copied().collect();
+        for key in keys {
+            self.release(host, key);
+        }
+    }
+
+    /// A host sends a file, of which it has some already.
+    pub fn begin(&mut self, host: usize, key: Key, had: &RangeSet) {
+        let file = self.file(key);
+        file.done.remove(host);
+        file.asked[host] = had.clone();
+    }
+
+    /// A host wants no more of a file. That is remembered: another may come to it much later.
+    pub fn end(&mut self, host: usize, key: Key) {
+        let file = self.file(key);
+        file.done.add(host);
+        file.asked[host] = RangeSet::new();
+        self.release(host, key);
+    }
+
+    /// Takes a host off what is kept of a file for it.
+    fn release(&mut self, host: usize, key: Key) {
+        let Some(file) = self.files.get_mut(&key) else {
+            return;
+        };
+        let filled = &mut self.filled;
+        file.slots.retain(|_, slot| {
+            slot.pending.remove(host);
+            // One that is being made goes when it is put.
+            let stays = !slot.pending.is_empty() || slot.made.is_none();
+            if !stays {
+                *filled -= slot.size();
+            }
+            stays
+        });
+    }
+
+    fn active(&self) -> Hosts {
+        let mut active = Hosts::default();
+        let all = self.hosts.iter().enumerate();
+        all.filter(|(_, host)| host.is_active)
+            .for_each(|(number, _)| active.add(number));
+        active
+    }
+
+    fn file(&mut self, key: Key) -> &mut File {
+        if !self.files.contains_key(&key) {
+            if self.files.len() >= FILES_MAX
+                && let Some((_, oldest)) = self.order.pop_first()
+                && let Some(file) = self.files.remove(&oldest)
+            {
+                self.filled -= file.slots.values().map(Slot::size).sum::<usize>();
+            }
+            // A host that has not begun is at 0.
+            self.next += 1;
+            self.order.insert(self.next, key);
+            let file = File {
+                number: self.next,
+                done: Hosts::default(),
+                asked: vec![RangeSet::new(); self.hosts.len()],
+                slots: BTreeMap::new(),
+            };
+            self.files.insert(key, file);
+        }
+        self.files.get_mut(&key).expect("it is there or was made")
+    }
+
+    /// A host has come to a chunk.
+    pub fn ask(&mut self, host: usize, key: Key, offset: u64, len: u32) {
+        let file = self.file(key);
+        file.asked[host].insert(offset..offset.saturating_add(len.into()));
+        let at = (file.number, offset);
+        let host = &mut self.hosts[host];
+        host.at = host.at.max(at);
+    }
+
+    /// What it can do about it now.
+    pub fn look(
+        &mut self,
+        host: usize,
+        key: Key,
+        (offset, len): (u64, u32),
+        may_make: bool,
+        now: Instant,
+    ) -> Look {
+        if !self.hosts[host].is_active {
+            return Look::Alone;
+        }
+        if let Some(slot) = self.file(key).slots.get_mut(&offset) {
+            let made = match &slot.made {
+                _ if slot.len != len => return Look::Alone,
+                None => return Look::BeingMade,
+                Some(made) => made.clone(),
+            };
+            slot.pending.remove(host);
+            if slot.pending.is_empty() {
+                self.remove(key, offset);
+            }
+            self.hosts[host].took = now;
+            return Look::Taken(made);
+        }
+        let pending = self.pending(host, key, offset);
+        if !may_make || pending.is_empty() {
+            return Look::Alone;
+        }
+        let number = self.file(key).number;
+        let distance = self.distance(number, offset, pending);
+        while self.filled + len as usize > self.room {
+            if let Some((key, offset)) = self.least_wanted(distance, now) {
+                self.remove(key, offset);
+                continue;
+            }
+            let is_near = distance <= 2 * self.room as u64;
+            let is_awaited = self.is_awaited(number, pending, now);
+            return match is_near && is_awaited && self.bears(host, now) {
+                true => Look::Full,
+                false => Look::Alone,
+            };
+        }
+        self.filled += len as usize;
+        let slot = Slot {
+            len,
+            pending,
+            made: None,
+        };
+        self.file(key).slots.insert(offset, slot);
+        Look::Make
+    }
+
+    /// Who is to have a chunk besides the host that has come to it, and has not come to it itself.
+    fn pending(&mut self, host: usize, key: Key, offset: u64) -> Hosts {
+        let mut pending = self.active();
+        pending.remove(host);
+        let file = &self.files[&key];
+        for other in pending.iter() {
+            let is_past = self.is_past(other, file.number);
+            if is_past || file.done.has(other) || file.asked[other].contains(offset) {
+                pending.remove(other);
+            }
+        }
+        pending
+    }
+
+    fn is_past(&self, host: usize, number: u64) -> bool {
+        self.hosts[host].at.0 > number + FILES_BEHIND_MAX
+    }
+
+    /// How many bytes the nearest of `hosts` has to go to a chunk, about.
+    fn distance(&self, number: u64, offset: u64, hosts: Hosts) -> u64 {
+        let to = |host: usize| match self.hosts[host].at {
+            (at, _) if at > number => 0,
+            (at, done) if at == number => offset.saturating_sub(done),
+            (at, _) => offset.saturating_add((number - at) * FILE_GUESS),
+        };
+        hosts.iter().map(to).min().unwrap_or(u64::MAX)
+    }
+
+    /// True if one of `hosts` may come for a chunk of this file soon.
+    fn is_awaited(&self, number: u64, hosts: Hosts, now: Instant) -> bool {
+        hosts.iter().any(|number_of| {
+            let host = &self.hosts[number_of];
+            let silent = now.saturating_duration_since(host.took);
+            silent < LIVELY && !self.is_past(number_of, number)
+        })
+    }
+
+    /// What makes room for a chunk at `distance`: one that nobody comes for, or the one that is
+    /// furthest off, if it is further.
+    fn least_wanted(&self, distance: u64, now: Instant) -> Option<(Key, u64)> {
+        let mut furthest = None;
+        let mut most = distance;
+        for (key, file) in &self.files {
+            for (&offset, slot) in file.slots.iter().filter(|(_, slot)| slot.made.is_some()) {
+                if !self.is_awaited(file.number, slot.pending, now) {
+                    return Some((*key, offset));
+                }
+                let its = self.distance(file.number, offset, slot.pending);
+                if its > most {
+                    (furthest, most) = (Some((*key, offset)), its);
+                }
+            }
+        }
+        furthest
+    }
+
+    /// True while a host may be held back by others.
+    fn bears(&self, host: usize, now: Instant) -> bool {
+        let host = &self.hosts[host];
+        let going_on = match host.waiting {
+            0 => Duration::ZERO,
+            _ => now.saturating_duration_since(host.since),
+        };
+        let bound = HELD_FIRST + now.saturating_duration_since(host.began) / HELD_PART;
+        host.held + going_on < bound
+    }
+
+    pub fn wait_begins(&mut self, host: usize, now: Instant) {
+        let host = &mut self.hosts[host];
+        if host.waiting == 0 {
+            host.since = now;
+        }
+        host.waiting += 1;
+    }
+
+    pub fn wait_ends(&mut self, host: usize, now: Instant) {
+        let host = &mut self.hosts[host];
+        host.waiting -= 1;
+        if host.waiting == 0 {
+            host.held += now.saturating_duration_since(host.since);
+        }
+    }
+
+    /// A chunk is made.
+    pub fn put(&mut self, key: Key, offset: u64, made: Made) {
+        let Some(file) = self.files.get_mut(&key) else {
+            return;
+        };
+        let Some(slot) = file.slots.get_mut(&offset) else {
+            return;
+        };
+        self.filled -= slot.size();
+        slot.made = Some(Arc::new(made));
+        self.filled += slot.size();
+        if slot.pending.is_empty() {
+            self.remove(key, offset);
+        }
+    }
+
+    /// A chunk is not made after all.
+    pub fn cancel(&mut self, key: Key, offset: u64) {
+        let slot = self
+            .files
+            .get(&key)
+            .and_then(|file| file.slots.get(&offset));
+        if slot.is_some_and(|slot| slot.made.is_none()) {
+            self.remove(key, offset);
+        }
+    }
+
+    fn remove(&mut self, key: Key, offset: u64) {
+        let slots = self.files.get_mut(&key).map(|file| &mut file.slots);
+        if let Some(slot) = slots.and_then(|slots| slots.remove(&offset)) {
+            self.filled -= slot.size();
+        }
+    }
+}
+
+impl Slot {
+    /// Bytes; what is being made may take all that it stands for.
+    fn size(&self) -> usize {
+        let made = self.made.as_ref().map(|made| made.bytes.len());
+        made.unwrap_or(self.len as usize)
+    }
+}
+
+#[cfg(test)]
+impl State {
+    pub fn filled(&self) -> usize {
+        self.filled
+    }
+}

@@ -1,0 +1,220 @@
+use super::state::{Look, State};
+use super::*;
+
+const MIB: u64 = 1 << 20;
+const LEN: u32 = MIB as u32;
+
+fn key(ino: u64) -> Key {
+    Key {
+        dev: 1,
+        ino,
+        rdev: 0,
+        size: 1 << 40,
+        mtime: (0, 0),
+        ctime: (0, 0),
+    }
+}
+
+fn made() -> Made {
+    Made {
+        digest: [7; 32],
+        codec: 0,
+        is_zeros: false,
+        bytes: vec![0; MIB as usize].into(),
+    }
+}
+
+/// Hosts that have joined, at a clock that is turned on by hand.
+struct Table {
+    state: State,
+    now: Instant,
+}
+
+impl Table {
+    /// With room for so many chunks.
+    fn new(hosts: usize, chunks: usize) -> Table {
+        let now = Instant::now();
+        let mut state = State::new(hosts, chunks << 20);
+        (0..hosts).for_each(|host| state.join(host, now));
+        Table { state, now }
+    }
+
+    fn look(&mut self, host: usize, ino: u64, nth: u64) -> Look {
+        let at = nth * MIB;
+        self.state.ask(host, key(ino), at, LEN);
+        self.state.look(host, key(ino), (at, LEN), true, self.now)
+    }
+
+    /// What a host does about a chunk: made for others too, taken, alone, or it waits.
+    fn step(&mut self, host: usize, ino: u64, nth: u64) -> &'static str {
+        match self.look(host, ino, nth) {
+            Look::Make => {
+                self.state.put(key(ino), nth * MIB, made());
+                "made"
+            }
+            Look::Taken(_) => "taken",
+            Look::Alone => "alone",
+            Look::BeingMade => "being made",
+            Look::Full => "waits",
+        }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now += Duration::from_millis(ms);
+    }
+}
+
+#[test]
+fn a_chunk_is_made_once_and_lies_there_until_all_have_it() {
+    let mut table = Table::new(3, 4);
+    for nth in 0..20 {
+        assert_eq!(table.step(0, 1, nth), "made");
+        assert_eq!(table.step(2, 1, nth), "taken");
+        assert_eq!(table.state.filled(), MIB as usize);
+        assert_eq!(table.step(1, 1, nth), "taken");
+        assert_eq!(table.state.filled(), 0);
+    }
+    assert_eq!(
+        table.step(1, 1, 3),
+        "alone",
+        "sent again: nobody else is to have it"
+    );
+    assert!(matches!(table.look(0, 1, 50), Look::Make));
+    assert_eq!(table.step(1, 1, 50), "being made");
+    table.state.cancel(key(1), 50 * MIB);
+    assert_eq!(
+        table.step(1, 1, 50),
+        "made",
+        "host 0 could not, and 2 is to have it"
+    );
+}
+
+#[test]
+fn who_wants_nothing_of_a_file_or_is_gone_counts_as_having_had_it() {
+    let mut table = Table::new(3, 4);
+    table.state.end(2, key(1));
+    let mut had = RangeSet::new();
+    had.insert(0..2 * MIB);
+    table.state.begin(1, key(1), &had);
+    assert_eq!(table.step(0, 1, 0), "alone");
+    assert_eq!(table.step(0, 1, 2), "made");
+    table.state.leave(1);
+    assert_eq!(table.state.filled(), 0);
+    assert_eq!(table.step(0, 1, 3), "alone");
+    table.state.join(1, table.now);
+    assert_eq!(table.step(0, 1, 4), "made", "it is back");
+    table.state.end(0, key(1));
+    assert_eq!(table.step(1, 1, 0), "alone", "0 is done, and 2 never began");
+}
+
+#[test]
+fn a_host_that_lags_is_waited_for_and_not_for_long() {
+    let mut table = Table::new(2, 4);
+    let (mut first, mut second, mut waits) = (0, 0, 0);
+    // Host 1 takes a chunk every 100 ms, host 0 could take ten.
+    for _ in 0..600 {
+        for _ in 0..10 {
+            if table.step(0, 1, first) == "waits" {
+                waits += 1;
+                break;
+            }
+            first += 1;
+        }
+        // All of the time counts as waiting, of which there may be that much less.
+        table.state.wait_begins(0, table.now);
+        table.pass(100);
+        table.state.wait_ends(0, table.now);
+        table.step(1, 1, second);
+        second += 1;
+    }
+    assert!(
+        (20..30).contains(&waits),
+        "two seconds and a fifth: {waits}"
+    );
+    assert!(first > 5700, "then it went on: {first}");
+    assert!(table.state.filled() <= 4 << 20);
+}
+
+#[test]
+fn hosts_of_about_the_same_speed_stay_together() {
+    let mut table = Table::new(2, 8);
+    let (mut at, mut taken) = ([0u64; 2], 0);
+    for tick in 0..50_000u64 {
+        // One chunk every 10 ms, and every 11.
+        for (host, every) in [(0, 10), (1, 11)] {
+            if tick % every != 0 {
+                continue;
+            }
+            match table.step(host, 1, at[host]) {
+                "waits" => {
+                    table.state.wait_begins(host, table.now);
+                    let then = table.now + Duration::from_millis(every);
+                    table.state.wait_ends(host, then);
+                    continue;
+                }
+                "taken" => taken += 1,
+                "alone" => panic!("read twice after {at:?}"),
+                _ => {}
+            }
+            at[host] += 1;
+        }
+        table.pass(1);
+    }
+    assert!(taken > 4500, "{taken}");
+}
+
+#[test]
+fn a_host_that_stands_still_or_is_far_behind_holds_nobody() {
+    let mut table = Table::new(3, 4);
+    for nth in 0..4 {
+        assert_eq!(table.step(0, 1, nth), "made");
+    }
+    assert_eq!(table.step(0, 1, 4), "waits");
+    table.pass(4000);
+    assert_eq!(
+        table.step(0, 1, 4),
+        "made",
+        "in place of what nobody comes for"
+    );
+
+    // Host 0 goes on where an earlier run ended; the others begin, and share.
+    let mut table = Table::new(3, 4);
+    let mut had = RangeSet::new();
+    had.insert(0..100 * MIB);
+    table.state.begin(0, key(1), &had);
+    for nth in 100..110 {
+        let step = table.step(0, 1, nth);
+        assert!(["made", "alone"].contains(&step), "{nth}: {step}");
+    }
+    for nth in 0..50 {
+        assert_eq!(table.step(1, 1, nth), "made", "{nth}");
+        assert_eq!(table.step(2, 1, nth), "taken", "{nth}");
+        assert_ne!(table.step(0, 1, 110 + nth), "waits");
+    }
+}
+
+#[test]
+fn a_worker_takes_what_another_makes_while_it_waits() {
+    let shelf = Arc::new(Shelf::new(2, 4 << 20));
+    let shares = [0, 1].map(|host| Share::new(shelf.clone(), host));
+    shares.iter().for_each(Share::join);
+    let Got::Make(ticket) = shares[0].chunk(key(1), 0, LEN, true) else {
+        panic!("it is the first");
+    };
+    let waiting = shares[1].clone();
+    let taking = std::thread::spawn(move || waiting.chunk(key(1), 0, LEN, true));
+    std::thread::sleep(Duration::from_millis(20));
+    ticket.put(made());
+    let Got::Taken(made) = taking.join().expect("no panic") else {
+        panic!("it was made");
+    };
+    assert_eq!(made.digest, [7; 32]);
+    let Got::Make(_) = shares[0].chunk(key(1), MIB, LEN, true) else {
+        panic!("it is the first");
+    };
+    shares[1].leave();
+    assert!(matches!(
+        shares[1].chunk(key(1), MIB, LEN, true),
+        Got::Alone
+    ));
+}

@@ -1,0 +1,219 @@
+//! One source to several destinations: a session for each, with its own secret, tally, retries and
+//! end, all in this process. What they share is what is read and compressed, the memory for it, the
+//! rate limit and the user's patience at logins. A destination on this machine is copied to beside
+//! them, by itself.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::{JoinSet, LocalSet};
+
+use crate::chunk::CHUNK_SIZE;
+use crate::error::{Error, Kind, Result, Side};
+use crate::pipeline::shelf::{Share, Shelf};
+use crate::pipeline::{Budget, Ending};
+use crate::progress::Progress;
+use crate::session::logins::Logins;
+use crate::session::request::{Outcome, Reporter, Request};
+use crate::session::{Seat, cause_of, host, local, operands, over, retries, runtime};
+use crate::source::{Inlet, Tee};
+use crate::stream::limit::Limit;
+
+pub use crate::pipeline::shelf::HOSTS_MAX;
+
+/// The part of the memory that is for what several have in common; the others divide the rest.
+const SHELF_PART: u64 = 4;
+
+/// What a copy has in common with those of the same source to other hosts.
+#[derive(Clone)]
+pub struct Shared {
+    /// Which of them it is.
+    pub host: usize,
+    pub share: Share,
+    pub logins: Arc<Logins>,
+    /// Bytes that are its own.
+    pub memory: u64,
+    /// Of all streams of all of them.
+    pub limit: Arc<Limit>,
+    /// What all read where it can be read only once.
+    pub tee: Option<Arc<Tee>>,
+}
+
+impl Shared {
+    /// What this copy reads of a stream.
+    pub fn inlet(&self) -> Option<Inlet> {
+        self.tee.clone().map(|tee| Inlet::Tee(tee, self.host))
+    }
+
+    /// This copy is over: no other waits for it.
+    fn leave(&self) {
+        self.logins.is_over(self.host);
+        self.share.leave();
+        if let Some(tee) = &self.tee {
+            tee.leave(self.host);
+        }
+    }
+}
+
+impl Seat {
+    /// What this copy may spend here.
+    ///
+    /// # Errors
+    /// `Kind::Usage` if it is too little.
+    pub(super) fn budget(&self, request: &Request) -> Result<Budget> {
+        let mut options = request.options.clone();
+        if let Some(shared) = &self.shared {
+            options.memory = Some(shared.memory);
+        }
+        Budget::new(&options, request.streams, CHUNK_SIZE)
+    }
+
+    /// The rate at which this end sends.
+    pub(super) fn limit(&self) -> Arc<Limit> {
+        let shared = self.shared.as_ref();
+        shared.map_or_else(Arc::default, |shared| shared.limit.clone())
+    }
+}
+
+/// Carries out the copies to `request.dest` and to each of `request.also`, in the order of `ends`,
+/// of which there are as many. Returns when all are done or ended. Blocks.
+pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> Vec<Outcome> {
+    let started = Instant::now();
+    let all = Arc::<Ending>::default();
+    let seats = ends.into_iter().map(|(progress, reporter)| Seat {
+        ending: Arc::new(Ending::of_session(&all)),
+        ..Seat::new(progress, reporter)
+    });
+    let mut seats: Vec<Seat> = seats.collect();
+    let mut outcomes: Vec<Option<Outcome>> = seats.iter().map(|_| None).collect();
+    let resumes = !request.options.no_resume;
+    let failed = match share(request, &mut seats).and_then(|()| runtime()) {
+        Err(error) => Some(error),
+        Ok(runtime) => {
+            // Their conversations share this thread; the work is done on others.
+            let tasks = LocalSet::new();
+            let copies = carry_out(request, &seats, &all, started, &mut outcomes);
+            runtime.block_on(tasks.run_until(copies));
+            // A thread that is stuck in the kernel does not keep the user waiting.
+            runtime.shutdown_timeout(Duration::from_millis(100));
+            None
+        }
+    };
+    let rest = |seat: &Seat| {
+        let error = failed.clone().unwrap_or_else(|| cause_of(&seat.ending));
+        over(seat, Err(error), resumes, started)
+    };
+    let outcomes = seats.iter().zip(outcomes);
+    outcomes
+        .map(|(seat, outcome)| outcome.unwrap_or_else(|| rest(seat)))
+        .collect()
+}
+
+/// Gives each what it shares with the others.
+fn share(request: &Request, seats: &mut [Seat]) -> Result<()> {
+    let memory = Budget::memory(&request.options);
+    let room = memory / SHELF_PART;
+    let own = (memory - room) / seats.len().max(1) as u64;
+    let shelf = Arc::new(Shelf::new(seats.len(), room as usize));
+    let logins = Arc::new(Logins::new(seats.len(), request));
+    let limit = Arc::<Limit>::default();
+    let patience = Duration::from_secs(request.options.timeout_s.into());
+    let tee = operands::stream(request)
+        .map(|inlet| Arc::new(Tee::new(inlet, CHUNK_SIZE, seats.len(), patience)));
+    for (host, seat) in seats.iter_mut().enumerate() {
+        seat.shared = Some(Shared {
+            host,
+            share: Share::new(shelf.clone(), host),
+            logins: logins.clone(),
+            memory: own,
+            limit: limit.clone(),
+            tee: tee.clone(),
+        });
+        if seat.budget(request).is_err() {
+            return Err(Error::usage(format!(
+                "--memory {memory} is too little for {} destinations: give more of it, or copy to \
+                 some of them after the others",
+                seats.len()
+            )));
+        }
+    }
+    Ok(())
+}
+
+async fn carry_out(
+    request: &Request,
+    seats: &[Seat],
+    all: &Arc<Ending>,
+    started: Instant,
+    outcomes: &mut [Option<Outcome>],
+) {
+    host::prepare();
+    if request.options.nice {
+        host::be_nice();
+    }
+    let at_once = host::end_on_signals(all.clone());
+    if let Some(first) = seats.first() {
+        host::tell_on_signal(first.reporter.clone());
+    }
+    if request.options.follow_ms.is_some() {
+        let enough: Vec<_> = seats.iter().map(|seat| seat.enough.clone()).collect();
+        host::on_enough(move || enough.iter().for_each(|enough| enough.set()));
+    }
+    let mut copies = JoinSet::new();
+    for (number, dest) in request.dests().enumerate() {
+        let request = Request {
+            dest: dest.clone(),
+            also: Vec::new(),
+            ..request.clone()
+        };
+        let seat = seats[number].clone();
+        copies.spawn_local(async move { (number, one(request, &seat, started).await) });
+    }
+    loop {
+        tokio::select! {
+            over = copies.join_next() => match over {
+                Some(Ok((number, outcome))) => outcomes[number] = Some(outcome),
+                Some(Err(_)) => {
+                    let message = "a bug in fastcp: a task panicked (its message is above)";
+                    all.end(Error::new(Kind::Breach, Side::Here, message));
+                }
+                None => return,
+            },
+            () = at_once.cancelled() => return,
+        }
+    }
+}
+
+/// One of the copies, from its login to its end.
+async fn one(mut request: Request, seat: &Seat, started: Instant) -> Outcome {
+    let resumes = !request.options.no_resume;
+    let copied = match request.host() {
+        Some(_) => retries::copy(&request, seat).await,
+        None => {
+            if let Some(shared) = &seat.shared {
+                shared.logins.is_over(shared.host);
+                request.options.memory = Some(shared.memory);
+            }
+            local::copy(&request, seat).await
+        }
+    };
+    if let Some(shared) = &seat.shared {
+        shared.leave();
+    }
+    over(seat, copied, resumes, started)
+}
+
+/// That of a signal, else that of the first destination, in the order in which they were typed, of
+/// which the copy is not complete.
+pub fn exit_code(outcomes: &[Outcome]) -> i32 {
+    let is_signal = |outcome: &&Outcome| {
+        let fatal = outcome.fatal.as_ref();
+        fatal.is_some_and(|fatal| matches!(fatal.kind, Kind::Signal(_)))
+    };
+    let signalled = outcomes.iter().find(is_signal);
+    let codes = signalled
+        .into_iter()
+        .chain(outcomes)
+        .map(Outcome::exit_code);
+    codes.into_iter().find(|code| *code != 0).unwrap_or(0)
+}

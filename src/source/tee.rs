@@ -1,0 +1,347 @@
+//! A stream for several copies. One thread reads it, a little ahead of the slowest copy, since what
+//! was read cannot be read again: all wait for that one, unless it takes nothing for too long.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use super::inlet::{Inlet, Limits};
+use super::stream::Filled;
+use crate::chunk::Buffer;
+use crate::error::{Error, Kind, Result, Side};
+use crate::pipe::{STEP, Stop, stopped};
+
+/// Chunks that are read and that not all have taken.
+const AHEAD_MAX: usize = 8;
+
+/// How much longer one is waited for that has not begun: it may be that a person is asked for its
+/// password.
+const BEGIN_MAX: Duration = Duration::from_secs(300);
+
+pub struct Tee {
+    inlet: Inlet,
+    chunk_size: usize,
+    /// As it was before the first byte was read.
+    length: Option<u64>,
+    /// How long the others wait for one that takes nothing.
+    patience: Duration,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Nobody wants any more of it.
+    stop: Stop,
+}
+
+struct State {
+    begun: bool,
+    chunks: VecDeque<(Arc<[u8]>, Filled)>,
+    /// The number of the first of them.
+    first: u64,
+    readers: Vec<Reader>,
+    /// The stream is at its end, or has failed.
+    end: Option<Result<()>>,
+}
+
+#[derive(Clone, Copy)]
+struct Reader {
+    /// The chunk that it takes next, and since when it could have.
+    at: u64,
+    since: Instant,
+    has_begun: bool,
+    going: Going,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Going {
+    On,
+    Gone,
+    /// It was not waited for any longer.
+    Late,
+}
+
+/// One copy's end of a tee.
+pub struct Tap {
+    tee: Arc<Tee>,
+    reader: usize,
+    stop: Stop,
+}
+
+impl Tee {
+    /// For so many copies.
+    pub fn new(inlet: Inlet, chunk_size: usize, copies: usize, patience: Duration) -> Tee {
+        let reader = Reader {
+            at: 0,
+            since: Instant::now(),
+            has_begun: false,
+            going: Going::On,
+        };
+        Tee {
+            length: inlet.length(),
+            inlet,
+            chunk_size,
+            patience,
+            state: Mutex::new(State {
+                begun: false,
+                chunks: VecDeque::new(),
+                first: 0,
+                readers: vec![reader; copies],
+                end: None,
+            }),
+            changed: Condvar::new(),
+            stop: Stop::new(),
+        }
+    }
+
+    pub fn inlet(&self) -> &Inlet {
+        &self.inlet
+    }
+
+    pub fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    /// This copy takes no more.
+    pub fn leave(&self, reader: usize) {
+        let mut state = self.lock();
+        state.readers[reader].going = Going::Gone;
+        let is_over = state
+            .readers
+            .iter()
+            .all(|reader| reader.going == Going::Gone);
+        drop(state);
+        if is_over {
+            self.stop.set();
+        }
+        self.changed.notify_all();
+    }
+
+    /// The end of one of the copies, which stops waiting when `stop` is set. The first begins to
+    /// read; `on_line` gets what a command says then.
+    pub fn tap(
+        self: &Arc<Tee>,
+        reader: usize,
+        limits: Limits,
+        stop: &Stop,
+        on_line: impl FnMut(&[u8]) + Send + 'static,
+    ) -> Tap {
+        let mut state = self.lock();
+        let was_begun = std::mem::replace(&mut state.begun, true);
+        let own = &mut state.readers[reader];
+        (own.has_begun, own.since) = (true, Instant::now());
+        drop(state);
+        if !was_begun {
+            let tee = self.clone();
+            std::thread::spawn(move || {
+                let end = tee.read(limits, on_line);
+                tee.lock().end = Some(end);
+                tee.changed.notify_all();
+            });
+        }
+        Tap {
+            tee: self.clone(),
+            reader,
+            stop: stop.clone(),
+        }
+    }
+
+    fn read(&self, limits: Limits, on_line: impl FnMut(&[u8]) + Send + 'static) -> Result<()> {
+        let mut feed = self.inlet.open(limits, &self.stop, on_line)?;
+        let mut buffer = Buffer::loose(self.chunk_size);
+        let mut into = 0;
+        loop {
+            self.wait_room()?;
+            // After a pause up to the end of its chunk.
+            let filled = feed.fill(&mut buffer, self.chunk_size - into)?;
+            into = (into + filled.len) % self.chunk_size;
+            let mut state = self.lock();
+            let next = state.first + state.chunks.len() as u64;
+            for reader in state.readers.iter_mut().filter(|it| it.at == next) {
+                reader.since = Instant::now();
+            }
+            state.chunks.push_back((buffer.data().into(), filled));
+            drop(state);
+            self.changed.notify_all();
+            if filled.end {
+                return feed.finish(&self.stop);
+            }
+        }
+    }
+
+    /// Waits until another chunk may be read. Who keeps the others waiting for too long is left
+    /// behind.
+    fn wait_room(&self) -> Result<()> {
+        let mut state = self.lock();
+        loop {
+            if self.stop.is_set() {
+                return Err(stopped(Side::Source).at(self.inlet.path()));
+            }
+            state.drop_taken();
+            if state.chunks.len() < AHEAD_MAX {
+                return Ok(());
+            }
+            state.leave_behind(self.patience);
+            let waited = self.changed.wait_timeout(state, STEP);
+            state = waited.expect("no panic while held").0;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while held")
+    }
+}
+
+impl State {
+    fn drop_taken(&mut self) {
+        let going = self.readers.iter().filter(|it| it.going == Going::On);
+        let Some(wanted) = going.map(|it| it.at).min() else {
+            return;
+        };
+        while self.first < wanted && self.chunks.pop_front().is_some() {
+            self.first += 1;
+        }
+    }
+
+    /// Goes on without those for whom others have waited long enough.
+    fn leave_behind(&mut self, patience: Duration) {
+        let first = self.first;
+        let is_ahead = |it: &Reader| it.going == Going::On && it.at > first;
+        if !self.readers.iter().any(is_ahead) {
+            return;
+        }
+        for reader in self.readers.iter_mut().filter(|it| it.at == first) {
+            let patience = match reader.has_begun {
+                true => patience,
+                false => patience + BEGIN_MAX,
+            };
+            if reader.going == Going::On && reader.since.elapsed() > patience {
+                reader.going = Going::Late;
+            }
+        }
+    }
+}
+
+impl Tap {
+    /// As [`StreamSource::fill`](super::stream::StreamSource::fill).
+    pub fn fill(&mut self, buffer: &mut Buffer) -> Result<Filled> {
+        let mut state = self.tee.lock();
+        loop {
+            let Reader { at, going, .. } = state.readers[self.reader];
+            if going != Going::On {
+                return Err(self.left_behind());
+            }
+            let chunk = state.chunks.get((at - state.first) as usize).cloned();
+            if let Some((bytes, filled)) = chunk {
+                let own = &mut state.readers[self.reader];
+                (own.at, own.since) = (at + 1, Instant::now());
+                drop(state);
+                self.tee.changed.notify_all();
+                buffer.room()[..bytes.len()].copy_from_slice(&bytes);
+                buffer.set_len(bytes.len());
+                return Ok(filled);
+            }
+            if let Some(Err(error)) = &state.end {
+                return Err(error.clone());
+            }
+            state = self.wait(state)?;
+        }
+    }
+
+    /// As [`Feed::finish`](super::Feed::finish).
+    pub fn finish(self) -> Result<()> {
+        let mut state = self.tee.lock();
+        loop {
+            if let Some(end) = &state.end {
+                return end.clone();
+            }
+            state = self.wait(state)?;
+        }
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
+        if self.stop.is_set() {
+            return Err(stopped(Side::Source).at(self.path()));
+        }
+        let waited = self.tee.changed.wait_timeout(state, STEP);
+        Ok(waited.expect("no panic while held").0)
+    }
+
+    fn left_behind(&self) -> Error {
+        let seconds = self.tee.patience.as_secs();
+        let message = format!("others waited {seconds} s for this destination, which took nothing");
+        Error::new(Kind::Lost, Side::Source, message).at(self.path())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.tee.inlet.path()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: usize = 4096;
+
+    fn tee(line: &str, copies: usize, patience: Duration) -> Arc<Tee> {
+        Arc::new(Tee::new(
+            Inlet::Command(line.into()),
+            SIZE,
+            copies,
+            patience,
+        ))
+    }
+
+    fn tap(tee: &Arc<Tee>, reader: usize) -> Tap {
+        tee.tap(reader, Limits::default(), &Stop::new(), |_| ())
+    }
+
+    /// All that comes, and how it ends.
+    fn drain(mut tap: Tap) -> (Vec<u8>, Result<()>) {
+        let mut all = Vec::new();
+        let mut buffer = Buffer::loose(SIZE);
+        loop {
+            match tap.fill(&mut buffer) {
+                Err(error) => return (all, Err(error)),
+                Ok(filled) => {
+                    all.extend(buffer.data());
+                    if filled.end {
+                        return (all, tap.finish());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_gets_all_of_it_and_hears_how_it_ended() {
+        let line = "head -c 200000 /dev/zero; echo end; exit 3";
+        let tee = tee(line, 3, Duration::from_secs(60));
+        let taps: Vec<_> = (0..2).map(|reader| tap(&tee, reader)).collect();
+        let drains = taps
+            .into_iter()
+            .map(|tap| std::thread::spawn(|| drain(tap)));
+        let drains: Vec<_> = drains.collect();
+        std::thread::sleep(Duration::from_millis(50));
+        // One that never begins is gone too.
+        tee.leave(2);
+        for drain in drains {
+            let (all, end) = drain.join().expect("no panic");
+            assert_eq!(all.len(), 200_004);
+            assert!(all.ends_with(b"end\n"));
+            assert_eq!(end.unwrap_err().kind, Kind::Command);
+        }
+    }
+
+    #[test]
+    fn who_takes_nothing_is_left_behind_and_who_is_gone_holds_nobody() {
+        let tee = tee("head -c 200000 /dev/zero", 2, Duration::from_millis(300));
+        let mut slow = tap(&tee, 1);
+        let (all, end) = drain(tap(&tee, 0));
+        assert_eq!(all.len(), 200_000);
+        end.unwrap();
+        let late = slow.fill(&mut Buffer::loose(SIZE)).unwrap_err();
+        assert!(late.message.contains("took nothing"), "{late}");
+        tee.leave(0);
+        tee.leave(1);
+    }
+}

@@ -1,0 +1,129 @@
+//! What came of several copies of the same: a line for each, or more where there is more to say.
+
+use std::sync::Arc;
+
+use crate::session::{Outcome, Reporter};
+
+use super::{Output, Screen, json, sentence, summary, width, write_json, write_lines};
+
+/// One of several copies.
+pub struct Copied<'a> {
+    /// By which it is told from the others.
+    pub name: &'a str,
+    /// Its destination as it was typed, printable.
+    pub dest: &'a str,
+    pub outcome: &'a Outcome,
+}
+
+impl Screen {
+    /// For the one of several copies that has this name.
+    pub fn reporter_of(&self, name: &str) -> Arc<dyn Reporter> {
+        let mut teller = self.teller.clone();
+        teller.name = format!("{name}: ");
+        Arc::new(teller)
+    }
+
+    /// Takes the bar away and says what came of each.
+    pub fn finish_all(self, copies: &[Copied]) {
+        let Output {
+            quiet,
+            verbose,
+            summary,
+            json,
+            ..
+        } = self.teller.output;
+        let terminal = self.terminal.filter(|_| !quiet);
+        let tell = match (quiet, verbose) {
+            (true, _) => Tell::Failures,
+            (false, true) => Tell::All,
+            (false, false) if terminal.is_some() || summary => Tell::Each,
+            (false, false) => Tell::Incomplete,
+        };
+        let mut lines = self.end();
+        for copied in copies {
+            lines.extend(told(copied, tell, width(terminal)));
+        }
+        write_lines(lines);
+        if json {
+            for Copied { dest, outcome, .. } in copies {
+                write_json(&json::line_of(dest, outcome));
+            }
+        }
+    }
+}
+
+/// How much is told of each copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tell {
+    /// Why it ended early, where it did.
+    Failures,
+    /// What was done, where not all was.
+    Incomplete,
+    /// What was done.
+    Each,
+    /// What limited it, too.
+    All,
+}
+
+/// `web1: 1 file, 1.07 GB in 4.7 s`, `web2: fastcp: no route to host (exit 3)`.
+fn told(copied: &Copied, tell: Tell, width: usize) -> Vec<String> {
+    let Copied { name, outcome, .. } = copied;
+    let exit_code = outcome.exit_code();
+    let is_partial = exit_code != 0 && outcome.fatal.is_none();
+    let width = width.saturating_sub(name.len() + 2);
+    let mut told = match tell {
+        Tell::All => summary::lines(outcome, width),
+        Tell::Each => summary::figures(outcome, width),
+        Tell::Incomplete if is_partial => summary::figures(outcome, width),
+        Tell::Incomplete | Tell::Failures => Vec::new(),
+    };
+    told.extend(outcome.fatal.as_ref().map(sentence));
+    if let Some(last) = told.last_mut()
+        && exit_code != 0
+    {
+        *last += &format!(" (exit {exit_code})");
+    }
+    let line = |line| format!("{name}: {line}");
+    told.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Error, Kind, Side};
+    use crate::ui::summary::tests::outcome;
+
+    fn shown(outcome: &Outcome, tell: Tell) -> Vec<String> {
+        let copied = Copied {
+            name: "web1",
+            dest: "web1:/srv",
+            outcome,
+        };
+        told(&copied, tell, 80)
+    }
+
+    #[test]
+    fn each_has_its_lines_and_one_that_failed_its_exit_code() {
+        let mut outcome = outcome();
+        assert_eq!(
+            shown(&outcome, Tell::Each),
+            [
+                "web1: 3 files, 1.07 GB in 4.7 s, 228 MB/s",
+                "web1: (wire 430 MB, 2.5:1, zstd, 8 streams, direct)"
+            ]
+        );
+        assert!(shown(&outcome, Tell::All).len() > 2, "what limited it");
+        assert!(shown(&outcome, Tell::Incomplete).is_empty());
+        outcome.failures = vec![Error::new(Kind::Write, Side::Dest, "x")];
+        let failed = shown(&outcome, Tell::Incomplete);
+        assert_eq!(
+            failed[2..],
+            ["web1: 1 failed: 1 without space or not writable (exit 8)"]
+        );
+        assert!(shown(&outcome, Tell::Failures).is_empty(), "it was told");
+        outcome.failures.clear();
+        outcome.fatal = Some(Error::new(Kind::Connect, Side::Here, "no route to host"));
+        let fatal = ["web1: fastcp: no route to host (exit 3)"];
+        assert_eq!(shown(&outcome, Tell::Failures), fatal);
+    }
+}

@@ -1,0 +1,352 @@
+//! One source to several destinations: read once, compressed once, and each fails on its own.
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::procs::{self, until};
+use crate::support::*;
+
+ways! { push, local_push =>
+    a_tree_lands_on_each_of_several_hosts_and_in_a_directory_here,
+    each_host_fails_on_its_own_and_has_its_line,
+    a_host_that_has_it_already_gets_nothing,
+    an_interrupt_ends_all,
+}
+
+ways! { push =>
+    a_host_that_cannot_be_reached_holds_nobody,
+}
+
+ways! { local_push =>
+    several_hosts_cost_one_reading_and_one_compression,
+    a_host_that_stands_still_holds_nobody,
+    memory_stays_within_its_bound_for_all_together,
+    the_list_of_hosts_may_be_a_file,
+    a_pipe_goes_to_several_hosts_as_with_tee,
+    a_command_runs_on_each_host,
+    a_host_whose_connection_is_lost_comes_back_and_the_others_go_on,
+    a_source_that_changes_is_read_anew_for_each,
+}
+
+const HOSTS: [&str; 3] = ["one", "two", "three"];
+
+/// fastcp, for which each of the hosts, `far` too, is the case's.
+fn fastcp(case: &Case) -> Run {
+    let run = case.fastcp();
+    if case.way != Way::Push {
+        return run;
+    }
+    let config = std::fs::read_to_string(case.host().ssh_config()).expect("read a configuration");
+    let config = config.replacen("Host far", "Host far one two three", 1);
+    let closed = "Host closed\n\tHostName 127.0.0.1\n\tPort 1\n";
+    let path = case.scratch.file("ssh_config", format!("{closed}{config}"));
+    run.arg("-F").arg(path)
+}
+
+/// `rel` below the destination, on a host.
+fn on(case: &Case, host: &str, rel: &str) -> String {
+    format!("{host}:{}", case.dst.path(rel).display())
+}
+
+/// A copy of `src` to each of the hosts, under its name.
+fn to_all(case: &Case, flags: &[&str], src: &str) -> Run {
+    to_each(case, fastcp(case).args(flags).arg(case.src(src)))
+}
+
+/// The same of whatever the source is.
+fn to_each(case: &Case, run: Run) -> Run {
+    let [first, others @ ..] = HOSTS;
+    let run = run.arg(on(case, first, first));
+    others
+        .iter()
+        .fold(run, |run, host| run.arg("--also").arg(on(case, host, host)))
+}
+
+#[track_caller]
+fn assert_all(case: &Case, src: &str) {
+    for host in HOSTS {
+        assert_same(case.src.path(src), case.dst.path(host), Also::Nothing);
+    }
+}
+
+/// What `--json` said of each.
+fn told(done: &run::Done) -> Vec<Value> {
+    let text = done.stdout_text();
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect()
+}
+
+fn a_tree_lands_on_each_of_several_hosts_and_in_a_directory_here(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("big", prose(1, 5 * MIB + 7));
+    tree.file("zeros", vec![0; 3 * MIB]);
+    let small = tree.dir("small");
+    for n in 0..300 {
+        small.file(format!("file {n}"), prose(n, 1000 + 7 * n as usize));
+    }
+    tree.link("link", "big");
+    tree.hard_link("other name", tree.path("big"));
+    let here = case.dst.path("here");
+    let run = to_all(case, &["-r", "--summary"], "tree/");
+    let done = run.arg("--also").arg(&here).run();
+    done.succeeds();
+    for host in HOSTS {
+        done.says(&format!("{host}: 302 files, "));
+    }
+    done.says(&format!("{}: 302 files, ", here.display()));
+    assert_all(case, "tree");
+    assert_same(&tree.0, &here, Also::Nothing);
+}
+
+fn each_host_fails_on_its_own_and_has_its_line(case: &Case) {
+    case.src.file("a", noise(1, 3 * MIB));
+    let run = fastcp(case).arg("--json").arg(case.src("a"));
+    let run = run.arg(on(case, "one", "one"));
+    let run = run.args(["--also", &on(case, "two", "no/such/directory/")]);
+    let run = run.args(["--also", &on(case, "three", "three")]);
+    let done = run.run();
+    let told = told(&done);
+    let codes: Vec<_> = told.iter().map(|one| one["exit_code"].as_i64()).collect();
+    let code = codes[1].expect("a number");
+    assert!(code > 0, "{done}");
+    assert_eq!(codes, [Some(0), Some(code), Some(0)]);
+    done.exits(code as i32).says("two: ");
+    done.says(&format!("(exit {code})"))
+        .never_says("one: ")
+        .never_says("three: ");
+    assert_eq!(told[2]["dest"], on(case, "three", "three").as_str());
+    for host in ["one", "three"] {
+        assert_same(case.src.path("a"), case.dst.path(host), Also::Nothing);
+    }
+}
+
+fn a_host_that_cannot_be_reached_holds_nobody(case: &Case) {
+    case.src.file("a", noise(1, 3 * MIB));
+    let run = to_all(case, &["--summary"], "a").args(["--also", "closed:a"]);
+    run.run().exits(3).says("closed: ").says("(exit 3)");
+    assert_all(case, "a");
+}
+
+fn a_host_that_has_it_already_gets_nothing(case: &Case) {
+    case.src.file("a", noise(1, 6 * MIB));
+    case.src.file("b", prose(1, 4 * MIB));
+    let dst = |host: &str| on(case, host, host) + "/";
+    for host in HOSTS {
+        case.dst.dir(host);
+    }
+    let run = |hosts: &[&str], flags: &[&str]| {
+        let run = fastcp(case)
+            .args(flags)
+            .arg(case.src("a"))
+            .arg(case.src("b"));
+        let run = run.arg(dst(hosts[0]));
+        hosts[1..]
+            .iter()
+            .fold(run, |run, host| run.arg("--also").arg(dst(host)))
+    };
+    // A copy that is cut short leaves `a` with what has come of it.
+    let cut = run(&HOSTS[1..2], &["-l", "32000", "--retries", "0"]).start();
+    let two = Dir(case.dst.path("two"));
+    until("something is there", || {
+        (two.partial_bytes() > MIB as u64).then_some(())
+    });
+    cut.signal_group(Signal::INT);
+    cut.wait().exits(130);
+    let done = run(&HOSTS, &["--json"]).run();
+    done.succeeds();
+    let already: Vec<_> = told(&done)
+        .iter()
+        .map(|one| one["already_bytes"].as_u64().expect("a number") > 0)
+        .collect();
+    assert_eq!(already, [false, true, false], "{done}");
+    for host in HOSTS {
+        for name in ["a", "b"] {
+            let got = case.dst.path(host).join(name);
+            assert_same(case.src.path(name), got, Also::Nothing);
+        }
+    }
+}
+
+fn an_interrupt_ends_all(case: &Case) {
+    case.src.file("a", noise(1, 24 * MIB));
+    let run = to_all(case, &["-l", "64000", "--memory", "64Mi"], "a").start();
+    until("something is there", || {
+        (case.dst.partial_bytes() > MIB as u64).then_some(())
+    });
+    run.signal_group(Signal::INT);
+    run.wait().exits(130).never_says("panicked");
+    until("all servers have ended", || {
+        case.servers().is_empty().then_some(())
+    });
+    case.sweep();
+}
+
+/// What the kernel counted of a process as long as it was there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    /// Bytes that it read, from files and pipes.
+    read: u64,
+    /// Ticks that it computed.
+    ticks: u64,
+}
+
+fn spent(run: run::Running) -> (run::Done, Spent) {
+    let dir = format!("/proc/{}", run.pid().as_raw_pid());
+    let mut spent = Spent::default();
+    loop {
+        let io = std::fs::read_to_string(format!("{dir}/io")).unwrap_or_default();
+        let read = io.lines().find_map(|line| line.strip_prefix("rchar: "));
+        let stat = std::fs::read_to_string(format!("{dir}/stat")).unwrap_or_default();
+        let words: Vec<_> = stat.rsplit(')').next().unwrap_or("").split(' ').collect();
+        // The 14th word of all, of which two stand before the bracket.
+        let ticks = words.get(12).and_then(|word| word.parse().ok());
+        let Some(read) = read.and_then(|read| read.parse().ok()) else {
+            return (run.wait(), spent);
+        };
+        spent.read = read;
+        spent.ticks = spent.ticks.max(ticks.unwrap_or(0));
+        if procs::ended_within(run.pid(), std::time::Duration::from_millis(2)) {
+            return (run.wait(), spent);
+        }
+    }
+}
+
+fn several_hosts_cost_one_reading_and_one_compression(case: &Case) {
+    const SIZE: u64 = 24 * MIB as u64;
+    case.src.file("a", prose(1, SIZE as usize));
+    let flags = ["--compress", "zstd:15"];
+    let one = fastcp(case).args(flags).arg(case.src("a"));
+    let (done, one) = spent(one.arg(on(case, "one", "alone")).start());
+    done.succeeds();
+    let (done, three) = spent(to_all(case, &flags, "a").start());
+    done.succeeds();
+    assert_all(case, "a");
+    assert!(one.read >= SIZE, "{one:?}");
+    assert!(three.read < one.read + SIZE / 4, "{one:?}, {three:?}");
+    // A second compression would double it.
+    assert!(three.ticks < one.ticks * 17 / 10, "{one:?}, {three:?}");
+}
+
+fn a_host_that_stands_still_holds_nobody(case: &Case) {
+    case.src.file("a", noise(1, 24 * MIB));
+    // Room for little on the shelf, so that the others come to where it stands.
+    let flags = ["-l", "160000", "--memory", "48Mi", "--timeout", "8s"];
+    let flags = [&flags[..], &["--retries", "0", "--json"]].concat();
+    let run = to_all(case, &flags, "a").start();
+    until("something is there", || {
+        (case.dst.partial_bytes() > 3 * MIB as u64).then_some(())
+    });
+    let stopped = case.servers().pop().expect("three of them run");
+    rustix::process::kill_process(stopped.pid, Signal::STOP).expect("stop it");
+    let done = run.wait();
+    stopped.kill();
+    done.exits(5);
+    let codes: Vec<_> = told(&done)
+        .iter()
+        .map(|one| one["exit_code"].as_i64().expect("a number"))
+        .collect();
+    let complete = HOSTS.iter().zip(&codes).filter(|(_, code)| **code == 0);
+    let complete: Vec<_> = complete.map(|(host, _)| *host).collect();
+    assert_eq!(complete.len(), 2, "{done}");
+    for host in complete {
+        assert_same(case.src.path("a"), case.dst.path(host), Also::Nothing);
+    }
+    case.sweep();
+}
+
+fn memory_stays_within_its_bound_for_all_together(case: &Case) {
+    const POOL: usize = 48 * MIB;
+    case.src.file("a", noise(1, 64 * MIB));
+    let done = to_all(case, &["--memory", &POOL.to_string()], "a").run();
+    done.succeeds();
+    assert_all(case, "a");
+    let most = POOL + 64 * MIB;
+    let peak = done.peak_rss_bytes as usize;
+    assert!(peak < most, "{peak} bytes, more than {most}");
+    to_all(case, &["--memory", "16Mi"], "a")
+        .run()
+        .exits(2)
+        .says("too little for 3 destinations");
+}
+
+fn the_list_of_hosts_may_be_a_file(case: &Case) {
+    case.src.file("a", noise(1, MIB));
+    let list = format!(
+        "# further ones\n\n{}\n  {}\n",
+        on(case, "two", "two"),
+        on(case, "three", "three")
+    );
+    let list = case.scratch.file("hosts", list);
+    let run = fastcp(case).arg("--also-from").arg(list);
+    let run = run.arg(case.src("a")).arg(on(case, "one", "one"));
+    run.run().succeeds();
+    assert_all(case, "a");
+}
+
+fn a_pipe_goes_to_several_hosts_as_with_tee(case: &Case) {
+    const SIZE: usize = 12 * MIB + 5;
+    let path = case.src.file("a", prose(1, SIZE));
+    let here = case.dst.path("here");
+    let run = fastcp(case).args(["--compress", "zstd:12", "-"]);
+    let run = to_each(case, run).arg("--also").arg(&here);
+    let stdin = std::fs::File::open(&path).expect("open the source");
+    let (done, three) = spent(run.start_with(stdin.into()));
+    done.succeeds();
+    assert_all(case, "a");
+    assert_same(&path, &here, Also::Nothing);
+    assert!(three.read < SIZE as u64 * 5 / 4, "{three:?}");
+    // A producer that fails, fails all.
+    let run = fastcp(case).args(["--from-command", "echo begun; exit 3"]);
+    let done = to_each(case, run).run();
+    done.exits(10).says("one: ").says("three: ");
+}
+
+fn a_command_runs_on_each_host(case: &Case) {
+    case.src.file("a", prose(1, 3 * MIB));
+    let command = format!("cat > '{}'/$$", case.dst.0.display());
+    let run = fastcp(case).arg(case.src("a")).arg("one:");
+    let run = run.args([
+        "--to-command",
+        &command,
+        "--also",
+        "two:",
+        "--also",
+        "three:",
+    ]);
+    run.run().succeeds();
+    let names = case.dst.names();
+    assert_eq!(names.len(), 3, "{names:?}");
+    for name in names {
+        assert_same(case.src.path("a"), case.dst.path(name), Also::Nothing);
+    }
+}
+
+fn a_host_whose_connection_is_lost_comes_back_and_the_others_go_on(case: &Case) {
+    case.src.file("a", noise(1, 24 * MIB));
+    let run = to_all(case, &["-l", "160000", "--json"], "a").start();
+    until("something is there", || {
+        (case.dst.partial_bytes() > 3 * MIB as u64).then_some(())
+    });
+    case.servers().pop().expect("three of them run").kill();
+    let done = run.wait();
+    done.succeeds().says("logging in again");
+    let logins = told(&done)
+        .iter()
+        .map(|one| one["logins_again"].as_u64().expect("a number"))
+        .sum::<u64>();
+    assert_eq!(logins, 1, "{done}");
+    assert_all(case, "a");
+}
+
+fn a_source_that_changes_is_read_anew_for_each(case: &Case) {
+    case.src.file("a", noise(1, 12 * MIB));
+    let run = to_all(case, &["-l", "96000", "--memory", "64Mi"], "a").start();
+    until("something is there", || {
+        (case.dst.partial_bytes() > 3 * MIB as u64).then_some(())
+    });
+    case.src.file("a", noise(2, 12 * MIB));
+    run.wait().succeeds();
+    assert_all(case, "a");
+}

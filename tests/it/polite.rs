@@ -1,0 +1,212 @@
+//! Limits for polite use, as the kernel counts them: bytes that connections carry, pages in the
+//! cache, classes of threads. A machine that is busy makes a copy slow and never fast, so only the
+//! upper bounds are sharp.
+
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use rustix::process::{Pid, Signal};
+
+use crate::support::procs::{self, TcpState, until};
+use crate::support::run::Running;
+use crate::support::*;
+
+ways! { local_push, local_pull =>
+    a_rate_is_kept_by_all_streams_together_and_changed_by_its_file,
+    a_polite_copy_leaves_nothing_in_the_caches_of_either_end,
+}
+
+ways! { push, pull =>
+    a_nice_copy_is_idle_in_both_classes_and_in_all_threads,
+}
+
+/// Long enough that a burst of a twentieth of a second is half a hundredth.
+const MEASURED: Duration = Duration::from_secs(10);
+
+/// Bytes that the other end's kernel has acknowledged, on all connections of a process.
+fn carried(sender: Pid) -> u64 {
+    let sockets = procs::tcp_sockets(sender, TcpState::Established);
+    sockets.iter().map(|socket| socket.acked_bytes()).sum()
+}
+
+/// Bytes a second over [`MEASURED`].
+fn rate(sender: Pid) -> f64 {
+    // The clock is read before the first look and after the last: a test that is held up itself
+    // finds too little, and never too much.
+    let began = Instant::now();
+    let before = carried(sender);
+    std::thread::sleep(MEASURED);
+    let carried = carried(sender) - before;
+    carried as f64 / began.elapsed().as_secs_f64()
+}
+
+#[track_caller]
+fn assert_rate(sender: Pid, limit: f64) {
+    let rate = rate(sender);
+    eprintln!("{rate:.0} bytes a second, the limit is {limit}");
+    assert!(rate < 1.03 * limit, "{rate} of {limit}");
+    assert!(rate > 0.5 * limit, "{rate} of {limit}: not even half of it");
+}
+
+fn a_rate_is_kept_by_all_streams_together_and_changed_by_its_file(case: &Case) {
+    if !procs::may_tamper() {
+        return skip("sockets of other processes");
+    }
+    let file = case.scratch.file("rate", "6M");
+    let limit = format!("@{}", file.display());
+    let flags = ["--streams", "4", "--size", "10G", "--bwlimit", &limit];
+    let run = case.fastcp().args(flags).limit(Duration::from_secs(120));
+    let run = run.arg(case.from("/dev/zero")).arg(case.to("/dev/null"));
+    let run = run.start();
+    let sender = until("all streams are up", || {
+        let sender = sender(case, &run)?;
+        let sockets = procs::tcp_sockets(sender, TcpState::Established);
+        let busy = sockets
+            .iter()
+            .filter(|socket| socket.acked_bytes() > 100_000);
+        (busy.count() == 4).then_some(sender)
+    });
+    assert_rate(sender, 6e6);
+    case.scratch.file("rate", "15M");
+    // It is read once a second.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_rate(sender, 15e6);
+    run.signal_group(Signal::INT);
+    run.wait().exits(130);
+}
+
+/// The process that sends, once it runs.
+fn sender(case: &Case, run: &Running) -> Option<Pid> {
+    match case.way {
+        Way::LocalPush => Some(run.pid()),
+        _ => case.servers().pop().map(|server| server.pid),
+    }
+}
+
+/// Bytes of a file that are in the page cache.
+fn cached(path: &Path) -> u64 {
+    let Ok(file) = std::fs::File::open(path) else {
+        return 0;
+    };
+    let len = file.metadata().map_or(0, |meta| meta.len()) as usize;
+    if len == 0 {
+        return 0;
+    }
+    let page = rustix::param::page_size();
+    let mut pages = vec![0u8; len.div_ceil(page)];
+    // SAFETY: a new mapping that is not read from, of a length that is not 0; `mincore` writes a byte
+    // for each of its pages, for which there is room; it is unmapped as it was mapped.
+    unsafe {
+        let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
+        let at = libc::mmap(std::ptr::null_mut(), len, read, shared, file.as_raw_fd(), 0);
+        assert_ne!(at, libc::MAP_FAILED, "map {path:?}");
+        libc::mincore(at, len, pages.as_mut_ptr());
+        libc::munmap(at, len);
+    }
+    pages.iter().filter(|page| **page & 1 == 1).count() as u64 * page as u64
+}
+
+/// Writes a file to the disk and takes it out of the page cache, but for its first `kept` bytes.
+fn uncache(path: &Path, kept: u64) {
+    let file = std::fs::File::open(path).expect("open a file");
+    file.sync_all().expect("write it to the disk");
+    let advice = rustix::fs::Advice::DontNeed;
+    rustix::fs::fadvise(&file, kept, None, advice).expect("drop its pages");
+}
+
+fn a_polite_copy_leaves_nothing_in_the_caches_of_either_end(case: &Case) {
+    const KEPT: u64 = 8 * MIB as u64;
+    const DIRTY_MAX: u64 = 256 * MIB as u64;
+    let tree = case.src.dir("tree");
+    // More than may be dirty, and every megabyte another.
+    let big = tree.file("big", b"");
+    {
+        use std::io::Write;
+        let mut file = std::fs::File::create(&big).expect("make a file");
+        let mut block = noise(1, MIB);
+        for n in 0..400u64 {
+            block[..8].copy_from_slice(&n.to_le_bytes());
+            file.write_all(&block).expect("write a file");
+        }
+    }
+    let small = tree.dir("small");
+    for n in 0..20 {
+        small.file(format!("{n}"), noise(n, 20_000));
+    }
+    let cold = tree.file("cold", noise(2, 30 * MIB));
+    // It reads all that there is.
+    let run = case.copying(&["-r", "--drop-cache"], "tree/", "tree");
+    for n in 0..20 {
+        uncache(&small.path(format!("{n}")), 0);
+    }
+    uncache(&cold, 0);
+    uncache(&big, KEPT);
+    if cached(&big) > 2 * KEPT {
+        return skip("a file system whose page cache can be emptied");
+    }
+    let before = cached(&big);
+    let run = run.limit(Duration::from_secs(180)).start();
+    let there = Dir(case.dst.path("tree"));
+    let mut most = 0;
+    // What is dirty is in the cache: if that is little, so is this.
+    while !procs::ended_within(run.pid(), Duration::from_millis(20)) {
+        let partials = there.0.exists().then(|| there.partials());
+        let partials = partials.unwrap_or_default();
+        most = most.max(partials.iter().map(|path| cached(path)).sum());
+    }
+    run.wait().succeeds();
+    eprintln!("at most {most} bytes cached at the destination while it was written");
+    assert!(most < DIRTY_MAX, "{most} bytes of the copy were cached");
+    let after = cached(&big);
+    assert!(after >= KEPT / 2, "others' pages went: {after} of {before}");
+    assert!(
+        after <= before,
+        "{after} bytes of the source, {before} before"
+    );
+    let names: Vec<_> = (0..20).map(|n| format!("small/{n}")).collect();
+    for name in names.iter().map(String::as_str).chain(["big", "cold"]) {
+        assert_eq!(cached(&there.path(name)), 0, "{name} at the destination");
+        if name != "big" {
+            assert_eq!(cached(&tree.path(name)), 0, "{name} at the source");
+        }
+    }
+    assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
+}
+
+/// Whether each thread of a process runs, reads and writes when no other would.
+fn is_idle(process: Pid) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_pid()));
+    let mut threads = threads.into_iter().flatten().flatten();
+    threads.all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The 41st word is the policy, of which the 5th is for the idle; the 2nd has brackets.
+        let words = stat.rsplit(')').next().unwrap_or_default();
+        let policy = words.split_whitespace().nth(38);
+        let number = thread.file_name();
+        let number: i32 = number
+            .to_str()
+            .and_then(|it| it.parse().ok())
+            .expect("a number");
+        // SAFETY: a system call on numbers; 1 says that the second is a thread's.
+        let priority = unsafe { libc::syscall(libc::SYS_ioprio_get, 1, number) };
+        // A thread may have ended meanwhile. The class stands above 13 bits; 3 is the idle one.
+        stat.is_empty() || priority < 0 || (policy == Some("5") && priority >> 13 == 3)
+    })
+}
+
+fn a_nice_copy_is_idle_in_both_classes_and_in_all_threads(case: &Case) {
+    case.src.file("a", noise(1, 24 * MIB));
+    let run = case.copying(&["--nice", "-l", "64000"], "a", "a").start();
+    until("data flows", || {
+        (case.dst.partial_bytes() > 2 * MIB as u64).then_some(())
+    });
+    let servers = case.servers();
+    assert!(!servers.is_empty());
+    for pid in servers.iter().map(|server| server.pid).chain([run.pid()]) {
+        until("all threads give way", || is_idle(pid).then_some(()));
+    }
+    run.wait().succeeds();
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}

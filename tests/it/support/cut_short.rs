@@ -1,0 +1,52 @@
+//! Copies whose receiver is killed in the middle, to be run again.
+
+use std::path::Path;
+use std::time::Duration;
+
+use fastcp::journal::record::LEN;
+use rustix::process::{Signal, kill_process};
+
+use super::procs::{self, until};
+use super::run::Running;
+use super::{Case, MIB, Way};
+
+/// Bytes of what is copied.
+pub const SIZE: usize = 24 * MIB;
+
+/// Slow enough to be met in the middle.
+pub const SLOW: [&str; 8] = [
+    "-l",
+    "40000",
+    "--memory",
+    "16Mi",
+    "--compress",
+    "none",
+    "--retries",
+    "0",
+];
+
+/// Makes a source that was just written old enough for its times to tell whether it has changed.
+pub fn aged() {
+    std::thread::sleep(Duration::from_millis(3200));
+}
+
+/// A third of the copy is recorded in this journal.
+pub fn has_third(journal: &Path) -> bool {
+    let len = journal.metadata().map_or(0, |meta| meta.len() as usize);
+    len > LEN * (3 + SIZE / MIB / 3)
+}
+
+/// Kills the receiver, and waits until the other end is gone too.
+#[track_caller]
+pub fn kill_receiver(case: &Case, run: Running) {
+    let receiver = match case.way {
+        Way::Push | Way::LocalPush => case.servers().pop().expect("a server runs").pid,
+        _ => run.pid(),
+    };
+    kill_process(receiver, Signal::KILL).expect("kill the receiver");
+    let done = run.wait();
+    assert_ne!(done.code, Some(0), "it was killed: {done}");
+    until("the other end is gone", || {
+        procs::marked(case.mark()).is_empty().then_some(())
+    });
+}

@@ -1,0 +1,40 @@
+//! A program for `-S` that is ssh the first time and turns every later login away.
+
+use std::path::PathBuf;
+
+use super::case::Case;
+use super::host::find_program;
+
+pub struct SshOnce {
+    program: PathBuf,
+    log: PathBuf,
+}
+
+impl SshOnce {
+    /// Later logins hear these words.
+    pub fn new(case: &Case, words: &str) -> SshOnce {
+        let ssh = find_program("ssh").expect("ssh is there: the case has a host");
+        let log = case.scratch.path("logins");
+        let script = format!(
+            "#!/bin/sh\necho \"$*\" >> '{1}'\n\
+             [ $(wc -l < '{1}') = 1 ] && exec '{0}' \"$@\"\n\
+             echo '{words}' >&2\nexit 255\n",
+            ssh.display(),
+            log.display()
+        );
+        let program = case.scratch.file("ssh once", script);
+        case.scratch.mode("ssh once", 0o755);
+        SshOnce { program, log }
+    }
+
+    pub fn program(&self) -> String {
+        self.program.display().to_string()
+    }
+
+    /// The arguments of each login so far, in their order.
+    pub fn logins(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let logins = text.lines().filter(|line| !line.starts_with("-G"));
+        logins.map(str::to_owned).collect()
+    }
+}
