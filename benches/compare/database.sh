@@ -1,5 +1,5 @@
-# Fills a PostgreSQL of its own in $1 with pgbench and a table of mixed rows until there are $3 bytes
-# of tables, and puts them as they lie there into $2.
+# Fills a PostgreSQL of its own in $1 with pgbench and a table of mixed rows, and puts $3 bytes of
+# their tables, as they lie on its disk, into $2.
 set -e
 dir=$1 out=$2 bytes=$3
 for bin in /usr/lib/postgresql/*/bin; do PATH=$bin:$PATH; done
@@ -23,16 +23,20 @@ server=$!
 trap 'kill -QUIT $server 2> /dev/null; wait $server; rm -rf "$sockets"' EXIT
 sql() { psql -q -h "$sockets" -U test -d postgres -v ON_ERROR_STOP=1 "$@"; }
 for _ in $(seq 300); do sql -c 'select 1' > /dev/null 2>&1 && break; sleep 0.1; done
-# A unit of scale is about 15 MB, a row about 250 bytes; half of each, and some to spare.
-pgbench -q -i -h "$sockets" -U test -s $((bytes / 30000000 + 1)) postgres 2> /dev/null
+half=$((bytes / 2))
+# A unit of scale is 12.8 MB of accounts; a row is more than 150 bytes.
+pgbench -q -i -h "$sockets" -U test -s $((half / 12500000 + 1)) postgres 2> /dev/null
 sql -c "create table mixed as
     select n as id, now() - n * interval '1 second' as sold, md5(n::text) as token,
+        md5((-n)::text)::uuid as key,
         (n::bigint * 7919 % 100000) / 100.0 as price, n % 3 = 0 as express,
         (array['new', 'paid', 'shipped', 'returned'])[1 + n % 4] as status,
         repeat(md5((n % 997)::text), 1 + n % 4) as note
-    from generate_series(1, $((bytes / 2 / 200 + 1000))) n"
+    from generate_series(1, $((half / 150 + 1000))) n"
 sql -c checkpoint
-base=$data/base/$(sql -At -c "select oid from pg_database where datname = 'postgres'")
-# The largest first, and only what is of tables of some size.
-find "$base" -type f -size +64k -printf '%s %p\n' | sort -rn | cut -d ' ' -f 2- | xargs cat > "$out"
-[ "$(stat -c %s "$out")" -ge "$bytes" ]
+# Half of each, segments in their order.
+for table in mixed pgbench_accounts; do
+    path=$data/$(sql -At -c "select pg_relation_filepath('$table')")
+    ls -v "$path" "$path".[0-9]* 2> /dev/null | xargs cat 2> /dev/null | head -c "$half"
+done > "$out"
+[ "$(stat -c %s "$out")" -ge $((2 * half)) ]

@@ -35,6 +35,18 @@ impl Sizes {
         sparse: 8 << 30,
         files: 20_000,
     };
+    /// So many times as much.
+    pub fn scaled(&self, by: f64) -> Sizes {
+        let scaled = |bytes: u64| ((bytes as f64 * by) as u64).max(1);
+        Sizes {
+            random: scaled(self.random),
+            database: scaled(self.database),
+            log: scaled(self.log),
+            sparse: scaled(self.sparse),
+            files: scaled(self.files.into()) as u32,
+        }
+    }
+
     /// Enough to see that everything works.
     pub const QUICK: Sizes = Sizes {
         random: 8 << 20,

@@ -41,6 +41,7 @@ usage: cargo bench --bench compare -- --all [options]      every cell of benches
   --tools A,B          only tools whose names hold one of these words, and fastcp
   --input PATH         this file or directory in place of all inputs (with HOST:)
   --rounds N           how often each tool runs (3)
+  --scale F            inputs so many times as large (1)
   --work DIR           where inputs and copies lie (target/compare)
   -F FILE              ssh's configuration (with HOST:)
   --remote-path CMD    fastcp on the far side, if it is not on PATH there (with HOST:)
@@ -60,8 +61,18 @@ struct Asked {
     tools: Vec<String>,
     input: Option<PathBuf>,
     rounds: usize,
+    scale: f64,
     work: PathBuf,
     fastcp_flags: Vec<String>,
+}
+
+impl Asked {
+    fn sizes(&self) -> Sizes {
+        match self.is_quick {
+            true => Sizes::QUICK,
+            false => Sizes::FULL.scaled(self.scale),
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -95,6 +106,7 @@ fn parse(words: Vec<String>) -> Result<Asked, String> {
         tools: Vec::new(),
         input: None,
         rounds: 3,
+        scale: 1.0,
         work: target().join("compare"),
         fastcp_flags: Vec::new(),
     };
@@ -113,6 +125,7 @@ fn parse(words: Vec<String>) -> Result<Asked, String> {
             "--tools" => asked.tools = list(value()?, ','),
             "--input" => asked.input = Some(PathBuf::from(value()?)),
             "--rounds" => asked.rounds = value()?.parse().map_err(|_| "--rounds needs a number")?,
+            "--scale" => asked.scale = value()?.parse().map_err(|_| "--scale needs a number")?,
             "--work" => asked.work = PathBuf::from(value()?),
             "-F" => ssh_config = Some(value()?),
             "--remote-path" => remote_path = Some(value()?),
@@ -238,14 +251,7 @@ fn try_cell(
 ) -> Result<(), String> {
     let input = match &asked.input {
         Some(path) => Input::given(path.clone())?,
-        None => {
-            let sizes = if asked.is_quick {
-                Sizes::QUICK
-            } else {
-                Sizes::FULL
-            };
-            input::make(cell.input, &sizes, &asked.work)?
-        }
+        None => input::make(cell.input, &asked.sizes(), &asked.work)?,
     };
     println!("{}: {:.1} MB", input.name, input.bytes as f64 / 1e6);
     let into = asked.far_dir.as_ref().map_or_else(
@@ -267,7 +273,7 @@ fn try_cell(
     }
     let input = match cell.bytes {
         0 => input,
-        bytes => input.cut(bytes, &asked.work)?,
+        bytes => input.cut((bytes as f64 * asked.scale) as u64, &asked.work)?,
     };
     found
         .measured
@@ -345,8 +351,11 @@ impl Bench<'_> {
     ) -> Result<Duration, String> {
         let into = shell::quote(&self.into);
         shell::finish(self.place.far(&format!("rm -rf {into} && mkdir -p {into}")))?;
+        let cache = self.asked.work.join("cache");
+        input::remove(&cache).map_err(|e| e.to_string())?;
         let errand = Errand {
             place: self.place,
+            cache: &cache,
             input: &input.path,
             bytes: input.bytes,
             into: &self.into,

@@ -13,7 +13,7 @@ pub fn markdown(all: &[Measured], inputs: &[Input], rounds: usize, notes: &[Stri
     let _ = writeln!(
         out,
         "Medians of {rounds} interleaved rounds in seconds, logins included, each copy compared \
-         with its source. A ratio is fastcp's time for one of the tool's.\n"
+         with its source; fastcp knows nothing of the round before. A ratio is fastcp's time for one of the tool's.\n"
     );
     out += "| link | input | tool | s | MB/s | ratio | goal |\n|---|---|---|---:|---:|---:|---|\n";
     for cell in all {

@@ -19,6 +19,8 @@ pub struct Errand<'a> {
     pub bytes: u64,
     /// A directory there.
     pub into: &'a str,
+    /// Where fastcp keeps what it has learnt of hosts: empty, so that every run is a first one.
+    pub cache: &'a Path,
     /// Seconds that a tool is to send which copies nothing.
     pub seconds: u32,
     pub fastcp_flags: &'a [String],
@@ -148,7 +150,8 @@ fn fastcp(it: &Errand) -> String {
         format!(" --remote-path {}", quote(path))
     });
     format!(
-        "{} -r --json{}{path} {} {} {}",
+        "XDG_CACHE_HOME={} {} -r --json{}{path} {} {} {}",
+        quote(&it.cache.to_string_lossy()),
         quote(env!("CARGO_BIN_EXE_fastcp")),
         place.config(),
         it.fastcp_flags.join(" "),

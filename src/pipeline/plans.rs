@@ -274,13 +274,14 @@ impl Plans {
     /// These chunks are done, or have nothing left to send. Gives those that were in flight.
     pub fn settle_chunks(&self, chunks: Range<u64>) -> Vec<Arc<Plan>> {
         let mut state = self.lock();
-        let numbers: Vec<u64> = state
+        let mut settled = Vec::new();
+        let mut next = chunks.start;
+        while let Some((&chunk, _)) = state
             .in_flight
-            .range(chunks)
-            .map(|(&chunk, _)| chunk)
-            .collect();
-        let mut settled = Vec::with_capacity(numbers.len());
-        for chunk in numbers {
+            .range(next.min(chunks.end)..chunks.end)
+            .next()
+        {
+            next = chunk + 1;
             state.again.remove(&chunk);
             let Some(InFlight { plan, .. }) = state.in_flight.remove(&chunk) else {
                 continue;

@@ -27,9 +27,15 @@ struct Work {
 /// costs a worker besides, which is its digest and its seal, in nanoseconds.
 pub fn measure(sample: &Sample, method: Method, workers: usize, suite: Suite) -> (Facts, f64) {
     let until = Instant::now() + TIME;
+    let workers = workers.max(1);
+    let order = order(sample.chunks.len());
     let works: Vec<Work> = std::thread::scope(|scope| {
-        let working: Vec<_> = (0..workers.max(1))
-            .map(|nth| scope.spawn(move || work(sample, method, suite, nth, until)))
+        let working: Vec<_> = (0..workers)
+            .map(|nth| {
+                let endless = order.iter().cycle().skip(nth).step_by(workers);
+                let chunks = endless.map(|&at| &sample.chunks[at][..]);
+                scope.spawn(move || work(chunks, method, suite, until))
+            })
             .collect();
         // One that panicked has said so and did nothing.
         let done = working.into_iter().filter_map(|work| work.join().ok());
@@ -54,14 +60,28 @@ pub fn measure(sample: &Sample, method: Method, workers: usize, suite: Suite) ->
     (facts, per_byte(all.plain))
 }
 
-/// One worker, which begins with another chunk than the others.
-fn work(sample: &Sample, method: Method, suite: Suite, nth: usize, until: Instant) -> Work {
+/// An order of so many chunks in which the first few are from all of the sample: a slow codec sees no
+/// more of them. By the golden ratio, no two steps of which come close to each other soon.
+fn order(count: usize) -> Vec<usize> {
+    let is_free_of =
+        |step: &usize| (2..=*step).all(|by| !step.is_multiple_of(by) || !count.is_multiple_of(by));
+    let near = (count as f64 * 0.618) as usize;
+    let step = (near.max(1)..).find(is_free_of).unwrap_or(1);
+    (0..count).map(|nth| nth * step % count).collect()
+}
+
+/// One worker.
+fn work<'a>(
+    chunks: impl Iterator<Item = &'a [u8]>,
+    method: Method,
+    suite: Suite,
+    until: Instant,
+) -> Work {
     let sealer = Sealer::new(&Secret::random(), Direction::ToServer, suite);
     let mut encoder = Encoder::new(CHUNK_SIZE);
     let mut buffer = Buffer::loose(CHUNK_SIZE);
     let mut done = Work::default();
-    let endless = sample.chunks.iter().cycle().skip(nth);
-    for (number, data) in (0u64..).zip(endless) {
+    for (number, data) in (0u64..).zip(chunks) {
         buffer.room()[..data.len()].copy_from_slice(data);
         buffer.set_len(data.len());
         let place = Place {
@@ -93,6 +113,18 @@ fn work(sample: &Sample, method: Method, suite: Suite, nth: usize, until: Instan
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_few_chunks_are_from_everywhere_and_none_is_left_out() {
+        assert_eq!(order(1), [0]);
+        for count in 1..40 {
+            let mut all = order(count);
+            let spread = all.iter().take(3).max().copied();
+            assert!(count < 4 || spread > Some(count / 2), "{all:?}");
+            all.sort();
+            assert_eq!(all, (0..count).collect::<Vec<_>>());
+        }
+    }
 
     #[test]
     fn pages_shrink_by_every_codec_and_chance_by_none() {

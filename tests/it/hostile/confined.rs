@@ -107,6 +107,23 @@ fn a_stolen_key_reads_nothing() {
 }
 
 #[test]
+fn a_stolen_key_probes_no_other_place_and_leaves_nothing_in_its_own() {
+    let tried = |message: &Message| matches!(message, Message::Tried(_));
+    for path in ["/tmp", "out", "out/x", "../x", "fifo", "no/where"] {
+        with_stolen_key(|_, _, control| {
+            let path = path.as_bytes().to_vec();
+            begin(control, open(Role::Probe { path })).expect("it listens");
+            assert!(control.hear_until(tried).is_none());
+        });
+    }
+    with_stolen_key(|_, _, control| {
+        let path = b"secret".to_vec();
+        begin(control, open(Role::Probe { path })).expect("it listens");
+        assert!(control.hear_until(tried).is_some());
+    });
+}
+
+#[test]
 fn a_stolen_key_replaces_and_deletes_nothing() {
     type Spoil = fn(&mut Open);
     let spoils: [Spoil; 4] = [
