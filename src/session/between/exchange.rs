@@ -199,10 +199,6 @@ impl<'a> Exchange<'a> {
             | Message::Nack(_)
             | Message::Busy(_)
             | Message::Heartbeat(_)) => Said::Pass(message),
-            Message::Checked(bytes) => {
-                self.seat.progress.set_checked(bytes);
-                Said::Taken
-            }
             Message::Fault(fault) => Said::Pass(Message::Fault(self.failed(fault))),
             Message::Checked(bytes) => {
                 self.seat.progress.set_checked(bytes);
