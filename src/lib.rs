@@ -23,6 +23,9 @@
 //! of its frames is kept until it is acknowledged, and where the destination is one a
 //! [`dest::Drain`] puts its chunks back in order, all inside a window that bounds memory.
 //!
+//! With several hosts each has rows 1 to 7 of its own, and whoever comes to a chunk first does rows 3
+//! and 4 for all: what it makes lies on the [`pipeline::shelf`] until the others have taken it.
+//!
 //! How row 4 compresses which chunk, over how many streams row 7 goes and how many chunks are under
 //! way is found out while the copy runs, by the [`tuner`]; [`session::tuning`] tells it how the copy
 //! goes and does as it says.

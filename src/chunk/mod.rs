@@ -1,7 +1,8 @@
 //! A chunk: what is read, encoded, sent, verified, written and retried as one. Either a range of
-//! one file (a power of two of bytes at an aligned offset, the last one short) or a pack of small
-//! files. The types say how far it has come: `Chunk` → `EncodedChunk` → `SealedChunk` on the
-//! sender, `SealedChunk` → `EncodedChunk` → `Chunk` → `VerifiedChunk` on the receiver.
+//! one file (a power of two of bytes at an aligned offset, the last one short; of a stream also up
+//! to where its producer paused) or a pack of small files. The types say how far it has come:
+//! `Chunk` → `EncodedChunk` → `SealedChunk` on the sender, `SealedChunk` → `EncodedChunk` → `Chunk`
+//! → `VerifiedChunk` on the receiver.
 
 pub mod claims;
 pub mod pack;

@@ -12,7 +12,6 @@ mod ssh_config;
 mod visit;
 
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use clap::Parser;
@@ -23,7 +22,6 @@ use crate::progress::Progress;
 use crate::progress::together::Together;
 use crate::session::{self, NotServed};
 use crate::ui::{Copied, Screen};
-use crate::units::printable;
 use crate::wire::greeting;
 
 use args::Args;
@@ -103,6 +101,9 @@ fn copy(order: Order) -> i32 {
 }
 
 fn copy_to_all(order: Order) -> i32 {
+    if let Err(error) = session::also::check(&order.request) {
+        return refuse(&error);
+    }
     let names = also::names(&order.request);
     let progress: Vec<_> = names.iter().map(|_| Arc::<Progress>::default()).collect();
     let together = Together(progress.clone());
@@ -111,19 +112,14 @@ fn copy_to_all(order: Order) -> i32 {
     let reporters = names.iter().map(|name| screen.reporter_of(name));
     let ends = progress.into_iter().zip(reporters).collect();
     let outcomes = session::also::run(&order.request, ends);
-    let dests = order
-        .request
-        .dests()
-        .map(|dest| printable(dest.typed.as_bytes()));
-    let copies: Vec<_> = names.into_iter().zip(dests).zip(&outcomes).collect();
-    let copies: Vec<_> = copies
-        .iter()
-        .map(|((name, dest), outcome)| Copied {
-            name,
-            dest,
-            outcome,
-        })
-        .collect();
+    let dests: Vec<_> = order.request.dests().map(ends::name).collect();
+    let each = names.iter().zip(&dests).zip(&outcomes);
+    let copies = each.map(|((name, dest), outcome)| Copied {
+        name,
+        dest,
+        outcome,
+    });
+    let copies: Vec<_> = copies.collect();
     screen.finish_all(&copies);
     session::also::exit_code(&outcomes)
 }

@@ -130,7 +130,7 @@ impl Sender {
             Compress::Auto if part.stream.is_test => Compression::Forced(Method::None),
             _ => self.steering.next(),
         };
-        let encoded = self.encode_part(chunk, digest, compression, encoder, shift);
+        let encoded = self.encode_part(&part.stream, chunk, digest, compression, encoder, shift);
         shift.turn_to(Doing::Rest);
         let frame = Arc::new(SealedChunk::seal(encoded, &self.sealer));
         if self.keeps {

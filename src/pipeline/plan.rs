@@ -87,6 +87,8 @@ pub struct Stream {
     pub stop: Stop,
     /// It is sent as it is: what the link carries is to be seen.
     pub is_test: bool,
+    /// Others send the very same bytes.
+    pub is_shared: bool,
     /// It cannot be read a second time and is all that is copied, so no session can go on where this
     /// one is lost.
     pub is_once: bool,
@@ -125,6 +127,7 @@ impl Stream {
             failed: AtomicBool::new(false),
             stop: Stop::new(),
             is_test: inlet.is_test(),
+            is_shared: matches!(inlet, Inlet::Tee(..)),
             is_once: alone && inlet.is_once(),
         }
     }

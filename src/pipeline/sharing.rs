@@ -7,17 +7,18 @@ use crate::chunk::split::Piece;
 use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Place};
 use crate::codec::{Codec, Encoder};
 use crate::digest::Digest;
-use crate::pipeline::plan::{File, Plan, What};
+use crate::pipeline::plan::{File, Plan, Stream, What};
 use crate::pipeline::sender::Sender;
 use crate::pipeline::shelf::{Got, Key, Made, Share};
 use crate::pipeline::shifts::{Doing, Shift};
 use crate::pipeline::steering::Compression;
 
 impl Sender {
-    /// None where a piece is read by each sender for itself: it is a hole, or may be another at each
-    /// reading.
+    /// None where a piece is read by each sender for itself: it is a hole, may be another at each
+    /// reading, or nothing tells its file from others.
     pub(super) fn share_of(&self, file: &File, piece: &Piece) -> Option<&Share> {
-        let is_same = file.live.is_none() && piece.kind == ChunkKind::Range;
+        let is_known = file.found.entry.ino != 0;
+        let is_same = is_known && file.live.is_none() && piece.kind == ChunkKind::Range;
         self.share.as_ref().filter(|_| is_same)
     }
 
@@ -52,9 +53,11 @@ impl Sender {
         Some(encoded)
     }
 
-    /// Compresses a part of a stream, or takes it as another has.
+    /// Compresses a part of a stream, or takes it as another has. What each reads for itself (a file
+    /// of /proc, one that grows) may be another for each.
     pub(super) fn encode_part(
         &self,
+        stream: &Stream,
         mut chunk: Chunk,
         digest: Digest,
         compression: Compression,
@@ -65,7 +68,7 @@ impl Sender {
             offset, raw_len, ..
         } = chunk.place;
         let share = self.share.as_ref();
-        let share = share.filter(|_| chunk.place.kind == ChunkKind::Range);
+        let share = share.filter(|_| stream.is_shared && chunk.place.kind == ChunkKind::Range);
         shift.turn_to(Doing::Held);
         let got = share.map(|share| share.chunk(Key::STREAM, offset, raw_len, true));
         if let Some(Got::Taken(made)) = got {

@@ -9,6 +9,7 @@
 //! something from time to time and in all for no more than a part of the copy's time. One that
 //! stands still, or is gone, holds nobody.
 
+mod hosts;
 mod state;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};

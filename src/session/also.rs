@@ -87,7 +87,8 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
     let mut seats: Vec<Seat> = seats.collect();
     let mut outcomes: Vec<Option<Outcome>> = seats.iter().map(|_| None).collect();
     let resumes = !request.options.no_resume;
-    let failed = match share(request, &mut seats).and_then(|()| runtime()) {
+    share(request, &mut seats);
+    let failed = match runtime() {
         Err(error) => Some(error),
         Ok(runtime) => {
             // Their conversations share this thread; the work is done on others.
@@ -109,11 +110,42 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
         .collect()
 }
 
-/// Gives each what it shares with the others.
-fn share(request: &Request, seats: &mut [Seat]) -> Result<()> {
+/// By how much an attempt is greater than the last that was too little.
+const MEMORY_STEP: u64 = 16 << 20;
+
+/// # Errors
+/// `Kind::Usage` where the memory is too little for so many destinations.
+pub fn check(request: &Request) -> Result<()> {
+    let dests = request.dests().count();
     let memory = Budget::memory(&request.options);
+    let is_enough = |memory: &u64| {
+        let mut options = request.options.clone();
+        options.memory = Some(divide(*memory, dests).1);
+        Budget::new(&options, request.streams, CHUNK_SIZE).is_ok()
+    };
+    if is_enough(&memory) {
+        return Ok(());
+    }
+    let more = (1..).map(|step| memory + step * MEMORY_STEP).take(1000);
+    let enough = more.into_iter().find(is_enough);
+    let advice = enough.map_or_else(String::new, |enough| {
+        format!("give --memory {}Mi, or ", enough.div_ceil(1 << 20))
+    });
+    Err(Error::usage(format!(
+        "--memory {memory} is too little for {dests} destinations: {advice}copy to some of them \
+         after the others"
+    )))
+}
+
+/// Bytes that all have in common, and that each has.
+fn divide(memory: u64, dests: usize) -> (u64, u64) {
     let room = memory / SHELF_PART;
-    let own = (memory - room) / seats.len().max(1) as u64;
+    (room, (memory - room) / dests.max(1) as u64)
+}
+
+/// Gives each what it shares with the others.
+fn share(request: &Request, seats: &mut [Seat]) {
+    let (room, own) = divide(Budget::memory(&request.options), seats.len());
     let shelf = Arc::new(Shelf::new(seats.len(), room as usize));
     let logins = Arc::new(Logins::new(seats.len(), request));
     let limit = Arc::<Limit>::default();
@@ -129,15 +161,7 @@ fn share(request: &Request, seats: &mut [Seat]) -> Result<()> {
             limit: limit.clone(),
             tee: tee.clone(),
         });
-        if seat.budget(request).is_err() {
-            return Err(Error::usage(format!(
-                "--memory {memory} is too little for {} destinations: give more of it, or copy to \
-                 some of them after the others",
-                seats.len()
-            )));
-        }
     }
-    Ok(())
 }
 
 async fn carry_out(

@@ -6,31 +6,31 @@
 //! packet of data has come through: some links let only small packets pass. With the first that is
 //! up its route is chosen and the others end, unless all its streams are lost later.
 
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+mod notes;
+mod running;
+mod tries;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+pub use notes::Notes;
+use running::Running;
+pub use tries::look_up;
 
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Side};
-use crate::route::addresses;
-use crate::route::direct::Places;
-use crate::route::listener::Listener;
-use crate::route::login::Logins;
 use crate::route::{Connection, Route};
 use crate::seal::Suite;
-use crate::session::backoff::chance;
-use crate::session::dial::{Attempts, Dialler, Way};
-use crate::session::request::{Request, Rsh};
+use crate::session::Seat;
+use crate::session::request::Request;
 use crate::session::roster::Roster;
 use crate::session::streams::end_later;
 use crate::session::tuning;
 use crate::session::ways::Inband;
-use crate::session::{Seat, host as this_host};
-use crate::ssh::{self, Host};
+use crate::ssh::Host;
 use crate::stream::opening::Keyring;
 use crate::tuner::{self, Remembered};
 use crate::units::printable;
@@ -61,25 +61,12 @@ const FAR_MAX: Duration = Duration::from_millis(750);
 /// one is there by then.
 pub const HEAD_START: Duration = Duration::from_millis(100);
 
-/// Further logins, unless the user asks for more: each costs the host a process and its log some
-/// lines, and sshd refuses some beyond 10 at once (MaxStartups).
-const LOGINS_MAX: u16 = 8;
-
 /// How often it is looked how streams stand.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// When the host's other addresses are looked up, if the one that ssh reached has not answered.
-const LOOK_UP_AFTER: Duration = Duration::from_millis(200);
 
 /// How long the server may take to come back to a port of the client's, where that is the only
 /// way: longer than a dial.
 const REVERSE_PATIENCE: Duration = Duration::from_secs(12);
-
-/// What routes were tried, and how they fared. One for each session.
-#[derive(Default)]
-pub struct Notes {
-    failed: Mutex<Vec<(Route, String)>>,
-}
 
 /// Who chooses, at the client.
 pub struct Chooser<'a> {
@@ -101,94 +88,6 @@ pub struct Chooser<'a> {
     pub inband: Arc<Inband>,
     pub notes: Arc<Notes>,
     pub seat: Seat,
-}
-
-impl Notes {
-    /// The route in the summary, from the bytes that each has carried: why it is not the best is
-    /// told too. Empty where nothing was carried.
-    pub fn label(&self, carried: [u64; Route::ALL.len()]) -> String {
-        let most = Route::ALL.into_iter().rev().max_by_key(|route| {
-            // What goes inside control does so for lack of others.
-            let is_real = *route != Route::Inband;
-            (
-                is_real && carried[*route as usize] > 0,
-                carried[*route as usize],
-            )
-        });
-        let Some(route) = most.filter(|route| carried[*route as usize] > 0) else {
-            return String::new();
-        };
-        let failed = self.lock();
-        let better: Vec<_> = failed
-            .iter()
-            .filter(|(failed, _)| *failed < route)
-            .map(|(failed, why)| format!("{}: {why}", failed.name()))
-            .collect();
-        match better.is_empty() {
-            true => route.name().to_owned(),
-            false => format!("{} ({})", route.name(), better.join("; ")),
-        }
-    }
-
-    /// The last word on a route counts.
-    pub fn failed(&self, route: Route, why: &str) {
-        let mut failed = self.lock();
-        failed.retain(|(other, _)| *other != route);
-        failed.push((route, why.to_owned()));
-        failed.sort();
-    }
-
-    pub fn has(&self, route: Route) -> bool {
-        self.lock().iter().any(|(failed, _)| *failed == route)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(Route, String)>> {
-        self.failed.lock().expect("no panic while held")
-    }
-}
-
-/// Routes that are being tried or used. All end when it is dropped.
-#[derive(Default)]
-struct Running {
-    /// Each ends with why there is no way.
-    tasks: JoinSet<(Route, String)>,
-    handles: Vec<(Route, AbortHandle)>,
-}
-
-impl Running {
-    fn start(&mut self, route: Route, task: impl Future<Output = String> + Send + 'static) {
-        let handle = self.tasks.spawn(async move { (route, task.await) });
-        self.handles.push((route, handle));
-    }
-
-    fn has(&self, route: Route) -> bool {
-        let mut running = self.handles.iter().map(|(running, _)| *running);
-        running.any(|running| running == route)
-    }
-
-    fn stop(&mut self, route: Route) {
-        self.handles.retain(|(running, handle)| {
-            if *running == route {
-                handle.abort();
-            }
-            *running != route
-        });
-    }
-
-    /// The next that has found no way; never, while there is none.
-    async fn next(&mut self) -> (Route, String) {
-        loop {
-            match self.tasks.join_next().await {
-                Some(Ok((route, why))) => {
-                    self.handles.retain(|(running, _)| *running != route);
-                    return (route, why);
-                }
-                // It was stopped.
-                Some(Err(_)) => {}
-                None => std::future::pending().await,
-            }
-        }
-    }
 }
 
 impl Chooser<'_> {
@@ -343,104 +242,6 @@ impl Chooser<'_> {
         self.suite != Suite::Tag && !self.has_failed(Route::Reverse)
     }
 
-    fn direct(&self, running: &mut Running, at: Listen) {
-        if at.addresses.is_empty() {
-            let why = "no data connection: the far end has no port for it";
-            return running.start(Route::Direct, async { why.to_owned() });
-        }
-        let options = &self.request.route;
-        let places = Arc::new(Places::new(Vec::new(), options.bind));
-        let ssh = &self.request.ssh;
-        let (only_v4, only_v6) = (ssh.ipv4 && !ssh.ipv6, ssh.ipv6 && !ssh.ipv4);
-        let of_family = move |address: &SocketAddr| match address {
-            SocketAddr::V4(_) => !only_v6,
-            SocketAddr::V6(_) => !only_v4,
-        };
-        let given = options.address.clone();
-        if given.is_none() {
-            let announced = addresses::announced(&at);
-            places.add(announced.into_iter().filter(of_family).collect());
-        }
-        let (rsh, host, ssh) = (self.request.rsh, self.host.clone(), ssh.clone());
-        let roster = self.roster.clone();
-        let dialler = self.dialler(Route::Direct, Way::Places(places.clone()));
-        running.start(Route::Direct, async move {
-            let more = |found: Vec<SocketAddr>| {
-                places.add(found.into_iter().filter(of_family).collect());
-            };
-            let finding = async {
-                sleep(LOOK_UP_AFTER).await;
-                if given.is_none()
-                    && rsh == Rsh::Ssh
-                    && !roster.has_sound()
-                    && let Some(name) = ssh::names::hostname(&host, &ssh).await
-                {
-                    more(look_up(&name, at.port).await);
-                }
-                std::future::pending().await
-            };
-            if let Some(address) = &given {
-                more(look_up(address, at.port).await);
-            }
-            let why = tokio::select! {
-                why = dialler.run() => why,
-                never = finding => never,
-            };
-            no_connection(&places.all(), &why)
-        });
-    }
-
-    /// Listens here and tells the server to dial.
-    async fn reverse(&self, running: &mut Running) {
-        let options = &self.request.route;
-        let listener = Listener::open(options.bind, options.ports, chance().into()).await;
-        let listener = match listener {
-            Ok(listener) => listener,
-            Err(error) => {
-                let why = format!("no data connection: no port to listen on here: {error}");
-                return running.start(Route::Reverse, async { why });
-            }
-        };
-        let given = options.address.clone().filter(|_| options.asked.is_some());
-        let bind = options.bind.map(|bind| bind.to_string());
-        let is_here = this_host::is_this_machine(&self.boot_id);
-        let first = given.or(bind).or(is_here.then(|| "127.0.0.1".to_owned()));
-        let listen = Listen {
-            addresses: addresses::own(first.as_deref()),
-            port: listener.port,
-        };
-        let told = listen.addresses.join(", ");
-        self.detail(&format!(
-            "route: the far end dials {told}, port {}",
-            listen.port
-        ));
-        // A lost connection is its reader's to report.
-        let _ = self.control.send(Message::Dial(listen)).await;
-        let proven = self.proven.clone();
-        let listening = listener.run(Arc::new(self.keyring.facing()), move |connection| {
-            // More than were asked for are dropped.
-            let _ = proven.try_send(connection);
-            !proven.is_closed()
-        });
-        running.start(Route::Reverse, async move {
-            listening.await;
-            std::future::pending().await
-        });
-    }
-
-    fn ssh(&self, running: &mut Running) {
-        let startup = match self.request.startup() {
-            Ok(startup) => startup,
-            // The first login has read the same.
-            Err(error) => return running.start(Route::Ssh, async { error.message }),
-        };
-        let Request { rsh, ssh, .. } = self.request;
-        let logins = Logins::new(*rsh, &self.host, ssh, startup, &self.boot_id);
-        let dialler = self.dialler(Route::Ssh, Way::Logins(Box::new(logins)));
-        self.detail("route: further ssh logins");
-        running.start(Route::Ssh, dialler.run());
-    }
-
     /// The server has answered at once: until a stream tells better, that is the round trip, but
     /// for what either host had to do meanwhile; so one that was shorter may be still.
     fn heard(&self) {
@@ -456,25 +257,6 @@ impl Chooser<'_> {
 
     fn want(&self, streams: u16) {
         self.roster.want(streams.min(self.streams_max));
-    }
-
-    fn dialler(&self, route: Route, way: Way) -> Dialler {
-        let streams_max = match (route, self.forced) {
-            (_, Some(forced)) => forced.min(self.streams_max),
-            (Route::Ssh, None) => LOGINS_MAX.min(self.streams_max),
-            _ => self.streams_max,
-        };
-        Dialler {
-            route,
-            way,
-            streams_max,
-            keyring: self.keyring.clone(),
-            suite: self.suite,
-            proven: self.proven.clone(),
-            roster: self.roster.clone(),
-            reporter: Some(self.seat.reporter.clone()),
-            attempts: Attempts::default(),
-        }
     }
 
     fn fail(&self, route: Route, why: &str) {
@@ -495,28 +277,5 @@ impl Chooser<'_> {
         let host = printable(self.host.name.as_bytes());
         let message = format!("{host}: logged in, but {why}; is there a firewall between?");
         Error::new(Kind::Connect, Side::Here, message)
-    }
-}
-
-fn no_connection(tried: &[SocketAddr], why: &str) -> String {
-    let (first, more) = match tried {
-        [] => return format!("no data connection: {why}"),
-        [first, more @ ..] => (first, more.len()),
-    };
-    let more = match more {
-        0 => String::new(),
-        more => format!(" (and {more} more)"),
-    };
-    format!("no data connection to {first}{more}: {why}")
-}
-
-/// What the resolver has for a name or an address, a zone included; nothing where it has nothing.
-pub async fn look_up(name: &str, port: u16) -> Vec<SocketAddr> {
-    if let Some(address) = addresses::with_zone(name, port) {
-        return vec![address];
-    }
-    match tokio::net::lookup_host((name, port)).await {
-        Ok(found) => found.collect(),
-        Err(_) => Vec::new(),
     }
 }

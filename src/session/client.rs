@@ -1,7 +1,9 @@
 //! The process that the user started, in one session: starts the server, tells it what to do,
 //! dials its streams and runs its own half of the copy.
 
-use std::os::unix::ffi::OsStrExt;
+mod halves;
+mod opening;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -10,37 +12,34 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::chunk::CHUNK_SIZE;
+use opening::suite_for;
+
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Totals;
 use crate::pipeline::Budget;
-use crate::pipeline::landing::Sessions;
-use crate::pipeline::sender::Sender;
 use crate::progress::Phase;
 use crate::route::Route;
-use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
+use crate::seal::{Direction, Sealer, Secret};
 use crate::session::choice::{Chooser, HEAD_START, Notes};
-use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, Server};
 use crate::session::logins;
 use crate::session::operands::{self, Expanded};
-use crate::session::probe::link::Ends;
 use crate::session::rate;
-use crate::session::request::{Operand, Request, What};
+use crate::session::request::Request;
 use crate::session::roster::{Flow, Roster};
-use crate::session::streams::{Connections, Pace, receive_on, send_on};
-use crate::session::tuning::{self, Audience, Tuning};
+use crate::session::streams::Pace;
+use crate::session::tuning::{self};
 use crate::session::ways::{Inband, Ways};
-use crate::session::{Half, Seat, cause_of, converse, host, remembered};
+use crate::session::{Half, Seat, cause_of, converse, remembered};
 use crate::stream::limit::Limit;
 use crate::stream::opening::{DialRole, Keyring};
 use crate::tuner::Remembered;
 use crate::units::printable;
 use crate::wire::hello::{Hello, STREAMS_MAX};
-use crate::wire::message::{Message, Open, Role, Roots, SessionSecret, Tune};
+use crate::wire::message::{Message, Tune};
 
 /// Which session of a copy.
 pub struct Session<'a> {
@@ -291,43 +290,9 @@ impl Client<'_> {
         Ok(notes.label(roster.carried()))
     }
 
-    /// Never over, but in a probe.
-    async fn test(
-        &self,
-        sender: Option<Arc<Sender>>,
-        roster: &Roster,
-        hello: &Hello,
-        opened: Instant,
-    ) -> Result<()> {
-        let (Some(test), Some(sender)) = (&self.seat.probe, sender) else {
-            return std::future::pending().await;
-        };
-        let ends = Ends {
-            sender: &sender,
-            roster,
-            hello,
-            budget: self.budget,
-            remembered: self.remembered,
-            streams: self.streams(),
-            opened,
-        };
-        test.run(ends).await
-    }
-
     /// As the user asked, and memory allows.
     fn streams(&self) -> Option<u16> {
         self.request.streams.map(|_| self.budget.streams)
-    }
-
-    fn tune(&self, half: &SendingHalf, roster: &Arc<Roster>, far: Far<'_>) -> Tuning {
-        let Far { hello, control, .. } = far;
-        let options = &self.request.options;
-        Tuning::start(tuning::Terms {
-            sender: half.sender.clone(),
-            roster: Some(roster.clone()),
-            start: tuning::start(self.budget, options, self.streams(), hello, self.remembered),
-            audience: Audience::User(self.seat.reporter.clone(), control.clone()),
-        })
     }
 
     /// Ends the streams too when it is dropped.
@@ -345,65 +310,6 @@ impl Client<'_> {
             progress: self.seat.progress.clone(),
             ending: self.seat.ending.clone(),
         })
-    }
-
-    async fn push(
-        &self,
-        far: Far<'_>,
-        sealer: Sealer,
-        (expanded, totals): (Expanded, Totals),
-        (connections, roster): (Connections, Arc<Roster>),
-        pace: Pace,
-    ) -> Result<SendingHalf> {
-        self.seat.progress.set_totals(totals);
-        let roots = expanded.roots();
-        say(far.control, Message::Roots(Roots { roots, totals })).await?;
-        self.seat.progress.set_phase(Phase::Copying);
-        let sources = expanded.sources(&self.request.options);
-        let half = SendingHalf::start(self.common(far), sealer, sources, false);
-        let (sender, frames) = (half.sender.clone(), half.frames.clone());
-        tokio::spawn(send_on(
-            sender,
-            frames,
-            connections,
-            roster,
-            pace,
-            Some(self.seat.reporter.clone()),
-        ));
-        Ok(half)
-    }
-
-    fn pull(
-        &self,
-        far: Far<'_>,
-        keyring: &Keyring,
-        suite: Suite,
-        (connections, roster): (Connections, Arc<Roster>),
-    ) -> Half {
-        let opener = Opener::new(&keyring.secret, Direction::ToClient, suite);
-        let same_machine = host::is_this_machine(&far.hello.boot_id);
-        let sessions = Sessions {
-            heard: Some(far.heard.clone()),
-            ..operands::sessions(self.session.id, self.session.before, self.seat)
-        };
-        let destination = operands::destination(self.request, same_machine, sessions);
-        let rules = operands::rules(self.request);
-        let common = self.common(far);
-        let crowd = roster.crowd().clone();
-        let half = ReceivingHalf::start(common, opener, rules, destination, crowd);
-        if self.request.options.follow_ms.is_some() {
-            let control = far.control.clone();
-            // Said again with the next signal where it cannot be said now.
-            host::on_enough(move || control.try_send(Message::Enough(())));
-        }
-        let reporter = Some(self.seat.reporter.clone());
-        tokio::spawn(receive_on(
-            half.receiver.clone(),
-            connections,
-            roster,
-            reporter,
-        ));
-        Half::Receiving(half)
     }
 
     fn pace(&self) -> Pace {
@@ -438,70 +344,6 @@ impl Client<'_> {
         };
         rate::follow(path, rate, &*self.seat.reporter, set).await
     }
-
-    fn common(&self, far: Far<'_>) -> Common {
-        Common {
-            options: self.request.options.clone(),
-            budget: self.budget,
-            chunk_size: CHUNK_SIZE,
-            control: far.control.clone(),
-            tally: self.seat.tally.clone(),
-            progress: self.seat.progress.clone(),
-            ending: self.seat.ending.clone(),
-            digests: self.seat.digests.clone(),
-            tell: self.seat.tell(),
-            enough: self.seat.enough.clone(),
-            share: self.seat.shared.as_ref().map(|shared| shared.share.clone()),
-        }
-    }
-
-    /// Tells the server what it is to be, and the secret.
-    async fn open(&self, control: &Outgoing, keyring: &Keyring, suite: Suite) -> Result<()> {
-        let request = self.request;
-        let open = Open {
-            role: role(request),
-            options: request.options.clone(),
-            session: keyring.session,
-            suite: suite.number(),
-            streams: self.streams(),
-            remembered: self.remembered,
-            chunk_size: CHUNK_SIZE as u32,
-            before: self.session.before.to_vec(),
-            listens: matches!(request.route.asked, None | Some(Route::Direct)),
-            ports: request.route.ports,
-            between: false,
-        };
-        say(control, Message::Open(open)).await?;
-        let secret = SessionSecret(*keyring.secret.expose());
-        say(control, Message::Secret(secret)).await
-    }
-}
-
-/// What the server is to be.
-fn role(request: &Request) -> Role {
-    let (sources, dest) = (&request.sources, &request.dest);
-    let typed = |operand: &Operand| operand.typed.as_bytes().to_vec();
-    match (&dest.host, dest.what) {
-        (Some(_), What::Nothing) => Role::Probe {
-            path: dest.path.clone(),
-        },
-        (Some(_), What::Command) => Role::Consumer {
-            command: dest.path.clone(),
-            source: sources.first().map_or(Vec::new(), typed),
-        },
-        (Some(_), _) => Role::Receiver {
-            path: dest.path.clone(),
-            sources: sources.iter().map(typed).collect(),
-        },
-        (None, _) => match &sources[..] {
-            [source] if source.what == What::Command => Role::Producer {
-                command: source.path.clone(),
-            },
-            sources => Role::Sender {
-                operands: sources.iter().map(|source| source.path.clone()).collect(),
-            },
-        },
-    }
 }
 
 async fn say(control: &Outgoing, message: Message) -> Result<()> {
@@ -509,14 +351,4 @@ async fn say(control: &Outgoing, message: Message) -> Result<()> {
         .send(message)
         .await
         .map_err(|e| Error::new(Kind::Lost, Side::Here, e.to_string()))
-}
-
-/// AES where both have instructions for it.
-fn suite_for(server: &Hello, encrypt: bool) -> Suite {
-    let preferred = Suite::preferred();
-    match (encrypt, server.suites.first() == Some(&preferred.number())) {
-        (false, _) => Suite::Tag,
-        (true, true) => preferred,
-        (true, false) => Suite::ChaCha20Poly1305,
-    }
 }

@@ -136,7 +136,7 @@ impl Roster {
         }
         let number = state.next_number;
         state.next_number = number.wrapping_add(1);
-        let meter = state.course.meter(id.stream, &self.crowd);
+        let meter = state.course.meter(&self.crowd);
         let leash = Arc::<Leash>::default();
         let live = Live {
             route,
@@ -153,6 +153,7 @@ impl Roster {
         if let Some(before) = state.live.insert(id.stream, live) {
             before.leash.end(Dead::Replaced);
         }
+        state.park();
         // One that is for lack of others does not count beside them.
         let is_real = |live: &&Live| live.route != Route::Inband;
         let real = state.live.values().filter(is_real).count();
@@ -363,6 +364,7 @@ impl Drop for Member {
             state.doubtful[live.route as usize] = true;
         }
         state.course.leaves(&self.meter);
+        state.park();
     }
 }
 
@@ -422,6 +424,25 @@ mod tests {
             roster.look(Duration::from_secs(5), 5, &[facts(1, 100_000)]);
             assert_eq!(roster.standing(Route::Direct), Standing { sound: 1, up: 1 });
         }
+    }
+
+    #[test]
+    fn a_stream_that_rests_takes_the_place_of_one_that_is_lost() {
+        let roster = Roster::new(Flow::Out);
+        roster.want(2);
+        let members: Vec<_> = (0..4).map(|n| roster.join(id(n, 0)).unwrap()).collect();
+        let other = roster.join(id(Route::Inband.stream(0), 0)).unwrap();
+        let mut members = members.into_iter();
+        let lost = members.next();
+        let rest: Vec<_> = members.collect();
+        let parked = || rest.iter().map(|it| it.meter.is_parked());
+        assert!(parked().eq([false, true, true]) && !other.meter.is_parked());
+        drop(lost);
+        assert!(parked().eq([false, false, true]));
+        let again = roster.join(id(0, 1)).unwrap();
+        assert!(!again.meter.is_parked() && parked().eq([false, true, true]));
+        roster.want(4);
+        assert!(parked().eq([false, false, false]));
     }
 
     #[test]

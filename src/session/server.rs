@@ -1,34 +1,30 @@
 //! The far end: started by the client, speaks control on stdin and stdout, and ends with them.
 
-use std::ffi::OsString;
-use std::io::Write;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+mod doors;
+mod ends;
+
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::io::AsyncRead;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use ends::{End, destination, end, rules, tell, tell_roots};
+
 use crate::control::stdio::Stdio;
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
-use crate::dest::{self, Exit, Rules, Spec, process_umask};
-use crate::dir::Confine;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
-use crate::pipeline::landing::{Sessions, Tell};
-use crate::pipeline::placer::{Destination, To, Typed};
+use crate::pipeline::placer::To;
 use crate::pipeline::tally::Tally;
 use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
-use crate::route::addresses;
-use crate::route::listener::Listener;
-use crate::route::meeting::{self, Greeting, Meeting};
+use crate::route::meeting::{self, Greeting};
 use crate::route::{Connection, Route};
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::account::Accounting;
-use crate::session::backoff::chance;
 use crate::session::dial::Attempts;
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
@@ -36,14 +32,14 @@ use crate::session::heartbeat::{self, Heart, Place};
 use crate::session::operands::Expanded;
 use crate::session::permit::Permit;
 use crate::session::roster::{Flow, Roster};
-use crate::session::streams::{Pace, receive_on, send_on};
+use crate::session::streams::{Connections, Pace, receive_on, send_on};
 use crate::session::tuning::{self, Audience, Terms, Tuning};
 use crate::session::ways::{Inband, Reverse, Ways};
-use crate::session::{Half, NotServed, converse, host, probe};
-use crate::source::{self, Inlet, Lookup, Named};
+use crate::session::{Half, NotServed, converse, host};
+use crate::stream::limit::Limit;
 use crate::stream::opening::{DialRole, Keyring};
 use crate::wire::hello::{Hello, STREAMS_MAX};
-use crate::wire::message::{Fault, Listen, Message, Open, Ports, Role, Roots, SESSIONS_MAX, Tried};
+use crate::wire::message::{Fault, Message, Open, SESSIONS_MAX};
 
 /// How long a client may be silent at first: it may have another host to log in to, where a person
 /// is asked for a password (`login`).
@@ -130,131 +126,232 @@ async fn copy<R: AsyncRead + Unpin>(
     if open.options.nice {
         host::be_nice();
     }
-    let budget = Budget::new(&open.options, open.streams, open.chunk_size as usize)?;
-    let sends = open.role.sends();
-    if let Some(name) = open.options.congestion.as_deref().filter(|_| sends) {
-        tuning::check_congestion(name)?;
-    }
-    let suite = Suite::from_number(open.suite).filter(|suite| *suite != Suite::None);
-    let suite = suite.ok_or_else(|| breach("an unknown seal"))?;
-    let progress = Arc::new(Progress::default());
-    let (dialler, flow) = match open.role.sends() {
-        true => (DialRole::Receives, Flow::Out),
-        false => (DialRole::Sends, Flow::In),
-    };
-    // Who of two servers has the data seals as a client does that pushes, and dials as one.
-    let (sealing, dials) = match (open.between, open.role.sends()) {
-        (true, true) => (Direction::ToServer, Route::Direct),
-        _ => (Direction::ToClient, Route::Reverse),
-    };
-    let roster = Roster::new(flow);
-    let heard = incoming.heard();
-    let heart = &*heart.insert(Heart::start(heartbeat::Terms {
-        place: Place::Server {
-            streams_max: budget.streams_max(),
-        },
-        timeout_s: open.options.timeout_s,
-        control: control.clone(),
-        heard: heard.clone(),
-        roster: roster.clone(),
-        progress: progress.clone(),
-        ending: ending.clone(),
-    }));
+    let server = Server::new(
+        open,
+        secret,
+        incoming.heard(),
+        control,
+        client,
+        permit,
+        ending,
+    )?;
+    let heart = &*heart.insert(server.heart());
     let mut hearing = Hearing::new(incoming, Some(heart), ending);
-    if open.between {
+    if server.open.between {
         hearing = hearing.between();
     }
-    let common = Common {
-        options: open.options.clone(),
-        budget,
-        chunk_size: open.chunk_size as usize,
-        control: control.clone(),
-        tally: Arc::new(Tally::silent(progress.clone())),
-        progress,
-        ending: ending.clone(),
-        digests: None,
-        tell: tell(),
-        enough: Stop::new(),
-        share: None,
-    };
-    let keyring = Arc::new(Keyring::new(secret, open.session, dialler));
     let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));
-    let inband = Inband::new(flow, true, control.clone(), proven.clone());
     let pace = Pace::default();
-    pace.limit.set(open.options.rate_limit);
-    let mut ways = Ways {
-        inband: inband.clone(),
-        listen: None,
-        reverse: Some(Reverse {
-            route: dials,
-            streams_max: open
-                .streams
-                .map_or(budget.streams_max(), |_| budget.streams),
-            keyring: Arc::new(keyring.facing()),
-            suite,
-            proven: proven.clone(),
-            roster: roster.clone(),
-            is_confined: *permit != Permit::default(),
-            is_client: !open.between,
-            attempts: Attempts::default(),
-            dialling: None,
-        }),
-        limit: pace.limit.clone(),
-    };
-    take_streams(&open, control, &keyring, &roster, proven).await?;
-    inband.offer();
+    pace.limit.set(server.open.options.rate_limit);
+    let mut ways = server.ways(&proven, pace.limit.clone());
+    let Server {
+        open,
+        roster,
+        keyring,
+        ..
+    } = &server;
+    doors::take_streams(open, control, keyring, roster, proven).await?;
+    ways.inband.offer();
     // Until who sends says better.
     let streams = tuning::first_streams(open.streams, open.remembered);
-    roster.want(streams.min(budget.streams_max()));
-    let mut tuning = None;
-    let mut accounting = None;
-    let half = slot.insert(match hearing.during(end(&open, permit, control)).await?? {
+    roster.want(streams.min(server.budget.streams_max()));
+    let mut reports = Reports::default();
+    let half = slot.insert(match hearing.during(end(open, permit, control)).await?? {
         End::Source(found) => {
-            hearing.during(tell_roots(&found, &open, control)).await??;
-            let sealer = Sealer::new(&keyring.secret, sealing, suite);
-            let half = SendingHalf::start(common, sealer, found.sources(&open.options), false);
-            tuning = Some(Tuning::start(Terms {
-                sender: half.sender.clone(),
-                roster: Some(roster.clone()),
-                start: tuning::start(budget, &open.options, open.streams, client, open.remembered),
-                audience: Audience::Peer(control.clone()),
-            }));
-            accounting = open
-                .between
-                .then(|| Accounting::start(&half.sender, &roster, control));
-            tokio::spawn(send_on(
-                half.sender.clone(),
-                half.frames.clone(),
-                connections,
-                roster,
-                pace,
-                None,
-            ));
+            hearing.during(tell_roots(&found, open, control)).await??;
+            let half = server.send(found, connections, pace);
+            reports = server.report(&half);
             heart.attach(half.sender.clone());
             Half::Sending(half)
         }
-        End::Dest(to, typed) => {
-            let opener = Opener::new(&keyring.secret, Direction::ToServer, suite);
-            let same_machine = host::is_this_machine(&client.boot_id);
-            let mut destination = destination(to, typed, &open, same_machine);
-            destination.sessions.heard = Some(heard);
-            let crowd = roster.crowd().clone();
-            let rules = permit.restrict(rules(&open));
-            let half = ReceivingHalf::start(common, opener, rules, destination, crowd);
-            tokio::spawn(receive_on(half.receiver.clone(), connections, roster, None));
-            Half::Receiving(half)
-        }
+        End::Dest(to, typed) => Half::Receiving(server.receive(to, typed, connections)),
     });
     converse(&mut hearing, half, |message| ways.take(message), |_| Ok(())).await?;
-    if let Some(accounting) = accounting {
-        let _ = timeout(ABORT_PATIENCE, accounting.end()).await;
-    }
-    if let Some(tuning) = tuning {
-        // Who does not listen any more has what it wanted.
-        let last = Message::Conclusion(tuning.conclude());
-        let _ = timeout(ABORT_PATIENCE, control.send_through(last)).await;
-    }
+    reports.end(control).await;
     Ok(())
+}
+
+/// What the sending end tells of the copy while it goes.
+#[derive(Default)]
+struct Reports {
+    tuning: Option<Tuning>,
+    /// For a client that has neither end.
+    accounting: Option<Accounting>,
+}
+
+impl Reports {
+    async fn end(self, control: &Outgoing) {
+        if let Some(accounting) = self.accounting {
+            let _ = timeout(ABORT_PATIENCE, accounting.end()).await;
+        }
+        if let Some(tuning) = self.tuning {
+            // Who does not listen any more has what it wanted.
+            let last = Message::Conclusion(tuning.conclude());
+            let _ = timeout(ABORT_PATIENCE, control.send_through(last)).await;
+        }
+    }
+}
+
+/// What one copy is served with.
+struct Server<'a> {
+    open: Open,
+    budget: Budget,
+    suite: Suite,
+    keyring: Arc<Keyring>,
+    control: &'a Outgoing,
+    client: &'a Hello,
+    permit: &'a Permit,
+    ending: &'a Arc<Ending>,
+    progress: Arc<Progress>,
+    roster: Arc<Roster>,
+    /// Counts what comes from the client.
+    heard: Arc<AtomicU64>,
+}
+
+impl<'a> Server<'a> {
+    fn new(
+        open: Open,
+        secret: Secret,
+        heard: Arc<AtomicU64>,
+        control: &'a Outgoing,
+        client: &'a Hello,
+        permit: &'a Permit,
+        ending: &'a Arc<Ending>,
+    ) -> Result<Server<'a>> {
+        let budget = Budget::new(&open.options, open.streams, open.chunk_size as usize)?;
+        let sends = open.role.sends();
+        if let Some(name) = open.options.congestion.as_deref().filter(|_| sends) {
+            tuning::check_congestion(name)?;
+        }
+        let suite = Suite::from_number(open.suite).filter(|suite| *suite != Suite::None);
+        let suite = suite.ok_or_else(|| breach("an unknown seal"))?;
+        let (dialler, flow) = match sends {
+            true => (DialRole::Receives, Flow::Out),
+            false => (DialRole::Sends, Flow::In),
+        };
+        Ok(Server {
+            budget,
+            suite,
+            keyring: Arc::new(Keyring::new(secret, open.session, dialler)),
+            open,
+            control,
+            client,
+            permit,
+            ending,
+            progress: Arc::default(),
+            roster: Roster::new(flow),
+            heard,
+        })
+    }
+
+    /// Who of two servers has the data seals as a client does that pushes, and dials as one.
+    fn is_like_a_client(&self) -> bool {
+        self.open.between && self.open.role.sends()
+    }
+
+    fn heart(&self) -> Heart {
+        Heart::start(heartbeat::Terms {
+            place: Place::Server {
+                streams_max: self.budget.streams_max(),
+            },
+            timeout_s: self.open.options.timeout_s,
+            control: self.control.clone(),
+            heard: self.heard.clone(),
+            roster: self.roster.clone(),
+            progress: self.progress.clone(),
+            ending: self.ending.clone(),
+        })
+    }
+
+    fn ways(&self, proven: &mpsc::Sender<Connection>, limit: Arc<Limit>) -> Ways {
+        let streams_max = match self.open.streams {
+            Some(_) => self.budget.streams,
+            None => self.budget.streams_max(),
+        };
+        let control = self.control.clone();
+        Ways {
+            inband: Inband::new(self.roster.flow(), true, control, proven.clone()),
+            listen: None,
+            reverse: Some(Reverse {
+                route: match self.is_like_a_client() {
+                    true => Route::Direct,
+                    false => Route::Reverse,
+                },
+                streams_max,
+                keyring: Arc::new(self.keyring.facing()),
+                suite: self.suite,
+                proven: proven.clone(),
+                roster: self.roster.clone(),
+                is_confined: *self.permit != Permit::default(),
+                is_client: !self.open.between,
+                attempts: Attempts::default(),
+                dialling: None,
+            }),
+            limit,
+        }
+    }
+
+    fn common(&self) -> Common {
+        Common {
+            options: self.open.options.clone(),
+            budget: self.budget,
+            chunk_size: self.open.chunk_size as usize,
+            control: self.control.clone(),
+            tally: Arc::new(Tally::silent(self.progress.clone())),
+            progress: self.progress.clone(),
+            ending: self.ending.clone(),
+            digests: None,
+            tell: tell(),
+            enough: Stop::new(),
+            share: None,
+        }
+    }
+
+    fn send(&self, found: Expanded, connections: Connections, pace: Pace) -> SendingHalf {
+        let direction = match self.is_like_a_client() {
+            true => Direction::ToServer,
+            false => Direction::ToClient,
+        };
+        let sealer = Sealer::new(&self.keyring.secret, direction, self.suite);
+        let sources = found.sources(&self.open.options);
+        let half = SendingHalf::start(self.common(), sealer, sources, false);
+        let (sender, frames) = (half.sender.clone(), half.frames.clone());
+        let roster = self.roster.clone();
+        tokio::spawn(send_on(sender, frames, connections, roster, pace, None));
+        half
+    }
+
+    fn report(&self, half: &SendingHalf) -> Reports {
+        let Open {
+            options,
+            streams,
+            remembered,
+            ..
+        } = &self.open;
+        let tuning = Tuning::start(Terms {
+            sender: half.sender.clone(),
+            roster: Some(self.roster.clone()),
+            start: tuning::start(self.budget, options, *streams, self.client, *remembered),
+            audience: Audience::Peer(self.control.clone()),
+        });
+        let accounting = || Accounting::start(&half.sender, &self.roster, self.control);
+        Reports {
+            tuning: Some(tuning),
+            accounting: self.open.between.then(accounting),
+        }
+    }
+
+    fn receive(&self, to: To, typed: Vec<Vec<u8>>, connections: Connections) -> ReceivingHalf {
+        let opener = Opener::new(&self.keyring.secret, Direction::ToServer, self.suite);
+        let same_machine = host::is_this_machine(&self.client.boot_id);
+        let mut destination = destination(to, typed, &self.open, same_machine);
+        destination.sessions.heard = Some(self.heard.clone());
+        let rules = self.permit.restrict(rules(&self.open));
+        let (roster, crowd) = (self.roster.clone(), self.roster.crowd().clone());
+        let half = ReceivingHalf::start(self.common(), opener, rules, destination, crowd);
+        tokio::spawn(receive_on(half.receiver.clone(), connections, roster, None));
+        half
+    }
 }
 
 /// This login is a stream of a session that another has begun.
@@ -264,78 +361,6 @@ async fn join(session: &str) -> Result<(), NotServed> {
         let message = format!("the session that this login is for cannot be joined: {error}");
         NotServed::NotBegun(Error::new(Kind::Connect, Side::Here, message))
     })
-}
-
-/// Opens what the client wants to come by, and hands on what does until the session is over.
-async fn take_streams(
-    open: &Open,
-    control: &Outgoing,
-    keyring: &Arc<Keyring>,
-    roster: &Arc<Roster>,
-    proven: mpsc::Sender<Connection>,
-) -> Result<()> {
-    let hand_on = move |connection| {
-        // More than any client dials at once; one that comes beyond is dropped.
-        let _ = proven.try_send(connection);
-        !proven.is_closed()
-    };
-    let mut listener = None;
-    if open.listens {
-        listener = listen(open.ports).await;
-        let listen = Listen {
-            addresses: listener.as_ref().map_or(Vec::new(), |_| addresses()),
-            port: listener.as_ref().map_or(0, |listener| listener.port),
-        };
-        say(control, Message::Listen(listen)).await?;
-    }
-    // Where there can be none, no login finds it, which is told by that. No login of one server
-    // leads to another.
-    let meeting = Meeting::open(&keyring.session).ok();
-    let meeting = meeting.filter(|_| !open.between);
-    let (keyring, over) = (keyring.clone(), roster.clone());
-    tokio::spawn(async move {
-        let listening = async {
-            match listener {
-                Some(listener) => listener.run(keyring.clone(), hand_on.clone()).await,
-                None => std::future::pending().await,
-            }
-        };
-        let meeting = async {
-            match meeting {
-                Some(meeting) => meeting.run(keyring.clone(), hand_on.clone()).await,
-                None => std::future::pending().await,
-            }
-        };
-        // Both close with the session.
-        tokio::select! {
-            () = listening => {}
-            () = meeting => {}
-            () = over.closed() => {}
-        }
-    });
-    Ok(())
-}
-
-/// None where no port is to be had, of which the user is told.
-async fn listen(ports: Option<Ports>) -> Option<Listener> {
-    match Listener::open(None, ports, chance().into()).await {
-        Ok(listener) => Some(listener),
-        Err(error) => {
-            let which = ports.map_or(String::new(), |Ports { first, last }| {
-                format!(" of {first}-{last}")
-            });
-            // Through ssh it comes to the user.
-            eprintln!("fastcp: the far end has no port{which} for data: {error}");
-            None
-        }
-    }
-}
-
-/// Where the client may find this host.
-fn addresses() -> Vec<String> {
-    let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
-    let reached = addresses::of_login(&connection, addresses::End::Server);
-    addresses::own(Some(reached.unwrap_or("127.0.0.1")))
 }
 
 /// The client's first two messages.
@@ -355,139 +380,6 @@ async fn opening<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>) -> Result<(Op
         return Err(breach("more sessions than there can have been"));
     }
     Ok((open, Secret::take(&mut secret.0)))
-}
-
-/// Which end of the copy this is.
-enum End {
-    Source(Expanded),
-    /// With the sources as they were typed.
-    Dest(To, Vec<Vec<u8>>),
-}
-
-async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<End> {
-    let confine = permit.confine()?;
-    let base = permit.base(home());
-    let line = |command: &Vec<u8>| OsString::from_vec(command.clone());
-    Ok(match &open.role {
-        Role::Sender { operands } => {
-            let lookup = Lookup {
-                base,
-                remote: true,
-                confine,
-            };
-            End::Source(named(operands, open, &lookup, control).await?)
-        }
-        Role::Producer { command } => {
-            End::Source(Expanded::nameless(Inlet::Command(line(command))))
-        }
-        Role::Consumer { command, source } => {
-            End::Dest(To::Exit(Exit::Command(line(command))), vec![source.clone()])
-        }
-        Role::Receiver { path, sources } => {
-            let to = To::Path(spec(path, open, base, confine));
-            End::Dest(to, sources.clone())
-        }
-        Role::Probe { path } => {
-            let mut tried = Tried::default();
-            if !path.is_empty() {
-                tried = probe::place::write_there(spec(path, open, base, confine)).await?;
-            }
-            say(control, Message::Tried(tried)).await?;
-            End::Dest(
-                To::Exit(probe::place::nowhere()),
-                vec![probe::SOURCE.into()],
-            )
-        }
-    })
-}
-
-fn spec(path: &[u8], open: &Open, base: PathBuf, confine: Option<Arc<Confine>>) -> Spec {
-    Spec {
-        path: path.to_vec(),
-        base,
-        remote: true,
-        no_target_directory: open.options.no_target_directory,
-        inplace: open.options.inplace,
-        confine,
-    }
-}
-
-/// Counts what the client asked for, and tells it.
-async fn tell_roots(found: &Expanded, open: &Open, control: &Outgoing) -> Result<()> {
-    let (counted, options) = (found.clone(), open.options.clone());
-    let scan = move || counted.count(&options, &mut |_, _| ());
-    let totals = tokio::task::spawn_blocking(scan).await;
-    let totals = totals.map_err(|_| Error::new(Kind::Read, Side::Source, "the scan failed"))?;
-    let roots = found.roots();
-    say(control, Message::Roots(Roots { roots, totals })).await
-}
-
-/// Finds what the client asked for.
-async fn named(
-    operands: &[Vec<u8>],
-    open: &Open,
-    lookup: &Lookup,
-    control: &Outgoing,
-) -> Result<Expanded> {
-    let mut all = Expanded::default();
-    for (operand, typed) in operands.iter().enumerate() {
-        let (found, errors) = source::expand(typed, lookup, open.options.recursive);
-        for error in &errors {
-            say(control, Message::Fault(Fault::of(error, 0, 0))).await?;
-        }
-        // Through ssh it comes to the user.
-        let warnings = found.iter().filter_map(Named::warning);
-        warnings.for_each(|line| eprintln!("{line}"));
-        all.add(found, operand);
-    }
-    Ok(all)
-}
-
-fn destination(to: To, sources: Vec<Vec<u8>>, open: &Open, same_machine: bool) -> Destination {
-    // A client that pushes has found what is of that name; another server finds what fits.
-    let typed = |operand: Vec<u8>| Typed {
-        follow_name: !(open.between && source::is_pattern(&operand)),
-        operand: OsString::from_vec(operand),
-    };
-    Destination {
-        to,
-        same_machine,
-        typed: sources.into_iter().map(typed).collect(),
-        sessions: Sessions {
-            own: open.session,
-            before: open.before.clone(),
-            tell: tell(),
-            heard: None,
-        },
-    }
-}
-
-/// Through ssh it comes to the user.
-fn tell() -> Tell {
-    Arc::new(|line| {
-        // Where nobody is left to hear it, nobody is.
-        let _ = writeln!(std::io::stderr(), "{line}");
-    })
-}
-
-fn home() -> std::path::PathBuf {
-    dest::home_directory().unwrap_or_default()
-}
-
-fn rules(open: &Open) -> Rules {
-    Rules {
-        preserve: open.options.preserve,
-        no_clobber: open.options.no_clobber,
-        fsync: open.options.fsync,
-        inplace: open.options.inplace,
-        force: open.options.force,
-        blind: false,
-        untouched: false,
-        set_id: true,
-        direct_io: open.options.direct_io,
-        drop_cache: open.options.drop_cache,
-        umask: process_umask(),
-    }
 }
 
 async fn say(control: &Outgoing, message: Message) -> Result<()> {

@@ -221,7 +221,7 @@ impl State {
 }
 
 impl Tap {
-    /// As [`StreamSource::fill`](super::stream::StreamSource::fill).
+    /// As [`StreamSource::fill`](super::stream::StreamSource::fill), up to the end of a chunk.
     pub fn fill(&mut self, buffer: &mut Buffer) -> Result<Filled> {
         let mut state = self.tee.lock();
         loop {

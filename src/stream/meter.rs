@@ -114,6 +114,10 @@ impl Meter {
         });
     }
 
+    pub fn is_parked(&self) -> bool {
+        self.orders.borrow().is_parked
+    }
+
     pub fn orders(&self) -> watch::Receiver<Orders> {
         self.orders.subscribe()
     }

@@ -26,6 +26,7 @@ ways! { local_push =>
     a_command_runs_on_each_host,
     a_host_whose_connection_is_lost_comes_back_and_the_others_go_on,
     a_source_that_changes_is_read_anew_for_each,
+    what_differs_at_each_reading_is_not_shared,
 }
 
 const HOSTS: [&str; 3] = ["one", "two", "three"];
@@ -349,4 +350,24 @@ fn a_source_that_changes_is_read_anew_for_each(case: &Case) {
     case.src.file("a", noise(2, 12 * MIB));
     run.wait().succeeds();
     assert_all(case, "a");
+}
+
+fn what_differs_at_each_reading_is_not_shared(case: &Case) {
+    // Small, said to be empty, and another at each reading.
+    let path = "/proc/self/io";
+    let run = fastcp(case).arg(path).arg(on(case, "one", "one"));
+    let run = run.arg("--also").arg(on(case, "two", "two"));
+    run.run().succeeds();
+    for host in ["one", "two"] {
+        let text = String::from_utf8(case.dst.read(host)).expect("text");
+        assert!(text.contains("rchar: "), "{text}");
+        case.scratch.file(host, &text);
+        std::fs::remove_file(case.dst.path(host)).expect("it is no source's content");
+    }
+    // One that can be read once is refused, and all fail.
+    let fifo = case.src.path("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o600.into()).expect("make a FIFO");
+    let run = fastcp(case).arg(&fifo).arg(on(case, "one", "one"));
+    let run = run.arg("--also").arg(on(case, "two", "two"));
+    run.run().exits(1).says("give it as stdin");
 }

@@ -23,8 +23,9 @@ ways! { push, pull, between =>
     a_far_side_without_fastcp,
     a_far_side_of_another_protocol_version,
     a_far_side_that_talks_nonsense,
-    a_far_side_that_ends_at_once,
 }
+
+ways! { push, pull => a_far_side_that_ends_at_once }
 
 fn a_missing_source(case: &Case) {
     case.copy(&[], "nothing", "x")

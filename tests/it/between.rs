@@ -23,6 +23,7 @@ ways! { between, local_between =>
 ways! { between =>
     a_killed_receiver_is_logged_in_again_and_goes_on,
     a_killed_sender_is_logged_in_again,
+    a_stream_that_is_cut_is_not_begun_again,
     ctrl_c_ends_both,
     a_login_that_fails_ends_the_other,
     a_host_that_is_gone_for_good_is_named,
@@ -190,6 +191,20 @@ fn a_killed_sender_is_logged_in_again(case: &Case) {
     completes(case, &run.wait());
 }
 
+fn a_stream_that_is_cut_is_not_begun_again(case: &Case) {
+    case.src.file("a", noise(1, 40 * MIB));
+    let cat = format!("cat {}", case.src.path("a").display());
+    let run = case.fastcp().args(SLOW).args(["--from-command", &cat]);
+    let run = run.arg(case.from("")).arg(case.dst("b")).start();
+    wait_for_content(case);
+    server_at(case, &case.dst).kill();
+    let done = run.wait();
+    done.exits(5)
+        .says("does not come a second time")
+        .never_says("logging in again");
+    case.sweep();
+}
+
 fn ctrl_c_ends_both(case: &Case) {
     let run = under_way(case, &[]);
     run.signal_group(Signal::INT);
@@ -295,6 +310,18 @@ fn where_neither_lets_the_other_in_data_passes_through_here() {
                 .says("no data connection between near and far");
         });
     }
+}
+
+#[test]
+fn when_the_way_between_them_is_cut_data_passes_through_here() {
+    in_a_network(Ip::V4AndV6, |case, net| {
+        let run = under_way(case, &["--compress", "none", "-v"]);
+        net.cut(At::Far);
+        let done = run.wait();
+        done.succeeds().never_says("panicked").never_says("lost");
+        assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+        assert_eq!((case.host().logins(), case.source_host().logins()), (1, 1));
+    });
 }
 
 #[test]

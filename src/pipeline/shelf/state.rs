@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::hosts::Hosts;
 use super::{Key, Made};
 use crate::chunk::ranges::RangeSet;
 
@@ -24,36 +25,6 @@ const FILES_BEHIND_MAX: u64 = 64;
 /// Files that are remembered, some hundreds of bytes each. Of one that is forgotten it is not known
 /// any more who has had it.
 const FILES_MAX: usize = 1 << 13;
-
-/// Numbers of hosts, as bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Hosts(u64);
-
-impl Hosts {
-    fn one(host: usize) -> Hosts {
-        Hosts(1 << host)
-    }
-
-    fn has(self, host: usize) -> bool {
-        self.0 & Hosts::one(host).0 != 0
-    }
-
-    fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    fn add(&mut self, host: usize) {
-        self.0 |= Hosts::one(host).0;
-    }
-
-    fn remove(&mut self, host: usize) {
-        self.0 &= !Hosts::one(host).0;
-    }
-
-    fn iter(self) -> impl Iterator<Item = usize> {
-        (0..super::HOSTS_MAX).filter(move |host| self.has(*host))
-    }
-}
 
 pub(super) struct State {
     hosts: Vec<Host>,

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::control::{Incoming, Outgoing};
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Entry, EntryKind};
+use crate::manifest::Entry;
 use crate::progress::{Counts, Phase};
 use crate::session::request::Request;
 use crate::session::ways::Ways;
@@ -199,7 +199,15 @@ impl<'a> Exchange<'a> {
             | Message::Nack(_)
             | Message::Busy(_)
             | Message::Heartbeat(_)) => Said::Pass(message),
+            Message::Checked(bytes) => {
+                self.seat.progress.set_checked(bytes);
+                Said::Taken
+            }
             Message::Fault(fault) => Said::Pass(Message::Fault(self.failed(fault))),
+            Message::Checked(bytes) => {
+                self.seat.progress.set_checked(bytes);
+                Said::Taken
+            }
             Message::Done(()) => Said::Done,
             message @ (Message::Listen(_) | Message::Credit(_)) => Said::Ways(message),
             Message::Abort(fault) => return Err(fault.into_error()),
@@ -207,9 +215,10 @@ impl<'a> Exchange<'a> {
         })
     }
 
-    /// What is read once cannot be read for another session.
+    /// What is read once cannot be read for another session, and neither server knows of a former
+    /// one that has begun to.
     fn look_at(&self, entries: &[Entry]) {
-        if entries.iter().any(|entry| entry.kind == EntryKind::Stream) {
+        if entries.iter().any(Entry::is_once) {
             self.seat.ending.set_once();
         }
     }
@@ -226,6 +235,7 @@ impl<'a> Exchange<'a> {
         progress.follow(&mut self.heard.borrow_mut(), &account.counts);
         let names = account.names.drain(..);
         progress.set_names(names.map(|name| harmless(&name).chars().take(TEXT_MAX).collect()));
+        account.cause = account.cause.chars().take(TEXT_MAX).collect();
         if account.is_flushing {
             progress.set_phase(Phase::Flushing);
         }
@@ -279,3 +289,6 @@ impl Line<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,9 +78,9 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         receiver.end(None, Some(&told))
     );
     let (host, why) = match cut.at {
-        Some(End::Sender) => (Some(hosts.0), at_sender),
-        Some(End::Receiver) => (Some(hosts.1), at_receiver),
-        None => (None, None),
+        Some(End::Sender) => (shown(hosts.0), at_sender),
+        Some(End::Receiver) => (shown(hosts.1), at_receiver),
+        None => (format!("{} and {}", shown(hosts.0), shown(hosts.1)), None),
     };
     if let Some(why) = why {
         error.message = why;
@@ -88,7 +88,7 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
     Err(Lost {
         error,
         had_begun: true,
-        host: host.map(shown),
+        host: Some(host),
     })
 }
 

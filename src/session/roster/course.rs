@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::route::Route;
-use crate::session::roster::Roster;
+use crate::session::roster::{Roster, State};
 use crate::stream::crowd::Crowd;
 use crate::stream::kernel::KernelFacts;
 use crate::stream::meter::{Meter, Orders};
@@ -15,7 +15,7 @@ use crate::wire::hello::STREAMS_MAX;
 
 /// The same for all streams, those to come included.
 pub(super) struct Course {
-    /// Streams that are to be up. Those beyond are parked, not closed.
+    /// Streams of each route that are to be at work. Those beyond are parked, not closed.
     wanted: watch::Sender<u16>,
     congestion: Option<Arc<str>>,
     looks: u64,
@@ -35,9 +35,9 @@ impl Default for Course {
 }
 
 impl Course {
-    pub(super) fn meter(&self, stream: u16, crowd: &Arc<Crowd>) -> Arc<Meter> {
+    pub(super) fn meter(&self, crowd: &Arc<Crowd>) -> Arc<Meter> {
         let orders = Orders {
-            is_parked: Route::nth(stream) >= *self.wanted.borrow(),
+            is_parked: false,
             congestion: self.congestion.clone(),
             looks: self.looks,
         };
@@ -49,6 +49,21 @@ impl Course {
         let (carried, again) = carried(meter);
         self.past.0 += carried;
         self.past.1 += again;
+    }
+}
+
+impl State {
+    /// Puts the first of each route to work and lets the others rest; to be called whenever a
+    /// stream comes or goes, so that one that rests takes the place of one that is lost.
+    pub(super) fn park(&self) {
+        let wanted = usize::from(*self.course.wanted.borrow());
+        let mut at_work = [0; Route::ALL.len()];
+        for live in self.live.values() {
+            let others = &mut at_work[live.route as usize];
+            let is_parked = *others >= wanted;
+            *others += 1;
+            live.meter.order(|orders| orders.is_parked = is_parked);
+        }
     }
 }
 
@@ -68,10 +83,7 @@ impl Roster {
         let state = self.lock();
         let streams = streams.clamp(1, STREAMS_MAX);
         state.course.wanted.send_replace(streams);
-        for (&stream, live) in &state.live {
-            live.meter
-                .order(|orders| orders.is_parked = Route::nth(stream) >= streams);
-        }
+        state.park();
     }
 
     pub fn wanted(&self) -> watch::Receiver<u16> {
@@ -119,14 +131,13 @@ impl Roster {
     /// Fills in what is known of the streams.
     pub fn fill(&self, sample: &mut Sample) {
         let state = self.lock();
-        let wanted = *state.course.wanted.borrow();
         (sample.carried_bytes, sample.retransmitted_bytes) = state.course.past;
         let mut working: Vec<KernelFacts> = Vec::with_capacity(state.live.len());
-        for (&stream, live) in &state.live {
+        for live in state.live.values() {
             let (carried, again) = carried(&live.meter);
             sample.carried_bytes += carried;
             sample.retransmitted_bytes += again;
-            if Route::nth(stream) < wanted && live.route != Route::Inband {
+            if !live.meter.is_parked() && live.route != Route::Inband {
                 sample.streams += 1;
                 working.extend(live.meter.kernel());
             }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::net::IpAddr;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ pub enum Ip {
 pub struct Net {
     name: String,
     ip: Ip,
+    /// In the place of the good one.
+    bad: OnceLock<Wire>,
 }
 
 /// What a firewall does with a connection that is not wanted.
@@ -53,6 +56,7 @@ impl Net {
         let net = Net {
             name: format!("fcp{}x{count}", std::process::id()),
             ip,
+            bad: OnceLock::new(),
         };
         let (near, far) = (net.namespace(At::Near), net.namespace(At::Far));
         for space in [&near, &far] {
@@ -149,6 +153,16 @@ impl Net {
         }
     }
 
+    /// Nothing comes through to there any more but what belongs to ssh.
+    pub fn cut(&self, at: At) {
+        let space = self.namespace(at);
+        for iptables in ["iptables", "ip6tables"] {
+            let ports = "-m multiport ! --dports 22 -m multiport ! --sports 22";
+            let rule = format!("{iptables} -I INPUT -i wire -p tcp {ports} -j DROP");
+            self.must(&space, &rule);
+        }
+    }
+
     /// Packets that are as long as they may be do not come through, and nobody is told.
     pub fn lose_full_packets(&self, at: At) {
         let space = self.namespace(at);
@@ -177,9 +191,9 @@ impl Net {
         change("-D");
     }
 
-    /// From now on, and until what is given goes, packets come late and in another order, twice,
-    /// damaged or not at all. None where this machine cannot do that.
-    pub fn spoil(&self) -> Option<Wire> {
+    /// From now on packets come late and in another order, twice, damaged or not at all. False where
+    /// this machine cannot do that.
+    pub fn spoil(&self) -> bool {
         let near = self.namespace(At::Near);
         self.must(&near, "ip link del wire");
         let lay = |at, nth| {
@@ -189,7 +203,8 @@ impl Net {
             self.must(&space, "ip link set wire up");
             Some(device)
         };
-        Some(Wire::new(lay(At::Near, 1)?, lay(At::Far, 2)?))
+        let wire = lay(At::Near, 1).zip(lay(At::Far, 2));
+        wire.is_some_and(|(near, far)| self.bad.set(Wire::new(near, far)).is_ok())
     }
 
     fn must(&self, space: &str, command: &str) {

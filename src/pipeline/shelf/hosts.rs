@@ -1,0 +1,33 @@
+//! A set of hosts.
+
+use super::HOSTS_MAX;
+
+/// Their numbers, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hosts(u64);
+
+impl Hosts {
+    pub fn one(host: usize) -> Hosts {
+        Hosts(1 << host)
+    }
+
+    pub fn has(self, host: usize) -> bool {
+        self.0 & Hosts::one(host).0 != 0
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn add(&mut self, host: usize) {
+        self.0 |= Hosts::one(host).0;
+    }
+
+    pub fn remove(&mut self, host: usize) {
+        self.0 &= !Hosts::one(host).0;
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..HOSTS_MAX).filter(move |host| self.has(*host))
+    }
+}

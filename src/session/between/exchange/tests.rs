@@ -1,0 +1,157 @@
+//! What goes from one host to the other, and what does not.
+
+use super::*;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::manifest::{Name, Root, Totals};
+use crate::pipe::Stop;
+use crate::pipeline::tally::Tally;
+use crate::progress::Progress;
+use crate::session::request::{
+    CopyOptions, Host, Operand, Reporter, RouteOptions, Rsh, SshOptions, What,
+};
+use crate::wire::message::{Ack, AllSent, Busy, Data, Listen, Roots};
+
+struct Nobody;
+
+impl Reporter for Nobody {
+    fn failure(&self, _: &Error) {}
+    fn notice(&self, _: &str) {}
+    fn detail(&self, _: &str) {}
+    fn status(&self) {}
+}
+
+fn operand(host: &str, path: &str) -> Operand {
+    Operand {
+        typed: format!("{host}:{path}").into(),
+        host: Some(Host {
+            user: None,
+            name: host.into(),
+            port: None,
+        }),
+        what: What::Path,
+        path: path.into(),
+    }
+}
+
+fn request() -> Request {
+    Request {
+        sources: vec![operand("db1", "/secret/a")],
+        dest: operand("db2", "b"),
+        also: Vec::new(),
+        options: CopyOptions::default(),
+        ssh: SshOptions::default(),
+        rsh: Rsh::Local,
+        remote_path: None,
+        sudo: None,
+        no_install: false,
+        streams: None,
+        route: RouteOptions::default(),
+        rate_file: None,
+        retries: 0,
+        encrypt: true,
+        digests_file: None,
+    }
+}
+
+/// A seat, and what failures are told on it.
+fn seat() -> (Seat, Arc<Mutex<Vec<Error>>>) {
+    let told: Arc<Mutex<Vec<Error>>> = Arc::default();
+    let progress = Arc::<Progress>::default();
+    let telling = told.clone();
+    let tell = move |error: &Error| telling.lock().unwrap().push(error.clone());
+    let tally = Tally::new(Box::new(tell), Box::new(|_| ()), progress.clone());
+    let seat = Seat {
+        progress,
+        reporter: Arc::new(Nobody),
+        tally: Arc::new(tally),
+        ending: Arc::default(),
+        digests: None,
+        enough: Stop::new(),
+        verdict: Arc::new(OnceLock::new()),
+        probe: None,
+        shared: None,
+    };
+    (seat, told)
+}
+
+#[test]
+fn a_fault_goes_on_without_its_path_and_words() {
+    let (request, (seat, told)) = (request(), seat());
+    let exchange = Exchange::new(&request, &seat);
+    let error = Error::new(Kind::Read, Side::Source, "no key for me@db1").at("/secret/a");
+    let fault = Fault::of(&error, 3, 1);
+    for said in [
+        exchange.of_sender(Message::Fault(fault.clone())),
+        exchange.of_receiver(Message::Fault(fault)),
+    ] {
+        let Ok(Said::Pass(Message::Fault(passed))) = said else {
+            panic!("it is for the other");
+        };
+        assert_eq!((passed.entry, passed.parent), (3, 1));
+        assert!(passed.path.is_empty() && passed.text.is_empty());
+    }
+    assert_eq!(*told.lock().unwrap(), [error.clone(), error]);
+}
+
+#[test]
+fn what_an_end_does_not_say_is_passed_to_nobody() {
+    let (request, (seat, _)) = (request(), seat());
+    let exchange = Exchange::new(&request, &seat);
+    let dial = Message::Dial(Listen {
+        addresses: vec!["10.0.0.1".into()],
+        port: 22,
+    });
+    let relay = Message::Relay(Relay::of(&dial).unwrap());
+    for message in [
+        dial.clone(),
+        relay.clone(),
+        Message::Done(()),
+        Message::Ack(Ack::default()),
+        Message::Credit(1),
+        Message::Enough(()),
+        Message::Busy(Busy::default()),
+    ] {
+        let said = exchange.of_sender(message.clone());
+        assert!(matches!(said, Ok(Said::OutOfPlace)), "{message:?}");
+    }
+    let all = AllSent {
+        last: 1,
+        unused: Vec::new(),
+    };
+    for message in [
+        dial,
+        relay,
+        Message::AllSent(all),
+        Message::Entries(Vec::new()),
+        Message::Data(Data { bytes: vec![1] }),
+        Message::Account(Account::default()),
+        Message::Conclusion(Conclusion::default()),
+    ] {
+        let said = exchange.of_receiver(message.clone());
+        assert!(matches!(said, Ok(Said::OutOfPlace)), "{message:?}");
+    }
+}
+
+#[test]
+fn a_sender_passes_on_nothing_that_was_not_asked_for() {
+    let (request, (seat, _)) = (request(), seat());
+    let exchange = Exchange::new(&request, &seat);
+    for (name, is_asked_for) in [("a", true), (".bashrc", false)] {
+        let root = Root {
+            id: 1,
+            operand: 0,
+            name: Name::try_from(name.as_bytes().to_vec()).unwrap(),
+            is_directory: false,
+            contents: false,
+            dev: 1,
+            ino: 1,
+        };
+        let roots = Roots {
+            roots: vec![root],
+            totals: Totals::default(),
+        };
+        let said = exchange.of_sender(Message::Roots(roots));
+        assert_eq!(said.is_ok(), is_asked_for, "{name}");
+    }
+}

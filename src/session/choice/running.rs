@@ -1,0 +1,49 @@
+//! Routes that are being tried or used.
+
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::route::Route;
+
+/// All end when it is dropped.
+#[derive(Default)]
+pub struct Running {
+    /// Each ends with why there is no way.
+    tasks: JoinSet<(Route, String)>,
+    handles: Vec<(Route, AbortHandle)>,
+}
+
+impl Running {
+    pub fn start(&mut self, route: Route, task: impl Future<Output = String> + Send + 'static) {
+        let handle = self.tasks.spawn(async move { (route, task.await) });
+        self.handles.push((route, handle));
+    }
+
+    pub fn has(&self, route: Route) -> bool {
+        let mut running = self.handles.iter().map(|(running, _)| *running);
+        running.any(|running| running == route)
+    }
+
+    pub fn stop(&mut self, route: Route) {
+        self.handles.retain(|(running, handle)| {
+            if *running == route {
+                handle.abort();
+            }
+            *running != route
+        });
+    }
+
+    /// The next that has found no way; never, while there is none.
+    pub async fn next(&mut self) -> (Route, String) {
+        loop {
+            match self.tasks.join_next().await {
+                Some(Ok((route, why))) => {
+                    self.handles.retain(|(running, _)| *running != route);
+                    return (route, why);
+                }
+                // It was stopped.
+                Some(Err(_)) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+}

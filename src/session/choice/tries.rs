@@ -1,0 +1,170 @@
+//! How each route is tried.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::Chooser;
+use super::running::Running;
+use crate::route::Route;
+use crate::route::addresses;
+use crate::route::direct::Places;
+use crate::route::listener::Listener;
+use crate::route::login::Logins;
+use crate::session::backoff::chance;
+use crate::session::dial::{Attempts, Dialler, Way};
+use crate::session::host as this_host;
+use crate::session::request::{Request, Rsh};
+use crate::ssh;
+use crate::wire::message::{Listen, Message};
+
+/// Further logins, unless the user asks for more: each costs the host a process and its log some
+/// lines, and sshd refuses some beyond 10 at once (MaxStartups).
+const LOGINS_MAX: u16 = 8;
+
+/// When the host's other addresses are looked up, if the one that ssh reached has not answered.
+const LOOK_UP_AFTER: Duration = Duration::from_millis(200);
+
+impl Chooser<'_> {
+    pub(super) fn direct(&self, running: &mut Running, at: Listen) {
+        if at.addresses.is_empty() {
+            let why = "no data connection: the far end has no port for it";
+            return running.start(Route::Direct, async { why.to_owned() });
+        }
+        let options = &self.request.route;
+        let places = Arc::new(Places::new(Vec::new(), options.bind));
+        let ssh = &self.request.ssh;
+        let (only_v4, only_v6) = (ssh.ipv4 && !ssh.ipv6, ssh.ipv6 && !ssh.ipv4);
+        let of_family = move |address: &SocketAddr| match address {
+            SocketAddr::V4(_) => !only_v6,
+            SocketAddr::V6(_) => !only_v4,
+        };
+        let given = options.address.clone();
+        if given.is_none() {
+            let announced = addresses::announced(&at);
+            places.add(announced.into_iter().filter(of_family).collect());
+        }
+        let (rsh, host, ssh) = (self.request.rsh, self.host.clone(), ssh.clone());
+        let roster = self.roster.clone();
+        let dialler = self.dialler(Route::Direct, Way::Places(places.clone()));
+        running.start(Route::Direct, async move {
+            let more = |found: Vec<SocketAddr>| {
+                places.add(found.into_iter().filter(of_family).collect());
+            };
+            let finding = async {
+                sleep(LOOK_UP_AFTER).await;
+                if given.is_none()
+                    && rsh == Rsh::Ssh
+                    && !roster.has_sound()
+                    && let Some(name) = ssh::names::hostname(&host, &ssh).await
+                {
+                    more(look_up(&name, at.port).await);
+                }
+                std::future::pending().await
+            };
+            if let Some(address) = &given {
+                more(look_up(address, at.port).await);
+            }
+            let why = tokio::select! {
+                why = dialler.run() => why,
+                never = finding => never,
+            };
+            no_connection(&places.all(), &why)
+        });
+    }
+
+    /// Listens here and tells the server to dial.
+    pub(super) async fn reverse(&self, running: &mut Running) {
+        let options = &self.request.route;
+        let listener = Listener::open(options.bind, options.ports, chance().into()).await;
+        let listener = match listener {
+            Ok(listener) => listener,
+            Err(error) => {
+                let why = format!("no data connection: no port to listen on here: {error}");
+                return running.start(Route::Reverse, async { why });
+            }
+        };
+        let given = options.address.clone().filter(|_| options.asked.is_some());
+        let bind = options.bind.map(|bind| bind.to_string());
+        let is_here = this_host::is_this_machine(&self.boot_id);
+        let first = given.or(bind).or(is_here.then(|| "127.0.0.1".to_owned()));
+        let listen = Listen {
+            addresses: addresses::own(first.as_deref()),
+            port: listener.port,
+        };
+        let told = listen.addresses.join(", ");
+        self.detail(&format!(
+            "route: the far end dials {told}, port {}",
+            listen.port
+        ));
+        // A lost connection is its reader's to report.
+        let _ = self.control.send(Message::Dial(listen)).await;
+        let proven = self.proven.clone();
+        let listening = listener.run(Arc::new(self.keyring.facing()), move |connection| {
+            // More than were asked for are dropped.
+            let _ = proven.try_send(connection);
+            !proven.is_closed()
+        });
+        running.start(Route::Reverse, async move {
+            listening.await;
+            std::future::pending().await
+        });
+    }
+
+    pub(super) fn ssh(&self, running: &mut Running) {
+        let startup = match self.request.startup() {
+            Ok(startup) => startup,
+            // The first login has read the same.
+            Err(error) => return running.start(Route::Ssh, async { error.message }),
+        };
+        let Request { rsh, ssh, .. } = self.request;
+        let logins = Logins::new(*rsh, &self.host, ssh, startup, &self.boot_id);
+        let dialler = self.dialler(Route::Ssh, Way::Logins(Box::new(logins)));
+        self.detail("route: further ssh logins");
+        running.start(Route::Ssh, dialler.run());
+    }
+
+    fn dialler(&self, route: Route, way: Way) -> Dialler {
+        let streams_max = match (route, self.forced) {
+            (_, Some(forced)) => forced.min(self.streams_max),
+            (Route::Ssh, None) => LOGINS_MAX.min(self.streams_max),
+            _ => self.streams_max,
+        };
+        Dialler {
+            route,
+            way,
+            streams_max,
+            keyring: self.keyring.clone(),
+            suite: self.suite,
+            proven: self.proven.clone(),
+            roster: self.roster.clone(),
+            reporter: Some(self.seat.reporter.clone()),
+            attempts: Attempts::default(),
+        }
+    }
+}
+
+fn no_connection(tried: &[SocketAddr], why: &str) -> String {
+    let (first, more) = match tried {
+        [] => return format!("no data connection: {why}"),
+        [first, more @ ..] => (first, more.len()),
+    };
+    let more = match more {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    format!("no data connection to {first}{more}: {why}")
+}
+
+/// What the resolver has for a name or an address, a zone included; nothing where it has nothing.
+pub async fn look_up(name: &str, port: u16) -> Vec<SocketAddr> {
+    if let Some(address) = addresses::with_zone(name, port) {
+        return vec![address];
+    }
+    match tokio::net::lookup_host((name, port)).await {
+        Ok(found) => found.collect(),
+        Err(_) => Vec::new(),
+    }
+}

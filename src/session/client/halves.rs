@@ -1,0 +1,136 @@
+//! The client's half of the copy, whichever it is.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::chunk::CHUNK_SIZE;
+use crate::error::Result;
+use crate::manifest::Totals;
+use crate::pipeline::landing::Sessions;
+use crate::pipeline::sender::Sender;
+use crate::progress::Phase;
+use crate::seal::{Direction, Opener, Sealer, Suite};
+use crate::session::half::{Common, ReceivingHalf, SendingHalf};
+use crate::session::operands::{self, Expanded};
+use crate::session::probe::link::Ends;
+use crate::session::roster::Roster;
+use crate::session::streams::{Connections, Pace, receive_on, send_on};
+use crate::session::tuning::{self, Audience, Tuning};
+use crate::session::{Half, host};
+use crate::stream::opening::Keyring;
+use crate::wire::hello::Hello;
+use crate::wire::message::{Message, Roots};
+
+use super::{Client, Far, say};
+
+impl Client<'_> {
+    pub(super) async fn push(
+        &self,
+        far: Far<'_>,
+        sealer: Sealer,
+        (expanded, totals): (Expanded, Totals),
+        (connections, roster): (Connections, Arc<Roster>),
+        pace: Pace,
+    ) -> Result<SendingHalf> {
+        self.seat.progress.set_totals(totals);
+        let roots = expanded.roots();
+        say(far.control, Message::Roots(Roots { roots, totals })).await?;
+        self.seat.progress.set_phase(Phase::Copying);
+        let sources = expanded.sources(&self.request.options);
+        let half = SendingHalf::start(self.common(far), sealer, sources, false);
+        let (sender, frames) = (half.sender.clone(), half.frames.clone());
+        tokio::spawn(send_on(
+            sender,
+            frames,
+            connections,
+            roster,
+            pace,
+            Some(self.seat.reporter.clone()),
+        ));
+        Ok(half)
+    }
+
+    pub(super) fn pull(
+        &self,
+        far: Far<'_>,
+        keyring: &Keyring,
+        suite: Suite,
+        (connections, roster): (Connections, Arc<Roster>),
+    ) -> Half {
+        let opener = Opener::new(&keyring.secret, Direction::ToClient, suite);
+        let same_machine = host::is_this_machine(&far.hello.boot_id);
+        let sessions = Sessions {
+            heard: Some(far.heard.clone()),
+            ..operands::sessions(self.session.id, self.session.before, self.seat)
+        };
+        let destination = operands::destination(self.request, same_machine, sessions);
+        let rules = operands::rules(self.request);
+        let common = self.common(far);
+        let crowd = roster.crowd().clone();
+        let half = ReceivingHalf::start(common, opener, rules, destination, crowd);
+        if self.request.options.follow_ms.is_some() {
+            let control = far.control.clone();
+            // Said again with the next signal where it cannot be said now.
+            host::on_enough(move || control.try_send(Message::Enough(())));
+        }
+        let reporter = Some(self.seat.reporter.clone());
+        tokio::spawn(receive_on(
+            half.receiver.clone(),
+            connections,
+            roster,
+            reporter,
+        ));
+        Half::Receiving(half)
+    }
+
+    pub(super) fn tune(&self, half: &SendingHalf, roster: &Arc<Roster>, far: Far<'_>) -> Tuning {
+        let Far { hello, control, .. } = far;
+        let options = &self.request.options;
+        Tuning::start(tuning::Terms {
+            sender: half.sender.clone(),
+            roster: Some(roster.clone()),
+            start: tuning::start(self.budget, options, self.streams(), hello, self.remembered),
+            audience: Audience::User(self.seat.reporter.clone(), control.clone()),
+        })
+    }
+
+    /// Never over, but in a probe.
+    pub(super) async fn test(
+        &self,
+        sender: Option<Arc<Sender>>,
+        roster: &Roster,
+        hello: &Hello,
+        opened: Instant,
+    ) -> Result<()> {
+        let (Some(test), Some(sender)) = (&self.seat.probe, sender) else {
+            return std::future::pending().await;
+        };
+        let ends = Ends {
+            sender: &sender,
+            roster,
+            hello,
+            budget: self.budget,
+            remembered: self.remembered,
+            streams: self.streams(),
+            opened,
+        };
+        test.run(ends).await
+    }
+
+    pub(super) fn common(&self, far: Far<'_>) -> Common {
+        Common {
+            options: self.request.options.clone(),
+            budget: self.budget,
+            chunk_size: CHUNK_SIZE,
+            control: far.control.clone(),
+            tally: self.seat.tally.clone(),
+            progress: self.seat.progress.clone(),
+            ending: self.seat.ending.clone(),
+            digests: self.seat.digests.clone(),
+            tell: self.seat.tell(),
+            enough: self.seat.enough.clone(),
+            share: self.seat.shared.as_ref().map(|shared| shared.share.clone()),
+        }
+    }
+}

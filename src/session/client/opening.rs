@@ -1,0 +1,80 @@
+//! What the client tells the server first.
+
+use std::os::unix::ffi::OsStrExt;
+
+use crate::chunk::CHUNK_SIZE;
+use crate::control::Outgoing;
+use crate::error::Result;
+use crate::route::Route;
+use crate::seal::Suite;
+use crate::session::request::{Operand, Request, What};
+use crate::stream::opening::Keyring;
+use crate::wire::hello::Hello;
+use crate::wire::message::{Message, Open, Role, SessionSecret};
+
+use super::{Client, say};
+
+impl Client<'_> {
+    /// Tells the server what it is to be, and the secret.
+    pub(super) async fn open(
+        &self,
+        control: &Outgoing,
+        keyring: &Keyring,
+        suite: Suite,
+    ) -> Result<()> {
+        let request = self.request;
+        let open = Open {
+            role: role(request),
+            options: request.options.clone(),
+            session: keyring.session,
+            suite: suite.number(),
+            streams: self.streams(),
+            remembered: self.remembered,
+            chunk_size: CHUNK_SIZE as u32,
+            before: self.session.before.to_vec(),
+            listens: matches!(request.route.asked, None | Some(Route::Direct)),
+            ports: request.route.ports,
+            between: false,
+        };
+        say(control, Message::Open(open)).await?;
+        let secret = SessionSecret(*keyring.secret.expose());
+        say(control, Message::Secret(secret)).await
+    }
+}
+
+/// What the server is to be.
+fn role(request: &Request) -> Role {
+    let (sources, dest) = (&request.sources, &request.dest);
+    let typed = |operand: &Operand| operand.typed.as_bytes().to_vec();
+    match (&dest.host, dest.what) {
+        (Some(_), What::Nothing) => Role::Probe {
+            path: dest.path.clone(),
+        },
+        (Some(_), What::Command) => Role::Consumer {
+            command: dest.path.clone(),
+            source: sources.first().map_or(Vec::new(), typed),
+        },
+        (Some(_), _) => Role::Receiver {
+            path: dest.path.clone(),
+            sources: sources.iter().map(typed).collect(),
+        },
+        (None, _) => match &sources[..] {
+            [source] if source.what == What::Command => Role::Producer {
+                command: source.path.clone(),
+            },
+            sources => Role::Sender {
+                operands: sources.iter().map(|source| source.path.clone()).collect(),
+            },
+        },
+    }
+}
+
+/// AES where both have instructions for it.
+pub fn suite_for(server: &Hello, encrypt: bool) -> Suite {
+    let preferred = Suite::preferred();
+    match (encrypt, server.suites.first() == Some(&preferred.number())) {
+        (false, _) => Suite::Tag,
+        (true, true) => preferred,
+        (true, false) => Suite::ChaCha20Poly1305,
+    }
+}

@@ -1,0 +1,90 @@
+//! By which streams come in: a listener, and further logins.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use crate::control::Outgoing;
+use crate::error::Result;
+use crate::route::Connection;
+use crate::route::addresses;
+use crate::route::listener::Listener;
+use crate::route::meeting::Meeting;
+use crate::session::backoff::chance;
+use crate::session::roster::Roster;
+use crate::stream::opening::Keyring;
+use crate::wire::message::{Listen, Message, Open, Ports};
+
+use super::say;
+
+/// Opens what the client wants to come by, and hands on what does until the session is over.
+pub async fn take_streams(
+    open: &Open,
+    control: &Outgoing,
+    keyring: &Arc<Keyring>,
+    roster: &Arc<Roster>,
+    proven: mpsc::Sender<Connection>,
+) -> Result<()> {
+    let hand_on = move |connection| {
+        // More than any client dials at once; one that comes beyond is dropped.
+        let _ = proven.try_send(connection);
+        !proven.is_closed()
+    };
+    let mut listener = None;
+    if open.listens {
+        listener = listen(open.ports).await;
+        let listen = Listen {
+            addresses: listener.as_ref().map_or(Vec::new(), |_| addresses()),
+            port: listener.as_ref().map_or(0, |listener| listener.port),
+        };
+        say(control, Message::Listen(listen)).await?;
+    }
+    // Where there can be none, no login finds it, which is told by that. No login of one server
+    // leads to another.
+    let meeting = Meeting::open(&keyring.session).ok();
+    let meeting = meeting.filter(|_| !open.between);
+    let (keyring, over) = (keyring.clone(), roster.clone());
+    tokio::spawn(async move {
+        let listening = async {
+            match listener {
+                Some(listener) => listener.run(keyring.clone(), hand_on.clone()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let meeting = async {
+            match meeting {
+                Some(meeting) => meeting.run(keyring.clone(), hand_on.clone()).await,
+                None => std::future::pending().await,
+            }
+        };
+        // Both close with the session.
+        tokio::select! {
+            () = listening => {}
+            () = meeting => {}
+            () = over.closed() => {}
+        }
+    });
+    Ok(())
+}
+
+/// None where no port is to be had, of which the user is told.
+async fn listen(ports: Option<Ports>) -> Option<Listener> {
+    match Listener::open(None, ports, chance().into()).await {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            let which = ports.map_or(String::new(), |Ports { first, last }| {
+                format!(" of {first}-{last}")
+            });
+            // Through ssh it comes to the user.
+            eprintln!("fastcp: the far end has no port{which} for data: {error}");
+            None
+        }
+    }
+}
+
+/// Where the client may find this host.
+fn addresses() -> Vec<String> {
+    let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
+    let reached = addresses::of_login(&connection, addresses::End::Server);
+    addresses::own(Some(reached.unwrap_or("127.0.0.1")))
+}

@@ -1,0 +1,154 @@
+//! What the server reads or writes, as the client asked.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::control::Outgoing;
+use crate::dest::{self, Exit, Rules, Spec, process_umask};
+use crate::dir::Confine;
+use crate::error::{Error, Kind, Result, Side};
+use crate::pipeline::landing::{Sessions, Tell};
+use crate::pipeline::placer::{Destination, To, Typed};
+use crate::session::operands::Expanded;
+use crate::session::permit::Permit;
+use crate::session::probe;
+use crate::source::{self, Inlet, Lookup, Named};
+use crate::wire::message::{Fault, Message, Open, Role, Roots, Tried};
+
+use super::say;
+
+/// Which end of the copy this is.
+pub enum End {
+    Source(Expanded),
+    /// With the sources as they were typed.
+    Dest(To, Vec<Vec<u8>>),
+}
+
+pub async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<End> {
+    let confine = permit.confine()?;
+    let base = permit.base(home());
+    let line = |command: &Vec<u8>| OsString::from_vec(command.clone());
+    Ok(match &open.role {
+        Role::Sender { operands } => {
+            let lookup = Lookup {
+                base,
+                remote: true,
+                confine,
+            };
+            End::Source(named(operands, open, &lookup, control).await?)
+        }
+        Role::Producer { command } => {
+            End::Source(Expanded::nameless(Inlet::Command(line(command))))
+        }
+        Role::Consumer { command, source } => {
+            End::Dest(To::Exit(Exit::Command(line(command))), vec![source.clone()])
+        }
+        Role::Receiver { path, sources } => {
+            let to = To::Path(spec(path, open, base, confine));
+            End::Dest(to, sources.clone())
+        }
+        Role::Probe { path } => {
+            let mut tried = Tried::default();
+            if !path.is_empty() {
+                tried = probe::place::write_there(spec(path, open, base, confine)).await?;
+            }
+            say(control, Message::Tried(tried)).await?;
+            End::Dest(
+                To::Exit(probe::place::nowhere()),
+                vec![probe::SOURCE.into()],
+            )
+        }
+    })
+}
+
+fn spec(path: &[u8], open: &Open, base: PathBuf, confine: Option<Arc<Confine>>) -> Spec {
+    Spec {
+        path: path.to_vec(),
+        base,
+        remote: true,
+        no_target_directory: open.options.no_target_directory,
+        inplace: open.options.inplace,
+        confine,
+    }
+}
+
+/// Counts what the client asked for, and tells it.
+pub async fn tell_roots(found: &Expanded, open: &Open, control: &Outgoing) -> Result<()> {
+    let (counted, options) = (found.clone(), open.options.clone());
+    let scan = move || counted.count(&options, &mut |_, _| ());
+    let totals = tokio::task::spawn_blocking(scan).await;
+    let totals = totals.map_err(|_| Error::new(Kind::Read, Side::Source, "the scan failed"))?;
+    let roots = found.roots();
+    say(control, Message::Roots(Roots { roots, totals })).await
+}
+
+/// Finds what the client asked for.
+async fn named(
+    operands: &[Vec<u8>],
+    open: &Open,
+    lookup: &Lookup,
+    control: &Outgoing,
+) -> Result<Expanded> {
+    let mut all = Expanded::default();
+    for (operand, typed) in operands.iter().enumerate() {
+        let (found, errors) = source::expand(typed, lookup, open.options.recursive);
+        for error in &errors {
+            say(control, Message::Fault(Fault::of(error, 0, 0))).await?;
+        }
+        // Through ssh it comes to the user.
+        let warnings = found.iter().filter_map(Named::warning);
+        warnings.for_each(|line| eprintln!("{line}"));
+        all.add(found, operand);
+    }
+    Ok(all)
+}
+
+pub fn destination(to: To, sources: Vec<Vec<u8>>, open: &Open, same_machine: bool) -> Destination {
+    // A client that pushes has found what is of that name; another server finds what fits.
+    let typed = |operand: Vec<u8>| Typed {
+        follow_name: !(open.between && source::is_pattern(&operand)),
+        operand: OsString::from_vec(operand),
+    };
+    Destination {
+        to,
+        same_machine,
+        typed: sources.into_iter().map(typed).collect(),
+        sessions: Sessions {
+            own: open.session,
+            before: open.before.clone(),
+            tell: tell(),
+            heard: None,
+        },
+    }
+}
+
+/// Through ssh it comes to the user.
+pub fn tell() -> Tell {
+    Arc::new(|line| {
+        // Where nobody is left to hear it, nobody is.
+        let _ = writeln!(std::io::stderr(), "{line}");
+    })
+}
+
+fn home() -> std::path::PathBuf {
+    dest::home_directory().unwrap_or_default()
+}
+
+pub fn rules(open: &Open) -> Rules {
+    Rules {
+        preserve: open.options.preserve,
+        no_clobber: open.options.no_clobber,
+        fsync: open.options.fsync,
+        inplace: open.options.inplace,
+        force: open.options.force,
+        blind: false,
+        untouched: false,
+        set_id: true,
+        direct_io: open.options.direct_io,
+        drop_cache: open.options.drop_cache,
+        umask: process_umask(),
+    }
+}
