@@ -10,6 +10,7 @@ mod input;
 mod place;
 mod regret;
 mod results;
+mod rounds;
 mod shell;
 #[allow(dead_code, unused_macros, unused_imports)]
 #[path = "../../tests/it/support/mod.rs"]
@@ -20,13 +21,12 @@ mod tools;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
-use cells::{BEST, CELLS, Cell, LINKS, Link, SWEEP_SECONDS};
+use cells::{CELLS, Cell, LINKS, Link, SWEEP_SECONDS};
 use input::{Input, Sizes};
 use place::{How, Place};
-use results::{Measured, Row};
-use tools::{Chosen, Errand, FASTCP, Tool};
+use results::Measured;
+use rounds::Bench;
 
 const USAGE: &str = "\
 usage: cargo bench --bench compare -- --all [options]      every cell of benches/compare/cells.rs
@@ -258,14 +258,14 @@ fn try_cell(
         || asked.work.join("copy").display().to_string(),
         |dir| format!("{dir}/fastcp-compare-{}", std::process::id()),
     );
-    let cell_of = Bench { asked, place, into };
+    let bench = Bench { asked, place, into };
     if asked.is_regret {
         let bytes = match link.mbit_per_s {
             0 => input.bytes,
             rate => (f64::from(rate) * 125e3 * SWEEP_SECONDS * 2.0) as u64,
         };
         let input = input.cut(bytes, &asked.work)?;
-        let copy = |flags: &[String]| cell_of.copy(&input, flags);
+        let copy = |flags: &[String]| bench.copy(&input, flags);
         found
             .regrets
             .push(regret::measure(link.name, cell.input, copy)?);
@@ -277,127 +277,11 @@ fn try_cell(
     };
     found
         .measured
-        .push(cell_of.rounds(link, cell, &input, &mut found.notes)?);
+        .push(bench.rounds(link, cell, &input, &mut found.notes)?);
     if !found.inputs.iter().any(|other| other.name == input.name) {
         found.inputs.push(input);
     }
     Ok(())
-}
-
-/// Tools at work between two ends.
-struct Bench<'a> {
-    asked: &'a Asked,
-    place: &'a Place,
-    /// The directory there.
-    into: String,
-}
-
-impl Bench<'_> {
-    fn rounds(
-        &self,
-        link: &Link,
-        cell: &Cell,
-        input: &Input,
-        notes: &mut Vec<String>,
-    ) -> Result<Measured, String> {
-        let tools = self.tools(cell, notes);
-        let mut flags = self.asked.fastcp_flags.clone();
-        if tools.iter().any(|tool| tool.name == "iperf3 like fastcp") {
-            // Which congestion control it chose is told to no one else.
-            flags.push("-v".to_owned());
-        }
-        let row = |tool: &&'static Tool| Row {
-            tool: tool.name,
-            times: Vec::new(),
-            fault: None,
-        };
-        let mut rows: Vec<Row> = tools.iter().map(row).collect();
-        let (mut logins, mut chosen) = (Vec::new(), Chosen::default());
-        for round in 1..=self.asked.rounds {
-            logins.push(self.place.login_time()?);
-            for (tool, row) in tools.iter().zip(&mut rows) {
-                match self.once(tool, input, &flags, &mut chosen) {
-                    Ok(took) => row.times.push(took),
-                    Err(why) => row.fault = Some(why),
-                }
-                let last = row.fault.clone().unwrap_or_default();
-                let took = row.times.last().map_or(0.0, Duration::as_secs_f64);
-                println!("  round {round}: {:18} {took:8.2} s {last}", tool.name);
-            }
-        }
-        Ok(Measured {
-            link: link.name.to_owned(),
-            input: cell.input.to_owned(),
-            bytes: input.bytes,
-            logins,
-            rows,
-            goals: cell.goals.to_vec(),
-        })
-    }
-
-    /// fastcp with these flags, checked.
-    fn copy(&self, input: &Input, flags: &[String]) -> Result<Duration, String> {
-        let fastcp = tools::named(FASTCP).expect("it is in the list");
-        let flags = [&self.asked.fastcp_flags[..], flags].concat();
-        self.once(fastcp, input, &flags, &mut Chosen::default())
-    }
-
-    fn once(
-        &self,
-        tool: &Tool,
-        input: &Input,
-        flags: &[String],
-        chosen: &mut Chosen,
-    ) -> Result<Duration, String> {
-        let into = shell::quote(&self.into);
-        shell::finish(self.place.far(&format!("rm -rf {into} && mkdir -p {into}")))?;
-        let cache = self.asked.work.join("cache");
-        input::remove(&cache).map_err(|e| e.to_string())?;
-        let errand = Errand {
-            place: self.place,
-            cache: &cache,
-            input: &input.path,
-            bytes: input.bytes,
-            into: &self.into,
-            seconds: if self.asked.is_quick { 1 } else { 10 },
-            fastcp_flags: flags,
-            chosen: *chosen,
-        };
-        let ran = tool.run(&errand)?;
-        *chosen = ran.chosen.unwrap_or(*chosen);
-        if !tool.is_rate {
-            self.place.check(&input.path, &self.into)?;
-        }
-        shell::finish(self.place.far(&format!("rm -rf {into}")))?;
-        Ok(ran.took)
-    }
-
-    /// Those of the cell that are installed, fastcp first.
-    fn tools(&self, cell: &Cell, notes: &mut Vec<String>) -> Vec<&'static Tool> {
-        let of_goals = cell
-            .goals
-            .iter()
-            .map(|goal| goal.tool)
-            .filter(|tool| *tool != BEST);
-        let wanted = |name: &&str| {
-            let words = &self.asked.tools;
-            words.is_empty() || words.iter().any(|word| name.contains(word.as_str()))
-        };
-        let names = of_goals.chain(cell.tools.iter().copied()).filter(wanted);
-        let mut tools = vec![tools::named(FASTCP).expect("it is in the list")];
-        for tool in names.filter_map(tools::named) {
-            if self.place.has(tool.needs) && (self.place.is_here || !tool.is_local) {
-                tools.push(tool);
-                continue;
-            }
-            let note = format!("left out: {} (needs {})", tool.name, tool.needs.join(", "));
-            if !notes.contains(&note) {
-                println!("  {note}");
-                notes.push(note);
-            }
-        }
-        tools
-    }
 }
 
 impl Found {

@@ -1,0 +1,134 @@
+//! Tools at work: each into an empty directory, each copy compared with its source.
+
+use std::time::Duration;
+
+use crate::Asked;
+use crate::cells::{BEST, Cell, Link};
+use crate::input::{self, Input};
+use crate::place::Place;
+use crate::results::{Measured, Row};
+use crate::shell;
+use crate::tools::{self, Chosen, Errand, FASTCP, Tool};
+
+/// Tools at work between two ends.
+pub struct Bench<'a> {
+    pub asked: &'a Asked,
+    pub place: &'a Place,
+    /// The directory there.
+    pub into: String,
+}
+
+impl Bench<'_> {
+    /// Runs every tool of the cell once in each round.
+    ///
+    /// # Errors
+    /// Where there is no login; a tool that fails is told of in its row.
+    pub fn rounds(
+        &self,
+        link: &Link,
+        cell: &Cell,
+        input: &Input,
+        notes: &mut Vec<String>,
+    ) -> Result<Measured, String> {
+        let tools = self.tools(cell, notes);
+        let mut flags = self.asked.fastcp_flags.clone();
+        if tools.iter().any(|tool| tool.name == "iperf3 like fastcp") {
+            // Which congestion control it chose is told to no one else.
+            flags.push("-v".to_owned());
+        }
+        let row = |tool: &&'static Tool| Row {
+            tool: tool.name,
+            times: Vec::new(),
+            fault: None,
+        };
+        let mut rows: Vec<Row> = tools.iter().map(row).collect();
+        let (mut logins, mut chosen) = (Vec::new(), Chosen::default());
+        for round in 1..=self.asked.rounds {
+            logins.push(self.place.login_time()?);
+            for (tool, row) in tools.iter().zip(&mut rows) {
+                match self.once(tool, input, &flags, &mut chosen) {
+                    Ok(took) => row.times.push(took),
+                    Err(why) => row.fault = Some(why),
+                }
+                let last = row.fault.clone().unwrap_or_default();
+                let took = row.times.last().map_or(0.0, Duration::as_secs_f64);
+                println!("  round {round}: {:18} {took:8.2} s {last}", tool.name);
+            }
+        }
+        Ok(Measured {
+            link: link.name.to_owned(),
+            input: cell.input.to_owned(),
+            bytes: input.bytes,
+            logins,
+            rows,
+            goals: cell.goals.to_vec(),
+        })
+    }
+
+    /// fastcp with these flags, checked.
+    ///
+    /// # Errors
+    /// Its own, and a copy that differs.
+    pub fn copy(&self, input: &Input, flags: &[String]) -> Result<Duration, String> {
+        let fastcp = tools::named(FASTCP).expect("it is in the list");
+        let flags = [&self.asked.fastcp_flags[..], flags].concat();
+        self.once(fastcp, input, &flags, &mut Chosen::default())
+    }
+
+    fn once(
+        &self,
+        tool: &Tool,
+        input: &Input,
+        flags: &[String],
+        chosen: &mut Chosen,
+    ) -> Result<Duration, String> {
+        let into = shell::quote(&self.into);
+        shell::finish(self.place.far(&format!("rm -rf {into} && mkdir -p {into}")))?;
+        let cache = self.asked.work.join("cache");
+        input::remove(&cache).map_err(|e| e.to_string())?;
+        let errand = Errand {
+            place: self.place,
+            cache: &cache,
+            input: &input.path,
+            bytes: input.bytes,
+            into: &self.into,
+            seconds: if self.asked.is_quick { 1 } else { 10 },
+            fastcp_flags: flags,
+            chosen: *chosen,
+        };
+        let ran = tool.run(&errand)?;
+        *chosen = ran.chosen.unwrap_or(*chosen);
+        if !tool.is_rate {
+            self.place.check(&input.path, &self.into)?;
+        }
+        shell::finish(self.place.far(&format!("rm -rf {into}")))?;
+        Ok(ran.took)
+    }
+
+    /// Those of the cell that are installed, fastcp first.
+    fn tools(&self, cell: &Cell, notes: &mut Vec<String>) -> Vec<&'static Tool> {
+        let of_goals = cell
+            .goals
+            .iter()
+            .map(|goal| goal.tool)
+            .filter(|tool| *tool != BEST);
+        let wanted = |name: &&str| {
+            let words = &self.asked.tools;
+            words.is_empty() || words.iter().any(|word| name.contains(word.as_str()))
+        };
+        let names = of_goals.chain(cell.tools.iter().copied()).filter(wanted);
+        let mut tools = vec![tools::named(FASTCP).expect("it is in the list")];
+        for tool in names.filter_map(tools::named) {
+            if self.place.has(tool.needs) && (self.place.is_here || !tool.is_local) {
+                tools.push(tool);
+                continue;
+            }
+            let note = format!("left out: {} (needs {})", tool.name, tool.needs.join(", "));
+            if !notes.contains(&note) {
+                println!("  {note}");
+                notes.push(note);
+            }
+        }
+        tools
+    }
+}
