@@ -204,10 +204,6 @@ impl<'a> Exchange<'a> {
                 Said::Taken
             }
             Message::Fault(fault) => Said::Pass(Message::Fault(self.failed(fault))),
-            Message::Checked(bytes) => {
-                self.seat.progress.set_checked(bytes);
-                Said::Taken
-            }
             Message::Done(()) => Said::Done,
             message @ (Message::Listen(_) | Message::Credit(_)) => Said::Ways(message),
             Message::Abort(fault) => return Err(fault.into_error()),
