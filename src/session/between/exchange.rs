@@ -199,10 +199,6 @@ impl<'a> Exchange<'a> {
             | Message::Nack(_)
             | Message::Busy(_)
             | Message::Heartbeat(_)) => Said::Pass(message),
-            Message::Checked(bytes) => {
-                self.seat.progress.set_checked(bytes);
-                Said::Taken
-            }
             Message::Fault(fault) => Said::Pass(Message::Fault(self.failed(fault))),
             Message::Done(()) => Said::Done,
             message @ (Message::Listen(_) | Message::Credit(_)) => Said::Ways(message),
