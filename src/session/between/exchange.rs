@@ -200,6 +200,10 @@ impl<'a> Exchange<'a> {
             | Message::Busy(_)
             | Message::Heartbeat(_)) => Said::Pass(message),
             Message::Fault(fault) => Said::Pass(Message::Fault(self.failed(fault))),
+            Message::Checked(bytes) => {
+                self.seat.progress.set_checked(bytes);
+                Said::Taken
+            }
             Message::Done(()) => Said::Done,
             message @ (Message::Listen(_) | Message::Credit(_)) => Said::Ways(message),
             Message::Abort(fault) => return Err(fault.into_error()),
