@@ -255,7 +255,8 @@ impl Host {
                 home.display()
             ),
         );
-        // Run through the user's shell, as every command of a login is.
+        // Run through the user's shell, as every command of a login is, but not by what this user's
+        // own start-up files make of it.
         self.dir.file(
             "sshd_config",
             format!(
@@ -270,6 +271,7 @@ impl Host {
                  AllowAgentForwarding yes\n\
                  UseDNS no\n\
                  LogLevel VERBOSE\n\
+                 SetEnv HOME=\"{d}\"\n\
                  ForceCommand exec '{d}/login'\n"
             ),
         );
