@@ -40,8 +40,7 @@ connection; 6 verification failed; 7 source changed; 8 no space or write error;
 is there; 12 another fastcp writes there; 128+n signal n
 
 Memory: at most 256 MiB of buffers in each process (an eighth of the machine's
-memory if that is less) and 64 MiB for the rest, whatever is copied; the
-kernel's socket buffers (up to 10 MiB a stream) are not in it.
+if that is less) and 64 MiB besides; the kernel's socket buffers do not count.
 
 Examples:
   fastcp big.iso host:                    into the home directory there
@@ -214,7 +213,7 @@ pub struct Args {
     /// Where to dial the end that listens
     #[arg(long, value_name = "ADDR", help_heading = DATA, value_parser = address)]
     pub address: Option<String>,
-    /// auto [what pays], none, lz4, zstd[:LEVEL], gzip[:LEVEL]
+    /// auto [what pays], none, lz4, zstd[:N], gzip[:N]
     #[arg(long, value_name = "CODEC", help_heading = DATA, default_value = "auto",
           hide_default_value = true, allow_hyphen_values = true, value_parser = compress)]
     pub compress: Compress,
