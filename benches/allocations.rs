@@ -14,7 +14,7 @@ use fastcp::chunk::CHUNK_SIZE;
 use fastcp::error::Error;
 use fastcp::progress::Progress;
 use fastcp::session::{
-    self, Compress, CopyOptions, Host, Operand, Permit, Reporter, Request, Rsh, SshOptions, What,
+    self, Compress, CopyOptions, Host, Operand, Permit, Reporter, Request, What,
 };
 
 /// Chunks of the two copies: the first is long past warm-up.
@@ -113,26 +113,18 @@ fn copy(dir: &Path, chunks: usize, compress: Compress, streams: u16) -> (u64, u6
     (0..chunks).for_each(|_| file.write_all(&chunk).expect("the source is written"));
     // SAFETY: no other thread is there yet or any more.
     unsafe { std::env::set_var(COUNT, &count) };
+    let options = CopyOptions {
+        compress,
+        timeout_s: 60,
+        ..CopyOptions::default()
+    };
+    let (from, to) = (
+        operand(&source, None),
+        operand(&dir.join("copy"), Some("here")),
+    );
     let request = Request {
-        sources: vec![operand(&source, None)],
-        dest: operand(&dir.join("copy"), Some("here")),
-        also: Vec::new(),
-        options: CopyOptions {
-            compress,
-            timeout_s: 60,
-            ..CopyOptions::default()
-        },
-        ssh: SshOptions::default(),
-        rsh: Rsh::Local,
-        remote_path: None,
-        sudo: None,
-        no_install: true,
         streams: Some(streams),
-        route: Default::default(),
-        rate_file: None,
-        retries: 0,
-        encrypt: true,
-        digests_file: None,
+        ..Request::local(vec![from], to, options)
     };
     let before = ALLOCATIONS.load(Relaxed);
     let outcome = session::run(request, Arc::new(Progress::default()), Arc::new(Silent));
