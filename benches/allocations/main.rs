@@ -30,6 +30,10 @@ const COUNT: &str = "FASTCP_ALLOCATIONS_FILE";
 /// `CARGO_PROFILE_BENCH_STRIP=none CARGO_PROFILE_BENCH_DEBUG=line-tables-only`.
 const SITES: &str = "FASTCP_ALLOCATIONS_SITES";
 
+/// What a chunk may cost at either end: what is left are nodes of trees and words on control, one
+/// for several chunks. Were there one for each, it would be 1 at least.
+const MOST: f64 = 0.5;
+
 /// A site that asks for one chunk in so many is not told.
 const SELDOM: f64 = 100.0;
 
@@ -88,6 +92,7 @@ fn main() {
         for (end, few, many) in [("sender", few.0, many.0), ("receiver", few.1, many.1)] {
             tell_sites(end, &few.sites, &many.sites);
         }
+        assert!(sender.max(receiver) <= MOST, "more than {MOST} for a chunk");
     }
 }
 

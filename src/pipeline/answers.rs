@@ -54,7 +54,7 @@ impl Sender {
                     self.wanted(want)?;
                 }
             }
-            Message::Ack(ack) => self.acknowledged(ack)?,
+            Message::Ack(ack) => self.acknowledged(&ack)?,
             Message::Nack(chunks) => chunks
                 .into_iter()
                 .for_each(|chunk| self.plans.nacked(chunk)),
@@ -166,17 +166,16 @@ impl Sender {
         })
     }
 
-    fn acknowledged(&self, ack: Ack) -> Result<(), Breach> {
-        for span in ack.chunks {
+    fn acknowledged(&self, ack: &Ack) -> Result<(), Breach> {
+        for span in ack.chunks.iter() {
             if span.start > span.end {
                 return Err(Breach("an impossible chunk"));
             }
-            for plan in self.plans.settle_chunks(span.start..span.end) {
-                self.count(&plan);
-            }
+            let count = |plan: &Plan| self.count(plan);
+            self.plans.settle_chunks(span.start..span.end, count);
         }
-        for (spans, placed) in [(ack.entries, true), (ack.failed, false)] {
-            for span in spans {
+        for (spans, placed) in [(&ack.entries, true), (&ack.failed, false)] {
+            for span in spans.iter() {
                 let possible = 0 < span.start && span.start < span.end;
                 if !possible || !self.plans.is_met(span.end - 1) {
                     return Err(Breach("an impossible entry"));
