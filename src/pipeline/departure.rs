@@ -32,10 +32,14 @@ impl Sender {
         if !self.plans.wait_wanted(id)? {
             return Ok(());
         }
+        let path = stream.path.as_os_str().as_bytes();
         if stream.is_once {
             self.ending.set_once();
+        } else if inlet.is_once() && !self.ending.begin_once(path) {
+            self.fail_stream(stream, begun_before(Side::Source).at(&stream.path));
+            return Ok(());
         }
-        let name = printable(inlet.path().as_os_str().as_bytes());
+        let name = printable(path);
         self.progress.start_name(id, name);
         let tell = self.tell.clone();
         let on_line = move |line: &[u8]| tell(&String::from_utf8_lossy(line));
@@ -48,6 +52,9 @@ impl Sender {
                     .lock()
                     .expect("no panic while held")
                     .root(length);
+                if inlet.is_once() {
+                    self.ending.read_once(path, root);
+                }
                 self.say(Message::EntryEnd(vec![EntryEnd {
                     entry: id,
                     length,

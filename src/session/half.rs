@@ -198,6 +198,7 @@ impl ReceivingHalf {
             stop: Stop::new(),
             tell,
             opener,
+            sessions: destination.sessions.clone(),
             jobs,
             control: control.clone(),
             acks: Acks::default(),
