@@ -80,7 +80,10 @@ impl Sender {
     /// Gives the length; None where the copy ends before.
     fn read_stream(&self, stream: &Arc<Stream>, mut feed: Feed) -> Result<Option<u64>> {
         let mut offset = 0;
+        // A producer that is waited for is what limits the copy, as a slow disk is.
+        let mut shift = self.steering.shifts.begin();
         loop {
+            shift.turn_to(Doing::Held);
             if self.plans.wait_part_room().is_err() {
                 return Ok(None);
             }
@@ -89,7 +92,9 @@ impl Sender {
             };
             // After a pause up to the end of its chunk, so that full ones are subtrees again.
             let into = (offset % self.chunk_size as u64) as usize;
+            shift.turn_to(Doing::Disk);
             let filled = feed.fill(&mut buffer, self.chunk_size - into)?;
+            shift.turn_to(Doing::Nothing);
             if filled.len > 0 {
                 let part = Part::read(stream, offset, filled.len, buffer);
                 if self.plans.add_part(part).is_err() {
