@@ -173,6 +173,7 @@ impl ReceivingHalf {
             stop: Stop::new(),
             tell: common.tell,
             opener,
+            sessions: destination.sessions.clone(),
             jobs,
             control: common.control.clone(),
             acks: Acks::default(),
