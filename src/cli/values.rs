@@ -148,7 +148,7 @@ const MEMORY_MIN: u64 = 16 << 20;
 pub fn memory(text: &str) -> Result<u64, String> {
     let bytes = units::parse_size(text)?;
     if bytes < MEMORY_MIN {
-        return Err("at least 16Mi is needed".to_owned());
+        return Err("at least 16Mi (16.8 MB) is needed".to_owned());
     }
     Ok(bytes)
 }

@@ -172,6 +172,7 @@ impl ReceivingHalf {
             stop: Stop::new(),
             tell: common.tell,
             opener,
+            sessions: destination.sessions.clone(),
             jobs: Jobs::default(),
             control: common.control.clone(),
             acks: Acks::default(),
