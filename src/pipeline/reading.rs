@@ -267,6 +267,12 @@ impl Sender {
         let live: Vec<&Member> = members.iter().filter(|m| !m.failed.load(Relaxed)).collect();
         let founds = live.iter().map(|member| &member.found);
         let read = source::read_pack(founds, self.changes(), self.options.drop_cache, &mut buffer);
+        for (index, why) in &read.left_out {
+            if matches!(why, Unpacked::Grew) && live[*index].found.entry.is_made_up() {
+                // Before its pack is settled, after which nobody looks for it.
+                self.outgrown(live[*index]);
+            }
+        }
         if read.packed.is_empty() {
             // Before the receiver hears of it: it may be done then, and so must we be.
             self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
@@ -274,15 +280,18 @@ impl Sender {
         for (index, why) in read.left_out {
             match why {
                 Unpacked::Failed(error) => self.fail_member(live[index], error),
+                Unpacked::Grew if live[index].found.entry.is_made_up() => {}
                 Unpacked::Grew => self.send_alone(live[index]),
             }
         }
-        for &(index, digest) in &read.packed {
+        for packed in &read.packed {
+            let member = live[packed.place];
+            member.size.store(packed.size, Relaxed);
             // Each copy of a pack is right in itself; but which of them the receiver takes cannot
             // be told, and a list of digests must.
-            let known = live[index].digest.get_or_init(|| digest);
-            if *known != digest && self.digests.is_some() {
-                self.fail_member(live[index], written(live[index].found.path()));
+            let known = member.digest.get_or_init(|| packed.digest);
+            if *known != packed.digest && self.digests.is_some() {
+                self.fail_member(member, written(member.found.path()));
             }
         }
         let place = Place {
@@ -296,6 +305,14 @@ impl Sender {
             return None;
         }
         Some((Chunk { place, buffer }, read.digest))
+    }
+
+    /// A member without a size has no room in its pack: the planner sends it as a stream.
+    fn outgrown(&self, member: &Member) {
+        if !member.failed.swap(true, Relaxed) {
+            let (found, listed) = (member.found.clone(), member.listed.clone());
+            self.plans.outgrow(found, listed);
+        }
     }
 
     /// A member that has outgrown its pack goes as a big file.

@@ -111,15 +111,7 @@ fn further_logins_pass_a_jump_host_and_no_shared_connection(case: &Case) {
 
 fn an_ssh_stream_that_is_killed_is_logged_in_again(case: &Case) {
     case.src.file("a", noise(1, 24 * MIB));
-    let flags = [
-        "--route",
-        "ssh",
-        "--streams",
-        "2",
-        "-l",
-        "40000",
-        "--summary",
-    ];
+    let flags = ["--route=ssh", "--streams=2", "-l40000", "--summary"];
     let run = case.copying(&flags, "a", "a").start();
     let ssh = procs::until("streams are up", || {
         let mut all = procs::marked(case.mark());
@@ -252,16 +244,16 @@ fn a_link_that_loses_full_packets_is_not_taken_for_one_that_is_up() {
 #[test]
 fn ports_that_are_closed_again_and_again_while_it_copies_cost_time_and_no_copy() {
     between(Ip::V4AndV6, |case, net| {
-        case.src.file("a", noise(1, 40 * MIB));
+        case.src.file("a", noise(1, 64 * MIB));
         let flags = ["--streams=4", "--route=direct", "-l", "32000"];
         let run = case.copying(&flags, "a", "a").start();
         procs::until("the copy is under way", || {
             (case.dst.partial_bytes() > 2 << 20).then_some(())
         });
-        for n in 0..12 {
+        for n in 0..25 {
             let wall = [Wall::Reject, Wall::Drop][n % 2];
-            net.close_for(Duration::from_millis(300), At::Far, wall);
-            std::thread::sleep(Duration::from_millis(300));
+            net.close_for(Duration::from_millis(250), At::Far, wall);
+            std::thread::sleep(Duration::from_millis(250));
         }
         run.wait().succeeds().never_says("logging in again");
         assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
