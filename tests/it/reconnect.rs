@@ -11,6 +11,7 @@ use crate::support::done::Done;
 use crate::support::procs::{self, Process, until};
 use crate::support::pty::Terminal;
 use crate::support::run::{Running, fastcp_binary};
+use crate::support::slow::{self, SLOW, wait_for_content};
 use crate::support::ssh_once::SshOnce;
 use crate::support::*;
 
@@ -36,23 +37,9 @@ ways! { push, pull =>
 
 ways! { local_push, local_pull => a_broken_protocol_is_not_tried_again }
 
-/// Slow enough to be in the middle when it is noticed, with little memory, so that most of it is
-/// still to be read.
-const SLOW: [&str; 5] = ["-l", "80000", "--memory", "16Mi", "--summary"];
-
 /// A copy of `a`, once content arrives.
 fn under_way(case: &Case, flags: &[&str]) -> Running {
-    case.src.file("a", noise(1, 40 * MIB));
-    let run = case.copying(&SLOW, "a", "a").args(flags).start();
-    wait_for_content(case);
-    run
-}
-
-fn wait_for_content(case: &Case) {
-    // So much that some of it has been acknowledged.
-    until("the copy is under way", || {
-        (case.dst.partial_bytes() > 6 << 20).then_some(())
-    });
+    slow::started(case, 40 * MIB, flags)
 }
 
 /// One to each host.
