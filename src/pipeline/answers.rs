@@ -245,10 +245,11 @@ impl Sender {
             Closed::Sending(file) => file,
             Closed::Announced => return,
             Closed::Stream(stream) => {
-                if let (Some(list), Some(listed)) = (&self.digests, &stream.listed)
-                    && let Some(root) = self.digest_of_stream(&stream)
+                let digest = self.stream_placed(&stream);
+                if let (Some(list), Some(listed), Some(digest)) =
+                    (&self.digests, &stream.listed, digest)
                 {
-                    list.add(listed, &root);
+                    list.add(listed, &digest);
                 }
                 return;
             }
@@ -271,11 +272,12 @@ impl Sender {
         }
     }
 
-    /// Of all that was read of it, by a former session where this one has not begun it.
-    fn digest_of_stream(&self, stream: &Stream) -> Option<Digest> {
+    /// A stream is in place: its digest. One that a former session has read counts as had.
+    fn stream_placed(&self, stream: &Stream) -> Option<Digest> {
         if stream.entry.is_begun() {
-            let path = stream.path.as_os_str().as_bytes();
-            return self.ending.digest_of_once(path);
+            let whole = self.ending.once(stream.path.as_os_str().as_bytes())?;
+            self.progress.add_resumed(whole.length);
+            return whole.digest;
         }
         let tree = stream.tree.lock().expect("no panic while held");
         tree.root(tree.end())

@@ -11,6 +11,7 @@ use crate::codec::{Compress, Encoder};
 use crate::digest::stream::Piece;
 use crate::digest::{self, Digest};
 use crate::error::{Error, Kind, Result, Side};
+use crate::pipeline::ending::Whole;
 use crate::pipeline::plan::{Bytes, Part, Plan, Stream};
 use crate::pipeline::plans::{Ended, NACKS_MAX};
 use crate::pipeline::reading::is_zero;
@@ -54,7 +55,8 @@ impl Sender {
                     .expect("no panic while held")
                     .root(length);
                 if inlet.is_once() {
-                    self.ending.read_once(path, root);
+                    let digest = root;
+                    self.ending.read_once(path, Whole { length, digest });
                 }
                 self.say(Message::EntryEnd(vec![EntryEnd {
                     entry: id,
