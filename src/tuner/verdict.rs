@@ -60,7 +60,7 @@ pub struct Verdict {
     /// None where nothing was busy most of the time.
     pub limit: Option<Limit>,
     pub shares: Shares,
-    /// `limited by: the network, 97 % busy (source disk 12 %, …)`
+    /// `limited by: the network, 97 % busy (source 12 %, …)`
     pub sentence: String,
     /// What would help, one sentence each, at most three.
     pub hints: Vec<String>,
