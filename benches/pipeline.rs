@@ -54,7 +54,7 @@ fn copy(source: &Path, dest: &Path) {
         rate_file: None,
         retries: 0,
         encrypt: true,
-        digests_file: None,
+        digest_lists: Vec::new(),
     };
     let outcome = session::run(request, Arc::new(Progress::default()), Arc::new(Silent));
     assert_eq!(outcome.exit_code(), 0, "{:?}", outcome.fatal);

@@ -34,6 +34,7 @@ use crate::ssh::Host;
 use crate::stream::opening::Keyring;
 use crate::tuner::{self, Remembered};
 use crate::units::printable;
+use crate::wire::hello::Hello;
 use crate::wire::message::{Listen, Message};
 
 /// How much later than direct the others begin, at the start and after a route that was in use
@@ -73,7 +74,7 @@ pub struct Chooser<'a> {
     pub request: &'a Request,
     pub host: Host,
     /// Of the host that the login reached.
-    pub boot_id: String,
+    pub hello: Hello,
     /// When the session was opened: the server's port comes a round trip later.
     pub opened_at: Instant,
     pub remembered: Option<Remembered>,

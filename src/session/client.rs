@@ -247,7 +247,7 @@ impl Client<'_> {
         let chooser = Chooser {
             request: self.request,
             host: server.host.clone(),
-            boot_id: server.hello.boot_id.clone(),
+            hello: server.hello.clone(),
             opened_at,
             remembered: self.remembered,
             forced: self.streams(),

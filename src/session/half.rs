@@ -31,7 +31,7 @@ use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
 use crate::seal::{Opener, Sealer};
 use crate::session::streams::end_later;
-use crate::source::Sources;
+use crate::source::{Inlet, Sources};
 use crate::stream::crowd::Crowd;
 use crate::tuner::STREAMS_MAX;
 use crate::wire::SealedChunk;
@@ -63,6 +63,8 @@ pub struct Common {
     pub enough: Stop,
     /// Where a sender's chunks go to others too.
     pub share: Option<Share>,
+    /// What a sender reads in the place of a FIFO that others read too.
+    pub stream: Option<Inlet>,
 }
 
 /// The half that has the data.
@@ -89,6 +91,7 @@ impl SendingHalf {
             tell,
             enough,
             share,
+            stream,
         } = common;
         // As many as ever may wait; how many do is up to the steering.
         let (queue, frames) = async_channel::bounded(FRAMES_MAX);
@@ -110,6 +113,7 @@ impl SendingHalf {
             ending,
             digests,
             share,
+            stream,
             done: Notify::new(),
             heard: Default::default(),
         });

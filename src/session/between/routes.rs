@@ -274,7 +274,7 @@ impl Routes<'_> {
         let Some(name) = ssh::names::hostname(host, &self.request.ssh).await else {
             return;
         };
-        let places = look_up(&name, at.port).await;
+        let places = addresses::by_name(look_up(&name, at.port).await, at);
         self.dial_at(dialler, at.port, places, &|told| {
             format!("route: {} may be at {told} too", shown(host))
         })

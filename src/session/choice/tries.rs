@@ -60,7 +60,7 @@ impl Chooser<'_> {
                     && !roster.has_sound()
                     && let Some(name) = ssh::names::hostname(&host, &ssh).await
                 {
-                    more(look_up(&name, at.port).await);
+                    more(addresses::by_name(look_up(&name, at.port).await, &at));
                 }
                 std::future::pending().await
             };
@@ -88,7 +88,7 @@ impl Chooser<'_> {
         };
         let given = options.address.clone().filter(|_| options.asked.is_some());
         let bind = options.bind.map(|bind| bind.to_string());
-        let is_here = this_host::is_this_machine(&self.boot_id);
+        let is_here = this_host::is_this_machine(&self.hello.boot_id);
         let first = given.or(bind).or(is_here.then(|| "127.0.0.1".to_owned()));
         let listen = Listen {
             addresses: addresses::own(first.as_deref()),
@@ -120,7 +120,7 @@ impl Chooser<'_> {
             Err(error) => return running.start(Route::Ssh, async { error.message }),
         };
         let Request { rsh, ssh, .. } = self.request;
-        let logins = Logins::new(*rsh, &self.host, ssh, startup, &self.boot_id);
+        let logins = Logins::new(*rsh, &self.host, ssh, startup, &self.hello);
         let dialler = self.dialler(Route::Ssh, Way::Logins(Box::new(logins)));
         self.detail("route: further ssh logins");
         running.start(Route::Ssh, dialler.run());

@@ -7,6 +7,7 @@ use crate::manifest::{Name, Root, Totals};
 use crate::pipe::Stop;
 use crate::pipeline::tally::Tally;
 use crate::progress::Progress;
+use crate::session::reached::Reached;
 use crate::session::request::{
     CopyOptions, Host, Operand, Reporter, RouteOptions, Rsh, SshOptions, What,
 };
@@ -50,7 +51,7 @@ fn request() -> Request {
         rate_file: None,
         retries: 0,
         encrypt: true,
-        digests_file: None,
+        digest_lists: Vec::new(),
     }
 }
 
@@ -67,6 +68,7 @@ fn seat() -> (Seat, Arc<Mutex<Vec<Error>>>) {
         tally: Arc::new(tally),
         ending: Arc::default(),
         digests: None,
+        reached: Reached::default(),
         enough: Stop::new(),
         verdict: Arc::new(OnceLock::new()),
         probe: None,
@@ -127,6 +129,7 @@ fn what_an_end_does_not_say_is_passed_to_nobody() {
         Message::Data(Data { bytes: vec![1] }),
         Message::Account(Account::default()),
         Message::Conclusion(Conclusion::default()),
+        Message::FileDigests(Vec::new()),
     ] {
         let said = exchange.of_receiver(message.clone());
         assert!(matches!(said, Ok(Said::OutOfPlace)), "{message:?}");
