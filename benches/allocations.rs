@@ -132,7 +132,7 @@ fn copy(dir: &Path, chunks: usize, compress: Compress, streams: u16) -> (u64, u6
         rate_file: None,
         retries: 0,
         encrypt: true,
-        digests_file: None,
+        digest_lists: Vec::new(),
     };
     let before = ALLOCATIONS.load(Relaxed);
     let outcome = session::run(request, Arc::new(Progress::default()), Arc::new(Silent));
