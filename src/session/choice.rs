@@ -276,6 +276,7 @@ impl Chooser<'_> {
 
     fn no_way(&self, why: &str) -> Error {
         let host = printable(self.host.name.as_bytes());
+        let why = why.split(" (os error").next().unwrap_or(why);
         let message = format!("{host}: logged in, but {why}; is there a firewall between?");
         Error::new(Kind::Connect, Side::Here, message)
     }

@@ -18,6 +18,7 @@ use crate::session::dial::{Attempts, Dialler, Way};
 use crate::session::host as this_host;
 use crate::session::request::{Request, Rsh};
 use crate::ssh;
+use crate::units::printable;
 use crate::wire::message::{Listen, Message};
 
 /// Further logins, unless the user asks for more: each costs the host a process and its log some
@@ -46,6 +47,14 @@ impl Chooser<'_> {
             let announced = addresses::announced(&at);
             places.add(announced.into_iter().filter(of_family).collect());
         }
+        self.notes.tried(Route::Direct);
+        let ips = places.all().into_iter().map(|place| place.ip().to_string());
+        let told = given.clone().unwrap_or(ips.collect::<Vec<_>>().join(", "));
+        let name = printable(self.host.name.as_bytes());
+        self.detail(&format!(
+            "route: direct: {name} is dialled at {told}, port {}",
+            at.port
+        ));
         let (rsh, host, ssh) = (self.request.rsh, self.host.clone(), ssh.clone());
         let roster = self.roster.clone();
         let dialler = self.dialler(Route::Direct, Way::Places(places.clone()));
@@ -101,6 +110,7 @@ impl Chooser<'_> {
         ));
         // A lost connection is its reader's to report.
         let _ = self.control.send(Message::Dial(listen)).await;
+        self.notes.tried(Route::Reverse);
         let proven = self.proven.clone();
         let listening = listener.run(Arc::new(self.keyring.facing()), move |connection| {
             // More than were asked for are dropped.
