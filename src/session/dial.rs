@@ -177,9 +177,14 @@ async fn keep(lines: Arc<Lines>, nth: u16) {
                 }
             }
         };
-        if !fate.was_proven {
-            lines.tell(nth, Outcome::InVain(fate.cause));
-        }
+        lines.tell(
+            nth,
+            match fate.was_proven {
+                // One whose answer was not waited for is known to have been up only now.
+                true => Outcome::Up,
+                false => Outcome::InVain(fate.cause),
+            },
+        );
         if fate.carried {
             backoff = Backoff::default();
         }

