@@ -6,7 +6,6 @@ mod opening;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -21,7 +20,7 @@ use crate::pipeline::Budget;
 use crate::progress::Phase;
 use crate::route::Route;
 use crate::seal::{Direction, Sealer, Secret};
-use crate::session::choice::{Chooser, HEAD_START, Notes};
+use crate::session::choice::{Chooser, Notes};
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, Server};
@@ -236,6 +235,7 @@ impl Client<'_> {
         });
         let is_wanted = matches!(self.request.route.asked, None | Some(Route::Ssh));
         let inband = Inband::new(flow, is_wanted, server.control.clone(), proven.clone());
+        inband.hold();
         let (listen, listens) = oneshot::channel();
         let mut ways = Ways {
             inband: inband.clone(),
@@ -315,10 +315,6 @@ impl Client<'_> {
     fn pace(&self) -> Pace {
         let pace = Pace {
             limit: self.seat.limit(),
-            head_start: match self.request.route.asked {
-                Some(Route::Ssh) => Duration::ZERO,
-                _ => HEAD_START,
-            },
         };
         pace.limit.set(self.request.options.rate_limit);
         pace
