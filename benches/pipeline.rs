@@ -7,9 +7,7 @@ use std::sync::Arc;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fastcp::error::Error;
 use fastcp::progress::Progress;
-use fastcp::session::{
-    self, Compress, CopyOptions, Operand, Reporter, Request, Rsh, SshOptions, What,
-};
+use fastcp::session::{self, Compress, CopyOptions, Operand, Reporter, Request, What};
 
 struct Silent;
 
@@ -33,28 +31,16 @@ fn operand(path: &Path) -> Operand {
 }
 
 fn copy(source: &Path, dest: &Path) {
+    let options = CopyOptions {
+        recursive: true,
+        no_target_directory: true,
+        compress: Compress::None,
+        timeout_s: 60,
+        ..CopyOptions::default()
+    };
     let request = Request {
-        sources: vec![operand(source)],
-        dest: operand(dest),
-        also: Vec::new(),
-        options: CopyOptions {
-            recursive: true,
-            no_target_directory: true,
-            compress: Compress::None,
-            timeout_s: 60,
-            ..CopyOptions::default()
-        },
-        ssh: SshOptions::default(),
-        rsh: Rsh::Local,
-        remote_path: None,
-        sudo: None,
-        no_install: false,
         streams: Some(1),
-        route: Default::default(),
-        rate_file: None,
-        retries: 0,
-        encrypt: true,
-        digest_lists: Vec::new(),
+        ..Request::local(vec![operand(source)], operand(dest), options)
     };
     let outcome = session::run(request, Arc::new(Progress::default()), Arc::new(Silent));
     assert_eq!(outcome.exit_code(), 0, "{:?}", outcome.fatal);

@@ -87,7 +87,7 @@ pub enum EntryKind {
 /// the entry, any other is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extension {
-    /// [`ANEW`], [`DEVICE`], [`ONCE`] or unknown.
+    /// [`ANEW`], [`DEVICE`], [`ONCE`], [`MADE_UP`] or unknown.
     pub tag: u16,
     pub bytes: Vec<u8>,
 }
@@ -100,8 +100,17 @@ pub const ANEW: u16 = 0x8001;
 /// where it has holes.
 pub const DEVICE: u16 = 0x8002;
 
-/// The stream cannot be read a second time: a FIFO, a character device, a command.
+/// The stream cannot be read a second time: a FIFO, a character device, a command. No bytes, or
+/// [`BEGUN`].
 pub const ONCE: u16 = 3;
+
+/// A former session of the command has begun to read it, so this one does not: it is in place since
+/// then, or fails.
+pub const BEGUN: &[u8] = b"begun";
+
+/// The kernel makes the file's content as it is read (/proc, /sys): nothing tells whether it is
+/// another now.
+pub const MADE_UP: u16 = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -206,6 +215,20 @@ impl Entry {
         self.extensions
             .iter()
             .any(|extension| extension.tag == ONCE)
+    }
+
+    /// True of such a stream that a former session of the command has begun to read.
+    pub fn is_begun(&self) -> bool {
+        self.extensions
+            .iter()
+            .any(|extension| extension.tag == ONCE && extension.bytes == BEGUN)
+    }
+
+    /// True if the source's content is made as it is read.
+    pub fn is_made_up(&self) -> bool {
+        self.extensions
+            .iter()
+            .any(|extension| extension.tag == MADE_UP)
     }
 
     /// True if the source has (or may have) holes.

@@ -12,6 +12,7 @@ mod regret;
 mod results;
 mod rounds;
 mod shell;
+mod spent;
 #[allow(dead_code, unused_macros, unused_imports)]
 #[path = "../../tests/it/support/mod.rs"]
 mod support;

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use crate::cells::{BEST, Goal};
+use crate::spent::Spent;
 use crate::tools::FASTCP;
 
 /// One tool in one cell.
 pub struct Row {
     pub tool: &'static str,
     pub times: Vec<Duration>,
+    /// None where the other end is elsewhere.
+    pub spent: Vec<Spent>,
     /// Why it has none, or fewer.
     pub fault: Option<String>,
 }
@@ -33,6 +36,20 @@ pub struct Reached {
 impl Row {
     pub fn seconds(&self) -> Option<f64> {
         median(&self.times)
+    }
+
+    /// Of all processors, both ends together.
+    pub fn cpu_seconds(&self) -> Option<f64> {
+        let times = self
+            .spent
+            .iter()
+            .map(|it| Duration::from_secs_f64(it.cpu_s));
+        median(&times.collect::<Vec<_>>())
+    }
+
+    pub fn peak_bytes(&self) -> u64 {
+        let peaks = self.spent.iter().map(|it| it.peak_bytes);
+        peaks.max().unwrap_or(0)
     }
 }
 

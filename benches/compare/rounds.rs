@@ -8,6 +8,7 @@ use crate::input::{self, Input};
 use crate::place::Place;
 use crate::results::{Measured, Row};
 use crate::shell;
+use crate::spent::{self, Spent};
 use crate::tools::{self, Chosen, Errand, FASTCP, Tool};
 
 /// Tools at work between two ends.
@@ -39,6 +40,7 @@ impl Bench<'_> {
         let row = |tool: &&'static Tool| Row {
             tool: tool.name,
             times: Vec::new(),
+            spent: Vec::new(),
             fault: None,
         };
         let mut rows: Vec<Row> = tools.iter().map(row).collect();
@@ -47,7 +49,10 @@ impl Bench<'_> {
             logins.push(self.place.login_time()?);
             for (tool, row) in tools.iter().zip(&mut rows) {
                 match self.once(tool, input, &flags, &mut chosen) {
-                    Ok(took) => row.times.push(took),
+                    Ok((took, spent)) => {
+                        row.times.push(took);
+                        row.spent.extend(self.place.is_here.then_some(spent));
+                    }
                     Err(why) => row.fault = Some(why),
                 }
                 let last = row.fault.clone().unwrap_or_default();
@@ -72,7 +77,8 @@ impl Bench<'_> {
     pub fn copy(&self, input: &Input, flags: &[String]) -> Result<Duration, String> {
         let fastcp = tools::named(FASTCP).expect("it is in the list");
         let flags = [&self.asked.fastcp_flags[..], flags].concat();
-        self.once(fastcp, input, &flags, &mut Chosen::default())
+        let once = self.once(fastcp, input, &flags, &mut Chosen::default());
+        once.map(|(took, _)| took)
     }
 
     fn once(
@@ -81,7 +87,7 @@ impl Bench<'_> {
         input: &Input,
         flags: &[String],
         chosen: &mut Chosen,
-    ) -> Result<Duration, String> {
+    ) -> Result<(Duration, Spent), String> {
         let into = shell::quote(&self.into);
         shell::finish(self.place.far(&format!("rm -rf {into} && mkdir -p {into}")))?;
         let cache = self.asked.work.join("cache");
@@ -96,13 +102,14 @@ impl Bench<'_> {
             fastcp_flags: flags,
             chosen: *chosen,
         };
-        let ran = tool.run(&errand)?;
+        let (ran, spent) = spent::while_doing(|| tool.run(&errand));
+        let ran = ran?;
         *chosen = ran.chosen.unwrap_or(*chosen);
         if !tool.is_rate {
             self.place.check(&input.path, &self.into)?;
         }
         shell::finish(self.place.far(&format!("rm -rf {into}")))?;
-        Ok(ran.took)
+        Ok((ran.took, spent))
     }
 
     /// Those of the cell that are installed, fastcp first.

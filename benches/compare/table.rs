@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::process::Command;
 
 use crate::input::Input;
-use crate::results::Measured;
+use crate::results::{Measured, Row};
 use crate::shell;
 use crate::tools::FASTCP;
 
@@ -15,11 +15,20 @@ pub fn markdown(all: &[Measured], inputs: &[Input], rounds: usize, notes: &[Stri
         "Medians of {rounds} interleaved rounds in seconds, logins included, each copy compared \
          with its source; fastcp knows nothing of the round before. A ratio is fastcp's time for one of the tool's.\n"
     );
-    out += "| link | input | tool | s | MB/s | ratio | goal |\n|---|---|---|---:|---:|---:|---|\n";
+    out += "| link | input | tool | s | MB/s | CPU s | ratio | goal |\n";
+    out += "|---|---|---|---:|---:|---:|---:|---|\n";
     for cell in all {
         out += &rows(cell);
     }
     out.push('\n');
+    let peaks = all.iter().flat_map(|cell| &cell.rows).map(Row::peak_bytes);
+    if let Some(peak) = peaks.max().filter(|peak| *peak > 0) {
+        let megabytes = peak as f64 / 1e6;
+        let _ = writeln!(
+            out,
+            "- CPU: of the whole machine, both ends; no process of fastcp held more than {megabytes:.0} MB"
+        );
+    }
     for input in inputs.iter().filter(|input| !input.about.is_empty()) {
         let megabytes = input.bytes as f64 / 1e6;
         let _ = writeln!(out, "- {}: {megabytes:.0} MB, {}", input.name, input.about);
@@ -57,19 +66,21 @@ fn rows(cell: &Measured) -> String {
                 .collect();
             let _ = writeln!(
                 out,
-                "| {} | {} | {} | | | | {fault} |",
+                "| {} | {} | {} | | | | | {fault} |",
                 cell.link,
                 cell.input,
                 name(row.tool)
             );
             continue;
         };
+        let cpu = row.cpu_seconds();
+        let cpu = cpu.map_or(String::new(), |seconds| format!("{seconds:.1}"));
         let plain = own.filter(|_| !is_own).map(|own| own / seconds);
         let ratio = goal.and_then(|it| it.ratio).or(plain);
         let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
         let _ = writeln!(
             out,
-            "| {} | {} | {} | {seconds:.2} | {:.0} | {ratio} | {} |",
+            "| {} | {} | {} | {seconds:.2} | {:.0} | {cpu} | {ratio} | {} |",
             cell.link,
             cell.input,
             name(row.tool),
@@ -87,7 +98,7 @@ fn rows(cell: &Measured) -> String {
         let (link, input, tool) = (&cell.link, &cell.input, goal.goal.tool);
         let _ = writeln!(
             out,
-            "| {link} | {input} | {tool} | | | {ratio} | {} |",
+            "| {link} | {input} | {tool} | | | | {ratio} | {} |",
             words(goal)
         );
     }

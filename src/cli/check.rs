@@ -4,18 +4,14 @@
 use std::io::IsTerminal;
 
 use crate::error::{Error, Result};
-use crate::session::{
-    CopyOptions, Operand, Reporter, Request, RouteOptions, Rsh, SshOptions, What, rate,
-};
+use crate::session::{Operand, Reporter, Request, Rsh, What};
 use crate::ui::Output;
 use crate::units::printable;
 
 use super::also;
-use super::args::{Args, Rate};
+use super::args::Args;
 use super::ends::ends;
-
-/// scp's Kbit is 1024 bits.
-const BYTES_PER_KBIT: u64 = 1024 / 8;
+use super::request::{rate_limit, request};
 
 /// All that the command line asks for.
 #[derive(Debug)]
@@ -137,97 +133,10 @@ fn is_at_terminal(sources: &[Operand], dest: &Operand) -> bool {
         || (sources.iter().any(is_stdio) && std::io::stdin().is_terminal())
 }
 
-/// In bytes a second, as it is now.
-pub(super) fn rate_limit(args: &Args) -> Result<Option<u64>> {
-    match &args.bwlimit {
-        Some(Rate::Fixed(rate)) => Ok(Some(*rate)),
-        Some(Rate::File(file)) => rate::read(file),
-        None => Ok(args.limit_kbit_per_s.map(|kbit| kbit * BYTES_PER_KBIT)),
-    }
-}
-
-pub(super) fn request(
-    mut args: Args,
-    sources: Vec<Operand>,
-    dest: Operand,
-    rate_limit: Option<u64>,
-) -> Request {
-    let ssh = ssh_options(&mut args);
-    Request {
-        sources,
-        dest,
-        also: Vec::new(),
-        options: CopyOptions {
-            recursive: args.recursive,
-            preserve: args.preserve,
-            follow_links: args.follow_links,
-            no_clobber: args.no_clobber,
-            fsync: args.fsync,
-            no_target_directory: args.no_target_directory,
-            compress: args.compress,
-            digests: args.digests.is_some(),
-            rate_limit,
-            threads: args.threads,
-            memory: args.memory,
-            no_resume: args.no_resume,
-            live: args.live,
-            inplace: args.inplace,
-            force: args.force,
-            congestion: args.congestion,
-            timeout_s: args.timeout_s,
-            direct_io: args.direct_io,
-            size: args.size,
-            follow_ms: args.follow_ms,
-            spool: args.spool,
-            nice: args.nice,
-            drop_cache: args.drop_cache,
-        },
-        ssh,
-        rsh: args.rsh,
-        remote_path: args.remote_path,
-        sudo: args.sudo,
-        no_install: args.no_install,
-        streams: args.streams,
-        rate_file: match args.bwlimit {
-            Some(Rate::File(file)) => Some(file),
-            _ => None,
-        },
-        route: RouteOptions {
-            asked: args.route,
-            ports: args.ports,
-            bind: args.bind,
-            address: args.address,
-        },
-        retries: args.retries,
-        encrypt: !args.no_encrypt,
-        digest_lists: Vec::new(),
-    }
-}
-
-/// ssh's own, taken out of what was typed.
-pub fn ssh_options(args: &mut Args) -> SshOptions {
-    use std::mem::take;
-    SshOptions {
-        program: args.program.take(),
-        port: args.port,
-        identities: take(&mut args.identities),
-        config: args.config.take(),
-        jump: args.jump.take(),
-        options: take(&mut args.options),
-        cipher: args.cipher.take(),
-        ipv4: args.ipv4,
-        ipv6: args.ipv6,
-        batch: args.batch,
-        forward_agent: args.forward_agent,
-        quiet: args.quiet,
-        verbose: args.verbose,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::{Compress, Ports, Route, Rsh};
+    use crate::session::{Compress, Ports, Route, SshOptions};
     use clap::{CommandFactory, Parser};
     use std::path::Path;
 

@@ -8,7 +8,9 @@ mod ends;
 pub mod operand;
 mod permits;
 mod probe;
+mod request;
 mod ssh_config;
+mod values;
 mod visit;
 
 use std::io::Write;

@@ -11,7 +11,7 @@ use crate::ui::{Output, Screen, probe};
 use crate::units::printable;
 
 use super::args::Args;
-use super::{check, operand};
+use super::{check, operand, request};
 
 /// What the far end is called that is on this machine.
 const HERE: &str = "localhost";
@@ -57,8 +57,8 @@ pub fn run(mut args: Args) -> Result<i32> {
         plain: true,
         ..Output::default()
     };
-    let (rate_limit, sample) = (check::rate_limit(&args)?, args.sample.take());
-    let request = check::request(args, Vec::new(), dest.clone(), rate_limit);
+    let (rate_limit, sample) = (request::rate_limit(&args)?, args.sample.take());
+    let request = request::request(args, Vec::new(), dest.clone(), rate_limit);
     let probed = Probe::of(request, dest, sample);
     let progress = Progress::default();
     let screen = Screen::open(output, move || progress.snapshot());

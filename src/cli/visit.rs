@@ -10,7 +10,8 @@ use crate::units::printable;
 use crate::wire::PROTOCOL_MAX;
 
 use super::args::Args;
-use super::{check, operand};
+use super::operand;
+use super::request::ssh_options;
 
 /// Gives the exit code.
 ///
@@ -42,7 +43,7 @@ pub fn run(mut args: Args) -> Result<i32> {
         return Err(Error::usage("with --rsh local there is no other host"));
     }
     let sudo = args.sudo.take();
-    let ssh = check::ssh_options(&mut args);
+    let ssh = ssh_options(&mut args);
     for host in hosts {
         let name = printable(host.name.as_bytes());
         let visit = Visit {

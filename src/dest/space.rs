@@ -68,7 +68,15 @@ pub(super) fn write_error(slot: &Slot, needed: u64, cause: io::Error) -> Error {
 
 fn no_space(needed: u64, free: u64) -> Error {
     let size = |bytes| bytesize::ByteSize(bytes).display().si();
-    let message = format!("no space left: needs {}, {} free", size(needed), size(free));
+    let (needs, has) = (size(needed), size(free));
+    let message = match free < needed {
+        true => format!("no space left: needs {needs}, {has} free"),
+        // The file system does not know of it.
+        false => format!(
+            "no space left, although {has} are said to be free: what is below the file system (a \
+             thin volume, a disk image) is full"
+        ),
+    };
     Error {
         errno: Errno::NOSPC.raw_os_error(),
         ..Error::new(Kind::Write, Side::Dest, message)
@@ -87,6 +95,17 @@ mod tests {
             listed: Vec::new(),
             existed,
         }
+    }
+
+    /// As with a thin volume, of which the file system thinks that it is a disk.
+    #[test]
+    fn a_disk_that_is_full_with_room_on_it_is_told_from_one_without() {
+        assert_eq!(
+            no_space(25_200_000, 12_600_000).message,
+            "no space left: needs 25.2 MB, 12.6 MB free"
+        );
+        let message = no_space(25_200_000, 83_100_000).message;
+        assert!(message.contains("although 83.1 MB are said to be free: "));
     }
 
     #[test]

@@ -23,8 +23,10 @@
 //!
 //! Reading stops at the first record that is not whole, and what is before counts. A process that
 //! was killed leaves its writes in the page cache, so records of this boot and mount hold, and a
-//! sample of them is read and compared all the same. After a reboot those behind the last sync are
-//! all compared. That is for the caller to do; this module keeps records and knows nothing of files.
+//! sample of them is read and compared all the same. After a reboot or on another mount, as of a
+//! disk that was lost and came back, those behind the last sync are all compared; those of files on
+//! another disk than the journal always are. That is for the caller to do; this module keeps records
+//! and knows nothing of files.
 //!
 //! # Who
 //!
@@ -49,8 +51,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::fs::{
-    AtFlags, FlockOperation, Mode, OFlags, StatxFlags, Timespec, Timestamps, flock, fstat, statx,
-    unlinkat,
+    AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps, flock, fstat, unlinkat,
 };
 
 use crate::digest::Digest;
@@ -268,12 +269,12 @@ impl Journal {
     }
 
     /// The file with this path as it was finished, and whether its content is certain to be on the
-    /// disk or in this boot's cache, where the file is on `dev`.
+    /// disk or in this mount's cache, where the file is on `dev`.
     pub fn finished_before(&self, path: &Hash, dev: u64) -> Option<(Finished, bool)> {
         let (index, certain) = {
             let past = self.past();
             let index = *past.finished.get(path)?;
-            (index, past.is_certain(index, dev == self.identity.0))
+            (index, past.certainty(dev == self.identity.0).covers(index))
         };
         match self.record(index)? {
             Body::Finished(finished) if finished.path == *path => Some((finished, certain)),
@@ -298,19 +299,17 @@ impl Journal {
     }
 
     /// The recorded chunks of a file in the order of their writing, each with whether it is
-    /// certain to be on the disk or in this boot's cache. As many as `begun.chunks`, unless the
+    /// certain to be on the disk or in this mount's cache. As many as `begun.chunks`, unless the
     /// journal cannot be read any more.
     pub fn replay(&self, begun: &Begun, mut each: impl FnMut(Chunk, bool) -> ControlFlow<()>) {
-        // On another device than the journal a sync may not have reached it.
-        let is_synced = begun.file.inode.dev == self.identity.0;
-        let past = self.past();
-        let (since_boot, synced) = (past.since_boot, past.synced);
-        drop(past);
-        let is_certain = |index| index >= since_boot || is_synced && index < synced;
+        let is_here = begun.file.inode.dev == self.identity.0;
+        let certainty = self.past().certainty(is_here);
         let range = begun.first..begun.last + 1;
         // What cannot be read is not there.
         let _ = past::records(&self.file, &self.key, range, |index, body| match body {
-            Body::Chunk(number, chunk) if number == begun.number => each(chunk, is_certain(index)),
+            Body::Chunk(number, chunk) if number == begun.number => {
+                each(chunk, certainty.covers(index))
+            }
             _ => ControlFlow::Continue(()),
         });
     }
@@ -371,13 +370,11 @@ impl Journal {
 /// This process as a writer of `file`, and the file's device and inode.
 fn session(file: &File, opening: &Opening) -> Option<(Session, (u64, u64))> {
     let stat = fstat(file).ok()?;
-    let mount = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
-    let mount = mount.map_or(0, |stat| stat.stx_mnt_id);
     let session = Session {
         boot_id: process::boot_id(),
         id: opening.session,
         dev: stat.st_dev,
-        mount,
+        mount: process::mount(file),
         pid: process::own_pid(),
         uid: rustix::process::geteuid().as_raw(),
         started: process::started(process::own_pid()),

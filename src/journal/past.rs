@@ -38,8 +38,8 @@ pub(super) struct Past {
     pub directories: HashMap<Hash, u64>,
     /// Records before this one are on the disk,
     pub synced: u64,
-    /// and those from this one on were written since the machine was started.
-    pub since_boot: u64,
+    /// and those from this one on were written by this boot and to this mount.
+    pub since_mount: u64,
     pub last: Option<Session>,
     /// No file has this number or a higher one.
     pub next: u32,
@@ -47,12 +47,25 @@ pub(super) struct Past {
     pub records: u64,
 }
 
+/// Which records' content is certain to be on the disk, or in this mount's cache.
+#[derive(Clone, Copy)]
+pub(super) struct Certainty {
+    synced: u64,
+    since_mount: u64,
+}
+
+impl Certainty {
+    pub fn covers(self, index: u64) -> bool {
+        index < self.synced || index >= self.since_mount
+    }
+}
+
 impl Past {
     /// Reads until the first record that is not whole; `own` is who reads.
     pub fn read(file: &File, key: &Key, own: &Session) -> Past {
         let mut past = Past {
             records: 1,
-            since_boot: u64::MAX,
+            since_mount: u64::MAX,
             ..Past::default()
         };
         // What cannot be read is not there.
@@ -67,8 +80,8 @@ impl Past {
     fn take(&mut self, index: u64, body: Body, own: &Session) {
         match body {
             Body::Session(session) => {
-                self.since_boot = match session.is_of_boot(own) {
-                    true => self.since_boot.min(index),
+                self.since_mount = match session.is_of_mount(own) {
+                    true => self.since_mount.min(index),
                     false => u64::MAX,
                 };
                 self.last = Some(session);
@@ -115,9 +128,19 @@ impl Past {
         }
     }
 
-    /// Whether what a record says is certain to be on the disk, or in this boot's cache.
-    pub fn is_certain(&self, index: u64, is_synced: bool) -> bool {
-        index >= self.since_boot || is_synced && index < self.synced
+    /// Of records of files that are on the journal's own disk or not.
+    pub fn certainty(&self, is_here: bool) -> Certainty {
+        match is_here {
+            true => Certainty {
+                synced: self.synced,
+                since_mount: self.since_mount,
+            },
+            // A sync may not have reached it, and it may have been mounted anew.
+            false => Certainty {
+                synced: 0,
+                since_mount: u64::MAX,
+            },
+        }
     }
 
     fn forget(&mut self, path: &Hash) {

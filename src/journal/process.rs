@@ -1,5 +1,8 @@
-//! Which process writes a journal, and whether it is still there.
+//! Which process writes a journal, to which mount, and whether it is still there.
 
+use std::fs::File;
+
+use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, getpid, pidfd_open, pidfd_send_signal};
 
 use super::record::Session;
@@ -9,6 +12,17 @@ pub fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&hex, 16).unwrap_or(0).to_be_bytes()
+}
+
+/// Asks for a name of the mount that no later one gets (`STATX_MNT_ID_UNIQUE`, since Linux 6.8):
+/// that of `MNT_ID` goes to the next mount, which may lack what had not been written back before.
+const MOUNT: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
+/// The mount that the file is on; 0 where the kernel does not tell.
+pub fn mount(file: &File) -> u64 {
+    let told = statx(file, c"", AtFlags::EMPTY_PATH, MOUNT).ok();
+    let told = told.filter(|told| told.stx_mask & MOUNT.bits() != 0);
+    told.map_or(0, |told| told.stx_mnt_id)
 }
 
 /// When a process started, in ticks since the boot; 0 where that cannot be known.

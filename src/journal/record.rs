@@ -48,7 +48,7 @@ const RESTORE: u8 = 32;
 pub struct Session {
     pub boot_id: [u8; 16],
     pub id: [u8; 16],
-    /// Device and mount of the journal.
+    /// Device and mount of the journal; no mount is 0.
     pub dev: u64,
     pub mount: u64,
     pub pid: u32,
@@ -63,9 +63,9 @@ pub struct Session {
 
 impl Session {
     /// Nothing that either wrote was lost in a cache between them.
-    pub fn is_of_boot(&self, other: &Session) -> bool {
+    pub fn is_of_mount(&self, other: &Session) -> bool {
         let place = |of: &Session| (of.boot_id, of.dev, of.mount);
-        self.boot_id != [0; 16] && place(self) == place(other)
+        self.boot_id != [0; 16] && self.mount != 0 && place(self) == place(other)
     }
 }
 

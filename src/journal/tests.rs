@@ -80,6 +80,11 @@ fn fill(journal: &Journal) {
     });
 }
 
+/// Without names for mounts nothing is certain before it was synced.
+fn tells_mounts(journal: &Journal) -> bool {
+    process::mount(&journal.file) != 0
+}
+
 /// Offsets of the chunks, and how many of them are certain.
 fn chunks(journal: &Journal, begun: &Begun) -> (Vec<u64>, usize) {
     let (mut offsets, mut sure) = (Vec::new(), 0);
@@ -104,9 +109,14 @@ fn what_one_session_records_the_next_one_reads() {
     assert_eq!(second.begun_bytes(), 20 * C);
     let begun = second.take_begun(&[2; 16]).unwrap();
     assert_eq!((begun.chunks, begun.bytes), (10, 10 * C));
-    assert_eq!(chunks(&second, &begun), ((0..10).collect(), 10));
-    assert_eq!(second.finished_before(&[3; 16], 0), Some((done(3), true)));
-    assert_eq!(second.finished_before(&[9; 16], 0), None);
+    let certain = tells_mounts(&second);
+    let sure = if certain { 10 } else { 0 };
+    assert_eq!(chunks(&second, &begun), ((0..10).collect(), sure));
+    let dev = second.identity.0;
+    let before = |path, dev| second.finished_before(&[path; 16], dev);
+    assert_eq!(before(3, dev), Some((done(3), certain)));
+    assert_eq!(before(3, dev + 1), Some((done(3), false)));
+    assert_eq!(before(9, dev), None);
     assert!(second.directory_before(&[5; 16]).unwrap().made);
     // What is gone on with keeps its number, and a new file gets another.
     second.chunk(begun.number, 10 * C, C, None);
@@ -197,8 +207,8 @@ fn other_chunks_and_no_resume_begin_anew() {
     }
 }
 
-/// Writes the last session anew as if the machine had been started since.
-fn reboot(dir: &Path) {
+/// Writes the last session anew as if it had been `changed` since.
+fn since(dir: &Path, changed: fn(&mut Session)) {
     let file = std::fs::File::options()
         .read(true)
         .write(true)
@@ -206,13 +216,23 @@ fn reboot(dir: &Path) {
         .unwrap();
     let key = past::key(&file).unwrap();
     let mut session = past::last_session(&file).unwrap();
-    session.boot_id = [0xee; 16];
+    changed(&mut session);
     file.write_all_at(&Body::Session(session).encode(&key), LEN as u64)
         .unwrap();
 }
 
 #[test]
 fn after_a_reboot_what_was_synced_is_certain_and_what_came_later_is_not() {
+    certain_as_far_as_synced(|session| session.boot_id = [0xee; 16]);
+}
+
+/// A disk that was lost takes along what was not yet written back.
+#[test]
+fn on_another_mount_what_was_synced_is_certain_and_what_came_later_is_not() {
+    certain_as_far_as_synced(|session| session.mount += 1);
+}
+
+fn certain_as_far_as_synced(changed: fn(&mut Session)) {
     let temp = tempfile::tempdir().unwrap();
     let first = open(temp.path());
     let number = first.begin(&file(1, first.identity.0));
@@ -225,7 +245,7 @@ fn after_a_reboot_what_was_synced_is_certain_and_what_came_later_is_not() {
     first.finished(&[done(4)]);
     let dev = first.identity.0;
     drop(first);
-    reboot(temp.path());
+    since(temp.path(), changed);
     let second = open(temp.path());
     let begun = second.take_begun(&[1; 16]).unwrap();
     assert_eq!(chunks(&second, &begun), (vec![0, 1, 2], 1));

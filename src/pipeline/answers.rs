@@ -1,6 +1,7 @@
 //! What the sender does with the receiver's words. Called by the task that reads control, so
 //! nothing here waits for a disk, a buffer or the network.
 
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -8,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use crate::chunk::ChunkKind;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::{Cut, whole_chunks};
-use crate::digest::{Added, NONE, Tree};
+use crate::digest::{Added, Digest, NONE, Tree};
 use crate::manifest::{EntryId, Name};
-use crate::pipeline::plan::{File, Live, Member, Plan, Reading, What};
+use crate::pipeline::plan::{File, Live, Member, Plan, Reading, Stream, What};
 use crate::pipeline::plans::{Announced, Closed, Landed};
 use crate::pipeline::sender::Sender;
 use crate::pipeline::shelf::Key;
@@ -220,7 +221,7 @@ impl Sender {
         if member.failed.load(Relaxed) || self.plans.has_failed(entry.id) {
             return;
         }
-        self.progress.add_bytes(entry.size);
+        self.progress.add_bytes(member.size.load(Relaxed));
         self.progress.add_files(1);
         if let (Some(list), Some(listed), Some(digest)) =
             (&self.digests, &member.listed, member.digest.get())
@@ -245,11 +246,10 @@ impl Sender {
             Closed::Sending(file) => file,
             Closed::Announced => return,
             Closed::Stream(stream) => {
-                if let (Some(list), Some(listed)) = (&self.digests, &stream.listed) {
-                    let tree = stream.tree.lock().expect("no panic while held");
-                    if let Some(root) = tree.root(tree.end()) {
-                        list.add(listed, &root);
-                    }
+                if let (Some(list), Some(listed)) = (&self.digests, &stream.listed)
+                    && let Some(root) = self.digest_of_stream(&stream)
+                {
+                    list.add(listed, &root);
                 }
                 return;
             }
@@ -270,6 +270,16 @@ impl Sender {
             list.add(listed, &root);
             list.remember(&file.found.entry, &root);
         }
+    }
+
+    /// Of all that was read of it, by a former session where this one has not begun it.
+    fn digest_of_stream(&self, stream: &Stream) -> Option<Digest> {
+        if stream.entry.is_begun() {
+            let path = stream.path.as_os_str().as_bytes();
+            return self.ending.digest_of_once(path);
+        }
+        let tree = stream.tree.lock().expect("no panic while held");
+        tree.root(tree.end())
     }
 
     /// The receiver cannot place an entry.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use crate::chunk::claims::Claims;
 use crate::chunk::{ChunkKind, EncodedChunk, VerifiedChunk};
 use crate::dest::{self, Drain, Exit, Partial};
+use crate::digest;
 use crate::digest::stream::StreamTree;
 use crate::error::{Kind, Result, Side};
 use crate::journal::record::Hash;
@@ -19,14 +20,16 @@ use crate::pipeline::receiver::{Hands, Receiver};
 use crate::pipeline::resume::Resuming;
 use crate::pipeline::shifts::Doing;
 use crate::units::{printable, size};
-use crate::wire::message::{Want, WantKind};
+use crate::wire::message::{Message, Want, WantKind};
 
 impl Receiver {
     /// Opens the partial of a stream. Nothing of it is recorded: it cannot be gone on with.
     pub(super) fn stream_to_file(&self, file: Resuming) -> Option<Want> {
         let (id, parent) = (file.entry.id, file.entry.parent);
+        if self.is_begun(&file.entry, &file.path) {
+            return self.begun_stream(file);
+        }
         let opened = || {
-            self.begin_once(&file.entry, &file.path)?;
             if self.rules.no_clobber && dest::standing(&file.slot)?.is_some() {
                 return Err(dest::stays(&file.slot, &self.rules));
             }
@@ -71,18 +74,38 @@ impl Receiver {
     }
 
     /// A stream that cannot be read a second time: if it is all that is copied, no session can go
-    /// on where this one is lost, else it fails alone.
-    fn begin_once(&self, entry: &Entry, path: &Hash) -> Result<()> {
+    /// on where this one is lost. Else true if a former session has begun it.
+    fn is_begun(&self, entry: &Entry, path: &Hash) -> bool {
         if !entry.is_once() {
-            return Ok(());
+            return false;
         }
         if self.lock().has_one_root() {
             self.ending.set_once();
-        } else if !self.ending.begin_once(path) {
-            let name = printable(entry.name.as_bytes());
-            return Err(begun_before(Side::Source).at(name));
+            return false;
         }
-        Ok(())
+        !self.ending.begin_once(path) || entry.is_begun()
+    }
+
+    /// What a former session has begun to read is in place since then, or fails alone.
+    fn begun_stream(&self, file: Resuming) -> Option<Want> {
+        let (id, parent) = (file.entry.id, file.entry.parent);
+        // What cannot be looked at is not known to be there.
+        match self.stream_in_place(&file).unwrap_or(None) {
+            Some(standing) => {
+                let kind = WantKind::Skip;
+                // First, since the acknowledgement is of what is skipped.
+                self.say(Message::Want(vec![Want { entry: id, kind }]));
+                self.progress.add_resumed(standing.size);
+                self.skip(&file.entry, file.slot);
+                None
+            }
+            None => {
+                let name = printable(file.entry.name.as_bytes());
+                self.fail(id, parent, &begun_before(Side::Source).at(name));
+                let kind = WantKind::Skip;
+                Some(Want { entry: id, kind })
+            }
+        }
     }
 
     fn begin_stream(
@@ -191,7 +214,11 @@ fn verified(
     file: &OpenFile,
     hands: &mut Hands<'_>,
 ) -> Option<VerifiedChunk> {
-    let digest = encoded.digest;
+    // Of a range that its sender has read, and found to be zeros, the digest is that of the bytes.
+    let digest = match encoded.place.kind {
+        ChunkKind::Zeros => digest::NONE,
+        _ => encoded.digest,
+    };
     let whole = u64::from(encoded.place.raw_len) == file.entry.size;
     hands.decode(encoded)?.verify(digest, whole).ok()
 }

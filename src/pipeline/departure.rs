@@ -32,10 +32,14 @@ impl Sender {
         if !self.plans.wait_wanted(id)? {
             return Ok(());
         }
+        let path = stream.path.as_os_str().as_bytes();
         if stream.is_once {
             self.ending.set_once();
+        } else if inlet.is_once() && !self.ending.begin_once(path) {
+            self.fail_stream(stream, begun_before(Side::Source).at(&stream.path));
+            return Ok(());
         }
-        let name = printable(inlet.path().as_os_str().as_bytes());
+        let name = printable(path);
         self.progress.start_name(id, name);
         let tell = self.tell.clone();
         let on_line = move |line: &[u8]| tell(&String::from_utf8_lossy(line));
@@ -48,6 +52,9 @@ impl Sender {
                     .lock()
                     .expect("no panic while held")
                     .root(length);
+                if inlet.is_once() {
+                    self.ending.read_once(path, root);
+                }
                 self.say(Message::EntryEnd(vec![EntryEnd {
                     entry: id,
                     length,
@@ -73,7 +80,10 @@ impl Sender {
     /// Gives the length; None where the copy ends before.
     fn read_stream(&self, stream: &Arc<Stream>, mut feed: Feed) -> Result<Option<u64>> {
         let mut offset = 0;
+        // A producer that is waited for is what limits the copy, as a slow disk is.
+        let mut shift = self.steering.shifts.begin();
         loop {
+            shift.turn_to(Doing::Held);
             if self.plans.wait_part_room().is_err() {
                 return Ok(None);
             }
@@ -82,7 +92,9 @@ impl Sender {
             };
             // After a pause up to the end of its chunk, so that full ones are subtrees again.
             let into = (offset % self.chunk_size as u64) as usize;
+            shift.turn_to(Doing::Disk);
             let filled = feed.fill(&mut buffer, self.chunk_size - into)?;
+            shift.turn_to(Doing::Nothing);
             if filled.len > 0 {
                 let part = Part::read(stream, offset, filled.len, buffer);
                 if self.plans.add_part(part).is_err() {

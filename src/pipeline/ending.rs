@@ -1,12 +1,13 @@
 //! How a copy ends before its time: the first cause is kept, everyone is told once.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio_util::sync::CancellationToken;
 
+use crate::digest::Digest;
 use crate::error::Error;
 
 /// The end of a copy, or of one of its sessions: what ends the copy ends its session too.
@@ -16,7 +17,8 @@ pub struct Ending {
     token: CancellationToken,
     copy: Option<Arc<Ending>>,
     is_once: AtomicBool,
-    begun: Mutex<BTreeSet<Vec<u8>>>,
+    /// What was read once, by name, with its digest where that is known.
+    begun: Mutex<BTreeMap<Vec<u8>, Option<Digest>>>,
 }
 
 impl Ending {
@@ -63,9 +65,30 @@ impl Ending {
     /// Begins one thing of many that cannot be begun a second time, by its name. False if a former
     /// session of the copy has begun it: it fails, and the others go on.
     pub fn begin_once(&self, name: &[u8]) -> bool {
+        let mut begun = self.begun();
+        let is_new = !begun.contains_key(name);
+        begun.entry(name.to_vec()).or_default();
+        is_new
+    }
+
+    /// True of what this session or a former one of the copy has begun.
+    pub fn has_begun(&self, name: &[u8]) -> bool {
+        self.begun().contains_key(name)
+    }
+
+    /// All of it was read, with this digest.
+    pub fn read_once(&self, name: &[u8], digest: Option<Digest>) {
+        self.begun().insert(name.to_vec(), digest);
+    }
+
+    /// The digest of what was read of it, if that was all.
+    pub fn digest_of_once(&self, name: &[u8]) -> Option<Digest> {
+        self.begun().get(name).copied().flatten()
+    }
+
+    fn begun(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Option<Digest>>> {
         let of_copy = self.copy.as_deref().unwrap_or(self);
-        let mut begun = of_copy.begun.lock().expect("no panic while held");
-        begun.insert(name.to_vec())
+        of_copy.begun.lock().expect("no panic while held")
     }
 
     pub fn is_once(&self) -> bool {
@@ -113,8 +136,15 @@ mod tests {
         let copy = Arc::new(Ending::default());
         assert!(Ending::of_session(&copy).begin_once(b"fifo"));
         let second = Ending::of_session(&copy);
+        assert!(second.has_begun(b"fifo") && !second.has_begun(b"another"));
         assert!(!second.begin_once(b"fifo"));
         assert!(second.begin_once(b"another"));
         assert!(!second.is_once(), "the others go on");
+        assert_eq!(second.digest_of_once(b"fifo"), None);
+        second.read_once(b"fifo", Some([7; 32]));
+        assert_eq!(
+            Ending::of_session(&copy).digest_of_once(b"fifo"),
+            Some([7; 32])
+        );
     }
 }

@@ -41,8 +41,8 @@ pub(super) struct Written {
 }
 
 impl Receiver {
-    /// Opens the partial of a big file or a stream and asks for its content, or for its digest alone; or lets a
-    /// worker find out what is there.
+    /// Opens the partial of a big file or a stream and asks for its content, or for its digest
+    /// alone; or lets a worker find out what is there.
     pub(super) fn big_file(
         &self,
         entry: Entry,

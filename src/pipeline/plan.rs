@@ -69,6 +69,8 @@ pub struct Live {
 pub struct Member {
     pub found: Found,
     pub listed: Option<Listed>,
+    /// Bytes: as the walk saw it, and once it was read as it was then.
+    pub size: AtomicU64,
     /// What was read of it, once it was.
     pub digest: OnceLock<Digest>,
     /// It failed, was told of, and is left out when its pack is read again.
@@ -169,6 +171,7 @@ impl File {
 impl Member {
     pub fn new(found: Found, listed: Option<Listed>) -> Member {
         Member {
+            size: AtomicU64::new(found.entry.size),
             found,
             listed,
             digest: OnceLock::new(),

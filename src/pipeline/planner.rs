@@ -2,6 +2,7 @@
 //! small files into packs. Runs on a thread of its own and waits wherever enough is planned.
 
 mod small;
+mod unsized_files;
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -10,15 +11,12 @@ use std::sync::Arc;
 use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::ranges::RangeSet;
 use crate::dir::Dir;
-use crate::error::Side;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT};
-use crate::pipeline::departure::begun_before;
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::plan::Stream;
 use crate::pipeline::plans::Ended;
 use crate::pipeline::sender::Sender;
 use crate::source::inlet::once;
-use crate::source::stream::{has_unsaid_content, is_made_up};
 use crate::source::{Found, Inlet, Sources, Step, root_id};
 use crate::wire::hello::OPEN_ENTRIES;
 use crate::wire::message::{AllSent, EntryEnd, Message, Span};
@@ -42,8 +40,7 @@ struct Planner<'a> {
     in_links: bool,
     /// Nothing but this is copied.
     alone: bool,
-    /// By device, whether file sizes say nothing there.
-    made_up: HashMap<u64, bool>,
+    unsized_files: unsized_files::Unsized,
 }
 
 /// Plans everything that there is to send, then says so. A stream is read here.
@@ -61,13 +58,14 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
             Sources::Files(walk) => walk.named() == 1,
             Sources::Stream(_) => true,
         },
-        made_up: HashMap::new(),
+        unsized_files: unsized_files::Unsized::default(),
     };
     match sources {
         Sources::Files(walk) => walk.into_iter().try_for_each(|step| planner.step(step))?,
         Sources::Stream(inlet) => planner.nameless(&inlet)?,
     }
     planner.flush()?;
+    planner.finish_unsized()?;
     let last = planner.met.iter().last().map_or(0, |range| range.end - 1);
     let unused = planner.met.missing(last + 1).filter(|range| range.end > 1);
     let unused: Vec<Span> = unused
@@ -105,11 +103,13 @@ impl Planner<'_> {
         let id = found.entry.id;
         self.met.insert(id..id + 1);
         let plans = &self.sender.plans;
-        plans.wait_entry_room(id, || self.flush())?;
+        while !plans.wait_entry_room(id, || self.flush())? {
+            self.send_outgrown()?;
+        }
         let listed = self.place_in_list(&found);
         match &found.entry.kind {
             EntryKind::Stream => self.stream(found, listed),
-            EntryKind::File if self.is_read_as_stream(&found) => self.stream(found, listed),
+            EntryKind::File if self.is_unsized(&found) => self.unsized_file(found, listed),
             EntryKind::File if found.entry.size <= SMALL_FILE_MAX && !found.entry.is_device() => {
                 self.small_file(found, listed)
             }
@@ -141,28 +141,6 @@ impl Planner<'_> {
         self.sender.say_or_end(Message::Entries(vec![entry]))
     }
 
-    /// A file that is followed while it grows, or whose size says nothing: one that says it is empty
-    /// and is not, and whatever lies where the kernel makes content up as it is read (/proc, /sys).
-    fn is_read_as_stream(&mut self, found: &Found) -> bool {
-        let sender = self.sender;
-        if sender.options.follow_ms.is_some() && found.entry.parent == NO_PARENT {
-            return true;
-        }
-        match self.made_up.get(&found.identity.dev) {
-            Some(true) => return true,
-            Some(false) if found.entry.size > 0 => return false,
-            _ if found.entry.is_device() => return false,
-            _ => {}
-        }
-        // What cannot be opened fails for its reason when it is sent.
-        let Ok((file, stat)) = found.open(sender.changes()) else {
-            return false;
-        };
-        let is_made_up = is_made_up(&file);
-        self.made_up.insert(found.identity.dev, is_made_up);
-        is_made_up || has_unsaid_content(&file, &stat)
-    }
-
     fn stream(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
         let mut entry = Entry {
             kind: EntryKind::Stream,
@@ -178,14 +156,10 @@ impl Planner<'_> {
             _ => Inlet::File(Box::new(found.clone())),
         };
         if inlet.is_once() {
-            let name = found.path();
             let ending = &self.sender.ending;
-            if !self.alone && !ending.begin_once(name.as_os_str().as_bytes()) {
-                self.sender
-                    .fail(&found, begun_before(Side::Source).at(name));
-                return Ok(());
-            }
-            entry.extensions.push(once());
+            // Then it may be in place, as the receiver knows.
+            let begun = ending.has_begun(found.path().as_os_str().as_bytes());
+            entry.extensions.push(once(begun && !self.alone));
         }
         self.send_stream(entry, &inlet, listed)
     }

@@ -15,7 +15,7 @@ use crate::chunk::split::Gathering;
 use crate::manifest::EntryId;
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::plan::{File, Member, Plan, Stream, What};
-use crate::source::SourceFile;
+use crate::source::{Found, SourceFile};
 pub use entries::Closed;
 
 /// Chunks that may be sent and unacknowledged at most: at 1 MiB each more than 10 Gbit/s of
@@ -64,6 +64,8 @@ struct State {
     asked: BTreeMap<EntryId, Member>,
     /// Those of them that it wants.
     answered: Gathering<Member>,
+    /// Files without a size that had no room in their packs.
+    outgrown: Vec<(Found, Option<Listed>)>,
     /// Entries that are in place or failed.
     settled: RangeSet,
     /// Failed entries that a pack in flight or a further name may still ask about.

@@ -264,6 +264,12 @@ impl Sender {
         let live: Vec<&Member> = members.iter().filter(|m| !m.failed.load(Relaxed)).collect();
         let founds = live.iter().map(|member| &member.found);
         let read = source::read_pack(founds, self.changes(), self.options.drop_cache, &mut buffer);
+        for (index, why) in &read.left_out {
+            if matches!(why, Unpacked::Grew) && live[*index].found.entry.is_made_up() {
+                // Before its pack is settled, after which nobody looks for it.
+                self.outgrown(live[*index]);
+            }
+        }
         if read.packed.is_empty() {
             // Before the receiver hears of it: it may be done then, and so must we be.
             self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
@@ -271,11 +277,12 @@ impl Sender {
         for (index, why) in read.left_out {
             match why {
                 Unpacked::Failed(error) => self.fail_member(live[index], error),
+                Unpacked::Grew if live[index].found.entry.is_made_up() => {}
                 Unpacked::Grew => self.send_alone(live[index]),
             }
         }
-        for &(index, digest) in &read.packed {
-            self.member_is_read(live[index], digest);
+        for packed in &read.packed {
+            self.member_is_read(live[packed.place], packed.digest, packed.size);
         }
         if read.packed.is_empty() {
             return None;
@@ -293,10 +300,19 @@ impl Sender {
 
     /// Each copy of a pack is right in itself; but which of them the receiver takes cannot be told,
     /// and a list of digests must.
-    pub(super) fn member_is_read(&self, member: &Member, digest: Digest) {
+    pub(super) fn member_is_read(&self, member: &Member, digest: Digest, size: u64) {
+        member.size.store(size, Relaxed);
         let known = member.digest.get_or_init(|| digest);
         if *known != digest && self.digests.is_some() {
             self.fail_member(member, written(member.found.path()));
+        }
+    }
+
+    /// A member without a size has no room in its pack: the planner sends it as a stream.
+    fn outgrown(&self, member: &Member) {
+        if !member.failed.swap(true, Relaxed) {
+            let (found, listed) = (member.found.clone(), member.listed.clone());
+            self.plans.outgrow(found, listed);
         }
     }
 

@@ -24,9 +24,9 @@ use crate::pipeline::Ending;
 use crate::pipeline::acks::Acks;
 use crate::pipeline::digest_list::{DigestList, Listed};
 use crate::pipeline::keeper::Keeper;
-use crate::pipeline::landing::Tell;
+use crate::pipeline::landing::{Sessions, Tell};
 use crate::pipeline::open_file::{At, OpenFile};
-use crate::pipeline::resume::{Resuming, finished};
+use crate::pipeline::resume::{Resuming, finished, identity_of_stream};
 use crate::pipeline::shifts::{Doing, Shift, Shifts};
 use crate::pipeline::table::{Node, Table};
 use crate::pipeline::tally::Tally;
@@ -61,6 +61,7 @@ pub struct Receiver {
     /// Gets the lines that a consumer says.
     pub tell: Tell,
     pub opener: Opener,
+    pub sessions: Sessions,
     pub jobs: async_channel::Sender<Job>,
     pub control: Outgoing,
     pub acks: Acks,
@@ -218,13 +219,21 @@ impl Receiver {
             partial.end_at(length)?;
         }
         let standing = partial.commit()?;
-        // What was read once does not come again.
-        if let Some(journal) = self.journal().filter(|_| !file.is_stream()) {
+        if let Some(journal) = self.journal().filter(|_| self.may_meet_again(file)) {
             let digest = root.or(end.root);
-            let record = finished(file.path, &file.entry, file.young, &standing, digest);
+            let mut record = finished(file.path, &file.entry, file.young, &standing, digest);
+            if file.is_stream() {
+                record.identity = identity_of_stream(&self.sessions.own);
+            }
             journal.finished(&[record]);
         }
         Ok(root)
+    }
+
+    /// A further session may find it in place. What is read like a stream and can be read again is
+    /// read again then; and where a stream that cannot be is all there is, there is no such session.
+    fn may_meet_again(&self, file: &OpenFile) -> bool {
+        !file.is_stream() || file.entry.is_once() && !self.lock().has_one_root()
     }
 
     fn finish_compared(

@@ -50,10 +50,16 @@ pub fn identity_of(entry: &Entry) -> Hash {
     journal::hash(fields.iter().map(|field| &field[..]))
 }
 
+/// A stream that is read once is known by the session that has read it.
+pub fn identity_of_stream(session: &[u8; 16]) -> Hash {
+    journal::hash([&session[..]].into_iter())
+}
+
 /// By this machine's clock, whatever the source's is: one that is ahead makes every file young,
-/// which costs a comparison. A device always is: nothing tells when it was written.
+/// which costs a comparison. A device always is, and what is made as it is read: nothing tells when
+/// they were written.
 pub fn is_young(entry: &Entry) -> bool {
-    if entry.is_device() {
+    if entry.is_device() || entry.is_made_up() {
         return true;
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -214,17 +220,42 @@ impl Receiver {
 
     /// True if the file was finished by an earlier run and nothing has happened to it since.
     pub(super) fn is_in_place(&self, journal: &Journal, file: &Resuming) -> Result<bool> {
+        let identity = identity_of(&file.entry);
+        let standing = self.stands_since(journal, file, |finished| {
+            finished.identity == identity && !finished.young
+        })?;
+        Ok(standing.is_some())
+    }
+
+    /// A stream that is read once: what stands there since a former session of this command has
+    /// put it in place, if nothing has happened to it.
+    pub(super) fn stream_in_place(&self, file: &Resuming) -> Result<Option<Standing>> {
+        let Some(journal) = self.journal() else {
+            return Ok(None);
+        };
+        let former = &self.sessions.before;
+        self.stands_since(journal, file, |finished| {
+            let is_its = |session: &[u8; 16]| finished.identity == identity_of_stream(session);
+            former.iter().any(is_its)
+        })
+    }
+
+    /// What stands there since a record that `is_of` the source was written.
+    fn stands_since(
+        &self,
+        journal: &Journal,
+        file: &Resuming,
+        is_of: impl Fn(&Finished) -> bool,
+    ) -> Result<Option<Standing>> {
         let Some(standing) = dest::standing(&file.slot)?.filter(|standing| standing.is_file) else {
-            return Ok(false);
+            return Ok(None);
         };
         let Some((finished, certain)) = journal.finished_before(&file.path, standing.dev) else {
-            return Ok(false);
+            return Ok(None);
         };
-        let same = finished.identity == identity_of(&file.entry)
-            && finished.placed == placed(&standing)
-            && !finished.young;
+        let same = is_of(&finished) && finished.placed == placed(&standing);
         if !same || self.options.digests && finished.digest.is_none() {
-            return Ok(false);
+            return Ok(None);
         }
         // Its name may have outlived its content.
         let is_whole =
@@ -234,7 +265,7 @@ impl Receiver {
             list.add(listed, &digest);
             list.remember(&file.entry, &digest);
         }
-        Ok(is_whole)
+        Ok(is_whole.then_some(standing))
     }
 
     /// Accounts for a file that is in place.

@@ -79,8 +79,9 @@ impl Sender {
         let (chunk, digest) = self.read_pack(plan, members, buffer)?;
         let encoded = self.encode(chunk, digest, self.steering.next(), encoder, shift);
         let is_whole = || members.iter().all(|member| !member.failed.load(Relaxed));
-        let digests: Option<_> = members.iter().map(|it| it.digest.get().copied()).collect();
-        if let (Some(ticket), Some(members), true) = (ticket, digests, is_whole()) {
+        let read = |it: &Member| Some((*it.digest.get()?, it.size.load(Relaxed)));
+        let read: Option<_> = members.iter().map(read).collect();
+        if let (Some(ticket), Some(members), true) = (ticket, read, is_whole()) {
             ticket.put(Made {
                 members,
                 ..Made::of(&encoded)
@@ -92,8 +93,11 @@ impl Sender {
     /// None where a pack is read by each sender for itself, as a piece is ([`Sender::share_of`]).
     fn share_of_pack(&self, members: &[Member]) -> Option<(&Share, Key)> {
         let share = self.share.as_ref().filter(|_| !self.options.live)?;
-        let is_known =
-            |member: &Member| member.found.entry.ino != 0 && !member.failed.load(Relaxed);
+        let is_known = |member: &Member| {
+            let entry = &member.found.entry;
+            let is_same = entry.ino != 0 && !entry.is_made_up();
+            is_same && !member.failed.load(Relaxed)
+        };
         let entries = members.iter().map(|member| &member.found.entry);
         members
             .iter()
@@ -110,8 +114,8 @@ impl Sender {
         mut buffer: Buffer,
     ) -> EncodedChunk {
         self.begins_pack(members);
-        for (member, digest) in members.iter().zip(&made.members) {
-            self.member_is_read(member, *digest);
+        for (member, &(digest, size)) in members.iter().zip(&made.members) {
+            self.member_is_read(member, digest, size);
         }
         fill(&mut buffer, made);
         EncodedChunk {

@@ -114,8 +114,8 @@ pub struct Made {
     pub raw_len: u32,
     /// Nothing but zeros: no bytes travel.
     pub is_zeros: bool,
-    /// Of a pack's files, in their order.
-    pub members: Vec<Digest>,
+    /// Digest and size of a pack's files, in their order.
+    pub members: Vec<(Digest, u64)>,
     pub bytes: Box<[u8]>,
 }
 

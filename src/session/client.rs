@@ -7,10 +7,12 @@ mod opening;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use halves::Helm;
 use opening::suite_for;
 
 use crate::control::Outgoing;
@@ -18,9 +20,9 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Totals;
 use crate::pipeline::Budget;
 use crate::progress::Phase;
-use crate::route::Route;
-use crate::seal::{Direction, Sealer, Secret};
-use crate::session::choice::{Chooser, Notes};
+use crate::route::{Connection, Route};
+use crate::seal::{Secret, Suite};
+use crate::session::choice::Chooser;
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, Server};
@@ -30,7 +32,7 @@ use crate::session::rate;
 use crate::session::request::Request;
 use crate::session::roster::{Flow, Roster};
 use crate::session::streams::Pace;
-use crate::session::tuning::{self};
+use crate::session::tuning;
 use crate::session::ways::{Inband, Ways};
 use crate::session::{Half, Seat, cause_of, converse, remembered};
 use crate::stream::limit::Limit;
@@ -109,6 +111,17 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         // Once there is a half, it sees to that itself.
         () = seat.ending.wait(), if half.is_none() => Err(cause_of(&seat.ending)),
     };
+    over(request, seat, server, half, copied).await
+}
+
+/// Ends the session as it deserves.
+async fn over(
+    request: &Request,
+    seat: &Seat,
+    server: Server,
+    half: Option<Half>,
+    copied: Result<String>,
+) -> Result<String, Lost> {
     let error = match copied {
         Ok(route) if seat.probe.is_some() => {
             // What is under way is of no use, and may take long.
@@ -158,6 +171,15 @@ impl Pushed {
         Pushed { expanded, scan }
     }
 
+    async fn counted<R>(self, hearing: &mut Hearing<'_, R>) -> Result<(Expanded, Totals)>
+    where
+        R: AsyncRead + Unpin,
+    {
+        let totals = hearing.during(self.scan).await?;
+        let totals = totals.map_err(|_| Error::usage("the scan failed"))?;
+        Ok((self.expanded, totals))
+    }
+
     /// True if none of the operands is there, which the tally tells.
     fn is_nothing(&self) -> bool {
         self.expanded.is_nothing()
@@ -188,10 +210,9 @@ impl Client<'_> {
         half: &mut Option<Half>,
         pushed: Option<Pushed>,
     ) -> Result<String> {
-        let role = if pushed.is_some() {
-            DialRole::Sends
-        } else {
-            DialRole::Receives
+        let (role, flow) = match pushed {
+            Some(_) => (DialRole::Sends, Flow::Out),
+            None => (DialRole::Receives, Flow::In),
         };
         let suite = suite_for(&server.hello, self.request.encrypt);
         let keyring = Arc::new(Keyring::new(Secret::random(), self.session.id, role));
@@ -199,14 +220,10 @@ impl Client<'_> {
         if self.session.attempt == Attempt::First {
             self.seat.progress.set_phase(Phase::Scanning);
         }
-        let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));
-        let pace = self.pace();
-        let flow = match role {
-            DialRole::Sends => Flow::Out,
-            DialRole::Receives => Flow::In,
-        };
         let roster = Roster::new(flow);
-        let opened_at = Instant::now();
+        let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));
+        let chooser = self.chooser(server, (keyring, suite), roster.clone(), proven);
+        let pace = self.pace();
         let heart = self.heart(server, &roster);
         let heard = server.incoming.heard();
         let far = Far {
@@ -215,79 +232,89 @@ impl Client<'_> {
             heard: &heard,
         };
         let mut hearing = Hearing::new(&mut server.incoming, Some(&heart), &self.seat.ending);
-        let streams = (connections, roster.clone());
-        let (mut tuning, mut probed) = (None, None);
-        let half = half.insert(match pushed {
-            Some(Pushed { expanded, scan }) => {
-                let totals = hearing.during(scan).await?;
-                let totals = totals.map_err(|_| Error::usage("the scan failed"))?;
-                let found = (expanded, totals);
-                let sealer = Sealer::new(&keyring.secret, Direction::ToServer, suite);
-                let pushing = self.push(far, sealer, found, streams, pace.clone()).await?;
-                heart.attach(pushing.sender.clone());
-                match self.seat.probe {
-                    Some(_) => probed = Some(pushing.sender.clone()),
-                    None => tuning = Some(self.tune(&pushing, &roster, far)),
-                }
-                Half::Sending(pushing)
-            }
-            None => self.pull(far, &keyring, suite, streams),
-        });
-        let is_wanted = matches!(self.request.route.asked, None | Some(Route::Ssh));
-        let inband = Inband::new(flow, is_wanted, server.control.clone(), proven.clone());
-        inband.hold();
+        let found = match pushed {
+            Some(pushed) => Some(pushed.counted(&mut hearing).await?),
+            None => None,
+        };
+        let (started, helm) = self.start(far, &chooser, found, connections, &pace).await?;
+        if let Half::Sending(sending) = &started {
+            heart.attach(sending.sender.clone());
+        }
+        let half = half.insert(started);
         let (listen, listens) = oneshot::channel();
-        let mut ways = Ways {
-            inband: inband.clone(),
+        let ways = Ways {
+            inband: chooser.inband.clone(),
             listen: Some(listen),
             reverse: None,
             limit: pace.limit.clone(),
         };
-        let notes = Arc::new(Notes::default());
-        let chooser = Chooser {
-            request: self.request,
-            host: server.host.clone(),
-            hello: server.hello.clone(),
-            opened_at,
-            remembered: self.remembered,
-            forced: self.streams(),
-            streams_max: self.budget.streams_max(),
-            keyring,
-            suite,
-            proven,
-            roster: roster.clone(),
-            control: server.control.clone(),
-            inband,
-            notes: notes.clone(),
-            seat: self.seat.clone(),
-        };
+        let (notes, opened_at) = (chooser.notes.clone(), chooser.opened_at);
+        let conversing = converse(&mut hearing, half, self.heed(ways), self.check());
+        tokio::select! {
+            over = conversing => over?,
+            over = self.test(&helm, &roster, &server.hello, opened_at) => over?,
+            () = chooser.run(listens) => {}
+            () = self.follow_rate(&server.control, flow, &pace.limit) => {}
+        }
+        if let Helm::Tuner(tuning) = helm {
+            self.seat.conclude(self.request, tuning.conclude());
+        }
+        Ok(notes.label(roster.carried()))
+    }
+
+    /// Does with the server's words about streams, and about codecs that were tried, what they ask.
+    fn heed(&self, mut ways: Ways) -> impl FnMut(Message) -> Result<()> {
+        move |message| match (message, &self.seat.probe) {
+            (Message::Tried(tried), Some(probe)) => {
+                probe.tried(tried);
+                Ok(())
+            }
+            (message, _) => ways.take(message),
+        }
+    }
+
+    /// Looks at what the server says before it is believed.
+    fn check(&self) -> impl FnMut(&Message) -> Result<()> {
         let mut told = false;
-        let check = |message: &Message| match message {
+        move |message| match message {
             Message::Roots(roots) => operands::check(self.request, roots, told),
             Message::Fault(_) => {
                 told = true;
                 Ok(())
             }
             _ => Ok(()),
-        };
-        let take = |message| match (message, &self.seat.probe) {
-            (Message::Tried(tried), Some(probe)) => {
-                probe.tried(tried);
-                Ok(())
-            }
-            (message, _) => ways.take(message),
-        };
-        let conversing = converse(&mut hearing, half, take, check);
-        tokio::select! {
-            over = conversing => over?,
-            over = self.test(probed, &roster, &server.hello, opened_at) => over?,
-            () = chooser.run(listens) => {}
-            () = self.follow_rate(&server.control, flow, &pace.limit) => {}
         }
-        if let Some(tuning) = tuning {
-            self.seat.conclude(self.request, tuning.conclude());
+    }
+
+    /// Of a session that was opened just now.
+    fn chooser(
+        &self,
+        server: &Server,
+        (keyring, suite): (Arc<Keyring>, Suite),
+        roster: Arc<Roster>,
+        proven: mpsc::Sender<Connection>,
+    ) -> Chooser<'_> {
+        let is_wanted = matches!(self.request.route.asked, None | Some(Route::Ssh));
+        let control = server.control.clone();
+        let inband = Inband::new(roster.flow(), is_wanted, control.clone(), proven.clone());
+        inband.hold();
+        Chooser {
+            request: self.request,
+            host: server.host.clone(),
+            hello: server.hello.clone(),
+            opened_at: Instant::now(),
+            remembered: self.remembered,
+            forced: self.streams(),
+            streams_max: self.budget.streams_max(),
+            keyring,
+            suite,
+            proven,
+            roster,
+            control,
+            inband,
+            notes: Arc::default(),
+            seat: self.seat.clone(),
         }
-        Ok(notes.label(roster.carried()))
     }
 
     /// As the user asked, and memory allows.

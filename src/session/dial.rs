@@ -255,3 +255,45 @@ impl Lines {
         let _ = self.outcomes.send((nth, outcome));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::seal::Secret;
+    use crate::session::roster::Flow;
+
+    /// The answer of the first is not waited for: that it was up is known by what became of it.
+    #[tokio::test]
+    async fn where_a_stream_was_up_once_it_is_dialled_in_vain_for_as_long_as_it_takes() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let place = listener.local_addr().unwrap();
+        let (proven, mut connections) = mpsc::channel(1);
+        let secret = Secret::take(&mut [1; 32]);
+        let dialler = Dialler {
+            route: Route::Direct,
+            way: Way::Places(Arc::new(Places::new(vec![place], None))),
+            streams_max: 1,
+            keyring: Arc::new(Keyring::new(secret, [9; 16], DialRole::Sends)),
+            suite: Suite::Aes128Gcm,
+            proven,
+            roster: Roster::new(Flow::Out),
+            reporter: None,
+            attempts: Attempts::default(),
+        };
+        let dialling = tokio::spawn(dialler.run());
+        let connection: Connection = connections.recv().await.unwrap();
+        assert!(connection.expected.is_some());
+        drop(listener);
+        let fate = Fate {
+            was_proven: true,
+            carried: true,
+            cause: "reset".to_owned(),
+        };
+        connection.fate.unwrap().send(fate).unwrap();
+        // In less than this it is dialled as often as is tried where none was ever up.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert!(!dialling.is_finished());
+    }
+}

@@ -79,45 +79,31 @@ impl SendingHalf {
     /// Starts its threads: chunks wait until the receiver knows where everything lands. Frames may
     /// be lost, unless they are handed over `in_memory`.
     pub fn start(common: Common, sealer: Sealer, sources: Sources, in_memory: bool) -> SendingHalf {
-        let Common {
-            options,
-            budget,
-            chunk_size,
-            control,
-            tally,
-            progress,
-            ending,
-            digests,
-            tell,
-            enough,
-            share,
-            stream,
-        } = common;
         // As many as ever may wait; how many do is up to the steering.
         let (queue, frames) = async_channel::bounded(FRAMES_MAX);
         let sender = Arc::new(Sender {
             plans: Plans::default(),
-            steering: Steering::new(options.compress),
-            options,
-            chunk_size,
-            pool: Pool::new(budget.slots, chunk_size),
-            window: budget.window(),
+            steering: Steering::new(common.options.compress),
+            options: common.options,
+            chunk_size: common.chunk_size,
+            pool: Pool::new(common.budget.slots, common.chunk_size),
+            window: common.budget.window(),
             keeps: !in_memory,
-            enough,
-            tell,
+            enough: common.enough,
+            tell: common.tell,
             sealer,
             frames: queue,
-            control,
-            tally,
-            progress,
-            ending,
-            digests,
-            share,
-            stream,
+            control: common.control,
+            tally: common.tally,
+            progress: common.progress,
+            ending: common.ending,
+            digests: common.digests,
+            share: common.share,
+            stream: common.stream,
             done: Notify::new(),
             heard: Default::default(),
         });
-        let mut threads: Vec<_> = (0..budget.workers)
+        let mut threads: Vec<_> = (0..common.budget.workers)
             .map(|_| {
                 let sender = sender.clone();
                 spawn(&sender.ending.clone(), move || sender.work())
@@ -178,45 +164,34 @@ impl ReceivingHalf {
         destination: Destination,
         crowd: Arc<Crowd>,
     ) -> ReceivingHalf {
-        let Common {
-            options,
-            budget,
-            chunk_size,
-            control,
-            tally,
-            progress,
-            ending,
-            digests,
-            tell,
-            ..
-        } = common;
         let shifts = Arc::<Shifts>::default();
         let (queue, messages) = async_channel::unbounded();
         let (jobs, work) = async_channel::unbounded();
         let receiver = Arc::new(Receiver {
-            options,
+            options: common.options,
             rules,
-            chunk_size: chunk_size as u64,
-            pool: Pool::new(budget.slots, chunk_size),
-            window: budget.window(),
+            chunk_size: common.chunk_size as u64,
+            pool: Pool::new(common.budget.slots, common.chunk_size),
+            window: common.budget.window(),
             stop: Stop::new(),
-            tell,
+            tell: common.tell,
             opener,
+            sessions: destination.sessions.clone(),
             jobs,
-            control: control.clone(),
+            control: common.control.clone(),
             acks: Acks::default(),
             shifts: shifts.clone(),
-            tally,
-            progress,
-            ending,
-            digests,
+            tally: common.tally,
+            progress: common.progress,
+            ending: common.ending,
+            digests: common.digests,
             table: Default::default(),
             journal: Default::default(),
             keeper: Default::default(),
             queued: Default::default(),
             streams: Default::default(),
         });
-        let mut threads: Vec<_> = (0..budget.workers)
+        let mut threads: Vec<_> = (0..common.budget.workers)
             .map(|_| {
                 let (receiver, work) = (receiver.clone(), work.clone());
                 spawn(&receiver.ending.clone(), move || receiver.work(&work))
@@ -232,15 +207,13 @@ impl ReceivingHalf {
         }));
         let acking = receiver.clone();
         let busy = move || busy(&shifts, &crowd);
-        let acks = Some(tokio::spawn(
-            async move { acking.acks.run(control, busy).await },
-        ));
+        let acks = async move { acking.acks.run(common.control, busy).await };
         ReceivingHalf {
             receiver,
             queue,
             jobs: work,
             threads,
-            acks,
+            acks: Some(tokio::spawn(acks)),
         }
     }
 

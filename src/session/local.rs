@@ -8,6 +8,7 @@ use tokio::io::{DuplexStream, ReadHalf};
 use crate::chunk::CHUNK_SIZE;
 use crate::control::{Incoming, Outgoing};
 use crate::error::{Error, Result};
+use crate::manifest::Totals;
 use crate::pipeline::Budget;
 use crate::pipeline::tally::Tally;
 use crate::progress::{Phase, Progress};
@@ -15,10 +16,11 @@ use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::also::Shared;
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
-use crate::session::request::Request;
+use crate::session::operands::{self, Expanded};
+use crate::session::request::{CopyOptions, Request};
 use crate::session::streams::pass_on;
 use crate::session::tuning::{self, Audience, Terms, Tuning};
-use crate::session::{Half, Seat, cause_of, converse, host, operands};
+use crate::session::{Half, Seat, cause_of, converse, host};
 use crate::wire::message::{Message, Roots};
 
 /// Bytes of control messages between the halves.
@@ -37,47 +39,13 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     let totals = operands::scan(&found, &options, seat).await;
     let totals = totals.map_err(|_| Error::usage("the scan failed"))?;
     seat.progress.set_totals(totals);
-    let roots = found.roots();
-
-    let (here, there) = tokio::io::duplex(CONTROL_BUFFER);
-    let (mut from_receiver, to_receiver) = ends(here);
-    let (mut from_sender, to_sender) = ends(there);
-    let common = |control: &Outgoing, tally, progress| Common {
-        options: options.clone(),
-        budget,
-        chunk_size: CHUNK_SIZE,
-        control: control.clone(),
-        tally,
-        progress,
-        ending: seat.ending.clone(),
-        digests: None,
-        tell: seat.tell(),
-        enough: seat.enough.clone(),
-        share: None,
-        stream: seat.shared.as_ref().and_then(Shared::named_stream),
-    };
-    // Suite "none" derives no key from it.
-    let secret = Secret::random();
-    let sending = Common {
-        digests: seat.digests.clone(),
-        ..common(&to_receiver, seat.tally.clone(), seat.progress.clone())
-    };
-    // The sender tells the user of both halves' failures.
-    let unseen = Arc::new(Progress::default());
-    let receiving = common(&to_sender, Arc::new(Tally::silent(unseen.clone())), unseen);
-    let opener = Opener::new(&secret, Direction::ToServer, Suite::None);
-    let sessions = operands::sessions(Secret::session(), &[], seat);
-    let destination = operands::destination(request, true, sessions);
-    let rules = operands::rules(request);
-    let receiving = ReceivingHalf::start(receiving, opener, rules, destination, Arc::default());
-    let opening = to_receiver
-        .send(Message::Roots(Roots { roots, totals }))
-        .await;
-    opening.map_err(|e| Error::usage(e.to_string()))?;
-    seat.progress.set_phase(Phase::Copying);
-    let sources = found.sources(&options);
-    let sealer = Sealer::new(&secret, Direction::ToServer, Suite::None);
-    let sending = SendingHalf::start(sending, sealer, sources, true);
+    let started = Both::start(request, seat, &options, budget, (found, totals)).await?;
+    let Both {
+        sending,
+        receiving,
+        mut from_receiver,
+        mut from_sender,
+    } = started;
     let tuning = Tuning::start(Terms {
         sender: sending.sender.clone(),
         roster: None,
@@ -89,7 +57,6 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         sending.frames.clone(),
         receiving.receiver.clone(),
     ));
-
     let (mut sending, mut receiving) = (Half::Sending(sending), Half::Receiving(receiving));
     let copied = {
         let mut at_sender = Hearing::new(&mut from_receiver, None, &seat.ending);
@@ -110,6 +77,68 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     match copied {
         Ok(_) => Ok("memory".to_owned()),
         Err(_) => Err(cause_of(&seat.ending)),
+    }
+}
+
+/// Both halves at work, and what each hears of the other.
+struct Both {
+    sending: SendingHalf,
+    receiving: ReceivingHalf,
+    from_receiver: Incoming<ReadHalf<DuplexStream>>,
+    from_sender: Incoming<ReadHalf<DuplexStream>>,
+}
+
+impl Both {
+    async fn start(
+        request: &Request,
+        seat: &Seat,
+        options: &CopyOptions,
+        budget: Budget,
+        (found, totals): (Expanded, Totals),
+    ) -> Result<Both> {
+        let (here, there) = tokio::io::duplex(CONTROL_BUFFER);
+        let (from_receiver, to_receiver) = ends(here);
+        let (from_sender, to_sender) = ends(there);
+        let common = |control: &Outgoing, tally, progress| Common {
+            options: options.clone(),
+            budget,
+            chunk_size: CHUNK_SIZE,
+            control: control.clone(),
+            tally,
+            progress,
+            ending: seat.ending.clone(),
+            digests: None,
+            tell: seat.tell(),
+            enough: seat.enough.clone(),
+            share: None,
+            stream: seat.shared.as_ref().and_then(Shared::named_stream),
+        };
+        // Suite "none" derives no key from it.
+        let secret = Secret::random();
+        let sending = Common {
+            digests: seat.digests.clone(),
+            ..common(&to_receiver, seat.tally.clone(), seat.progress.clone())
+        };
+        // The sender tells the user of both halves' failures.
+        let unseen = Arc::new(Progress::default());
+        let receiving = common(&to_sender, Arc::new(Tally::silent(unseen.clone())), unseen);
+        let opener = Opener::new(&secret, Direction::ToServer, Suite::None);
+        let sessions = operands::sessions(Secret::session(), &[], seat);
+        let destination = operands::destination(request, true, sessions);
+        let rules = operands::rules(request);
+        let receiving = ReceivingHalf::start(receiving, opener, rules, destination, Arc::default());
+        let roots = found.roots();
+        let opening = to_receiver.send(Message::Roots(Roots { roots, totals }));
+        opening.await.map_err(|e| Error::usage(e.to_string()))?;
+        seat.progress.set_phase(Phase::Copying);
+        let sources = found.sources(options);
+        let sealer = Sealer::new(&secret, Direction::ToServer, Suite::None);
+        Ok(Both {
+            sending: SendingHalf::start(sending, sealer, sources, true),
+            receiving,
+            from_receiver,
+            from_sender,
+        })
     }
 }
 

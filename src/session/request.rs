@@ -88,6 +88,27 @@ pub struct RouteOptions {
 }
 
 impl Request {
+    /// A copy of which nothing more was said than this; hosts are this machine by other names.
+    pub fn local(sources: Vec<Operand>, dest: Operand, options: CopyOptions) -> Request {
+        Request {
+            sources,
+            dest,
+            also: Vec::new(),
+            options,
+            ssh: SshOptions::default(),
+            rsh: Rsh::Local,
+            remote_path: None,
+            sudo: None,
+            no_install: false,
+            streams: None,
+            route: RouteOptions::default(),
+            rate_file: None,
+            retries: 0,
+            encrypt: true,
+            digest_lists: Vec::new(),
+        }
+    }
+
     /// One of the ends is read or written once and never again.
     pub fn is_stream(&self) -> bool {
         let mut operands = std::iter::once(&self.dest).chain(&self.sources);

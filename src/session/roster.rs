@@ -1,21 +1,23 @@
 //! The streams that are up at this end: what a heartbeat says of them, and which of them are dead.
 
 mod course;
+mod live;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::route::Route;
 use crate::stream::crowd::Crowd;
-use crate::stream::meter::Meter;
 use crate::stream::opening::StreamId;
 use crate::stream::stall::{Dead, PeerSight, Sight, Watch};
 use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::StreamFacts;
 use course::Course;
+pub use live::Member;
+use live::{Leash, Live, PACKET, STUCK};
 
 /// A stream that is up this long stands; one that ends sooner may as well not have come.
 const STANDS_AFTER: Duration = Duration::from_secs(5);
@@ -51,39 +53,6 @@ struct State {
     doubtful: [bool; Route::ALL.len()],
 }
 
-struct Live {
-    route: Route,
-    attempt: u16,
-    number: u16,
-    since: Duration,
-    meter: Arc<Meter>,
-    leash: Arc<Leash>,
-    watch: Watch,
-    /// Bytes that were given to it at one end, and that have come out at the other.
-    given: u64,
-    through: u64,
-    /// How long nothing of what was given has come out.
-    owed: Duration,
-}
-
-/// By which a stream is ended from outside.
-#[derive(Default)]
-struct Leash {
-    token: CancellationToken,
-    why: OnceLock<Dead>,
-}
-
-/// The place of a stream that is up. It is left when this is dropped.
-pub struct Member {
-    roster: Arc<Roster>,
-    id: StreamId,
-    /// Of this connection: a stream that was dialled again has another. It comes round after 64 Ki
-    /// of them, when at worst a few chunks of another stream are sent twice.
-    pub number: u16,
-    pub meter: Arc<Meter>,
-    leash: Arc<Leash>,
-}
-
 /// How the streams of a route are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
@@ -92,13 +61,6 @@ pub struct Standing {
     /// Streams by which more has come through than fits into a packet.
     pub up: usize,
 }
-
-/// What one packet may hold, jumbo frames left aside.
-const PACKET: u64 = 1500;
-
-/// How long until a stream that makes no progress is no reason any more not to try others: longer
-/// than a heartbeat takes.
-const STUCK: Duration = Duration::from_secs(2);
 
 /// What a look at all streams found.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -235,10 +197,7 @@ impl Roster {
         let state = self.lock();
         let mut standing = Standing::default();
         for live in state.live.values().filter(|live| live.route == route) {
-            let is_up = match self.flow {
-                Flow::Out => live.through > PACKET,
-                Flow::In => live.meter.bytes() > PACKET,
-            };
+            let is_up = live.is_up(self.flow);
             let is_sound = live.meter.is_proven()
                 && live.owed < STUCK
                 && (is_up || !state.doubtful[route as usize]);
@@ -307,64 +266,6 @@ impl Roster {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic while held")
-    }
-}
-
-impl Live {
-    /// Takes what is known of both ends now.
-    fn count(&mut self, flow: Flow, peer: Option<PeerSight>, passed: Duration) {
-        let (here, there) = (self.meter.bytes(), peer.map_or(0, |peer| peer.bytes));
-        let (given, through, waits) = match flow {
-            Flow::Out => (here, there, peer.is_some_and(|peer| peer.waits)),
-            Flow::In => (there, here, self.meter.waits()),
-        };
-        let was_owed = self.given > self.through;
-        if given > through && was_owed && through == self.through && !waits {
-            self.owed += passed;
-        } else {
-            self.owed = Duration::ZERO;
-        }
-        (self.given, self.through) = (given, through);
-    }
-}
-
-impl Leash {
-    fn end(&self, why: Dead) {
-        // What was found first is the cause.
-        let _ = self.why.set(why);
-        self.token.cancel();
-    }
-}
-
-impl Member {
-    /// Ends the stream when it is cancelled.
-    pub fn token(&self) -> CancellationToken {
-        self.leash.token.clone()
-    }
-
-    /// Why it was ended from outside; None where it was for what came on it.
-    pub fn why(&self) -> Option<Dead> {
-        self.leash.why.get().copied()
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        let mut state = self.roster.lock();
-        state.was_ever_proven |= self.meter.is_proven();
-        if let Some(route) = Route::of(self.id.stream) {
-            state.carried[route as usize] += self.meter.bytes();
-        }
-        let is_mine = |live: &Live| live.number == self.number;
-        if state.live.get(&self.id.stream).is_some_and(is_mine)
-            && let Some(live) = state.live.remove(&self.id.stream)
-            && live.given > PACKET
-            && live.through <= PACKET
-        {
-            state.doubtful[live.route as usize] = true;
-        }
-        state.course.leaves(&self.meter);
-        state.park();
     }
 }
 

@@ -93,10 +93,12 @@ pub async fn send_on(
                     };
                     let Err(cause) = ended else { return };
                     let again = sender.plans.stream_died(member.number);
-                    let told = format!(
-                        "stream {} was lost ({cause}); {again} chunks are sent again",
-                        Named(id.stream)
-                    );
+                    let again = match again {
+                        1 => "1 chunk is".to_owned(),
+                        _ => format!("{again} chunks are"),
+                    };
+                    let stream = Named(id.stream);
+                    let told = format!("stream {stream} was lost ({cause}); {again} sent again");
                     lost(&roster, &member, fate, &cause, true, reporter.as_deref(), &told);
                 });
             }

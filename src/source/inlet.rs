@@ -15,7 +15,7 @@ use crate::chunk::Buffer;
 use crate::command::{Command, Role};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{
-    Entry, EntryId, EntryKind, Extension, NO_PARENT, Name, ONCE, Root, Timestamp, file_type,
+    BEGUN, Entry, EntryId, EntryKind, Extension, NO_PARENT, Name, ONCE, Root, Timestamp, file_type,
 };
 use crate::pipe::Stop;
 
@@ -99,7 +99,7 @@ impl Inlet {
             ino: 0,
             links: 1,
             rdev: 0,
-            extensions: vec![once()],
+            extensions: vec![once(false)],
         }
     }
 
@@ -239,11 +239,11 @@ pub fn is_stream_at(path: &Path) -> bool {
     stat(path).is_ok_and(|stat| is_stream(file_type(&stat)))
 }
 
-/// Tells the receiver that an entry is read once.
-pub fn once() -> Extension {
+/// Tells the receiver that an entry is read once, and whether a former session has `begun` to.
+pub fn once(begun: bool) -> Extension {
     Extension {
         tag: ONCE,
-        bytes: Vec::new(),
+        bytes: if begun { BEGUN.to_vec() } else { Vec::new() },
     }
 }
 

@@ -18,7 +18,7 @@ pub mod walk;
 pub use found::{Changes, Found, has_vanished};
 pub use inlet::{Feed, Inlet, Limits, is_stream_at};
 pub use operand::{Lookup, Named, expand};
-pub use pack::{PackRead, Unpacked, read_pack};
+pub use pack::{PackRead, Packed, Unpacked, read_pack};
 pub use pattern::is_pattern;
 pub use read::SourceFile;
 pub use scan::scan;

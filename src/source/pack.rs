@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{Stat, fstat};
+use rustix::io::Errno;
 
 use crate::cache::is_cached;
 use crate::chunk::pack::PackWriter;
@@ -21,17 +22,26 @@ pub struct PackRead {
     pub raw_len: u32,
     /// Of the table; it holds those of the files.
     pub digest: Digest,
-    /// Digests of the files that are in it, by their place in the plan.
-    pub packed: Vec<(usize, Digest)>,
+    pub packed: Vec<Packed>,
     /// The others, by their place in the plan.
     pub left_out: Vec<(usize, Unpacked)>,
+}
+
+/// A file that is in a pack.
+pub struct Packed {
+    /// In the plan.
+    pub place: usize,
+    pub digest: Digest,
+    /// Bytes.
+    pub size: u64,
 }
 
 /// Why a file did not come into its pack.
 #[derive(Debug)]
 pub enum Unpacked {
     Failed(Error),
-    /// There is no room for it, since it or others have grown: to be sent as a big file.
+    /// There is no room for it, since it or others have grown: to be sent as a big file, or as a
+    /// stream where its size is not known.
     Grew,
 }
 
@@ -50,7 +60,11 @@ pub fn read_pack<'a>(
     let mut left_out = Vec::new();
     for (place, found) in members.enumerate() {
         match read_member(found, changes, polite, &mut pack) {
-            Ok(digest) => packed.push((place, digest)),
+            Ok((digest, size)) => packed.push(Packed {
+                place,
+                digest,
+                size,
+            }),
             Err(why) => left_out.push((place, why)),
         }
     }
@@ -68,9 +82,12 @@ fn read_member(
     changes: Changes,
     polite: bool,
     pack: &mut PackWriter,
-) -> Result<Digest, Unpacked> {
+) -> Result<(Digest, u64), Unpacked> {
     twice_if_changed(|| {
         let (file, before) = found.open(changes)?;
+        if found.entry.is_made_up() {
+            return read_made_up(found, &file, &before, pack);
+        }
         let len = found.entry.size as usize;
         let brings = polite && !is_cached(&file, 0..len as u64);
         behind(&file, brings, 0, len, || {
@@ -92,13 +109,43 @@ fn twice_if_changed<T>(mut read: impl FnMut() -> Result<T, Unpacked>) -> Result<
     }
 }
 
+/// What is there from the first byte to the last, whatever is said of it.
+fn read_made_up(
+    found: &Found,
+    file: &File,
+    stat: &Stat,
+    pack: &mut PackWriter,
+) -> Result<(Digest, u64), Unpacked> {
+    let mut entry = found.entry.clone();
+    refresh(&mut entry, stat);
+    entry.links = 1;
+    let room = pack.room_left(&entry).ok_or(Unpacked::Grew)?;
+    let mut len = 0;
+    loop {
+        // One that fills the room may have more.
+        if len == room.len() {
+            return Err(Unpacked::Grew);
+        }
+        // In order: not all of them take an offset.
+        match rustix::io::read(file, &mut room[len..]) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(Errno::INTR) => {}
+            Err(cause) => return Err(found.cannot_read(cause.into()).into()),
+        }
+    }
+    entry.size = len as u64;
+    entry.allocated = entry.size;
+    Ok((pack.push(entry), len as u64))
+}
+
 fn read_open(
     found: &Found,
     file: &File,
     before: &Stat,
     changes: Changes,
     pack: &mut PackWriter,
-) -> Result<Digest, Unpacked> {
+) -> Result<(Digest, u64), Unpacked> {
     let mut entry = found.entry.clone();
     refresh(&mut entry, before);
     if entry.size > SMALL_FILE_MAX {
@@ -108,12 +155,13 @@ fn read_open(
     if changes == Changes::Taken {
         let read = read_up_to(file, 0, room).map_err(|cause| found.cannot_read(cause))?;
         entry.size = read as u64;
-        return Ok(pack.push(entry));
+        return Ok((pack.push(entry), read as u64));
     }
     read_all(file, room).map_err(|cause| found.cannot_read(cause))?;
     let after = fstat(file).map_err(|cause| found.cannot_read(cause.into()))?;
     found.compare(before, &after)?;
-    Ok(pack.push(entry))
+    let size = entry.size;
+    Ok((pack.push(entry), size))
 }
 
 fn read_all(file: &File, room: &mut [u8]) -> std::io::Result<()> {
@@ -207,7 +255,7 @@ mod tests {
                 Some(length) => {
                     let content = std::fs::read(&path).unwrap();
                     assert_eq!(content.len(), length);
-                    assert_eq!(read.unwrap(), *blake3::hash(&content).as_bytes());
+                    assert_eq!(read.unwrap().0, *blake3::hash(&content).as_bytes());
                 }
                 None => assert!(
                     matches!(read, Err(Unpacked::Failed(error)) if error.kind == Kind::Changed)
@@ -224,11 +272,11 @@ mod tests {
         let mut pack = PackWriter::new(&mut buffer);
         let (file, before) = found.open(Changes::Taken).unwrap();
         append(&path, b"more");
-        let digest = read_open(&found, &file, &before, Changes::Taken, &mut pack).unwrap();
-        assert_eq!(digest, *blake3::hash(b"0123456789").as_bytes());
+        let read = read_open(&found, &file, &before, Changes::Taken, &mut pack).unwrap();
+        assert_eq!(read, (*blake3::hash(b"0123456789").as_bytes(), 10));
         std::fs::write(&path, b"01").unwrap();
-        let digest = read_open(&found, &file, &before, Changes::Taken, &mut pack).unwrap();
-        assert_eq!(digest, *blake3::hash(b"01").as_bytes());
+        let read = read_open(&found, &file, &before, Changes::Taken, &mut pack).unwrap();
+        assert_eq!(read, (*blake3::hash(b"01").as_bytes(), 2));
 
         std::fs::remove_file(&path).unwrap();
         let gone = found.open(Changes::Taken).unwrap_err();
@@ -236,6 +284,35 @@ mod tests {
         std::fs::write(&path, b"another").unwrap();
         let (_, stat) = found.open(Changes::Taken).unwrap();
         assert_eq!(stat.st_size, 7, "what has its name now");
+    }
+
+    #[test]
+    fn what_is_made_up_is_packed_as_long_as_it_is_and_left_out_where_it_has_no_room() {
+        let temp = tempfile::tempdir().unwrap();
+        for (len, fits) in [
+            (0, true),
+            (100_000, true),
+            (260_000, true),
+            (300_000, false),
+        ] {
+            let (path, mut found) = one(temp.path(), b"x");
+            found.entry.extensions.push(crate::manifest::Extension {
+                tag: crate::manifest::MADE_UP,
+                bytes: Vec::new(),
+            });
+            // Longer, or shorter, than was said.
+            std::fs::write(&path, vec![7; len]).unwrap();
+            let mut buffer = Buffer::loose(CHUNK_SIZE);
+            let pack = read_pack([&found].into_iter(), Changes::Told, false, &mut buffer);
+            match (&pack.packed[..], &pack.left_out[..]) {
+                ([packed], []) if fits => {
+                    assert_eq!(packed.size, len as u64);
+                    assert_eq!(packed.digest, *blake3::hash(&vec![7; len]).as_bytes());
+                }
+                ([], [(0, Unpacked::Grew)]) if !fits => {}
+                _ => panic!("{len}"),
+            }
+        }
     }
 
     #[test]

@@ -22,19 +22,30 @@ use crate::pipe::{STEP, Stop, Until, Waited, enlarge, is_stdin_closed, pause, st
 /// any other there are five chunks a second at most.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// File systems by their magic numbers (linux/magic.h): proc, sysfs, debugfs, tracefs, securityfs,
-/// configfs, selinuxfs and both versions of cgroups.
-const MADE_UP: [u32; 9] = [
+/// File systems by their magic numbers (linux/magic.h): proc, sysfs, securityfs, configfs, selinuxfs
+/// and both versions of cgroups.
+const MADE_UP: [u32; 7] = [
     0x9fa0,
     0x6265_6572,
-    0x6462_6720,
-    0x7472_6163,
     0x7363_6673,
     0x6265_6570,
     0xf97c_ff8c,
     0x0027_e0eb,
     0x6367_7270,
 ];
+
+/// Likewise debugfs and tracefs.
+const SPENT: [u32; 2] = [0x6462_6720, 0x7472_6163];
+
+/// What a file system says of the sizes of its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    True,
+    /// A guess (0 in /proc, a page in /sys), since the kernel makes content up as it is read.
+    MadeUp,
+    /// Likewise, and some files there lose what is read of them: no one reads them twice.
+    Spent,
+}
 
 /// When a stream is at its end.
 #[derive(Clone, Debug)]
@@ -228,11 +239,14 @@ pub fn has_unsaid_content(file: &File, stat: &Stat) -> bool {
         && file.read_at(&mut [0], 0).is_ok_and(|len| len > 0)
 }
 
-/// Whether a file lies where the kernel makes content as it is read: what is said there of its size
-/// is a guess (0 in /proc, a page in /sys). By the type of the file system and not by a read that
+/// What is said of sizes where a file lies. By the type of the file system and not by a read that
 /// ends early: elsewhere that is a file which became shorter.
-pub fn is_made_up(file: &File) -> bool {
-    fstatfs(file).is_ok_and(|found| MADE_UP.contains(&(found.f_type as u32)))
+pub fn sizes(file: &File) -> Sizes {
+    match fstatfs(file).map(|found| found.f_type as u32) {
+        Ok(found) if MADE_UP.contains(&found) => Sizes::MadeUp,
+        Ok(found) if SPENT.contains(&found) => Sizes::Spent,
+        _ => Sizes::True,
+    }
 }
 
 fn cannot_read(path: &Path, cause: io::Error) -> Error {

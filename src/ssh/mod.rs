@@ -269,9 +269,11 @@ impl Process {
     }
 }
 
-/// Passes the far end's stderr on, a printable line at a time, until it is closed.
+/// Passes the far end's stderr on, a printable line at a time, until it is closed. Longer lines than
+/// [`LINE_MAX`] come in pieces.
 pub async fn relay_stderr(stderr: ChildStderr, mut line_out: impl FnMut(&str)) {
     let mut reader = BufReader::new(stderr);
+    let mut goes_on = false;
     loop {
         let mut line = Vec::new();
         match (&mut reader)
@@ -282,13 +284,18 @@ pub async fn relay_stderr(stderr: ChildStderr, mut line_out: impl FnMut(&str)) {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
+        let is_whole = line.last() == Some(&b'\n');
         while line
             .last()
             .is_some_and(|byte| matches!(byte, b'\n' | b'\r'))
         {
             line.pop();
         }
-        line_out(&printable(&line));
+        // The end of a line that was as long as a piece is no empty line.
+        if !(goes_on && line.is_empty()) {
+            line_out(&printable(&line));
+        }
+        goes_on = !is_whole;
     }
 }
 
@@ -318,6 +325,21 @@ mod tests {
             text[9..].join(" "),
             "-p 2222 -i id -o A=b -l u -oBatchMode=yes -oForwardAgent=no -v -v -- h"
         );
+    }
+
+    #[tokio::test]
+    async fn a_long_line_comes_in_pieces_and_its_end_is_no_line() {
+        let script = "head -c 8192 /dev/zero | tr '\\0' A >&2; printf '\\n\\nend\\n' >&2";
+        let mut child = Command::new("sh")
+            .args(["-c", script])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = Vec::new();
+        let stderr = child.stderr.take().unwrap();
+        relay_stderr(stderr, |line| lines.push(line.len())).await;
+        child.wait().await.unwrap();
+        assert_eq!(lines, [4096, 4096, 0, 3]);
     }
 
     #[test]

@@ -180,20 +180,20 @@ fn sentence(limit: Option<Limit>, shares: &Shares, rate_limit: Option<u64>) -> S
             let rate = units::rate(rate_limit.unwrap_or(0) as f64);
             format!("the limit of {rate} that was asked for")
         }
-        Some(Limit::SourceDisk) => busy("the source disk", shares.source_disk),
+        Some(Limit::SourceDisk) => busy("the source", shares.source_disk),
         Some(Limit::Compression) => busy("compression", shares.compression),
         Some(Limit::Sender) => busy("the sending processors", shares.sender),
         Some(Limit::Decompression) => busy("decompression", shares.decompression),
         Some(Limit::Receiver) => busy("the receiving processors", shares.receiver),
-        Some(Limit::DestinationDisk) => busy("the destination disk", shares.destination_disk),
+        Some(Limit::DestinationDisk) => busy("the destination", shares.destination_disk),
     };
     let rest: Vec<String> = [
         ("network", shares.network, Limit::Network),
-        ("source disk", shares.source_disk, Limit::SourceDisk),
+        ("source", shares.source_disk, Limit::SourceDisk),
         ("compression", shares.compression, Limit::Compression),
         ("decompression", shares.decompression, Limit::Decompression),
         (
-            "destination disk",
+            "destination",
             shares.destination_disk,
             Limit::DestinationDisk,
         ),

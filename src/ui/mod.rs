@@ -12,6 +12,7 @@ mod several;
 mod status;
 mod steady;
 mod summary;
+mod tell;
 mod terminal;
 mod view;
 
@@ -31,6 +32,7 @@ use bars::Bars;
 use rate::Rate;
 pub use several::Copied;
 use steady::Steady;
+use tell::Tell;
 use terminal::Terminal;
 
 /// Where nothing is drawn the rate is noted this often, for who asks.
@@ -120,26 +122,20 @@ impl Screen {
     /// Takes the bar away and says what came of it: why the session ended early, if it did, and
     /// the summary, where one is wanted.
     pub fn finish(self, outcome: &Outcome) {
-        let Output {
-            quiet,
-            verbose,
-            summary,
-            json,
-            ..
-        } = self.teller.output;
-        let terminal = self.terminal.filter(|_| !quiet);
+        let (output, terminal) = (self.teller.output, self.terminal);
+        let tell = Tell::of(output, terminal.is_some());
         let mut lines = self.end();
-        if !quiet && (terminal.is_some() || verbose || summary) {
+        if tell >= Tell::Each {
             lines.extend(summary::lines(outcome, width(terminal)));
         }
-        if !quiet && outcome.unlisted > 0 {
+        if tell > Tell::Failures && outcome.unlisted > 0 {
             lines.push(summary::unlisted(outcome.unlisted));
         }
         if let Some(fatal) = &outcome.fatal {
             lines.push(sentence(fatal));
         }
         write_lines(lines);
-        if json {
+        if output.json {
             write_json(&json::line(outcome));
         }
     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::session::{Outcome, Reporter};
 
-use super::{Output, Screen, json, sentence, summary, width, write_json, write_lines};
+use super::tell::Tell;
+use super::{Screen, json, sentence, summary, width, write_json, write_lines};
 
 /// One of several copies.
 pub struct Copied<'a> {
@@ -25,44 +26,19 @@ impl Screen {
 
     /// Takes the bar away and says what came of each.
     pub fn finish_all(self, copies: &[Copied]) {
-        let Output {
-            quiet,
-            verbose,
-            summary,
-            json,
-            ..
-        } = self.teller.output;
-        let terminal = self.terminal.filter(|_| !quiet);
-        let tell = match (quiet, verbose) {
-            (true, _) => Tell::Failures,
-            (false, true) => Tell::All,
-            (false, false) if terminal.is_some() || summary => Tell::Each,
-            (false, false) => Tell::Incomplete,
-        };
+        let (output, terminal) = (self.teller.output, self.terminal);
+        let tell = Tell::of(output, terminal.is_some());
         let mut lines = self.end();
         for copied in copies {
             lines.extend(told(copied, tell, width(terminal)));
         }
         write_lines(lines);
-        if json {
+        if output.json {
             for Copied { dest, outcome, .. } in copies {
                 write_json(&json::line_of(dest, outcome));
             }
         }
     }
-}
-
-/// How much is told of each copy.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Tell {
-    /// Why it ended early, where it did.
-    Failures,
-    /// What was done, where not all was.
-    Incomplete,
-    /// What was done.
-    Each,
-    /// What limited it, too.
-    All,
 }
 
 /// `web1: 1 file, 1.07 GB in 4.7 s`, `web2: fastcp: no route to host (exit 3)`.

@@ -219,7 +219,7 @@ pub mod tests {
                     network: 0.97,
                     ..Shares::default()
                 },
-                sentence: "limited by: the network, 97 % busy (source disk 12 %, compression 61 %)"
+                sentence: "limited by: the network, 97 % busy (source 12 %, compression 61 %)"
                     .to_owned(),
                 hints: vec!["a word of advice that is so long that it takes two lines".to_owned()],
             }),
@@ -285,8 +285,8 @@ pub mod tests {
         assert_eq!(
             lines(&outcome, 50)[2..],
             [
-                "limited by: the network,",
-                "97 % busy (source disk 12 %, compression 61 %)",
+                "limited by: the network, 97 % busy (source 12 %,",
+                "compression 61 %)",
                 "  a word of advice that is so long that it takes",
                 "two lines",
             ]

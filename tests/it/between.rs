@@ -5,11 +5,13 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::support::done::Done;
-use crate::support::host::{Host, make_key};
+use crate::support::host::Host;
+use crate::support::keys;
 use crate::support::net::{At, Ip, Net, Wall};
 use crate::support::procs::{self, MARK, until};
 use crate::support::pty::Terminal;
 use crate::support::run::{Running, fastcp_binary};
+use crate::support::slow::{self, SLOW, wait_for_content};
 use crate::support::*;
 
 ways! { between, local_between =>
@@ -30,10 +32,6 @@ ways! { between =>
     two_passphrases_are_asked_for_one_after_the_other,
     both_hosts_may_be_behind_a_jump_host,
 }
-
-/// Slow enough to be in the middle when it is noticed, with little memory, so that most of it is
-/// still to be read.
-const SLOW: [&str; 5] = ["-l", "80000", "--memory", "16Mi", "--summary"];
 
 /// The route in the summary.
 #[track_caller]
@@ -140,17 +138,7 @@ fn a_second_run_finds_what_is_there(case: &Case) {
 
 /// A copy of `a`, once content arrives.
 fn under_way(case: &Case, flags: &[&str]) -> Running {
-    case.src.file("a", noise(1, 40 * MIB));
-    let run = case.copying(&SLOW, "a", "a").args(flags).start();
-    wait_for_content(case);
-    run
-}
-
-fn wait_for_content(case: &Case) {
-    // So much that some of it has been acknowledged.
-    until("the copy is under way", || {
-        (case.dst.partial_bytes() > 6 << 20).then_some(())
-    });
+    slow::started(case, 40 * MIB, flags)
 }
 
 /// The server that has a file open below the directory.
@@ -237,11 +225,7 @@ fn a_host_that_is_gone_for_good_is_named(case: &Case) {
 
 fn two_passphrases_are_asked_for_one_after_the_other(case: &Case) {
     case.src.file("a", "one");
-    let key = case.scratch.path("locked");
-    make_key(&key, "open sesame");
-    let public = std::fs::read_to_string(key.with_extension("pub")).expect("read a key");
-    case.host().dir().append("authorized_keys", public);
-    std::fs::remove_file(case.host().key()).expect("remove the other key");
+    let key = keys::lock(case, "open sesame");
     let terminal = Terminal::open(80, 24);
     let run = case
         .copying(&["-i", key.to_str().expect("an ASCII path")], "a", "a")

@@ -25,6 +25,7 @@ mod kept;
 mod killed;
 mod landing;
 mod layers;
+mod left_behind;
 mod live;
 mod meanwhile;
 mod neighbours;

@@ -17,7 +17,7 @@ ways! { push, pull, here, local_between =>
 }
 
 ways! { local_push, local_pull =>
-    zeros_of_a_stream_come_out_as_zeros,
+    zeros_come_out_of_a_pipe_as_zeros,
     a_stream_does_not_land_in_a_directory,
     a_directory_does_not_go_into_a_pipe,
     a_pipe_that_is_closed_is_told,
@@ -117,7 +117,8 @@ fn a_producer_may_pause_for_longer_than_the_timeout(case: &Case) {
         true => run.arg(case.from("")),
         false => run,
     };
-    run.arg(case.dst("a")).run().succeeds();
+    let done = run.arg("--summary").arg(case.dst("a")).run();
+    done.succeeds().says("limited by: the source, ");
     assert_same(&path, case.dst.path("a"), Also::Nothing);
 }
 
@@ -215,7 +216,7 @@ fn a_command_that_writes_nothing_makes_an_empty_file(case: &Case) {
     assert_eq!(case.dst.read("made"), b"");
 }
 
-fn zeros_of_a_stream_come_out_as_zeros(case: &Case) {
+fn zeros_come_out_of_a_pipe_as_zeros(case: &Case) {
     let mut content = noise(1, 6 * MIB);
     content[MIB..3 * MIB + 5].fill(0);
     content[5 * MIB..].fill(0);
@@ -226,6 +227,22 @@ fn zeros_of_a_stream_come_out_as_zeros(case: &Case) {
     let to = format!("cat > '{}'", case.dst.path("through").display());
     between(case, &from, &to).run().succeeds();
     assert_same(&path, case.dst.path("through"), Also::Nothing);
+    // A file whose zeros are no hole, and one where they are.
+    let pieces = [
+        (0, &content[..MIB]),
+        (3 * MIB as u64, &content[MIB..5 * MIB]),
+    ];
+    case.src.sparse("sparse", 9 * MIB as u64, &pieces);
+    for name in ["a", "sparse"] {
+        let run = case.fastcp().arg(case.src(name));
+        let run = match source_is_far(case) {
+            true => run,
+            false => run.arg(case.to("")),
+        };
+        let to = format!("cat > '{}'", case.dst.path("left").display());
+        run.args(["--to-command", &to]).run().succeeds();
+        assert_same(case.src.path(name), case.dst.path("left"), Also::Nothing);
+    }
 }
 
 fn a_stream_does_not_land_in_a_directory(case: &Case) {

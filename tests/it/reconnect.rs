@@ -11,6 +11,7 @@ use crate::support::done::Done;
 use crate::support::procs::{self, Process, until};
 use crate::support::pty::Terminal;
 use crate::support::run::{Running, fastcp_binary};
+use crate::support::slow::{self, SLOW, wait_for_content};
 use crate::support::ssh_once::SshOnce;
 use crate::support::*;
 
@@ -26,6 +27,7 @@ ways! { push, pull, between =>
 
 ways! { push, pull =>
     of_several_only_what_is_read_once_fails_with_the_connection,
+    what_is_read_once_and_in_place_outlives_the_connection,
     a_killed_server_is_logged_in_again,
     a_server_that_is_ended_there_is_started_again,
     a_former_server_that_hangs_holds_nobody_up,
@@ -35,23 +37,9 @@ ways! { push, pull =>
 
 ways! { local_push, local_pull => a_broken_protocol_is_not_tried_again }
 
-/// Slow enough to be in the middle when it is noticed, with little memory, so that most of it is
-/// still to be read.
-const SLOW: [&str; 5] = ["-l", "80000", "--memory", "16Mi", "--summary"];
-
 /// A copy of `a`, once content arrives.
 fn under_way(case: &Case, flags: &[&str]) -> Running {
-    case.src.file("a", noise(1, 40 * MIB));
-    let run = case.copying(&SLOW, "a", "a").args(flags).start();
-    wait_for_content(case);
-    run
-}
-
-fn wait_for_content(case: &Case) {
-    // So much that some of it has been acknowledged.
-    until("the copy is under way", || {
-        (case.dst.partial_bytes() > 6 << 20).then_some(())
-    });
+    slow::started(case, 40 * MIB, flags)
 }
 
 /// One to each host.
@@ -224,6 +212,44 @@ fn of_several_only_what_is_read_once_fails_with_the_connection(case: &Case) {
         .says("logged in again once");
     assert_eq!(case.dst.names(), ["a", "version"]);
     assert_same(&case.src.0, &case.dst.0, Also::Nothing);
+}
+
+/// Before the connection is lost the FIFO has been read to its end and has its name.
+fn what_is_read_once_and_in_place_outlives_the_connection(case: &Case) {
+    case.src.file("fifo", noise(2, MIB + 77));
+    case.src.file("a", noise(1, 40 * MIB));
+    let fifo = case.scratch.path("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o600.into()).expect("make a FIFO");
+    let list = case.scratch.path("list");
+    for digests in [false, true] {
+        let run = case
+            .fastcp()
+            .args(SLOW)
+            .args([case.from(&fifo), case.src("a")]);
+        let run = match digests {
+            true => run.arg("--digests").arg(&list),
+            false => run,
+        };
+        let run = run.arg(case.dst("")).start();
+        let mut options = std::fs::File::options();
+        let mut writer = options.write(true).open(&fifo).expect("open a FIFO");
+        writer.write_all(&noise(2, MIB + 77)).expect("write to it");
+        drop(writer);
+        until("it is in place", || case.dst.has("fifo").then_some(()));
+        wait_for_content(case);
+        ssh_of(case).kill();
+        let done = run.wait();
+        done.succeeds().says("2 files").says("logged in again once");
+        assert_same(&case.src.0, &case.dst.0, Also::Nothing);
+        if digests {
+            let digest = blake3::hash(&noise(2, MIB + 77)).to_hex();
+            let list = String::from_utf8(case.scratch.read("list")).expect("text");
+            assert!(list.contains(&format!("{digest}  fifo\n")), "{list}");
+        }
+        for name in case.dst.names() {
+            std::fs::remove_file(case.dst.path(name)).expect("remove");
+        }
+    }
 }
 
 fn a_copy_that_slept_longer_than_the_server_waits_completes(case: &Case) {

@@ -3,9 +3,9 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::support::cut_short::{SIZE, SLOW, aged, has_third, kill_receiver};
+use crate::support::cut_short::{SIZE, SLOW, aged, bytes_on_disk, has_third, kill_receiver};
 use crate::support::done::Done;
 use crate::support::journals;
 use crate::support::procs::until;
@@ -171,7 +171,7 @@ fn an_unfinished_tree_is_gone_on_with_and_not_nested_into(case: &Case) {
         .copying(&[&SLOW[..], &["-r"]].concat(), "tree", "d")
         .start();
     until("half of it is there", || {
-        (bytes_below(&case.dst.path("d")) > total / 2).then_some(())
+        (bytes_on_disk(&case.dst.0) as usize > total / 2).then_some(())
     });
     kill_receiver(case, run);
     let done = finish(case, &["-r"], "tree", "d");
@@ -185,17 +185,6 @@ fn an_unfinished_tree_is_gone_on_with_and_not_nested_into(case: &Case) {
     // Now it is complete, it is a directory like any other.
     finish(case, &["-r"], "tree", "d");
     assert_same(&tree.0, case.dst.path("d/tree"), Also::Nothing);
-}
-
-/// Bytes on the disk below a directory in which names come and go.
-fn bytes_below(dir: &Path) -> usize {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let bytes = entries.map(|entry| match entry.metadata() {
-        Ok(meta) if meta.is_dir() => bytes_below(&entry.path()),
-        Ok(meta) => meta.blocks() as usize * 512,
-        Err(_) => 0,
-    });
-    bytes.sum()
 }
 
 fn no_resume_begins_anew(case: &Case) {

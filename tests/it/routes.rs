@@ -112,15 +112,7 @@ fn further_logins_pass_a_jump_host_and_no_shared_connection(case: &Case) {
 
 fn an_ssh_stream_that_is_killed_is_logged_in_again(case: &Case) {
     case.src.file("a", noise(1, 24 * MIB));
-    let flags = [
-        "--route",
-        "ssh",
-        "--streams",
-        "2",
-        "-l",
-        "40000",
-        "--summary",
-    ];
+    let flags = ["--route=ssh", "--streams=2", "-l40000", "--summary"];
     let run = case.copying(&flags, "a", "a").start();
     let ssh = procs::until("streams are up", || {
         let mut all = procs::marked(case.mark());

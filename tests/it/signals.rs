@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use crate::support::procs::{self, until};
 use crate::support::pty::Terminal;
 use crate::support::run::{Running, fastcp_binary};
+use crate::support::slow::{self, SLOW, wait_for_content};
 use crate::support::*;
 
 ways! { push, pull =>
@@ -22,20 +23,8 @@ ways! { push =>
     a_stopped_copy_goes_on_in_the_foreground,
 }
 
-const SLOW: [&str; 4] = ["-l", "80000", "--memory", "16Mi"];
-
 fn under_way(case: &Case, flags: &[&str]) -> Running {
-    case.src.file("a", noise(1, 20 * MIB));
-    let run = case.copying(&SLOW, "a", "a").args(flags).start();
-    wait_for_content(case);
-    run
-}
-
-fn wait_for_content(case: &Case) {
-    // So much that some of it has been acknowledged.
-    until("the copy is under way", || {
-        (case.dst.partial_bytes() > 6 << 20).then_some(())
-    });
+    slow::started(case, 20 * MIB, flags)
 }
 
 fn usr1_prints_how_far_it_is(case: &Case) {
@@ -102,7 +91,7 @@ fn a_second_ctrl_c_waits_for_nothing(case: &Case) {
 /// A copy that `script` starts as `"$@"`, in a shell with job control on a terminal.
 fn in_a_shell(case: &Case, terminal: &Terminal, script: &str) -> Running {
     case.src.file("a", noise(1, 40 * MIB));
-    case.copying(&["-l", "80000", "--memory", "16Mi"], "a", "a")
+    case.copying(&SLOW, "a", "a")
         .under(["sh", "-m", "-c", script, "sh"])
         .env("TERM", "xterm")
         .start_on(terminal.output(), terminal.slave())

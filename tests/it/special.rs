@@ -18,6 +18,7 @@ ways! { push, pull, here =>
     a_fifo_is_read_to_its_end_and_written_in_order,
     a_file_of_proc_that_says_it_is_empty_arrives_whole,
     files_whose_sizes_are_made_up_arrive_whole,
+    a_tree_of_proc_arrives_whole_with_a_file_that_outgrows_its_pack,
     zeros_into_nothing_show_the_link_alone,
 }
 
@@ -105,6 +106,37 @@ fn files_whose_sizes_are_made_up_arrive_whole(case: &Case) {
         .fastcp()
         .args(names.map(|name| case.from(dir.join(name))));
     run.arg(case.dst("")).run().succeeds();
+    assert_same(&case.src.0, &case.dst.0, Also::Nothing);
+}
+
+/// Short ones travel together; the list of the kernel's symbols takes megabytes.
+fn a_tree_of_proc_arrives_whole_with_a_file_that_outgrows_its_pack(case: &Case) {
+    let conf = Path::new("/proc/sys/net/ipv4/conf/lo");
+    let expected = case.src.dir("lo");
+    for entry in std::fs::read_dir(conf).expect("list").flatten() {
+        let content = std::fs::read(entry.path()).expect("read");
+        expected.file(entry.file_name(), content);
+    }
+    let symbols = std::fs::read("/proc/kallsyms").expect("read");
+    assert!(symbols.len() > MIB, "it is long");
+    case.src.file("kallsyms", symbols);
+    case.src
+        .file("version", std::fs::read("/proc/version").expect("read"));
+    let sources = [conf, "/proc/kallsyms".as_ref(), "/proc/version".as_ref()];
+    let run = case
+        .fastcp()
+        .args(["-r", "--summary"])
+        .args(sources.map(|path| case.from(path)));
+    let done = run.arg(case.dst("")).run();
+    let bytes: u64 = [&case.src, &expected]
+        .iter()
+        .flat_map(|dir| dir.names().into_iter().map(|name| dir.meta(name)))
+        .filter(|meta| meta.is_file())
+        .map(|meta| meta.len())
+        .sum();
+    let files = expected.names().len() + 2;
+    let said = format!("{files} files, {} in", fastcp::units::size(bytes));
+    done.succeeds().says(&said);
     assert_same(&case.src.0, &case.dst.0, Also::Nothing);
 }
 

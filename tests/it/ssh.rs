@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::net::{IpAddr, Ipv6Addr};
 use std::process::Stdio;
 
-use crate::support::host::{Host, make_key};
+use crate::support::host::Host;
+use crate::support::keys;
 use crate::support::procs::until;
 use crate::support::pty::Terminal;
 use crate::support::run::fastcp_binary;
@@ -301,11 +302,7 @@ fn noise_at_login_is_skipped(case: &Case) {
 
 fn a_question_is_asked_on_the_terminal(case: &Case) {
     case.src.file("a", "one");
-    let key = case.scratch.path("locked");
-    make_key(&key, "open sesame");
-    let public = std::fs::read_to_string(key.with_extension("pub")).expect("read a key");
-    case.host().dir().append("authorized_keys", public);
-    std::fs::remove_file(case.host().key()).expect("remove the other key");
+    let key = keys::lock(case, "open sesame");
 
     let terminal = Terminal::open(80, 24);
     let run = case

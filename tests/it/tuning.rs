@@ -39,12 +39,9 @@ fn what_does_not_shrink_goes_as_it_is_although_the_link_is_slow(case: &Case) {
 fn what_was_forced_is_not_changed(case: &Case) {
     case.src.file("a", prose(1, 24 * MIB));
     let words = [
-        "--compress",
-        "gzip:1",
-        "--streams",
-        "3",
-        "-l",
-        "16000",
+        "--compress=gzip:1",
+        "--streams=3",
+        "-l16000",
         "-v",
         "--json",
     ];

@@ -31,12 +31,23 @@ impl<'a> PackWriter<'a> {
     /// Where `entry.size` bytes of content are to go; None if they or the entry do not fit.
     pub fn room(&mut self, entry: &Entry) -> Option<&mut [u8]> {
         let size = usize::try_from(entry.size.min(SMALL_FILE_MAX + 1)).ok()?;
-        let table = self.records.len() + record_bound(entry) + FRAME;
-        let fits = self.members < MEMBERS_MAX
-            && entry.size <= SMALL_FILE_MAX
-            && table <= TABLE_MAX
-            && self.contents + size + table <= self.limit;
+        let fits = entry.size <= SMALL_FILE_MAX && size <= self.left(entry)?;
         fits.then(|| &mut self.buffer.room()[self.contents..self.contents + size])
+    }
+
+    /// Where content goes whose size nobody knows before it is read: as much as there is room for,
+    /// and [`SMALL_FILE_MAX`] at most. None if the entry does not fit.
+    pub fn room_left(&mut self, entry: &Entry) -> Option<&mut [u8]> {
+        let size = self.left(entry)?.min(SMALL_FILE_MAX as usize);
+        Some(&mut self.buffer.room()[self.contents..self.contents + size])
+    }
+
+    /// Bytes of content that there is room for, if this entry comes with them.
+    fn left(&self, entry: &Entry) -> Option<usize> {
+        let table = self.records.len() + record_bound(entry) + FRAME;
+        let fits = self.members < MEMBERS_MAX && table <= TABLE_MAX;
+        let left = self.limit.checked_sub(self.contents + table)?;
+        fits.then_some(left)
     }
 
     /// Takes up the file whose content was just read into its room.

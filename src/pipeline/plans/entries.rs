@@ -8,7 +8,7 @@ use super::{Announced, Ended, Fresh, Open, Plans, State, UNSETTLED_ENTRIES_MAX};
 use crate::manifest::EntryId;
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::plan::{File, Member, Stream};
-use crate::source::SourceFile;
+use crate::source::{Found, SourceFile};
 
 /// What an entry was when it was closed.
 pub enum Closed {
@@ -142,12 +142,13 @@ impl Plans {
     }
 
     /// Waits until so few entries are unsettled that `entry` may be announced; `before` is done
-    /// first if that takes a wait, since what is not yet announced cannot settle.
+    /// first if that takes a wait, since what is not yet announced cannot settle. False if nothing
+    /// may settle before what has outgrown its pack is sent.
     pub fn wait_entry_room(
         &self,
         entry: EntryId,
         before: impl FnOnce() -> Result<(), Ended>,
-    ) -> Result<(), Ended> {
+    ) -> Result<bool, Ended> {
         // A further name of something that was typed comes last, with a low number.
         let has_room =
             |state: &State| entry.saturating_sub(state.settled.count()) <= UNSETTLED_ENTRIES_MAX;
@@ -155,11 +156,23 @@ impl Plans {
         state.highest = state.highest.max(entry);
         let is_roomy = has_room(&state);
         drop(state);
-        if !is_roomy {
-            before()?;
-            drop(self.wait_until(has_room)?);
+        if is_roomy {
+            return Ok(true);
         }
-        Ok(())
+        before()?;
+        let state = self.wait_until(|state| has_room(state) || !state.outgrown.is_empty())?;
+        Ok(has_room(&state))
+    }
+
+    /// A file without a size had no room in its pack.
+    pub fn outgrow(&self, found: Found, listed: Option<Listed>) {
+        self.lock().outgrown.push((found, listed));
+        self.changed.notify_all();
+    }
+
+    /// What had none since this was last asked.
+    pub fn take_outgrown(&self) -> Vec<(Found, Option<Listed>)> {
+        std::mem::take(&mut self.lock().outgrown)
     }
 
     /// The walk has come this far: the receiver can have heard of no other entry.

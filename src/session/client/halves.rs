@@ -12,6 +12,7 @@ use crate::pipeline::sender::Sender;
 use crate::progress::Phase;
 use crate::seal::{Direction, Opener, Sealer, Suite};
 use crate::session::also::Shared;
+use crate::session::choice::Chooser;
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::operands::{self, Expanded};
 use crate::session::probe::link::Ends;
@@ -25,8 +26,39 @@ use crate::wire::message::{Message, Roots};
 
 use super::{Client, Far, say};
 
+/// Who steers what a half sends.
+pub(super) enum Helm {
+    Tuner(Tuning),
+    Probe(Arc<Sender>),
+    /// The end that sends.
+    Far,
+}
+
 impl Client<'_> {
-    pub(super) async fn push(
+    /// A half that sends what was `found`, or receives.
+    pub(super) async fn start(
+        &self,
+        far: Far<'_>,
+        chooser: &Chooser<'_>,
+        found: Option<(Expanded, Totals)>,
+        connections: Connections,
+        pace: &Pace,
+    ) -> Result<(Half, Helm)> {
+        let (keyring, suite) = (&chooser.keyring, chooser.suite);
+        let streams = (connections, chooser.roster.clone());
+        let Some(found) = found else {
+            return Ok((self.pull(far, keyring, suite, streams), Helm::Far));
+        };
+        let sealer = Sealer::new(&keyring.secret, Direction::ToServer, suite);
+        let sending = self.push(far, sealer, found, streams, pace.clone()).await?;
+        let helm = match self.seat.probe {
+            Some(_) => Helm::Probe(sending.sender.clone()),
+            None => Helm::Tuner(self.tune(&sending, &chooser.roster, far)),
+        };
+        Ok((Half::Sending(sending), helm))
+    }
+
+    async fn push(
         &self,
         far: Far<'_>,
         sealer: Sealer,
@@ -52,7 +84,7 @@ impl Client<'_> {
         Ok(half)
     }
 
-    pub(super) fn pull(
+    fn pull(
         &self,
         far: Far<'_>,
         keyring: &Keyring,
@@ -85,7 +117,7 @@ impl Client<'_> {
         Half::Receiving(half)
     }
 
-    pub(super) fn tune(&self, half: &SendingHalf, roster: &Arc<Roster>, far: Far<'_>) -> Tuning {
+    fn tune(&self, half: &SendingHalf, roster: &Arc<Roster>, far: Far<'_>) -> Tuning {
         let Far { hello, control, .. } = far;
         let options = &self.request.options;
         Tuning::start(tuning::Terms {
@@ -99,16 +131,16 @@ impl Client<'_> {
     /// Never over, but in a probe.
     pub(super) async fn test(
         &self,
-        sender: Option<Arc<Sender>>,
+        helm: &Helm,
         roster: &Roster,
         hello: &Hello,
         opened: Instant,
     ) -> Result<()> {
-        let (Some(test), Some(sender)) = (&self.seat.probe, sender) else {
+        let (Some(test), Helm::Probe(sender)) = (&self.seat.probe, helm) else {
             return std::future::pending().await;
         };
         let ends = Ends {
-            sender: &sender,
+            sender,
             roster,
             hello,
             budget: self.budget,
@@ -119,7 +151,7 @@ impl Client<'_> {
         test.run(ends).await
     }
 
-    pub(super) fn common(&self, far: Far<'_>) -> Common {
+    fn common(&self, far: Far<'_>) -> Common {
         Common {
             options: self.request.options.clone(),
             budget: self.budget,

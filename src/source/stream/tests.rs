@@ -112,13 +112,13 @@ fn a_file_of_proc_arrives_whole() {
     let text = String::from_utf8(read_all(source).unwrap()).unwrap();
     assert!(text.starts_with("Name:") && text.ends_with('\n'));
 
-    assert!(is_made_up(&file));
+    assert_eq!(sizes(&file), Sizes::MadeUp);
     if let Ok(file) = File::open("/sys/kernel/mm/transparent_hugepage/enabled") {
-        assert!(is_made_up(&file));
+        assert_eq!(sizes(&file), Sizes::MadeUp);
     }
 
     let empty = tempfile::tempfile().unwrap();
-    assert!(!is_made_up(&empty));
+    assert_eq!(sizes(&empty), Sizes::True);
     assert!(!has_unsaid_content(&empty, &fstat(&empty).unwrap()));
 }
 

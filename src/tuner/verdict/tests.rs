@@ -43,15 +43,15 @@ fn the_busiest_stage_is_named_and_the_others_behind_it() {
     let sentence = |rates| verdict(rates, Sample::default(), start()).sentence;
     assert_eq!(
         sentence(copy()),
-        "limited by: the network, 97 % busy (source disk 12 %, compression 61 %, \
-         decompression 20 %, destination disk 34 %)"
+        "limited by: the network, 97 % busy (source 12 %, compression 61 %, \
+         decompression 20 %, destination 34 %)"
     );
     assert_eq!(
         sentence(Rates {
             write: 0.99,
             ..copy()
         }),
-        "limited by: the destination disk, 99 % busy (network 97 %, source disk 12 %, \
+        "limited by: the destination, 99 % busy (network 97 %, source 12 %, \
          compression 61 %, decompression 20 %)"
     );
     assert_eq!(
@@ -61,8 +61,8 @@ fn the_busiest_stage_is_named_and_the_others_behind_it() {
             encode: 0.1,
             ..copy()
         }),
-        "limited by: the sending processors, 95 % busy (network 20 %, source disk 12 %, \
-         compression 10 %, decompression 20 %, destination disk 34 %)"
+        "limited by: the sending processors, 95 % busy (network 20 %, source 12 %, \
+         compression 10 %, decompression 20 %, destination 34 %)"
     );
     assert!(sentence(Rates::default()).starts_with("limited by: no single thing (network 0 %"));
 }
@@ -127,9 +127,11 @@ fn a_rate_limit_is_nobodys_fault() {
     };
     let verdict = verdict(copy(), Sample::default(), Start { forced, ..start() });
     assert_eq!(verdict.limit, Some(Limit::RateLimit));
-    assert!(verdict.sentence.starts_with(
-        "limited by: the limit of 310 MB/s that was asked for (network 97 %, source disk"
-    ));
+    assert!(
+        verdict.sentence.starts_with(
+            "limited by: the limit of 310 MB/s that was asked for (network 97 %, source"
+        )
+    );
 }
 
 #[test]

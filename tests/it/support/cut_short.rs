@@ -1,5 +1,6 @@
 //! Copies whose receiver is killed in the middle, to be run again.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -34,6 +35,17 @@ pub fn aged() {
 pub fn has_third(journal: &Path) -> bool {
     let len = journal.metadata().map_or(0, |meta| meta.len() as usize);
     len > LEN * (3 + SIZE / MIB / 3)
+}
+
+/// Bytes on disk of all files below, while names come and go.
+pub fn bytes_on_disk(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let bytes = entries.map(|entry| match entry.metadata() {
+        Ok(meta) if meta.is_dir() => bytes_on_disk(&entry.path()),
+        Ok(meta) => meta.blocks() * 512,
+        Err(_) => 0,
+    });
+    bytes.sum()
 }
 
 /// Kills the receiver, and waits until the other end is gone too.

@@ -15,6 +15,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::keys::make_key;
 use super::net;
 use super::procs::MARK;
 use super::run::{die_with_this_thread, fastcp_binary, reap};
@@ -382,18 +383,6 @@ fn start_sshd(sshd: &Path, config: &Path, log: &Path, connection: OwnedFd) -> Ch
     die_with_this_thread(&mut command)
         .spawn()
         .expect("start sshd")
-}
-
-/// Makes an ed25519 key pair at `path`.
-pub fn make_key(path: &Path, passphrase: &str) {
-    let made = Command::new("ssh-keygen")
-        .args(["-q", "-t", "ed25519", "-C", "fastcp test", "-N", passphrase])
-        .arg("-f")
-        .arg(path)
-        .stdin(Stdio::null())
-        .status()
-        .expect("run ssh-keygen");
-    assert!(made.success(), "ssh-keygen failed");
 }
 
 /// The name that this process's user logs in with.

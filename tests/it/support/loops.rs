@@ -82,7 +82,12 @@ impl Loop {
                 false
             }
         });
-        (made && run("mount", &[&self.path, at])).then(|| Mount(at.to_owned()))
+        made.then(|| self.mounted_again(at)).flatten()
+    }
+
+    /// Mounts the file system that it has.
+    pub fn mounted_again(&self, at: &Path) -> Option<Mount> {
+        run("mount", &[&self.path, at]).then(|| Mount(at.to_owned()))
     }
 }
 

@@ -8,9 +8,7 @@ use crate::pipe::Stop;
 use crate::pipeline::tally::Tally;
 use crate::progress::Progress;
 use crate::session::reached::Reached;
-use crate::session::request::{
-    CopyOptions, Host, Operand, Reporter, RouteOptions, Rsh, SshOptions, What,
-};
+use crate::session::request::{CopyOptions, Host, Operand, Reporter, What};
 use crate::wire::message::{Ack, AllSent, Busy, Data, Listen, Roots};
 
 struct Nobody;
@@ -36,23 +34,8 @@ fn operand(host: &str, path: &str) -> Operand {
 }
 
 fn request() -> Request {
-    Request {
-        sources: vec![operand("db1", "/secret/a")],
-        dest: operand("db2", "b"),
-        also: Vec::new(),
-        options: CopyOptions::default(),
-        ssh: SshOptions::default(),
-        rsh: Rsh::Local,
-        remote_path: None,
-        sudo: None,
-        no_install: false,
-        streams: None,
-        route: RouteOptions::default(),
-        rate_file: None,
-        retries: 0,
-        encrypt: true,
-        digest_lists: Vec::new(),
-    }
+    let (from, to) = (operand("db1", "/secret/a"), operand("db2", "b"));
+    Request::local(vec![from], to, CopyOptions::default())
 }
 
 /// A seat, and what failures are told on it.

@@ -1,0 +1,75 @@
+//! What a run took of this machine, where both ends are on it.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use crate::tools::FASTCP;
+
+/// How often fastcp's processes are looked at: what they ever held is told until they end.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Of a tool, with everything else that ran meanwhile.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// Seconds that processors were busy.
+    pub cpu_s: f64,
+    /// The most memory that one process of fastcp held; 0 for other tools.
+    pub peak_bytes: u64,
+}
+
+/// Does something, and tells what it took.
+pub fn while_doing<T>(what: impl FnOnce() -> T) -> (T, Spent) {
+    let is_over = AtomicBool::new(false);
+    let before = busy();
+    thread::scope(|scope| {
+        let watching = scope.spawn(|| {
+            let mut peak = 0;
+            while !is_over.load(Relaxed) {
+                peak = peak.max(largest());
+                thread::sleep(LOOK_EVERY);
+            }
+            peak
+        });
+        let done = what();
+        let cpu_s = (busy() - before).as_secs_f64();
+        is_over.store(true, Relaxed);
+        let peak_bytes = watching.join().unwrap_or(0);
+        (done, Spent { cpu_s, peak_bytes })
+    })
+}
+
+/// Time of all processors that was neither idle nor stolen, since the start of the machine.
+fn busy() -> Duration {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = stat.lines().next().unwrap_or_default();
+    let ticks = line
+        .split_whitespace()
+        .skip(1)
+        .map(|n| n.parse::<u64>().unwrap_or(0));
+    // user nice system [idle iowait] irq softirq [steal guest guest_nice]
+    let busy: u64 = ticks
+        .enumerate()
+        .filter(|(nth, _)| matches!(nth, 0..=2 | 5 | 6))
+        .map(|(_, ticks)| ticks)
+        .sum();
+    let per_second = rustix::param::clock_ticks_per_second();
+    Duration::from_secs_f64(busy as f64 / per_second as f64)
+}
+
+fn largest() -> u64 {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let peaks = processes.filter_map(|process| {
+        let status = fs::read_to_string(process.path().join("status")).ok()?;
+        let field = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name))?;
+            Some(line.split_once(':')?.1.trim())
+        };
+        if field("Name")? != FASTCP {
+            return None;
+        }
+        field("VmHWM")?.split(' ').next()?.parse::<u64>().ok()
+    });
+    peaks.max().unwrap_or(0) * 1024
+}

@@ -1,0 +1,154 @@
+//! The words behind flags, each by itself: what it means, or in a few words what would do.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+use crate::session::{Compress, Ports, Route, Rsh};
+use crate::units;
+
+/// scp's own bound for `-l`.
+const KBIT_MAX: u64 = 100 << 20;
+
+pub fn kbit(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(kbit @ 1..=KBIT_MAX) => Ok(kbit),
+        _ => Err(format!(
+            "Kbit/s, a plain number from 1 to {KBIT_MAX} (8192 for 8 Mbit/s)"
+        )),
+    }
+}
+
+pub fn rsh() -> impl TypedValueParser<Value = Rsh> {
+    PossibleValuesParser::new(["ssh", "local"]).map(|how| match how.as_str() {
+        "local" => Rsh::Local,
+        _ => Rsh::Ssh,
+    })
+}
+
+/// `--bwlimit`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// Bytes a second.
+    Fixed(u64),
+    /// Read now and while the copy runs.
+    File(PathBuf),
+}
+
+pub fn rate(text: &str) -> Result<Rate, String> {
+    if let Some(file) = text.strip_prefix('@') {
+        return Ok(Rate::File(file.into()));
+    }
+    match units::parse_size(text)? {
+        0 => Err("bytes a second, more than 0".to_owned()),
+        rate => Ok(Rate::Fixed(rate)),
+    }
+}
+
+pub fn route() -> impl TypedValueParser<Value = Route> {
+    PossibleValuesParser::new(["direct", "reverse", "ssh"]).map(|how| match how.as_str() {
+        "direct" => Route::Direct,
+        "reverse" => Route::Reverse,
+        _ => Route::Ssh,
+    })
+}
+
+pub fn ports(text: &str) -> Result<Ports, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first @ 1..), Ok(last)) if first <= last => Ok(Ports { first, last }),
+        _ => Err("a port or a range of them, as 9001-9016".to_owned()),
+    }
+}
+
+/// Names and addresses have nothing else in them, a zone included.
+pub fn address(text: &str) -> Result<String, String> {
+    let is_name = |c: char| c.is_alphanumeric() || "-_.:%".contains(c);
+    match !text.is_empty() && text.chars().all(is_name) {
+        true => Ok(text.to_owned()),
+        false => Err("a name or an address, without brackets or port".to_owned()),
+    }
+}
+
+/// A name that no shell reads as anything else.
+pub fn user(text: &str) -> Result<String, String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    match text.chars().all(is_name) && !text.is_empty() && !text.starts_with('-') {
+        true => Ok(text.to_owned()),
+        false => Err("not a user's name".to_owned()),
+    }
+}
+
+/// Levels that `--compress zstd` and `gzip` mean, those of the tools of these names.
+const ZSTD_LEVEL: i32 = 3;
+const GZIP_LEVEL: u32 = 6;
+
+pub fn compress(text: &str) -> Result<Compress, String> {
+    let (codec, level) = match text.split_once(':') {
+        Some((codec, level)) => (codec, Some(level)),
+        None => (text, None),
+    };
+    match (codec, level) {
+        ("auto", None) => Ok(Compress::Auto),
+        ("none", None) => Ok(Compress::None),
+        ("lz4", None) => Ok(Compress::Lz4),
+        ("zstd", None) => Ok(Compress::Zstd(ZSTD_LEVEL)),
+        ("gzip", None) => Ok(Compress::Gzip(GZIP_LEVEL)),
+        ("zstd", Some(level)) => match level.parse() {
+            Ok(level @ -7..=19) => Ok(Compress::Zstd(level)),
+            _ => Err("zstd's levels are -7 to 19".to_owned()),
+        },
+        ("gzip", Some(level)) => match level.parse() {
+            Ok(level @ 1..=9) => Ok(Compress::Gzip(level)),
+            _ => Err("gzip's levels are 1 to 9".to_owned()),
+        },
+        ("auto" | "none" | "lz4", Some(_)) => Err(format!("{codec} has no levels")),
+        _ => Err("expected auto, none, lz4, zstd[:LEVEL] or gzip[:LEVEL]".to_owned()),
+    }
+}
+
+/// The kernel's bound (`TCP_CA_NAME_MAX`) less the zero behind it.
+const CONGESTION_MAX: usize = 15;
+
+pub fn congestion(text: &str) -> Result<String, String> {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    if text.is_empty() || text.len() > CONGESTION_MAX || !text.bytes().all(is_word) {
+        return Err("a name as in net.ipv4.tcp_available_congestion_control".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Shorter than what a busy host or a link's hiccup takes would end good copies.
+const TIMEOUT_S_MIN: u64 = 5;
+const TIMEOUT_S_MAX: u64 = 3600;
+
+pub fn timeout(text: &str) -> Result<u16, String> {
+    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (90s and 2min are)"))?;
+    match time.as_secs() {
+        seconds @ TIMEOUT_S_MIN..=TIMEOUT_S_MAX => Ok(seconds as u16),
+        _ => Err("from 5s to 1h".to_owned()),
+    }
+}
+
+/// A file that has not grown for a day does not grow.
+const IDLE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+pub fn idle(text: &str) -> Result<u64, String> {
+    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (90s and 2min are)"))?;
+    if time.is_zero() || time > IDLE_MAX {
+        return Err("from 1ms to 1day".to_owned());
+    }
+    Ok(time.as_millis() as u64)
+}
+
+/// Less would not hold a chunk for every stream and worker of even the smallest copy.
+const MEMORY_MIN: u64 = 16 << 20;
+
+pub fn memory(text: &str) -> Result<u64, String> {
+    let bytes = units::parse_size(text)?;
+    if bytes < MEMORY_MIN {
+        return Err("at least 16Mi (16.8 MB) is needed".to_owned());
+    }
+    Ok(bytes)
+}

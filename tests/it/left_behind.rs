@@ -1,0 +1,145 @@
+//! What a copy finds beside its destination that is not as an earlier run of it left it: a disk that
+//! lost what was in its cache, and what another copy has left. It may cost time, never a wrong file.
+
+use std::fs::{File, FileTimes};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use crate::support::cut_short::{SIZE, SLOW, aged, bytes_on_disk, has_third, kill_receiver};
+use crate::support::loops::Loop;
+use crate::support::procs::until;
+use crate::support::*;
+
+ways! { local_push, local_pull =>
+    what_a_disk_lost_before_it_was_mounted_again_is_sent_again,
+    what_another_source_left_under_this_name_is_found_out,
+    what_was_brought_from_another_place_is_not_gone_on_with,
+}
+
+/// Copies `from` and kills the receiver when two thirds of it are there.
+fn interrupted(case: &Case, from: &str, into: &Dir, to: &str) {
+    let run = case.copying(&SLOW, from, to).start();
+    until("two thirds are there", || {
+        let recorded = has_third(&into.journals().pop()?);
+        (recorded && into.partial_bytes() as usize > SIZE / 3 * 2).then_some(())
+    });
+    kill_receiver(case, run);
+}
+
+/// Runs it to its end; gives the bytes that went over the wire.
+#[track_caller]
+fn finished(case: &Case, from: &str, to: &str) -> usize {
+    let done = case.copy(&["--summary", "--compress", "none"], from, to);
+    done.succeeds();
+    assert_same(case.src.path(from), case.dst.path(to), Also::Nothing);
+    done.wire_bytes()
+}
+
+fn the_one(found: Vec<PathBuf>) -> PathBuf {
+    let [only] = <[PathBuf; 1]>::try_from(found).expect("there is one");
+    only
+}
+
+/// The machine runs on, so that nothing but the mount tells that what was written may be gone.
+fn what_a_disk_lost_before_it_was_mounted_again_is_sent_again(case: &Case) {
+    let at = case.dst.dir("disk");
+    let image = vec![0; 96 * MIB];
+    let Some(disk) = Loop::new(&case.scratch, "disk", image) else {
+        return skip("root and loop devices");
+    };
+    case.src.file("a", noise(1, SIZE));
+    aged();
+    type Loss = fn(&File, &File) -> std::io::Result<()>;
+    let losses: [(&str, Loss); 5] = [
+        ("data", |journal, _| journal.sync_all()),
+        ("journal", |_, data| data.sync_all()),
+        ("both", |_, _| Ok(())),
+        ("neither", |journal, data| {
+            journal.sync_all()?;
+            data.sync_all()
+        }),
+        // A sample is likely to miss it.
+        ("a chunk", |journal, data| {
+            data.write_all_at(&vec![0; MIB], 2 * MIB as u64)?;
+            journal.sync_all()?;
+            data.sync_all()
+        }),
+    ];
+    for (what, lose) in losses {
+        let Some(mount) = disk.mounted(&at.0) else {
+            return skip("the right to mount");
+        };
+        interrupted(case, "a", &at, "disk/b");
+        let [journal, data] = [at.journals(), at.partials()].map(|found| {
+            let mut options = File::options();
+            options.write(true).open(the_one(found)).expect("open it")
+        });
+        lose(&journal, &data).expect("write and sync");
+        drop((journal, data));
+        // Past the device's own cache.
+        let reached = case.scratch.read("disk");
+        drop(mount);
+        disk.write(&reached, 0);
+        let mount = disk.mounted_again(&at.0).expect("mount it again");
+        let wire = finished(case, "a", "disk/b");
+        println!("lost: {what}: {wire} bytes sent");
+        assert_eq!(at.names(), ["b", "lost+found"]);
+        drop(mount);
+    }
+}
+
+/// Two hosts that send files of one name to one place: the same size and time, other bytes.
+fn what_another_source_left_under_this_name_is_found_out(case: &Case) {
+    case.src.dir("one").file("a", noise(1, SIZE));
+    let other = case.src.dir("other").file("a", noise(2, SIZE));
+    let time = case.src.meta("one/a").modified().expect("a time");
+    let times = FileTimes::new().set_modified(time);
+    let other = File::options().write(true).open(other).expect("open it");
+    other.set_times(times).expect("set its time");
+    aged();
+    interrupted(case, "one/a", &case.dst, "b");
+    let wire = finished(case, "other/a", "b");
+    assert!(wire >= SIZE, "{wire} bytes were sent");
+    assert_eq!(case.dst.names(), ["b"]);
+    // A directory, whose small files are finished by the time that the other comes.
+    for (dir, seed) in [("one", 10), ("other", 500)] {
+        for number in 0..200 {
+            let content = noise(seed + number, 9_000);
+            case.src.file(format!("{dir}/{number}"), content);
+        }
+    }
+    aged();
+    let into = case.dst.dir("d");
+    let flags = [&SLOW[..], &["-r"]].concat();
+    let run = case.copying(&flags, "one/", "d").start();
+    until("a third is there", || {
+        (bytes_on_disk(&into.0) as usize > SIZE / 3).then_some(())
+    });
+    kill_receiver(case, run);
+    let done = case.copy(&["-r", "--summary"], "other/", "d");
+    done.succeeds();
+    assert_same(case.src.path("other"), &into.0, Also::Nothing);
+}
+
+/// What was left in another directory, or on another host, and was copied here with it.
+fn what_was_brought_from_another_place_is_not_gone_on_with(case: &Case) {
+    case.src.file("a", noise(1, SIZE));
+    case.src.file("c", noise(2, SIZE));
+    aged();
+    let there = case.dst.dir("there");
+    interrupted(case, "a", &there, "there/b");
+    let left = [there.journals(), there.partials()].map(the_one);
+    for source in ["a", "c"] {
+        let here = case.dst.dir(source);
+        for path in &left {
+            let name = path.file_name().expect("it has a name");
+            std::fs::copy(path, here.path(name)).expect("bring it here");
+        }
+        let wire = finished(case, source, &format!("{source}/b"));
+        assert!(wire >= SIZE, "{wire} bytes were sent");
+        assert_eq!(here.names(), ["b"]);
+    }
+    // What is there itself is as good as before.
+    let wire = finished(case, "a", "there/b");
+    assert!(wire < SIZE - SIZE / 4, "{wire} bytes were sent");
+}
