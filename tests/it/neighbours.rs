@@ -151,9 +151,9 @@ fn recorded_receiver() -> String {
         window: 64,
     };
     let ack = Ack {
-        chunks: vec![span(0, 1)],
-        entries: vec![span(1, 2)],
-        failed: vec![],
+        chunks: [span(0, 1)].into_iter().collect(),
+        entries: [span(1, 2)].into_iter().collect(),
+        ..Ack::default()
     };
     [
         "listen\nawait roots\n".to_owned(),
