@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::session::also::HOSTS_MAX;
@@ -69,11 +69,6 @@ pub fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<Vec<Oper
 }
 
 fn check_flags(args: &Args) -> Result<()> {
-    if args.digests.is_some() {
-        return Err(Error::usage(
-            "--digests lists one copy: leave it out, or copy to one destination at a time",
-        ));
-    }
     if args.address.is_some() && args.route != Some(Route::Reverse) {
         return Err(Error::usage(
             "--address is where one far end is dialled: with --also leave it out, or say \
@@ -127,6 +122,34 @@ pub fn names(request: &Request) -> Vec<String> {
         .collect()
 }
 
+/// Where the list of digests of each destination is written: in FILE, or with several in FILE.NAME.
+///
+/// # Errors
+/// Usage, where two would be written in one.
+pub fn digest_lists(file: PathBuf, request: &Request) -> Result<Vec<PathBuf>> {
+    if request.also.is_empty() {
+        return Ok(vec![file]);
+    }
+    let names = names(request).into_iter();
+    let lists: Vec<PathBuf> = names
+        .map(|name| {
+            let name = name.trim_start_matches("./").trim_matches('/');
+            let mut path = file.clone().into_os_string();
+            path.push(format!(".{}", name.replace('/', "_")));
+            path.into()
+        })
+        .collect();
+    let mut seen = std::collections::HashSet::new();
+    match lists.iter().find(|path| !seen.insert(*path)) {
+        None => Ok(lists),
+        Some(twice) => Err(Error::usage(format!(
+            "--digests: the lists of two destinations would both be {}: copy to one of them after \
+             the other",
+            printable(twice.as_os_str().as_bytes())
+        ))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::check::order;
@@ -158,6 +181,9 @@ mod tests {
         assert_eq!(names(&request), ["h", "b", "./here", "c", "d"]);
         let twins = ordered("a h:/p --also h:/q --also i:/p").unwrap();
         assert_eq!(names(&twins), ["h:/p", "h:/q", "i"]);
+        let lists = ordered("a h:/p --also h:/q --also i: --also ./k/ --digests d/s").unwrap();
+        let wanted = ["d/s.h:_p", "d/s.h:_q", "d/s.i", "d/s.k"];
+        assert_eq!(lists.digest_lists, wanted.map(PathBuf::from));
         std::fs::write(&file, vec![b'x'; FILE_MAX as usize + 1]).unwrap();
         assert!(refused(&line).contains("too long"));
     }
@@ -168,7 +194,7 @@ mod tests {
             ("a h:/p --also h:/p/", "same destination twice"),
             ("h:a b --also c:/p", "h:a is on another host"),
             ("a h: --also -", "tee"),
-            ("a h:p --also i:p --digests sums", "--digests"),
+            ("a h:a/b --also h:a_b --digests sums", "sums.h:a_b"),
             ("a h:p --also i:p --address x", "--address"),
             ("a h:p --also-from /nonexistent", "--also-from /nonexistent"),
             ("a h:p --also u@i", "looks like a host"),

@@ -64,20 +64,27 @@ pub fn order(mut args: Args) -> Result<Order> {
         ));
     }
     let rate_limit = rate_limit(&args)?;
+    let digests = args.digests.clone();
+    let ignored = args.ignored.told();
+    let output = Output {
+        quiet: args.quiet,
+        verbose: args.verbose > 0,
+        summary: args.summary,
+        plain: is_at_terminal(&sources, &dest),
+        json: args.json,
+    };
+    let mut request = Request {
+        also,
+        ..request(args, sources, dest, rate_limit)
+    };
+    if let Some(file) = digests {
+        request.digest_lists = also::digest_lists(file, &request)?;
+    }
     Ok(Order {
-        output: Output {
-            quiet: args.quiet,
-            verbose: args.verbose > 0,
-            summary: args.summary,
-            plain: is_at_terminal(&sources, &dest),
-            json: args.json,
-        },
+        output,
         warnings,
-        ignored: args.ignored.told(),
-        request: Request {
-            also,
-            ..request(args, sources, dest, rate_limit)
-        },
+        ignored,
+        request,
     })
 }
 
@@ -116,11 +123,6 @@ fn check_between(sources: &[Operand], dest: &Operand, args: &Args) -> Result<()>
              --address says where the host that listens is dialled",
         ));
     }
-    if args.digests.is_some() {
-        return Err(Error::usage(
-            "--digests is not for a copy between two hosts: run b3sum there",
-        ));
-    }
     Ok(())
 }
 
@@ -136,6 +138,7 @@ mod tests {
     use super::*;
     use crate::session::{Compress, Ports, Route, SshOptions};
     use clap::{CommandFactory, Parser};
+    use std::path::Path;
 
     fn ordered(line: &str) -> Result<Order> {
         let words = std::iter::once("fastcp").chain(line.split_whitespace());
@@ -210,7 +213,7 @@ mod tests {
         assert_eq!(request.options.memory, Some(64 << 20));
         assert_eq!(request.options.congestion.as_deref(), Some("bbr"));
         assert!(!request.encrypt && request.options.digests);
-        assert_eq!(request.digests_file, Some("sums".into()));
+        assert_eq!(request.digest_lists, [Path::new("sums")]);
     }
 
     #[test]
@@ -277,7 +280,6 @@ mod tests {
         assert!(refused("a").contains("needed"));
         assert!(refused("c a:x b:y").contains("c and a:x"));
         assert!(refused("--bind ::1 a:x b:y").contains("--address"));
-        assert!(refused("--digests sums a:x b:y").contains("--digests"));
         assert!(refused("a:x b:y c").contains("a:x and b:y"));
         assert!(refused("a:x u@a:y c").contains("u@a:y"));
         assert!(refused("x a:y c").contains("same host"));

@@ -76,7 +76,7 @@ pub fn request(
         },
         retries: args.retries,
         encrypt: !args.no_encrypt,
-        digests_file: args.digests,
+        digest_lists: Vec::new(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The list that `--digests` writes: what `b3sum` prints, with paths relative to the destination,
-//! so that `b3sum --check` run there accepts it.
+//! so that `b3sum --check` run there accepts it. Where the destination is a server and the user is
+//! elsewhere, it tells the client what belongs into the list.
 //!
 //! A list is UTF-8 (b3sum refuses any other, and a name with U+FFFD too): a name that is not is
 //! left out and counted. Newlines and backslashes are escaped as b3sum does.
@@ -11,8 +12,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
+use crate::control::Outgoing;
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryId};
+use crate::wire::message::{FileDigest, Message};
 
 /// Where a file stands: below which root, and its path from there (empty for the root itself).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,30 +55,57 @@ struct Links {
     waiting: BTreeMap<EntryId, (Listed, EntryId)>,
 }
 
-struct Out {
+enum Out {
+    File(Lines),
+    Client(Told),
+}
+
+struct Lines {
     file: BufWriter<File>,
     error: Option<io::Error>,
     unlisted: Vec<Vec<u8>>,
     more_unlisted: u64,
 }
 
+/// What the client is told, some files at a time.
+struct Told {
+    control: Outgoing,
+    waiting: Vec<FileDigest>,
+    /// Of memory that they take, about.
+    bytes: usize,
+}
+
 /// Names that are kept to be told; more are counted.
 const UNLISTED_KEPT: usize = 20;
 
+/// Bytes of digests and paths that go in one message to a client: some 1000 files.
+const TOLD_BYTES: usize = 64 << 10;
+
 impl DigestList {
     pub fn create(path: &Path) -> io::Result<DigestList> {
-        let file = BufWriter::new(File::create(path)?);
-        let out = Out {
-            file,
+        Ok(DigestList::to(Out::File(Lines {
+            file: BufWriter::new(File::create(path)?),
             error: None,
             unlisted: Vec::new(),
             more_unlisted: 0,
-        };
-        Ok(DigestList {
+        })))
+    }
+
+    /// The client has the list; this end tells it of each file.
+    pub fn at_client(control: Outgoing) -> DigestList {
+        DigestList::to(Out::Client(Told {
+            control,
+            waiting: Vec::new(),
+            bytes: 0,
+        }))
+    }
+
+    fn to(out: Out) -> DigestList {
+        DigestList {
             out: Mutex::new(out),
             landed: OnceLock::new(),
             links: Mutex::default(),
-        })
+        }
     }
 
     /// Tells where the roots landed; comes before any file is in place.
@@ -92,16 +122,23 @@ impl DigestList {
             (b"", below) => below.to_vec(),
             (root, below) => [root, b"/", below].concat(),
         };
-        let mut out = self.out.lock().expect("no panic while held");
-        match line(&path, digest) {
-            Some(line) => {
-                let written = out.file.write_all(line.as_bytes());
-                if let Err(error) = written {
-                    out.error.get_or_insert(error);
-                }
-            }
-            None if out.unlisted.len() < UNLISTED_KEPT => out.unlisted.push(path),
-            None => out.more_unlisted += 1,
+        self.add_path(path, digest);
+    }
+
+    /// Lists what stands at this path below the destination. A server waits until the client has
+    /// room for what it is told.
+    pub fn add_path(&self, path: Vec<u8>, digest: &Digest) {
+        match &mut *self.lock() {
+            Out::File(lines) => lines.add(path, digest),
+            Out::Client(told) => told.add(path, digest),
+        }
+    }
+
+    /// A server tells the client what is left; to be called before the client hears that everything
+    /// is in place.
+    pub fn tell_rest(&self) {
+        if let Out::Client(told) = &mut *self.lock() {
+            told.tell();
         }
     }
 
@@ -109,16 +146,8 @@ impl DigestList {
     /// changed since.
     pub fn begin_again(&self) {
         *self.links() = Links::default();
-        let mut out = self.out.lock().expect("no panic while held");
-        out.unlisted.clear();
-        out.more_unlisted = 0;
-        let emptied = out.file.flush().and_then(|()| {
-            let file = out.file.get_mut();
-            // A pipe cannot take back what was said.
-            file.set_len(0).and_then(|()| file.rewind()).or(Ok(()))
-        });
-        if let Err(error) = emptied {
-            out.error.get_or_insert(error);
+        if let Out::File(lines) = &mut *self.lock() {
+            lines.begin_again();
         }
     }
 
@@ -153,14 +182,71 @@ impl DigestList {
         self.links.lock().expect("no panic while held")
     }
 
+    fn lock(&self) -> MutexGuard<'_, Out> {
+        self.out.lock().expect("no panic while held")
+    }
+
     /// Writes what is left. Gives the names that could not be listed and how many more there were.
     pub fn finish(&self) -> io::Result<(Vec<Vec<u8>>, u64)> {
-        let mut out = self.out.lock().expect("no panic while held");
-        if let Some(error) = out.error.take() {
+        match &mut *self.lock() {
+            Out::File(lines) => lines.finish(),
+            Out::Client(_) => Ok((Vec::new(), 0)),
+        }
+    }
+}
+
+impl Lines {
+    fn add(&mut self, path: Vec<u8>, digest: &Digest) {
+        match line(&path, digest) {
+            Some(line) => {
+                if let Err(error) = self.file.write_all(line.as_bytes()) {
+                    self.error.get_or_insert(error);
+                }
+            }
+            None if self.unlisted.len() < UNLISTED_KEPT => self.unlisted.push(path),
+            None => self.more_unlisted += 1,
+        }
+    }
+
+    fn begin_again(&mut self) {
+        self.unlisted.clear();
+        self.more_unlisted = 0;
+        let emptied = self.file.flush().and_then(|()| {
+            let file = self.file.get_mut();
+            // A pipe cannot take back what was said.
+            file.set_len(0).and_then(|()| file.rewind()).or(Ok(()))
+        });
+        if let Err(error) = emptied {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    fn finish(&mut self) -> io::Result<(Vec<Vec<u8>>, u64)> {
+        if let Some(error) = self.error.take() {
             return Err(error);
         }
-        out.file.flush()?;
-        Ok((std::mem::take(&mut out.unlisted), out.more_unlisted))
+        self.file.flush()?;
+        Ok((std::mem::take(&mut self.unlisted), self.more_unlisted))
+    }
+}
+
+impl Told {
+    fn add(&mut self, path: Vec<u8>, digest: &Digest) {
+        self.bytes += size_of::<FileDigest>() + path.len();
+        let digest = *digest;
+        self.waiting.push(FileDigest { path, digest });
+        if self.bytes >= TOLD_BYTES {
+            self.tell();
+        }
+    }
+
+    fn tell(&mut self) {
+        self.bytes = 0;
+        if !self.waiting.is_empty() {
+            let files = std::mem::take(&mut self.waiting);
+            // A lost connection is its reader's to report.
+            let _ = self.control.send_blocking(Message::FileDigests(files));
+        }
     }
 }
 

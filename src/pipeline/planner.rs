@@ -149,7 +149,10 @@ impl Planner<'_> {
             ..found.entry.clone()
         };
         let inlet = match found.entry.kind {
-            EntryKind::Stream => Inlet::Path(found.path()),
+            EntryKind::Stream => {
+                let shared = self.sender.stream.clone();
+                shared.unwrap_or_else(|| Inlet::Path(found.path()))
+            }
             _ => Inlet::File(Box::new(found.clone())),
         };
         if inlet.is_once() {

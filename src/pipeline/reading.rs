@@ -260,10 +260,7 @@ impl Sender {
         members: &[Member],
         mut buffer: Buffer,
     ) -> Option<(Chunk, Digest)> {
-        if let Some(first) = members.first() {
-            self.progress
-                .start_name(first.found.entry.id, printable(first.found.name.as_bytes()));
-        }
+        self.begins_pack(members);
         let live: Vec<&Member> = members.iter().filter(|m| !m.failed.load(Relaxed)).collect();
         let founds = live.iter().map(|member| &member.found);
         let read = source::read_pack(founds, self.changes(), self.options.drop_cache, &mut buffer);
@@ -285,26 +282,30 @@ impl Sender {
             }
         }
         for packed in &read.packed {
-            let member = live[packed.place];
-            member.size.store(packed.size, Relaxed);
-            // Each copy of a pack is right in itself; but which of them the receiver takes cannot
-            // be told, and a list of digests must.
-            let known = member.digest.get_or_init(|| packed.digest);
-            if *known != packed.digest && self.digests.is_some() {
-                self.fail_member(member, written(member.found.path()));
-            }
+            self.member_is_read(live[packed.place], packed.digest, packed.size);
         }
-        let place = Place {
-            kind: ChunkKind::Pack,
-            chunk: plan.chunk,
-            entry: 0,
-            offset: 0,
-            raw_len: read.raw_len,
-        };
         if read.packed.is_empty() {
             return None;
         }
+        let place = place_of_pack(plan, read.raw_len);
         Some((Chunk { place, buffer }, read.digest))
+    }
+
+    pub(super) fn begins_pack(&self, members: &[Member]) {
+        if let Some(first) = members.first() {
+            self.progress
+                .start_name(first.found.entry.id, printable(first.found.name.as_bytes()));
+        }
+    }
+
+    /// Each copy of a pack is right in itself; but which of them the receiver takes cannot be told,
+    /// and a list of digests must.
+    pub(super) fn member_is_read(&self, member: &Member, digest: Digest, size: u64) {
+        member.size.store(size, Relaxed);
+        let known = member.digest.get_or_init(|| digest);
+        if *known != digest && self.digests.is_some() {
+            self.fail_member(member, written(member.found.path()));
+        }
     }
 
     /// A member without a size has no room in its pack: the planner sends it as a stream.
@@ -329,6 +330,17 @@ impl Sender {
             }
             Err(error) => self.fail(&member.found, error),
         }
+    }
+}
+
+/// A pack is of no entry in particular.
+pub(super) fn place_of_pack(plan: &Plan, raw_len: u32) -> Place {
+    Place {
+        kind: ChunkKind::Pack,
+        chunk: plan.chunk,
+        entry: 0,
+        offset: 0,
+        raw_len,
     }
 }
 

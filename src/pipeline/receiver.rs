@@ -302,6 +302,9 @@ impl Receiver {
         if table.is_done() {
             drop(table);
             self.journal_done();
+            if let Some(list) = &self.digests {
+                list.tell_rest();
+            }
             self.acks.finish();
         } else if table.is_stuck() {
             self.breach("a directory that has less in it than was said");

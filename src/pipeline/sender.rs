@@ -26,7 +26,7 @@ use crate::pipeline::steering::{Compression, Steering};
 use crate::pipeline::tally::Tally;
 use crate::progress::{Phase, Progress};
 use crate::seal::Sealer;
-use crate::source::{self, Changes, Found, SourceFile};
+use crate::source::{self, Changes, Found, Inlet, SourceFile};
 use crate::stream::frames::{Frame, Frames};
 use crate::wire::SealedChunk;
 use crate::wire::message::{Busy, CopyOptions, Fault, Message};
@@ -58,6 +58,8 @@ pub struct Sender {
     pub share: Option<Share>,
     /// The receiver said that everything is in place.
     pub done: Notify,
+    /// What is read in the place of the named stream that is all that is copied, to several hosts.
+    pub stream: Option<Inlet>,
     /// What the receiver last said of its time.
     pub heard: Mutex<Busy>,
 }
@@ -128,11 +130,7 @@ impl Sender {
                     self.encode(chunk, digest, self.steering.next(), encoder, shift)
                 }
             },
-            What::Pack(members) => {
-                shift.turn_to(Doing::Disk);
-                let (chunk, digest) = self.read_pack(plan, members, buffer)?;
-                self.encode(chunk, digest, self.steering.next(), encoder, shift)
-            }
+            What::Pack(members) => self.carry_pack(plan, members, buffer, encoder, shift)?,
             What::Part(_) => return None,
         };
         shift.turn_to(Doing::Rest);

@@ -2,12 +2,14 @@
 //! one too, and what this one makes is there for the others.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::chunk::split::Piece;
 use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Place};
 use crate::codec::{Codec, Encoder};
 use crate::digest::Digest;
-use crate::pipeline::plan::{File, Plan, Stream, What};
+use crate::pipeline::plan::{File, Member, Plan, Stream, What};
+use crate::pipeline::reading::place_of_pack;
 use crate::pipeline::sender::Sender;
 use crate::pipeline::shelf::{Got, Key, Made, Share};
 use crate::pipeline::shifts::{Doing, Shift};
@@ -51,6 +53,77 @@ impl Sender {
             ticket.put(Made::of(&encoded));
         }
         Some(encoded)
+    }
+
+    /// Reads and encodes a pack, or takes it as another has. None if nothing is to be sent.
+    pub(super) fn carry_pack(
+        &self,
+        plan: &Plan,
+        members: &[Member],
+        buffer: Buffer,
+        encoder: &mut Encoder,
+        shift: &mut Shift<'_>,
+    ) -> Option<EncodedChunk> {
+        shift.turn_to(Doing::Held);
+        let got = self.share_of_pack(members).map(|(share, key)| {
+            // One that is read again is not for others, who have had it.
+            let may_make = members.iter().all(|member| member.digest.get().is_none());
+            share.chunk(key, 0, self.chunk_size as u32, may_make)
+        });
+        shift.turn_to(Doing::Disk);
+        let ticket = match got {
+            Some(Got::Taken(made)) => return Some(self.take_pack(plan, members, &made, buffer)),
+            Some(Got::Make(ticket)) => Some(ticket),
+            Some(Got::Alone) | None => None,
+        };
+        let (chunk, digest) = self.read_pack(plan, members, buffer)?;
+        let encoded = self.encode(chunk, digest, self.steering.next(), encoder, shift);
+        let is_whole = || members.iter().all(|member| !member.failed.load(Relaxed));
+        let read = |it: &Member| Some((*it.digest.get()?, it.size.load(Relaxed)));
+        let read: Option<_> = members.iter().map(read).collect();
+        if let (Some(ticket), Some(members), true) = (ticket, read, is_whole()) {
+            ticket.put(Made {
+                members,
+                ..Made::of(&encoded)
+            });
+        }
+        Some(encoded)
+    }
+
+    /// None where a pack is read by each sender for itself, as a piece is ([`Sender::share_of`]).
+    fn share_of_pack(&self, members: &[Member]) -> Option<(&Share, Key)> {
+        let share = self.share.as_ref().filter(|_| !self.options.live)?;
+        let is_known = |member: &Member| {
+            let entry = &member.found.entry;
+            let is_same = entry.ino != 0 && !entry.is_made_up();
+            is_same && !member.failed.load(Relaxed)
+        };
+        let entries = members.iter().map(|member| &member.found.entry);
+        members
+            .iter()
+            .all(is_known)
+            .then(|| (share, Key::of_pack(entries)))
+    }
+
+    /// A pack as another has made it, in place of what would be read.
+    fn take_pack(
+        &self,
+        plan: &Plan,
+        members: &[Member],
+        made: &Made,
+        mut buffer: Buffer,
+    ) -> EncodedChunk {
+        self.begins_pack(members);
+        for (member, &(digest, size)) in members.iter().zip(&made.members) {
+            self.member_is_read(member, digest, size);
+        }
+        fill(&mut buffer, made);
+        EncodedChunk {
+            place: place_of_pack(plan, made.raw_len),
+            digest: made.digest,
+            codec: made.codec,
+            buffer,
+        }
     }
 
     /// Compresses a part of a stream, or takes it as another has. What each reads for itself (a file

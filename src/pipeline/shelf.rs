@@ -31,6 +31,9 @@ const MAKING_MAX: Duration = Duration::from_secs(5);
 /// How often a worker that waits for room looks whether it has waited long enough.
 const STEP: Duration = Duration::from_millis(100);
 
+/// In the place of the device, which no file is on.
+const PACKS: u64 = u64::MAX - 1;
+
 /// Which bytes: a file as it was when it was opened. One that has changed is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
@@ -53,6 +56,41 @@ impl Key {
         ctime: (0, 0),
     };
 
+    /// Of small files that travel together: with the same numbers, so that they are the same to
+    /// every session.
+    pub fn of_pack<'a>(entries: impl Iterator<Item = &'a Entry>) -> Key {
+        let mut hasher = blake3::Hasher::new();
+        for entry in entries {
+            let (key, name) = (Key::of(entry), entry.name.as_bytes());
+            for number in [entry.id, entry.parent, key.dev, key.ino, key.size] {
+                hasher.update(&number.to_le_bytes());
+            }
+            for (s, ns) in [key.mtime, key.ctime] {
+                hasher.update(&s.to_le_bytes());
+                hasher.update(&ns.to_le_bytes());
+            }
+            hasher.update(&(name.len() as u64).to_le_bytes());
+            hasher.update(name);
+        }
+        let hash = hasher.finalize();
+        let part = |nth: usize| {
+            let bytes = &hash.as_bytes()[8 * nth..][..8];
+            u64::from_le_bytes(bytes.try_into().expect("8 bytes"))
+        };
+        Key {
+            dev: PACKS,
+            ino: part(0),
+            rdev: part(1),
+            size: 0,
+            mtime: (0, 0),
+            ctime: (0, 0),
+        }
+    }
+
+    fn is_pack(&self) -> bool {
+        self.dev == PACKS
+    }
+
     pub fn of(entry: &Entry) -> Key {
         let time = |time: Timestamp| (time.s, time.ns);
         Key {
@@ -72,8 +110,12 @@ pub struct Made {
     pub digest: Digest,
     /// The codec's number on the wire.
     pub codec: u8,
+    /// Bytes that it stands for.
+    pub raw_len: u32,
     /// Nothing but zeros: no bytes travel.
     pub is_zeros: bool,
+    /// Digest and size of a pack's files, in their order.
+    pub members: Vec<(Digest, u64)>,
     pub bytes: Box<[u8]>,
 }
 
@@ -82,7 +124,9 @@ impl Made {
         Made {
             digest: encoded.digest,
             codec: encoded.codec,
+            raw_len: encoded.place.raw_len,
             is_zeros: encoded.place.kind == ChunkKind::Zeros,
+            members: Vec::new(),
             bytes: encoded.buffer.data().into(),
         }
     }
@@ -153,6 +197,11 @@ impl Share {
     pub fn join(&self) {
         self.shelf
             .change(|state| state.join(self.host, Instant::now()));
+    }
+
+    /// This host asks for small files one by one, since it may have some: its packs are others.
+    pub fn packs_differ(&self) {
+        self.shelf.change(|state| state.packs_differ(self.host));
     }
 
     /// The session is over: nobody waits for this host any more, and nothing here for it.

@@ -20,6 +20,9 @@ const SYSTEM_DIRECTORY: &str = "/usr/lib/fastcp";
 /// And what users may, below their home directory.
 const USER_DIRECTORY: &str = ".local/share/fastcp";
 
+/// Of a BLAKE3 in hexadecimal.
+const DIGEST_LEN: usize = 64;
+
 /// Bytes that are read at a time.
 pub const PIECE: usize = 64 << 10;
 
@@ -127,6 +130,11 @@ impl Program {
         let read = self.file.read_at(into, offset);
         read.map_err(|cause| Error::io(Kind::FarEnd, Side::Here, &self.path, what, cause))
     }
+}
+
+/// True of a digest as a program's directory and its hello have it.
+pub fn is_digest(text: &str) -> bool {
+    text.len() == DIGEST_LEN && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Where programs for other machines are looked for.

@@ -13,7 +13,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::{ITSELF, Program};
+use super::{ITSELF, Program, is_digest};
 use crate::error::{Error, Kind, Result, Side};
 
 /// Placed programs that are kept: some clients may be of another version than the rest.
@@ -24,8 +24,6 @@ const ARRIVING: &str = ".part.";
 
 /// What has not arrived for so long never will.
 const ARRIVING_MAX: Duration = Duration::from_secs(3600);
-
-const DIGEST_LEN: usize = 64;
 
 /// Sees that this program is the one of `digest`.
 ///
@@ -85,14 +83,13 @@ fn prune(directory: &Path) -> io::Result<()> {
 /// `VERSION-DIGEST`.
 fn is_program(name: &OsStr) -> bool {
     let digest = name.to_str().and_then(|name| name.rsplit_once('-'));
-    digest.is_some_and(|(_, digest)| {
-        digest.len() == DIGEST_LEN && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
-    })
+    digest.is_some_and(|(_, digest)| is_digest(digest))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::DIGEST_LEN;
 
     #[test]
     fn the_three_that_were_used_last_are_kept_and_nothing_else_is_touched() {

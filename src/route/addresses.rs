@@ -79,6 +79,16 @@ pub fn announced(listen: &Listen) -> Vec<SocketAddr> {
     addresses
 }
 
+/// What a name has for the host that announces `listen`: nothing where one of its addresses is the
+/// host's own, since the others may be other hosts'.
+pub fn by_name(found: Vec<SocketAddr>, listen: &Listen) -> Vec<SocketAddr> {
+    let own = announced(listen);
+    match found.iter().any(|address| own.contains(address)) {
+        true => Vec::new(),
+        false => found,
+    }
+}
+
 /// Puts the address by which this end knows the other (from its login) before the others, if the
 /// other end says that it has it, or it has a zone.
 pub fn prefer(addresses: &mut Vec<SocketAddr>, listen: &Listen, known: &str) {
@@ -146,6 +156,19 @@ mod tests {
         assert_eq!(announced(&listen(&odd)), ["[::1]:9".parse().unwrap()]);
         let many = vec!["127.0.0.1"; 5000];
         assert_eq!(announced(&listen(&many)).len(), 1);
+    }
+
+    #[test]
+    fn a_name_that_stands_for_several_hosts_adds_none_to_one_of_them() {
+        let says = listen(&["10.0.0.1", "fd00::1"]);
+        let found = |ips: &[&str]| -> Vec<SocketAddr> {
+            ips.iter()
+                .map(|ip| SocketAddr::new(ip.parse().unwrap(), 9))
+                .collect()
+        };
+        assert!(by_name(found(&["10.0.0.2", "10.0.0.1"]), &says).is_empty());
+        let gateway = found(&["203.0.113.9"]);
+        assert_eq!(by_name(gateway.clone(), &says), gateway);
     }
 
     #[test]

@@ -16,9 +16,11 @@ use tokio::time::timeout;
 use super::Connection;
 use super::meeting::joining;
 use crate::control::{ControlError, First, Incoming};
+use crate::program;
 use crate::ssh::{self, Errand, Host, Rsh, SshOptions, Startup};
 use crate::stream::link::{Link, Piped};
 use crate::stream::opening::{Keyring, StreamId};
+use crate::wire::hello::Hello;
 
 /// Logins that are under way at once: of ten that may be (`MaxStartups`), others want some.
 const LOGINS_AT_ONCE: usize = 6;
@@ -55,8 +57,12 @@ pub struct Logins {
     host: Host,
     options: SshOptions,
     startup: Startup,
-    /// Of the host that the first login reached.
+    /// By which all but the first go, once that has come through.
+    proven: OnceLock<SshOptions>,
+    /// Of the host that the session is on, as it says.
     boot_id: String,
+    /// By which of its addresses it was reached.
+    reached: String,
     turns: Semaphore,
     /// True once a login has come through.
     is_open: Mutex<bool>,
@@ -68,9 +74,13 @@ impl Logins {
         rsh: Rsh,
         host: &Host,
         options: &SshOptions,
-        startup: Startup,
-        boot_id: &str,
+        mut startup: Startup,
+        hello: &Hello,
     ) -> Logins {
+        // What was placed there may be the program of another machine.
+        if program::is_digest(&hello.program) {
+            hello.program.clone_into(&mut startup.digest);
+        }
         let options = SshOptions {
             forward_agent: false,
             verbose: 0,
@@ -81,7 +91,9 @@ impl Logins {
             host: host.clone(),
             options,
             startup,
-            boot_id: boot_id.to_owned(),
+            proven: OnceLock::new(),
+            boot_id: hello.boot_id.clone(),
+            reached: hello.reached.clone(),
             turns: Semaphore::new(LOGINS_AT_ONCE),
             is_open: Mutex::new(false),
             refused: OnceLock::new(),
@@ -94,15 +106,20 @@ impl Logins {
         if *is_open {
             drop(is_open);
             let _turn = self.turns.acquire().await;
-            return self.log_in(keyring, id).await;
+            let options = self.proven.get().unwrap_or(&self.options);
+            return self.log_in(options, keyring, id).await;
         }
         if let Some(why) = self.refused.get() {
             return Err(Failed::ForGood(why.clone()));
         }
         // The others wait for what becomes of this one.
-        let first = self.log_in(keyring, id).await;
+        let (first, options) = self.first(keyring, id).await;
         match &first {
-            Ok(_) => *is_open = true,
+            Ok(_) => {
+                *is_open = true;
+                // Once: nobody comes here any more.
+                let _ = self.proven.set(options);
+            }
             Err(Failed::ForGood(why)) => {
                 // Nobody else is here.
                 let _ = self.refused.set(why.clone());
@@ -112,8 +129,32 @@ impl Logins {
         first
     }
 
-    async fn log_in(&self, keyring: &Arc<Keyring>, id: StreamId) -> Result<Connection, Failed> {
-        let far_end = ssh::start(self.rsh, &self.host, &self.options, &self.startup, SERVER)
+    /// Where the name stands for several hosts ssh is told which one it is; but if it does not log
+    /// in so (by Kerberos it may not), it goes by the name, which may lead there too.
+    async fn first(
+        &self,
+        keyring: &Arc<Keyring>,
+        id: StreamId,
+    ) -> (Result<Connection, Failed>, SshOptions) {
+        if self.rsh == Rsh::Ssh
+            && let Some(pinned) = ssh::pinned(&self.host, &self.options, &self.reached).await
+        {
+            let first = self.log_in(&pinned, keyring, id).await;
+            if !matches!(first, Err(Failed::ForGood(_))) {
+                return (first, pinned);
+            }
+        }
+        let options = self.options.clone();
+        (self.log_in(&options, keyring, id).await, options)
+    }
+
+    async fn log_in(
+        &self,
+        options: &SshOptions,
+        keyring: &Arc<Keyring>,
+        id: StreamId,
+    ) -> Result<Connection, Failed> {
+        let far_end = ssh::start(self.rsh, &self.host, options, &self.startup, SERVER)
             .map_err(|error| Failed::ForGood(error.message))?;
         let (mut process, mut stdin, stdout, stderr) = far_end.split();
         let mut words = Words::hear(stderr);
@@ -167,9 +208,14 @@ impl Logins {
     }
 }
 
+/// True where another login like this one would be refused too.
+pub fn is_refusal(words: &str) -> bool {
+    REFUSALS.iter().any(|refusal| words.contains(refusal))
+}
+
 /// From what ssh said last.
 fn classified(words: String) -> Failed {
-    if REFUSALS.iter().any(|refusal| words.contains(refusal)) {
+    if is_refusal(&words) {
         Failed::ForGood(words)
     } else if words.is_empty() {
         Failed::Once("a further login ended without a word".to_owned())
@@ -191,7 +237,7 @@ impl Words {
         let relay = tokio::spawn(ssh::relay_stderr(stderr, move |line| {
             let mut last = keep.lock().expect("no panic while held");
             // What ssh says of a refusal is not always the last that it says.
-            if !REFUSALS.iter().any(|refusal| last.contains(refusal)) {
+            if !is_refusal(&last) {
                 line.clone_into(&mut last);
             }
         }));

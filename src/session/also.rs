@@ -15,7 +15,7 @@ use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
 use crate::session::logins::Logins;
 use crate::session::request::{Outcome, Reporter, Request};
-use crate::session::{Seat, cause_of, host, local, operands, over, retries, runtime};
+use crate::session::{Seat, cause_of, digest_list, host, local, operands, over, retries, runtime};
 use crate::source::{Inlet, Tee};
 use crate::stream::limit::Limit;
 
@@ -40,9 +40,23 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// What this copy reads of a stream.
+    /// What this copy reads of a stream that has no name.
     pub fn inlet(&self) -> Option<Inlet> {
+        self.tap().filter(|_| !self.has_named_stream())
+    }
+
+    /// What it reads of the one that has a name and is all that is copied.
+    pub fn named_stream(&self) -> Option<Inlet> {
+        self.tap().filter(|_| self.has_named_stream())
+    }
+
+    fn tap(&self) -> Option<Inlet> {
         self.tee.clone().map(|tee| Inlet::Tee(tee, self.host))
+    }
+
+    fn has_named_stream(&self) -> bool {
+        let tee = self.tee.as_ref();
+        tee.is_some_and(|tee| matches!(tee.inlet(), Inlet::Path(_)))
     }
 
     /// This copy is over: no other waits for it.
@@ -88,7 +102,7 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
     let mut outcomes: Vec<Option<Outcome>> = seats.iter().map(|_| None).collect();
     let resumes = !request.options.no_resume;
     share(request, &mut seats);
-    let failed = match runtime() {
+    let failed = match list_digests(request, &mut seats).and_then(|()| runtime()) {
         Err(error) => Some(error),
         Ok(runtime) => {
             // Their conversations share this thread; the work is done on others.
@@ -108,6 +122,14 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
     outcomes
         .map(|(seat, outcome)| outcome.unwrap_or_else(|| rest(seat)))
         .collect()
+}
+
+/// What is written where differs from host to host, in where it lands and in what fails.
+fn list_digests(request: &Request, seats: &mut [Seat]) -> Result<()> {
+    for (seat, path) in seats.iter_mut().zip(&request.digest_lists) {
+        seat.digests = Some(digest_list(path)?);
+    }
+    Ok(())
 }
 
 /// By how much an attempt is greater than the last that was too little.
@@ -151,6 +173,7 @@ fn share(request: &Request, seats: &mut [Seat]) {
     let limit = Arc::<Limit>::default();
     let patience = Duration::from_secs(request.options.timeout_s.into());
     let tee = operands::stream(request)
+        .or_else(|| operands::named_stream(request))
         .map(|inlet| Arc::new(Tee::new(inlet, CHUNK_SIZE, seats.len(), patience)));
     for (host, seat) in seats.iter_mut().enumerate() {
         seat.shared = Some(Shared {

@@ -34,6 +34,7 @@ use crate::ssh::Host;
 use crate::stream::opening::Keyring;
 use crate::tuner::{self, Remembered};
 use crate::units::printable;
+use crate::wire::hello::Hello;
 use crate::wire::message::{Listen, Message};
 
 /// How much later than direct the others begin, at the start and after a route that was in use
@@ -58,8 +59,13 @@ const ROUND_TRIPS: u32 = 4;
 const FAR_MAX: Duration = Duration::from_millis(750);
 
 /// How long the streams of other routes have before frames go inside control: on an open network
-/// one is there by then.
-pub const HEAD_START: Duration = Duration::from_millis(100);
+/// one is there by then, after two round trips, and what goes there does not have to wait behind
+/// what was begun inside control, which is slower.
+pub fn head_start(round_trip: Duration) -> Duration {
+    const LEAST: Duration = Duration::from_millis(100);
+    const MOST: Duration = Duration::from_millis(400);
+    (round_trip * 5 / 2).clamp(LEAST, MOST)
+}
 
 /// How often it is looked how streams stand.
 const LOOK: Duration = Duration::from_millis(50);
@@ -73,7 +79,7 @@ pub struct Chooser<'a> {
     pub request: &'a Request,
     pub host: Host,
     /// Of the host that the login reached.
-    pub boot_id: String,
+    pub hello: Hello,
     /// When the session was opened: the server's port comes a round trip later.
     pub opened_at: Instant,
     pub remembered: Option<Remembered>,
@@ -150,7 +156,7 @@ impl Chooser<'_> {
         let mut at: Option<Listen> = None;
         let mut has_listened = false;
         let mut delays = FIRST;
-        let mut far = Duration::ZERO;
+        let (mut near, mut far) = (Duration::ZERO, Duration::ZERO);
         let mut without = Instant::now();
         let mut chosen = None;
         let mut ticks = interval(LOOK);
@@ -162,7 +168,8 @@ impl Chooser<'_> {
                     without = Instant::now();
                     at = heard.ok();
                     self.heard();
-                    far = (ROUND_TRIPS * self.opened_at.elapsed()).min(FAR_MAX);
+                    let answered = self.opened_at.elapsed();
+                    (near, far) = (head_start(answered), (ROUND_TRIPS * answered).min(FAR_MAX));
                     if let Some(at) = &at {
                         self.direct(&mut running, at.clone());
                     }
@@ -186,7 +193,7 @@ impl Chooser<'_> {
                 continue;
             }
             let waited = without.elapsed();
-            if waited >= HEAD_START && (has_listened || waited >= delays.ssh) {
+            if waited >= near && (has_listened || waited >= delays.ssh) {
                 self.inband.offer();
             }
             if waited >= delays.reverse.max(far)
@@ -275,6 +282,7 @@ impl Chooser<'_> {
 
     fn no_way(&self, why: &str) -> Error {
         let host = printable(self.host.name.as_bytes());
+        let why = why.split(" (os error").next().unwrap_or(why);
         let message = format!("{host}: logged in, but {why}; is there a firewall between?");
         Error::new(Kind::Connect, Side::Here, message)
     }

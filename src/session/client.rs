@@ -6,7 +6,6 @@ mod opening;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
@@ -23,7 +22,7 @@ use crate::pipeline::Budget;
 use crate::progress::Phase;
 use crate::route::{Connection, Route};
 use crate::seal::{Secret, Suite};
-use crate::session::choice::{Chooser, HEAD_START};
+use crate::session::choice::Chooser;
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, Server};
@@ -298,10 +297,11 @@ impl Client<'_> {
         let is_wanted = matches!(self.request.route.asked, None | Some(Route::Ssh));
         let control = server.control.clone();
         let inband = Inband::new(roster.flow(), is_wanted, control.clone(), proven.clone());
+        inband.hold();
         Chooser {
             request: self.request,
             host: server.host.clone(),
-            boot_id: server.hello.boot_id.clone(),
+            hello: server.hello.clone(),
             opened_at: Instant::now(),
             remembered: self.remembered,
             forced: self.streams(),
@@ -342,10 +342,6 @@ impl Client<'_> {
     fn pace(&self) -> Pace {
         let pace = Pace {
             limit: self.seat.limit(),
-            head_start: match self.request.route.asked {
-                Some(Route::Ssh) => Duration::ZERO,
-                _ => HEAD_START,
-            },
         };
         pace.limit.set(self.request.options.rate_limit);
         pace

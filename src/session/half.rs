@@ -32,7 +32,7 @@ use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
 use crate::seal::{Opener, Sealer};
 use crate::session::streams::end_later;
-use crate::source::Sources;
+use crate::source::{Inlet, Sources};
 use crate::stream::crowd::Crowd;
 use crate::stream::frames::Frames;
 use crate::tuner::STREAMS_MAX;
@@ -64,6 +64,8 @@ pub struct Common {
     pub enough: Stop,
     /// Where a sender's chunks go to others too.
     pub share: Option<Share>,
+    /// What a sender reads in the place of a FIFO that others read too.
+    pub stream: Option<Inlet>,
 }
 
 /// The half that has the data.
@@ -98,6 +100,7 @@ impl SendingHalf {
             ending: common.ending,
             digests: common.digests,
             share: common.share,
+            stream: common.stream,
             done: Notify::new(),
             heard: Default::default(),
         });

@@ -161,7 +161,8 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Enough(())
         | Message::Conclusion(_)
         | Message::Tried(_)
-        | Message::Account(_) => false,
+        | Message::Account(_)
+        | Message::FileDigests(_) => false,
     }
 }
 

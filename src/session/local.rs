@@ -13,6 +13,7 @@ use crate::pipeline::Budget;
 use crate::pipeline::tally::Tally;
 use crate::progress::{Phase, Progress};
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
+use crate::session::also::Shared;
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::operands::{self, Expanded};
@@ -110,6 +111,7 @@ impl Both {
             tell: seat.tell(),
             enough: seat.enough.clone(),
             share: None,
+            stream: seat.shared.as_ref().and_then(Shared::named_stream),
         };
         // Suite "none" derives no key from it.
         let secret = Secret::random();

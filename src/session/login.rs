@@ -13,7 +13,7 @@ use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello}
 use crate::error::{Error, Kind, Result, Side};
 use crate::session::placing::{NoHello, Placing};
 use crate::session::request::Request;
-use crate::session::{Half, Seat, host as this_host};
+use crate::session::{Half, Seat, host as this_host, reached};
 use crate::ssh::{self, Errand, Host, Process, Rsh, SshOptions, Startup};
 use crate::tuner::Verdict;
 use crate::units::printable;
@@ -81,10 +81,16 @@ impl Met {
         seat: &Seat,
         attempt: Attempt,
     ) -> Result<Met> {
-        let options = match attempt {
+        let mut options = match attempt {
             Attempt::First => request.ssh.clone(),
             Attempt::Again { afresh } => request.ssh.unattended(afresh),
         };
+        let pinned = match attempt {
+            Attempt::First => None,
+            Attempt::Again { .. } => reached::again(host, request, seat, &options).await,
+        };
+        let is_pinned = pinned.is_some();
+        options = pinned.unwrap_or(options);
         let startup = request.startup()?;
         let far_end = ssh::start(request.rsh, host, &options, &startup, SERVER)?;
         let (mut process, mut stdin, stdout, stderr) = far_end.split();
@@ -112,6 +118,9 @@ impl Met {
                 // What ssh says of it comes first.
                 let last = words.last().await;
                 let mut error = no_hello(why, host, request, &options, &startup, status).await;
+                if is_pinned {
+                    seat.reached.missed(host, &last);
+                }
                 if attempt != Attempt::First && !last.is_empty() {
                     error.message = last;
                 }
@@ -119,6 +128,7 @@ impl Met {
             }
         };
         words.said_hello();
+        seat.reached.note(host, &hello.reached);
         Ok(Met {
             host: host.clone(),
             hello,

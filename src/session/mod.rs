@@ -22,6 +22,7 @@ pub mod permit;
 pub mod placing;
 pub mod probe;
 pub mod rate;
+pub mod reached;
 pub mod remembered;
 pub mod request;
 pub mod retries;
@@ -32,6 +33,7 @@ pub mod tuning;
 pub mod visit;
 pub mod ways;
 
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -44,6 +46,7 @@ use crate::pipeline::landing::Tell;
 use crate::pipeline::tally::Tally;
 use crate::program;
 use crate::progress::{Phase, Progress};
+use crate::route::addresses;
 use crate::session::half::{ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::probe::link::LinkTest;
@@ -51,6 +54,7 @@ use crate::units::{printable, size};
 use crate::wire::message::{Conclusion, Message};
 use also::Shared;
 pub use permit::{Access, Permit};
+use reached::Reached;
 pub use request::{
     Compress, CopyOptions, FAILURES_MAX, Host, Limit, Operand, Outcome, Ports, Reporter, Request,
     Route, RouteOptions, Rsh, Shares, SshOptions, Verdict, What,
@@ -67,6 +71,8 @@ pub struct Seat {
     pub tally: Arc<Tally>,
     pub ending: Arc<Ending>,
     pub digests: Option<Arc<DigestList>>,
+    /// By earlier logins of this copy.
+    pub reached: Reached,
     /// A file that is followed has come to its end, the user says.
     pub enough: Stop,
     /// What the tuner said at the end.
@@ -91,6 +97,7 @@ impl Seat {
             tally: Arc::new(tally),
             ending: Arc::default(),
             digests: None,
+            reached: Reached::default(),
             enough: Stop::new(),
             verdict: Arc::default(),
             shared: None,
@@ -186,17 +193,8 @@ fn copy(request: Request, seat: &mut Seat) -> Result<String> {
     if request.options.nice {
         host::be_nice();
     }
-    if let Some(path) = &request.digests_file {
-        let list = DigestList::create(path).map_err(|e| {
-            Error::io(
-                Kind::Write,
-                Side::Here,
-                path,
-                "cannot write the list of digests",
-                e,
-            )
-        })?;
-        seat.digests = Some(Arc::new(list));
+    if let Some(path) = request.digest_lists.first() {
+        seat.digests = Some(digest_list(path)?);
     }
     let runtime = runtime()?;
     let copied = runtime.block_on(async {
@@ -231,6 +229,13 @@ fn tell_kept(error: &mut Error, bytes: u64) {
     }
 }
 
+fn digest_list(path: &Path) -> Result<Arc<DigestList>> {
+    let what = "cannot write the list of digests";
+    let list = DigestList::create(path);
+    let list = list.map_err(|cause| Error::io(Kind::Write, Side::Here, path, what, cause));
+    list.map(Arc::new)
+}
+
 fn finish_digests(seat: &Seat) -> Result<u64> {
     let Some(list) = &seat.digests else {
         return Ok(0);
@@ -262,6 +267,10 @@ pub fn serve(placed: bool, permit: Permit) -> Result<(), NotServed> {
     host::prepare();
     host::ignore_status_signal();
     let mut hello = host::hello();
+    let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
+    if let Some(address) = addresses::of_login(&connection, addresses::End::Server) {
+        address.clone_into(&mut hello.reached);
+    }
     if placed {
         if let Err(cause) = program::placed::settle() {
             eprintln!("fastcp: cannot keep this program for the next time: {cause}");

@@ -1,6 +1,8 @@
 //! The operands on this machine: what the sources name and where the destination is; and which
 //! answers to remote ones a server may give.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -111,7 +113,7 @@ pub fn expand(request: &Request, seat: &Seat) -> Expanded {
         }
         let (mut named, mut errors) =
             source::expand(&source.path, &lookup, request.options.recursive);
-        if seat.shared.is_some() {
+        if shared.is_some_and(|shared| shared.named_stream().is_none()) {
             let streams = named.extract_if(.., |named| named.is_stream());
             errors.extend(streams.map(read_once));
         }
@@ -133,9 +135,19 @@ pub fn stream(request: &Request) -> Option<Inlet> {
     }
 }
 
+/// The source, where that is a FIFO or a character device here and there is no other.
+pub fn named_stream(request: &Request) -> Option<Inlet> {
+    let [source] = &request.sources[..] else {
+        return None;
+    };
+    let path = PathBuf::from(OsStr::from_bytes(&source.path));
+    let is_stream = source.what == What::Path && source::is_stream_at(&path);
+    is_stream.then_some(Inlet::Path(path))
+}
+
 /// Each of several copies would get a part of it.
 fn read_once(named: Named) -> Error {
-    let message = "can be read once, so not for several destinations: give it as stdin, as -";
+    let message = "can be read once: several destinations get it only where it is copied alone";
     Error::new(Kind::Entry, Side::Source, message).at(named.path)
 }
 

@@ -70,8 +70,8 @@ pub struct Request {
     /// `--retries`: how often to log in again after a connection was lost.
     pub retries: u16,
     pub encrypt: bool,
-    /// Where `--digests` writes its list.
-    pub digests_file: Option<PathBuf>,
+    /// Where `--digests` writes a list for each destination; none without it.
+    pub digest_lists: Vec<PathBuf>,
 }
 
 /// How streams are to come about.
@@ -105,7 +105,7 @@ impl Request {
             rate_file: None,
             retries: 0,
             encrypt: true,
-            digests_file: None,
+            digest_lists: Vec::new(),
         }
     }
 

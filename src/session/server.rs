@@ -17,6 +17,7 @@ use crate::control::stdio::Stdio;
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
+use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::placer::To;
 use crate::pipeline::tally::Tally;
 use crate::pipeline::{Budget, Ending};
@@ -304,6 +305,7 @@ impl<'a> Server<'a> {
             tell: tell(),
             enough: Stop::new(),
             share: None,
+            stream: None,
         }
     }
 
@@ -348,7 +350,12 @@ impl<'a> Server<'a> {
         destination.sessions.heard = Some(self.heard.clone());
         let rules = self.permit.restrict(rules(&self.open));
         let (roster, crowd) = (self.roster.clone(), self.roster.crowd().clone());
-        let half = ReceivingHalf::start(self.common(), opener, rules, destination, crowd);
+        let mut common = self.common();
+        // Of other copies the client is an end, and lists what comes to it or goes from it.
+        if self.open.between && self.open.options.digests {
+            common.digests = Some(Arc::new(DigestList::at_client(self.control.clone())));
+        }
+        let half = ReceivingHalf::start(common, opener, rules, destination, crowd);
         tokio::spawn(receive_on(half.receiver.clone(), connections, roster, None));
         half
     }

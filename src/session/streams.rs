@@ -42,8 +42,6 @@ pub type Connections = mpsc::Receiver<Connection>;
 pub struct Pace {
     /// Of all streams together.
     pub limit: Arc<Limit>,
-    /// How long others may take to come up before the stream inside control carries anything.
-    pub head_start: Duration,
 }
 
 impl Sent for Sender {
@@ -78,7 +76,7 @@ pub async fn send_on(
                 sender.progress.set_streams(roster.most());
                 let gate = (Route::of(connection.id.stream) == Some(Route::Inband)).then(|| {
                     let (gate, is_open) = watch::channel(false);
-                    streams.spawn(mind(gate, roster.clone(), pace.head_start));
+                    streams.spawn(mind(gate, roster.clone()));
                     is_open
                 });
                 let supply = Supply { frames: frames.clone(), gate };
@@ -112,8 +110,7 @@ pub async fn send_on(
 }
 
 /// Opens the gate to the stream inside control while no other is sound.
-async fn mind(gate: watch::Sender<bool>, roster: Arc<Roster>, head_start: Duration) {
-    tokio::time::sleep(head_start).await;
+async fn mind(gate: watch::Sender<bool>, roster: Arc<Roster>) {
     loop {
         gate.send_replace(!roster.has_sound());
         tokio::time::sleep(GATE_LOOK).await;

@@ -29,6 +29,14 @@ pub struct Inband {
     control: Outgoing,
     proven: mpsc::Sender<Connection>,
     end: Mutex<Ends>,
+    hold: Mutex<Hold>,
+}
+
+/// A stream that this end sends by, and that is not to begin yet.
+#[derive(Default)]
+struct Hold {
+    holds: bool,
+    link: Option<Link>,
 }
 
 #[derive(Default)]
@@ -46,18 +54,32 @@ impl Inband {
         control: Outgoing,
         proven: mpsc::Sender<Connection>,
     ) -> Arc<Inband> {
-        let end = Mutex::default();
         Arc::new(Inband {
             flow,
             is_wanted,
             control,
             proven,
-            end,
+            end: Mutex::default(),
+            hold: Mutex::default(),
         })
     }
 
-    /// Lets the other end send by it, if this one receives. Once is enough.
+    /// Sends nothing by it before it is offered: other streams have a head start.
+    pub fn hold(&self) {
+        self.held().holds = true;
+    }
+
+    /// Lets the other end send by it, if this one receives; else sends by it itself if it may. Once
+    /// is enough.
     pub fn offer(&self) {
+        let link = {
+            let mut hold = self.held();
+            hold.holds = false;
+            hold.link.take()
+        };
+        if let Some(link) = link {
+            self.hand_on(link);
+        }
         let mut end = self.lock();
         if self.flow == Flow::In && matches!(*end, Ends::None) {
             let (receiving, link) = receiving(self.control.clone());
@@ -76,7 +98,11 @@ impl Inband {
                 let (sending, link) = sending(self.control.clone());
                 sending.credit(bytes);
                 *end = Ends::Sending(sending);
-                self.hand_on(link);
+                let mut hold = self.held();
+                match hold.holds {
+                    true => hold.link = Some(link),
+                    false => self.hand_on(link),
+                }
             }
             _ => return Err(breach("credit out of place")),
         }
@@ -101,6 +127,10 @@ impl Inband {
             expected: None,
             fate: None,
         });
+    }
+
+    fn held(&self) -> MutexGuard<'_, Hold> {
+        self.hold.lock().expect("no panic while held")
     }
 
     fn lock(&self) -> MutexGuard<'_, Ends> {

@@ -2,7 +2,7 @@
 //! as.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -232,6 +232,11 @@ impl Feed {
 /// Whether what has this type is read as a stream where the user names it.
 pub fn is_stream(file_type: FileType) -> bool {
     matches!(file_type, FileType::Fifo | FileType::CharacterDevice)
+}
+
+/// The same of what a path leads to; false where it leads nowhere.
+pub fn is_stream_at(path: &Path) -> bool {
+    stat(path).is_ok_and(|stat| is_stream(file_type(&stat)))
 }
 
 /// Tells the receiver that an entry is read once, and whether a former session has `begun` to.

@@ -7,6 +7,7 @@
 
 mod ending;
 pub mod names;
+mod pinned;
 mod startup;
 
 use std::ffi::OsString;
@@ -22,6 +23,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::units::printable;
 
 pub use ending::{why_lost, why_no_hello};
+pub use pinned::pinned;
 pub use startup::{Errand, Startup};
 
 /// How to reach a host by ssh.

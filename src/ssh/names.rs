@@ -22,7 +22,7 @@ pub(super) async fn user(host: &Host, options: &SshOptions) -> Option<String> {
     value(&configuration(host, options).await?, "user").map(str::to_owned)
 }
 
-async fn configuration(host: &Host, options: &SshOptions) -> Option<String> {
+pub(super) async fn configuration(host: &Host, options: &SshOptions) -> Option<String> {
     let asking = Command::new(options.program())
         .arg("-G")
         .args(ssh_arguments(host, options))
@@ -35,14 +35,14 @@ async fn configuration(host: &Host, options: &SshOptions) -> Option<String> {
     told.status.success().then_some(text)
 }
 
-fn host_of(told: &str) -> Option<String> {
+pub(super) fn host_of(told: &str) -> Option<String> {
     if value(told, "proxyjump").is_some() || value(told, "proxycommand").is_some() {
         return None;
     }
     value(told, "hostname").map(str::to_owned)
 }
 
-fn value<'a>(told: &'a str, wanted: &str) -> Option<&'a str> {
+pub(super) fn value<'a>(told: &'a str, wanted: &str) -> Option<&'a str> {
     let mut pairs = told.lines().filter_map(|line| line.split_once(' '));
     let found = pairs.find(|(keyword, _)| *keyword == wanted);
     found

@@ -39,6 +39,9 @@ pub struct Hello {
     /// itself; else empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub program: String,
+    /// The address of this host that the login reached, as its sshd has it; empty where none did.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reached: String,
 }
 
 /// What an end takes from the other.
@@ -102,6 +105,7 @@ impl Hello {
             boot_id,
             processors,
             program: String::new(),
+            reached: String::new(),
         }
     }
 

@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryId, EntryKind, Extension, NAME_MAX, Root};
 use crate::wire::account::Account;
-pub use entries::{Ack, AllSent, EntryEnd, Landed, RANGES_MAX, Roots, Span, Want, WantKind};
+pub use entries::{
+    Ack, AllSent, EntryEnd, FileDigest, Landed, RANGES_MAX, Roots, Span, Want, WantKind,
+};
 pub use fault::Fault;
 pub use opening::{
     ADDRESSES_MAX, CopyOptions, Listen, Open, Ports, Role, SESSIONS_MAX, SessionSecret,
@@ -115,6 +117,7 @@ messages! {
     28 => Account(Account),
     // Bytes of what an earlier run left that the receiver has read again so far.
     0x801d => Checked(u64),
+    30 => FileDigests(Vec<FileDigest>),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -10,6 +10,7 @@ ways! { push, local_push =>
     a_tree_lands_on_each_of_several_hosts_and_in_a_directory_here,
     each_host_fails_on_its_own_and_has_its_line,
     a_host_that_has_it_already_gets_nothing,
+    each_destination_has_a_list_of_digests,
     an_interrupt_ends_all,
 }
 
@@ -19,10 +20,12 @@ ways! { push =>
 
 ways! { local_push =>
     several_hosts_cost_one_reading_and_one_compression,
+    small_files_are_read_and_compressed_once_too,
     a_host_that_stands_still_holds_nobody,
     memory_stays_within_its_bound_for_all_together,
     the_list_of_hosts_may_be_a_file,
     a_pipe_goes_to_several_hosts_as_with_tee,
+    a_fifo_goes_to_several_hosts_under_its_name,
     a_command_runs_on_each_host,
     a_host_whose_connection_is_lost_comes_back_and_the_others_go_on,
     a_source_that_changes_is_read_anew_for_each,
@@ -170,6 +173,33 @@ fn a_host_that_has_it_already_gets_nothing(case: &Case) {
     }
 }
 
+fn each_destination_has_a_list_of_digests(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("big", prose(1, 5 * MIB + 7));
+    tree.file("small", "small");
+    // Where there is a directory the tree lands in it.
+    case.dst.file("two/other", "other");
+    let here = case.dst.path("here");
+    let sums = case.scratch.path("sums");
+    let flags = ["-r", "--digests", sums.to_str().expect("ASCII")];
+    let run = to_all(case, &flags, "tree").arg("--also").arg(&here);
+    run.run().succeeds();
+    let here_list = format!("sums.{}", here.display().to_string()[1..].replace('/', "_"));
+    let lists = ["sums.one", "sums.two", "sums.three", &here_list];
+    for (dir, list) in ["one", "two", "three", "here"].into_iter().zip(lists) {
+        let list = case.scratch.path(list);
+        let text = std::fs::read_to_string(&list).expect("its list");
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert_eq!(text.contains("tree/big"), dir == "two", "{text}");
+        if let Some(b3sum) = host::find_program("b3sum") {
+            let run = Run::new(b3sum, case.dst.path(dir))
+                .arg("--check")
+                .arg(&list);
+            run.run().succeeds();
+        }
+    }
+}
+
 fn an_interrupt_ends_all(case: &Case) {
     case.src.file("a", noise(1, 24 * MIB));
     let run = to_all(case, &["-l", "64000", "--memory", "64Mi"], "a").start();
@@ -227,6 +257,24 @@ fn several_hosts_cost_one_reading_and_one_compression(case: &Case) {
     assert!(one.read >= SIZE, "{one:?}");
     assert!(three.read < one.read + SIZE / 4, "{one:?}, {three:?}");
     // A second compression would double it.
+    assert!(three.ticks < one.ticks * 17 / 10, "{one:?}, {three:?}");
+}
+
+fn small_files_are_read_and_compressed_once_too(case: &Case) {
+    const SIZE: u64 = 400 * 50_000;
+    let tree = case.src.dir("tree");
+    for n in 0..400 {
+        tree.file(format!("{}/{n}", n % 7), prose(n, 50_000));
+    }
+    let flags = ["-r", "--compress", "zstd:15"];
+    let one = fastcp(case).args(flags).arg(case.src("tree/"));
+    let (done, one) = spent(one.arg(on(case, "one", "alone")).start());
+    done.succeeds();
+    let (done, three) = spent(to_all(case, &flags, "tree/").start());
+    done.succeeds();
+    assert_all(case, "tree");
+    assert!(one.read >= SIZE, "{one:?}");
+    assert!(three.read < one.read + SIZE / 4, "{one:?}, {three:?}");
     assert!(three.ticks < one.ticks * 17 / 10, "{one:?}, {three:?}");
 }
 
@@ -364,10 +412,31 @@ fn what_differs_at_each_reading_is_not_shared(case: &Case) {
         case.scratch.file(host, &text);
         std::fs::remove_file(case.dst.path(host)).expect("it is no source's content");
     }
-    // One that can be read once is refused, and all fail.
-    let fifo = case.src.path("fifo");
+}
+
+fn a_fifo_goes_to_several_hosts_under_its_name(case: &Case) {
+    let content = prose(1, 3 * MIB + 5);
+    case.src.file("content", &content);
+    let fifo = case.scratch.path("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o600.into()).expect("make a FIFO");
-    let run = fastcp(case).arg(&fifo).arg(on(case, "one", "one"));
-    let run = run.arg("--also").arg(on(case, "two", "two"));
-    run.run().exits(1).says("give it as stdin");
+    let writer = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || std::fs::write(fifo, content)
+    });
+    HOSTS.iter().for_each(|host| drop(case.dst.dir(host)));
+    let here = case.dst.dir("here");
+    let run = to_each(case, fastcp(case).arg(&fifo));
+    run.arg("--also").arg(&here.0).run().succeeds();
+    writer.join().expect("no panic").expect("all was read");
+    for dir in HOSTS.iter().chain(&["here"]) {
+        let got = case.dst.path(dir).join("fifo");
+        assert_same(case.src.path("content"), got, Also::Nothing);
+    }
+    // With other sources it is refused, and the others arrive.
+    let run = fastcp(case).arg(&fifo).arg(case.src("content"));
+    to_each(case, run).run().exits(1).says("copied alone");
+    for host in HOSTS {
+        let got = case.dst.path(host).join("content");
+        assert_same(case.src.path("content"), got, Also::Nothing);
+    }
 }

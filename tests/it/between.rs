@@ -30,6 +30,7 @@ ways! { between =>
     a_login_that_fails_ends_the_other,
     a_host_that_is_gone_for_good_is_named,
     two_passphrases_are_asked_for_one_after_the_other,
+    both_hosts_may_be_behind_a_jump_host,
 }
 
 /// The route in the summary.
@@ -240,6 +241,26 @@ fn two_passphrases_are_asked_for_one_after_the_other(case: &Case) {
     }
     run.wait().succeeds();
     assert_eq!(case.dst.read("a"), b"one");
+}
+
+fn both_hosts_may_be_behind_a_jump_host(case: &Case) {
+    case.src.file("a", noise(1, 6 * MIB));
+    for (nth, (flags, told)) in [
+        (&["-J", "far"][..], "direct"),
+        (&["-o", "ProxyJump=far", "--route=reverse"], "reverse"),
+        (&["-J", "far", "--route=ssh"], "through this host"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let flags = [flags, &["--summary"]].concat();
+        let done = case.copy(&flags, "a", told);
+        done.succeeds();
+        goes(&done, told);
+        assert_same(case.src.path("a"), case.dst.path(told), Also::Nothing);
+        // To the jump host and to the host behind it, for each of the two.
+        assert_eq!(case.host().logins(), 4 * (nth + 1), "{done}");
+    }
 }
 
 /// Between two hosts of a network; fastcp is run at the source, but logs in there too.

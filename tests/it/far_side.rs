@@ -253,6 +253,12 @@ fn another_machine_gets_its_own_program(case: &Case) {
     let other = || case.fastcp().arg(case.src("a")).arg(case.dst("a")).run();
     other().succeeds().says("placing fastcp");
     other().succeeds().never_says("placing");
+    // So do the further logins that carry streams.
+    case.src.file("b", noise(1, 6 * MIB));
+    let run = case.fastcp().args(["--route", "ssh", "--streams", "2"]);
+    let run = run.args(["-l", "12000", "--summary"]).arg(case.src("b"));
+    let done = run.arg(case.dst("b")).run();
+    done.succeeds().never_says("placing").says(", ssh)");
     remove(case);
     bin.file(
         "uname",

@@ -1,19 +1,25 @@
 //! Builds of neighbouring versions: what a client of version 1 said, byte for byte, is said again
-//! to this build's far end, to a finished copy. The transcript was recorded with a known secret, so
-//! that its keys, frames and counters are the same every time.
+//! to this build's far end, and what its far end said to this build's client, to a finished copy.
+//! The client's transcript was recorded with a known secret, so that its keys, frames and counters
+//! are the same every time. The secret of a client under test is another each time: of the far
+//! end's only control is word for word, and its frames are sealed as they are said.
 //!
-//! `FASTCP_RECORD=1` records it anew, for as long as version 1 may still grow.
+//! `FASTCP_RECORD=1` records them anew, for as long as version 1 may still grow.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 
 use fastcp::manifest::{Entry, Totals};
 use fastcp::seal::Direction;
+use fastcp::wire::frame::{FrameHeader, FrameLimits, HEADER_LEN};
 use fastcp::wire::hello::MAGIC;
-use fastcp::wire::message::{AllSent, EntryEnd, Listen, Message, Role, Roots, SessionSecret};
+use fastcp::wire::message::{
+    Ack, AllSent, EntryEnd, Landed, Listen, Message, Open, Role, Roots, SessionSecret,
+};
 
 use crate::hostile::client::{against_server_with, open, record_opening};
+use crate::support::fake_server::{accept, against_control, welcome};
 use crate::support::peer::*;
 use crate::support::*;
 
@@ -30,8 +36,18 @@ const NEWER_HELLO: &str = "{\"protocol_min\":1,\"protocol_max\":7,\"build\":\"3.
 
 const CONTENT: &[u8] = b"what a client of version 1 had to say\n";
 
-fn transcript() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/transcripts/client-v1")
+/// What was said, as it was recorded.
+fn transcript(name: &str, record: impl FnOnce() -> String) -> String {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/transcripts");
+    if std::env::var_os("FASTCP_RECORD").is_some() {
+        std::fs::write(dir.join(name), record()).expect("record it");
+    }
+    std::fs::read_to_string(dir.join(name)).expect("it was recorded")
+}
+
+fn control(messages: &[Message]) -> String {
+    let bytes: Vec<u8> = messages.iter().flat_map(encode).collect();
+    format!("control {}\n", hex(&bytes))
 }
 
 /// The client's side of a copy of one file, in the order in which it is said; a line that begins
@@ -59,24 +75,17 @@ fn recorded() -> String {
     };
     let (roots, totals) = (vec![root(1, "f", false)], Totals::default());
     let (last, unused) = (1, vec![]);
-    let control = |messages: Vec<Message>| {
-        let bytes: Vec<u8> = messages.iter().flat_map(encode).collect();
-        format!("control {}\n", hex(&bytes))
-    };
     [
-        control(vec![
-            Message::Open(open),
-            Message::Secret(SessionSecret(secret)),
-        ]),
+        control(&[Message::Open(open), Message::Secret(SessionSecret(secret))]),
         "await listen\n".to_owned(),
         format!("stream {}\n", hex(&record_opening(&keys))),
         "await opened\n".to_owned(),
-        control(vec![Message::Roots(Roots { roots, totals })]),
+        control(&[Message::Roots(Roots { roots, totals })]),
         "await landed\n".to_owned(),
-        control(vec![Message::Entries(vec![source])]),
+        control(&[Message::Entries(vec![source])]),
         "await want\n".to_owned(),
         format!("stream {}\n", hex(&frame)),
-        control(vec![
+        control(&[
             Message::EntryEnd(vec![end]),
             Message::AllSent(AllSent { last, unused }),
         ]),
@@ -87,10 +96,7 @@ fn recorded() -> String {
 
 #[test]
 fn a_client_of_version_1_is_served_by_this_build() {
-    if std::env::var_os("FASTCP_RECORD").is_some() {
-        std::fs::write(transcript(), recorded()).expect("record it");
-    }
-    let said = std::fs::read_to_string(transcript()).expect("it was recorded");
+    let said = transcript("client-v1", recorded);
     for hello in [HELLO, NEWER_HELLO] {
         Case::run(Way::LocalPush, |case| {
             case.src.file("f", CONTENT);
@@ -135,11 +141,143 @@ fn replay(control: &mut Control, said: &str) {
     }
 }
 
+/// The far end's side of a copy of one file to it. `listen` is where it says at which port streams
+/// are taken, and takes one; `await frame` is where it waits for one.
+fn recorded_receiver() -> String {
+    let landed = Landed {
+        names: vec![b"there".to_vec()],
+        resumes: false,
+        ordered: false,
+        window: 64,
+    };
+    let ack = Ack {
+        chunks: [span(0, 1)].into_iter().collect(),
+        entries: [span(1, 2)].into_iter().collect(),
+        ..Ack::default()
+    };
+    [
+        "listen\nawait roots\n".to_owned(),
+        control(&[Message::Landed(landed)]),
+        "await frame\nawait all-sent\n".to_owned(),
+        control(&[Message::Ack(ack), Message::Done(())]),
+    ]
+    .concat()
+}
+
+/// And from it. `frame` is followed by the file's content, which is sealed with the client's secret.
+fn recorded_sender() -> String {
+    let size = CONTENT.len() as u64;
+    let end = EntryEnd {
+        entry: 1,
+        length: size,
+        root: Some(blake3::hash(CONTENT).into()),
+    };
+    let (roots, totals) = (vec![root(1, "f", false)], Totals::default());
+    let (last, unused) = (1, vec![]);
+    [
+        "listen\n".to_owned(),
+        control(&[Message::Roots(Roots { roots, totals })]),
+        "await landed\n".to_owned(),
+        control(&[Message::Entries(vec![file(1, 0, "f", size)])]),
+        "await want\n".to_owned(),
+        format!("frame {}\n", hex(CONTENT)),
+        control(&[
+            Message::EntryEnd(vec![end]),
+            Message::AllSent(AllSent { last, unused }),
+        ]),
+        "await done\n".to_owned(),
+    ]
+    .concat()
+}
+
+#[test]
+fn a_far_end_of_version_1_serves_this_build() {
+    let push = transcript("receiver-v1", recorded_receiver);
+    let pull = transcript("sender-v1", recorded_sender);
+    for hello in [HELLO, NEWER_HELLO] {
+        Case::run(Way::LocalPush, |case| {
+            let from = case.src.file("f", CONTENT);
+            let to = case.dst.path("copy");
+            for (said, direction, operands) in [
+                (
+                    &push,
+                    Direction::ToServer,
+                    [from.as_os_str(), "far:there".as_ref()],
+                ),
+                (
+                    &pull,
+                    Direction::ToClient,
+                    ["far:f".as_ref(), to.as_os_str()],
+                ),
+            ] {
+                let words = ["--streams".as_ref(), "1".as_ref(), operands[0], operands[1]];
+                let done = against_control(case, &words, |mut control| {
+                    control.bytes(MAGIC);
+                    control.bytes(format!("{hello}\n").as_bytes());
+                    let heard = control.hear_hello().expect("a hello");
+                    assert!(heard.protocol_min <= 1, "version 1 is still spoken");
+                    replay_server(&mut control, direction, said);
+                });
+                done.succeeds();
+            }
+            assert_eq!(case.dst.read("copy"), CONTENT);
+        });
+    }
+}
+
+/// Says the far end's part, waiting where it waited.
+fn replay_server(control: &mut Control, direction: Direction, said: &str) {
+    let (Some(Message::Open(open)), Some(Message::Secret(secret))) =
+        (control.hear(), control.hear())
+    else {
+        panic!("the client opens another way");
+    };
+    let Open { chunk_size, .. } = open;
+    let mut keys = Keys::new(&open, secret.0, direction);
+    let mut stream = None;
+    for line in said.lines() {
+        let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match (kind, rest) {
+            ("control", bytes) => control.bytes(&unhex(bytes)),
+            ("listen", _) => {
+                let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+                control.say(Message::Listen(Listen {
+                    addresses: vec!["127.0.0.1".into()],
+                    port: listener.local_addr().expect("bound").port(),
+                }));
+                let socket = accept(&listener).expect("it is dialled");
+                stream = Some(welcome(&keys.keyring, socket).expect("an honest opening"));
+            }
+            ("frame", content) => {
+                let content = unhex(content);
+                let frame = keys.piece(1, 0, content.len() as u64, &content);
+                let stream: &mut TcpStream = stream.as_mut().expect("it was dialled");
+                stream.write_all(&frame).expect("it takes it");
+            }
+            ("await", "frame") => {
+                let stream = stream.as_mut().expect("it was dialled");
+                let mut header = [0; HEADER_LEN];
+                stream.read_exact(&mut header).expect("a frame");
+                let header = FrameHeader::parse(&header, &FrameLimits::new(chunk_size));
+                let header = header.expect("of version 1");
+                assert!(header.raw_len as usize >= CONTENT.len());
+                let mut rest = vec![0; header.wire_len as usize];
+                stream.read_exact(&mut rest).expect("all of it");
+            }
+            ("await", _) => drop(await_kind(control, rest)),
+            _ => panic!("what is {line}?"),
+        }
+    }
+    control.hear_out();
+}
+
 fn await_kind(control: &mut Control, kind: &str) -> Message {
     let is_it = |message: &Message| match message {
         Message::Listen(_) => kind == "listen",
         Message::Landed(_) => kind == "landed",
+        Message::Roots(_) => kind == "roots",
         Message::Want(_) => kind == "want",
+        Message::AllSent(_) => kind == "all-sent",
         Message::Done(()) => kind == "done",
         _ => false,
     };

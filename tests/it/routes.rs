@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::support::done::Done;
+use crate::support::host::Host;
 use crate::support::net::{At, Ip, Net, Wall};
 use crate::support::ssh_once::SshOnce;
 use crate::support::*;
@@ -238,6 +239,59 @@ fn a_link_that_loses_full_packets_is_not_taken_for_one_that_is_up() {
             net.lose_full_packets(at);
         }
         goes(&arrives_by_logins(case, &[]), "ssh");
+    });
+}
+
+/// Hosts that a name stands for are taken in turns; both can do all that is asked of them here.
+fn in_turns(case: &Case, net: &Net) -> Host {
+    let ip = [10, 77, 0, 3].into();
+    net.add_address(At::Far, ip);
+    let dir = case.scratch.dir("other");
+    let space = net.path(At::Far);
+    let other = Host::start_in(&space, ip, dir, &case.home.0, case.mark()).expect("as the first");
+    let text = |host: &Host, file: &str| String::from_utf8(host.dir().read(file)).expect("text");
+    let keys = [case.host(), &other].map(|host| text(host, "known_hosts"));
+    let keys = keys.concat().replace("10.77.0.2 ", "turns ");
+    let keys = keys.replace("10.77.0.3 ", "turns ");
+    case.host().dir().append("known_hosts", keys);
+    let key = text(case.host(), "key.pub");
+    other.dir().file("authorized_keys", key);
+    other
+}
+
+#[test]
+fn where_a_name_stands_for_several_hosts_all_logins_of_a_copy_reach_the_same() {
+    let turn = |net: &Net, first: u8, second: u8| {
+        let names = [first, second].map(|nth| format!("10.77.0.{nth} turns\n"));
+        net.set_names(At::Near, &names.concat());
+    };
+    between(Ip::V4AndV6, |case, net| {
+        let other = in_turns(case, net);
+        turn(net, 2, 3);
+        case.src.file("a", noise(1, 24 * MIB));
+        let flags = ["-o", "HostName=turns", "--route=ssh", "--streams=2"];
+        let flags = [&flags[..], &["-l", "40000", "--memory", "16Mi"]].concat();
+        let run = case.copying(&flags, "a", "a").start();
+        let under_way = || (case.dst.partial_bytes() > 4 << 20).then_some(());
+        procs::until("the copy is under way", under_way);
+        turn(net, 3, 2);
+        case.servers().iter().for_each(procs::Process::kill);
+        let done = run.wait();
+        done.succeeds().says("logging in again");
+        assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+        assert_eq!(other.logins(), 0, "{done}");
+
+        // One that does not answer any more is not asked for ever.
+        turn(net, 2, 3);
+        let run = case.copying(&flags, "a", "b").start();
+        procs::until("the copy is under way", under_way);
+        turn(net, 3, 2);
+        case.host().refuse(0, usize::MAX);
+        case.servers().iter().for_each(procs::Process::kill);
+        let done = run.wait();
+        done.succeeds();
+        assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
+        assert!(other.logins() > 0, "{done}");
     });
 }
 

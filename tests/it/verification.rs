@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::support::host::find_program;
 use crate::support::*;
 
-ways! { push, pull, here =>
+ways! { push, pull, here, between =>
     the_list_names_every_file_with_its_blake3,
     a_single_file_is_listed_by_its_name_at_the_destination,
 }

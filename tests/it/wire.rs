@@ -242,10 +242,14 @@ fn messages() -> Vec<Message> {
             cause: "c".into(),
         }),
         Message::Checked(300),
+        Message::FileDigests(vec![FileDigest {
+            path: b"a/b".to_vec(),
+            digest: [1; 32],
+        }]),
     ]
 }
 
-const GOLDEN: [&str; 29] = [
+const GOLDEN: [&str; 30] = [
     "01005500000001017801016101000100010003050101e8070001808080800100010001003c0101070001\
      0101abababababababababababababababab0101088080400001efefefefefefefefefefefefefefefef\
      0101a946b84601",
@@ -285,6 +289,8 @@ const GOLDEN: [&str; 29] = [
      0102ac020102ac020102ac020102ac02\
      0163",
     "1d8002000000ac02",
+    "1e00250000000103612f62\
+     0101010101010101010101010101010101010101010101010101010101010101",
 ];
 
 #[test]

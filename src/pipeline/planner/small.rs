@@ -85,6 +85,11 @@ impl Planner<'_> {
             return Ok(());
         }
         self.small.landed = self.sender.plans.landed();
+        if let (Some(Landed::Resumes | Landed::Ordered), Some(share)) =
+            (self.small.landed, &self.sender.share)
+        {
+            share.packs_differ();
+        }
         let early = match self.small.landed {
             None => return Ok(()),
             Some(Landed::Fresh) => std::mem::take(&mut self.small.early),

@@ -40,6 +40,8 @@ pub(super) struct State {
 #[derive(Clone)]
 struct Host {
     is_active: bool,
+    /// It is to have the packs that others make.
+    packs: bool,
     began: Instant,
     /// When it last took something.
     took: Instant,
@@ -85,6 +87,7 @@ impl State {
         let now = Instant::now();
         let host = Host {
             is_active: false,
+            packs: true,
             began: now,
             took: now,
             at: (0, 0),
@@ -111,6 +114,7 @@ impl State {
         let waiting = self.hosts[host].waiting;
         self.hosts[host] = Host {
             is_active: true,
+            packs: true,
             began: now,
             took: now,
             at: (0, 0),
@@ -124,6 +128,19 @@ impl State {
         self.hosts[host].is_active = false;
         let keys: Vec<Key> = self.files.keys().copied().collect();
         for key in keys {
+            self.release(host, key);
+        }
+    }
+
+    pub fn packs_differ(&mut self, host: usize) {
+        self.hosts[host].packs = false;
+        let packs: Vec<Key> = self
+            .files
+            .keys()
+            .filter(|key| key.is_pack())
+            .copied()
+            .collect();
+        for key in packs {
             self.release(host, key);
         }
     }
@@ -259,7 +276,8 @@ impl State {
         let file = &self.files[&key];
         for other in pending.iter() {
             let is_past = self.is_past(other, file.number);
-            if is_past || file.done.has(other) || file.asked[other].contains(offset) {
+            let is_other = key.is_pack() && !self.hosts[other].packs;
+            if is_past || is_other || file.done.has(other) || file.asked[other].contains(offset) {
                 pending.remove(other);
             }
         }
@@ -373,7 +391,8 @@ impl State {
 impl Slot {
     /// Bytes; what is being made may take all that it stands for.
     fn size(&self) -> usize {
-        let made = self.made.as_ref().map(|made| made.bytes.len());
+        let made = self.made.as_ref();
+        let made = made.map(|made| made.bytes.len() + size_of_val(&made.members[..]));
         made.unwrap_or(self.len as usize)
     }
 }

@@ -19,7 +19,9 @@ fn made() -> Made {
     Made {
         digest: [7; 32],
         codec: 0,
+        raw_len: LEN,
         is_zeros: false,
+        members: Vec::new(),
         bytes: vec![0; MIB as usize].into(),
     }
 }
@@ -191,6 +193,49 @@ fn a_host_that_stands_still_or_is_far_behind_holds_nobody() {
         assert_eq!(table.step(2, 1, nth), "taken", "{nth}");
         assert_ne!(table.step(0, 1, 110 + nth), "waits");
     }
+}
+
+#[test]
+fn a_host_whose_packs_differ_is_waited_for_by_nobody() {
+    let now = Instant::now();
+    let mut state = State::new(2, 2 << 20);
+    (0..2).for_each(|host| state.join(host, now));
+    let pack = |nth| Key {
+        dev: PACKS,
+        ..key(nth)
+    };
+    let step = |state: &mut State, nth| {
+        state.ask(0, pack(nth), 0, LEN);
+        let look = state.look(0, pack(nth), (0, LEN), true, now);
+        if matches!(look, Look::Make) {
+            state.put(pack(nth), 0, made());
+        }
+        look
+    };
+    for nth in 0..2 {
+        assert!(matches!(step(&mut state, nth), Look::Make));
+    }
+    assert!(matches!(step(&mut state, 2), Look::Full));
+    state.packs_differ(1);
+    assert_eq!(state.filled(), 0);
+    assert!(matches!(step(&mut state, 2), Look::Alone));
+    state.join(1, now);
+    assert!(matches!(step(&mut state, 3), Look::Make));
+}
+
+#[test]
+fn packs_of_the_same_files_are_the_same() {
+    let entry = |id: u64, ino: u64| Entry {
+        ino,
+        mtime: Timestamp::default(),
+        ..crate::source::Inlet::Stdin.entry(id)
+    };
+    let of = |entries: &[Entry]| Key::of_pack(entries.iter());
+    let (a, b) = (entry(1, 10), entry(2, 11));
+    assert_eq!(of(&[a.clone(), b.clone()]), of(&[a.clone(), b.clone()]));
+    assert_ne!(of(&[a.clone(), b.clone()]), of(&[b.clone(), a.clone()]));
+    assert_ne!(of(&[a]), of(&[entry(1, 11)]));
+    assert_ne!(of(&[b]), of(&[entry(3, 11)]));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::session::{Seat, lost, operands};
 use crate::tuner::Verdict;
 use crate::units::harmless;
 use crate::wire::account::Account;
-use crate::wire::message::{Conclusion, Fault, Message, Relay, Tune};
+use crate::wire::message::{Conclusion, Fault, FileDigest, Message, Relay, Tune};
 
 /// Characters of a reason, and of a name, that are shown.
 const TEXT_MAX: usize = 200;
@@ -204,6 +204,15 @@ impl<'a> Exchange<'a> {
                 self.seat.progress.set_checked(bytes);
                 Said::Taken
             }
+            Message::FileDigests(files) => match &self.seat.digests {
+                Some(list) => {
+                    for FileDigest { path, digest } in files {
+                        list.add_path(path, &digest);
+                    }
+                    Said::Taken
+                }
+                None => Said::OutOfPlace,
+            },
             Message::Done(()) => Said::Done,
             message @ (Message::Listen(_) | Message::Credit(_)) => Said::Ways(message),
             Message::Abort(fault) => return Err(fault.into_error()),

@@ -113,10 +113,19 @@ async fn log_in(
         true => (connect(source).await?, connect(dest).await?),
         false => tokio::try_join!(connect(source), connect(dest))?,
     };
-    let (of_sender, of_receiver) = (from.hello.clone(), to.hello.clone());
+    let (of_sender, of_receiver) = (told(&from.hello), told(&to.hello));
     agree((source, &of_sender), (dest, &of_receiver))?;
     let (sender, receiver) = tokio::try_join!(from.greet(&of_receiver), to.greet(&of_sender))?;
     Ok(Servers { sender, receiver })
+}
+
+/// What one host is told of the other.
+fn told(hello: &Hello) -> Hello {
+    Hello {
+        reached: String::new(),
+        program: String::new(),
+        ..hello.clone()
+    }
 }
 
 /// Each speaks a version with this client; there must be one for all three.

@@ -16,7 +16,7 @@ use crate::route::{Route, addresses};
 use crate::seal::Suite;
 use crate::session::Seat;
 use crate::session::between::shown;
-use crate::session::choice::{HEAD_START, Notes, look_up};
+use crate::session::choice::{Notes, head_start, look_up};
 use crate::session::request::{Host, Request, Rsh};
 use crate::session::ways::Inband;
 use crate::ssh;
@@ -165,7 +165,7 @@ impl Routes<'_> {
         let mut dialling = Dialling::default();
         let (mut sender_at, mut receiver_at): (Option<Listen>, Option<Listen>) = (None, None);
         let mut delays = FIRST;
-        let mut far = FAR_MAX;
+        let (mut near, mut far) = (Duration::ZERO, FAR_MAX);
         let mut without = Instant::now();
         let mut chosen = None;
         let mut has_looked_up = false;
@@ -175,7 +175,8 @@ impl Routes<'_> {
             tokio::select! {
                 heard = &mut at_receiver, if receiver_at.is_none() => {
                     let at = heard.unwrap_or_else(|_| nowhere());
-                    far = (ROUND_TRIPS * self.opened_at.elapsed()).min(FAR_MAX);
+                    let answered = self.opened_at.elapsed();
+                    (near, far) = (head_start(answered), (ROUND_TRIPS * answered).min(FAR_MAX));
                     without = Instant::now();
                     self.tell(Route::Direct, &at).await;
                     dialling.direct = true;
@@ -200,7 +201,7 @@ impl Routes<'_> {
                 continue;
             }
             let waited = without.elapsed();
-            if waited >= HEAD_START && (receiver_at.is_some() || waited >= delays.again) {
+            if waited >= near && (receiver_at.is_some() || waited >= delays.again) {
                 self.inband.offer();
             }
             if waited >= delays.reverse.max(far)
@@ -274,7 +275,7 @@ impl Routes<'_> {
         let Some(name) = ssh::names::hostname(host, &self.request.ssh).await else {
             return;
         };
-        let places = look_up(&name, at.port).await;
+        let places = addresses::by_name(look_up(&name, at.port).await, at);
         self.dial_at(dialler, at.port, places, &|told| {
             format!("route: {} may be at {told} too", shown(host))
         })

@@ -18,6 +18,7 @@ use crate::session::dial::{Attempts, Dialler, Way};
 use crate::session::host as this_host;
 use crate::session::request::{Request, Rsh};
 use crate::ssh;
+use crate::units::printable;
 use crate::wire::message::{Listen, Message};
 
 /// Further logins, unless the user asks for more: each costs the host a process and its log some
@@ -46,6 +47,14 @@ impl Chooser<'_> {
             let announced = addresses::announced(&at);
             places.add(announced.into_iter().filter(of_family).collect());
         }
+        self.notes.tried(Route::Direct);
+        let ips = places.all().into_iter().map(|place| place.ip().to_string());
+        let told = given.clone().unwrap_or(ips.collect::<Vec<_>>().join(", "));
+        let name = printable(self.host.name.as_bytes());
+        self.detail(&format!(
+            "route: direct: {name} is dialled at {told}, port {}",
+            at.port
+        ));
         let (rsh, host, ssh) = (self.request.rsh, self.host.clone(), ssh.clone());
         let roster = self.roster.clone();
         let dialler = self.dialler(Route::Direct, Way::Places(places.clone()));
@@ -60,7 +69,7 @@ impl Chooser<'_> {
                     && !roster.has_sound()
                     && let Some(name) = ssh::names::hostname(&host, &ssh).await
                 {
-                    more(look_up(&name, at.port).await);
+                    more(addresses::by_name(look_up(&name, at.port).await, &at));
                 }
                 std::future::pending().await
             };
@@ -88,7 +97,7 @@ impl Chooser<'_> {
         };
         let given = options.address.clone().filter(|_| options.asked.is_some());
         let bind = options.bind.map(|bind| bind.to_string());
-        let is_here = this_host::is_this_machine(&self.boot_id);
+        let is_here = this_host::is_this_machine(&self.hello.boot_id);
         let first = given.or(bind).or(is_here.then(|| "127.0.0.1".to_owned()));
         let listen = Listen {
             addresses: addresses::own(first.as_deref()),
@@ -101,6 +110,7 @@ impl Chooser<'_> {
         ));
         // A lost connection is its reader's to report.
         let _ = self.control.send(Message::Dial(listen)).await;
+        self.notes.tried(Route::Reverse);
         let proven = self.proven.clone();
         let listening = listener.run(Arc::new(self.keyring.facing()), move |connection| {
             // More than were asked for are dropped.
@@ -120,7 +130,7 @@ impl Chooser<'_> {
             Err(error) => return running.start(Route::Ssh, async { error.message }),
         };
         let Request { rsh, ssh, .. } = self.request;
-        let logins = Logins::new(*rsh, &self.host, ssh, startup, &self.boot_id);
+        let logins = Logins::new(*rsh, &self.host, ssh, startup, &self.hello);
         let dialler = self.dialler(Route::Ssh, Way::Logins(Box::new(logins)));
         self.detail("route: further ssh logins");
         running.start(Route::Ssh, dialler.run());

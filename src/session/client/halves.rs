@@ -11,6 +11,7 @@ use crate::pipeline::landing::Sessions;
 use crate::pipeline::sender::Sender;
 use crate::progress::Phase;
 use crate::seal::{Direction, Opener, Sealer, Suite};
+use crate::session::also::Shared;
 use crate::session::choice::Chooser;
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::operands::{self, Expanded};
@@ -163,6 +164,7 @@ impl Client<'_> {
             tell: self.seat.tell(),
             enough: self.seat.enough.clone(),
             share: self.seat.shared.as_ref().map(|shared| shared.share.clone()),
+            stream: self.seat.shared.as_ref().and_then(Shared::named_stream),
         }
     }
 }

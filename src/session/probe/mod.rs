@@ -111,7 +111,7 @@ impl Probe {
         request.options.size = Some(SOURCE_BYTES);
         // There is nothing to go on with, nothing to list and nothing that grows.
         request.retries = 0;
-        request.digests_file = None;
+        request.digest_lists.clear();
         (request.options.digests, request.options.follow_ms) = (false, None);
         Probe { request, sample }
     }

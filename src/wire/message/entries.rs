@@ -90,3 +90,11 @@ pub struct AllSent {
     /// Numbers up to it that no entry has.
     pub unused: Vec<Span>,
 }
+
+/// A file that is in place, for the list of digests of a client that is at neither end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileDigest {
+    /// Below the destination.
+    pub path: Vec<u8>,
+    pub digest: Digest,
+}

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -132,6 +133,25 @@ impl Net {
         format!("/run/netns/{}", self.namespace(at))
     }
 
+    /// Another address for what is there.
+    pub fn add_address(&self, at: At, ip: IpAddr) {
+        let space = self.namespace(at);
+        self.must(&space, &format!("ip addr add {ip}/24 dev wire"));
+    }
+
+    /// What is run there knows these names, as lines of /etc/hosts, from now on; to be called for
+    /// the first time before anything is run there.
+    pub fn set_names(&self, at: At, lines: &str) {
+        let dir = self.names_dir(at);
+        std::fs::create_dir_all(&dir).expect("make a directory");
+        // Written into, since what runs there has this very file in the place of its own.
+        std::fs::write(dir.join("hosts"), lines).expect("write names");
+    }
+
+    fn names_dir(&self, at: At) -> PathBuf {
+        PathBuf::from("/etc/netns").join(self.namespace(at))
+    }
+
     /// New connections to there come through to these ports alone.
     pub fn open_only(&self, at: At, ports: &[&str], wall: Wall) {
         let space = self.namespace(at);
@@ -235,6 +255,7 @@ impl Drop for Net {
     fn drop(&mut self) {
         for at in [At::Near, At::Far] {
             run("ip", &["netns", "del", &self.namespace(at)]);
+            std::fs::remove_dir_all(self.names_dir(at)).ok();
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::manifest::{Name, Root, Totals};
 use crate::pipe::Stop;
 use crate::pipeline::tally::Tally;
 use crate::progress::Progress;
+use crate::session::reached::Reached;
 use crate::session::request::{CopyOptions, Host, Operand, Reporter, What};
 use crate::wire::message::{Ack, AllSent, Busy, Data, Listen, Roots};
 
@@ -50,6 +51,7 @@ fn seat() -> (Seat, Arc<Mutex<Vec<Error>>>) {
         tally: Arc::new(tally),
         ending: Arc::default(),
         digests: None,
+        reached: Reached::default(),
         enough: Stop::new(),
         verdict: Arc::new(OnceLock::new()),
         probe: None,
@@ -110,6 +112,7 @@ fn what_an_end_does_not_say_is_passed_to_nobody() {
         Message::Data(Data { bytes: vec![1] }),
         Message::Account(Account::default()),
         Message::Conclusion(Conclusion::default()),
+        Message::FileDigests(Vec::new()),
     ] {
         let said = exchange.of_receiver(message.clone());
         assert!(matches!(said, Ok(Said::OutOfPlace)), "{message:?}");
