@@ -117,7 +117,10 @@ fn how(outcome: &Outcome) -> String {
     if counters.wire_bytes > 0 {
         how.push(format!("wire {}", size(counters.wire_bytes)));
         let ratio = counters.moved_bytes as f64 / counters.wire_bytes as f64;
-        how.push(format!("{ratio:.1}:1"));
+        // Of zeros, and of a few small files, there is more that says what they are.
+        if ratio >= 0.95 {
+            how.push(format!("{ratio:.1}:1"));
+        }
     }
     let codecs: Vec<_> = codecs(counters).map(|(name, _)| name).collect();
     if !codecs.is_empty() {
