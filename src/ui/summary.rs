@@ -84,7 +84,7 @@ fn done(outcome: &Outcome) -> String {
     );
     if counters.again_bytes > 0 {
         line += &format!(
-            " ({} of it came twice, since it changed)",
+            " ({} more from before it changed)",
             size(counters.again_bytes)
         );
     }
@@ -298,7 +298,7 @@ pub mod tests {
         outcome.counters.again_bytes = 300_000_000;
         assert_eq!(
             lines(&outcome, 80)[0],
-            "3 files, 1.07 GB (300 MB of it came twice, since it changed) in 4.7 s, 228 MB/s"
+            "3 files, 1.07 GB (300 MB more from before it changed) in 4.7 s, 228 MB/s"
         );
     }
 
