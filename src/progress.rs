@@ -45,6 +45,8 @@ pub struct Progress {
     /// run or session had left them.
     resumed_bytes: AtomicU64,
     resumed_files: AtomicU64,
+    /// Bytes that were counted and came once more, since their source had changed.
+    again_bytes: AtomicU64,
     /// Bytes of what an earlier run left that were read again before they are believed.
     checked_bytes: AtomicU64,
     /// Bytes given to sockets, headers and tags included.
@@ -86,6 +88,8 @@ pub struct Snapshot {
     pub skipped_bytes: u64,
     /// Content that is there, sent or not; never less than at an earlier snapshot.
     pub done_bytes: u64,
+    /// Of `done_bytes`, what was counted twice in this session, since its source had changed.
+    pub again_bytes: u64,
     /// Content that came over the link in all sessions.
     pub moved_bytes: u64,
     /// Content that was there before the first session.
@@ -106,6 +110,13 @@ pub struct Snapshot {
     pub names: Vec<String>,
     /// Of several copies of the same: those that are over, and all.
     pub copies: Option<(usize, usize)>,
+}
+
+impl Snapshot {
+    /// Content that is there, each byte once.
+    pub fn placed_bytes(&self) -> u64 {
+        self.done_bytes.saturating_sub(self.again_bytes)
+    }
 }
 
 impl Progress {
@@ -165,6 +176,7 @@ impl Progress {
 
     /// So many bytes that are counted already are to come once more.
     pub fn add_again(&self, bytes: u64) {
+        self.again_bytes.fetch_add(bytes, Relaxed);
         let mut totals = self.totals.lock().expect("no panic while held");
         totals.bytes = totals.bytes.saturating_add(bytes);
     }
@@ -229,6 +241,7 @@ impl Progress {
             &self.resumed_bytes,
             &self.resumed_files,
             &self.checked_bytes,
+            &self.again_bytes,
             &self.files,
             &self.failed,
             &self.scanned_files,
@@ -283,6 +296,7 @@ impl Progress {
             bytes: self.bytes.load(Relaxed),
             skipped_bytes: self.skipped_bytes.load(Relaxed),
             done_bytes: together.done_bytes,
+            again_bytes: self.again_bytes.load(Relaxed),
             moved_bytes: together.moved_bytes,
             already_bytes: together.already_bytes,
             unsent_bytes: self

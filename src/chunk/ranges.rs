@@ -45,6 +45,14 @@ impl RangeSet {
         self.insert(number..number.saturating_add(1)) > 0
     }
 
+    /// Takes out the range of the lowest numbers. What is emptied like this keeps some memory for
+    /// what comes next.
+    pub fn pop_first(&mut self) -> Option<Range<u64>> {
+        let (start, end) = self.ranges.pop_first()?;
+        self.count -= end - start;
+        Some(start..end)
+    }
+
     pub fn contains(&self, number: u64) -> bool {
         self.range_of(number).is_some()
     }
@@ -150,7 +158,10 @@ mod tests {
             prop_assert_eq!(set.contains_all(range.clone()), range.clone().all(|n| model.contains(&n)));
             prop_assert_eq!(set.contains_any(range.clone()), range.clone().any(|n| model.contains(&n)));
             prop_assert_eq!(set.is_full(probe), (0..probe).all(|n| model.contains(&n)));
-            prop_assert_eq!(set.iter().collect::<RangeSet>(), set);
+            prop_assert_eq!(set.iter().collect::<RangeSet>(), set.clone());
+            let taken: Vec<_> = std::iter::from_fn(|| set.pop_first()).collect();
+            prop_assert!(taken.into_iter().flatten().eq(model));
+            prop_assert_eq!(set, RangeSet::new());
         }
     }
 

@@ -61,6 +61,9 @@ pub struct Outgoing {
     data: mpsc::Sender<Word>,
 }
 
+/// For whoever may outlive the connection: it does not keep it open.
+pub struct WeakOutgoing(mpsc::WeakSender<Word>);
+
 /// What a far side says first.
 pub enum First {
     Hello(Hello),
@@ -243,6 +246,10 @@ impl Outgoing {
         (Outgoing { queue, data }, task)
     }
 
+    pub fn downgrade(&self) -> WeakOutgoing {
+        WeakOutgoing(self.queue.downgrade())
+    }
+
     /// Says a piece of data, behind every other message that is to be said, those that come
     /// while it waits too.
     pub async fn send_data(&self, message: Message) -> Result<(), Closed> {
@@ -304,9 +311,34 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
         .position(|window| window == needle)
 }
 
+impl WeakOutgoing {
+    /// As [`Outgoing::try_send`], if there is a connection still.
+    pub fn try_send(&self, message: Message) {
+        if let Some(queue) = self.0.upgrade() {
+            let _ = queue.try_send(Word(message, None));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn who_waits_for_a_signal_does_not_keep_a_connection_open() {
+        let (mut read, write) = tokio::io::duplex(1 << 10);
+        let (outgoing, task) = Outgoing::start(write);
+        let weak = outgoing.downgrade();
+        weak.try_send(Message::Enough(()));
+        drop(outgoing);
+        let mut said = Vec::new();
+        let minute = Duration::from_secs(60);
+        let ended = timeout(minute, read.read_to_end(&mut said)).await;
+        ended.expect("it is closed").expect("and was written");
+        assert!(!said.is_empty());
+        task.await.expect("no panic").expect("no error");
+        weak.try_send(Message::Enough(()));
+    }
 
     #[tokio::test]
     async fn a_hello_is_found_behind_the_noise_of_a_login_shell() {

@@ -1,6 +1,7 @@
 //! Acknowledgements that have not been told yet: sets that merge, so that a far end which is slow
 //! to read them costs neither memory nor waiting. What this end did with its time goes with them.
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -11,7 +12,7 @@ use tokio::sync::Notify;
 use crate::chunk::ranges::RangeSet;
 use crate::control::Outgoing;
 use crate::manifest::EntryId;
-use crate::wire::message::{Ack, Busy, Message, Span};
+use crate::wire::message::{Ack, Busy, Message, Span, Spans};
 
 /// Least time between two acknowledgements: what comes meanwhile shares a message.
 const INTERVAL: Duration = Duration::from_millis(2);
@@ -66,20 +67,13 @@ impl Acks {
 
     /// All that is pending, as a message; None if nothing is.
     pub fn take(&self) -> Option<Message> {
-        let pending = std::mem::take(&mut *self.pending.lock().expect("no panic while held"));
-        let spans = |set: RangeSet| -> Vec<Span> {
-            set.iter()
-                .map(|range| Span {
-                    start: range.start,
-                    end: range.end,
-                })
-                .collect()
-        };
+        let mut pending = self.pending.lock().expect("no panic while held");
         let ack = Ack {
-            chunks: spans(pending.chunks),
-            entries: spans(pending.entries),
-            failed: spans(pending.failed),
+            chunks: drain(&mut pending.chunks),
+            entries: drain(&mut pending.entries),
+            failed: drain(&mut pending.failed),
         };
+        drop(pending);
         (ack != Ack::default()).then_some(Message::Ack(ack))
     }
 
@@ -117,4 +111,10 @@ impl Acks {
             tokio::time::sleep(INTERVAL).await;
         }
     }
+}
+
+fn drain(set: &mut RangeSet) -> Spans {
+    let range = || set.pop_first();
+    let span = |Range { start, end }| Span { start, end };
+    std::iter::from_fn(range).map(span).collect()
 }

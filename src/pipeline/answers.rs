@@ -55,7 +55,7 @@ impl Sender {
                     self.wanted(want)?;
                 }
             }
-            Message::Ack(ack) => self.acknowledged(ack)?,
+            Message::Ack(ack) => self.acknowledged(&ack)?,
             Message::Nack(chunks) => chunks
                 .into_iter()
                 .for_each(|chunk| self.plans.nacked(chunk)),
@@ -167,17 +167,16 @@ impl Sender {
         })
     }
 
-    fn acknowledged(&self, ack: Ack) -> Result<(), Breach> {
-        for span in ack.chunks {
+    fn acknowledged(&self, ack: &Ack) -> Result<(), Breach> {
+        for span in ack.chunks.iter() {
             if span.start > span.end {
                 return Err(Breach("an impossible chunk"));
             }
-            for plan in self.plans.settle_chunks(span.start..span.end) {
-                self.count(&plan);
-            }
+            let count = |plan: &Plan| self.count(plan);
+            self.plans.settle_chunks(span.start..span.end, count);
         }
-        for (spans, placed) in [(ack.entries, true), (ack.failed, false)] {
-            for span in spans {
+        for (spans, placed) in [(&ack.entries, true), (&ack.failed, false)] {
+            for span in spans.iter() {
                 let possible = 0 < span.start && span.start < span.end;
                 if !possible || !self.plans.is_met(span.end - 1) {
                     return Err(Breach("an impossible entry"));
@@ -246,10 +245,11 @@ impl Sender {
             Closed::Sending(file) => file,
             Closed::Announced => return,
             Closed::Stream(stream) => {
-                if let (Some(list), Some(listed)) = (&self.digests, &stream.listed)
-                    && let Some(root) = self.digest_of_stream(&stream)
+                let digest = self.stream_placed(&stream);
+                if let (Some(list), Some(listed), Some(digest)) =
+                    (&self.digests, &stream.listed, digest)
                 {
-                    list.add(listed, &root);
+                    list.add(listed, &digest);
                 }
                 return;
             }
@@ -272,11 +272,12 @@ impl Sender {
         }
     }
 
-    /// Of all that was read of it, by a former session where this one has not begun it.
-    fn digest_of_stream(&self, stream: &Stream) -> Option<Digest> {
+    /// A stream is in place: its digest. One that a former session has read counts as had.
+    fn stream_placed(&self, stream: &Stream) -> Option<Digest> {
         if stream.entry.is_begun() {
-            let path = stream.path.as_os_str().as_bytes();
-            return self.ending.digest_of_once(path);
+            let whole = self.ending.once(stream.path.as_os_str().as_bytes())?;
+            self.progress.add_resumed(whole.length);
+            return whole.digest;
         }
         let tree = stream.tree.lock().expect("no panic while held");
         tree.root(tree.end())

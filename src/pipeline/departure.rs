@@ -11,6 +11,7 @@ use crate::codec::{Compress, Encoder};
 use crate::digest::stream::Piece;
 use crate::digest::{self, Digest};
 use crate::error::{Error, Kind, Result, Side};
+use crate::pipeline::ending::Whole;
 use crate::pipeline::plan::{Bytes, Part, Plan, Stream};
 use crate::pipeline::plans::{Ended, NACKS_MAX};
 use crate::pipeline::reading::is_zero;
@@ -18,6 +19,7 @@ use crate::pipeline::sender::Sender;
 use crate::pipeline::shifts::{Doing, Shift};
 use crate::pipeline::steering::Compression;
 use crate::source::{Feed, Inlet, Limits};
+use crate::stream::frames::Frame;
 use crate::tuner::Method;
 use crate::units::printable;
 use crate::wire::SealedChunk;
@@ -53,7 +55,8 @@ impl Sender {
                     .expect("no panic while held")
                     .root(length);
                 if inlet.is_once() {
-                    self.ending.read_once(path, root);
+                    let digest = root;
+                    self.ending.read_once(path, Whole { length, digest });
                 }
                 self.say(Message::EntryEnd(vec![EntryEnd {
                     entry: id,
@@ -116,7 +119,7 @@ impl Sender {
         part: &Part,
         encoder: &mut Encoder,
         shift: &mut Shift<'_>,
-    ) -> Option<Arc<SealedChunk>> {
+    ) -> Option<Frame> {
         if plan.nacks.load(Relaxed) >= NACKS_MAX {
             self.give_up(plan);
             return None;
@@ -126,7 +129,7 @@ impl Sender {
             Bytes::Read(buffer) => buffer,
             Bytes::Framed(frame) => {
                 *bytes = Bytes::Framed(frame.clone());
-                return Some(frame);
+                return Some(Frame::Kept(frame));
             }
             Bytes::Gone => {
                 let message = "arrived damaged, and cannot be read again";
@@ -144,11 +147,13 @@ impl Sender {
         };
         let encoded = self.encode_part(&part.stream, chunk, digest, compression, encoder, shift);
         shift.turn_to(Doing::Rest);
-        let frame = Arc::new(SealedChunk::seal(encoded, &self.sealer));
-        if self.keeps {
-            *bytes = Bytes::Framed(frame.clone());
+        let frame = SealedChunk::seal(encoded, &self.sealer);
+        if !self.keeps {
+            return Some(Frame::Own(frame));
         }
-        Some(frame)
+        let frame = Arc::new(frame);
+        *bytes = Bytes::Framed(frame.clone());
+        Some(Frame::Kept(frame))
     }
 
     fn digest_part(&self, plan: &Plan, part: &Part, mut buffer: Buffer) -> (Chunk, Digest) {

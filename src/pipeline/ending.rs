@@ -17,8 +17,16 @@ pub struct Ending {
     token: CancellationToken,
     copy: Option<Arc<Ending>>,
     is_once: AtomicBool,
-    /// What was read once, by name, with its digest where that is known.
-    begun: Mutex<BTreeMap<Vec<u8>, Option<Digest>>>,
+    /// What was begun to be read once, by name, and what it was if it was read to its end.
+    begun: Mutex<BTreeMap<Vec<u8>, Option<Whole>>>,
+}
+
+/// What was read once from its first byte to its last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// Bytes.
+    pub length: u64,
+    pub digest: Option<Digest>,
 }
 
 impl Ending {
@@ -76,17 +84,17 @@ impl Ending {
         self.begun().contains_key(name)
     }
 
-    /// All of it was read, with this digest.
-    pub fn read_once(&self, name: &[u8], digest: Option<Digest>) {
-        self.begun().insert(name.to_vec(), digest);
+    /// All of it was read.
+    pub fn read_once(&self, name: &[u8], whole: Whole) {
+        self.begun().insert(name.to_vec(), Some(whole));
     }
 
-    /// The digest of what was read of it, if that was all.
-    pub fn digest_of_once(&self, name: &[u8]) -> Option<Digest> {
+    /// What was read of it, if that was all.
+    pub fn once(&self, name: &[u8]) -> Option<Whole> {
         self.begun().get(name).copied().flatten()
     }
 
-    fn begun(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Option<Digest>>> {
+    fn begun(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Option<Whole>>> {
         let of_copy = self.copy.as_deref().unwrap_or(self);
         of_copy.begun.lock().expect("no panic while held")
     }
@@ -140,11 +148,12 @@ mod tests {
         assert!(!second.begin_once(b"fifo"));
         assert!(second.begin_once(b"another"));
         assert!(!second.is_once(), "the others go on");
-        assert_eq!(second.digest_of_once(b"fifo"), None);
-        second.read_once(b"fifo", Some([7; 32]));
-        assert_eq!(
-            Ending::of_session(&copy).digest_of_once(b"fifo"),
-            Some([7; 32])
-        );
+        assert_eq!(second.once(b"fifo"), None);
+        let whole = Whole {
+            length: 5,
+            digest: Some([7; 32]),
+        };
+        second.read_once(b"fifo", whole);
+        assert_eq!(Ending::of_session(&copy).once(b"fifo"), Some(whole));
     }
 }

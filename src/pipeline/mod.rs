@@ -8,10 +8,12 @@
 pub mod acks;
 pub mod answers;
 mod arrival;
+mod bell;
 pub mod budget;
 mod departure;
 pub mod digest_list;
 pub mod ending;
+pub mod jobs;
 pub mod keeper;
 pub mod landing;
 pub mod open_file;

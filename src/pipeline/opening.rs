@@ -10,8 +10,9 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::journal::record::{self, Hash};
 use crate::manifest::{ANEW, Entry, EntryId, EntryKind};
 use crate::pipeline::digest_list::Listed;
+use crate::pipeline::jobs::Job;
 use crate::pipeline::open_file::{At, OpenFile};
-use crate::pipeline::receiver::{Job, Receiver, changed};
+use crate::pipeline::receiver::{Receiver, changed};
 use crate::pipeline::resume::{Restored, Resuming, identity_of, is_young};
 use crate::units::printable;
 use crate::wire::message::{Want, WantKind};
@@ -66,7 +67,7 @@ impl Receiver {
             Ok(false) if is_known => {
                 self.lock().set_resuming(id);
                 // Fails only when the copy is ending.
-                let _ = self.jobs.try_send(Job::Resume(Box::new(resuming)));
+                self.jobs.add(Job::Resume(Box::new(resuming)));
                 return None;
             }
             Ok(false) => self.begin(resuming, 0),

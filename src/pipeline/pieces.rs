@@ -6,9 +6,10 @@ use crate::chunk::claims::Claim;
 use crate::chunk::{ChunkKind, EncodedChunk, Place, VerifiedChunk};
 use crate::digest::{self, Digest, stream};
 use crate::error::{Error, Kind, Side};
+use crate::pipeline::jobs::Job;
 use crate::pipeline::open_file::OpenFile;
 use crate::pipeline::plans::{NACKS_MAX, UNACKED_MAX};
-use crate::pipeline::receiver::{Hands, Job, Receiver};
+use crate::pipeline::receiver::{Hands, Receiver};
 use crate::pipeline::shifts::Doing;
 use crate::wire::message::Message;
 
@@ -103,7 +104,7 @@ impl Receiver {
             // Whoever has written this chunk still holds the consumer's pipe.
             (true, Some(_)) => {
                 // Fails only when the copy is ending.
-                let _ = self.jobs.try_send(Job::Close(file.clone()));
+                self.jobs.add(Job::Close(file.clone()));
             }
         }
     }

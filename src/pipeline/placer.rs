@@ -13,9 +13,10 @@ use crate::error::Result;
 use crate::journal::record::{self, Hash};
 use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::pipeline::digest_list::Listed;
+use crate::pipeline::jobs::Job;
 use crate::pipeline::landing::Sessions;
 use crate::pipeline::opening::anew;
-use crate::pipeline::receiver::{Job, Receiver};
+use crate::pipeline::receiver::Receiver;
 use crate::pipeline::resume::Resuming;
 use crate::pipeline::table::Spot;
 use crate::progress::Phase;
@@ -160,7 +161,7 @@ impl Receiver {
         let parked = std::mem::take(&mut self.lock().parked);
         for chunk in parked {
             // Fails only when the copy is ending.
-            let _ = self.jobs.try_send(Job::Pack(chunk));
+            self.jobs.add(Job::Pack(chunk));
         }
     }
 
@@ -284,7 +285,7 @@ impl Receiver {
         self.flushing();
         if file.is_complete() {
             // Fails only when the copy is ending.
-            let _ = self.jobs.try_send(Job::Close(file));
+            self.jobs.add(Job::Close(file));
         }
     }
 

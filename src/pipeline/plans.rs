@@ -4,15 +4,16 @@
 //! A chunk keeps its number for life, so that the receiver knows a second copy for what it is.
 
 mod entries;
+mod flight;
 mod parts;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::Gathering;
 use crate::manifest::EntryId;
+use crate::pipeline::bell::Bell;
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::plan::{File, Member, Plan, Stream, What};
 use crate::source::{Found, SourceFile};
@@ -52,6 +53,8 @@ struct State {
     again: BTreeMap<u64, Arc<Plan>>,
     fresh: VecDeque<Fresh>,
     in_flight: BTreeMap<u64, InFlight>,
+    /// Plans that are done with, for their memory.
+    spare: Vec<Arc<Plan>>,
     /// None: [`UNACKED_AT_FIRST`].
     in_flight_max: Option<usize>,
     members_in_flight: usize,
@@ -123,7 +126,12 @@ pub enum Work {
 #[derive(Default)]
 pub struct Plans {
     state: Mutex<State>,
-    changed: Condvar,
+    /// Where workers wait for chunks.
+    work: Bell,
+    /// Where others wait.
+    changed: Bell,
+    /// What stands in plans that are done with.
+    nothing: Arc<Vec<Member>>,
 }
 
 /// The copy is ending.
@@ -140,7 +148,7 @@ impl Plans {
         let mut state = self.lock();
         (state.landed, state.window) = (Some(landed), window as u64);
         drop(state);
-        self.changed.notify_all();
+        self.wake();
     }
 
     /// How small files are sent, once that is known.
@@ -155,7 +163,7 @@ impl Plans {
     /// From now on so many chunks may be unacknowledged, up to [`UNACKED_MAX`].
     pub fn set_in_flight_max(&self, chunks: u16) {
         self.lock().in_flight_max = Some(usize::from(chunks).clamp(1, UNACKED_MAX));
-        self.changed.notify_all();
+        self.wake();
     }
 
     /// Wakes everyone who waits; nothing is given out any more.
@@ -168,16 +176,26 @@ impl Plans {
             }
         }
         drop(state);
-        self.changed.notify_all();
+        self.wake();
+    }
+
+    /// Everyone looks what has changed.
+    fn wake(&self) {
+        self.work.wake_all();
+        self.changed.wake_all();
     }
 
     /// Waits until `ready` holds.
     fn wait_until(&self, ready: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, Ended> {
-        let state = self.lock();
-        let state = self
-            .changed
-            .wait_while(state, |state| !state.ended && !ready(state))
-            .expect("no panic while held");
+        self.wait_at(&self.changed, ready)
+    }
+
+    fn wait_at(
+        &self,
+        bell: &Bell,
+        ready: impl Fn(&State) -> bool,
+    ) -> Result<MutexGuard<'_, State>, Ended> {
+        let state = bell.sleep_until(self.lock(), |state| state.ended || ready(state));
         if state.ended { Err(Ended) } else { Ok(state) }
     }
 
@@ -186,21 +204,28 @@ impl Plans {
         let mut state = self.wait_until(|state| state.fresh.len() < FRESH_MAX)?;
         state.fresh.push_back(Fresh::Pack(Arc::new(members)));
         drop(state);
-        self.changed.notify_all();
+        self.wake();
         Ok(())
     }
 
     /// What to send next: first what must be sent again, lowest number first.
     pub fn next(&self) -> Result<Work, Ended> {
         loop {
-            let mut state = self.wait_until(State::has_work)?;
-            if let Some((_, plan)) = state.again.pop_first() {
-                return Ok(Work::Chunk(plan));
+            let mut state = self.wait_at(&self.work, State::has_work)?;
+            let again = state.again.pop_first();
+            let work = match again {
+                Some((_, plan)) => Some(Work::Chunk(plan)),
+                None => state.begin(),
+            };
+            let has_more = state.has_work();
+            drop(state);
+            // One by one: were all woken for each chunk, most would wake in vain.
+            if has_more {
+                self.work.wake_one();
             }
-            if let Some(work) = state.begin() {
-                drop(state);
-                // Another worker may have work too, and the walk may have room.
-                self.changed.notify_all();
+            // The walk may have room.
+            self.changed.wake_all();
+            if let Some(work) = work {
                 return Ok(work);
             }
         }
@@ -225,7 +250,7 @@ impl Plans {
                 count += 1;
             }
         }
-        self.changed.notify_all();
+        self.wake();
         count
     }
 
@@ -245,7 +270,7 @@ impl Plans {
                 .take(most)
                 .map(|(&chunk, it)| (chunk, it.plan.clone())),
         );
-        self.changed.notify_all();
+        self.wake();
         state.again.len() - before
     }
 
@@ -270,32 +295,7 @@ impl Plans {
         let plan = in_flight.plan.clone();
         plan.refused();
         state.again.insert(chunk, plan);
-        self.changed.notify_all();
-    }
-
-    /// These chunks are done, or have nothing left to send. Gives those that were in flight.
-    pub fn settle_chunks(&self, chunks: Range<u64>) -> Vec<Arc<Plan>> {
-        let mut state = self.lock();
-        let mut settled = Vec::new();
-        let mut next = chunks.start;
-        while let Some((&chunk, _)) = state
-            .in_flight
-            .range(next.min(chunks.end)..chunks.end)
-            .next()
-        {
-            next = chunk + 1;
-            state.again.remove(&chunk);
-            let Some(InFlight { plan, .. }) = state.in_flight.remove(&chunk) else {
-                continue;
-            };
-            if let What::Pack(members) = &plan.what {
-                state.members_in_flight -= members.len();
-            }
-            settled.push(plan);
-        }
-        drop(state);
-        self.changed.notify_all();
-        settled
+        self.wake();
     }
 
     /// Waits until everything planned so far is acknowledged or failed.
@@ -378,18 +378,5 @@ impl State {
             }
         };
         Some(Work::Chunk(self.number(what)))
-    }
-
-    /// Gives a chunk its number; it is in flight from now on.
-    fn number(&mut self, what: What) -> Arc<Plan> {
-        let chunk = self.next_chunk;
-        self.next_chunk += 1;
-        let plan = Arc::new(Plan::new(chunk, what));
-        let in_flight = InFlight {
-            plan: plan.clone(),
-            stream: None,
-        };
-        self.in_flight.insert(chunk, in_flight);
-        plan
     }
 }

@@ -63,7 +63,7 @@ impl Sender {
             return None;
         };
         if file.failed.load(Relaxed) {
-            self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
+            self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
             return None;
         }
         Some(Place {
@@ -96,7 +96,7 @@ impl Sender {
         }
         if file.digest_only || !is_there {
             // Nothing of it is sent, and what ends the entry must find it settled.
-            self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
+            self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
         }
         let is_first = plan.digest.set(digest).is_ok();
         if is_first {
@@ -275,7 +275,7 @@ impl Sender {
         }
         if read.packed.is_empty() {
             // Before the receiver hears of it: it may be done then, and so must we be.
-            self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
+            self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
         }
         for (index, why) in read.left_out {
             match why {

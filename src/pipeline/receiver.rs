@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::chunk::{Chunk, ChunkKind, EncodedChunk, Pool, VerifiedChunk};
+use crate::chunk::{Chunk, ChunkKind, EncodedChunk, Pool};
 use crate::codec::Decoder;
 use crate::control::Outgoing;
 use crate::dest::{self, Rules, Slot};
@@ -23,10 +23,11 @@ use crate::pipe::Stop;
 use crate::pipeline::Ending;
 use crate::pipeline::acks::Acks;
 use crate::pipeline::digest_list::{DigestList, Listed};
+use crate::pipeline::jobs::{Job, Jobs};
 use crate::pipeline::keeper::Keeper;
 use crate::pipeline::landing::{Sessions, Tell};
 use crate::pipeline::open_file::{At, OpenFile};
-use crate::pipeline::resume::{Resuming, finished, identity_of_stream};
+use crate::pipeline::resume::{finished, identity_of_stream};
 use crate::pipeline::shifts::{Doing, Shift, Shifts};
 use crate::pipeline::table::{Node, Table};
 use crate::pipeline::tally::Tally;
@@ -34,19 +35,6 @@ use crate::progress::Progress;
 use crate::seal::Opener;
 use crate::wire::SealedChunk;
 use crate::wire::message::{CopyOptions, Fault, Message};
-
-/// Work for the workers. Frames are bounded by the pool, the others by open entries.
-pub enum Job {
-    Frame {
-        stream: u16,
-        frame: SealedChunk,
-    },
-    /// A pack whose directories were not known when it came.
-    Pack(VerifiedChunk),
-    /// A file of which an earlier run may have left something.
-    Resume(Box<Resuming>),
-    Close(Arc<OpenFile>),
-}
 
 /// Everything that the receiving end of one copy shares between its threads and tasks.
 pub struct Receiver {
@@ -62,7 +50,7 @@ pub struct Receiver {
     pub tell: Tell,
     pub opener: Opener,
     pub sessions: Sessions,
-    pub jobs: async_channel::Sender<Job>,
+    pub jobs: Jobs,
     pub control: Outgoing,
     pub acks: Acks,
     pub shifts: Arc<Shifts>,
@@ -97,13 +85,13 @@ impl Hands<'_> {
 }
 
 impl Receiver {
-    /// A worker: carries chunks from frame to file until the queue is closed.
-    pub fn work(&self, jobs: &async_channel::Receiver<Job>) {
+    /// A worker: carries chunks from frame to file until the copy ends.
+    pub fn work(&self) {
         let mut hands = Hands {
             decoder: Decoder::new(self.chunk_size as usize),
             shift: self.shifts.begin(),
         };
-        while let Ok(job) = jobs.recv_blocking() {
+        while let Some(job) = self.jobs.next() {
             if self.ending.is_ending() {
                 continue; // What is queued is dropped, and its buffers with it.
             }

@@ -27,6 +27,7 @@ use crate::pipeline::tally::Tally;
 use crate::progress::{Phase, Progress};
 use crate::seal::Sealer;
 use crate::source::{self, Changes, Found, SourceFile};
+use crate::stream::frames::{Frame, Frames};
 use crate::wire::SealedChunk;
 use crate::wire::message::{Busy, CopyOptions, Fault, Message};
 
@@ -47,7 +48,7 @@ pub struct Sender {
     pub sealer: Sealer,
     pub steering: Steering,
     /// Frames that no stream has taken yet.
-    pub frames: async_channel::Sender<Arc<SealedChunk>>,
+    pub frames: Frames,
     pub control: Outgoing,
     pub tally: Arc<Tally>,
     pub progress: Arc<Progress>,
@@ -82,7 +83,7 @@ impl Sender {
                         return;
                     };
                     let frame = self.carry(&plan, buffer, &mut encoder, &mut shift);
-                    frame.map(Arc::new)
+                    frame.map(Frame::Own)
                 }
             };
             if let Some(frame) = frame {
@@ -99,11 +100,11 @@ impl Sender {
     }
 
     /// Puts a frame where streams find it, when there is room. False once the copy ends.
-    fn push(&self, frame: Arc<SealedChunk>) -> bool {
+    fn push(&self, frame: Frame) -> bool {
         let pushed = self
             .steering
-            .when_there_is_room(|| self.frames.len(), || self.frames.try_send(frame));
-        matches!(pushed, Some(Ok(())))
+            .when_there_is_room(|| self.frames.len(), || self.frames.put(frame));
+        pushed == Some(true)
     }
 
     /// Read, encode, frame, seal. None if nothing is to be sent (any more).
@@ -179,7 +180,7 @@ impl Sender {
             }
             What::Piece { file, .. } => self.fail_file(file, error.at(file.found.path())),
             What::Pack(members) => {
-                self.plans.settle_chunks(plan.chunk..plan.chunk + 1);
+                self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
                 for member in members.iter() {
                     self.fail_member(member, error.clone().at(member.found.path()));
                 }

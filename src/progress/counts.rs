@@ -39,7 +39,7 @@ impl Progress {
             raw_bytes: self.raw_bytes.load(Relaxed),
             files: self.files.load(Relaxed),
             failed: self.failed.load(Relaxed),
-            again_bytes: self.totals.lock().expect("no panic while held").bytes,
+            again_bytes: self.again_bytes.load(Relaxed),
             codec_chunks: std::array::from_fn(|codec| self.codec_chunks[codec].load(Relaxed)),
             streams: self.streams.load(Relaxed),
         }

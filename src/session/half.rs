@@ -16,12 +16,13 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
 use crate::pipeline::acks::Acks;
 use crate::pipeline::digest_list::DigestList;
+use crate::pipeline::jobs::Jobs;
 use crate::pipeline::keeper;
 use crate::pipeline::landing::Tell;
 use crate::pipeline::placer::{self, Destination};
 use crate::pipeline::planner;
 use crate::pipeline::plans::{Plans, UNSETTLED_ENTRIES_MAX};
-use crate::pipeline::receiver::{Job, Receiver};
+use crate::pipeline::receiver::Receiver;
 use crate::pipeline::sender::Sender;
 use crate::pipeline::shelf::Share;
 use crate::pipeline::shifts::Shifts;
@@ -33,8 +34,8 @@ use crate::seal::{Opener, Sealer};
 use crate::session::streams::end_later;
 use crate::source::Sources;
 use crate::stream::crowd::Crowd;
+use crate::stream::frames::Frames;
 use crate::tuner::STREAMS_MAX;
-use crate::wire::SealedChunk;
 use crate::wire::message::{Busy, CopyOptions, Message};
 
 /// Bytes of messages about entries that may wait for the placer: more than a sender that keeps to
@@ -69,7 +70,7 @@ pub struct Common {
 pub struct SendingHalf {
     pub sender: Arc<Sender>,
     /// What streams take from.
-    pub frames: async_channel::Receiver<Arc<SealedChunk>>,
+    pub frames: Frames,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -78,7 +79,7 @@ impl SendingHalf {
     /// be lost, unless they are handed over `in_memory`.
     pub fn start(common: Common, sealer: Sealer, sources: Sources, in_memory: bool) -> SendingHalf {
         // As many as ever may wait; how many do is up to the steering.
-        let (queue, frames) = async_channel::bounded(FRAMES_MAX);
+        let frames = Frames::new(FRAMES_MAX);
         let sender = Arc::new(Sender {
             plans: Plans::default(),
             steering: Steering::new(common.options.compress),
@@ -90,7 +91,7 @@ impl SendingHalf {
             enough: common.enough,
             tell: common.tell,
             sealer,
-            frames: queue,
+            frames: frames.clone(),
             control: common.control,
             tally: common.tally,
             progress: common.progress,
@@ -147,7 +148,6 @@ impl SendingHalf {
 pub struct ReceivingHalf {
     pub receiver: Arc<Receiver>,
     queue: async_channel::Sender<Message>,
-    jobs: async_channel::Receiver<Job>,
     threads: Vec<JoinHandle<()>>,
     acks: Option<tokio::task::JoinHandle<()>>,
 }
@@ -163,7 +163,6 @@ impl ReceivingHalf {
     ) -> ReceivingHalf {
         let shifts = Arc::<Shifts>::default();
         let (queue, messages) = async_channel::unbounded();
-        let (jobs, work) = async_channel::unbounded();
         let receiver = Arc::new(Receiver {
             options: common.options,
             rules,
@@ -174,7 +173,7 @@ impl ReceivingHalf {
             tell: common.tell,
             opener,
             sessions: destination.sessions.clone(),
-            jobs,
+            jobs: Jobs::default(),
             control: common.control.clone(),
             acks: Acks::default(),
             shifts: shifts.clone(),
@@ -190,8 +189,8 @@ impl ReceivingHalf {
         });
         let mut threads: Vec<_> = (0..common.budget.workers)
             .map(|_| {
-                let (receiver, work) = (receiver.clone(), work.clone());
-                spawn(&receiver.ending.clone(), move || receiver.work(&work))
+                let receiver = receiver.clone();
+                spawn(&receiver.ending.clone(), move || receiver.work())
             })
             .collect();
         let (keeping, heard) = (receiver.clone(), destination.sessions.heard.clone());
@@ -208,7 +207,6 @@ impl ReceivingHalf {
         ReceivingHalf {
             receiver,
             queue,
-            jobs: work,
             threads,
             acks: Some(tokio::spawn(acks)),
         }
@@ -249,7 +247,6 @@ impl ReceivingHalf {
         self.receiver.pool.close();
         self.queue.close();
         self.receiver.jobs.close();
-        while self.jobs.try_recv().is_ok() {}
         if let Some(acks) = self.acks {
             acks.abort();
         }

@@ -149,7 +149,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
 /// What came of a copy that is over, which the same command would go on with if it `resumes`.
 fn over(seat: &Seat, mut copied: Result<String>, resumes: bool, started: Instant) -> Outcome {
     seat.progress.set_phase(Phase::Done);
-    let there = seat.progress.snapshot().done_bytes;
+    let there = seat.progress.snapshot().placed_bytes();
     let resumes = resumes && !seat.ending.is_once();
     if let Some(error) = copied.as_mut().err().filter(|_| resumes && there > 0) {
         tell_kept(error, there);

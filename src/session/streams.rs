@@ -10,17 +10,18 @@ use tokio::task::JoinSet;
 
 use crate::error::Error;
 use crate::pipeline::Ending;
-use crate::pipeline::receiver::{Job, Receiver};
+use crate::pipeline::jobs::Job;
+use crate::pipeline::receiver::Receiver;
 use crate::pipeline::sender::Sender;
 use crate::route::{Connection, Fate, Named, Route};
 use crate::session::request::Reporter;
 use crate::session::roster::{Member, Roster};
+use crate::stream::frames::{Frame, Frames};
 use crate::stream::limit::Limit;
 use crate::stream::link::Link;
 use crate::stream::meter::Meter;
 use crate::stream::recv::{RecvError, recv};
 use crate::stream::send::{Sent, Supply, send};
-use crate::wire::SealedChunk;
 use crate::wire::frame::{FrameHeader, FrameKind, FrameLimits};
 
 /// How long the last words of an end whose streams have closed may be on their way.
@@ -60,7 +61,7 @@ impl Sent for Sender {
 /// Sends on every connection that comes, until the session is over.
 pub async fn send_on(
     sender: Arc<Sender>,
-    frames: async_channel::Receiver<Arc<SealedChunk>>,
+    frames: Frames,
     mut connections: Connections,
     roster: Arc<Roster>,
     pace: Pace,
@@ -212,33 +213,22 @@ async fn receive(
 ) -> Result<(), RecvError> {
     let (stream, meter): (u16, &Meter) = (member.number, &member.meter);
     recv(link, limits, &receiver.pool, meter, |frame| {
-        receiver
-            .jobs
-            .try_send(Job::Frame { stream, frame })
-            .map_err(|_| ())
+        receiver.jobs.add(Job::Frame { stream, frame })
     })
     .await
 }
 
 /// Hands frames from one half to the other in this process.
-pub async fn pass_on(
-    sender: Arc<Sender>,
-    frames: async_channel::Receiver<Arc<SealedChunk>>,
-    receiver: Arc<Receiver>,
-) {
-    while let Ok(frame) = frames.recv().await {
+pub async fn pass_on(sender: Arc<Sender>, frames: Frames, receiver: Arc<Receiver>) {
+    while let Some(frame) = frames.take().await {
         sender.plans.taken(frame.header().chunk, 0);
         let len = u64::from(frame.header().raw_len);
         sender.steering.taken(len, len, frames.len());
         // No frame is kept where none can be lost.
-        let Some(frame) = Arc::into_inner(frame) else {
+        let Frame::Own(frame) = frame else {
             return;
         };
-        if receiver
-            .jobs
-            .try_send(Job::Frame { stream: 0, frame })
-            .is_err()
-        {
+        if !receiver.jobs.add(Job::Frame { stream: 0, frame }) {
             return;
         }
     }

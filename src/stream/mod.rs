@@ -2,6 +2,7 @@
 //! Does not know what a file is.
 
 pub mod crowd;
+pub mod frames;
 pub mod kernel;
 pub mod limit;
 pub mod link;

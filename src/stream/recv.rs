@@ -20,14 +20,15 @@ pub enum RecvError {
     Ending,
 }
 
-/// Hands on every frame until the connection ends between two of them. A buffer is taken when a
+/// Hands on every frame until the connection ends between two of them, or nobody takes it any more.
+/// A buffer is taken when a
 /// header has come, not before, so that an idle stream holds none.
 pub async fn recv(
     mut reader: impl AsyncRead + Unpin,
     limits: &FrameLimits,
     pool: &Pool,
     meter: &Meter,
-    mut hand_on: impl FnMut(SealedChunk) -> Result<(), ()>,
+    mut hand_on: impl FnMut(SealedChunk) -> bool,
 ) -> Result<(), RecvError> {
     let mut header = [0; HEADER_LEN];
     loop {
@@ -42,7 +43,9 @@ pub async fn recv(
         };
         let mut frame = SealedChunk::receive(parsed, &header, buffer);
         read_payload(&mut reader, frame.payload_mut(), meter).await?;
-        hand_on(frame).map_err(|()| RecvError::Ending)?;
+        if !hand_on(frame) {
+            return Err(RecvError::Ending);
+        }
     }
 }
 
@@ -87,7 +90,7 @@ mod tests {
         header[1] = 1;
         header[52..56].copy_from_slice(&u32::MAX.to_le_bytes());
         let limits = FrameLimits::new(1 << 20);
-        let end = recv(&header[..], &limits, &pool, &Meter::default(), |_| Ok(())).await;
+        let end = recv(&header[..], &limits, &pool, &Meter::default(), |_| true).await;
         assert!(matches!(end, Err(RecvError::BadFrame(_))), "{end:?}");
         assert_eq!(pool.free(), 1);
     }

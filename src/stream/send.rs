@@ -1,19 +1,17 @@
 //! Row 7: one stream takes the next frame from the queue that all share, whenever it is free.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-use async_channel::Receiver;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::interval;
 
+use crate::stream::frames::{Frame, Frames};
 use crate::stream::limit::Limit;
 use crate::stream::link::{Link, ReadLink, WriteLink};
 use crate::stream::meter::{Meter, Orders};
 use crate::stream::opening::Expected;
-use crate::wire::SealedChunk;
 use crate::wire::frame::FrameHeader;
 
 /// What the owner of the chunks is told.
@@ -28,7 +26,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// What a stream sends.
 pub struct Supply {
     /// Shared by all streams.
-    pub frames: Receiver<Arc<SealedChunk>>,
+    pub frames: Frames,
     /// A stream that is for lack of better ones takes a frame only while this says so.
     pub gate: Option<watch::Receiver<bool>>,
 }
@@ -36,23 +34,19 @@ pub struct Supply {
 impl Supply {
     /// The next frame; None when there are no more. A stream that is parked, or whose gate is
     /// closed, waits until that is over.
-    async fn next(
-        &mut self,
-        meter: &Meter,
-        orders: &mut watch::Receiver<Orders>,
-    ) -> Option<Arc<SealedChunk>> {
+    async fn next(&mut self, meter: &Meter, orders: &mut watch::Receiver<Orders>) -> Option<Frame> {
         loop {
             let is_parked = orders.borrow_and_update().is_parked;
             let is_open = |gate: &mut watch::Receiver<bool>| *gate.borrow_and_update();
             let rests = is_parked || !self.gate.as_mut().is_none_or(is_open);
             // Who takes a frame at once has not waited.
-            if !rests && let Ok(frame) = self.frames.try_recv() {
+            if !rests && let Some(frame) = self.frames.try_take() {
                 return Some(frame);
             }
             let _parked = rests.then(|| meter.park());
             let _waiting = (!rests).then(|| meter.start_waiting());
             tokio::select! {
-                frame = self.frames.recv(), if !rests => return frame.ok(),
+                frame = self.frames.take(), if !rests => return frame,
                 // The meter holds the other end.
                 _ = orders.changed() => {}
                 // It goes with the session, and so does this.

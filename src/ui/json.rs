@@ -21,7 +21,8 @@ pub fn line_of(dest: &str, outcome: &Outcome) -> String {
 fn summary(outcome: &Outcome) -> Value {
     let counters = &outcome.counters;
     let seconds = outcome.elapsed.as_secs_f64();
-    let copied = counters.done_bytes.saturating_sub(counters.already_bytes);
+    let placed = counters.placed_bytes();
+    let copied = placed.saturating_sub(counters.already_bytes);
     let chunks: Map<String, Value> = codecs(counters)
         .map(|(name, chunks)| (name.to_owned(), chunks.into()))
         .collect();
@@ -31,7 +32,7 @@ fn summary(outcome: &Outcome) -> Value {
         "error": error,
         "failed": outcome.failures.len() as u64 + outcome.more_failures,
         "files": counters.files,
-        "bytes": counters.done_bytes,
+        "bytes": placed,
         "already_bytes": counters.already_bytes,
         "unsent_bytes": counters.unsent_bytes,
         "wire_bytes": counters.wire_bytes,

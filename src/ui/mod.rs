@@ -17,9 +17,9 @@ mod terminal;
 mod view;
 
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -45,8 +45,12 @@ const TICK: Duration = Duration::from_millis(100);
 const STOPPED: Duration = Duration::from_millis(500);
 
 /// Lines that wait for a terminal that takes none (Ctrl-S, a full pipe); beyond it they are
-/// counted. Failures are kept in the outcome as well.
+/// counted.
 const LINES_WAITING_MAX: usize = 10_000;
+
+/// Failures that found no room among them and are told at the end: a command that chatters without
+/// an end must not hide why it failed. More are counted.
+const FAILURES_WAITING_MAX: usize = 20;
 
 /// How much is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,6 +90,7 @@ struct Teller {
     output: Output,
     lines: SyncSender<Message>,
     lost: Arc<AtomicU64>,
+    failures: Arc<Mutex<Vec<String>>>,
     /// Before each line: of which of several copies it is.
     name: String,
 }
@@ -108,6 +113,7 @@ impl Screen {
                 output,
                 lines: sender,
                 lost: Arc::default(),
+                failures: Arc::default(),
                 name: String::new(),
             },
             writer,
@@ -155,7 +161,8 @@ impl Screen {
         let lost = self.teller.lost.load(Relaxed);
         let told =
             (lost > 0).then(|| format!("fastcp: {} more lines could not be shown", count(lost)));
-        told.into_iter().collect()
+        let mut failures = self.teller.failures.lock().expect("no panic while held");
+        told.into_iter().chain(failures.drain(..)).collect()
     }
 }
 
@@ -184,7 +191,16 @@ impl Teller {
 
 impl Reporter for Teller {
     fn failure(&self, error: &Error) {
-        self.line(&sentence(error));
+        let line = format!("{}{}", self.name, sentence(error));
+        if self.lines.try_send(Message::Line(line.clone())).is_ok() {
+            return;
+        }
+        let mut failures = self.failures.lock().expect("no panic while held");
+        if failures.len() < FAILURES_WAITING_MAX {
+            failures.push(line);
+        } else {
+            self.lost.fetch_add(1, Relaxed);
+        }
     }
 
     fn notice(&self, line: &str) {

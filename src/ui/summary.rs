@@ -80,8 +80,14 @@ fn done(outcome: &Outcome) -> String {
     let mut line = format!(
         "{}, {}",
         plural(counters.files, "file", "files"),
-        size(counters.done_bytes)
+        size(counters.placed_bytes())
     );
+    if counters.again_bytes > 0 {
+        line += &format!(
+            " ({} of it came twice, since it changed)",
+            size(counters.again_bytes)
+        );
+    }
     if counters.unsent_bytes > 0 {
         line += &format!(
             " (of which {} needed no sending)",
@@ -92,7 +98,9 @@ fn done(outcome: &Outcome) -> String {
         line += &format!(", {} of it already there,", size(counters.already_bytes));
     }
     line += &format!(" in {}", duration(outcome.elapsed));
-    let copied = counters.done_bytes.saturating_sub(counters.already_bytes);
+    let copied = counters
+        .placed_bytes()
+        .saturating_sub(counters.already_bytes);
     if copied > 0 {
         line += &format!(
             ", {}",
@@ -109,7 +117,10 @@ fn how(outcome: &Outcome) -> String {
     if counters.wire_bytes > 0 {
         how.push(format!("wire {}", size(counters.wire_bytes)));
         let ratio = counters.moved_bytes as f64 / counters.wire_bytes as f64;
-        how.push(format!("{ratio:.1}:1"));
+        // Of zeros, and of a few small files, there is more that says what they are.
+        if ratio >= 0.95 {
+            how.push(format!("{ratio:.1}:1"));
+        }
     }
     let codecs: Vec<_> = codecs(counters).map(|(name, _)| name).collect();
     if !codecs.is_empty() {
@@ -276,6 +287,18 @@ pub mod tests {
                 "600 MB of it already there, in 4.7 s, 101 MB/s",
                 "(wire 430 MB, 2.5:1, zstd, 8 streams, direct, logged in again once)"
             ]
+        );
+    }
+
+    #[test]
+    fn what_came_twice_counts_once() {
+        let mut outcome = outcome();
+        outcome.verdict = None;
+        outcome.counters.done_bytes += 300_000_000;
+        outcome.counters.again_bytes = 300_000_000;
+        assert_eq!(
+            lines(&outcome, 80)[0],
+            "3 files, 1.07 GB (300 MB of it came twice, since it changed) in 4.7 s, 228 MB/s"
         );
     }
 

@@ -5,6 +5,7 @@
 mod entries;
 mod fault;
 mod opening;
+mod spans;
 mod traffic;
 
 use serde::de::DeserializeOwned;
@@ -18,6 +19,7 @@ pub use fault::Fault;
 pub use opening::{
     ADDRESSES_MAX, CopyOptions, Listen, Open, Ports, Role, SESSIONS_MAX, SessionSecret,
 };
+pub use spans::Spans;
 pub use traffic::{Busy, Conclusion, DATA_MAX, Data, Heartbeat, StreamFacts, Tried, Tune};
 
 /// Most bytes of a body: the roots of some 100,000 operands.

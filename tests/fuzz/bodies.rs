@@ -67,7 +67,7 @@ pub fn frames(data: &[u8]) {
             if let Ok(encoded) = frame.open(&opener) {
                 verified(encoded, &mut decoder);
             }
-            Ok(())
+            true
         })
         .await;
     });

@@ -21,6 +21,7 @@ ways! { local_push, local_pull =>
     a_stream_does_not_land_in_a_directory,
     a_directory_does_not_go_into_a_pipe,
     a_pipe_that_is_closed_is_told,
+    a_flood_of_words_does_not_hide_why_a_command_failed,
     a_producer_may_pause_for_longer_than_the_timeout,
 }
 
@@ -208,6 +209,23 @@ fn a_consumer_that_has_enough_is_told_of(case: &Case) {
             .run();
         done.exits(8).says("the consumer closed early");
     }
+}
+
+/// Nobody reads them for a while, and they are more than may wait.
+fn a_flood_of_words_does_not_hide_why_a_command_failed(case: &Case) {
+    let command = "yes chatter | head -n 200000 >&2; echo the cause >&2; exit 7";
+    let script = r#""$@" 2>&1 | (sleep 3; cat)"#;
+    let run = made_by(case, command);
+    let done = run
+        .under(["bash", "-o", "pipefail", "-c", script, "bash"])
+        .run();
+    done.exits(10);
+    let said = done.stdout_text();
+    let why = said
+        .lines()
+        .find(|line| line.contains("failed with status 7"));
+    let why = why.expect("it is told why");
+    assert!(why.contains("the cause"), "{why}");
 }
 
 fn a_command_that_writes_nothing_makes_an_empty_file(case: &Case) {

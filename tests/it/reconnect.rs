@@ -239,7 +239,9 @@ fn what_is_read_once_and_in_place_outlives_the_connection(case: &Case) {
         wait_for_content(case);
         ssh_of(case).kill();
         let done = run.wait();
-        done.succeeds().says("2 files").says("logged in again once");
+        done.succeeds()
+            .says("2 files, 43.0 MB")
+            .says("logged in again once");
         assert_same(&case.src.0, &case.dst.0, Also::Nothing);
         if digests {
             let digest = blake3::hash(&noise(2, MIB + 77)).to_hex();

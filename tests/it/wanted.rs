@@ -9,7 +9,7 @@ use std::time::Duration;
 use fastcp::digest::{Tree, of_range};
 use fastcp::manifest::{ANEW, Entry};
 use fastcp::wire::frame::{FrameHeader, FrameKind};
-use fastcp::wire::message::{Ack, EntryEnd, Landed, Message, Span, Want, WantKind};
+use fastcp::wire::message::{Ack, EntryEnd, Landed, Message, Span, Spans, Want, WantKind};
 
 use crate::support::fake_server::{FakeServer, push};
 use crate::support::peer::*;
@@ -95,9 +95,9 @@ impl Peer<'_> {
 
     fn ack(&mut self, chunks: Vec<Span>, entries: Vec<Span>) {
         self.server.say(Message::Ack(Ack {
-            chunks,
-            entries,
-            failed: vec![],
+            chunks: chunks.into_iter().collect(),
+            entries: entries.into_iter().collect(),
+            failed: Spans::default(),
         }));
     }
 

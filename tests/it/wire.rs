@@ -162,9 +162,9 @@ fn messages() -> Vec<Message> {
         }]),
         Message::Digests((1, vec![[2; 32]])),
         Message::Ack(Ack {
-            chunks: vec![span(1, 3)],
-            entries: vec![],
-            failed: vec![span(4, 5)],
+            chunks: [span(1, 3)].into_iter().collect(),
+            entries: [].into_iter().collect(),
+            failed: [span(4, 5)].into_iter().collect(),
         }),
         Message::Nack(vec![7]),
         Message::EntryEnd(vec![EntryEnd {

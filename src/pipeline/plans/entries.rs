@@ -69,7 +69,7 @@ impl Plans {
         state.open.insert(entry, Open::Announced(announced));
         let first = state.next_chunk;
         drop(state);
-        self.changed.notify_all();
+        self.wake();
         Some(first)
     }
 
@@ -95,7 +95,7 @@ impl Plans {
         state.open.insert(entry, Open::Sending(file.clone()));
         state.fresh.push_back(Fresh::File(file.clone()));
         drop(state);
-        self.changed.notify_all();
+        self.wake();
         Ok(Some(file))
     }
 
@@ -138,7 +138,7 @@ impl Plans {
                 state.fresh.push_back(Fresh::Pack(Arc::new(pack)));
             }
         }
-        self.changed.notify_all();
+        self.wake();
     }
 
     /// Waits until so few entries are unsettled that `entry` may be announced; `before` is done
@@ -167,7 +167,7 @@ impl Plans {
     /// A file without a size had no room in its pack.
     pub fn outgrow(&self, found: Found, listed: Option<Listed>) {
         self.lock().outgrown.push((found, listed));
-        self.changed.notify_all();
+        self.wake();
     }
 
     /// What had none since this was last asked.
@@ -204,7 +204,7 @@ impl Plans {
         let asked = state.asked.range(entries.clone()).map(|(id, _)| id);
         let open = open.chain(asked).copied().collect();
         drop(state);
-        self.changed.notify_all();
+        self.wake();
         open
     }
 
@@ -240,7 +240,7 @@ impl Plans {
             }
         };
         drop(state);
-        self.changed.notify_all();
+        self.wake();
         Some(closed)
     }
 }

@@ -26,7 +26,7 @@ impl Plans {
         };
         *wanted = true;
         drop(state);
-        self.changed.notify_all();
+        self.wake();
         true
     }
 
@@ -56,7 +56,7 @@ impl Plans {
             state.parts.push_back(plan);
         }
         drop(state);
-        self.changed.notify_all();
+        self.wake();
         Ok(())
     }
 
@@ -64,7 +64,7 @@ impl Plans {
     pub fn part_digested(&self) {
         // Whoever waits has looked before this lock was taken, or looks after.
         drop(self.lock());
-        self.changed.notify_all();
+        self.wake();
     }
 
     /// Waits until the digests of all `length` bytes of a stream have been joined. False if it has
@@ -108,11 +108,11 @@ mod tests {
         assert_eq!((next(), next()), (0, 1));
         plans.taken(0, 7);
         plans.taken(1, 8);
-        plans.settle_chunks(1..2);
+        plans.settle_chunks(1..2, |_| {});
         assert!(!has_room(), "the first is still on its way");
         assert_eq!(plans.stream_died(7), 1);
         assert_eq!(next(), 0);
-        plans.settle_chunks(0..1);
+        plans.settle_chunks(0..1, |_| {});
         assert!(has_room());
         plans.close(1);
         assert!(stream.stop.is_set());

@@ -153,7 +153,7 @@ impl Between<'_> {
         }
         let _hearts = [self.heart(sender), self.heart(receiver)];
         if self.request.options.follow_ms.is_some() {
-            let control = sender.control.clone();
+            let control = sender.control.downgrade();
             // Said again with the next signal where it cannot be said now.
             this_host::on_enough(move || control.try_send(Message::Enough(())));
         }

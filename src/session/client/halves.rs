@@ -102,7 +102,7 @@ impl Client<'_> {
         let crowd = roster.crowd().clone();
         let half = ReceivingHalf::start(common, opener, rules, destination, crowd);
         if self.request.options.follow_ms.is_some() {
-            let control = far.control.clone();
+            let control = far.control.downgrade();
             // Said again with the next signal where it cannot be said now.
             host::on_enough(move || control.try_send(Message::Enough(())));
         }

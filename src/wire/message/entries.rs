@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::manifest::{EntryId, Root, Totals};
 
+use super::Spans;
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roots {
     pub roots: Vec<Root>,
@@ -26,7 +28,7 @@ pub struct Landed {
     pub window: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     pub start: u64,
     /// One past the last.
@@ -62,11 +64,11 @@ pub struct Want {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {
     /// Chunks whose bytes are verified and written.
-    pub chunks: Vec<Span>,
+    pub chunks: Spans,
     /// Entries that are in place; directories as soon as they are made.
-    pub entries: Vec<Span>,
+    pub entries: Spans,
     /// Entries that failed along with their directory, of which a `Fault` tells.
-    pub failed: Vec<Span>,
+    pub failed: Spans,
 }
 
 /// No more is announced of an entry: a file's content was read to its end, or a directory's

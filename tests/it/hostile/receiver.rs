@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use fastcp::error::{Kind, Side};
-use fastcp::wire::message::{Ack, Data, Fault, Listen, Message, RANGES_MAX, Want, WantKind};
+use fastcp::wire::message::{Ack, Data, Fault, Listen, Message, RANGES_MAX, Spans, Want, WantKind};
 
 use crate::support::fake_server::{FakeServer, push};
 use crate::support::peer::*;
@@ -42,7 +42,7 @@ fn ack(chunks: &[(u64, u64)], entries: &[(u64, u64)]) -> Message {
     Message::Ack(Ack {
         chunks: spans(chunks),
         entries: spans(entries),
-        failed: vec![],
+        failed: Spans::default(),
     })
 }
 
@@ -117,7 +117,7 @@ fn acknowledgements_of_what_was_never_sent_end_the_copy_or_change_nothing() {
         ack(&[], &[(0, 1)]),
         ack(&[], &[(40_000, 40_001)]),
         Message::Ack(Ack {
-            failed: vec![span(1, 1 << 40)],
+            failed: [span(1, 1 << 40)].into_iter().collect(),
             ..Ack::default()
         }),
         Message::Fault(Fault {

@@ -4,14 +4,12 @@
 //!
 //! `cargo bench --bench allocations`. The far end is this program too: the client starts itself.
 
-mod counting;
-
-use std::collections::BTreeMap;
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use counting::Counting;
 use fastcp::chunk::CHUNK_SIZE;
 use fastcp::error::Error;
 use fastcp::progress::Progress;
@@ -23,23 +21,45 @@ use fastcp::session::{
 const FEW: usize = 400;
 const MANY: usize = 1400;
 
+/// What a chunk may cost at either end. What is left are nodes of trees and words on control, one for
+/// several chunks; were there one for each it would be 1 at least.
+const MOST: f64 = 0.5;
+
 /// Where the far end leaves its count.
 const COUNT: &str = "FASTCP_ALLOCATIONS_FILE";
 
-/// Set: the places that ask are told too. Their names are to be had with
-/// `CARGO_PROFILE_BENCH_STRIP=none CARGO_PROFILE_BENCH_DEBUG=line-tables-only`.
-const SITES: &str = "FASTCP_ALLOCATIONS_SITES";
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// A site that asks for one chunk in so many is not told.
-const SELDOM: f64 = 100.0;
+struct Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What one end asked for.
-struct Asked {
-    count: u64,
-    sites: BTreeMap<String, u64>,
+// SAFETY: everything is handed to the system's allocator as it came; counting touches no memory that
+// it gives out.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: the caller's promises are those that are asked for here.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: as above.
+        unsafe { System.realloc(at, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
 }
 
 struct Silent;
@@ -57,13 +77,11 @@ impl Reporter for Silent {
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if std::env::var_os(SITES).is_some() {
-        counting::remember();
-    }
     if words.iter().any(|word| word == "--server") {
         let _ = session::serve(false, Permit::default());
+        let count = ALLOCATIONS.load(Relaxed).to_string();
         if let Some(file) = std::env::var_os(COUNT) {
-            std::fs::write(file, Asked::here(0).text()).expect("the count is written");
+            std::fs::write(file, count).expect("the count is written");
         }
         return;
     }
@@ -80,65 +98,16 @@ fn main() {
     ] {
         let few = copy(dir.path(), FEW, compress, streams);
         let many = copy(dir.path(), MANY, compress, streams);
-        let (sender, receiver) = (
-            each(few.0.count, many.0.count),
-            each(few.1.count, many.1.count),
-        );
+        let chunks = (MANY - FEW) as f64;
+        let each = |few: u64, many: u64| many.saturating_sub(few) as f64 / chunks;
+        let (sender, receiver) = (each(few.0, many.0), each(few.1, many.1));
         println!("{name:18} sender {sender:6.2}  receiver {receiver:6.2}");
-        for (end, few, many) in [("sender", few.0, many.0), ("receiver", few.1, many.1)] {
-            tell_sites(end, &few.sites, &many.sites);
-        }
-    }
-}
-
-/// Of one chunk.
-fn each(few: u64, many: u64) -> f64 {
-    many.saturating_sub(few) as f64 / (MANY - FEW) as f64
-}
-
-fn tell_sites(end: &str, few: &BTreeMap<String, u64>, many: &BTreeMap<String, u64>) {
-    for (site, &many) in many {
-        let each = each(few.get(site).copied().unwrap_or(0), many);
-        if each * SELDOM >= 1.0 {
-            println!("    {each:6.2} {end}: {site}");
-        }
-    }
-}
-
-impl Asked {
-    /// By this process since the count was `before`.
-    fn here(before: u64) -> Asked {
-        Asked {
-            count: counting::count() - before,
-            sites: counting::sites(),
-        }
-    }
-
-    fn text(&self) -> String {
-        let line = |(site, count): (&String, &u64)| format!("\n{count} {site}");
-        let sites = self.sites.iter().map(line);
-        std::iter::once(self.count.to_string())
-            .chain(sites)
-            .collect()
-    }
-
-    /// From what [`text`](Self::text) gave.
-    fn parse(text: &str) -> Asked {
-        let mut lines = text.lines();
-        let count = lines.next().expect("a line");
-        let site = |line: &str| {
-            let (count, site) = line.split_once(' ').expect("a count and a site");
-            (site.to_owned(), count.parse().expect("a number"))
-        };
-        Asked {
-            count: count.parse().expect("a number"),
-            sites: lines.map(site).collect(),
-        }
+        assert!(sender.max(receiver) <= MOST, "more than {MOST} for a chunk");
     }
 }
 
 /// What the sender and the receiver asked for.
-fn copy(dir: &Path, chunks: usize, compress: Compress, streams: u16) -> (Asked, Asked) {
+fn copy(dir: &Path, chunks: usize, compress: Compress, streams: u16) -> (u64, u64) {
     let (source, count) = (dir.join("source"), dir.join("count"));
     let line = b"rows of a table that shrink; ";
     let chunk: Vec<u8> = line.iter().copied().cycle().take(CHUNK_SIZE).collect();
@@ -159,13 +128,12 @@ fn copy(dir: &Path, chunks: usize, compress: Compress, streams: u16) -> (Asked, 
         streams: Some(streams),
         ..Request::local(vec![from], to, options)
     };
-    let _ = counting::sites();
-    let before = counting::count();
+    let before = ALLOCATIONS.load(Relaxed);
     let outcome = session::run(request, Arc::new(Progress::default()), Arc::new(Silent));
     assert_eq!(outcome.exit_code(), 0, "{:?}", outcome.fatal);
-    let sender = Asked::here(before);
+    let sender = ALLOCATIONS.load(Relaxed) - before;
     let receiver = std::fs::read_to_string(&count).expect("the far end has left its count");
-    (sender, Asked::parse(&receiver))
+    (sender, receiver.parse().expect("a number"))
 }
 
 fn operand(path: &Path, host: Option<&str>) -> Operand {

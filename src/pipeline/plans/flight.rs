@@ -1,0 +1,73 @@
+//! Chunks in flight: numbered when they are begun, settled when they are done.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::pipeline::plan::{Plan, What};
+
+use super::{InFlight, Plans, State};
+
+/// Plans that are kept for their memory: as many as are settled before others are begun, mostly.
+const SPARE_MAX: usize = 64;
+
+impl Plans {
+    /// These chunks are done, or have nothing left to send; `each` of those that were in flight is
+    /// looked at.
+    pub fn settle_chunks(&self, mut chunks: Range<u64>, each: impl Fn(&Plan)) {
+        let mut spare = None;
+        loop {
+            let mut state = self.lock();
+            if state.spare.len() < SPARE_MAX {
+                state.spare.extend(spare.take());
+            }
+            let Some(mut plan) = state.settle_first(&mut chunks) else {
+                break;
+            };
+            drop(state);
+            each(&plan);
+            // Whoever made it may look at it still.
+            if let Some(unshared) = Arc::get_mut(&mut plan) {
+                // With its last plan a file is closed.
+                unshared.what = What::Pack(self.nothing.clone());
+                spare = Some(plan);
+            }
+        }
+        // Who is woken wakes the next if there is more.
+        self.work.wake_one();
+        self.changed.wake_all();
+    }
+}
+
+impl State {
+    /// Gives a chunk its number; it is in flight from now on.
+    pub(super) fn number(&mut self, what: What) -> Arc<Plan> {
+        let chunk = self.next_chunk;
+        self.next_chunk += 1;
+        let plan = Plan::new(chunk, what);
+        let plan = match self.spare.pop() {
+            Some(mut spare) => {
+                *Arc::get_mut(&mut spare).expect("nobody holds a spare one") = plan;
+                spare
+            }
+            None => Arc::new(plan),
+        };
+        let in_flight = InFlight {
+            plan: plan.clone(),
+            stream: None,
+        };
+        self.in_flight.insert(chunk, in_flight);
+        plan
+    }
+
+    /// The first of these chunks that is in flight is so no more; what comes behind it is left.
+    fn settle_first(&mut self, chunks: &mut Range<u64>) -> Option<Arc<Plan>> {
+        let (&chunk, _) = self.in_flight.range(chunks.clone()).next()?;
+        chunks.start = chunk + 1;
+        self.again.remove(&chunk);
+        let plan = self.in_flight.remove(&chunk)?.plan;
+        if let What::Pack(members) = &plan.what {
+            self.members_in_flight -= members.len();
+        }
+        Some(plan)
+    }
+}

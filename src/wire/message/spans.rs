@@ -1,0 +1,117 @@
+//! Ranges of numbers, as acknowledgements list them.
+
+use std::fmt;
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::Span;
+
+/// As many take no memory of their own: an acknowledgement comes with nearly every chunk, and of
+/// chunks that come nearly in order it has one or two.
+const FEW: usize = 4;
+
+/// A list of spans. On the wire it is what a `Vec` of them is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spans {
+    few: [Span; FEW],
+    /// How many of those there are.
+    len: usize,
+    /// None until those are full.
+    more: Vec<Span>,
+}
+
+impl Spans {
+    pub fn push(&mut self, span: Span) {
+        match self.few.get_mut(self.len) {
+            Some(place) => {
+                *place = span;
+                self.len += 1;
+            }
+            None => self.more.push(span),
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Span> + '_ {
+        self.few[..self.len].iter().chain(&self.more).copied()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Extend<Span> for Spans {
+    fn extend<I: IntoIterator<Item = Span>>(&mut self, spans: I) {
+        spans.into_iter().for_each(|span| self.push(span));
+    }
+}
+
+impl FromIterator<Span> for Spans {
+    fn from_iter<I: IntoIterator<Item = Span>>(from: I) -> Spans {
+        let mut spans = Spans::default();
+        spans.extend(from);
+        spans
+    }
+}
+
+impl Serialize for Spans {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Spans {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Spans, D::Error> {
+        deserializer.deserialize_seq(Listed)
+    }
+}
+
+struct Listed;
+
+impl<'de> Visitor<'de> for Listed {
+    type Value = Spans;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str("spans")
+    }
+
+    /// Takes memory for what has come, not for what is said to come.
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Spans, A::Error> {
+        let mut spans = Spans::default();
+        while let Some(span) = from.next_element()? {
+            spans.push(span);
+        }
+        Ok(spans)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_of_them_is_on_the_wire_what_a_vec_is() {
+        for count in 0..12 {
+            let vec: Vec<Span> = (0..count)
+                .map(|n| Span {
+                    start: 300 * n,
+                    end: 300 * n + 7,
+                })
+                .collect();
+            let spans: Spans = vec.iter().copied().collect();
+            assert!(spans.iter().eq(vec.iter().copied()));
+            assert_eq!(spans.is_empty(), vec.is_empty());
+            let bytes = postcard::to_allocvec(&spans).unwrap();
+            assert_eq!(bytes, postcard::to_allocvec(&vec).unwrap());
+            assert_eq!(postcard::from_bytes::<Spans>(&bytes).unwrap(), spans);
+        }
+    }
+
+    #[test]
+    fn a_length_that_is_a_lie_takes_no_memory() {
+        let mut bytes = postcard::to_allocvec(&u32::MAX).unwrap();
+        bytes.extend([0; 4]);
+        assert!(postcard::from_bytes::<Spans>(&bytes).is_err());
+    }
+}
