@@ -122,6 +122,20 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         .map_err(|_| "not a size: write bytes, or as in 512M, 1.5G, 256Mi".to_owned())
 }
 
+/// Reads `40M`, `256Ki`, `40 MB/s` as bytes a second, and `0`. Any other number alone is refused:
+/// it might as well be meant as Kbit, which it is in scp's `-l`, or as megabytes.
+///
+/// # Errors
+/// A sentence with examples.
+pub fn parse_rate(text: &str) -> Result<u64, String> {
+    let amount = text.strip_suffix("/s").unwrap_or(text);
+    let has_unit = amount.ends_with(|c: char| c.is_ascii_alphabetic());
+    match parse_size(amount) {
+        Ok(rate) if has_unit || rate == 0 => Ok(rate),
+        _ => Err("a rate is bytes a second with a unit, as in 500K, 40M, 1.5Gi".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,6 +179,22 @@ mod tests {
         }
         for text in ["", "M", ".", "-1", "1X", "1e3", "0x10", "1.2.3", "1Kbit"] {
             assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rate_has_a_unit() {
+        for (text, bytes_per_s) in [
+            ("0", 0),
+            ("40M", 40_000_000),
+            ("256Ki", 256 << 10),
+            ("14.4 MB/s", 14_400_000),
+            ("800B", 800),
+        ] {
+            assert_eq!(parse_rate(text), Ok(bytes_per_s), "{text}");
+        }
+        for text in ["40", "40000000", "40/s", "4.5", "", "M", "fast", "8Mbit"] {
+            assert!(parse_rate(text).unwrap_err().contains("40M"), "{text}");
         }
     }
 

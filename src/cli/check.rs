@@ -263,6 +263,7 @@ mod tests {
             "--bind eth0 a h:b",
             "--address [::1] a h:b",
             "--bwlimit 0 a h:b",
+            "--bwlimit 40 a h:b",
             "--bwlimit fast a h:b",
             "--bwlimit 1M -l 800 a h:b",
             "-Z a b",

@@ -40,7 +40,7 @@ pub fn rate(text: &str) -> Result<Rate, String> {
     if let Some(file) = text.strip_prefix('@') {
         return Ok(Rate::File(file.into()));
     }
-    match units::parse_size(text)? {
+    match units::parse_rate(text)? {
         0 => Err("bytes a second, more than 0".to_owned()),
         rate => Ok(Rate::Fixed(rate)),
     }

@@ -75,11 +75,19 @@ fn give_owner(temporary: &Temporary, old: &Stat) -> Result<()> {
         return Ok(());
     }
     fchown(&temporary.file, uid, gid).map_err(|cause| {
-        let what = format!(
-            "cannot keep the owner of the file that is there (user {}, group {}; remove it first, \
-             or copy as its owner or root)",
-            old.st_uid, old.st_gid
-        );
+        let what = match uid {
+            Some(_) => format!(
+                "cannot keep the owner of the file that is there (user {}, group {}; remove it \
+                 first, or copy as its owner or root)",
+                old.st_uid, old.st_gid
+            ),
+            // The owner is who copies, but is not in the group.
+            None => format!(
+                "cannot keep the group of the file that is there ({}; remove it first, or copy as \
+                 a member of that group or root)",
+                old.st_gid
+            ),
+        };
         slot.error(&what, cause)
     })
 }

@@ -239,13 +239,16 @@ impl Sender {
         self.say(Message::Entries(vec![entry]));
     }
 
-    /// Opens a file that has just changed. A size is new before the time is, and who has written
-    /// may write on: what changes within a moment is looked at again, for a while.
+    /// Opens a file that has just changed. A size is new before the times are, by half a second
+    /// where a big file is cut, and who has written may write on: what changes within a moment, or
+    /// has the times of before, is looked at again, for a while.
     fn open_settled(&self, file: &File) -> Result<SourceFile> {
+        let before = file.found.entry.ctime;
         let mut source = self.open(&file.found)?;
         for _ in 0..SETTLE_TRIES {
             std::thread::sleep(SETTLE);
-            if source.unchanged().is_ok() || self.ending.is_ending() {
+            let is_over = source.found().entry.ctime != before && source.unchanged().is_ok();
+            if is_over || self.ending.is_ending() {
                 break;
             }
             source = self.open(&file.found)?;

@@ -28,7 +28,7 @@ pub fn read(path: &Path) -> Result<Option<u64>> {
     if text.is_empty() || text == "0" {
         return Ok(None);
     }
-    units::parse_size(text)
+    units::parse_rate(text)
         .map(|rate| (rate > 0).then_some(rate))
         .map_err(|error| Error::usage(format!("--bwlimit @{shown}: {error}")))
 }
@@ -75,8 +75,10 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             assert_eq!(read(&path).unwrap(), rate);
         }
-        std::fs::write(&path, "fast").unwrap();
-        assert!(read(&path).unwrap_err().message.contains("--bwlimit"));
+        for text in ["fast", "40"] {
+            std::fs::write(&path, text).unwrap();
+            assert!(read(&path).unwrap_err().message.contains("--bwlimit"));
+        }
         assert!(read(&temp.path().join("none")).is_err());
     }
 }

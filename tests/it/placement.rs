@@ -113,6 +113,10 @@ fn an_owner_that_cannot_be_kept_fails_the_entry(case: &Case) {
     )
     .expect("set a mode");
     chown(&there, Some(12345), Some(23456)).expect("give the file away");
+    // This one is ours, but its group is not.
+    case.src.file("tree/c", "new");
+    let there = case.dst.file("tree/c", "old");
+    chown(&there, None, Some(23456)).expect("give the file to another group");
     let powerless = without_powers();
     case.host().set_login(&Login {
         under: powerless.join(" "),
@@ -122,9 +126,10 @@ fn an_owner_that_cannot_be_kept_fails_the_entry(case: &Case) {
         .under(&powerless)
         .run()
         .exits(8)
-        .says("tree/a")
-        .says("owner");
+        .says("tree/a: cannot keep the owner")
+        .says("tree/c: cannot keep the group of the file that is there (23456;");
     assert_eq!(case.dst.read("tree/a"), b"old");
+    assert_eq!(case.dst.read("tree/c"), b"old");
     assert_eq!(case.dst.meta("tree/a").uid(), 12345);
     assert_eq!(case.dst.read("tree/b"), b"new too");
 }
