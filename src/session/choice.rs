@@ -1,6 +1,7 @@
 //! Which route the streams of a session take. The client tries them side by side, the best first:
 //! direct at once, reverse a little later, further logins after a second, each only while no stream
-//! is sound. Until one is, frames go inside control, so that a small copy waits for none.
+//! is sound. Where none is after a moment, frames go inside control, so that a small copy waits for
+//! no more than that.
 //!
 //! A stream is sound when the other end has shown that it knows the secret, and up when more than a
 //! packet of data has come through: some links let only small packets pass. With the first that is

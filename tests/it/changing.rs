@@ -143,7 +143,7 @@ impl BadDisk {
         file.set_len(64 * MIB as u64).expect("make an image");
         let mounted = case.scratch.dir("mounted").0;
         let disk = BadDisk { mounted, image };
-        if !ran("mkfs.ext4", &["-q", "-F"], &[&disk.image]) || !disk.mount("loop") {
+        if !ran("mkfs.ext4", &["-q", "-F"], &[&disk.image]) || !disk.mounts("loop") {
             return None;
         }
         for (name, bytes) in content {
@@ -154,15 +154,15 @@ impl BadDisk {
         until("the disk is free", || {
             ran("umount", &[], &[&disk.mounted]).then_some(())
         });
-        if !disk.mount("loop,ro") {
+        if !disk.mounts("loop,ro") {
             return None;
         }
         file.set_len(good).expect("cut the disk");
         Some(disk)
     }
 
-    fn mount(&self, options: &str) -> bool {
-        ran("mount", &["-o", options], &[&self.image, &self.mounted])
+    fn mounts(&self, options: &str) -> bool {
+        loops::mount(options, &self.image, &self.mounted)
     }
 }
 

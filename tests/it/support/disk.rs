@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::case::Case;
+use super::loops;
 
 /// As small as btrfs goes with room for mixed data and metadata; a hole at first.
 const BTRFS_SIZE: u64 = 160 << 20;
@@ -58,7 +59,7 @@ impl Mounted {
     }
 
     fn mount(&mut self, options: &str, image: &Path, at: &Path) -> bool {
-        let mounted = run("mount", &["-o", options], &[image, at]);
+        let mounted = loops::mount(options, image, at);
         if mounted {
             self.at.push(at.to_owned());
         }

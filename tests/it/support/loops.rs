@@ -11,8 +11,10 @@ use rustix::fs::OFlags;
 
 use super::tree::Dir;
 
-/// Tries to get a free one: other tests take them too.
-const TRIES: usize = 50;
+/// Tries to get a free one, or to mount or unmount what is on one: other tests take them too, and a
+/// process that one of those is just about to start may hold what was open here.
+const TRIES: usize = 100;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A loop device; detached when dropped.
 pub struct Loop {
@@ -39,7 +41,7 @@ impl Loop {
                     .into();
                 return Some(Loop { path, file });
             }
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(PAUSE);
         }
         None
     }
@@ -74,20 +76,13 @@ impl Loop {
 
     /// Makes a file system on it and mounts it, until the guard goes.
     pub fn mounted(&self, at: &Path) -> Option<Mount> {
-        // Whoever held it last may still be letting it go.
-        let made = (0..40).any(|_| {
-            let made = run("mkfs.ext4", &["-q".as_ref(), &self.path]);
-            made || {
-                std::thread::sleep(Duration::from_millis(250));
-                false
-            }
-        });
+        let made = again_and_again(|| run("mkfs.ext4", &["-q".as_ref(), &self.path]));
         made.then(|| self.mounted_again(at)).flatten()
     }
 
     /// Mounts the file system that it has.
     pub fn mounted_again(&self, at: &Path) -> Option<Mount> {
-        run("mount", &[&self.path, at]).then(|| Mount(at.to_owned()))
+        again_and_again(|| run("mount", &[&self.path, at])).then(|| Mount(at.to_owned()))
     }
 }
 
@@ -101,8 +96,25 @@ pub struct Mount(PathBuf);
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        run("umount", &[&self.0]);
+        if !again_and_again(|| run("umount", &[&self.0])) {
+            run("umount", &["--lazy".as_ref(), &self.0]);
+        }
     }
+}
+
+/// Mounts the file system in a file; false where this machine does not allow it.
+pub fn mount(options: &str, image: &Path, at: &Path) -> bool {
+    again_and_again(|| run("mount", &["-o".as_ref(), options.as_ref(), image, at]))
+}
+
+/// True once `what` succeeds.
+fn again_and_again(what: impl Fn() -> bool) -> bool {
+    (0..TRIES).any(|nth| {
+        if nth > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        what()
+    })
 }
 
 fn run(program: &str, args: &[&Path]) -> bool {
