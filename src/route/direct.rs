@@ -288,6 +288,11 @@ mod tests {
             proven.recv().await.unwrap().id,
             StreamId { attempt: 6, ..id }
         );
+        assert_eq!(places.answer(), Answer::Connected);
+        let refused = Places::new(vec![nobody], None);
+        assert_eq!(refused.answer(), Answer::Silent);
+        assert!(dial(&refused, &keyring(1), id, true).await.0.is_err());
+        assert_eq!(refused.answer(), Answer::Refused);
         // From now on it is dialled alone.
         let id = StreamId {
             stream: 4,

@@ -1,14 +1,14 @@
 //! Which route the streams of a session take. The client tries them side by side, the best first:
 //! direct at once, reverse a little later, further logins after a second, each only while no stream
-//! is sound. Where none is after a moment, frames go inside control, so that a small copy waits for
-//! no more than that.
+//! is sound. Where none is after a moment, frames go inside control; a small copy does not wait for
+//! that.
 //!
 //! A stream is sound when the other end has shown that it knows the secret, and up when more than a
 //! packet of data has come through: some links let only small packets pass. With the first that is
 //! up its route is chosen and the others end, unless all its streams are lost later.
 
 mod notes;
-pub mod patience;
+mod patience;
 mod running;
 mod tries;
 
@@ -219,7 +219,7 @@ impl Chooser<'_> {
         {
             self.reverse(&mut course.running).await;
         }
-        if waited >= course.patience.last()
+        if waited >= course.patience.last(answer)
             && !course.running.has(Route::Ssh)
             && !self.has_failed(Route::Ssh)
         {

@@ -197,7 +197,7 @@ impl Routes<'_> {
                     self.tell_more(Route::Direct, at).await;
                 }
             }
-            if waited >= patience.last() {
+            if waited >= patience.last(answer) {
                 self.note_failed(&dialling);
                 if let Some(at) = receiver_at.as_ref().filter(|_| !dialling.direct) {
                     dialling.direct = true;

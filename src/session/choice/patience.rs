@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::route::direct::Answer;
 
 /// How much later than direct the others begin.
+#[derive(Clone, Copy)]
 struct Delays {
     reverse: Duration,
     last: Duration,
@@ -23,15 +24,36 @@ const AGAIN: Delays = Delays {
     last: Duration::from_secs(10),
 };
 
-/// Direct streams that are connected have this many round trips to come up before reverse begins,
-/// three of which they need, but no more time than leaves it some before further logins.
-const ROUND_TRIPS: u32 = 4;
-const FAR_MAX: Duration = Duration::from_millis(750);
+/// Where nothing is heard for so many round trips, nothing will be: something drops what is sent.
+const SILENT: Spans = Spans {
+    inband: 1.5,
+    inband_most: Duration::from_millis(750),
+    reverse: 1.5,
+    reverse_most: Duration::from_millis(750),
+    last: 0.0,
+};
 
-/// For data inside the login, which is begun sooner: what goes there is slower, and what comes
-/// later has to wait behind it.
+/// A stream needs two round trips more where it sends, three where it receives, until it is known
+/// to stand. Data inside the login is begun soonest: it is slower, and holds up what comes later.
+const CONNECTED: Spans = Spans {
+    inband: 2.5,
+    inband_most: Duration::from_secs(1),
+    reverse: 4.0,
+    reverse_most: Duration::from_secs(2),
+    last: 5.0,
+};
+
 const INBAND_LEAST: Duration = Duration::from_millis(100);
-const INBAND_MOST: Duration = Duration::from_millis(400);
+const LAST_MOST: Duration = Duration::from_secs(3);
+
+/// In round trips, each with its bound.
+struct Spans {
+    inband: f64,
+    inband_most: Duration,
+    reverse: f64,
+    reverse_most: Duration,
+    last: f64,
+}
 
 /// Since when is told by who asks.
 #[derive(Default)]
@@ -54,36 +76,52 @@ impl Patience {
     /// How long other streams have before data goes inside the login: on an open network one is
     /// there by then, after two round trips.
     pub fn inband(&self, answer: Answer) -> Duration {
-        let Some(answered) = self.answered else {
-            return self.last();
-        };
-        match answer {
-            Answer::Refused => Duration::ZERO,
-            Answer::Silent => (answered * 3 / 2).clamp(INBAND_LEAST, INBAND_MOST),
-            Answer::Connected => (answered * 5 / 2).clamp(INBAND_LEAST, INBAND_MOST),
+        match (self.answered, spans(answer)) {
+            (None, _) => self.delays().last,
+            (_, None) => Duration::ZERO,
+            (Some(answered), Some(spans)) => {
+                let wait = answered.mul_f64(spans.inband);
+                wait.clamp(INBAND_LEAST, spans.inband_most)
+            }
         }
     }
 
+    /// How long direct has before reverse begins. How far the other end is nobody knows before it
+    /// has answered.
     pub fn reverse(&self, answer: Answer) -> Duration {
-        let delay = self.delays().reverse;
-        let answered = self.answered.unwrap_or_default();
-        match answer {
-            Answer::Refused if !self.was_up => Duration::ZERO,
-            Answer::Connected => delay.max((ROUND_TRIPS * answered).min(FAR_MAX)),
-            Answer::Silent | Answer::Refused => delay.max((answered * 3 / 2).min(FAR_MAX)),
+        let Delays { reverse, last } = self.delays();
+        match (self.answered, spans(answer)) {
+            (None, _) => last,
+            (_, None) if self.was_up => reverse,
+            (_, None) => Duration::ZERO,
+            (Some(answered), Some(spans)) => {
+                let wait = answered.mul_f64(spans.reverse);
+                reverse.max(wait.min(spans.reverse_most))
+            }
         }
     }
 
     /// How long all before have until the last resort.
-    pub fn last(&self) -> Duration {
-        self.delays().last
+    pub fn last(&self, answer: Answer) -> Duration {
+        let (answered, spans) = (self.answered.unwrap_or_default(), spans(answer));
+        let wait = spans.map_or(Duration::ZERO, |spans| answered.mul_f64(spans.last));
+        self.delays().last.max(wait.min(LAST_MOST))
     }
 
-    fn delays(&self) -> &Delays {
+    fn delays(&self) -> Delays {
         match self.was_up {
-            true => &AGAIN,
-            false => &FIRST,
+            true => AGAIN,
+            false => FIRST,
         }
+    }
+}
+
+/// None: nothing is waited for.
+fn spans(answer: Answer) -> Option<&'static Spans> {
+    match answer {
+        Answer::Silent => Some(&SILENT),
+        Answer::Connected => Some(&CONNECTED),
+        Answer::Refused => None,
     }
 }
 
@@ -109,7 +147,7 @@ mod tests {
             assert!(inband > u128::from(round_trip), "an answer has its time");
             // A second is all that the first byte may come later than by the right route.
             let latest = 1000 - u128::from(round_trip);
-            assert!(inband <= 400.min(latest) && reverse <= 450.min(latest));
+            assert!(inband <= latest && reverse <= latest);
         }
         assert_eq!(begins(1, Answer::Silent), (100, 250));
         assert_eq!(begins(100, Answer::Silent), (150, 250));
@@ -117,10 +155,13 @@ mod tests {
 
     #[test]
     fn what_has_connected_has_the_round_trips_that_its_stream_needs() {
-        for round_trip in [1, 50, 100] {
+        for round_trip in [1, 50, 100, 400] {
             let (inband, reverse) = begins(round_trip, Answer::Connected);
-            assert!(inband > u128::from(2 * round_trip));
+            assert!(inband >= u128::from(2 * round_trip));
             assert!(reverse > u128::from(3 * round_trip));
+            let mut patience = Patience::default();
+            patience.heard(Duration::from_millis(round_trip));
+            assert!(patience.last(Answer::Connected).as_millis() > reverse);
         }
     }
 
@@ -133,13 +174,14 @@ mod tests {
             assert_eq!(patience.reverse(answer), AGAIN.reverse);
             assert!(patience.inband(answer) <= INBAND_LEAST);
         }
-        assert_eq!(patience.last(), AGAIN.last);
+        assert_eq!(patience.last(Answer::Silent), AGAIN.last);
     }
 
     #[test]
     fn a_server_that_has_not_said_where_it_listens_is_waited_for() {
         let patience = Patience::default();
         assert_eq!(patience.inband(Answer::Silent), FIRST.last);
-        assert_eq!(patience.reverse(Answer::Silent), FIRST.reverse);
+        // It may be that far away: no port is opened here that may not be needed.
+        assert_eq!(patience.reverse(Answer::Silent), FIRST.last);
     }
 }
