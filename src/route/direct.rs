@@ -25,6 +25,17 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How much later than the address before it the next is tried (RFC 8305: 250 ms).
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
+/// What has come of dialling so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Answer {
+    #[default]
+    Silent,
+    /// Something took a connection.
+    Connected,
+    /// Every address has refused one.
+    Refused,
+}
+
 /// Where the other end may be dialled, and what is known of that.
 pub struct Places {
     /// Of this host, from which is dialled.
@@ -35,6 +46,7 @@ pub struct Places {
 #[derive(Default)]
 struct State {
     addresses: Vec<SocketAddr>,
+    answer: Answer,
     proven: Option<SocketAddr>,
     /// Something answered there that did not prove itself.
     strange: Vec<SocketAddr>,
@@ -67,6 +79,18 @@ impl Places {
 
     pub fn all(&self) -> Vec<SocketAddr> {
         self.lock().addresses.clone()
+    }
+
+    pub fn answer(&self) -> Answer {
+        self.lock().answer
+    }
+
+    /// One that has taken a connection may take the next.
+    fn refused(&self) {
+        let mut state = self.lock();
+        if state.answer == Answer::Silent {
+            state.answer = Answer::Refused;
+        }
     }
 
     /// The addresses to try now: strange ones last.
@@ -150,7 +174,10 @@ pub async fn dial(
                 continue;
             }
             Some(connected) = dials.join_next() => connected,
-            else => return (Err(last), id.attempt),
+            else => {
+                places.refused();
+                return (Err(last), id.attempt);
+            }
         };
         // It neither panics nor is ended here.
         let Ok((address, connected)) = connected else {
@@ -158,6 +185,7 @@ pub async fn dial(
         };
         let opened = match connected {
             Ok(socket) => {
+                places.lock().answer = Answer::Connected;
                 let early = may_be_early && first == Some(address) && !places.is_strange(address);
                 let opened = open(socket, keyring, id, early).await;
                 id.attempt = id.attempt.saturating_add(1);
@@ -260,6 +288,11 @@ mod tests {
             proven.recv().await.unwrap().id,
             StreamId { attempt: 6, ..id }
         );
+        assert_eq!(places.answer(), Answer::Connected);
+        let refused = Places::new(vec![nobody], None);
+        assert_eq!(refused.answer(), Answer::Silent);
+        assert!(dial(&refused, &keyring(1), id, true).await.0.is_err());
+        assert_eq!(refused.answer(), Answer::Refused);
         // From now on it is dialled alone.
         let id = StreamId {
             stream: 4,

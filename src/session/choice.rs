@@ -1,13 +1,14 @@
 //! Which route the streams of a session take. The client tries them side by side, the best first:
 //! direct at once, reverse a little later, further logins after a second, each only while no stream
-//! is sound. Where none is after a moment, frames go inside control, so that a small copy waits for
-//! no more than that.
+//! is sound. Where none is after a moment, frames go inside control; a small copy does not wait for
+//! that.
 //!
 //! A stream is sound when the other end has shown that it knows the secret, and up when more than a
 //! packet of data has come through: some links let only small packets pass. With the first that is
 //! up its route is chosen and the others end, unless all its streams are lost later.
 
 mod notes;
+mod patience;
 mod running;
 mod tries;
 
@@ -15,14 +16,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 pub use notes::Notes;
+pub use patience::Patience;
 use running::Running;
 pub use tries::look_up;
 
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Side};
+use crate::manifest::Totals;
+use crate::route::direct::{Answer, Places};
 use crate::route::{Connection, Route};
 use crate::seal::Suite;
 use crate::session::Seat;
@@ -38,38 +42,15 @@ use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Listen, Message};
 
-/// How much later than direct the others begin, at the start and after a route that was in use
-/// has lost all its streams, which may come back by it.
-const FIRST: Delays = Delays {
-    reverse: Duration::from_millis(250),
-    ssh: Duration::from_secs(1),
-};
-const AGAIN: Delays = Delays {
-    reverse: Duration::from_secs(5),
-    ssh: Duration::from_secs(10),
-};
-
-struct Delays {
-    reverse: Duration,
-    ssh: Duration,
-}
-
-/// Direct streams have this many round trips to come up before reverse begins, three of which they
-/// need, but no more time than leaves it some before further logins.
-const ROUND_TRIPS: u32 = 4;
-const FAR_MAX: Duration = Duration::from_millis(750);
-
-/// How long the streams of other routes have before frames go inside control: on an open network
-/// one is there by then, after two round trips, and what goes there does not have to wait behind
-/// what was begun inside control, which is slower.
-pub fn head_start(round_trip: Duration) -> Duration {
-    const LEAST: Duration = Duration::from_millis(100);
-    const MOST: Duration = Duration::from_millis(400);
-    (round_trip * 5 / 2).clamp(LEAST, MOST)
-}
-
 /// How often it is looked how streams stand.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// And while none is there, so that what is begun then comes little later than it may.
+const LOOK_OUT: Duration = Duration::from_millis(10);
+
+/// A copy of less goes inside the login at once, with the credit that is given first: it is there
+/// before a stream would be up.
+const SMALL_MAX: u64 = 128 << 10;
 
 /// How long the server may take to come back to a port of the client's, where that is the only
 /// way: longer than a dial.
@@ -97,6 +78,33 @@ pub struct Chooser<'a> {
     pub seat: Seat,
 }
 
+/// What has been tried, and what came of it.
+struct Course {
+    running: Running,
+    has_listened: bool,
+    /// Where the server takes streams, if it does.
+    at: Option<Listen>,
+    dialled: Option<Arc<Places>>,
+    patience: Patience,
+    /// Since when there is no sound stream.
+    without: Instant,
+    chosen: Option<Route>,
+}
+
+impl Default for Course {
+    fn default() -> Course {
+        Course {
+            running: Running::default(),
+            has_listened: false,
+            at: None,
+            dialled: None,
+            patience: Patience::default(),
+            without: Instant::now(),
+            chosen: None,
+        }
+    }
+}
+
 impl Chooser<'_> {
     /// Sees to it that there are streams; to be dropped with the session. `listen` is told where
     /// the server takes them.
@@ -106,6 +114,17 @@ impl Chooser<'_> {
         match self.request.route.asked {
             None => self.choose(listen).await,
             Some(route) => self.only(route, listen).await,
+        }
+    }
+
+    /// Once it is known how much there is to copy: little of it waits for no route.
+    pub fn counted(&self) -> impl Fn(&Totals) + use<> {
+        let (inband, may_choose) = (self.inband.clone(), self.request.route.asked.is_none());
+        move |totals| {
+            let is_small = totals.streams == 0 && totals.bytes <= SMALL_MAX;
+            if is_small && may_choose {
+                inband.offer();
+            }
         }
     }
 
@@ -152,64 +171,78 @@ impl Chooser<'_> {
     }
 
     async fn choose(&self, listen: oneshot::Receiver<Listen>) {
-        let mut running = Running::default();
+        let mut course = Course::default();
         let mut listen = std::pin::pin!(listen);
-        let mut at: Option<Listen> = None;
-        let mut has_listened = false;
-        let mut delays = FIRST;
-        let (mut near, mut far) = (Duration::ZERO, Duration::ZERO);
-        let mut without = Instant::now();
-        let mut chosen = None;
-        let mut ticks = interval(LOOK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut looks_at = Instant::now();
         loop {
             tokio::select! {
-                heard = &mut listen, if !has_listened => {
-                    has_listened = true;
-                    without = Instant::now();
-                    at = heard.ok();
+                heard = &mut listen, if !course.has_listened => {
+                    course.has_listened = true;
+                    course.without = Instant::now();
+                    course.at = heard.ok();
                     self.heard();
-                    let answered = self.opened_at.elapsed();
-                    (near, far) = (head_start(answered), (ROUND_TRIPS * answered).min(FAR_MAX));
-                    if let Some(at) = &at {
-                        self.direct(&mut running, at.clone());
-                    }
-                    continue;
+                    course.patience.heard(self.opened_at.elapsed());
+                    self.dial(&mut course);
                 }
-                (route, why) = running.next() => {
+                (route, why) = course.running.next() => {
                     self.fail(route, &why);
                     continue;
                 }
-                _ = ticks.tick() => {}
+                () = sleep_until(looks_at) => {}
             }
-            if let Some(route) = self.up() {
-                if chosen != Some(route) {
-                    chosen = Some(route);
-                    self.settle(&mut running, route).await;
-                }
-                delays = AGAIN;
+            let has_sound = self.look(&mut course).await;
+            looks_at = Instant::now() + if has_sound { LOOK } else { LOOK_OUT };
+        }
+    }
+
+    /// Goes on with what has come up, or begins what has been waited for; true if a stream is
+    /// sound.
+    async fn look(&self, course: &mut Course) -> bool {
+        if let Some(route) = self.up() {
+            if course.chosen != Some(route) {
+                course.chosen = Some(route);
+                self.settle(&mut course.running, route).await;
             }
-            if self.roster.has_sound() {
-                without = Instant::now();
-                continue;
+            course.patience.came_up();
+        }
+        if self.roster.has_sound() {
+            course.without = Instant::now();
+            return true;
+        }
+        let (waited, answer) = (course.without.elapsed(), self.answer(course));
+        if waited >= course.patience.inband(answer) {
+            self.inband.offer();
+        }
+        if waited >= course.patience.reverse(answer)
+            && self.may_reverse()
+            && !course.running.has(Route::Reverse)
+        {
+            self.reverse(&mut course.running).await;
+        }
+        if waited >= course.patience.last(answer)
+            && !course.running.has(Route::Ssh)
+            && !self.has_failed(Route::Ssh)
+        {
+            self.ssh(&mut course.running);
+            if course.chosen.is_some() && !course.running.has(Route::Direct) {
+                self.dial(course);
             }
-            let waited = without.elapsed();
-            if waited >= near && (has_listened || waited >= delays.ssh) {
-                self.inband.offer();
-            }
-            if waited >= delays.reverse.max(far)
-                && self.may_reverse()
-                && !running.has(Route::Reverse)
-            {
-                self.reverse(&mut running).await;
-            }
-            if waited >= delays.ssh && !running.has(Route::Ssh) && !self.has_failed(Route::Ssh) {
-                self.ssh(&mut running);
-                let is_again = chosen.is_some() && !running.has(Route::Direct);
-                if let Some(at) = at.as_ref().filter(|_| is_again) {
-                    self.direct(&mut running, at.clone());
-                }
-            }
+        }
+        false
+    }
+
+    fn dial(&self, course: &mut Course) {
+        if let Some(at) = course.at.clone() {
+            course.dialled = self.direct(&mut course.running, at);
+        }
+    }
+
+    /// What the direct route has come to.
+    fn answer(&self, course: &Course) -> Answer {
+        match &course.dialled {
+            Some(places) => places.answer(),
+            None if course.has_listened => Answer::Refused,
+            None => Answer::Silent,
         }
     }
 

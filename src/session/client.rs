@@ -236,6 +236,7 @@ impl Client<'_> {
             Some(pushed) => Some(pushed.counted(&mut hearing).await?),
             None => None,
         };
+        let totals = found.as_ref().map(|(_, totals)| *totals);
         let (started, helm) = self.start(far, &chooser, found, connections, &pace).await?;
         if let Half::Sending(sending) = &started {
             heart.attach(sending.sender.clone());
@@ -248,8 +249,12 @@ impl Client<'_> {
             reverse: None,
             limit: pace.limit.clone(),
         };
+        let counted = chooser.counted();
+        if let Some(totals) = &totals {
+            counted(totals);
+        }
         let (notes, opened_at) = (chooser.notes.clone(), chooser.opened_at);
-        let conversing = converse(&mut hearing, half, self.heed(ways), self.check());
+        let conversing = converse(&mut hearing, half, self.heed(ways), self.check(counted));
         tokio::select! {
             over = conversing => over?,
             over = self.test(&helm, &roster, &server.hello, opened_at) => over?,
@@ -274,10 +279,14 @@ impl Client<'_> {
     }
 
     /// Looks at what the server says before it is believed.
-    fn check(&self) -> impl FnMut(&Message) -> Result<()> {
+    fn check(&self, counted: impl Fn(&Totals)) -> impl FnMut(&Message) -> Result<()> {
         let mut told = false;
         move |message| match message {
-            Message::Roots(roots) => operands::check(self.request, roots, told),
+            Message::Roots(roots) => {
+                operands::check(self.request, roots, told)?;
+                counted(&roots.totals);
+                Ok(())
+            }
             Message::Fault(_) => {
                 told = true;
                 Ok(())

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use fastcp::wire::message::Message;
+
 use crate::support::done::Done;
+use crate::support::fake_server::{FakeServer, against_free};
 use crate::support::host::Host;
 use crate::support::net::{At, Ip, Net, Wall};
+use crate::support::peer::root;
 use crate::support::ssh_once::SshOnce;
 use crate::support::*;
 
@@ -206,6 +210,43 @@ fn where_only_ssh_comes_through_streams_are_logins() {
             goes(&done, "inside the ssh login");
         });
     }
+}
+
+/// The far end does not even say where it takes streams.
+#[test]
+fn a_small_copy_waits_for_no_route() {
+    Case::run(Way::LocalPush, |case| {
+        case.src.file("one", "1");
+        let (one, there) = (case.src.path("one"), "far:there".as_ref());
+        let done = against_free(case, &[one.as_os_str(), there], |mut server| {
+            server.say(Message::Credit(256 << 10));
+            server.hear_roots();
+            server.landed_as(vec![b"there".to_vec()]);
+            let data = |message: &Message| matches!(message, Message::Data(_));
+            comes_at_once(&mut server, data);
+        });
+        done.never_says("panicked");
+    });
+    Case::run(Way::LocalPull, |case| {
+        let words = ["far:one".as_ref(), case.dst.0.as_os_str()];
+        let done = against_free(case, &words, |mut server| {
+            server.roots(vec![root(1, "one", false)]);
+            let credit = |message: &Message| matches!(message, Message::Credit(_));
+            comes_at_once(&mut server, credit);
+        });
+        done.never_says("panicked");
+    });
+}
+
+/// Before the client first says, after a second, that it is still there.
+#[track_caller]
+fn comes_at_once(server: &mut FakeServer, wanted: fn(&Message) -> bool) {
+    let beat = |message: &Message| matches!(message, Message::Heartbeat(_));
+    let first = server
+        .control
+        .hear_until(|message| wanted(message) || beat(message));
+    assert!(first.is_some_and(|first| wanted(&first)));
+    server.leave();
 }
 
 #[test]

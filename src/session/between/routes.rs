@@ -12,39 +12,18 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Side};
+use crate::route::direct::Answer;
 use crate::route::{Route, addresses};
 use crate::seal::Suite;
 use crate::session::Seat;
 use crate::session::between::shown;
-use crate::session::choice::{Notes, head_start, look_up};
+use crate::session::choice::{Notes, Patience, look_up};
 use crate::session::request::{Host, Request, Rsh};
 use crate::session::ways::Inband;
 use crate::ssh;
 use crate::units::harmless;
 use crate::wire::account::Account;
 use crate::wire::message::{Listen, Message};
-
-/// How much later than direct reverse begins, and when both are given up for what they did: at the
-/// start, and after a route that was in use has lost all its streams, which may come back by it.
-const FIRST: Delays = Delays {
-    reverse: Duration::from_millis(250),
-    again: Duration::from_secs(1),
-};
-const LATER: Delays = Delays {
-    reverse: Duration::from_secs(5),
-    again: Duration::from_secs(10),
-};
-
-#[derive(Clone, Copy)]
-struct Delays {
-    reverse: Duration,
-    again: Duration,
-}
-
-/// A round trip of a host's login is about what two hosts have between them; the streams that are
-/// dialled first have four, but for no longer than this.
-const ROUND_TRIPS: u32 = 4;
-const FAR_MAX: Duration = Duration::from_millis(750);
 
 /// How often it is looked how streams stand.
 const LOOK: Duration = Duration::from_millis(50);
@@ -164,8 +143,8 @@ impl Routes<'_> {
     ) -> Infallible {
         let mut dialling = Dialling::default();
         let (mut sender_at, mut receiver_at): (Option<Listen>, Option<Listen>) = (None, None);
-        let mut delays = FIRST;
-        let (mut near, mut far) = (Duration::ZERO, FAR_MAX);
+        // A round trip of a host's login is about what two hosts have between them.
+        let mut patience = Patience::default();
         let mut without = Instant::now();
         let mut chosen = None;
         let mut has_looked_up = false;
@@ -175,8 +154,7 @@ impl Routes<'_> {
             tokio::select! {
                 heard = &mut at_receiver, if receiver_at.is_none() => {
                     let at = heard.unwrap_or_else(|_| nowhere());
-                    let answered = self.opened_at.elapsed();
-                    (near, far) = (head_start(answered), (ROUND_TRIPS * answered).min(FAR_MAX));
+                    patience.heard(self.opened_at.elapsed());
                     without = Instant::now();
                     self.tell(Route::Direct, &at).await;
                     dialling.direct = true;
@@ -192,7 +170,7 @@ impl Routes<'_> {
                     chosen = Some(up);
                     self.settle(up, &mut dialling).await;
                 }
-                delays = LATER;
+                patience.came_up();
             }
             // Before its first account the sender looks for what it is to send, and dials nobody.
             let is_at_it = self.account.has_changed().unwrap_or(false);
@@ -201,10 +179,11 @@ impl Routes<'_> {
                 continue;
             }
             let waited = without.elapsed();
-            if waited >= near && (receiver_at.is_some() || waited >= delays.again) {
+            let answer = self.answer(receiver_at.as_ref());
+            if waited >= patience.inband(answer) {
                 self.inband.offer();
             }
-            if waited >= delays.reverse.max(far)
+            if waited >= patience.reverse(answer)
                 && !dialling.reverse
                 && self.may_reverse()
                 && let Some(at) = &sender_at
@@ -218,7 +197,7 @@ impl Routes<'_> {
                     self.tell_more(Route::Direct, at).await;
                 }
             }
-            if waited >= delays.again {
+            if waited >= patience.last(answer) {
                 self.note_failed(&dialling);
                 if let Some(at) = receiver_at.as_ref().filter(|_| !dialling.direct) {
                     dialling.direct = true;
@@ -336,6 +315,16 @@ impl Routes<'_> {
         [Route::Direct, Route::Reverse]
             .iter()
             .any(|&route| account.ways[route as usize].sound > 0)
+    }
+
+    /// What the direct route has come to: the sender tells why it has no stream, and not what it
+    /// has heard from before it has one.
+    fn answer(&self, at: Option<&Listen>) -> Answer {
+        let has_none = at.is_some_and(|at| at.port == 0 || at.addresses.is_empty());
+        match has_none || !self.account.borrow().cause.is_empty() {
+            true => Answer::Refused,
+            false => Answer::Connected,
+        }
     }
 
     /// A tag alone would let whoever has recorded an opening on its way to a wrong address read

@@ -29,10 +29,12 @@ const LOGINS_MAX: u16 = 8;
 const LOOK_UP_AFTER: Duration = Duration::from_millis(200);
 
 impl Chooser<'_> {
-    pub(super) fn direct(&self, running: &mut Running, at: Listen) {
+    /// Gives what is dialled, where there is something.
+    pub(super) fn direct(&self, running: &mut Running, at: Listen) -> Option<Arc<Places>> {
         if at.addresses.is_empty() {
             let why = "no data connection: the far end has no port for it";
-            return running.start(Route::Direct, async { why.to_owned() });
+            running.start(Route::Direct, async { why.to_owned() });
+            return None;
         }
         let options = &self.request.route;
         let places = Arc::new(Places::new(Vec::new(), options.bind));
@@ -58,6 +60,7 @@ impl Chooser<'_> {
         let (rsh, host, ssh) = (self.request.rsh, self.host.clone(), ssh.clone());
         let roster = self.roster.clone();
         let dialler = self.dialler(Route::Direct, Way::Places(places.clone()));
+        let dialled = places.clone();
         running.start(Route::Direct, async move {
             let more = |found: Vec<SocketAddr>| {
                 places.add(found.into_iter().filter(of_family).collect());
@@ -82,6 +85,7 @@ impl Chooser<'_> {
             };
             no_connection(&places.all(), &why)
         });
+        Some(dialled)
     }
 
     /// Listens here and tells the server to dial.

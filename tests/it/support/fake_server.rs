@@ -326,15 +326,29 @@ fn unique() -> u64 {
 }
 
 /// Runs the client under test with `words` behind what finds the far end, which is `peer`: it is
-/// given control before anything was said on it.
+/// given control before anything was said on it. Streams are direct.
 pub fn against_control(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control) + Send) -> Done {
+    let words = [&["--route".as_ref(), "direct".as_ref()], words].concat();
+    by_any_route(case, &words, peer)
+}
+
+/// As [`against`], and the client looks for a route.
+pub fn against_free(case: &Case, words: &[&OsStr], peer: impl FnOnce(FakeServer) + Send) -> Done {
+    by_any_route(case, words, |control| {
+        if let Some(server) = FakeServer::open(control) {
+            peer(server);
+        }
+    })
+}
+
+fn by_any_route(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control) + Send) -> Done {
     let fifos = Fifos::make(case);
     let script = format!("'{}'", fifos.script.display());
     let run = case
         .bare()
         .args(["--rsh", "local", "--remote-path", &script])
-        // A peer plays one session, and is found by one way.
-        .args(["--retries", "0", "--route", "direct"])
+        // A peer plays one session.
+        .args(["--retries", "0"])
         .args(words);
     std::thread::scope(|scope| {
         let (gone, client_gone) = mpsc::channel::<()>();
