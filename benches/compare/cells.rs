@@ -81,12 +81,15 @@ pub struct Cell {
     pub goals: &'static [Goal],
 }
 
+/// Beside what the goals name only what comes close to fastcp: over 50 ms scp and rsync are held by
+/// ssh's window to 40 MB/s (reckoned, not measured), and rsync sends the zeros of a sparse image: such a row
+/// would take more time than the rest of its cell.
 pub const CELLS: &[Cell] = &[
     Cell {
         link: "unshaped",
         input: "random",
         bytes: 0,
-        tools: &["rsync -a"],
+        tools: &[],
         goals: &[
             goal("bbcp", 0.9),
             goal("tar|nc", 0.6),
@@ -98,57 +101,49 @@ pub const CELLS: &[Cell] = &[
         link: "unshaped",
         input: "database",
         bytes: 0,
-        tools: &[
-            "scp",
-            "rsync -a",
-            "tar|nc",
-            "tar|lz4|nc",
-            "tar|zstd|nc",
-            "bbcp",
-        ],
+        tools: &["scp", "tar|nc", "tar|lz4|nc", "tar|zstd|nc", "bbcp"],
         goals: &[goal(BEST, 0.8)],
     },
     Cell {
         link: "1 Gbit/s",
         input: "database",
         bytes: 0,
-        tools: &["rsync -a", "tar|zstd|nc", "bbcp"],
+        tools: &["tar|zstd|nc"],
         goals: &[goal("tar|lz4|nc", 0.75), goal("scp", 0.35)],
     },
     Cell {
         link: "1 Gbit/s, 50 ms",
         input: "random",
         bytes: 0,
-        tools: &["scp", "tar|nc", "bbcp"],
+        tools: &["bbcp"],
         goals: &[of_rate("iperf3 -P 16", 0.95)],
     },
     Cell {
         link: "1 Gbit/s, 50 ms",
         input: "database",
         bytes: 0,
-        tools: &["rsync -a", "tar|lz4|nc", "bbcp"],
+        tools: &["tar|lz4|nc"],
         goals: &[goal("tar|zstd|nc", 0.55), goal("scp", 0.15)],
     },
     Cell {
         link: "1 Gbit/s, 50 ms",
         input: "files",
         bytes: 0,
-        // scp takes a second for four of them here.
-        tools: &["tar|lz4|nc"],
+        tools: &[],
         goals: &[goal("tar|zstd|nc", 0.7), goal("rsync -a", 0.6)],
     },
     Cell {
         link: "1 Gbit/s, 50 ms",
         input: "log",
         bytes: 0,
-        tools: &["scp", "rsync -a", "tar|zstd|nc"],
+        tools: &["tar|zstd|nc"],
         goals: &[],
     },
     Cell {
         link: "1 Gbit/s, 50 ms",
         input: "sparse",
         bytes: 0,
-        tools: &["rsync -a", "tar|zstd|nc"],
+        tools: &["tar|zstd|nc"],
         goals: &[],
     },
     Cell {
@@ -166,7 +161,7 @@ pub const CELLS: &[Cell] = &[
         link: "500 Mbit/s, 150 ms, 0.1 % lost",
         input: "random",
         bytes: 1 << 30,
-        tools: &["bbcp"],
+        tools: &[],
         goals: &[
             of_rate("iperf3 like fastcp", 0.9),
             // Where the sender may choose bbr.
@@ -177,14 +172,14 @@ pub const CELLS: &[Cell] = &[
         link: "50 Mbit/s, 80 ms",
         input: "database",
         bytes: 256 << 20,
-        tools: &["scp", "rsync -a"],
+        tools: &[],
         goals: &[goal("tar|zstd -9|ssh", 1.0)],
     },
     Cell {
         link: "port 22 alone, 100 ms",
         input: "database",
         bytes: 512 << 20,
-        tools: &["scp", "rsync -a", "tar|zstd -9|ssh"],
+        tools: &["scp", "tar|zstd -9|ssh"],
         goals: &[],
     },
 ];
@@ -198,4 +193,13 @@ pub const REGRET_MAX: f64 = 1.10;
 pub const REGRET_MEAN_MAX: f64 = 1.05;
 
 /// How long a copy of the sweep is to take at least, on a link that has a rate.
-pub const SWEEP_SECONDS: f64 = 8.0;
+pub const SWEEP_SECONDS: f64 = 5.0;
+
+/// About how much smaller a method that suits the link makes an input: so much more of it is copied
+/// in the sweep.
+pub fn shrinks(input: &str) -> f64 {
+    match input {
+        "random" => 1.0,
+        _ => 3.0,
+    }
+}

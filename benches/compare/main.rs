@@ -22,8 +22,9 @@ mod tools;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
-use cells::{CELLS, Cell, LINKS, Link, SWEEP_SECONDS};
+use cells::{CELLS, Cell, LINKS, Link, SWEEP_SECONDS, shrinks};
 use input::{Input, Sizes};
 use place::{How, Place};
 use results::Measured;
@@ -193,9 +194,11 @@ fn compare(asked: &Asked) -> Result<(), String> {
         match Place::make(link, &asked.how, &asked.work) {
             Ok(place) => {
                 for cell in cells_of(link, asked) {
+                    let began = Instant::now();
                     if let Err(why) = try_cell(asked, &place, link, &cell, &mut found) {
                         found.leave_out(&format!("{}, {}: {why}", link.name, cell.input));
                     }
+                    println!("  {} s for the cell", began.elapsed().as_secs());
                 }
             }
             Err(why) => found.leave_out(&format!("{}: {why}", link.name)),
@@ -263,7 +266,7 @@ fn try_cell(
     if asked.is_regret {
         let bytes = match link.mbit_per_s {
             0 => input.bytes,
-            rate => (f64::from(rate) * 125e3 * SWEEP_SECONDS * 2.0) as u64,
+            rate => (f64::from(rate) * 125e3 * SWEEP_SECONDS * shrinks(cell.input)) as u64,
         };
         let input = input.cut(bytes, &asked.work)?;
         let copy = |flags: &[String]| bench.copy(&input, flags);

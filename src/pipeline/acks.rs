@@ -18,8 +18,8 @@ use crate::wire::message::{Ack, Busy, Message, Span, Spans};
 const INTERVAL: Duration = Duration::from_millis(2);
 
 /// Least time between two words on what this end does with its time: as often as they are looked
-/// at.
-const BUSY_INTERVAL: Duration = Duration::from_millis(250);
+/// at when the copy begins.
+const BUSY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Ranges of each kind that may be pending. An honest end waits for acknowledgements long before;
 /// one that reads none, and sends on, is not told of all.

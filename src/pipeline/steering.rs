@@ -32,6 +32,8 @@ pub struct Steering {
 struct Course {
     how: How,
     frames_max: usize,
+    /// Frames that wait for a stream, as far as was told.
+    frames: usize,
     /// Workers that wait for room.
     waiting: u32,
     ended: bool,
@@ -45,6 +47,8 @@ enum How {
     Chosen {
         method: Method,
         scout: Option<Method>,
+        /// For what would have to wait for a stream.
+        spare: Option<Method>,
         /// Chunks since the scout was sent out.
         chunks: u64,
     },
@@ -66,6 +70,7 @@ impl Steering {
             None => How::Chosen {
                 method: method(AUTO).unwrap_or_default(),
                 scout: None,
+                spare: None,
                 chunks: 0,
             },
         };
@@ -73,6 +78,7 @@ impl Steering {
             course: Mutex::new(Course {
                 how,
                 frames_max: FRAMES_AT_FIRST,
+                frames: 0,
                 waiting: 0,
                 ended: false,
             }),
@@ -92,10 +98,11 @@ impl Steering {
         if let How::Chosen {
             method,
             scout,
+            spare,
             chunks,
         } = &mut course.how
         {
-            *method = decision.method;
+            (*method, *spare) = (decision.method, decision.spare);
             if *scout != decision.scout {
                 (*scout, *chunks) = (decision.scout, 0);
             }
@@ -106,16 +113,20 @@ impl Steering {
 
     /// For the next chunk.
     pub fn next(&self) -> Compression {
-        match &mut self.lock().how {
+        let course = &mut *self.lock();
+        match &mut course.how {
             How::Forced(method) => Compression::Forced(*method),
             How::Chosen {
                 method,
                 scout,
+                spare,
                 chunks,
             } => {
                 let is_scout = chunks.is_multiple_of(SCOUT_EVERY);
+                let has_time = 2 * course.frames >= course.frames_max;
                 *chunks += 1;
-                Compression::Sampled(scout.filter(|_| is_scout).unwrap_or(*method))
+                let other = scout.filter(|_| is_scout).or(spare.filter(|_| has_time));
+                Compression::Sampled(other.unwrap_or(*method))
             }
         }
     }
@@ -139,7 +150,8 @@ impl Steering {
         self.wire_bytes.fetch_add(wire, Relaxed);
         // Workers that slept fill the half that is empty in one go, rather than being woken for
         // each frame.
-        let course = self.lock();
+        let mut course = self.lock();
+        course.frames = left;
         let wakes = course.waiting > 0 && 2 * left <= course.frames_max;
         drop(course);
         if wakes {
@@ -159,6 +171,7 @@ impl Steering {
             course = self.room.wait(course).expect("no panic while held");
             course.waiting -= 1;
         }
+        course.frames = waiting() + 1;
         (!course.ended).then(push)
     }
 
@@ -258,6 +271,19 @@ mod tests {
         let forced = Steering::new(Compress::Gzip(1));
         forced.steer(&decision);
         assert_eq!(forced.next(), Compression::Forced(Method::Gzip(1)));
+    }
+
+    #[test]
+    fn what_would_wait_for_a_stream_anyhow_goes_by_the_spare() {
+        let (steering, decision) = (Steering::new(Compress::Auto), decision());
+        steering.steer(&decision);
+        let spare = decision.spare.expect("the link is not known at first");
+        assert_eq!(steering.next(), Compression::Sampled(spare), "the scout");
+        let frames_max = FRAMES_PER_STREAM * usize::from(decision.streams);
+        for (left, method) in [(frames_max / 2, spare), (0, decision.method)] {
+            steering.taken(1, 1, left);
+            assert_eq!(steering.next(), Compression::Sampled(method), "{left} left");
+        }
     }
 
     #[test]

@@ -4,7 +4,6 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::control::Outgoing;
@@ -18,9 +17,6 @@ use crate::tuner::{self, Congestion, Decision, Far, Forced, Remembered, Sample, 
 use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Busy, Conclusion, CopyOptions, Message, Tune};
-
-/// Between two samples.
-const SAMPLE: Duration = Duration::from_millis(250);
 
 /// Streams answer within this what the kernel knows of them, unless the host is very busy; then
 /// what they said before counts.
@@ -120,12 +116,9 @@ async fn tune(shared: Arc<Shared>) {
         roster.set_congestion(name);
     }
     shared.carry_out(&first, None, None);
-    let mut ticks = interval(SAMPLE);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks.tick().await;
-    let mut before = first;
+    let (began, mut before) = (Instant::now(), first);
     loop {
-        ticks.tick().await;
+        tokio::time::sleep(tuner::next_sample(began.elapsed())).await;
         if let Some(roster) = &shared.terms.roster {
             roster.ask();
             tokio::time::sleep(ANSWER).await;

@@ -14,6 +14,7 @@
 mod forecast;
 mod method;
 mod model;
+mod pace;
 mod remembered;
 mod sample;
 mod steps;
@@ -31,6 +32,7 @@ use std::time::Duration;
 pub use forecast::{Measured, best, forecast};
 pub use method::{Facts, LADDER, Method, RUNGS, rung};
 pub use model::Forecast;
+pub use pace::next_sample;
 pub use remembered::{FILE_MAX, Remembered, Routes};
 pub use sample::{Coded, Far, Sample};
 pub use verdict::{Limit, Shares, Verdict};
@@ -116,6 +118,9 @@ pub struct Decision {
     pub method: Method,
     /// One chunk in [`SCOUT_EVERY`] goes by this one, to measure it.
     pub scout: Option<Method>,
+    /// Until the link is known: chunks that would have to wait for a stream go by this one, which
+    /// costs no time there.
+    pub spare: Option<Method>,
     /// 1 to [`STREAMS_MAX`]. Those too many are parked, not closed.
     pub streams: u16,
     /// Chunks read and not yet acknowledged, at most.
@@ -132,6 +137,7 @@ impl Decision {
         Decision {
             method: Method::None,
             scout: None,
+            spare: None,
             streams,
             in_flight: IN_FLIGHT_MAX,
             congestion: Congestion::System,
@@ -197,6 +203,7 @@ impl Tuner {
             decision: Decision {
                 method: Method::None,
                 scout: None,
+                spare: None,
                 streams: 1,
                 in_flight: IN_FLIGHT_MIN,
                 congestion: Congestion::System,
@@ -220,6 +227,7 @@ impl Tuner {
                 // On the very first chunks, so that the first sample tells.
                 let scout = tuner.decision.rung == 0 && tuner.strongest() >= MIDDLE;
                 tuner.set_scout(Duration::ZERO, scout.then_some(MIDDLE));
+                tuner.decision.spare = tuner.decision.scout;
             }
         }
         tuner.decision.in_flight = tuner.in_flight(0.0);
@@ -227,7 +235,7 @@ impl Tuner {
         (tuner, decision)
     }
 
-    /// To be called about every 250 ms; what comes within 100 ms of the last is left out.
+    /// To be called every [`next_sample`]; what comes within 40 ms of the last is left out.
     /// `now` is the time since the start, and never less than the last time.
     pub fn on_sample(&mut self, now: Duration, sample: &Sample) -> Option<Adjustment> {
         if !self.window.push(now, sample) {

@@ -4,23 +4,11 @@ use std::time::Duration;
 
 use super::method::{Facts, LADDER, MIDDLE, RUNGS};
 use super::model::{LIMITED, LOSSY, Stages};
-use super::trial::{Change, Judgement, Pace, Trial};
+use super::pace::Pace;
+use super::trial::{Change, Judgement, Trial};
 use super::window::Rates;
 use super::{Congestion, FAR_AWAY, ROUND_TRIP_MAX, Sample, Tuner};
 use crate::units;
-
-/// Nothing shorter says anything: two samples.
-const QUICK: Duration = Duration::from_millis(500);
-const QUICK_ROUND_TRIPS: u32 = 4;
-
-/// A change is judged after this long, or so many round trips.
-const SURE: Duration = Duration::from_secs(1);
-const SURE_ROUND_TRIPS: u32 = 10;
-
-/// Within this, or so many round trips, the tuner must have found its way: it acts on the
-/// shortest spans.
-const OPENING: Duration = Duration::from_secs(2);
-const OPENING_ROUND_TRIPS: u32 = 30;
 
 /// What the method in use costs and brings is seen over this.
 const FACTS: Duration = Duration::from_secs(2);
@@ -74,11 +62,7 @@ impl Tuner {
     }
 
     fn pace(&self) -> Pace {
-        let round_trip = self.round_trip_min.min(ROUND_TRIP_MAX);
-        Pace {
-            quick: QUICK.max(round_trip * QUICK_ROUND_TRIPS),
-            sure: SURE.max(round_trip * SURE_ROUND_TRIPS),
-        }
+        Pace::of(self.round_trip_min.min(ROUND_TRIP_MAX))
     }
 
     /// Gives the reason of a change, if it made one.
@@ -127,11 +111,12 @@ impl Tuner {
     /// Looks for something to change, and gives the reason if it did.
     pub(super) fn consider(&mut self, now: Duration) -> Option<String> {
         let pace = self.pace();
-        if now < self.changed + pace.quick {
+        let span = pace.of_method(now);
+        if now < self.changed + span {
             return None;
         }
-        let rates = self.window.last(pace.quick, self.workers)?;
-        let growing = self.is_growing(pace, &rates);
+        let rates = self.window.last(span, self.workers)?;
+        let growing = self.is_growing(span, &rates);
         self.note_link(now, &rates);
         if !growing {
             self.holds.lift(now, &rates);
@@ -139,21 +124,23 @@ impl Tuner {
         if let Some(reason) = self.consider_method(now, &rates, growing) {
             return Some(reason);
         }
-        let opening = OPENING.max(self.round_trip_min.min(ROUND_TRIP_MAX) * OPENING_ROUND_TRIPS);
-        if (growing && !self.is_windows_full(&rates))
-            || (now > opening && now < self.changed + pace.sure)
-        {
+        let in_opening = now <= pace.opening;
+        let rest = if in_opening { pace.quick } else { pace.sure };
+        let rates = self.window.last(pace.quick, self.workers)?;
+        let growing = self.is_growing(pace.quick, &rates);
+        if now < self.changed + rest || (growing && !self.is_windows_full(&rates)) {
             return None;
         }
-        if now <= opening {
+        if in_opening {
             return self.consider_streams(now, &rates);
         }
         let rates = self.window.last(pace.sure, self.workers)?;
         self.consider_streams(now, &rates)
     }
 
-    fn is_growing(&self, pace: Pace, rates: &Rates) -> bool {
-        match self.window.last(2 * pace.quick, self.workers) {
+    /// `rates` are those of the last `span`.
+    fn is_growing(&self, span: Duration, rates: &Rates) -> bool {
+        match self.window.last(2 * span, self.workers) {
             None => true,
             Some(both) => {
                 let bytes = both.wire * both.seconds - rates.wire * rates.seconds;
@@ -188,6 +175,7 @@ impl Tuner {
         if self.start.forced.compress.is_some() {
             return None;
         }
+        self.decision.spare = None;
         let facts = self.facts(now);
         // In slow start the link is slower than it will be.
         let highest = if growing {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::method::RUNGS;
 use super::model::{LIMITED, LOSSY};
+use super::pace::Pace;
 use super::window::Rates;
 use super::{Congestion, Decision};
 
@@ -71,15 +72,6 @@ pub(super) enum Judgement {
     /// It brought so much that more of it may.
     KeepAndGoOn,
     Revert,
-}
-
-/// How long things take on this link.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    /// The shortest span that says anything: max(500 ms, 4 round trips).
-    pub quick: Duration,
-    /// What a change is judged by: max(1 s, 10 round trips).
-    pub sure: Duration,
 }
 
 impl Trial {

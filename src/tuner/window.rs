@@ -7,13 +7,10 @@ use super::method::{Facts, RUNGS};
 use super::sample::{Coded, Far, Sample};
 
 /// Samples that are kept: at the least [`APART`] twice the longest window that is asked for.
-const SAMPLES_MAX: usize = 128;
+const SAMPLES_MAX: usize = 320;
 
 /// A sample that comes sooner after the last is left out.
-const APART: Duration = Duration::from_millis(100);
-
-/// The receiver's counters come about this often, a little sooner at times.
-const HEARTBEAT: Duration = Duration::from_millis(900);
+const APART: Duration = Duration::from_millis(40);
 
 /// More content than this must have been offered to a method before its figures count.
 const OFFERED_MIN: u64 = 64 << 10;
@@ -85,16 +82,21 @@ impl Window {
             .rev()
             .find(|(at, _)| *at + span <= *now)?;
         let mut before = *before;
-        before.far = self.far_before(span.max(HEARTBEAT));
+        before.far = self.far_before(span);
         Some(between(*now - *then, &before, sample, workers))
     }
 
-    /// The receiver's word from `span` before its last: heartbeats come less often than samples.
+    /// The receiver's word from `span` before its last, or its first: what it did before it had
+    /// anything to do says nothing.
     fn far_before(&self, span: Duration) -> Far {
         let newest = self.newest().far.elapsed;
-        let fars = self.samples.iter().rev().map(|(_, sample)| sample.far);
-        fars.into_iter()
+        let fars = || self.samples.iter().map(|(_, sample)| sample.far);
+        let first = fars().find(|far| !far.elapsed.is_zero() && far.elapsed < newest);
+        fars()
+            .rev()
             .find(|far| far.elapsed.saturating_add(span) <= newest)
+            .filter(|far| !far.elapsed.is_zero())
+            .or(first)
             .unwrap_or_default()
     }
 

@@ -11,8 +11,10 @@ use super::*;
 use link::Link;
 
 const STEP: f64 = 0.05;
-const STEPS_PER_SAMPLE: u64 = 5;
-const STEPS_PER_HEARTBEAT: u64 = 20;
+/// Goodput is noted as a mean of so many.
+const STEPS_PER_NOTE: u64 = 5;
+/// The receiver says how busy it is.
+const STEPS_PER_WORD: u64 = 2;
 
 const CHUNK: f64 = 1048576.0;
 
@@ -80,7 +82,7 @@ pub struct Run {
 
 impl Run {
     pub fn mean(&self, from_s: f64, to_s: f64) -> f64 {
-        let per_s = 1.0 / (STEP * STEPS_PER_SAMPLE as f64);
+        let per_s = 1.0 / (STEP * STEPS_PER_NOTE as f64);
         let (from, to) = ((from_s * per_s) as usize, (to_s * per_s) as usize);
         let part = &self.goodput[from..to.min(self.goodput.len())];
         part.iter().sum::<f64>() / part.len() as f64
@@ -179,17 +181,21 @@ pub fn run(world: World, start: Start, seed: u64, seconds: f64, events: &[Event]
     };
     let mut copy = Copy::new(workers, limit, seed);
     let (mut decision, mut acked, mut events) = (decision, 0.0, events.iter().peekable());
+    let mut next_sample = next_sample(Duration::ZERO);
     for step in 1..=(seconds / STEP).round() as u64 {
         let now = step as f64 * STEP;
         while let Some((_, event)) = events.next_if(|(at, _)| *at < now) {
             event(&mut run.world);
         }
         copy.step(step, &run.world, &decision);
-        if step.is_multiple_of(STEPS_PER_SAMPLE) {
+        if step.is_multiple_of(STEPS_PER_NOTE) {
             run.goodput
-                .push((copy.acked - acked) / (STEP * STEPS_PER_SAMPLE as f64));
+                .push((copy.acked - acked) / (STEP * STEPS_PER_NOTE as f64));
             acked = copy.acked;
-            let now_exact = Duration::from_millis(50) * step as u32;
+        }
+        let now_exact = Duration::from_millis(50) * step as u32;
+        if now_exact >= next_sample {
+            next_sample = now_exact + super::next_sample(now_exact);
             if let Some(adjustment) = run.tuner.on_sample(now_exact, &copy.sample) {
                 decision = adjustment.decision;
                 run.adjustments.push((now, adjustment));
@@ -244,12 +250,16 @@ impl Copy {
     }
 
     fn step(&mut self, step: u64, world: &World, decision: &Decision) {
-        let rung = rung(decision.method).expect("the simulator knows the ladder alone");
+        let hands = f64::from(decision.streams) + 2.0 * self.workers.0;
+        let is_full = self.queued >= hands * CHUNK / 2.0;
+        let method = decision.spare.filter(|_| is_full);
+        let method = method.unwrap_or(decision.method);
+        let rung = rung(method).expect("the simulator knows the ladder alone");
         let plain = PLAIN_NS * (1.0 + PER_STREAM * f64::from(decision.streams));
         self.send(world, decision, rung, plain);
         self.carry(world, decision);
         self.receive(world, rung, plain);
-        if step.is_multiple_of(STEPS_PER_HEARTBEAT) {
+        if step.is_multiple_of(STEPS_PER_WORD) {
             self.sample.far = self.far;
         }
     }
