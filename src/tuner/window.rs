@@ -12,6 +12,9 @@ const SAMPLES_MAX: usize = 320;
 /// A sample that comes sooner after the last is left out.
 const APART: Duration = Duration::from_millis(40);
 
+/// What the receiver does in less says little: it takes what comes in bursts.
+const FAR_LEAST: Duration = Duration::from_millis(900);
+
 /// More content than this must have been offered to a method before its figures count.
 const OFFERED_MIN: u64 = 64 << 10;
 
@@ -82,7 +85,7 @@ impl Window {
             .rev()
             .find(|(at, _)| *at + span <= *now)?;
         let mut before = *before;
-        before.far = self.far_before(span);
+        before.far = self.far_before(span.max(FAR_LEAST));
         Some(between(*now - *then, &before, sample, workers))
     }
 
