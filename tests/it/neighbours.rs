@@ -68,13 +68,7 @@ fn recorded() -> String {
         ..file(1, 0, "f", size)
     };
     let frame = keys.piece(1, 0, size, CONTENT);
-    let end = EntryEnd {
-        entry: 1,
-        length: size,
-        root: Some(blake3::hash(CONTENT).into()),
-    };
     let (roots, totals) = (vec![root(1, "f", false)], Totals::default());
-    let (last, unused) = (1, vec![]);
     [
         control(&[Message::Open(open), Message::Secret(SessionSecret(secret))]),
         "await listen\n".to_owned(),
@@ -85,13 +79,24 @@ fn recorded() -> String {
         control(&[Message::Entries(vec![source])]),
         "await want\n".to_owned(),
         format!("stream {}\n", hex(&frame)),
-        control(&[
-            Message::EntryEnd(vec![end]),
-            Message::AllSent(AllSent { last, unused }),
-        ]),
-        "await done\n".to_owned(),
+        sent(),
     ]
     .concat()
+}
+
+/// The end of what a sender says of one file in one chunk.
+fn sent() -> String {
+    let end = EntryEnd {
+        entry: 1,
+        length: CONTENT.len() as u64,
+        root: Some(blake3::hash(CONTENT).into()),
+    };
+    let (last, unused) = (1, vec![]);
+    let all = [
+        Message::EntryEnd(vec![end]),
+        Message::AllSent(AllSent { last, unused }),
+    ];
+    control(&all) + "await done\n"
 }
 
 #[test]
@@ -167,13 +172,7 @@ fn recorded_receiver() -> String {
 /// And from it. `frame` is followed by the file's content, which is sealed with the client's secret.
 fn recorded_sender() -> String {
     let size = CONTENT.len() as u64;
-    let end = EntryEnd {
-        entry: 1,
-        length: size,
-        root: Some(blake3::hash(CONTENT).into()),
-    };
     let (roots, totals) = (vec![root(1, "f", false)], Totals::default());
-    let (last, unused) = (1, vec![]);
     [
         "listen\n".to_owned(),
         control(&[Message::Roots(Roots { roots, totals })]),
@@ -181,11 +180,7 @@ fn recorded_sender() -> String {
         control(&[Message::Entries(vec![file(1, 0, "f", size)])]),
         "await want\n".to_owned(),
         format!("frame {}\n", hex(CONTENT)),
-        control(&[
-            Message::EntryEnd(vec![end]),
-            Message::AllSent(AllSent { last, unused }),
-        ]),
-        "await done\n".to_owned(),
+        sent(),
     ]
     .concat()
 }

@@ -1,11 +1,11 @@
 //! `--probe`: what it measures, and that nothing stays of it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::procs::MARK;
+use crate::support::procs::{MARK, until};
 use crate::support::run::fastcp_binary;
 use crate::support::*;
 
@@ -163,10 +163,9 @@ fn a_key_that_only_adds_may_be_probed_and_one_that_only_reads_writes_nothing(cas
 fn a_probe_that_is_interrupted_leaves_nothing(case: &Case) {
     let run = case.fastcp().args(["--probe", "--json"]).arg(case.dst(""));
     let run = run.limit(LIMIT).start();
-    let until = Instant::now() + LIMIT;
-    while case.servers().is_empty() && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("a server runs", || {
+        (!case.servers().is_empty()).then_some(())
+    });
     // Perhaps while the place is written, perhaps before or after: the same has to hold.
     std::thread::sleep(Duration::from_millis(300));
     run.signal(Signal::INT);

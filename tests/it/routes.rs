@@ -134,9 +134,13 @@ fn a_rate_is_changed_while_the_copy_runs(case: &Case) {
     let file = case.scratch.file("rate", "100K");
     let limit = format!("@{}", file.display());
     let run = case.copying(&["--bwlimit", &limit, "-v"], "a", "a").start();
-    std::thread::sleep(Duration::from_secs(2));
+    procs::until("the copy is under way", || {
+        case.dst.has_partial().then_some(())
+    });
     case.scratch.file("rate", "fast");
-    std::thread::sleep(Duration::from_secs(2));
+    procs::until("it is told", || {
+        run.stderr.text().contains("the rate stays").then_some(())
+    });
     case.scratch.file("rate", "0");
     let done = run.wait();
     done.succeeds()

@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub fn against_server_with(
     arguments: &[&str],
     client: impl FnOnce(&mut Control),
 ) -> Option<i32> {
-    let mut command = Command::new(run::fastcp_binary());
+    let mut command = offspring::dying_with_this_thread(run::fastcp_binary());
     command
         .arg("--server")
         .args(arguments)
@@ -44,9 +44,7 @@ pub fn against_server_with(
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut child = run::die_with_this_thread(&mut command)
-        .spawn()
-        .expect("start a server");
+    let mut child = command.spawn().expect("start a server");
     let pid = rustix::process::Pid::from_child(&child);
     let (over, watch) = mpsc::channel::<()>();
     let watching = std::thread::spawn(move || {

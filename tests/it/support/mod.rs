@@ -12,6 +12,7 @@ pub mod keys;
 pub mod limits;
 pub mod loops;
 pub mod net;
+pub mod offspring;
 pub mod peer;
 pub mod pipe;
 pub mod procs;

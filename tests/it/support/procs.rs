@@ -278,6 +278,9 @@ impl TcpState {
     }
 }
 
+/// Often enough to catch a copy under way; more often, looking through /proc keeps a processor busy.
+const ASK_AGAIN: Duration = Duration::from_millis(5);
+
 /// Asks again until there is an answer; panics with `what` when there is none within 30 s.
 #[track_caller]
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
@@ -287,6 +290,6 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
             return answer;
         }
         assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::park_timeout(Duration::from_millis(2));
+        std::thread::park_timeout(ASK_AGAIN);
     }
 }

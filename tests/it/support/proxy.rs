@@ -14,9 +14,10 @@ use fastcp::wire::message::{Listen, Message};
 
 use super::case::Case;
 use super::fake_server::against_control;
+use super::offspring::dying_with_this_thread;
 use super::peer::Control;
 use super::procs::MARK;
-use super::run::{Done, die_with_this_thread, fastcp_binary};
+use super::run::{Done, fastcp_binary};
 
 /// What is done to one connection. Bytes are counted on the way of the data, opening or answer
 /// included.
@@ -81,7 +82,7 @@ pub fn copy(case: &Case, words: &[&OsStr], is_push: bool, faults: &[Fault]) -> P
     } else {
         Flow::ToClient
     };
-    let mut command = Command::new(fastcp_binary());
+    let mut command = dying_with_this_thread(fastcp_binary());
     command
         .arg("--server")
         .env_clear()
@@ -106,7 +107,7 @@ fn relay(
     flow: Flow,
     struck: Arc<AtomicUsize>,
 ) {
-    let mut server = die_with_this_thread(command)
+    let mut server = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

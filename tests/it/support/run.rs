@@ -4,20 +4,20 @@
 //! each of its processes was doing.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigHandler, signal};
 use rustix::process::{Pid, Signal};
 
 pub use super::done::Done;
+use super::offspring::dying_with_this_thread;
 use super::procs;
 
 /// Long enough for a debug build on a busy machine of two cores; a hang is told from it.
@@ -32,7 +32,7 @@ pub fn fastcp_binary() -> &'static Path {
 
 /// The binary under test without its symbols, a tenth of its size: for where it is sent somewhere.
 pub fn stripped_binary() -> &'static Path {
-    static STRIPPED: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    static STRIPPED: OnceLock<PathBuf> = OnceLock::new();
     STRIPPED.get_or_init(|| {
         let dir = tempfile::Builder::new()
             .prefix("stripped-")
@@ -169,7 +169,7 @@ impl Run {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.words[0]);
+        let mut command = dying_with_this_thread(&self.words[0]);
         command
             .args(&self.words[1..])
             .current_dir(&self.cwd)
@@ -180,7 +180,7 @@ impl Run {
 
     #[track_caller]
     fn spawn(&self, command: &mut Command) -> Child {
-        die_with_this_thread(command)
+        command
             .spawn()
             .unwrap_or_else(|cause| panic!("cannot run {}: {cause}", self.line()))
     }
@@ -193,20 +193,6 @@ impl Run {
             .map(|word| word.to_string_lossy().into_owned())
             .collect();
         words.join(" ")
-    }
-}
-
-/// A test that is killed or panics leaves no process behind: the kernel kills what its thread
-/// started. And tests that a script runs in the background, where shells have Ctrl-C ignored, say
-/// the same as others.
-pub fn die_with_this_thread(command: &mut Command) -> &mut Command {
-    // SAFETY: the closure makes two system calls and touches no memory of the parent's.
-    unsafe {
-        command.pre_exec(|| {
-            signal(nix::sys::signal::SIGINT, SigHandler::SigDfl)?;
-            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-                .map_err(io::Error::from)
-        })
     }
 }
 

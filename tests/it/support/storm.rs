@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -20,10 +20,11 @@ use rustix::process::Pid;
 
 use super::case::Case;
 use super::chaos::{Broken, Cut, Flow, Script};
+use super::offspring::dying_with_this_thread;
 use super::peer::{Control, encode};
 use super::pipe::Pipe;
 use super::procs::{self, MARK};
-use super::run::{Run, die_with_this_thread, fastcp_binary};
+use super::run::{Run, fastcp_binary};
 use super::tree::Dir;
 
 /// How long a server may take to see that its client has gone: three quarters of the silence that
@@ -209,7 +210,7 @@ impl Shared {
     }
 
     fn start_server(&self) -> Child {
-        let mut command = Command::new(fastcp_binary());
+        let mut command = dying_with_this_thread(fastcp_binary());
         command
             .arg("--server")
             .env_clear()
@@ -219,8 +220,7 @@ impl Shared {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let spawned = die_with_this_thread(&mut command).spawn();
-        spawned.expect("start a server")
+        command.spawn().expect("start a server")
     }
 
     /// Passes control both ways until it ends or the script ends it.
