@@ -2,6 +2,7 @@
 //! [`ends`](super::ends) that do. Every fault is a sentence.
 
 use std::io::IsTerminal;
+use std::net::{IpAddr, UdpSocket};
 
 use crate::error::{Error, Result};
 use crate::session::{Operand, Reporter, Request, Rsh, What};
@@ -106,10 +107,24 @@ pub(super) fn way(args: &Args, is_remote: bool) -> Result<Vec<String>> {
             "--sudo is for a host that ssh reaches; with --rsh local run fastcp itself by sudo",
         ));
     }
+    if let Some(address) = args.bind {
+        check_bind(address)?;
+    }
     let warning = "fastcp: warning: --no-encrypt: whoever is on the way can read what is copied \
                    (but not change it)";
     let is_clear = args.no_encrypt && is_remote;
     Ok(is_clear.then(|| warning.to_owned()).into_iter().collect())
+}
+
+/// Else nothing could be dialled from there or listened to, and the copy would go inside ssh, or fail
+/// with a word about firewalls.
+fn check_bind(address: IpAddr) -> Result<()> {
+    match UdpSocket::bind((address, 0)) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::usage(format!(
+            "--bind {address}: this host has no such address"
+        ))),
+    }
 }
 
 /// What is of this host has no part in a copy between two others.
@@ -219,7 +234,7 @@ mod tests {
     #[test]
     fn routes_and_limits_reach_the_request() {
         let request = ordered(
-            "a h:b --route reverse --ports 9001 --bind ::1 --address fe80::1%eth0 \
+            "a h:b --route reverse --ports 9001 --bind 127.0.0.1 --address fe80::1%eth0 \
              --bwlimit 40M --nice --drop-cache",
         )
         .unwrap()
@@ -233,7 +248,7 @@ mod tests {
             (route.asked, route.ports),
             (Some(Route::Reverse), Some(ports))
         );
-        assert_eq!(route.bind.unwrap().to_string(), "::1");
+        assert_eq!(route.bind.unwrap().to_string(), "127.0.0.1");
         assert_eq!(route.address.as_deref(), Some("fe80::1%eth0"));
         let options = &request.options;
         assert_eq!(options.rate_limit, Some(40_000_000));
@@ -280,7 +295,9 @@ mod tests {
         assert!(refused("").contains("needed"));
         assert!(refused("a").contains("needed"));
         assert!(refused("c a:x b:y").contains("c and a:x"));
-        assert!(refused("--bind ::1 a:x b:y").contains("--address"));
+        assert!(refused("--bind 127.0.0.1 a:x b:y").contains("--address"));
+        // An address for documents alone.
+        assert!(refused("--bind 192.0.2.1 a b:y").contains("this host has no such address"));
         assert!(refused("a:x b:y c").contains("a:x and b:y"));
         assert!(refused("a:x u@a:y c").contains("u@a:y"));
         assert!(refused("x a:y c").contains("same host"));

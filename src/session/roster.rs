@@ -116,10 +116,9 @@ impl Roster {
             before.leash.end(Dead::Replaced);
         }
         state.park();
-        // One that is for lack of others does not count beside them.
-        let is_real = |live: &&Live| live.route != Route::Inband;
-        let real = state.live.values().filter(is_real).count();
-        state.most = state.most.max(real).max(1);
+        // Routes that are tried side by side do not add up: data goes by one of them.
+        let beside = state.live.values().filter(|live| live.route == route);
+        state.most = state.most.max(beside.count());
         Some(Member {
             roster: self.clone(),
             id,
@@ -129,7 +128,7 @@ impl Roster {
         })
     }
 
-    /// The most streams that were up at once.
+    /// The most streams of one route that were up at once.
     pub fn most(&self) -> u32 {
         self.lock().most as u32
     }
@@ -297,6 +296,21 @@ mod tests {
         assert!(roster.facts().is_empty());
         let of_no_route = Route::ALL.len() as u16 * 256;
         assert!(roster.join(id(of_no_route, 0)).is_none());
+    }
+
+    #[test]
+    fn routes_that_are_tried_side_by_side_do_not_add_up() {
+        let roster = Roster::new(Flow::Out);
+        let first = |route: Route| route.stream(0);
+        let member = |stream| roster.join(id(stream, 0)).unwrap();
+        let _inside = member(first(Route::Inband));
+        assert_eq!(roster.most(), 1);
+        let tried: Vec<_> = (0..4).map(|n| member(first(Route::Direct) + n)).collect();
+        let chosen: Vec<_> = (0..3).map(|n| member(first(Route::Reverse) + n)).collect();
+        assert_eq!(roster.most(), 4);
+        drop((tried, chosen));
+        let _later: Vec<_> = (4..6).map(|n| member(first(Route::Direct) + n)).collect();
+        assert_eq!(roster.most(), 4, "the most at once");
     }
 
     #[test]

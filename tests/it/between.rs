@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::support::done::Done;
-use crate::support::host::Host;
+use crate::support::host::{Host, find_program};
 use crate::support::keys;
 use crate::support::net::{At, Ip, Net, Wall};
 use crate::support::procs::{self, MARK, until};
@@ -31,6 +31,7 @@ ways! { between =>
     a_host_that_is_gone_for_good_is_named,
     two_passphrases_are_asked_for_one_after_the_other,
     both_hosts_may_be_behind_a_jump_host,
+    what_passes_through_here_stays_sealed,
 }
 
 /// The route in the summary.
@@ -104,6 +105,34 @@ fn each_route_carries_a_copy_alone(case: &Case) {
     let done = case.copy(&["--no-encrypt", "--summary"], "a", "tagged");
     done.succeeds().says("--no-encrypt");
     goes(&done, "direct");
+}
+
+/// What the hosts say to this one is written down behind ssh.
+fn what_passes_through_here_stays_sealed(case: &Case) {
+    let line = b"the same words as in every other line";
+    case.src.file("a", prose(1, 4 * MIB));
+    let heard = case.scratch.dir("heard");
+    let ssh = find_program("ssh").expect("ssh is there: the case has hosts");
+    let script = format!(
+        "#!/bin/sh\n'{}' \"$@\" | tee '{}'/$$\n",
+        ssh.display(),
+        heard.0.display()
+    );
+    let program = case.scratch.file("noting ssh", script);
+    case.scratch.mode("noting ssh", 0o755);
+    let flags = ["--route=ssh", "--compress=none", "--summary", "-S"];
+    let flags = [&flags[..], &[program.to_str().expect("an ASCII path")]].concat();
+    for (clear, is_readable) in [(&[][..], false), (&["--no-encrypt"], true)] {
+        let done = case.copy(&[&flags, clear].concat(), "a", "b");
+        done.succeeds();
+        goes(&done, "through this host");
+        let found = heard.names().iter().any(|name| {
+            let said = heard.read(name);
+            said.windows(line.len()).any(|window| window == line)
+        });
+        assert_eq!(found, is_readable, "with {clear:?}");
+        std::fs::remove_file(case.dst.path("b")).expect("remove");
+    }
 }
 
 fn a_stream_goes_from_a_command_to_a_command(case: &Case) {

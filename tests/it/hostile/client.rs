@@ -23,7 +23,7 @@ use crate::support::*;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Plays `client` against a real server, closes control, and gives the server's exit code.
-fn against_server(case: &Case, client: impl FnOnce(&mut Control)) -> Option<i32> {
+pub fn against_server(case: &Case, client: impl FnOnce(&mut Control)) -> Option<i32> {
     against_server_with(case, &[], client)
 }
 
@@ -98,7 +98,7 @@ pub fn open(role: Role) -> Open {
     }
 }
 
-fn receiver(case: &Case) -> Open {
+pub fn receiver(case: &Case) -> Open {
     let path = case.dst.0.as_os_str().as_encoded_bytes().to_vec();
     open(Role::Receiver {
         path,

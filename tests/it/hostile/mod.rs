@@ -10,6 +10,7 @@ mod links;
 mod names;
 mod pipes;
 mod receiver;
+mod secret;
 mod texts;
 
 use crate::support::*;
