@@ -259,7 +259,9 @@ impl Plans {
     pub fn repeat(&self, slow: &[u16], most: usize) -> usize {
         let mut state = self.lock();
         let state = &mut *state;
-        if state.has_work() {
+        // What must leave in order may wait for one chunk; else what is planned may be begun soon.
+        let is_full = state.landed != Some(Landed::Ordered) && state.has_fresh();
+        if state.has_work() || is_full {
             return 0;
         }
         let is_slow = |in_flight: &InFlight| in_flight.stream.is_some_and(|it| slow.contains(&it));

@@ -84,10 +84,7 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
     if pushed.as_ref().is_some_and(Pushed::is_nothing) {
         return Ok(String::new());
     }
-    let mut server = tokio::select! {
-        server = logins::connect(host, request, seat, session.attempt) => server?,
-        () = seat.ending.wait() => return Err(cause_of(&seat.ending).into()),
-    };
+    let mut server = logins::connect(host, request, seat, session.attempt).await?;
     if is_push && !is_first {
         // Not once for each login that fails.
         let found = pushed.insert(Pushed::find(request, seat));

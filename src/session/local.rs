@@ -1,6 +1,7 @@
 //! A copy on this machine: both halves in one process, control in memory, frames handed over as
 //! they are. The same stages as between hosts, but for sealing and sockets.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use tokio::io::{DuplexStream, ReadHalf};
@@ -20,7 +21,8 @@ use crate::session::operands::{self, Expanded};
 use crate::session::request::{CopyOptions, Request};
 use crate::session::streams::pass_on;
 use crate::session::tuning::{self, Audience, Terms, Tuning};
-use crate::session::{Half, Seat, cause_of, converse, host};
+use crate::session::{Half, Seat, cause_of, converse, host, rate};
+use crate::stream::limit::Limit;
 use crate::wire::message::{Message, Roots};
 
 /// Bytes of control messages between the halves.
@@ -52,10 +54,14 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         start: tuning::start(budget, &options, Some(1), &host::hello(), None),
         audience: Audience::Nobody,
     });
+    // Not that of the hosts of `--also`: nothing goes out here, and theirs stays whole.
+    let limit = Arc::<Limit>::default();
+    limit.set(options.rate_limit);
     tokio::spawn(pass_on(
         sending.sender.clone(),
         sending.frames.clone(),
         receiving.receiver.clone(),
+        limit.clone(),
     ));
     let (mut sending, mut receiving) = (Half::Sending(sending), Half::Receiving(receiving));
     let copied = {
@@ -63,7 +69,10 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         let mut at_receiver = Hearing::new(&mut from_sender, None, &seat.ending);
         let sent = converse(&mut at_sender, &mut sending, |_| Ok(()), |_| Ok(()));
         let received = converse(&mut at_receiver, &mut receiving, |_| Ok(()), |_| Ok(()));
-        tokio::try_join!(sent, received)
+        tokio::select! {
+            copied = async { tokio::try_join!(sent, received) } => copied,
+            never = follow_rate(request, seat, &limit) => match never {},
+        }
     };
     if copied.is_ok() {
         seat.conclude(request, tuning.conclude());
@@ -78,6 +87,15 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         Ok(_) => Ok("memory".to_owned()),
         Err(_) => Err(cause_of(&seat.ending)),
     }
+}
+
+/// Changes the rate when the user does, until it is dropped.
+async fn follow_rate(request: &Request, seat: &Seat, limit: &Limit) -> Infallible {
+    if let Some(path) = request.rate_file.clone() {
+        let set = async |rate| limit.set(rate);
+        rate::follow(path, request.options.rate_limit, &*seat.reporter, set).await;
+    }
+    std::future::pending().await
 }
 
 /// Both halves at work, and what each hears of the other.

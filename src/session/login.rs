@@ -13,7 +13,7 @@ use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello}
 use crate::error::{Error, Kind, Result, Side};
 use crate::session::placing::{NoHello, Placing};
 use crate::session::request::Request;
-use crate::session::{Half, Seat, host as this_host, reached};
+use crate::session::{Half, Seat, cause_of, host as this_host, reached};
 use crate::ssh::{self, Errand, Host, Process, Rsh, SshOptions, Startup};
 use crate::tuner::Verdict;
 use crate::units::printable;
@@ -74,7 +74,9 @@ pub struct Server {
 }
 
 impl Met {
-    /// Starts the far end and waits for its hello, however long the user takes to log in.
+    /// Starts the far end and waits for its hello, however long the user takes to log in. Once the
+    /// copy is to end, ssh has ended when this returns: who drops the login leaves it no time to give
+    /// back the terminal.
     pub async fn connect(
         host: &Host,
         request: &Request,
@@ -102,7 +104,14 @@ impl Met {
             reporter: &*seat.reporter,
         };
         let hello = placing.hello(&mut incoming, &mut stdin, patience(request, attempt));
-        let hello = match hello.await {
+        let hello = tokio::select! {
+            hello = hello => hello,
+            () = seat.ending.wait() => {
+                process.end_by_signal(ABORT_PATIENCE).await;
+                return Err(cause_of(&seat.ending));
+            }
+        };
+        let hello = match hello {
             Ok(hello) => hello,
             Err(NoHello::Refused(error)) => {
                 // It waits for what it will not get.

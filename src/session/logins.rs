@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use crate::error::Result;
 use crate::session::login::{Attempt, Server};
 use crate::session::request::{Host, Request, Rsh};
-use crate::session::{Seat, host as this_host};
+use crate::session::{Seat, cause_of, host as this_host};
 
 /// Logins at once: each is an ssh that computes, here and perhaps behind the same jump host, where
 /// `MaxStartups` begins to refuse at 10.
@@ -59,7 +59,8 @@ impl Logins {
     }
 }
 
-/// Logs in. Where others do the same, it is each one's turn first, and all begin together.
+/// Logs in. Where others do the same, it is each one's turn first, and all begin together. Whoever
+/// calls this need not watch for the end of the copy.
 pub async fn connect(
     host: &Host,
     request: &Request,
@@ -69,10 +70,15 @@ pub async fn connect(
     let Some(shared) = &seat.shared else {
         return Server::connect(host, request, seat, attempt).await;
     };
-    let turn = shared.logins.turn(attempt).await;
+    let turn = tokio::select! {
+        turn = shared.logins.turn(attempt) => turn,
+        () = seat.ending.wait() => return Err(cause_of(&seat.ending)),
+    };
     let server = Server::connect(host, request, seat, attempt).await?;
     drop(turn);
     shared.share.join();
-    shared.logins.over(shared.host).await;
-    Ok(server)
+    tokio::select! {
+        () = shared.logins.over(shared.host) => Ok(server),
+        () = seat.ending.wait() => Err(cause_of(&seat.ending)),
+    }
 }

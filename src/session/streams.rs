@@ -215,12 +215,21 @@ async fn receive(
     .await
 }
 
-/// Hands frames from one half to the other in this process.
-pub async fn pass_on(sender: Arc<Sender>, frames: Frames, receiver: Arc<Receiver>) {
+/// Hands frames from one half to the other in this process, as fast as they may be sent.
+pub async fn pass_on(
+    sender: Arc<Sender>,
+    frames: Frames,
+    receiver: Arc<Receiver>,
+    limit: Arc<Limit>,
+) {
     while let Some(frame) = frames.take().await {
         sender.plans.taken(frame.header().chunk, 0);
         let len = u64::from(frame.header().raw_len);
         sender.steering.taken(len, len, frames.len());
+        let mut wanted = frame.bytes().len();
+        while wanted > 0 {
+            wanted -= limit.admit(wanted).await;
+        }
         // No frame is kept where none can be lost.
         let Frame::Own(frame) = frame else {
             return;

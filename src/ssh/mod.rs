@@ -256,6 +256,18 @@ impl FarEnd {
 }
 
 impl Process {
+    /// Makes the process end, which may be asking for a password: only ssh itself gives the
+    /// terminal its echo back, and ends the line of the prompt. It does so for this signal too.
+    pub async fn end_by_signal(&mut self, patience: Duration) {
+        use nix::sys::signal::{Signal, kill};
+        let id = self.0.id().and_then(|id| i32::try_from(id).ok());
+        if let Some(id) = id {
+            // Fails only for a process that has ended meanwhile.
+            let _ = kill(nix::unistd::Pid::from_raw(id), Signal::SIGTERM);
+        }
+        self.end(patience).await;
+    }
+
     /// Waits for the process to end by itself, then makes it. None if it had to be killed.
     pub async fn end(&mut self, patience: Duration) -> Option<ExitStatus> {
         match timeout(patience, self.0.wait()).await {

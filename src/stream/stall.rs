@@ -73,6 +73,8 @@ pub struct Watch {
     unacknowledged: Duration,
     /// Bytes that the other end parsed between its last two heartbeats.
     step: u64,
+    /// What the other end had not parsed when it last spoke was given before the last look.
+    is_behind: bool,
 }
 
 impl Watch {
@@ -107,6 +109,9 @@ impl Watch {
             self.count_parsed(sight, passed);
         }
         self.count_acknowledged(sight, passed);
+        if let (Some(sent), Some(peer)) = (self.last.sent, sight.peer) {
+            self.is_behind = sent > peer.bytes;
+        }
         let last_peer = if has_news { sight.peer } else { self.last.peer };
         self.last = Sight {
             peer: last_peer,
@@ -121,14 +126,15 @@ impl Watch {
         (self.unacknowledged >= patience).then_some(Dead::NothingAcknowledged(self.unacknowledged))
     }
 
-    /// What it was given will not have arrived soon.
+    /// What it was given will not have arrived soon; not of what it was given just now, of which the
+    /// other end has had no time to speak.
     pub fn is_draining_slowly(&self) -> bool {
         let (Some(sent), Some(peer)) = (self.last.sent, self.last.peer) else {
             return false;
         };
         let backlog = sent.saturating_sub(peer.bytes);
         // What it has would take it more than the two seconds until the next look but one.
-        !peer.waits && backlog > 2 * self.step
+        self.is_behind && !peer.waits && backlog > 2 * self.step
     }
 
     /// All that it was given has arrived.
@@ -211,6 +217,24 @@ mod tests {
             matches!(dead, Some((6..=8, Dead::NothingParsed(_)))),
             "{dead:?}"
         );
+    }
+
+    #[test]
+    fn a_stream_that_was_given_something_just_now_is_not_slow_yet() {
+        let mut watch = Watch::new(Duration::ZERO);
+        let mut slow_at = |second: u32, sent| {
+            watch.look(&Sight {
+                now: SECOND * second,
+                sent: Some(sent),
+                beats: second.into(),
+                peer: peer(4000, false),
+                ..Sight::default()
+            });
+            watch.is_draining_slowly()
+        };
+        assert!(!slow_at(1, 4000));
+        assert!(!slow_at(2, 1_000_000), "it was idle");
+        assert!(slow_at(3, 1_000_000));
     }
 
     #[test]

@@ -11,12 +11,15 @@ use rustix::process::{Pid, Signal};
 
 use crate::support::procs::{self, TcpState, until};
 use crate::support::run::Running;
+use crate::support::slow::wait_for_content;
 use crate::support::*;
 
 ways! { local_push, local_pull =>
     a_rate_is_kept_by_all_streams_together_and_changed_by_its_file,
     a_polite_copy_leaves_nothing_in_the_caches_of_either_end,
 }
+
+ways! { here => on_one_machine_too_a_rate_is_kept_until_its_file_lets_go }
 
 ways! { push, pull =>
     a_nice_copy_is_idle_in_both_classes_and_in_all_threads,
@@ -75,6 +78,21 @@ fn a_rate_is_kept_by_all_streams_together_and_changed_by_its_file(case: &Case) {
     assert_rate(sender, 15e6);
     run.signal_group(Signal::INT);
     run.wait().exits(130);
+}
+
+fn on_one_machine_too_a_rate_is_kept_until_its_file_lets_go(case: &Case) {
+    case.src.file("a", noise(1, 60 * MIB));
+    let file = case.scratch.file("rate", "2M");
+    let limit = format!("@{}", file.display());
+    let run = case.copying(&["--bwlimit", &limit], "a", "a").start();
+    wait_for_content(case);
+    let began = Instant::now();
+    case.scratch.file("rate", "0");
+    run.wait().succeeds();
+    let took = began.elapsed();
+    // It is read once a second; the first rate would have taken 31 s.
+    assert!(took > Duration::from_millis(300), "no limit: {took:?}");
+    assert!(took < Duration::from_secs(20), "still the limit: {took:?}");
 }
 
 /// The process that sends, once it runs.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::support::keys;
 use crate::support::procs::{self, until};
 use crate::support::pty::Terminal;
 use crate::support::run::{Running, fastcp_binary};
@@ -19,6 +20,7 @@ ways! { push, pull =>
 }
 
 ways! { push =>
+    ctrl_c_at_a_question_of_ssh_gives_the_terminal_back,
     bars_are_drawn_only_in_the_foreground,
     a_stopped_copy_goes_on_in_the_foreground,
 }
@@ -106,6 +108,33 @@ fn client_of(case: &Case) -> procs::Process {
             && !process.line.contains("--server")
     });
     client.expect("the client runs")
+}
+
+fn ctrl_c_at_a_question_of_ssh_gives_the_terminal_back(case: &Case) {
+    case.src.file("a", "one");
+    let key = keys::lock(case, "open sesame");
+    let terminal = Terminal::open(80, 24);
+    assert!(terminal.echoes());
+    // A key at the terminal, and a signal for fastcp alone, of which ssh hears nothing.
+    for is_typed in [true, false] {
+        let run = case
+            .copying(&["-i", key.to_str().expect("an ASCII path")], "a", "a")
+            .env("TERM", "xterm")
+            .start_on(terminal.output(), terminal.slave());
+        until("ssh waits for an answer", || {
+            let asks = run.stdout.text().contains("passphrase");
+            (asks && !terminal.echoes()).then_some(())
+        });
+        match is_typed {
+            true => terminal.type_in("\x03"),
+            false => run.signal(Signal::INT),
+        }
+        let done = run.wait();
+        done.exits(130);
+        let told = String::from_utf8_lossy(&done.stdout);
+        assert!(told.contains("\nfastcp: interrupted"), "{told:?}");
+        assert!(terminal.echoes(), "what is typed next is not seen");
+    }
 }
 
 fn is_drawn(text: &str) -> bool {

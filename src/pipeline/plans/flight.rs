@@ -71,3 +71,24 @@ impl State {
         Some(plan)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Fresh, Landed, Work};
+    use super::*;
+
+    #[test]
+    fn nothing_goes_twice_while_something_waits_to_go_once() {
+        let plans = Plans::default();
+        plans.start(Landed::Fresh, 8);
+        plans.set_in_flight_max(1);
+        let pack = || Fresh::Pack(Arc::default());
+        plans.lock().fresh.extend([pack(), pack()]);
+        assert!(matches!(plans.next(), Ok(Work::Chunk(_))));
+        plans.taken(0, 7);
+        assert_eq!(plans.repeat(&[7], 9), 0, "the other waits for room");
+        plans.lock().fresh.clear();
+        assert_eq!(plans.repeat(&[6], 9), 0);
+        assert_eq!(plans.repeat(&[7], 9), 1);
+    }
+}

@@ -42,10 +42,7 @@ struct Servers {
 /// Copies between two hosts, as far as one session goes. Gives the route that data took.
 pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Result<String, Lost> {
     let hosts = request.hosts().expect("both ends are remote");
-    let mut servers = tokio::select! {
-        servers = log_in(hosts, request, seat, session.attempt) => servers?,
-        () = seat.ending.wait() => return Err(cause_of(&seat.ending).into()),
-    };
+    let mut servers = log_in(hosts, request, seat, session.attempt).await?;
     seat.progress.add_login();
     let between = Between {
         request,

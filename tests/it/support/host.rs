@@ -386,12 +386,12 @@ fn start_sshd(sshd: &Path, config: &Path, log: &Path, connection: OwnedFd) -> Ch
     command.spawn().expect("start sshd")
 }
 
-/// The name that this process's user logs in with.
+/// The name that this process's user logs in with, or its number.
 pub fn user() -> String {
-    nix::unistd::User::from_uid(nix::unistd::getuid())
-        .expect("read the user database")
-        .expect("this user has a name")
-        .name
+    let uid = nix::unistd::getuid();
+    let user = nix::unistd::User::from_uid(uid).expect("read the user database");
+    // In a container it may have none, and then there is no sshd to log in to.
+    user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
 /// A program on PATH or where daemons live.

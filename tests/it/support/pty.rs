@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 /// The side of a terminal at which a person sits.
 pub struct Terminal {
@@ -46,6 +46,12 @@ impl Terminal {
             ws_ypixel: 0,
         };
         tcsetwinsize(&self.master, size).expect("set the size");
+    }
+
+    /// True where what is typed is seen.
+    pub fn echoes(&self) -> bool {
+        let modes = tcgetattr(&self.master).expect("ask the terminal");
+        modes.local_modes.contains(LocalModes::ECHO)
     }
 
     pub fn type_in(&self, text: &str) {
