@@ -28,6 +28,8 @@ pub(super) struct Stages {
     /// Decompression counted, that of the rung in use.
     there_ns: f64,
     workers: Workers,
+    /// Workers are the limit at one of the ends.
+    is_busy: bool,
     /// Disks: bytes of content a second, infinite unless they are the limit.
     disks: f64,
     rung: usize,
@@ -63,6 +65,7 @@ impl Stages {
             here_ns: per_byte(plain, workers.here, rates.encoded).max(PLAIN_NS_MIN),
             there_ns: there.max(PLAIN_NS_MIN + DECODE_NS[rung]),
             workers,
+            is_busy: rates.workers.max(rates.far_workers) >= LIMITED,
             disks: disk(rates.read, rates.goodput).min(disk(rates.write, rates.acked)),
             rung,
         }
@@ -77,6 +80,7 @@ impl Stages {
             here_ns: plain_ns,
             there_ns: plain_ns,
             workers,
+            is_busy: false,
             disks,
             rung: 0,
         }
@@ -109,7 +113,7 @@ impl Stages {
     }
 
     /// Among the rungs that are `open`. Without a figure for the link one rung down is as far as
-    /// a step goes: further down it might become the limit.
+    /// a step goes, further down it might become the limit; and none where workers have time.
     pub fn choose(&self, facts: &[Option<Facts>; RUNGS], open: [bool; RUNGS]) -> Choice {
         let Some(own) = facts[self.rung] else {
             // Nothing went this way lately: small files, holes.
@@ -118,10 +122,10 @@ impl Stages {
         let own = self.goodput(self.rung, own);
         let mut choice = Choice::default();
         let (mut best, mut curious) = (own * PROMISE, own * CURIOUS);
-        let lowest = if self.link.is_finite() {
-            0
-        } else {
-            self.rung.saturating_sub(1)
+        let lowest = match (self.link.is_finite(), self.is_busy) {
+            (true, _) => 0,
+            (false, true) => self.rung.saturating_sub(1),
+            (false, false) => self.rung,
         };
         for rung in (lowest..RUNGS).filter(|rung| *rung != self.rung && open[*rung]) {
             match facts[rung] {
@@ -234,7 +238,16 @@ mod tests {
             encode: 0.9,
             ..Rates::default()
         };
-        let stages = Stages::new(&rates, WORKERS, 3, None);
-        assert_eq!(stages.choose(&TYPICAL.map(Some), OPEN).better, Some(2));
+        let better = |rates: &Rates| {
+            let stages = Stages::new(rates, WORKERS, 3, None);
+            stages.choose(&TYPICAL.map(Some), OPEN).better
+        };
+        assert_eq!(better(&rates), Some(2));
+        let rates = Rates {
+            workers: 0.5,
+            encode: 0.4,
+            ..rates
+        };
+        assert_eq!(better(&rates), None, "something else holds it up");
     }
 }
