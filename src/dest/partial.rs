@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{AtFlags, FileType, Stat, StatxFlags, fstat, statx};
 use rustix::io::Errno;
@@ -35,6 +35,9 @@ pub struct Partial {
     length: u64,
     /// What was written and is on its way to the disk, where it leaves the page cache then.
     behind: Option<Behind>,
+    /// Systems let one write to a file at a time, and have the others spin for their turn: whoever
+    /// sleeps instead leaves the processor to those that have other things to do.
+    turn: Mutex<()>,
 }
 
 enum Target {
@@ -124,6 +127,7 @@ impl Partial {
             rules: *rules,
             dirty,
             behind: rules.drop_cache.then(Behind::default),
+            turn: Mutex::new(()),
         }
     }
 
@@ -209,6 +213,7 @@ impl Partial {
             Medium::File(file) => file,
             Medium::Device(device) => return device.write(data, offset),
         };
+        let turn = self.turn.lock().expect("no panic while held");
         // Where something else may be, a hole is one only when it has been made.
         let has_holes = self.entry.is_sparse()
             && (!self.dirty || holes::punch(file, offset, data.len() as u64).is_ok());
@@ -217,6 +222,7 @@ impl Partial {
         } else {
             file.write_all_at(data, offset)
         };
+        drop(turn);
         written.map_err(|cause| self.write_error(cause))?;
         if let Some(behind) = &self.behind {
             behind.wrote(file, offset..offset + data.len() as u64);
