@@ -17,6 +17,11 @@ pub use pool::{Buffer, Pool};
 /// Bytes in a chunk, the last of a file excepted. A power of two; one size per session.
 pub const CHUNK_SIZE: usize = 1 << 20;
 
+/// Parts of a chunk that may travel alone, where both ends know of them: towards its end a copy is
+/// cut finer, or each stream would end with a whole chunk to carry, some long after the others. A
+/// power of two.
+pub const GRAINS: usize = 8;
+
 /// Files up to this many bytes travel in packs.
 pub const SMALL_FILE_MAX: u64 = 256 << 10;
 

@@ -16,6 +16,8 @@ pub const ZEROS_MAX: u64 = 1 << 31;
 pub struct Cut {
     size: u64,
     chunk_size: u64,
+    /// What pieces end at multiples of, the last one excepted.
+    grain: u64,
     offset: u64,
     /// What is known to be data; empty before the first question.
     data: Range<u64>,
@@ -33,16 +35,18 @@ pub struct Piece {
 
 impl Cut {
     pub fn new(size: u64, chunk_size: u64) -> Self {
-        Cut::skipping(size, chunk_size, &RangeSet::new())
+        Cut::skipping(size, chunk_size, chunk_size, &RangeSet::new())
     }
 
-    /// Leaves out `had`: ranges that begin and end with chunks of the file.
-    pub fn skipping(size: u64, chunk_size: u64, had: &RangeSet) -> Self {
+    /// Leaves out `had`: ranges that begin and end with grains of the file. Both sizes are powers
+    /// of two.
+    pub fn skipping(size: u64, chunk_size: u64, grain: u64, had: &RangeSet) -> Self {
         let mut skip: Vec<_> = had.iter().collect();
         skip.reverse();
         let mut cut = Cut {
             size,
             chunk_size,
+            grain,
             offset: 0,
             data: 0..0,
             skip,
@@ -51,9 +55,13 @@ impl Cut {
         cut
     }
 
-    /// The next piece in the order of offsets, none at the end. A chunk with any data in it is a
-    /// `Range`; whole chunks of hole are put together.
-    pub fn next(&mut self, next_data: impl Fn(u64) -> Option<Range<u64>>) -> Option<Piece> {
+    /// The next piece in the order of offsets, none at the end; about `most` bytes of data, from a
+    /// grain to a chunk. One with any data in it is a `Range`; whole chunks of hole are put together.
+    pub fn next(
+        &mut self,
+        most: u64,
+        next_data: impl Fn(u64) -> Option<Range<u64>>,
+    ) -> Option<Piece> {
         if self.offset >= self.size {
             return None;
         }
@@ -70,10 +78,7 @@ impl Cut {
         let (kind, len) = if hole_end > self.offset {
             (ChunkKind::Zeros, (hole_end - self.offset).min(ZEROS_MAX))
         } else {
-            (
-                ChunkKind::Range,
-                self.chunk_size.min(self.size - self.offset),
-            )
+            (ChunkKind::Range, self.subtree(most, skipped))
         };
         let piece = Piece {
             kind,
@@ -83,6 +88,27 @@ impl Cut {
         self.offset += len;
         self.skip();
         Some(piece)
+    }
+
+    /// Bytes of the next piece, which ends at `end` at the latest: a power of two at a multiple of
+    /// itself, or what there is of it in the file.
+    fn subtree(&self, most: u64, end: u64) -> u64 {
+        let most = 1 << most.max(1).ilog2();
+        let most: u64 = u64::clamp(most, self.grain, self.chunk_size);
+        let aligned = match self.offset.trailing_zeros() {
+            zeros @ 0..63 => most.min(1 << zeros),
+            _ => most,
+        };
+        let mut len = aligned;
+        while len > self.grain && self.offset + len > end && end < self.size {
+            len /= 2;
+        }
+        len.min(self.size - self.offset)
+    }
+
+    /// Bytes that are left, holes and what is left out included.
+    pub fn rest(&self) -> u64 {
+        self.size - self.offset.min(self.size)
     }
 
     /// Goes on behind what is left out, if that begins here.
@@ -95,6 +121,14 @@ impl Cut {
     pub fn is_done(&self) -> bool {
         self.offset >= self.size
     }
+}
+
+/// `len` bytes at `offset` of a file have a digest that is a part of the file's: a power of two at
+/// a multiple of itself, or what there is of it up to the file's end.
+pub fn is_subtree(offset: u64, len: u64, size: u64) -> bool {
+    let whole = len.checked_next_power_of_two();
+    let is_full = whole == Some(len) || offset.checked_add(len) == Some(size);
+    is_full && whole.is_some_and(|whole| offset.is_multiple_of(whole))
 }
 
 /// `spans` as a set, if each of them begins and ends with chunks of a file of `size` bytes, and no
@@ -168,16 +202,16 @@ mod tests {
     }
 
     fn pieces_without(size: u64, chunk: u64, data: &[Range<u64>], had: &RangeSet) -> Vec<Piece> {
-        let mut cut = Cut::skipping(size, chunk, had);
+        let mut cut = Cut::skipping(size, chunk, chunk, had);
         let next_data = |offset: u64| {
             let range = data.iter().find(|range| range.end > offset)?;
             Some(range.start.max(offset)..range.end)
         };
         let mut pieces = Vec::new();
         while !cut.is_done() {
-            pieces.extend(cut.next(next_data));
+            pieces.extend(cut.next(u64::MAX, next_data));
         }
-        assert_eq!(cut.next(next_data), None);
+        assert_eq!(cut.next(u64::MAX, next_data), None);
         pieces
     }
 
@@ -193,18 +227,18 @@ mod tests {
             offset,
             len,
         };
-        let found = pieces(105, 10, &[12..13, 58..62]);
+        let found = pieces(100, 8, &[9..10, 46..50]);
         let expected = [
-            zeros(0, 10),
-            range(10, 10),
-            zeros(20, 30),
-            range(50, 10),
-            range(60, 10),
+            zeros(0, 8),
+            range(8, 8),
+            zeros(16, 24),
+            range(40, 8),
+            range(48, 8),
         ];
         assert_eq!(found[..5], expected);
-        assert_eq!(found[5..], [zeros(70, 35)]);
-        assert_eq!(pieces(25, 10, std::slice::from_ref(&(0..25))).len(), 3);
-        assert!(pieces(0, 10, &[]).is_empty());
+        assert_eq!(found[5..], [zeros(56, 44)]);
+        assert_eq!(pieces(20, 8, std::slice::from_ref(&(0..20))).len(), 3);
+        assert!(pieces(0, 8, &[]).is_empty());
     }
 
     proptest! {
@@ -246,6 +280,42 @@ mod tests {
                 prop_assert_eq!(seen.insert(piece.offset..end), u64::from(piece.len));
                 let has_data = data.iter().any(|range| range.start < end && range.end > piece.offset);
                 prop_assert_eq!(piece.kind == ChunkKind::Range, has_data);
+            }
+            prop_assert!(seen.is_full(size));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn however_fine_a_file_is_cut_each_piece_is_a_subtree(
+            size in 1u64..5000,
+            hole in (0u64..5000, 0u64..3000),
+            had in proptest::collection::vec(any::<bool>(), 640),
+            most in proptest::collection::vec(0u64..200, 640),
+        ) {
+            let (chunk, grain) = (64, 8);
+            let hole = hole.0..hole.0 + hole.1;
+            let data = [0..hole.start.min(size), hole.end.min(size)..size];
+            let grains = (0..size.div_ceil(grain)).filter(|at| had[*at as usize]);
+            let spans = grains.map(|at| at * grain..size.min(at * grain + grain));
+            let had = whole_chunks(size, grain, spans).unwrap();
+            let mut cut = Cut::skipping(size, chunk, grain, &had);
+            let next_data = |offset: u64| {
+                let range = data.iter().find(|range| range.end > offset)?;
+                Some(range.start.max(offset)..range.end)
+            };
+            let (mut seen, mut most) = (had.clone(), most.into_iter());
+            while !cut.is_done() {
+                let before = cut.rest();
+                let most = most.next().unwrap_or(0);
+                let piece = cut.next(most, next_data).expect("it is not done");
+                let (offset, len) = (piece.offset, u64::from(piece.len));
+                prop_assert_eq!(seen.insert(offset..offset + len), len);
+                prop_assert!(cut.rest() <= before - len);
+                if piece.kind == ChunkKind::Range {
+                    prop_assert!(is_subtree(offset, len, size));
+                    prop_assert!(len <= most.clamp(grain, chunk));
+                }
             }
             prop_assert!(seen.is_full(size));
         }

@@ -1,7 +1,7 @@
 //! From what was typed to what a session can carry out: flags that go together, and two
 //! [`ends`](super::ends) that do. Every fault is a sentence.
 
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::net::{IpAddr, UdpSocket};
 
 use crate::error::{Error, Result};
@@ -121,9 +121,10 @@ pub(super) fn way(args: &Args, is_remote: bool) -> Result<Vec<String>> {
 fn check_bind(address: IpAddr) -> Result<()> {
     match UdpSocket::bind((address, 0)) {
         Ok(_) => Ok(()),
-        Err(_) => Err(Error::usage(format!(
+        Err(e) if e.kind() == ErrorKind::AddrNotAvailable => Err(Error::usage(format!(
             "--bind {address}: this host has no such address"
         ))),
+        Err(e) => Err(Error::usage(format!("--bind {address}: {e}"))),
     }
 }
 

@@ -12,14 +12,11 @@ use tokio::sync::Notify;
 use crate::chunk::ranges::RangeSet;
 use crate::control::Outgoing;
 use crate::manifest::EntryId;
+use crate::tuner::next_sample;
 use crate::wire::message::{Ack, Busy, Message, Span, Spans};
 
 /// Least time between two acknowledgements: what comes meanwhile shares a message.
 const INTERVAL: Duration = Duration::from_millis(2);
-
-/// Least time between two words on what this end does with its time: as often as they are looked
-/// at when the copy begins.
-const BUSY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Ranges of each kind that may be pending. An honest end waits for acknowledgements long before;
 /// one that reads none, and sends on, is not told of all.
@@ -88,9 +85,9 @@ impl Acks {
     }
 
     /// Tells the other end until everything was told or the connection closes; `busy` is asked
-    /// now and then, and at the end.
+    /// as often as its tuner looks, and at the end.
     pub async fn run(&self, control: Outgoing, busy: impl Fn() -> Busy) {
-        let mut told_at = None::<Instant>;
+        let (began, mut due) = (Instant::now(), Duration::ZERO);
         loop {
             self.news.notified().await;
             let finished = self.finished.load(Acquire);
@@ -99,8 +96,9 @@ impl Acks {
             {
                 return;
             }
-            if finished || told_at.is_none_or(|at| at.elapsed() >= BUSY_INTERVAL) {
-                told_at = Some(Instant::now());
+            let now = began.elapsed();
+            if finished || now >= due {
+                due = now + next_sample(now);
                 let _ = control.send(Message::Busy(busy())).await;
             }
             if finished {

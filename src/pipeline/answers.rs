@@ -109,21 +109,21 @@ impl Sender {
             anew,
         } = announced;
         let found = source.found().clone();
-        let (size, chunk_size) = (found.entry.size, self.chunk_size as u64);
+        let size = found.entry.size;
+        let (chunk_size, grain) = (self.chunk_size as u64, self.grain);
         let digest_only = kind == WantKind::Digest;
         let is_told = digest_only || self.options.digests;
         // Chunks of a file that changes are read at different times: their root says nothing.
         let needs_tree = is_told || !(found.entry.is_sparse() || self.options.live);
-        let mut tree = needs_tree.then(|| Tree::new(size, chunk_size));
+        let mut tree = needs_tree.then(|| Tree::new(size, grain));
         let (mut had, mut compare) = (RangeSet::new(), RangeSet::new());
-        let whole = |spans: &mut dyn Iterator<Item = &Span>| {
+        let whole = |spans: &mut dyn Iterator<Item = &Span>, unit: u64| {
             let spans = spans.take(RANGES_MAX + 1).map(|span| span.start..span.end);
-            whole_chunks(size, chunk_size, spans)
-                .ok_or(Breach("ranges that the file does not have"))
+            whole_chunks(size, unit, spans).ok_or(Breach("ranges that the file does not have"))
         };
         match &kind {
             WantKind::Have(ranges) if ranges.len() <= RANGES_MAX => {
-                had = whole(&mut ranges.iter().map(|(span, _)| span))?;
+                had = whole(&mut ranges.iter().map(|(span, _)| span), grain)?;
                 for (span, value) in ranges {
                     let len = span.end - span.start;
                     let added = tree
@@ -135,7 +135,7 @@ impl Sender {
                 }
             }
             WantKind::Compare(ranges) if ranges.len() <= RANGES_MAX => {
-                compare = whole(&mut ranges.iter())?;
+                compare = whole(&mut ranges.iter(), chunk_size)?;
             }
             WantKind::Have(_) | WantKind::Compare(_) => {
                 return Err(Breach("more ranges than it may name"));
@@ -146,7 +146,7 @@ impl Sender {
         Ok(File {
             interest: share.map(|share| share.interest(Key::of(&found.entry), &had)),
             source: *source,
-            cut: Mutex::new(Cut::skipping(size, chunk_size, &had)),
+            cut: Mutex::new(Cut::skipping(size, chunk_size, grain, &had)),
             compare,
             tree: tree.map(Mutex::new),
             had: had.count(),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::chunk::claims::Claim;
+use crate::chunk::split::is_subtree;
 use crate::chunk::{ChunkKind, EncodedChunk, Place, VerifiedChunk};
 use crate::digest::{self, Digest, stream};
 use crate::error::{Error, Kind, Side};
@@ -67,6 +68,13 @@ impl Receiver {
         // Of an entry that is in place, failed or unknown: dropped. Its sender needs no answer.
         let file = self.lock().files.get(&place.entry).cloned()?;
         if place.chunk < file.first_chunk {
+            return None;
+        }
+        let is_cut_well = place.kind == ChunkKind::Zeros
+            || file.is_stream()
+            || is_subtree(place.offset, place.raw_len.into(), file.entry.size);
+        if !is_cut_well {
+            self.breach("a range that the file does not have");
             return None;
         }
         let claim = file
@@ -147,7 +155,7 @@ impl Receiver {
         if let Some(tree) = &file.tree {
             tree.lock()
                 .expect("no panic while held")
-                .add(place.offset, digest);
+                .add_subtree(place.offset, len as u64, digest);
         }
         self.progress.add_resumed(len as u64);
         self.piece_done(&file, place, Some(digest));
@@ -193,9 +201,12 @@ impl Receiver {
 
     pub(super) fn add_to_tree(&self, file: &OpenFile, place: Place, chunk: &VerifiedChunk) {
         if let Some(tree) = &file.tree {
-            tree.lock()
-                .expect("no panic while held")
-                .add(place.offset, chunk.digest());
+            let len = place.raw_len.into();
+            tree.lock().expect("no panic while held").add_subtree(
+                place.offset,
+                len,
+                chunk.digest(),
+            );
         } else if let Some(stream_tree) = &file.stream {
             let piece = stream::Piece::new(chunk.data(), place.offset, chunk.digest());
             stream_tree.lock().expect("no panic while held").add(piece);

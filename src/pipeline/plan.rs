@@ -158,6 +158,11 @@ impl File {
         was
     }
 
+    /// No chunk of it is looked at whole: neither compared with what is there, nor shared.
+    pub fn may_be_cut_finer(&self) -> bool {
+        self.compare.is_empty() && self.interest.is_none()
+    }
+
     /// The BLAKE3 of the whole, once all was read.
     pub fn root(&self) -> Option<Digest> {
         self.tree

@@ -57,6 +57,8 @@ struct State {
     spare: Vec<Arc<Plan>>,
     /// None: [`UNACKED_AT_FIRST`].
     in_flight_max: Option<usize>,
+    /// Streams that frames are made for; 0 while that is not known.
+    streams: u64,
     members_in_flight: usize,
     next_chunk: u64,
     /// Parts of streams that were read and not yet begun.
@@ -160,9 +162,13 @@ impl Plans {
         self.wait_until(|state| state.landed.is_some()).map(|_| ())
     }
 
-    /// From now on so many chunks may be unacknowledged, up to [`UNACKED_MAX`].
-    pub fn set_in_flight_max(&self, chunks: u16) {
-        self.lock().in_flight_max = Some(usize::from(chunks).clamp(1, UNACKED_MAX));
+    /// From now on so many chunks may be unacknowledged, up to [`UNACKED_MAX`], and so many streams
+    /// share what is left.
+    pub fn steer(&self, in_flight_max: u16, streams: u16) {
+        let mut state = self.lock();
+        state.in_flight_max = Some(usize::from(in_flight_max).clamp(1, UNACKED_MAX));
+        state.streams = streams.into();
+        drop(state);
         self.wake();
     }
 
@@ -348,6 +354,16 @@ impl State {
             && self.asked.is_empty()
     }
 
+    /// Nothing is to be begun behind what is being begun.
+    fn is_last(&self) -> bool {
+        let is_waiting = |open: &Open| matches!(open, Open::Announced(_) | Open::Stream(..));
+        self.planned
+            && !self.has_planned()
+            && self.asked.is_empty()
+            && self.landed != Some(Landed::Ordered)
+            && !self.open.values().any(is_waiting)
+    }
+
     /// Begins the next of what is planned: a pack, or the next piece of a file.
     fn begin(&mut self) -> Option<Work> {
         if let Some(plan) = self.parts.pop_front() {
@@ -363,11 +379,16 @@ impl State {
                 What::Pack(members)
             }
             Fresh::File(file) => {
+                let is_last = self.is_last();
                 let mut cut = file.cut.lock().expect("no panic while held");
+                let most = match is_last && file.may_be_cut_finer() {
+                    true => guided(cut.rest(), self.streams),
+                    false => u64::MAX,
+                };
                 // Where the holes cannot be told, reading tells why.
                 let size = file.found.entry.size;
                 let next_data = |at| file.source.next_data(at).unwrap_or(Some(at..size));
-                let piece = cut.next(next_data);
+                let piece = cut.next(most, next_data);
                 let is_done = cut.is_done();
                 drop(cut);
                 let Some(piece) = piece else {
@@ -381,4 +402,11 @@ impl State {
         };
         Some(Work::Chunk(self.number(what)))
     }
+}
+
+/// Bytes of the next piece when `rest` of them are left to be shared by so many streams: half of
+/// a stream's part, so that none has much to carry when the others are done, however unevenly the
+/// link serves them. Polychronopoulos and Kuck, "Guided self-scheduling", 1987.
+fn guided(rest: u64, streams: u64) -> u64 {
+    rest / (2 * streams.max(1))
 }

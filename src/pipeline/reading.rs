@@ -168,7 +168,7 @@ impl Sender {
             let mut tree = tree.lock().expect("no panic while held");
             match kind {
                 ChunkKind::Zeros => tree.add_zeros(place.offset, len),
-                _ => tree.add(place.offset, digest),
+                _ => tree.add_subtree(place.offset, len, digest),
             };
         }
         if file.covered.fetch_add(len, AcqRel) + len == file.found.entry.size {

@@ -41,6 +41,8 @@ pub struct Receiver {
     pub options: CopyOptions,
     pub rules: Rules,
     pub chunk_size: u64,
+    /// What pieces of files end at multiples of.
+    pub grain: u64,
     pub pool: Pool,
     /// Chunks of a stream that may be on their way, or here and not written, at once.
     pub window: usize,

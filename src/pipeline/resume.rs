@@ -284,8 +284,8 @@ impl Receiver {
         // Chunks of a file that changes are read at different times: their root says nothing.
         let needs_tree = (!entry.is_sparse() && !self.options.live) || self.options.digests;
         Restored {
-            claims: Claims::new(entry.size, self.chunk_size),
-            tree: needs_tree.then(|| Tree::new(entry.size, self.chunk_size)),
+            claims: Claims::new(entry.size, self.grain),
+            tree: needs_tree.then(|| Tree::new(entry.size, self.grain)),
         }
     }
 
@@ -351,7 +351,7 @@ impl Restored {
             return true;
         };
         let added = match &chunk.digest {
-            Some(digest) => tree.add(chunk.offset, *digest),
+            Some(digest) => tree.add_subtree(chunk.offset, chunk.len, *digest),
             None => tree.add_zeros(chunk.offset, chunk.len),
         };
         added == Added::New

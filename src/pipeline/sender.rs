@@ -36,6 +36,8 @@ pub struct Sender {
     pub plans: Plans,
     pub options: CopyOptions,
     pub chunk_size: usize,
+    /// What pieces of files end at multiples of.
+    pub grain: u64,
     pub pool: Pool,
     /// Buffers that chunks of streams may take until they are acknowledged.
     pub window: usize,

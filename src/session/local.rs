@@ -121,6 +121,7 @@ impl Both {
             options: options.clone(),
             budget,
             chunk_size: CHUNK_SIZE,
+            grain: CHUNK_SIZE as u64,
             control: control.clone(),
             tally,
             progress,

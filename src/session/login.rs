@@ -175,7 +175,7 @@ impl Server {
         attempt: Attempt,
     ) -> Result<Server> {
         let met = Met::connect(host, request, seat, attempt).await?;
-        met.greet(&this_host::hello()).await
+        met.greet(&seat.hello()).await
     }
 
     /// Ends both ends after a copy that is complete. Gives the sender's last word, where the far end

@@ -51,6 +51,7 @@ use crate::session::half::{ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::probe::link::LinkTest;
 use crate::units::{printable, size};
+use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Message};
 use also::Shared;
 pub use permit::{Access, Permit};
@@ -102,6 +103,14 @@ impl Seat {
             verdict: Arc::default(),
             shared: None,
             probe: None,
+        }
+    }
+
+    /// What this end says of itself. Hosts that get the same share whole chunks.
+    fn hello(&self) -> Hello {
+        match self.shared {
+            Some(_) => host::hello().without_grains(),
+            None => host::hello(),
         }
     }
 

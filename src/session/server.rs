@@ -297,6 +297,7 @@ impl<'a> Server<'a> {
             options: self.open.options.clone(),
             budget: self.budget,
             chunk_size: self.open.chunk_size as usize,
+            grain: host::hello().grain(self.client, self.open.chunk_size),
             control: self.control.clone(),
             tally: Arc::new(Tally::silent(self.progress.clone())),
             progress: self.progress.clone(),

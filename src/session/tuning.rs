@@ -179,7 +179,7 @@ impl Shared {
             audience,
         } = &self.terms;
         sender.steering.steer(decision);
-        sender.plans.set_in_flight_max(decision.in_flight);
+        sender.plans.steer(decision.in_flight, decision.streams);
         if let Some(roster) = roster {
             roster.want(decision.streams);
             let is_new = before.is_some_and(|before| before.congestion != decision.congestion);

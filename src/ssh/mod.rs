@@ -198,7 +198,8 @@ pub fn start(
         }
         Rsh::Local => {
             let itself = std::env::current_exe().map_err(|e| {
-                Error::io(Kind::FarEnd, Side::Here, "fastcp", "cannot find itself", e)
+                let message = format!("the program cannot find itself: {e}");
+                Error::new(Kind::FarEnd, Side::Here, message)
             })?;
             let mut command = Command::new(itself);
             if let Errand::Become(role) = errand {

@@ -4,10 +4,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::{PROTOCOL_MAX, PROTOCOL_MIN};
-use crate::chunk::CHUNK_SIZE;
+use crate::chunk::{CHUNK_SIZE, GRAINS};
 
 /// Stands before the hello; what a login shell prints before it is skipped.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
+
+/// The feature of an end that takes pieces of files which are parts of chunks.
+const FINE: &str = "grains";
 
 /// Most bytes that may come before the magic.
 pub const NOISE_MAX: usize = 64 << 10;
@@ -93,7 +96,7 @@ impl Hello {
             protocol_min: PROTOCOL_MIN,
             protocol_max: PROTOCOL_MAX,
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            features: Vec::new(),
+            features: vec![FINE.to_owned()],
             suites,
             codecs,
             limits: Limits {
@@ -107,6 +110,24 @@ impl Hello {
             program: String::new(),
             reached: String::new(),
         }
+    }
+
+    /// Has the other end send whole chunks alone.
+    pub fn without_grains(mut self) -> Hello {
+        self.features.retain(|feature| feature != FINE);
+        self
+    }
+
+    /// Bytes that pieces of files end at multiples of, between this end and `other`, of a session
+    /// whose chunks have so many.
+    pub fn grain(&self, other: &Hello, chunk_size: u32) -> u64 {
+        let is_fine = |hello: &Hello| hello.features.iter().any(|feature| feature == FINE);
+        let parts = if is_fine(self) && is_fine(other) {
+            GRAINS
+        } else {
+            1
+        };
+        u64::from(chunk_size) / parts as u64
     }
 
     /// Magic, JSON and a newline.
@@ -184,6 +205,15 @@ mod tests {
             .unwrap()
             .replacen('{', "{\"later\":[1],", 1);
         assert!(Hello::parse(newer.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn chunks_are_cut_finer_only_where_both_ends_know_of_it() {
+        let this = Hello::of_this_build("b".into(), 2, vec![1], vec![0, 2]);
+        assert_eq!(this.grain(&this, 1 << 20), 128 << 10);
+        let former = this.clone().without_grains();
+        assert_eq!(this.grain(&former, 1 << 20), 1 << 20);
+        assert_eq!(former.grain(&this, 1 << 20), 1 << 20);
     }
 
     #[test]

@@ -6,12 +6,15 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use fastcp::chunk::GRAINS;
 use fastcp::digest::{Tree, of_range};
 use fastcp::manifest::{ANEW, Entry};
+use fastcp::session::host;
 use fastcp::wire::frame::{FrameHeader, FrameKind};
+use fastcp::wire::hello::Hello;
 use fastcp::wire::message::{Ack, EntryEnd, Landed, Message, Span, Spans, Want, WantKind};
 
-use crate::support::fake_server::{FakeServer, push};
+use crate::support::fake_server::{FakeServer, push_as};
 use crate::support::peer::*;
 use crate::support::*;
 
@@ -25,7 +28,7 @@ struct Peer<'a> {
     frames: Receiver<FrameHeader>,
 }
 
-/// A push of `what` to the peer, whose copy comes to its end.
+/// A push of `what` to the peer, in whole chunks, whose copy comes to its end.
 fn pushed(
     case: &Case,
     flags: &[&str],
@@ -33,8 +36,20 @@ fn pushed(
     resumes: bool,
     script: impl FnOnce(&mut Peer) + Send,
 ) -> run::Done {
+    let hello = host::hello().without_grains();
+    pushed_as(case, &hello, flags, what, resumes, script)
+}
+
+fn pushed_as(
+    case: &Case,
+    hello: &Hello,
+    flags: &[&str],
+    what: &str,
+    resumes: bool,
+    script: impl FnOnce(&mut Peer) + Send,
+) -> run::Done {
     let flags = [&["-r", "--streams", "2", "--compress", "none"], flags].concat();
-    push(case, &flags, &case.src.path(what), |mut server| {
+    push_as(case, hello, &flags, &case.src.path(what), |mut server| {
         server.listen();
         let frames = server.frames();
         server.hear_roots();
@@ -147,6 +162,34 @@ fn what_the_receiver_has_is_not_sent_and_the_digest_is_of_all() {
             let pieces = peer.pieces(4);
             let offsets: Vec<u64> = pieces.iter().map(|piece| piece.offset / M).collect();
             assert_eq!(offsets, [4, 5, 7, 8]);
+            peer.done(&pieces, 1);
+        });
+        done.succeeds();
+    });
+}
+
+/// So that no stream has a whole chunk to carry when the others are done.
+#[test]
+fn the_end_of_a_copy_comes_in_ever_smaller_parts_of_chunks() {
+    big_case(9 * MIB + 5000, |case, content| {
+        let done = pushed_as(case, &host::hello(), &[], "big", false, |peer| {
+            peer.entries();
+            peer.want(have(&content, &[0, 6]));
+            let mut covered = 2 * M;
+            let mut pieces = Vec::new();
+            while covered < content.len() as u64 {
+                pieces.extend(peer.pieces(1));
+                covered += u64::from(pieces.last().expect("one").raw_len);
+            }
+            pieces.sort_by_key(|piece| piece.offset);
+            let first = pieces.first().expect("more than one");
+            assert_eq!((first.offset, u64::from(first.raw_len)), (M, M));
+            assert!(pieces.is_sorted_by_key(|piece| std::cmp::Reverse(piece.raw_len)));
+            let finest = pieces
+                .iter()
+                .filter(|it| it.raw_len as usize == MIB / GRAINS);
+            assert!(finest.count() >= 4);
+            assert_eq!(peer.end().root, Some(*blake3::hash(&content).as_bytes()));
             peer.done(&pieces, 1);
         });
         done.succeeds();

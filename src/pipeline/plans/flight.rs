@@ -81,7 +81,7 @@ mod tests {
     fn nothing_goes_twice_while_something_waits_to_go_once() {
         let plans = Plans::default();
         plans.start(Landed::Fresh, 8);
-        plans.set_in_flight_max(1);
+        plans.steer(1, 1);
         let pack = || Fresh::Pack(Arc::default());
         plans.lock().fresh.extend([pack(), pack()]);
         assert!(matches!(plans.next(), Ok(Work::Chunk(_))));

@@ -156,6 +156,7 @@ impl Client<'_> {
             options: self.request.options.clone(),
             budget: self.budget,
             chunk_size: CHUNK_SIZE,
+            grain: self.seat.hello().grain(far.hello, CHUNK_SIZE as u32),
             control: far.control.clone(),
             tally: self.seat.tally.clone(),
             progress: self.seat.progress.clone(),

@@ -268,7 +268,9 @@ async fn step(ends: &Ends<'_>, streams: u16, window: Duration, share: Duration) 
 fn steer(ends: &Ends<'_>, streams: u16) {
     let decision = Decision::of_link_test(streams);
     ends.sender.steering.steer(&decision);
-    ends.sender.plans.set_in_flight_max(decision.in_flight);
+    ends.sender
+        .plans
+        .steer(decision.in_flight, decision.streams);
     ends.roster.want(streams);
 }
 

@@ -1,8 +1,9 @@
 //! Frames that are not what they say, or that nobody asked for.
 
+use std::ops::Range;
 use std::time::Duration;
 
-use fastcp::chunk::{ChunkKind, Place};
+use fastcp::chunk::{ChunkKind, GRAINS, Place};
 use fastcp::manifest::Entry;
 use fastcp::seal::Direction;
 use fastcp::wire::message::Message;
@@ -13,6 +14,7 @@ use crate::support::peer::*;
 use crate::support::*;
 
 const SIZE: usize = 3 * MIB;
+const GRAIN: usize = MIB / GRAINS;
 
 /// A pull of one file of [`SIZE`] bytes, announced and wanted; the copy is to fail.
 fn damaged(case: &Case, script: impl FnOnce(&mut FakeServer, &[u8]) + Send) -> run::Done {
@@ -42,6 +44,15 @@ fn pieces(server: &mut FakeServer, content: &[u8], which: &[usize], stream: usiz
         let data = &content[n * MIB..(n + 1) * MIB];
         let frame = server.keys.piece(1, (n * MIB) as u64, SIZE as u64, data);
         server.send(stream, &frame);
+    }
+}
+
+/// Sends the parts of chunks with these numbers, the last one first.
+fn grains(server: &mut FakeServer, content: &[u8], which: Range<usize>) {
+    for n in which.rev() {
+        let data = &content[n * GRAIN..(n + 1) * GRAIN];
+        let frame = server.keys.piece(1, (n * GRAIN) as u64, SIZE as u64, data);
+        server.send(n % 3, &frame);
     }
 }
 
@@ -281,11 +292,15 @@ fn a_frame_of_a_file_in_place_changes_nothing() {
 
 #[test]
 fn a_range_that_the_file_does_not_have_ends_the_copy() {
-    type Range = (ChunkKind, u64, u32);
+    type Odd = (ChunkKind, u64, u32);
     let mib = MIB as u64;
     let zeros = ChunkKind::Zeros;
-    let ranges: [Range; 10] = [
+    let ranges: [Odd; 13] = [
         (ChunkKind::Range, 3 * mib, 1),
+        // No subtree of the file's digest, or finer than may be.
+        (ChunkKind::Range, GRAIN as u64, 2 * GRAIN as u32),
+        (ChunkKind::Range, 0, 3 * GRAIN as u32),
+        (ChunkKind::Range, GRAIN as u64 / 2, GRAIN as u32 / 2),
         (ChunkKind::Range, 2 * mib, MIB as u32 - 1),
         (ChunkKind::Range, 1 << 40, MIB as u32),
         (ChunkKind::Range, (1 << 63) - mib, MIB as u32),
@@ -324,11 +339,10 @@ fn a_range_that_the_file_does_not_have_ends_the_copy() {
 /// Pieces that overlap what is done.
 #[test]
 fn ranges_that_overlap_end_the_copy() {
-    pull_case(|case| {
-        let done = damaged(case, |server, content| {
-            pieces(server, content, &[1], 0);
-            let acked = |message: &Message| matches!(message, Message::Ack(_));
-            server.control.hear_until(acked);
+    let acked = |message: &Message| matches!(message, Message::Ack(_));
+    type Overlap = fn(&mut FakeServer, &[u8]);
+    let overlaps: [Overlap; 2] = [
+        |server, _| {
             let place = Place {
                 kind: ChunkKind::Zeros,
                 raw_len: SIZE as u32,
@@ -336,9 +350,38 @@ fn ranges_that_overlap_end_the_copy() {
             };
             let frame = server.keys.frame(place, [0; 32], &[]);
             server.send(0, &frame);
+        },
+        |server, content| pieces(server, content, &[0], 0),
+    ];
+    for overlap in overlaps {
+        pull_case(|case| {
+            let done = damaged(case, |server, content| {
+                grains(server, content, 7..9);
+                server.control.hear_until(acked);
+                overlap(server, content);
+            });
+            held_out(&done).exits(5).says("broke the protocol");
+            assert!(case.dst.names().is_empty());
         });
-        held_out(&done).exits(5).says("broke the protocol");
-        assert!(case.dst.names().is_empty());
+    }
+}
+
+/// As the end of a copy comes: in parts of chunks, large and small, in any order.
+#[test]
+fn a_file_in_parts_of_chunks_is_the_file() {
+    pull_case(|case| {
+        let done = damaged(case, |server, content| {
+            grains(server, content, 20..24);
+            let four = 16 * GRAIN..20 * GRAIN;
+            let (offset, data) = (four.start as u64, &content[four]);
+            let frame = server.keys.piece(1, offset, SIZE as u64, data);
+            server.send(1, &frame);
+            grains(server, content, 8..16);
+            pieces(server, content, &[0], 2);
+            close(server, content);
+        });
+        done.succeeds();
+        assert_eq!(case.dst.read("f"), noise(1, SIZE));
     });
 }
 

@@ -16,8 +16,10 @@ use std::time::{Duration, Instant};
 use fastcp::digest::Digest;
 use fastcp::manifest::{Entry, EntryId, Root, Totals};
 use fastcp::seal::Direction;
+use fastcp::session::host;
 use fastcp::stream::opening::Keyring;
 use fastcp::wire::frame::{FrameHeader, FrameLimits, HEADER_LEN};
+use fastcp::wire::hello::Hello;
 use fastcp::wire::message::{
     AllSent, EntryEnd, Heartbeat, Landed, Listen, Message, Open, Role, Roots,
 };
@@ -40,8 +42,8 @@ pub struct FakeServer {
 
 impl FakeServer {
     /// None if the client went away before.
-    fn open(mut control: Control) -> Option<FakeServer> {
-        control.say_hello();
+    fn open(mut control: Control, hello: &Hello) -> Option<FakeServer> {
+        control.say_hello_as(hello);
         control.hear_hello()?;
         let Message::Open(open) = control.hear()? else {
             panic!("the client opens another way");
@@ -335,7 +337,7 @@ pub fn against_control(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control)
 /// As [`against`], and the client looks for a route.
 pub fn against_free(case: &Case, words: &[&OsStr], peer: impl FnOnce(FakeServer) + Send) -> Done {
     by_any_route(case, words, |control| {
-        if let Some(server) = FakeServer::open(control) {
+        if let Some(server) = FakeServer::open(control, &host::hello()) {
             peer(server);
         }
     })
@@ -376,10 +378,19 @@ fn by_any_route(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control) + Send
 
 /// As [`against_control`], with a far end that is past the hello.
 pub fn against(case: &Case, words: &[&OsStr], peer: impl FnOnce(FakeServer) + Send) -> Done {
+    against_as(case, &host::hello(), words, peer)
+}
+
+fn against_as(
+    case: &Case,
+    hello: &Hello,
+    words: &[&OsStr],
+    peer: impl FnOnce(FakeServer) + Send,
+) -> Done {
     // A peer takes as many streams as it was told of.
     let words = [&["--streams".as_ref(), "8".as_ref()], words].concat();
     against_control(case, &words, |control| {
-        if let Some(server) = FakeServer::open(control) {
+        if let Some(server) = FakeServer::open(control, hello) {
             peer(server);
         }
     })
@@ -399,14 +410,25 @@ pub fn pull(
     against(case, &words, peer)
 }
 
-/// A push of `source` to a far end that is the peer.
+/// A push of `source` to a far end that is the peer, in whole chunks.
 pub fn push(
     case: &Case,
     flags: &[&str],
     source: &Path,
     peer: impl FnOnce(FakeServer) + Send,
 ) -> Done {
+    push_as(case, &host::hello().without_grains(), flags, source, peer)
+}
+
+/// As [`push`], where the peer says this of itself.
+pub fn push_as(
+    case: &Case,
+    hello: &Hello,
+    flags: &[&str],
+    source: &Path,
+    peer: impl FnOnce(FakeServer) + Send,
+) -> Done {
     let mut words: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
     words.extend([source.as_os_str(), "far:there".as_ref()]);
-    against(case, &words, peer)
+    against_as(case, hello, &words, peer)
 }

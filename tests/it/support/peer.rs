@@ -43,7 +43,11 @@ impl Control {
     }
 
     pub fn say_hello(&mut self) {
-        self.bytes(&host::hello().to_line());
+        self.say_hello_as(&host::hello());
+    }
+
+    pub fn say_hello_as(&mut self, hello: &Hello) {
+        self.bytes(&hello.to_line());
     }
 
     /// Everything up to the end of the other's hello.
