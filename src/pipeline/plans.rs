@@ -3,6 +3,7 @@
 //!
 //! A chunk keeps its number for life, so that the receiver knows a second copy for what it is.
 
+mod begin;
 mod entries;
 mod flight;
 mod parts;
@@ -15,7 +16,7 @@ use crate::chunk::split::Gathering;
 use crate::manifest::EntryId;
 use crate::pipeline::bell::Bell;
 use crate::pipeline::digest_list::Listed;
-use crate::pipeline::plan::{File, Member, Plan, Stream, What};
+use crate::pipeline::plan::{File, Member, Plan, Stream};
 use crate::source::{Found, SourceFile};
 pub use entries::Closed;
 
@@ -353,60 +354,4 @@ impl State {
             && self.open.is_empty()
             && self.asked.is_empty()
     }
-
-    /// Nothing is to be begun behind what is being begun.
-    fn is_last(&self) -> bool {
-        let is_waiting = |open: &Open| matches!(open, Open::Announced(_) | Open::Stream(..));
-        self.planned
-            && !self.has_planned()
-            && self.asked.is_empty()
-            && self.landed != Some(Landed::Ordered)
-            && !self.open.values().any(is_waiting)
-    }
-
-    /// Begins the next of what is planned: a pack, or the next piece of a file.
-    fn begin(&mut self) -> Option<Work> {
-        if let Some(plan) = self.parts.pop_front() {
-            return Some(Work::Chunk(plan));
-        }
-        let fresh = self.fresh.pop_front().or_else(|| {
-            let members = self.answered.take()?;
-            Some(Fresh::Pack(Arc::new(members)))
-        });
-        let what = match fresh? {
-            Fresh::Pack(members) => {
-                self.members_in_flight += members.len();
-                What::Pack(members)
-            }
-            Fresh::File(file) => {
-                let is_last = self.is_last();
-                let mut cut = file.cut.lock().expect("no panic while held");
-                let most = match is_last && file.may_be_cut_finer() {
-                    true => guided(cut.rest(), self.streams),
-                    false => u64::MAX,
-                };
-                // Where the holes cannot be told, reading tells why.
-                let size = file.found.entry.size;
-                let next_data = |at| file.source.next_data(at).unwrap_or(Some(at..size));
-                let piece = cut.next(most, next_data);
-                let is_done = cut.is_done();
-                drop(cut);
-                let Some(piece) = piece else {
-                    return Some(Work::End(file));
-                };
-                if !is_done {
-                    self.fresh.push_front(Fresh::File(file.clone()));
-                }
-                What::Piece { file, piece }
-            }
-        };
-        Some(Work::Chunk(self.number(what)))
-    }
-}
-
-/// Bytes of the next piece when `rest` of them are left to be shared by so many streams: half of
-/// a stream's part, so that none has much to carry when the others are done, however unevenly the
-/// link serves them. Polychronopoulos and Kuck, "Guided self-scheduling", 1987.
-fn guided(rest: u64, streams: u64) -> u64 {
-    rest / (2 * streams.max(1))
 }

@@ -2,6 +2,7 @@
 
 mod doors;
 mod ends;
+mod opening;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -12,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use ends::{End, destination, end, rules, tell, tell_roots};
+use opening::opening;
 
 use crate::control::stdio::Stdio;
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
@@ -40,7 +42,7 @@ use crate::session::{Half, NotServed, converse, host};
 use crate::stream::limit::Limit;
 use crate::stream::opening::{DialRole, Keyring};
 use crate::wire::hello::{Hello, STREAMS_MAX};
-use crate::wire::message::{Fault, Message, Open, SESSIONS_MAX};
+use crate::wire::message::{Fault, Message, Open};
 
 /// How long a client may be silent at first: it may have another host to log in to, where a person
 /// is asked for a password (`login`).
@@ -51,9 +53,6 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long the last word may take, where control is stuck.
 const ABORT_PATIENCE: Duration = Duration::from_secs(1);
-
-/// Chunk sizes that a client may ask for, in bytes.
-const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 
 /// Serves one copy.
 pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
@@ -369,25 +368,6 @@ async fn join(session: &str) -> Result<(), NotServed> {
         let message = format!("the session that this login is for cannot be joined: {error}");
         NotServed::NotBegun(Error::new(Kind::Connect, Side::Here, message))
     })
-}
-
-/// The client's first two messages.
-async fn opening<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>) -> Result<(Open, Secret)> {
-    let mut next = async || incoming.next().await.map_err(super::lost);
-    let (Message::Open(open), Message::Secret(mut secret)) = (next().await?, next().await?) else {
-        return Err(breach("another opening"));
-    };
-    if !CHUNK_SIZES.contains(&open.chunk_size) || !open.chunk_size.is_power_of_two() {
-        return Err(breach("an impossible chunk size"));
-    }
-    let is_possible = |streams| (1..=STREAMS_MAX).contains(&streams);
-    if !open.streams.is_none_or(is_possible) {
-        return Err(breach("an impossible number of streams"));
-    }
-    if open.before.len() > SESSIONS_MAX {
-        return Err(breach("more sessions than there can have been"));
-    }
-    Ok((open, Secret::take(&mut secret.0)))
 }
 
 async fn say(control: &Outgoing, message: Message) -> Result<()> {

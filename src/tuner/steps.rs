@@ -268,6 +268,10 @@ impl Tuner {
     }
 
     fn consider_streams(&mut self, now: Duration, rates: &Rates) -> Option<String> {
+        // Where nothing goes through nothing is learnt.
+        if rates.wire < 1.0 {
+            return None;
+        }
         let linked = rates.link >= LIMITED && !self.is_rate_limited(rates);
         // Near at hand a queue is too short to be seen.
         let queue = self.is_queue();

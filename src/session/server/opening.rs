@@ -1,0 +1,34 @@
+//! What the client says first, and whether it can be.
+
+use tokio::io::AsyncRead;
+
+use crate::control::Incoming;
+use crate::error::Result;
+use crate::seal::Secret;
+use crate::session::lost;
+use crate::wire::hello::STREAMS_MAX;
+use crate::wire::message::{Message, Open, SESSIONS_MAX};
+
+use super::breach;
+
+/// Chunk sizes that a client may ask for, in bytes.
+const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
+
+/// The client's first two messages.
+pub async fn opening<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>) -> Result<(Open, Secret)> {
+    let mut next = async || incoming.next().await.map_err(lost);
+    let (Message::Open(open), Message::Secret(mut secret)) = (next().await?, next().await?) else {
+        return Err(breach("another opening"));
+    };
+    if !CHUNK_SIZES.contains(&open.chunk_size) || !open.chunk_size.is_power_of_two() {
+        return Err(breach("an impossible chunk size"));
+    }
+    let is_possible = |streams| (1..=STREAMS_MAX).contains(&streams);
+    if !open.streams.is_none_or(is_possible) {
+        return Err(breach("an impossible number of streams"));
+    }
+    if open.before.len() > SESSIONS_MAX {
+        return Err(breach("more sessions than there can have been"));
+    }
+    Ok((open, Secret::take(&mut secret.0)))
+}
