@@ -73,8 +73,12 @@ fn a_killed_ssh_is_logged_in_again(case: &Case) {
     completes(case, &done);
     done.says("connection to far lost (ssh was ended by signal 9)")
         .says("(1 of 5)")
-        .says("logged in again once")
-        .never_says("already there");
+        .says("logged in again once");
+    // Of a copy between two hosts this end hears four times a second, and the first chunk may have
+    // been placed since.
+    if !case.way.is_between() {
+        done.never_says("already there");
+    }
     assert_eq!(notices(&done), 1, "{done}");
 }
 

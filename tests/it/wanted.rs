@@ -174,6 +174,9 @@ fn the_end_of_a_copy_comes_in_ever_smaller_parts_of_chunks() {
     big_case(9 * MIB + 5000, |case, content| {
         let done = pushed_as(case, &host::hello(), &[], "big", false, |peer| {
             peer.entries();
+            // It knows then that nothing comes behind.
+            let all = |message: &Message| matches!(message, Message::AllSent(_));
+            peer.server.control.hear_until(all);
             peer.want(have(&content, &[0, 6]));
             let mut covered = 2 * M;
             let mut pieces = Vec::new();
