@@ -27,23 +27,14 @@ impl Loop {
     /// no loop devices for us.
     pub fn new(dir: &Dir, name: &str, content: impl AsRef<[u8]>) -> Option<Loop> {
         let file = dir.file(name, content);
-        for _ in 0..TRIES {
-            let made = Command::new("losetup")
-                .args(["--find", "--show"])
-                .arg(&file)
-                .stderr(Stdio::null())
-                .output()
-                .ok()?;
-            if made.status.success() {
-                let path = String::from_utf8(made.stdout)
-                    .expect("a path")
-                    .trim()
-                    .into();
-                return Some(Loop { path, file });
+        match attached(&file) {
+            Some(path) => Some(Loop { path, file }),
+            None => {
+                // Nothing is left behind where there are no devices.
+                std::fs::remove_file(file).expect("it was made just now");
+                None
             }
-            std::thread::sleep(PAUSE);
         }
-        None
     }
 
     /// All that it holds.
@@ -125,4 +116,21 @@ fn run(program: &str, args: &[&Path]) -> bool {
         .stderr(Stdio::null())
         .status();
     status.is_ok_and(|status| status.success())
+}
+
+fn attached(file: &Path) -> Option<PathBuf> {
+    for _ in 0..TRIES {
+        let made = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(file)
+            .stderr(Stdio::null())
+            .output()
+            .ok()?;
+        if made.status.success() {
+            let path = String::from_utf8(made.stdout).expect("a path");
+            return Some(path.trim().into());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    None
 }
