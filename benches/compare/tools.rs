@@ -236,10 +236,16 @@ fn over_nc(it: &Errand, pack: &str, unpack: &str) -> String {
     listened(it, port, &listener, &send)
 }
 
+/// As many streams as iperf3 takes.
+const IPERF_STREAMS_MAX: u64 = 128;
+
 fn iperf(it: &Errand, streams: u64, flags: &str) -> String {
     let port = port();
+    let streams = streams.min(IPERF_STREAMS_MAX);
     let (address, seconds) = (&it.place.address, it.seconds);
-    let listener = format!("iperf3 -s -1 -p {port} > /dev/null");
+    // A client that fails would leave it waiting.
+    let patience = seconds + 60;
+    let listener = format!("timeout {patience} iperf3 -s -1 -p {port} > /dev/null");
     let send = format!("iperf3 -J -c {address} -p {port} -P {streams} -t {seconds} {flags}");
     listened(it, port, &listener, &send)
 }
