@@ -2,11 +2,13 @@
 //! moment or it fails with its reason, and the others continue.
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rustix::fs::{Advice, fadvise};
 use rustix::process::geteuid;
 
 use crate::support::procs::{self, until};
@@ -147,15 +149,19 @@ impl BadDisk {
             return None;
         }
         for (name, bytes) in content {
-            std::fs::write(disk.mounted.join(name), bytes).expect("fill the disk");
+            let mut file = File::create(disk.mounted.join(name)).expect("fill the disk");
+            file.write_all(bytes).expect("fill the disk");
+            file.sync_all().expect("fill the disk");
         }
-        // Nothing of it is to be in memory. A process that another test is just about to start may
-        // hold what was open here.
-        until("the disk is free", || {
-            ran("umount", &[], &[&disk.mounted]).then_some(())
+        // Mounted once: another test's mount namespace may hold what was unmounted here. And a
+        // process that another is just about to start may hold what was open.
+        until("nobody writes to the disk", || {
+            ran("mount", &["-o", "remount,ro"], &[&disk.mounted]).then_some(())
         });
-        if !disk.mounts("loop,ro") {
-            return None;
+        // Nothing of it is to be in memory.
+        for (name, _) in content {
+            let file = File::open(disk.mounted.join(name)).expect("it is there");
+            fadvise(&file, 0, None, Advice::DontNeed).expect("forget it");
         }
         file.set_len(good).expect("cut the disk");
         Some(disk)
