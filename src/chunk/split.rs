@@ -34,10 +34,6 @@ pub struct Piece {
 }
 
 impl Cut {
-    pub fn new(size: u64, chunk_size: u64) -> Self {
-        Cut::skipping(size, chunk_size, chunk_size, &RangeSet::new())
-    }
-
     /// Leaves out `had`: ranges that begin and end with grains of the file. Both sizes are powers
     /// of two.
     pub fn skipping(size: u64, chunk_size: u64, grain: u64, had: &RangeSet) -> Self {

@@ -145,7 +145,9 @@ impl BadDisk {
         file.set_len(64 * MIB as u64).expect("make an image");
         let mounted = case.scratch.dir("mounted").0;
         let disk = BadDisk { mounted, image };
-        if !ran("mkfs.ext4", &["-q", "-F"], &[&disk.image]) || !disk.mounts("loop") {
+        if !ran("mkfs.ext4", &["-q", "-F"], &[&disk.image])
+            || !loops::mount("loop", &disk.image, &disk.mounted)
+        {
             return None;
         }
         for (name, bytes) in content {
@@ -165,10 +167,6 @@ impl BadDisk {
         }
         file.set_len(good).expect("cut the disk");
         Some(disk)
-    }
-
-    fn mounts(&self, options: &str) -> bool {
-        loops::mount(options, &self.image, &self.mounted)
     }
 }
 

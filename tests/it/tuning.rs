@@ -31,8 +31,10 @@ fn told(done: &run::Done) -> Value {
 fn what_does_not_shrink_goes_as_it_is_although_the_link_is_slow(case: &Case) {
     case.src.file("a", noise(1, 4 * MIB));
     let told = told(&case.copy(&["-l", "32000", "--json"], "a", "a"));
+    // In how many pieces its end comes is up to the streams.
     assert!(told["chunks"]["none"].as_u64() >= Some(4), "{told}");
-    assert!(told["chunks"]["zstd"].is_null(), "{told}");
+    let methods = told["chunks"].as_object().expect("by method").len();
+    assert_eq!(methods, 1, "{told}");
     assert!(told["wire_bytes"].as_u64() < Some(4 * MIB as u64 * 101 / 100));
 }
 
