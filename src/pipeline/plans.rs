@@ -25,7 +25,7 @@ pub use entries::Closed;
 pub const UNACKED_MAX: usize = 2048;
 
 /// As many of them as there may be until the link is known.
-const UNACKED_AT_FIRST: usize = 64;
+const UNACKED_AT_FIRST: usize = 128;
 
 /// Members of packs that may be unacknowledged, so that their names stay within some 20 MiB.
 const UNACKED_MEMBERS_MAX: usize = 1 << 16;
@@ -47,6 +47,8 @@ enum Fresh {
 struct InFlight {
     plan: Arc<Plan>,
     stream: Option<u16>,
+    /// Times that it was sent again because its stream was slow.
+    repeated: u8,
 }
 
 #[derive(Default)]
@@ -62,6 +64,8 @@ struct State {
     streams: u64,
     members_in_flight: usize,
     next_chunk: u64,
+    /// Bytes of the pieces of files that were begun, holes not counted.
+    begun: u64,
     /// Parts of streams that were read and not yet begun.
     parts: VecDeque<Arc<Plan>>,
     /// Big files that are announced and not yet in place or failed.
@@ -262,8 +266,8 @@ impl Plans {
     }
 
     /// Sends again what lies on these streams, which are slow, the oldest first and at most `most`,
-    /// unless there is something else to send. Gives how many that are.
-    pub fn repeat(&self, slow: &[u16], most: usize) -> usize {
+    /// each so many `times`, unless there is something else to send. Gives how many that are.
+    pub fn repeat(&self, slow: &[u16], most: usize, times: u8) -> usize {
         let mut state = self.lock();
         let state = &mut *state;
         // What must leave in order may wait for one chunk; else what is planned may be begun soon.
@@ -271,14 +275,14 @@ impl Plans {
         if state.has_work() || is_full {
             return 0;
         }
-        let is_slow = |in_flight: &InFlight| in_flight.stream.is_some_and(|it| slow.contains(&it));
-        let lying = state.in_flight.iter().filter(|(_, it)| is_slow(it));
+        let is_slow = |it: &InFlight| it.stream.is_some_and(|stream| slow.contains(&stream));
+        let lying = state.in_flight.iter_mut();
+        let lying = lying.filter(|(_, it)| it.repeated < times && is_slow(it));
         let before = state.again.len();
-        state.again.extend(
-            lying
-                .take(most)
-                .map(|(&chunk, it)| (chunk, it.plan.clone())),
-        );
+        for (&chunk, in_flight) in lying.take(most) {
+            in_flight.repeated = in_flight.repeated.saturating_add(1);
+            state.again.insert(chunk, in_flight.plan.clone());
+        }
         self.wake();
         state.again.len() - before
     }

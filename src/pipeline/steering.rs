@@ -9,14 +9,10 @@ use crate::chunk::{Chunk, EncodedChunk};
 use crate::codec::{AUTO, Compress, Encoder};
 use crate::digest::Digest;
 use crate::pipeline::shifts::Shifts;
-use crate::tuner::{Coded, Decision, Method, RUNGS, SCOUT_EVERY, Sample, rung};
+use crate::tuner::{Coded, Decision, Method, QUEUE_MIN, RUNGS, SCOUT_EVERY, Sample, rung};
 
-/// Frames that wait for a stream, per stream: one being written and one behind it.
-const FRAMES_PER_STREAM: usize = 2;
-
-/// Frames that may wait while no stream is up: what is made before the link is known may turn out
-/// to have been made in the wrong way.
-const FRAMES_AT_FIRST: usize = 4;
+/// Frames that may wait while no stream is up.
+const FRAMES_AT_FIRST: usize = QUEUE_MIN as usize;
 
 pub struct Steering {
     course: Mutex<Course>,
@@ -94,7 +90,7 @@ impl Steering {
     /// From now on it is done like this. What the user forced stays.
     pub fn steer(&self, decision: &Decision) {
         let mut course = self.lock();
-        course.frames_max = FRAMES_PER_STREAM * usize::from(decision.streams);
+        course.frames_max = usize::from(decision.queue);
         if let How::Chosen {
             method,
             scout,
@@ -279,7 +275,7 @@ mod tests {
         steering.steer(&decision);
         let spare = decision.spare.expect("the link is not known at first");
         assert_eq!(steering.next(), Compression::Sampled(spare), "the scout");
-        let frames_max = FRAMES_PER_STREAM * usize::from(decision.streams);
+        let frames_max = usize::from(decision.queue);
         for (left, method) in [(frames_max / 2, spare), (0, decision.method)] {
             steering.taken(1, 1, left);
             assert_eq!(steering.next(), Compression::Sampled(method), "{left} left");

@@ -265,7 +265,9 @@ impl Shared {
             && sender.frames.is_empty()
             && !looked.slow.is_empty()
         {
-            sender.plans.repeat(&looked.slow, looked.idle * REPEATS);
+            sender
+                .plans
+                .repeat(&looked.slow, looked.idle * REPEATS, u8::MAX);
         }
     }
 

@@ -122,6 +122,7 @@ async fn tune(shared: Arc<Shared>) {
         if let Some(roster) = &shared.terms.roster {
             roster.ask();
             tokio::time::sleep(ANSWER).await;
+            shared.hurry(roster);
         }
         let sample = shared.sample();
         let adjustment = shared.lock().as_mut().and_then(|State { tuner, began }| {
@@ -169,6 +170,15 @@ impl Shared {
             None => sample.carried_bytes = sample.wire_bytes,
         }
         sample
+    }
+
+    /// At the end of a copy, what lies on streams that loss has slowed down goes by idle ones too.
+    fn hurry(&self, roster: &Roster) {
+        let sender = &self.terms.sender;
+        if sender.frames.is_empty() && sender.plans.is_all_taken() {
+            let (late, idle) = roster.late();
+            sender.plans.repeat(&late, idle, 1);
+        }
     }
 
     fn carry_out(&self, decision: &Decision, before: Option<&Decision>, reason: Option<String>) {

@@ -84,6 +84,13 @@ impl ReadLink<'_> {
             ReadLink::Piped(_) => Ok(()),
         }
     }
+
+    /// See [`KernelFacts::unsent_max`].
+    pub fn bound_unsent(&self, bytes: u32) {
+        if let ReadLink::Tcp(reader) = self {
+            kernel::bound_unsent(reader.as_ref(), bytes);
+        }
+    }
 }
 
 impl WriteLink<'_> {

@@ -10,6 +10,7 @@ use crate::stream::kernel::KernelFacts;
 
 pub struct Meter {
     bytes: AtomicU64,
+    taken: AtomicU64,
     waits: AtomicBool,
     has_waited: AtomicBool,
     is_proven: AtomicBool,
@@ -46,6 +47,7 @@ impl Meter {
         crowd.join();
         Meter {
             bytes: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
             waits: AtomicBool::new(false),
             has_waited: AtomicBool::new(false),
             is_proven: AtomicBool::new(false),
@@ -62,6 +64,16 @@ impl Meter {
 
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
+    }
+
+    /// The stream took a frame of so many bytes.
+    pub fn take(&self, bytes: usize) {
+        self.taken.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Bytes of the frame that is being written, as far as they have not gone through.
+    pub fn rest(&self) -> u64 {
+        self.taken.load(Relaxed).saturating_sub(self.bytes())
     }
 
     /// The reader waits for a buffer, the writer for a frame.

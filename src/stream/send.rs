@@ -90,6 +90,7 @@ pub async fn send(
         };
         // No await lies between taking a frame and saying so: none can be lost unnoticed.
         owner.taken(stream, frame.header());
+        meter.take(frame.bytes().len());
         tokio::select! {
             written = write(&mut writer, frame.bytes(), limit, meter) => written?,
             ended = &mut ended => return Err(ended),
@@ -132,7 +133,7 @@ async fn wait_for_end(
     }
     meter.set_proven();
     let mut orders = meter.orders();
-    let mut congestion = None;
+    let (mut congestion, mut unsent_max) = (None, 0);
     let mut looks = interval(LOOK);
     let mut word = [0; 1];
     loop {
@@ -145,13 +146,25 @@ async fn wait_for_end(
             congestion = wanted;
         }
         tokio::select! {
-            _ = looks.tick() => meter.set_kernel(reader.kernel()),
-            _ = orders.changed() => meter.set_kernel(reader.kernel()),
+            _ = looks.tick() => look(reader, meter, &mut unsent_max),
+            _ = orders.changed() => look(reader, meter, &mut unsent_max),
             read = reader.read(&mut word) => return match read {
                 Ok(0) => io::ErrorKind::UnexpectedEof.into(),
                 Ok(_) => io::Error::other("the receiver spoke on a data stream"),
                 Err(error) => error,
             },
         }
+    }
+}
+
+/// Tells what the kernel knows of the connection, and keeps what waits in its buffer within bounds.
+fn look(reader: &ReadLink<'_>, meter: &Meter, unsent_max: &mut u32) {
+    let facts = reader.kernel();
+    meter.set_kernel(facts);
+    if let Some(facts) = facts
+        && facts.unsent_max() != *unsent_max
+    {
+        *unsent_max = facts.unsent_max();
+        reader.bound_unsent(*unsent_max);
     }
 }

@@ -18,6 +18,7 @@ mod pace;
 mod remembered;
 mod sample;
 mod steps;
+mod streams;
 mod trial;
 mod verdict;
 mod window;
@@ -51,6 +52,14 @@ pub const STREAMS_MAX: u16 = 256;
 /// processors: 67,000 page faults with 1024, 21,000 with 64).
 const IN_FLIGHT_MIN: u16 = 32;
 const IN_FLIGHT_MAX: u16 = 2048;
+
+/// Frames that may wait for a stream: what a link carries in a quarter of a second, but no more
+/// than one being written and one behind it for each stream.
+const QUEUE_S: f64 = 0.25;
+const QUEUE_PER_STREAM: u16 = 2;
+
+/// As many while nothing is known: what is made now may turn out to be made in the wrong way.
+pub const QUEUE_MIN: u16 = 4;
 
 /// While a method is measured, the first chunk and every so manieth after it go by it: an eighth
 /// of the chunks shows within 250 ms on most links, and costs little where the method is slow.
@@ -119,12 +128,15 @@ pub struct Decision {
     /// One chunk in [`SCOUT_EVERY`] goes by this one, to measure it.
     pub scout: Option<Method>,
     /// Until the link is known: chunks that would have to wait for a stream go by this one, which
-    /// costs no time there.
+    /// costs no time there. Far away, where links are slow at first and often for good, a stronger
+    /// one than in a room.
     pub spare: Option<Method>,
     /// 1 to [`STREAMS_MAX`]. Those too many are parked, not closed.
     pub streams: u16,
     /// Chunks read and not yet acknowledged, at most.
     pub in_flight: u16,
+    /// Frames that may wait for a stream. What waits was made by the method before.
+    pub queue: u16,
     pub congestion: Congestion,
     /// `method`'s place on the ladder; meaningless if it was forced.
     rung: usize,
@@ -140,6 +152,7 @@ impl Decision {
             spare: None,
             streams,
             in_flight: IN_FLIGHT_MAX,
+            queue: QUEUE_PER_STREAM * streams,
             congestion: Congestion::System,
             rung: 0,
         }
@@ -184,7 +197,7 @@ pub fn first_streams(
     // took 2.4 s with 1 stream, 2.6 with 2, 2.9 with 4 and 3.4 with 8. Two are not lost at once.
     let by_distance = match round_trip.as_millis() {
         ..5 => 2,
-        5..60 => 8,
+        5..100 => 8,
         _ => 16,
     };
     let remembered = remembered.filter(|it| it.is_of(round_trip));
@@ -206,6 +219,7 @@ impl Tuner {
                 spare: None,
                 streams: 1,
                 in_flight: IN_FLIGHT_MIN,
+                queue: QUEUE_MIN,
                 congestion: Congestion::System,
                 rung: 0,
             },
@@ -227,10 +241,14 @@ impl Tuner {
                 // On the very first chunks, so that the first sample tells.
                 let scout = tuner.decision.rung == 0 && tuner.strongest() >= MIDDLE;
                 tuner.set_scout(Duration::ZERO, scout.then_some(MIDDLE));
-                tuner.decision.spare = tuner.decision.scout;
+                tuner.decision.spare = Some(match tuner.decision.rung {
+                    0 => LADDER[tuner.strongest().min(MIDDLE)],
+                    _ => LADDER[tuner.strongest().min(MIDDLE + 1)],
+                });
             }
         }
         tuner.decision.in_flight = tuner.in_flight(0.0);
+        tuner.decision.queue = tuner.queue(0.0);
         let decision = tuner.decision;
         (tuner, decision)
     }
@@ -250,7 +268,9 @@ impl Tuner {
         if reason.is_some() {
             self.changed = now;
         }
-        self.decision.in_flight = self.in_flight(self.frames_on_the_way());
+        let (frames_per_s, on_the_way) = self.frames();
+        self.decision.in_flight = self.in_flight(on_the_way);
+        self.decision.queue = self.queue(frames_per_s);
         (self.decision != before).then_some(Adjustment {
             decision: self.decision,
             reason,
@@ -355,5 +375,14 @@ impl Tuner {
         let wanted = hands + (2.0 * on_the_way).min(f64::from(IN_FLIGHT_MAX)) as usize;
         let wanted = wanted.next_power_of_two().min(usize::from(IN_FLIGHT_MAX)) as u16;
         wanted.max(self.decision.in_flight)
+    }
+
+    /// What the link carries while the workers or a disk pause, as a power of two.
+    fn queue(&self, frames_per_s: f64) -> u16 {
+        let most = QUEUE_PER_STREAM * self.decision.streams;
+        let wanted = (QUEUE_S * frames_per_s).min(f64::from(most)) as u16;
+        wanted
+            .next_power_of_two()
+            .clamp(QUEUE_MIN, most.max(QUEUE_MIN))
     }
 }

@@ -51,6 +51,8 @@ pub struct Forecast {
 pub(super) struct Choice {
     pub better: Option<usize>,
     pub scout: Option<usize>,
+    /// The latter promises more than the former.
+    pub is_scout_first: bool,
 }
 
 impl Stages {
@@ -143,6 +145,7 @@ impl Stages {
                 }
             }
         }
+        choice.is_scout_first = choice.scout.is_some() && curious > best;
         choice
     }
 }
@@ -217,7 +220,8 @@ mod tests {
             choice,
             Choice {
                 better: None,
-                scout: Some(5)
+                scout: Some(5),
+                is_scout_first: true,
             }
         );
         facts[5] = Some(Facts {

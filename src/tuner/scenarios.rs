@@ -1,5 +1,7 @@
 //! The tuner against a simulated copy: finds its way, follows what happens, leaves things alone.
 
+mod hours;
+
 use proptest::prelude::*;
 
 use super::sim::*;
@@ -214,6 +216,18 @@ fn a_slow_disk_is_no_reason_to_change_anything() {
     assert_eq!(run.tuner.verdict().limit, Some(Limit::DestinationDisk));
 }
 
+/// What waits for a stream was made by the method before.
+#[test]
+fn the_slower_the_link_the_fewer_frames_wait_for_it() {
+    let queue = |world: World, seconds| {
+        let run = run(world, start(&world), 5, seconds, &[]);
+        run.tuner.decision().queue
+    };
+    assert_eq!(queue(WORLD, 0.05), QUEUE_MIN, "nothing is known");
+    assert_eq!(queue(WORLD, 20.0), 2 * 8);
+    assert_eq!(queue(SLOW, 20.0), QUEUE_MIN);
+}
+
 #[test]
 fn a_full_link_that_others_use_gets_no_more_streams() {
     let world = World {
@@ -308,62 +322,6 @@ fn the_next_copy_starts_where_the_last_one_ended() {
         "{}",
         told(&second)
     );
-}
-
-/// What befalls the hour's copies, one after the other.
-const HOURS: [&[Event]; 6] = [
-    &[
-        (600.0, |w| w.link /= 5.0),
-        (1200.0, |w| w.link *= 10.0),
-        (2400.0, |w| w.link /= 2.0),
-    ],
-    &[(900.0, |w| w.loss = 0.001), (2100.0, |w| w.loss = 0.0)],
-    &[
-        (900.0, |w| w.write = 40e6),
-        (1800.0, |w| w.write = 2e9),
-        (2700.0, |w| w.read = 40e6),
-    ],
-    &[(900.0, |w| w.here /= 4.0), (2100.0, |w| w.here *= 4.0)],
-    &[
-        (600.0, |w| w.data = Data::Random),
-        (1500.0, |w| w.data = Data::Text),
-        (2400.0, |w| w.data = Data::Random),
-    ],
-    &[
-        (900.0, |w| w.competing = 12.0),
-        (2100.0, |w| w.competing = 0.0),
-    ],
-];
-
-/// Changes that an hour may see. What does not pay is tried again after 30 s, a minute and so on
-/// up to ten, which is ten trials of two lines for each of some four things to try.
-const CHANGES_MAX: usize = 80;
-
-#[test]
-fn an_hour_of_thirty_kinds_of_links_and_loads_passes_without_oscillation() {
-    let worlds = [LAN, WORLD, OCEAN, SLOW, WINDOWS];
-    for seed in 0..30 {
-        let (world, events) = (worlds[seed % 5], HOURS[seed / 5]);
-        let run = run(world, start(&world), seed as u64, 3600.0, events);
-        let changes = run.changes_since(0.0);
-        assert!(changes <= CHANGES_MAX, "{seed}: {changes}\n{}", told(&run));
-        // Where nothing has happened for a minute no second is far below the rest.
-        let mut bounds: Vec<f64> = events.iter().map(|(at, _)| *at).collect();
-        bounds.insert(0, 0.0);
-        bounds.push(3600.0);
-        for stretch in bounds.windows(2) {
-            let (from, to) = (stretch[0] as usize + 60, stretch[1] as usize);
-            let mean = run.mean(from as f64, to as f64);
-            let low = (from..to).filter(|at| run.mean(*at as f64, *at as f64 + 1.0) < 0.85 * mean);
-            let low = low.count();
-            assert!(
-                low <= (to - from) / 50,
-                "{seed}: {low} s from {from} s on\n{}",
-                told(&run)
-            );
-            has_found_its_way(&format!("{seed}"), &run, from as f64, to as f64);
-        }
-    }
 }
 
 proptest! {

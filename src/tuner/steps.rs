@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use super::method::{Facts, LADDER, MIDDLE, RUNGS};
-use super::model::{LIMITED, LOSSY, Stages};
+use super::method::{Facts, LADDER, MIDDLE, RUNGS, rung as rung_of};
+use super::model::{LIMITED, Stages};
 use super::pace::Pace;
+use super::streams::streams;
 use super::trial::{Change, Judgement, Trial};
 use super::window::Rates;
-use super::{Congestion, FAR_AWAY, ROUND_TRIP_MAX, Sample, Tuner};
+use super::{ROUND_TRIP_MAX, Tuner};
 use crate::units;
 
 /// What the method in use costs and brings is seen over this.
@@ -29,13 +30,6 @@ const LINK_KNOWN: Duration = Duration::from_secs(30);
 /// The rate is still on its way up as long as it grows by this from one span to the next.
 const GROWING: f64 = 1.1;
 
-/// A queue stands on the way when a round trip takes so much more than the shortest.
-const QUEUE: f64 = 1.5;
-const QUEUE_MIN: Duration = Duration::from_millis(3);
-
-/// Streams fill what windows allow when they carry this much of it.
-const WINDOWS_FULL: f64 = 0.75;
-
 /// Of a rate limit that is in effect. What is compressed comes in pieces, and leaves gaps.
 const RATE_LIMITED: f64 = 0.8;
 
@@ -50,18 +44,20 @@ impl Tuner {
         };
     }
 
-    /// Chunks that the link holds.
-    pub(super) fn frames_on_the_way(&self) -> f64 {
+    /// Frames that the link carries in a second, and those that it holds; zero before that is
+    /// known.
+    pub(super) fn frames(&self) -> (f64, f64) {
         match self.window.last(self.pace().quick, self.workers) {
             Some(rates) if rates.frame_bytes > 0.0 => {
                 let round_trip = self.window.newest().round_trip.min(ROUND_TRIP_MAX);
-                rates.wire * round_trip.as_secs_f64() / rates.frame_bytes
+                let per_s = rates.wire / rates.frame_bytes;
+                (per_s, per_s * round_trip.as_secs_f64())
             }
-            _ => 0.0,
+            _ => (0.0, 0.0),
         }
     }
 
-    fn pace(&self) -> Pace {
+    pub(super) fn pace(&self) -> Pace {
         Pace::of(self.round_trip_min.min(ROUND_TRIP_MAX))
     }
 
@@ -121,10 +117,17 @@ impl Tuner {
         if !growing {
             self.holds.lift(now, &rates);
         }
+        let in_opening = now <= pace.opening;
+        // Where each stream is held back by loss the link is yet to show what it carries.
+        if in_opening && !growing && self.is_lossy(&rates) {
+            let more = self.consider_streams(now, &rates);
+            if more.is_some() {
+                return more;
+            }
+        }
         if let Some(reason) = self.consider_method(now, &rates, growing) {
             return Some(reason);
         }
-        let in_opening = now <= pace.opening;
         let rest = if in_opening { pace.quick } else { pace.sure };
         let rates = self.window.last(pace.quick, self.workers)?;
         let growing = self.is_growing(pace.quick, &rates);
@@ -160,22 +163,15 @@ impl Tuner {
         }
     }
 
-    fn is_rate_limited(&self, rates: &Rates) -> bool {
+    pub(super) fn is_rate_limited(&self, rates: &Rates) -> bool {
         let limit = self.start.forced.rate_limit;
         limit.is_some_and(|limit| rates.wire >= RATE_LIMITED * limit as f64)
-    }
-
-    /// Streams carry what their windows allow, so that nothing but more of them brings more.
-    fn is_windows_full(&self, rates: &Rates) -> bool {
-        let most = window_rate(&self.window.newest());
-        most.is_some_and(|most| rates.wire >= WINDOWS_FULL * most)
     }
 
     fn consider_method(&mut self, now: Duration, rates: &Rates, growing: bool) -> Option<String> {
         if self.start.forced.compress.is_some() {
             return None;
         }
-        self.decision.spare = None;
         let facts = self.facts(now);
         // In slow start the link is slower than it will be.
         let highest = if growing {
@@ -189,18 +185,23 @@ impl Tuner {
         });
         let link = self.link.map(|(carried, _)| carried);
         let choice = Stages::new(rates, self.workers, rung, link).choose(&facts, open);
-        self.scout(
-            now,
-            choice.scout,
-            rates,
-            open,
-            &facts.map(|facts| facts.is_some()),
-        );
+        // Far away it is of use as long as slow start is what limits.
+        if rung == 0 || !growing {
+            self.decision.spare = None;
+        }
+        if self.decision.spare.is_none() {
+            let measured = facts.map(|facts| facts.is_some());
+            self.scout(now, choice.scout, rates, open, &measured);
+        }
         // The one that promises most is measured first, unless it takes its time.
+        if choice.is_scout_first && self.scouting.0 == choice.scout {
+            return None;
+        }
         let to = choice.better?;
         let of = facts[to]?;
         self.begin(now, Change::Rung(to), rates);
         self.set_rung(to);
+        self.decision.spare = None;
         self.set_scout(now, None);
         let limit = if to > rung {
             "the network"
@@ -225,7 +226,10 @@ impl Tuner {
         };
         let seen = self.window.last(span, self.workers);
         let seen = seen.unwrap_or_else(|| self.window.whole(self.workers));
-        let known = |rung: usize| rung == 0 || rung == self.decision.rung || Some(rung) == scouted;
+        let spare = self.decision.spare.and_then(rung_of);
+        let known = |rung: usize| {
+            rung == 0 || [Some(self.decision.rung), scouted, spare].contains(&Some(rung))
+        };
         std::array::from_fn(|rung| seen.facts[rung].filter(|_| known(rung)))
     }
 
@@ -267,109 +271,18 @@ impl Tuner {
         self.decision.scout = rung.map(|rung| LADDER[rung]);
     }
 
-    fn consider_streams(&mut self, now: Duration, rates: &Rates) -> Option<String> {
-        // Where nothing goes through nothing is learnt.
-        if rates.wire < 1.0 {
-            return None;
-        }
-        let linked = rates.link >= LIMITED && !self.is_rate_limited(rates);
-        // Near at hand a queue is too short to be seen.
-        let queue = self.is_queue();
-        let lossy = rates.loss >= LOSSY && !queue && self.round_trip_min >= FAR_AWAY;
-        if linked && lossy && self.may_try_bbr(now, rates) {
-            self.begin(now, Change::Congestion(Congestion::Bbr), rates);
-            self.decision.congestion = Congestion::Bbr;
-            return Some(format!(
-                "bbr: {:.2} % is lost on the way",
-                rates.loss * 100.0
-            ));
-        }
-        if self.start.forced.streams.is_some() {
-            return None;
-        }
-        // A queue that stands is a link that is full: more streams would only push others aside.
-        if linked && (!queue || self.is_windows_full(rates)) {
-            let more = self.more_streams(now, rates, lossy);
-            if more.is_some() {
-                return more;
-            }
-        }
-        let busy = rates.link.max(rates.workers).max(rates.far_workers) >= LIMITED;
-        let near = self.round_trip_min < FAR_AWAY && !self.is_rate_limited(rates);
-        let fewer = self.decision.streams / 2;
-        let change = Change::FewerStreams(fewer);
-        if near && busy && fewer > 0 && self.holds.is_open(now, change) {
-            self.begin(now, change, rates);
-            self.decision.streams = fewer;
-            return Some(format!("{}: fewer may be faster so near", streams(fewer)));
-        }
-        None
-    }
-
-    fn more_streams(&mut self, now: Duration, rates: &Rates, lossy: bool) -> Option<String> {
-        let full = self.is_windows_full(rates);
-        let own = self.decision.streams;
-        // Loss does not hold bbr back.
-        let lossy = lossy && self.decision.congestion != Congestion::Bbr;
-        // Where each stream is held back by itself many will be wanted.
-        let by = if lossy || full { 4 } else { 2 };
-        let wanted = own.saturating_mul(by).min(self.streams_max());
-        let change = Change::MoreStreams(wanted);
-        if wanted <= own || !self.holds.is_open(now, change) {
-            return None;
-        }
-        self.begin(now, change, rates);
-        self.decision.streams = wanted;
-        let why = match (lossy, full) {
-            (true, _) => "some is lost on the way",
-            (_, true) => "their windows are full",
-            _ => "the network is the limit",
-        };
-        Some(format!("{}: {why}", streams(wanted)))
-    }
-
-    /// Only where streams are far below what their windows allow: it pushes others aside.
-    fn may_try_bbr(&self, now: Duration, rates: &Rates) -> bool {
-        let windows = window_rate(&self.window.newest());
-        self.start.may_bbr
-            && !self.start.nice
-            && !self.start.forced.congestion
-            && self.decision.congestion != Congestion::Bbr
-            && windows.is_none_or(|most| rates.wire < most / 2.0)
-            && self.holds.is_open(now, Change::Congestion(Congestion::Bbr))
-    }
-
-    fn is_queue(&self) -> bool {
-        let is = self.window.newest().round_trip;
-        is > self.round_trip_min.mul_f64(QUEUE) && is > self.round_trip_min + QUEUE_MIN
-    }
-
     /// To be called before the decision changes.
-    fn begin(&mut self, now: Duration, change: Change, base: &Rates) {
+    pub(super) fn begin(&mut self, now: Duration, change: Change, base: &Rates) {
         let newest = self.window.newest();
         self.trial = Some(Trial {
             change,
             before: self.decision,
             base: *base,
+            lasting: self.lasting(change, base),
             unevenness: self.window.unevenness(self.pace().sure),
             began: now,
             drained: newest.frames + u64::from(newest.queued),
             drained_at: None,
         });
-    }
-}
-
-/// What windows let through, bytes a second; None if they are not known.
-pub(super) fn window_rate(sample: &Sample) -> Option<f64> {
-    let windows = [sample.receive_window, sample.send_window];
-    let window = windows.into_iter().filter(|bytes| *bytes > 0).min()?;
-    let round_trip = sample.round_trip;
-    (!round_trip.is_zero()).then(|| window as f64 / round_trip.as_secs_f64())
-}
-
-fn streams(count: u16) -> String {
-    match count {
-        1 => "1 stream".to_owned(),
-        count => format!("{count} streams"),
     }
 }

@@ -57,6 +57,9 @@ pub(super) struct Trial {
     /// What it goes back to.
     pub before: Decision,
     pub base: Rates,
+    /// What the link would have carried without the change, bytes a second: what it did, unless
+    /// that was more than can last.
+    pub lasting: f64,
     /// Standard error of the rate before.
     pub unevenness: f64,
     pub began: Duration,
@@ -81,9 +84,17 @@ impl Trial {
             self.drained_at = Some(now);
         }
         let sure = now >= self.began + pace.sure;
+        let in_opening = now <= pace.opening;
+        let sure_of_rung = sure || (in_opening && now >= self.began + pace.quick);
         match self.change {
             Change::Rung(rung) => match self.drained_at {
-                Some(at) if sure && now >= at + pace.quick => self.judge_rung(rung, rates),
+                Some(at) if sure_of_rung && now >= at + pace.quick => {
+                    match self.judge_rung(rung, rates) {
+                        // Streams waited for it, and are wanted soon at first.
+                        Judgement::Keep if in_opening => Judgement::KeepAndGoOn,
+                        judgement => judgement,
+                    }
+                }
                 _ => Judgement::Wait,
             },
             _ => {
@@ -104,7 +115,7 @@ impl Trial {
     /// Where the link was the limit what it carries counts, since data may have changed.
     fn gain(&self, rates: &Rates) -> f64 {
         if self.base.link >= LIMITED {
-            rates.wire / self.base.wire.max(1.0)
+            rates.wire / self.lasting.max(1.0)
         } else {
             rates.goodput / self.base.goodput.max(1.0)
         }

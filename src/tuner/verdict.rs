@@ -6,7 +6,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 use super::model::LOSSY;
-use super::steps::window_rate;
+use super::streams::window_rate;
 use super::window::Rates;
 use super::{Congestion, Decision, FAR_AWAY, Method, Sample, Start};
 use crate::units;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Fresh, Landed, Open, State, Work};
+use crate::chunk::ChunkKind;
 use crate::pipeline::plan::{File, What};
 
 impl State {
@@ -25,10 +26,11 @@ impl State {
     }
 
     fn begin_piece(&mut self, file: Arc<File>) -> Work {
-        let may_be_part = file.may_be_cut_finer() && self.is_last();
+        let is_last = self.is_last();
         let mut cut = file.cut.lock().expect("no panic while held");
-        let most = match may_be_part {
-            true => guided(cut.rest(), self.streams),
+        let most = match file.may_be_cut_finer() {
+            true if is_last => gradual(self.begun).min(guided(cut.rest(), self.streams)),
+            true => gradual(self.begun),
             false => u64::MAX,
         };
         // Where the holes cannot be told, reading tells why.
@@ -39,6 +41,10 @@ impl State {
         drop(cut);
         let Some(piece) = piece else {
             return Work::End(file);
+        };
+        self.begun += match piece.kind {
+            ChunkKind::Zeros => 0,
+            _ => u64::from(piece.len),
         };
         if !is_done {
             self.fresh.push_front(Fresh::File(file.clone()));
@@ -55,6 +61,12 @@ impl State {
             && self.landed != Some(Landed::Ordered)
             && !self.open.values().any(is_waiting)
     }
+}
+
+/// Bytes of the next piece where `begun` of them were begun: little is under way in the wrong way
+/// when the link and the data show.
+fn gradual(begun: u64) -> u64 {
+    begun / 4
 }
 
 /// Bytes of the next piece when `rest` of them are left to be shared by so many streams: half of

@@ -54,6 +54,7 @@ impl State {
         let in_flight = InFlight {
             plan: plan.clone(),
             stream: None,
+            repeated: 0,
         };
         self.in_flight.insert(chunk, in_flight);
         plan
@@ -86,9 +87,9 @@ mod tests {
         plans.lock().fresh.extend([pack(), pack()]);
         assert!(matches!(plans.next(), Ok(Work::Chunk(_))));
         plans.taken(0, 7);
-        assert_eq!(plans.repeat(&[7], 9), 0, "the other waits for room");
+        assert_eq!(plans.repeat(&[7], 9, 1), 0, "the other waits for room");
         plans.lock().fresh.clear();
-        assert_eq!(plans.repeat(&[6], 9), 0);
-        assert_eq!(plans.repeat(&[7], 9), 1);
+        assert_eq!(plans.repeat(&[6], 9, 1), 0);
+        assert_eq!(plans.repeat(&[7], 9, 1), 1);
     }
 }

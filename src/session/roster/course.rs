@@ -13,6 +13,9 @@ use crate::stream::meter::{Meter, Orders};
 use crate::tuner::Sample;
 use crate::wire::hello::STREAMS_MAX;
 
+/// What takes a stream longer than this, and two round trips, may go by another too.
+const SOON: Duration = Duration::from_millis(300);
+
 /// The same for all streams, those to come included.
 pub(super) struct Course {
     /// Streams of each route that are to be at work. Those beyond are parked, not closed.
@@ -121,6 +124,21 @@ impl Roster {
 
     pub fn has_streams(&self) -> bool {
         !self.lock().live.is_empty()
+    }
+
+    /// Streams that will not be done soon with what they took, and how many have nothing to do.
+    pub fn late(&self) -> (Vec<u16>, usize) {
+        let (mut late, mut idle) = (Vec::new(), 0);
+        for live in self.lock().live.values() {
+            let (rest, facts) = (live.meter.rest(), live.meter.kernel());
+            let is_late = |facts: KernelFacts| facts.due(rest) > SOON + 2 * facts.round_trip;
+            if facts.is_some_and(is_late) {
+                late.push(live.number);
+            } else {
+                idle += usize::from(live.meter.waits());
+            }
+        }
+        (late, idle)
     }
 
     /// How much streams waited.

@@ -250,8 +250,7 @@ impl Copy {
     }
 
     fn step(&mut self, step: u64, world: &World, decision: &Decision) {
-        let hands = f64::from(decision.streams) + 2.0 * self.workers.0;
-        let is_full = self.queued >= hands * CHUNK / 2.0;
+        let is_full = self.queued >= self.hands(decision) * CHUNK / 2.0;
         let method = decision.spare.filter(|_| is_full);
         let method = method.unwrap_or(decision.method);
         let rung = rung(method).expect("the simulator knows the ladder alone");
@@ -280,8 +279,7 @@ impl Copy {
         // A worker that gets half a processor takes twice the time.
         let stretch = self.workers.0 / world.here;
         let most = (world.here * 1e9 / (plain + encode)).min(world.read) * STEP;
-        let hands = f64::from(decision.streams) + 2.0 * self.workers.0;
-        let room = (hands * CHUNK + self.taken.0 - self.queued).max(0.0);
+        let room = (self.hands(decision) * CHUNK + self.taken.0 - self.queued).max(0.0);
         let raw = most.min(room);
         let mut wire = 0.0;
         for (rung, of) in shares {
@@ -297,6 +295,11 @@ impl Copy {
         self.sample.read_busy += ns(raw / world.read * 1e9);
         self.queue.push_back((raw, wire));
         self.queued += raw;
+    }
+
+    /// Frames between workers and the link, each worker's own included.
+    fn hands(&self, decision: &Decision) -> f64 {
+        f64::from(decision.streams) + f64::from(decision.queue) + self.workers.0
     }
 
     fn carry(&mut self, world: &World, decision: &Decision) {

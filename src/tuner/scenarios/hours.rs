@@ -1,0 +1,59 @@
+//! An hour of model time on thirty kinds of links and loads.
+
+use super::*;
+
+/// What befalls the hour's copies, one after the other.
+const HOURS: [&[Event]; 6] = [
+    &[
+        (600.0, |w| w.link /= 5.0),
+        (1200.0, |w| w.link *= 10.0),
+        (2400.0, |w| w.link /= 2.0),
+    ],
+    &[(900.0, |w| w.loss = 0.001), (2100.0, |w| w.loss = 0.0)],
+    &[
+        (900.0, |w| w.write = 40e6),
+        (1800.0, |w| w.write = 2e9),
+        (2700.0, |w| w.read = 40e6),
+    ],
+    &[(900.0, |w| w.here /= 4.0), (2100.0, |w| w.here *= 4.0)],
+    &[
+        (600.0, |w| w.data = Data::Random),
+        (1500.0, |w| w.data = Data::Text),
+        (2400.0, |w| w.data = Data::Random),
+    ],
+    &[
+        (900.0, |w| w.competing = 12.0),
+        (2100.0, |w| w.competing = 0.0),
+    ],
+];
+
+/// Changes that an hour may see. What does not pay is tried again after 30 s, a minute and so on
+/// up to ten, which is ten trials of two lines for each of some four things to try.
+const CHANGES_MAX: usize = 80;
+
+#[test]
+fn an_hour_of_thirty_kinds_of_links_and_loads_passes_without_oscillation() {
+    let worlds = [LAN, WORLD, OCEAN, SLOW, WINDOWS];
+    for seed in 0..30 {
+        let (world, events) = (worlds[seed % 5], HOURS[seed / 5]);
+        let run = run(world, start(&world), seed as u64, 3600.0, events);
+        let changes = run.changes_since(0.0);
+        assert!(changes <= CHANGES_MAX, "{seed}: {changes}\n{}", told(&run));
+        // Where nothing has happened for a minute no second is far below the rest.
+        let mut bounds: Vec<f64> = events.iter().map(|(at, _)| *at).collect();
+        bounds.insert(0, 0.0);
+        bounds.push(3600.0);
+        for stretch in bounds.windows(2) {
+            let (from, to) = (stretch[0] as usize + 60, stretch[1] as usize);
+            let mean = run.mean(from as f64, to as f64);
+            let low = (from..to).filter(|at| run.mean(*at as f64, *at as f64 + 1.0) < 0.85 * mean);
+            let low = low.count();
+            assert!(
+                low <= (to - from) / 50,
+                "{seed}: {low} s from {from} s on\n{}",
+                told(&run)
+            );
+            has_found_its_way(&format!("{seed}"), &run, from as f64, to as f64);
+        }
+    }
+}

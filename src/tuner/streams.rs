@@ -1,0 +1,173 @@
+//! How many streams, and by which congestion control: what the tuner tries where the link is the
+//! limit.
+
+use std::time::Duration;
+
+use super::model::{LIMITED, LOSSY};
+use super::trial::Change;
+use super::window::Rates;
+use super::{Congestion, FAR_AWAY, Sample, Tuner};
+
+/// A queue stands on the way when a round trip takes so much more than the shortest.
+const QUEUE: f64 = 1.5;
+const QUEUE_MIN: Duration = Duration::from_millis(3);
+
+/// Streams fill what windows allow when they carry this much of it.
+const WINDOWS_FULL: f64 = 0.75;
+
+/// A segment of Ethernet's size.
+const SEGMENT: f64 = 1448.0;
+
+/// Streams that lose something are believed to carry so many times what the formula says, for a
+/// copy does not last as long as the formula means.
+const CUBIC_SLACK: f64 = 3.0;
+
+impl Tuner {
+    pub(super) fn consider_streams(&mut self, now: Duration, rates: &Rates) -> Option<String> {
+        // Where nothing goes through nothing is learnt.
+        if rates.wire < 1.0 {
+            return None;
+        }
+        let linked = rates.link >= LIMITED && !self.is_rate_limited(rates);
+        let (queue, lossy) = (self.is_queue(), self.is_lossy(rates));
+        if linked && lossy && self.may_try_bbr(now, rates) {
+            self.begin(now, Change::Congestion(Congestion::Bbr), rates);
+            self.decision.congestion = Congestion::Bbr;
+            return Some(format!(
+                "bbr: {:.2} % is lost on the way",
+                rates.loss * 100.0
+            ));
+        }
+        if self.start.forced.streams.is_some() {
+            return None;
+        }
+        // A queue that stands is a link that is full: more streams would only push others aside.
+        if linked && (!queue || self.is_windows_full(rates)) {
+            let more = self.more_streams(now, rates, lossy);
+            if more.is_some() {
+                return more;
+            }
+        }
+        let busy = rates.link.max(rates.workers).max(rates.far_workers) >= LIMITED;
+        let near = self.round_trip_min < FAR_AWAY && !self.is_rate_limited(rates);
+        let fewer = self.decision.streams / 2;
+        let change = Change::FewerStreams(fewer);
+        if near && busy && fewer > 0 && self.holds.is_open(now, change) {
+            self.begin(now, change, rates);
+            self.decision.streams = fewer;
+            return Some(format!("{}: fewer may be faster so near", streams(fewer)));
+        }
+        None
+    }
+
+    fn more_streams(&mut self, now: Duration, rates: &Rates, lossy: bool) -> Option<String> {
+        let full = self.is_windows_full(rates);
+        let own = self.decision.streams;
+        // Loss does not hold bbr back.
+        let lossy = lossy && self.decision.congestion != Congestion::Bbr;
+        // Where each stream is held back by itself many will be wanted.
+        let by = if lossy || full { 4 } else { 2 };
+        let wanted = own.saturating_mul(by).min(self.streams_max());
+        let change = Change::MoreStreams(wanted);
+        if wanted <= own || !self.holds.is_open(now, change) {
+            return None;
+        }
+        self.begin(now, change, rates);
+        self.decision.streams = wanted;
+        let why = match (lossy, full) {
+            (true, _) => "some is lost on the way",
+            (_, true) => "their windows are full",
+            _ => "the network is the limit",
+        };
+        Some(format!("{}: {why}", streams(wanted)))
+    }
+
+    /// Only where streams are far below what their windows allow: it pushes others aside.
+    fn may_try_bbr(&self, now: Duration, rates: &Rates) -> bool {
+        let windows = window_rate(&self.window.newest());
+        self.start.may_bbr
+            && !self.start.nice
+            && !self.start.forced.congestion
+            && self.decision.congestion != Congestion::Bbr
+            && windows.is_none_or(|most| rates.wire < most / 2.0)
+            && self.holds.is_open(now, Change::Congestion(Congestion::Bbr))
+    }
+
+    /// What the link will carry if nothing changes. Slow start leaves streams with more than loss
+    /// lets them keep, and they come down from it over many seconds.
+    pub(super) fn lasting(&self, change: Change, rates: &Rates) -> f64 {
+        let by_loss = matches!(change, Change::MoreStreams(_) | Change::Congestion(_))
+            && self.decision.congestion == Congestion::System
+            && self.is_lossy(rates);
+        if !by_loss {
+            return rates.wire;
+        }
+        // What a queue lost when it overflowed in slow start is over in the next span.
+        let quick = self.pace().quick;
+        let loss = match self.window.last(2 * quick, self.workers) {
+            Some(both) => {
+                let lost = |of: &Rates| of.loss * of.wire * of.seconds;
+                let before = both.wire * both.seconds - rates.wire * rates.seconds;
+                ((lost(&both) - lost(rates)) / before.max(1.0)).min(rates.loss)
+            }
+            None => 0.0,
+        };
+        let round_trip = self.window.newest().round_trip.as_secs_f64();
+        let streams = f64::from(self.decision.streams);
+        rates
+            .wire
+            .min(CUBIC_SLACK * streams * cubic(loss, round_trip))
+    }
+
+    /// Something is lost on the way, and not because a queue overflows. Near at hand a queue is too
+    /// short to be seen.
+    pub(super) fn is_lossy(&self, rates: &Rates) -> bool {
+        rates.loss >= LOSSY && !self.is_queue() && self.round_trip_min >= FAR_AWAY
+    }
+
+    fn is_queue(&self) -> bool {
+        let is = self.window.newest().round_trip;
+        is > self.round_trip_min.mul_f64(QUEUE) && is > self.round_trip_min + QUEUE_MIN
+    }
+
+    /// Streams carry what their windows allow, so that nothing but more of them brings more.
+    pub(super) fn is_windows_full(&self, rates: &Rates) -> bool {
+        let most = window_rate(&self.window.newest());
+        most.is_some_and(|most| rates.wire >= WINDOWS_FULL * most)
+    }
+}
+
+/// What windows let through, bytes a second; None if they are not known.
+pub(super) fn window_rate(sample: &Sample) -> Option<f64> {
+    let windows = [sample.receive_window, sample.send_window];
+    let window = windows.into_iter().filter(|bytes| *bytes > 0).min()?;
+    let round_trip = sample.round_trip;
+    (!round_trip.is_zero()).then(|| window as f64 / round_trip.as_secs_f64())
+}
+
+/// Bytes a second of a stream that has long been losing such a part of what it sends: RFC 9438,
+/// section 5.1 (cubic's window with C 0.4 and beta 0.7).
+fn cubic(loss: f64, round_trip_s: f64) -> f64 {
+    1.054 * (round_trip_s / loss.max(1e-9)).powf(0.75) * SEGMENT / round_trip_s.max(1e-3)
+}
+
+pub(super) fn streams(count: u16) -> String {
+    match count {
+        1 => "1 stream".to_owned(),
+        count => format!("{count} streams"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loss_holds_cubic_to_what_the_formula_says() {
+        // 0.1 % at 150 ms: a window of 45 segments.
+        let window = cubic(1e-3, 0.15) * 0.15 / SEGMENT;
+        assert!((44.0..47.0).contains(&window), "{window}");
+        // Where nothing is lost it holds nothing back.
+        assert!(cubic(0.0, 0.15) > 1e9);
+    }
+}
