@@ -5,13 +5,14 @@
 //! of it was read again, and all of it where the machine was started anew since, where the sample
 //! was wrong, and where others could write (`--inplace`). All of this runs on workers.
 
+mod restored;
+
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::chunk::claims::Claims;
 use crate::dest::{self, Partial, Slot, Standing};
-use crate::digest::{self, Added, Digest, Tree};
+use crate::digest::Digest;
 use crate::error::Result;
 use crate::journal::record::{self, Chunk, Finished, Hash};
 use crate::journal::{self, Begun, Journal};
@@ -20,7 +21,9 @@ use crate::pipeline::digest_list::Listed;
 use crate::pipeline::opening::Written;
 use crate::pipeline::receiver::Receiver;
 use crate::pipeline::sample::{STEP, Sample, holds};
-use crate::wire::message::{Message, RANGES_MAX, Span, Want, WantKind};
+use crate::wire::message::{Message, RANGES_MAX, Want, WantKind};
+pub use restored::Restored;
+use restored::span;
 
 /// A source that was written this lately may be written again without its times showing it.
 const YOUNG: Duration = Duration::from_secs(2);
@@ -34,12 +37,6 @@ pub struct Resuming {
     pub slot: Slot,
     pub listed: Option<Listed>,
     pub path: Hash,
-}
-
-/// What is there of a file.
-pub struct Restored {
-    pub claims: Claims,
-    pub tree: Option<Tree>,
 }
 
 /// What tells a source from another, or from itself when it has changed.
@@ -141,7 +138,7 @@ impl Receiver {
                 .map(Some);
         }
         let restored = self.restore(journal, &begun, &partial, &entry);
-        let have = have(&restored).filter(|have| !have.is_empty());
+        let have = restored.have().filter(|have| !have.is_empty());
         let Some(have) = have else {
             drop(partial);
             return self.begin(resuming, 0).map(Some);
@@ -189,13 +186,14 @@ impl Receiver {
         young: bool,
     ) -> Result<Want> {
         let entry = partial.entry().clone();
-        let mut ranges = Claims::new(entry.size, self.chunk_size);
+        let mut ranges = Restored::finest(entry.size, self.chunk_size, false);
         journal.replay(&begun, |chunk, _| {
             // What does not lie in the file as it is now is of no use.
-            let _ = ranges.restore(chunk.offset, chunk.len);
+            ranges.add(&chunk);
             ControlFlow::Continue(())
         });
-        let spans = ranges.done_ranges().take(RANGES_MAX).map(span).collect();
+        let spans = ranges.whole_chunks(self.chunk_size);
+        let spans = spans.take(RANGES_MAX).map(span).collect();
         let number = journal.begin(&record::File {
             path: resuming.path,
             identity: identity_of(&entry),
@@ -281,12 +279,12 @@ impl Receiver {
     }
 
     pub(super) fn nothing_of(&self, entry: &Entry) -> Restored {
-        // Chunks of a file that changes are read at different times: their root says nothing.
-        let needs_tree = (!entry.is_sparse() && !self.options.live) || self.options.digests;
-        Restored {
-            claims: Claims::new(entry.size, self.grain),
-            tree: needs_tree.then(|| Tree::new(entry.size, self.grain)),
-        }
+        Restored::nothing(entry.size, self.grain, self.needs_tree(entry))
+    }
+
+    /// Chunks of a file that changes are read at different times: their root says nothing.
+    fn needs_tree(&self, entry: &Entry) -> bool {
+        (!entry.is_sparse() && !self.options.live) || self.options.digests
     }
 
     /// Reads the journal's chunks of a file again and believes them, or not.
@@ -311,7 +309,8 @@ impl Receiver {
             is_there
         };
         let mut sample = Sample::new(begun.chunks, self.chunk_size);
-        let mut restored = self.nothing_of(entry);
+        let nothing = || Restored::finest(size, self.chunk_size, self.needs_tree(entry));
+        let mut restored = nothing();
         let mut all_right = true;
         journal.replay(begun, |chunk, certain| {
             let checked = !certain || partial.is_inplace() || sample.picks();
@@ -323,9 +322,9 @@ impl Receiver {
             }
         });
         if all_right || self.ending.is_ending() {
-            return restored;
+            return restored.in_grains(self.grain);
         }
-        restored = self.nothing_of(entry);
+        restored = nothing();
         journal.replay(begun, |chunk, _| {
             if self.ending.is_ending() {
                 return ControlFlow::Break(());
@@ -335,50 +334,6 @@ impl Receiver {
             }
             ControlFlow::Continue(())
         });
-        restored
-    }
-}
-
-impl Restored {
-    /// False for what cannot be of this file.
-    fn add(&mut self, chunk: &Chunk) -> bool {
-        match self.claims.restore(chunk.offset, chunk.len) {
-            Ok(true) => {}
-            Ok(false) => return true,
-            Err(_) => return false,
-        }
-        let Some(tree) = &mut self.tree else {
-            return true;
-        };
-        let added = match &chunk.digest {
-            Some(digest) => tree.add_subtree(chunk.offset, chunk.len, *digest),
-            None => tree.add_zeros(chunk.offset, chunk.len),
-        };
-        added == Added::New
-    }
-}
-
-/// The ranges that are there, with the values of their subtrees. None where they are more than may
-/// be told.
-fn have(restored: &Restored) -> Option<Vec<(Span, Digest)>> {
-    let have: Vec<_> = match &restored.tree {
-        Some(tree) => {
-            let frontier = tree.frontier().take(RANGES_MAX + 1);
-            frontier
-                .map(|(range, value)| (span(range), value))
-                .collect()
-        }
-        None => {
-            let ranges = restored.claims.done_ranges().take(RANGES_MAX + 1);
-            ranges.map(|range| (span(range), digest::NONE)).collect()
-        }
-    };
-    (have.len() <= RANGES_MAX).then_some(have)
-}
-
-fn span(range: std::ops::Range<u64>) -> Span {
-    Span {
-        start: range.start,
-        end: range.end,
+        restored.in_grains(self.grain)
     }
 }

@@ -154,7 +154,7 @@ fn a_host_that_has_it_already_gets_nothing(case: &Case) {
     let cut = run(&HOSTS[1..2], &["-l", "32000", "--retries", "0"]).start();
     let two = Dir(case.dst.path("two"));
     until("something is there", || {
-        (two.partial_bytes() > MIB as u64).then_some(())
+        (two.partial_bytes() > 3 * MIB as u64).then_some(())
     });
     cut.signal_group(Signal::INT);
     cut.wait().exits(130);

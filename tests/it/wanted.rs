@@ -172,7 +172,7 @@ fn what_the_receiver_has_is_not_sent_and_the_digest_is_of_all() {
 /// whole chunk to carry when the others are done.
 #[test]
 fn a_copy_begins_and_ends_in_small_parts_of_chunks() {
-    big_case(20 * MIB + 5000, |case, content| {
+    big_case(12 * MIB + 5000, |case, content| {
         let done = pushed_as(case, &host::hello(), &[], "big", false, |peer| {
             peer.entries();
             // It knows then that nothing comes behind.

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use fastcp::journal::record::LEN;
+use fastcp::journal::record::{Body, Key, LEN};
 use rustix::process::{Signal, kill_process};
 
 use super::procs::{self, until};
@@ -33,8 +33,16 @@ pub fn aged() {
 
 /// A third of the copy is recorded in this journal.
 pub fn has_third(journal: &Path) -> bool {
-    let len = journal.metadata().map_or(0, |meta| meta.len() as usize);
-    len > LEN * (3 + SIZE / MIB / 3)
+    let content = std::fs::read(journal).unwrap_or_default();
+    let (records, _) = content.as_chunks::<LEN>();
+    let Some(key) = records.first().and_then(Key::read) else {
+        return false;
+    };
+    let len = |record| match Body::decode(record, &key) {
+        Some(Body::Chunk(_, chunk)) if chunk.digest.is_some() => chunk.len as usize,
+        _ => 0,
+    };
+    records.iter().map(len).sum::<usize>() > SIZE / 3
 }
 
 /// Bytes on disk of all files below, while names come and go.

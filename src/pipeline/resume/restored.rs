@@ -1,0 +1,156 @@
+//! What is there of a file that an earlier session began.
+
+use std::ops::Range;
+
+use crate::chunk::GRAINS;
+use crate::chunk::claims::Claims;
+use crate::digest::{self, Added, Digest, Tree};
+use crate::journal::record::Chunk;
+use crate::wire::message::{RANGES_MAX, Span};
+
+pub struct Restored {
+    pub claims: Claims,
+    pub tree: Option<Tree>,
+    size: u64,
+}
+
+impl Restored {
+    /// Nothing of a file of `size` bytes, which is asked for in multiples of `grain`.
+    pub fn nothing(size: u64, grain: u64, needs_tree: bool) -> Restored {
+        Restored {
+            claims: Claims::new(size, grain),
+            tree: needs_tree.then(|| Tree::new(size, grain)),
+            size,
+        }
+    }
+
+    /// The same for what the journal tells: its session may have cut finer than this one.
+    pub fn finest(size: u64, chunk_size: u64, needs_tree: bool) -> Restored {
+        Restored::nothing(size, chunk_size / GRAINS as u64, needs_tree)
+    }
+
+    /// False for what cannot be of this file.
+    pub fn add(&mut self, chunk: &Chunk) -> bool {
+        match self.claims.restore(chunk.offset, chunk.len) {
+            Ok(true) => {}
+            Ok(false) => return true,
+            Err(_) => return false,
+        }
+        let Some(tree) = &mut self.tree else {
+            return true;
+        };
+        let added = match &chunk.digest {
+            Some(digest) => tree.add_subtree(chunk.offset, chunk.len, *digest),
+            None => tree.add_zeros(chunk.offset, chunk.len),
+        };
+        added == Added::New
+    }
+
+    /// What of it comes in multiples of `grain`.
+    pub fn in_grains(&self, grain: u64) -> Restored {
+        let mut whole = Restored::nothing(self.size, grain, self.tree.is_some());
+        for (range, value) in self.parts() {
+            let inner = inner(range.clone(), grain, self.size);
+            // The value is of all of it.
+            let Some(range) = inner.filter(|it| whole.tree.is_none() || *it == range) else {
+                continue;
+            };
+            let (start, len) = (range.start, range.end - range.start);
+            let added = match &mut whole.tree {
+                Some(tree) => tree.add_subtree(start, len, value) == Added::New,
+                None => true,
+            };
+            if added {
+                let _ = whole.claims.restore(start, len);
+            }
+        }
+        whole
+    }
+
+    /// Bytes that are there in whole chunks.
+    pub fn whole_chunks(&self, chunk_size: u64) -> impl Iterator<Item = Range<u64>> {
+        let ranges = self.claims.done_ranges();
+        ranges.filter_map(move |range| inner(range, chunk_size, self.size))
+    }
+
+    /// The ranges that are there, with the values of their subtrees. None where they are more than
+    /// may be told.
+    pub fn have(&self) -> Option<Vec<(Span, Digest)>> {
+        let parts = self.parts().take(RANGES_MAX + 1);
+        let have: Vec<_> = parts.map(|(range, value)| (span(range), value)).collect();
+        (have.len() <= RANGES_MAX).then_some(have)
+    }
+
+    /// Where there is no tree their values are none.
+    fn parts(&self) -> impl Iterator<Item = (Range<u64>, Digest)> {
+        let ranges = self.tree.is_none().then(|| self.claims.done_ranges());
+        let ranges = ranges.into_iter().flatten();
+        let frontier = self.tree.iter().flat_map(Tree::frontier);
+        frontier.chain(ranges.map(|range| (range, digest::NONE)))
+    }
+}
+
+pub fn span(range: Range<u64>) -> Span {
+    Span {
+        start: range.start,
+        end: range.end,
+    }
+}
+
+/// What of `range` begins and ends with multiples of `unit`, or with the file.
+fn inner(range: Range<u64>, unit: u64, size: u64) -> Option<Range<u64>> {
+    let start = range.start.checked_next_multiple_of(unit)?;
+    let end = match range.end {
+        end if end == size => end,
+        end => end / unit * unit,
+    };
+    (start < end).then_some(start..end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::of_range;
+
+    const UNIT: u64 = 1 << 20;
+
+    /// Whole chunks, in parts or not, are there; parts of others are not.
+    #[test]
+    fn parts_of_chunks_are_of_use_where_they_are_whole_chunks_together() {
+        let content = vec![7; (4 * UNIT + 5000) as usize];
+        let size = content.len() as u64;
+        let piece = |offset: u64, len: u64| Chunk {
+            offset,
+            len,
+            digest: Some(of_range(
+                &content[offset as usize..(offset + len) as usize],
+                offset,
+                false,
+            )),
+        };
+        for needs_tree in [true, false] {
+            let mut fine = Restored::finest(size, UNIT, needs_tree);
+            for (offset, len) in [
+                (0, UNIT / 2),
+                (UNIT / 2, UNIT / 2),
+                (UNIT, UNIT / 8),
+                (2 * UNIT, UNIT),
+                (3 * UNIT + UNIT / 2, UNIT / 2),
+                (4 * UNIT, 5000),
+            ] {
+                assert!(fine.add(&piece(offset, len)));
+            }
+            assert!(!fine.add(&piece(1000, 1000)), "no part of a chunk");
+            let expected = [0..UNIT, 2 * UNIT..3 * UNIT, 4 * UNIT..size];
+            assert!(fine.whole_chunks(UNIT).eq(expected.clone()));
+            let whole = fine.in_grains(UNIT);
+            assert!(whole.claims.done_ranges().eq(expected));
+            let have = whole.have().expect("few");
+            let first = match needs_tree {
+                true => piece(0, UNIT).digest.expect("it has one"),
+                false => digest::NONE,
+            };
+            assert_eq!(have[0], (span(0..UNIT), first));
+        }
+    }
+}
