@@ -17,9 +17,9 @@ pub use pool::{Buffer, Pool};
 /// Bytes in a chunk, the last of a file excepted. A power of two; one size per session.
 pub const CHUNK_SIZE: usize = 1 << 20;
 
-/// Parts of a chunk that may travel alone, where both ends know of them: towards its end a copy is
-/// cut finer, or each stream would end with a whole chunk to carry, some long after the others. A
-/// power of two.
+/// Parts of a chunk that may travel alone, where both ends know of them: a copy is cut finer at
+/// first, while it is not known how it should go, and towards its end, or each stream would end with
+/// a whole chunk to carry, some long after the others. A power of two.
 pub const GRAINS: usize = 8;
 
 /// Files up to this many bytes travel in packs.

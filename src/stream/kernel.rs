@@ -37,7 +37,7 @@ pub struct KernelFacts {
 
 /// What may lie in a socket's buffer and not be on its way: what a connection carries in a tenth
 /// of a second. What lies there another stream cannot take, and a buffer that once grew for a fast
-/// connection never shrinks: the last megabyte of a stream that loss holds at 300 KB/s took 3 s.
+/// connection never shrinks: at 300 KB/s a megabyte lies there for 3 s.
 const UNSENT_PARTS: u64 = 10;
 const UNSENT_MIN: u32 = 64 << 10;
 const UNSENT_MAX: u32 = 4 << 20;
