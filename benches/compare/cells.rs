@@ -186,7 +186,7 @@ pub const CELLS: &[Cell] = &[
 
 /// What fastcp is tried with once for the regret, before the best three are run again.
 pub const SWEEP_CODECS: [&str; 5] = ["none", "lz4", "zstd:1", "zstd:3", "zstd:9"];
-pub const SWEEP_STREAMS: [u16; 3] = [1, 4, 16];
+pub const SWEEP_STREAMS: [u16; 3] = [16, 4, 1];
 
 /// Defaults may take so many times the best of the sweep, in each cell and as the mean of all.
 pub const REGRET_MAX: f64 = 1.10;
@@ -200,6 +200,7 @@ pub const SWEEP_SECONDS: f64 = 5.0;
 pub fn shrinks(input: &str) -> f64 {
     match input {
         "random" => 1.0,
+        "sparse" => 8.0,
         _ => 3.0,
     }
 }

@@ -129,9 +129,11 @@ impl Input {
                 }
             }
         } else {
-            let mut from = File::open(&self.path).map_err(fault)?.take(bytes);
-            let mut to = File::create(&path).map_err(fault)?;
-            io::copy(&mut from, &mut to).map_err(fault)?;
+            let mut copy = Command::new("cp");
+            copy.arg("--sparse=always").arg(&self.path).arg(&path);
+            shell::finish(copy)?;
+            let file = File::options().write(true).open(&path).map_err(fault)?;
+            file.set_len(bytes).map_err(fault)?;
         }
         Ok(Input {
             name: self.name.clone(),

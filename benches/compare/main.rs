@@ -269,7 +269,7 @@ fn try_cell(
             rate => (f64::from(rate) * 125e3 * SWEEP_SECONDS * shrinks(cell.input)) as u64,
         };
         let input = input.cut(bytes, &asked.work)?;
-        let copy = |flags: &[String]| bench.copy(&input, flags);
+        let copy = |flags: &[String], most| bench.copy(&input, flags, most);
         found
             .regrets
             .push(regret::measure(link.name, cell.input, copy)?);

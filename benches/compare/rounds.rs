@@ -1,6 +1,6 @@
 //! Tools at work: each into an empty directory, each copy compared with its source.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::Asked;
 use crate::cells::{BEST, Cell, Link};
@@ -9,7 +9,7 @@ use crate::place::Place;
 use crate::results::{Measured, Row};
 use crate::shell;
 use crate::spent::{self, Spent};
-use crate::tools::{self, Chosen, Errand, FASTCP, Tool};
+use crate::tools::{self, COPY_MAX, Chosen, Errand, FASTCP, Tool};
 
 /// Tools at work between two ends.
 pub struct Bench<'a> {
@@ -48,7 +48,7 @@ impl Bench<'_> {
         for round in 1..=self.asked.rounds {
             logins.push(self.place.login_time()?);
             for (tool, row) in tools.iter().zip(&mut rows) {
-                match self.once(tool, input, &flags, &mut chosen) {
+                match self.once(tool, input, &flags, COPY_MAX, &mut chosen) {
                     Ok((took, spent)) => {
                         row.times.push(took);
                         row.spent.extend(self.place.is_here.then_some(spent));
@@ -70,15 +70,24 @@ impl Bench<'_> {
         })
     }
 
-    /// fastcp with these flags, checked.
+    /// fastcp with these flags, checked; None where it was ended because it took longer than `most`.
     ///
     /// # Errors
     /// Its own, and a copy that differs.
-    pub fn copy(&self, input: &Input, flags: &[String]) -> Result<Duration, String> {
+    pub fn copy(
+        &self,
+        input: &Input,
+        flags: &[String],
+        most: Duration,
+    ) -> Result<Option<Duration>, String> {
         let fastcp = tools::named(FASTCP).expect("it is in the list");
         let flags = [&self.asked.fastcp_flags[..], flags].concat();
-        let once = self.once(fastcp, input, &flags, &mut Chosen::default());
-        once.map(|(took, _)| took)
+        let since = Instant::now();
+        match self.once(fastcp, input, &flags, most, &mut Chosen::default()) {
+            Ok((took, _)) => Ok(Some(took)),
+            Err(_) if since.elapsed() >= most => Ok(None),
+            Err(why) => Err(why),
+        }
     }
 
     fn once(
@@ -86,6 +95,7 @@ impl Bench<'_> {
         tool: &Tool,
         input: &Input,
         flags: &[String],
+        most: Duration,
         chosen: &mut Chosen,
     ) -> Result<(Duration, Spent), String> {
         let into = shell::quote(&self.into);
@@ -100,6 +110,7 @@ impl Bench<'_> {
             into: &self.into,
             seconds: if self.asked.is_quick { 1 } else { 10 },
             fastcp_flags: flags,
+            most,
             chosen: *chosen,
         };
         let (ran, spent) = spent::while_doing(|| tool.run(&errand));

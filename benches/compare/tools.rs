@@ -24,6 +24,8 @@ pub struct Errand<'a> {
     /// Seconds that a tool is to send which copies nothing.
     pub seconds: u32,
     pub fastcp_flags: &'a [String],
+    /// fastcp is ended when it has taken so long.
+    pub most: Duration,
     /// What fastcp chose when it ran last.
     pub chosen: Chosen,
 }
@@ -81,6 +83,9 @@ const fn iperf3(name: &'static str, line: fn(&Errand) -> String) -> Tool {
 }
 
 pub const FASTCP: &str = "fastcp";
+
+/// No copy of the list takes as long.
+pub const COPY_MAX: Duration = Duration::from_secs(3600);
 
 const TOOLS: &[Tool] = &[
     tool(FASTCP, &[], fastcp),
@@ -150,8 +155,9 @@ fn fastcp(it: &Errand) -> String {
         format!(" --remote-path {}", quote(path))
     });
     format!(
-        "XDG_CACHE_HOME={} {} -r --json{}{path} {} {} {}",
+        "XDG_CACHE_HOME={} timeout {} {} -r --json{}{path} {} {} {}",
         quote(&it.cache.to_string_lossy()),
+        it.most.as_secs_f64(),
         quote(env!("CARGO_BIN_EXE_fastcp")),
         place.config(),
         it.fastcp_flags.join(" "),
