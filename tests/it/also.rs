@@ -390,12 +390,13 @@ fn a_host_whose_connection_is_lost_comes_back_and_the_others_go_on(case: &Case) 
 }
 
 fn a_source_that_changes_is_read_anew_for_each(case: &Case) {
-    case.src.file("a", noise(1, 12 * MIB));
-    let run = to_all(case, &["-l", "96000", "--memory", "64Mi"], "a").start();
+    // More than memory holds: none of them has read all of it when it changes.
+    case.src.file("a", noise(1, 32 * MIB));
+    let run = to_all(case, &["-l", "256000", "--memory", "64Mi"], "a").start();
     until("something is there", || {
         (case.dst.partial_bytes() > 3 * MIB as u64).then_some(())
     });
-    case.src.file("a", noise(2, 12 * MIB));
+    case.src.file("a", noise(2, 32 * MIB));
     run.wait().succeeds();
     assert_all(case, "a");
 }
