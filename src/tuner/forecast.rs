@@ -13,6 +13,8 @@ pub struct Measured {
     pub plain_ns: f64,
     pub workers_here: u16,
     pub workers_there: u16,
+    /// Both ends have the same processors.
+    pub is_one_machine: bool,
     /// The slower of source and destination.
     pub disks: f64,
 }
@@ -28,9 +30,11 @@ pub fn forecast(measured: &Measured, method: Method, facts: Facts) -> Forecast {
         link,
         plain_ns,
         disks,
+        is_one_machine,
         ..
     } = *measured;
-    let stages = Stages::planned(link, plain_ns, workers, disks);
+    let mut stages = Stages::planned(link, plain_ns, workers, disks);
+    stages.is_one_machine = is_one_machine;
     stages.forecast(rung(method).unwrap_or(RUNGS - 1), facts)
 }
 
@@ -64,6 +68,7 @@ mod tests {
             plain_ns: 0.5,
             workers_here: 4,
             workers_there: 4,
+            is_one_machine: false,
             disks,
         }
     }
@@ -77,6 +82,13 @@ mod tests {
         assert_eq!((method, disk.bytes_per_s), (Method::None, 100e6));
         let none = forecast(&measured(1e12, f64::INFINITY), Method::None, TYPICAL[0]);
         assert_eq!(none.bytes_per_s, 4.0 * 1e9 / none.here_ns);
+        let one_machine = Measured {
+            is_one_machine: true,
+            ..measured(1e12, f64::INFINITY)
+        };
+        let shared = forecast(&one_machine, Method::None, TYPICAL[0]);
+        let both_ns = shared.here_ns + shared.there_ns;
+        assert_eq!(shared.bytes_per_s, 4.0 * 1e9 / both_ns);
         assert!(best(&measured(1e9, 1e9), &[]).is_none());
     }
 }

@@ -28,6 +28,9 @@ pub(super) struct Stages {
     /// Decompression counted, that of the rung in use.
     there_ns: f64,
     workers: Workers,
+    /// Those of both ends have the same processors. Known before a copy only: while it runs, what a
+    /// byte costs them has the waiting for each other in it.
+    pub is_one_machine: bool,
     /// Workers are the limit at one of the ends.
     is_busy: bool,
     /// Disks: bytes of content a second, infinite unless they are the limit.
@@ -67,6 +70,7 @@ impl Stages {
             here_ns: per_byte(plain, workers.here, rates.encoded).max(PLAIN_NS_MIN),
             there_ns: there.max(PLAIN_NS_MIN + DECODE_NS[rung]),
             workers,
+            is_one_machine: false,
             is_busy: rates.workers.max(rates.far_workers) >= LIMITED,
             disks: disk(rates.read, rates.goodput).min(disk(rates.write, rates.acked)),
             rung,
@@ -82,6 +86,7 @@ impl Stages {
             here_ns: plain_ns,
             there_ns: plain_ns,
             workers,
+            is_one_machine: false,
             is_busy: false,
             disks,
             rung: 0,
@@ -90,9 +95,13 @@ impl Stages {
 
     /// Bytes of content a second.
     fn goodput(&self, rung: usize, facts: Facts) -> f64 {
-        let here = self.workers.here * 1e9 / self.here_ns(facts);
-        let there = self.workers.there * 1e9 / self.there_ns(rung, facts);
-        here.min(there).min(self.link * facts.ratio).min(self.disks)
+        let (here_ns, there_ns) = (self.here_ns(facts), self.there_ns(rung, facts));
+        let Workers { here, there } = self.workers;
+        let workers = match self.is_one_machine {
+            true => here * 1e9 / (here_ns + there_ns),
+            false => (here * 1e9 / here_ns).min(there * 1e9 / there_ns),
+        };
+        workers.min(self.link * facts.ratio).min(self.disks)
     }
 
     fn here_ns(&self, facts: Facts) -> f64 {

@@ -12,7 +12,7 @@ use crate::session::Outcome;
 use crate::session::probe::{
     Carried, Coded, Expected, Finding, Hear, Probe, Probed, Read, synced_rate, written_rate,
 };
-use crate::tuner::{Decision, Method};
+use crate::tuner::{Decision, Forecast, Method};
 use crate::units::{count, rate, size};
 use crate::wire::message::Tried;
 
@@ -158,23 +158,31 @@ fn formula(expected: &Expected) -> (String, String) {
         link,
         workers_here,
         workers_there,
+        is_one_machine,
         read,
         write,
         forecast,
         ..
     } = expected;
-    let workers = |workers: &u16, ns: f64| format!("{} / {ns:.2} ns", count(u64::from(*workers)));
-    let mut terms = vec![
-        (
-            "link x ratio",
-            format!("{} x {:.2}", rate(*link), forecast.ratio),
-        ),
-        (
-            "workers / cost here",
-            workers(workers_here, forecast.here_ns),
-        ),
-        ("there", workers(workers_there, forecast.there_ns)),
-    ];
+    let Forecast {
+        ratio,
+        here_ns,
+        there_ns,
+        ..
+    } = forecast;
+    let here = count(u64::from(*workers_here));
+    let there = count(u64::from(*workers_there));
+    let mut terms = vec![("link x ratio", format!("{} x {ratio:.2}", rate(*link)))];
+    match is_one_machine {
+        true => terms.push((
+            "workers / cost here and there",
+            format!("{here} / ({here_ns:.2} + {there_ns:.2} ns)"),
+        )),
+        false => terms.extend([
+            ("workers / cost here", format!("{here} / {here_ns:.2} ns")),
+            ("there", format!("{there} / {there_ns:.2} ns")),
+        ]),
+    }
     terms.extend(read.map(|read| ("read", rate(read))));
     terms.extend(write.map(|write| ("write", rate(write))));
     let (names, numbers): (Vec<_>, Vec<_>) = terms.into_iter().unzip();
@@ -215,6 +223,7 @@ fn json_of(probed: &Probed) -> Value {
             "workers_here": expected.workers_here,
             "ns_per_byte_here": expected.forecast.here_ns,
             "workers_there": expected.workers_there,
+            "one_machine": expected.is_one_machine,
             "ns_per_byte_there": expected.forecast.there_ns,
         })
     };
@@ -239,7 +248,6 @@ fn json_of(probed: &Probed) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tuner::Forecast;
 
     #[test]
     fn the_formula_has_a_number_for_each_name_and_fits() {
@@ -249,6 +257,7 @@ mod tests {
             link: 118e6,
             workers_here: 128,
             workers_there: 2,
+            is_one_machine: false,
             read: Some(1.9e9),
             write: Some(410e6),
             forecast: Forecast {
@@ -270,6 +279,11 @@ mod tests {
         assert!(numbers.len() + "  = min()".len() <= 80);
         expected.read = None;
         assert_eq!(formula(&expected).0.matches(',').count(), 3);
+        expected.is_one_machine = true;
+        let (names, numbers) = formula(&expected);
+        assert_eq!(names, "link x ratio, workers / cost here and there, write");
+        let there = "118 MB/s x 2.49, 128 / (14.10 + 1.63 ns), 410 MB/s";
+        assert_eq!(numbers, there);
     }
 
     #[test]

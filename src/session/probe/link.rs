@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::Budget;
 use crate::pipeline::sender::Sender;
+use crate::session::host;
 use crate::session::probe::{Finding, Hear};
 use crate::session::request::Compress;
 use crate::session::roster::Roster;
@@ -78,6 +79,8 @@ pub struct LinkFacts {
     pub first: Option<Decision>,
     pub workers_here: u16,
     pub workers_there: u16,
+    /// Both ends have the same processors.
+    pub is_one_machine: bool,
 }
 
 /// The sender's side of one session, as far as a test has to do with it.
@@ -137,6 +140,7 @@ impl LinkTest {
             facts.workers_here = ends.budget.workers as u16;
             let threads = ends.sender.options.threads;
             facts.workers_there = threads.unwrap_or(ends.hello.processors);
+            facts.is_one_machine = host::is_this_machine(&ends.hello.boot_id);
             facts.first = Some(self.first_decision(&ends, round_trip));
         }
         let window = (ROUND_TRIPS * round_trip).clamp(WINDOW_MIN, WINDOW_MAX);
