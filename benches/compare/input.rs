@@ -129,8 +129,14 @@ impl Input {
                 }
             }
         } else {
-            let mut copy = Command::new("cp");
-            copy.arg("--sparse=always").arg(&self.path).arg(&path);
+            // A piece of nothing but zeros stays a hole.
+            let mut copy = Command::new("dd");
+            copy.args(["bs=1M", "conv=sparse", "iflag=count_bytes"]);
+            copy.args([
+                format!("count={bytes}"),
+                format!("if={}", self.path.display()),
+            ]);
+            copy.arg(format!("of={}", path.display()));
             shell::finish(copy)?;
             let file = File::options().write(true).open(&path).map_err(fault)?;
             file.set_len(bytes).map_err(fault)?;

@@ -87,6 +87,9 @@ pub const FASTCP: &str = "fastcp";
 /// No copy of the list takes as long.
 pub const COPY_MAX: Duration = Duration::from_secs(3600);
 
+/// How `timeout` ends where it has ended another.
+pub const TIMED_OUT: &str = "exit status: 124";
+
 const TOOLS: &[Tool] = &[
     tool(FASTCP, &[], fastcp),
     tool("scp", &["scp"], scp),

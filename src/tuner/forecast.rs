@@ -3,7 +3,6 @@
 
 use super::method::{Facts, Method, RUNGS, rung};
 use super::model::{Forecast, PROMISE, Stages};
-use super::window::Workers;
 
 /// What was measured, in bytes a second; infinite where it was not.
 #[derive(Clone, Copy, Debug)]
@@ -13,8 +12,8 @@ pub struct Measured {
     pub plain_ns: f64,
     pub workers_here: u16,
     pub workers_there: u16,
-    /// Both ends have the same processors.
-    pub is_one_machine: bool,
+    /// Of the machine, where both ends are on one.
+    pub processors: Option<u16>,
     /// The slower of source and destination.
     pub disks: f64,
 }
@@ -22,20 +21,7 @@ pub struct Measured {
 /// By a method that was measured to be as `facts` say. One that is not on the ladder is taken for
 /// its strongest where it is decompressed.
 pub fn forecast(measured: &Measured, method: Method, facts: Facts) -> Forecast {
-    let workers = Workers {
-        here: f64::from(measured.workers_here.max(1)),
-        there: f64::from(measured.workers_there.max(1)),
-    };
-    let Measured {
-        link,
-        plain_ns,
-        disks,
-        is_one_machine,
-        ..
-    } = *measured;
-    let mut stages = Stages::planned(link, plain_ns, workers, disks);
-    stages.is_one_machine = is_one_machine;
-    stages.forecast(rung(method).unwrap_or(RUNGS - 1), facts)
+    Stages::planned(measured).forecast(rung(method).unwrap_or(RUNGS - 1), facts)
 }
 
 /// The method that makes most, among those from the cheapest to the strongest: one that costs more
@@ -68,7 +54,7 @@ mod tests {
             plain_ns: 0.5,
             workers_here: 4,
             workers_there: 4,
-            is_one_machine: false,
+            processors: None,
             disks,
         }
     }
@@ -83,7 +69,7 @@ mod tests {
         let none = forecast(&measured(1e12, f64::INFINITY), Method::None, TYPICAL[0]);
         assert_eq!(none.bytes_per_s, 4.0 * 1e9 / none.here_ns);
         let one_machine = Measured {
-            is_one_machine: true,
+            processors: Some(4),
             ..measured(1e12, f64::INFINITY)
         };
         let shared = forecast(&one_machine, Method::None, TYPICAL[0]);

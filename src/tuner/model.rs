@@ -1,5 +1,6 @@
 //! What each method would bring: the slowest stage's rate is the copy's.
 
+use super::forecast::Measured;
 use super::method::{DECODE_NS, Facts, RUNGS, TYPICAL, extrapolate};
 use super::window::{Rates, Workers};
 
@@ -28,9 +29,9 @@ pub(super) struct Stages {
     /// Decompression counted, that of the rung in use.
     there_ns: f64,
     workers: Workers,
-    /// Those of both ends have the same processors. Known before a copy only: while it runs, what a
-    /// byte costs them has the waiting for each other in it.
-    pub is_one_machine: bool,
+    /// Those that both ends share. Infinite while a copy runs: what a byte then costs a worker has
+    /// the waiting for a processor in it.
+    processors: f64,
     /// Workers are the limit at one of the ends.
     is_busy: bool,
     /// Disks: bytes of content a second, infinite unless they are the limit.
@@ -70,25 +71,27 @@ impl Stages {
             here_ns: per_byte(plain, workers.here, rates.encoded).max(PLAIN_NS_MIN),
             there_ns: there.max(PLAIN_NS_MIN + DECODE_NS[rung]),
             workers,
-            is_one_machine: false,
+            processors: f64::INFINITY,
             is_busy: rates.workers.max(rates.far_workers) >= LIMITED,
             disks: disk(rates.read, rates.goodput).min(disk(rates.write, rates.acked)),
             rung,
         }
     }
 
-    /// Before a copy: of a link and disks that do so many bytes a second, and a byte that costs a
-    /// worker so much without compression, at either end.
-    pub fn planned(link: f64, plain_ns: f64, workers: Workers, disks: f64) -> Stages {
-        let plain_ns = plain_ns.max(PLAIN_NS_MIN);
+    /// Before a copy.
+    pub fn planned(measured: &Measured) -> Stages {
+        let plain_ns = measured.plain_ns.max(PLAIN_NS_MIN);
         Stages {
-            link,
+            link: measured.link,
             here_ns: plain_ns,
             there_ns: plain_ns,
-            workers,
-            is_one_machine: false,
+            workers: Workers {
+                here: f64::from(measured.workers_here.max(1)),
+                there: f64::from(measured.workers_there.max(1)),
+            },
+            processors: measured.processors.map_or(f64::INFINITY, f64::from),
             is_busy: false,
-            disks,
+            disks: measured.disks,
             rung: 0,
         }
     }
@@ -97,11 +100,10 @@ impl Stages {
     fn goodput(&self, rung: usize, facts: Facts) -> f64 {
         let (here_ns, there_ns) = (self.here_ns(facts), self.there_ns(rung, facts));
         let Workers { here, there } = self.workers;
-        let workers = match self.is_one_machine {
-            true => here * 1e9 / (here_ns + there_ns),
-            false => (here * 1e9 / here_ns).min(there * 1e9 / there_ns),
-        };
-        workers.min(self.link * facts.ratio).min(self.disks)
+        let workers = (here * 1e9 / here_ns).min(there * 1e9 / there_ns);
+        let processors = self.processors * 1e9 / (here_ns + there_ns);
+        let link = self.link * facts.ratio;
+        workers.min(processors).min(link).min(self.disks)
     }
 
     fn here_ns(&self, facts: Facts) -> f64 {

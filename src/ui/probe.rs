@@ -158,7 +158,7 @@ fn formula(expected: &Expected) -> (String, String) {
         link,
         workers_here,
         workers_there,
-        is_one_machine,
+        processors,
         read,
         write,
         forecast,
@@ -170,19 +170,15 @@ fn formula(expected: &Expected) -> (String, String) {
         there_ns,
         ..
     } = forecast;
-    let here = count(u64::from(*workers_here));
-    let there = count(u64::from(*workers_there));
-    let mut terms = vec![("link x ratio", format!("{} x {ratio:.2}", rate(*link)))];
-    match is_one_machine {
-        true => terms.push((
-            "workers / cost here and there",
-            format!("{here} / ({here_ns:.2} + {there_ns:.2} ns)"),
-        )),
-        false => terms.extend([
-            ("workers / cost here", format!("{here} / {here_ns:.2} ns")),
-            ("there", format!("{there} / {there_ns:.2} ns")),
-        ]),
-    }
+    let per_ns = |workers: u16, ns: f64| format!("{} / {ns:.2} ns", count(u64::from(workers)));
+    let mut terms = vec![
+        ("link x ratio", format!("{} x {ratio:.2}", rate(*link))),
+        ("workers / cost here", per_ns(*workers_here, *here_ns)),
+        match *processors {
+            Some(processors) => ("processors / both", per_ns(processors, here_ns + there_ns)),
+            None => ("there", per_ns(*workers_there, *there_ns)),
+        },
+    ];
     terms.extend(read.map(|read| ("read", rate(read))));
     terms.extend(write.map(|write| ("write", rate(write))));
     let (names, numbers): (Vec<_>, Vec<_>) = terms.into_iter().unzip();
@@ -223,7 +219,7 @@ fn json_of(probed: &Probed) -> Value {
             "workers_here": expected.workers_here,
             "ns_per_byte_here": expected.forecast.here_ns,
             "workers_there": expected.workers_there,
-            "one_machine": expected.is_one_machine,
+            "processors_of_both": expected.processors,
             "ns_per_byte_there": expected.forecast.there_ns,
         })
     };
@@ -257,7 +253,7 @@ mod tests {
             link: 118e6,
             workers_here: 128,
             workers_there: 2,
-            is_one_machine: false,
+            processors: None,
             read: Some(1.9e9),
             write: Some(410e6),
             forecast: Forecast {
@@ -279,11 +275,12 @@ mod tests {
         assert!(numbers.len() + "  = min()".len() <= 80);
         expected.read = None;
         assert_eq!(formula(&expected).0.matches(',').count(), 3);
-        expected.is_one_machine = true;
+        expected.processors = Some(128);
         let (names, numbers) = formula(&expected);
-        assert_eq!(names, "link x ratio, workers / cost here and there, write");
-        let there = "118 MB/s x 2.49, 128 / (14.10 + 1.63 ns), 410 MB/s";
-        assert_eq!(numbers, there);
+        let both = "link x ratio, workers / cost here, processors / both, write";
+        assert_eq!(names, both);
+        let both = "118 MB/s x 2.49, 128 / 14.10 ns, 128 / 15.73 ns, 410 MB/s";
+        assert_eq!(numbers, both);
     }
 
     #[test]

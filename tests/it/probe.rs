@@ -79,7 +79,9 @@ fn a_host_and_a_place_there_are_measured(case: &Case) {
         assert!(!what.is_empty(), "{done}");
     }
     let text = done.stdout_text();
-    assert!(text.contains("= min(link x ratio, workers / cost here and there, read, write)"));
+    assert!(
+        text.contains("= min(link x ratio, workers / cost here, processors / both, read, write)")
+    );
     assert_eq!(rows.last().map(|(_, what)| what.as_str()), Some("direct"));
     assert_eq!(case.host().logins(), 1);
     nothing_stays(&case.dst);

@@ -79,8 +79,8 @@ pub struct LinkFacts {
     pub first: Option<Decision>,
     pub workers_here: u16,
     pub workers_there: u16,
-    /// Both ends have the same processors.
-    pub is_one_machine: bool,
+    /// Of the machine, where both ends are on one.
+    pub processors: Option<u16>,
 }
 
 /// The sender's side of one session, as far as a test has to do with it.
@@ -140,7 +140,8 @@ impl LinkTest {
             facts.workers_here = ends.budget.workers as u16;
             let threads = ends.sender.options.threads;
             facts.workers_there = threads.unwrap_or(ends.hello.processors);
-            facts.is_one_machine = host::is_this_machine(&ends.hello.boot_id);
+            let is_one = host::is_this_machine(&ends.hello.boot_id);
+            facts.processors = is_one.then_some(ends.hello.processors);
             facts.first = Some(self.first_decision(&ends, round_trip));
         }
         let window = (ROUND_TRIPS * round_trip).clamp(WINDOW_MIN, WINDOW_MAX);

@@ -87,8 +87,8 @@ pub struct Expected {
     pub link: f64,
     pub workers_here: u16,
     pub workers_there: u16,
-    /// Both ends have the same processors.
-    pub is_one_machine: bool,
+    /// Of the machine, where both ends are on one.
+    pub processors: Option<u16>,
     /// Bytes a second; None where it was not measured.
     pub read: Option<f64>,
     pub write: Option<f64>,
@@ -242,7 +242,7 @@ fn expect(codecs: &Codecs, link: &LinkFacts, compress: Compress) -> Option<Expec
         plain_ns: codecs.plain_ns,
         workers_here: link.workers_here,
         workers_there: link.workers_there,
-        is_one_machine: link.is_one_machine,
+        processors: link.processors,
         disks: infinite(read).min(infinite(write)),
     };
     let forced = steering::method(compress);
@@ -259,7 +259,7 @@ fn expect(codecs: &Codecs, link: &LinkFacts, compress: Compress) -> Option<Expec
         link: carried.bytes_per_s,
         workers_here: link.workers_here,
         workers_there: link.workers_there,
-        is_one_machine: link.is_one_machine,
+        processors: link.processors,
         read,
         write,
         forecast,
