@@ -7,6 +7,7 @@ pub mod disk;
 pub mod done;
 pub mod fake_server;
 pub mod host;
+pub mod inject;
 pub mod journals;
 pub mod keys;
 pub mod limits;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 
 pub use super::done::Done;
+use super::inject::{Inject, Keeper};
 use super::offspring::dying_with_this_thread;
 use super::procs;
 
@@ -59,6 +60,7 @@ pub struct Run {
     envs: Vec<(OsString, OsString)>,
     cwd: PathBuf,
     limit: Duration,
+    inject: Option<Inject>,
 }
 
 impl Run {
@@ -70,6 +72,7 @@ impl Run {
             envs: vec![("PATH".into(), path), ("LC_ALL".into(), "C.UTF-8".into())],
             cwd: cwd.as_ref().to_owned(),
             limit: LIMIT,
+            inject: None,
         }
     }
 
@@ -122,6 +125,12 @@ impl Run {
         self
     }
 
+    /// With these faults in its system calls.
+    pub fn inject(mut self, inject: &Inject) -> Run {
+        self.inject = Some(inject.clone());
+        self
+    }
+
     /// Runs to the end with nothing on stdin.
     #[track_caller]
     pub fn run(self) -> Done {
@@ -142,10 +151,10 @@ impl Run {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
-        let mut child = self.spawn(&mut command);
+        let (mut child, keeper) = self.spawn(command);
         let stdout = Output::collect(child.stdout.take().expect("piped"));
         let stderr = Output::collect(child.stderr.take().expect("piped"));
-        Running::new(child, self, stdout, stderr)
+        Running::new(child, keeper, self, stdout, stderr)
     }
 
     /// Starts on a terminal of its own, of which `master` is the other side.
@@ -162,10 +171,9 @@ impl Run {
         let run = self.under(["setsid", "-c"]);
         let mut command = run.command();
         command.stdin(open()).stdout(open()).stderr(open());
-        let child = run.spawn(&mut command);
-        drop(command);
+        let (child, keeper) = run.spawn(command);
         let screen = Output::collect(std::fs::File::from(master));
-        Running::new(child, run, screen, Output::empty())
+        Running::new(child, keeper, run, screen, Output::empty())
     }
 
     fn command(&self) -> Command {
@@ -179,10 +187,14 @@ impl Run {
     }
 
     #[track_caller]
-    fn spawn(&self, command: &mut Command) -> Child {
-        command
-            .spawn()
-            .unwrap_or_else(|cause| panic!("cannot run {}: {cause}", self.line()))
+    fn spawn(&self, mut command: Command) -> (Child, Option<Keeper>) {
+        let spawned = match &self.inject {
+            None => command.spawn().map(|child| (child, None)),
+            Some(inject) => inject
+                .spawn(command)
+                .map(|(child, keeper)| (child, Some(keeper))),
+        };
+        spawned.unwrap_or_else(|cause| panic!("cannot run {}: {cause}", self.line()))
     }
 
     /// The command as one would type it, nearly.
@@ -259,6 +271,8 @@ pub struct Running {
     since: Instant,
     waiter: Option<JoinHandle<()>>,
     end: Receiver<End>,
+    /// Until this is gone; a run with faults is started by a thread of its own.
+    _keeper: Option<Keeper>,
 }
 
 /// How a process ended, as the kernel tells it.
@@ -269,7 +283,13 @@ struct End {
 }
 
 impl Running {
-    fn new(mut child: Child, run: Run, stdout: Output, stderr: Output) -> Running {
+    fn new(
+        mut child: Child,
+        keeper: Option<Keeper>,
+        run: Run,
+        stdout: Output,
+        stderr: Output,
+    ) -> Running {
         let stdin = child.stdin.take();
         let pid = Pid::from_child(&child);
         let (sender, end) = mpsc::channel();
@@ -285,6 +305,7 @@ impl Running {
             since: Instant::now(),
             waiter: Some(waiter),
             end,
+            _keeper: keeper,
         }
     }
 
