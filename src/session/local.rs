@@ -48,15 +48,16 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         mut from_receiver,
         mut from_sender,
     } = started;
+    // Not that of the hosts of `--also`: nothing goes out here, and theirs stays whole.
+    let limit = Arc::<Limit>::default();
+    limit.set(options.rate_limit);
     let tuning = Tuning::start(Terms {
         sender: sending.sender.clone(),
         roster: None,
         start: tuning::start(budget, &options, Some(1), &host::hello(), None),
         audience: Audience::Nobody,
+        limit: limit.clone(),
     });
-    // Not that of the hosts of `--also`: nothing goes out here, and theirs stays whole.
-    let limit = Arc::<Limit>::default();
-    limit.set(options.rate_limit);
     tokio::spawn(pass_on(
         sending.sender.clone(),
         sending.frames.clone(),

@@ -159,8 +159,9 @@ async fn copy<R: AsyncRead + Unpin>(
     let half = slot.insert(match hearing.during(end(open, permit, control)).await?? {
         End::Source(found) => {
             hearing.during(tell_roots(&found, open, control)).await??;
+            let limit = pace.limit.clone();
             let half = server.send(found, connections, pace);
-            reports = server.report(&half);
+            reports = server.report(&half, limit);
             heart.attach(half.sender.clone());
             Half::Sending(half)
         }
@@ -323,7 +324,7 @@ impl<'a> Server<'a> {
         half
     }
 
-    fn report(&self, half: &SendingHalf) -> Reports {
+    fn report(&self, half: &SendingHalf, limit: Arc<Limit>) -> Reports {
         let Open {
             options,
             streams,
@@ -335,6 +336,7 @@ impl<'a> Server<'a> {
             roster: Some(self.roster.clone()),
             start: tuning::start(self.budget, options, *streams, self.client, *remembered),
             audience: Audience::Peer(self.control.clone()),
+            limit,
         });
         let accounting = || Accounting::start(&half.sender, &self.roster, self.control);
         Reports {

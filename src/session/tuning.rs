@@ -13,6 +13,7 @@ use crate::pipeline::{Budget, steering};
 use crate::session::request::Reporter;
 use crate::session::roster::Roster;
 use crate::stream::kernel;
+use crate::stream::limit::Limit;
 use crate::tuner::{self, Congestion, Decision, Far, Forced, Remembered, Sample, Start, Tuner};
 use crate::units::printable;
 use crate::wire::hello::Hello;
@@ -50,6 +51,8 @@ pub struct Terms {
     /// What is known before the first stream is up; the round trip is a guess.
     pub start: Start,
     pub audience: Audience,
+    /// How fast this end may send; the user may change it while the copy runs.
+    pub limit: Arc<Limit>,
 }
 
 /// Tunes until it is dropped.
@@ -156,11 +159,18 @@ impl Shared {
     }
 
     fn sample(&self) -> Sample {
-        let Terms { sender, roster, .. } = &self.terms;
+        let Terms {
+            sender,
+            roster,
+            limit,
+            ..
+        } = &self.terms;
         let mut sample = Sample {
             acked_bytes: sender.progress.bytes(),
             queued: sender.frames.len() as u32,
             far: far(sender.far()),
+            rate_limit: limit.rate(),
+            admitted_bytes: limit.admitted_bytes(),
             ..Sample::default()
         };
         sender.steering.fill(&mut sample);
@@ -187,6 +197,7 @@ impl Shared {
             roster,
             start,
             audience,
+            ..
         } = &self.terms;
         sender.steering.steer(decision);
         sender.plans.steer(decision.in_flight, decision.streams);

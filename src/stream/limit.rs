@@ -1,6 +1,7 @@
 //! The rate at which all streams together may send. It may be changed while they do.
 
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,9 +21,13 @@ const UNITS_PER_S: u64 = 2_000_000;
 
 /// No limit at first.
 #[derive(Default)]
-pub struct Limit(Mutex<Option<Arc<Rate>>>);
+pub struct Limit {
+    rate: Mutex<Option<Arc<Rate>>>,
+    admitted_bytes: AtomicU64,
+}
 
 struct Rate {
+    bytes_per_s: u64,
     limiter: DefaultDirectRateLimiter,
     /// Bytes.
     unit: u64,
@@ -31,23 +36,39 @@ struct Rate {
 }
 
 impl Limit {
-    /// Sets the rate in bytes a second; None is no limit. What waits for the former rate waits no
-    /// longer than a burst of it takes.
+    /// Sets the rate in bytes a second; None is no limit. A write that waits for the old rate waits
+    /// no longer than a burst of it takes.
     pub fn set(&self, rate: Option<u64>) {
-        *self.lock() = rate.and_then(Rate::new).map(Arc::new);
+        let mut current = self.lock();
+        // Several copies set the rate that they share: a new limiter would allow another burst.
+        if current.as_ref().map(|rate| rate.bytes_per_s) != rate {
+            *current = rate.and_then(Rate::new).map(Arc::new);
+        }
+    }
+
+    /// The rate in force, in bytes a second.
+    pub fn rate(&self) -> Option<u64> {
+        self.lock().as_ref().map(|rate| rate.bytes_per_s)
+    }
+
+    /// Bytes that were admitted so far, of all copies that share this limit.
+    pub fn admitted_bytes(&self) -> u64 {
+        self.admitted_bytes.load(Relaxed)
     }
 
     /// Waits until bytes may be sent; gives how many of `wanted`.
     pub async fn admit(&self, wanted: usize) -> usize {
         let rate = self.lock().clone();
-        match rate {
+        let admitted = match rate {
             Some(rate) => rate.admit(wanted).await,
             None => wanted,
-        }
+        };
+        self.admitted_bytes.fetch_add(admitted as u64, Relaxed);
+        admitted
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<Rate>>> {
-        self.0.lock().expect("no panic while held")
+        self.rate.lock().expect("no panic while held")
     }
 }
 
@@ -67,6 +88,7 @@ impl Rate {
     fn new(rate: u64) -> Option<Rate> {
         let (quota, unit, burst) = quota(rate)?;
         Some(Rate {
+            bytes_per_s: rate,
             limiter: RateLimiter::direct(quota),
             unit,
             piece: burst / PIECES,
@@ -88,6 +110,21 @@ impl Rate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_same_rate_again_allows_no_second_burst() {
+        let limit = Limit::default();
+        assert_eq!((limit.rate(), limit.admit(7).await), (None, 7));
+        limit.set(Some(6_000_000));
+        let before = limit.lock().clone().expect("a rate");
+        limit.set(Some(6_000_000));
+        let after = limit.lock().clone().expect("a rate");
+        assert!(Arc::ptr_eq(&before, &after));
+        assert_eq!((limit.rate(), limit.admit(5).await), (Some(6_000_000), 5));
+        assert_eq!(limit.admitted_bytes(), 12);
+        limit.set(None);
+        assert_eq!(limit.rate(), None);
+    }
 
     #[test]
     fn any_rate_is_kept_to_a_hundredth() {

@@ -15,6 +15,7 @@ mod forecast;
 mod method;
 mod model;
 mod pace;
+mod rate_limit;
 mod remembered;
 mod sample;
 mod steps;
@@ -39,6 +40,7 @@ pub use sample::{Coded, Far, Sample};
 pub use verdict::{Limit, Shares, Verdict};
 
 use method::MIDDLE;
+use rate_limit::RateLimit;
 use trial::{Holds, Trial};
 use window::{Window, Workers};
 
@@ -108,7 +110,7 @@ pub struct Forced {
     pub congestion: bool,
     /// Workers at the sending end.
     pub threads: Option<u16>,
-    /// Bytes a second on the wire.
+    /// Bytes a second on the wire, at the start: each [`Sample`] has what is in force then.
     pub rate_limit: Option<u64>,
 }
 
@@ -179,6 +181,12 @@ pub struct Tuner {
     /// The shortest that was seen. A way that becomes longer is taken for one on which a queue
     /// stands: then no streams are added, unless their windows are full.
     round_trip_min: Duration,
+    rate_limit: RateLimit,
+    /// The last settings that stood while no rate limit held the copy back, and for how long any
+    /// did.
+    unlimited: Option<(Decision, Duration)>,
+    /// When the last sample was taken.
+    sampled: Duration,
     /// What the link carried when it was last the limit, and when that was.
     link: Option<(f64, Duration)>,
     /// The rung that is measured beside the one in use, and since when that one alone was.
@@ -228,6 +236,9 @@ impl Tuner {
             holds: Holds::default(),
             changed: Duration::ZERO,
             round_trip_min: start.round_trip,
+            rate_limit: RateLimit::new(start.forced.rate_limit),
+            unlimited: None,
+            sampled: Duration::ZERO,
             link: None,
             scouting: (None, Duration::ZERO),
             scouted: [Duration::ZERO; RUNGS],
@@ -261,10 +272,15 @@ impl Tuner {
         }
         self.note_round_trip(sample.round_trip);
         let before = self.decision;
-        let reason = match self.trial.take() {
-            Some(trial) => self.judge(now, trial),
-            None => self.consider(now),
+        let reason = if self.rate_limit.follow(now, sample, self.workers) {
+            self.on_rate_limit(now)
+        } else {
+            match self.trial.take() {
+                Some(trial) => self.judge(now, trial),
+                None => self.consider(now),
+            }
         };
+        self.note_unlimited(now);
         if reason.is_some() {
             self.changed = now;
         }
@@ -288,17 +304,26 @@ impl Tuner {
             &self.window.newest(),
             &self.start,
             self.kept(),
+            self.rate_limit
+                .held_back(self.sampled, &self.window.newest(), self.workers),
         )
     }
 
     /// For the next copy between these two hosts; None before anything is known.
     pub fn remembered(&self) -> Option<Remembered> {
-        let kept = self.kept();
         let forced = &self.start.forced;
+        let learnt = self
+            .unlimited
+            .filter(|(_, spent)| spent.as_secs_f64() >= REMEMBER_AFTER_S)
+            .map(|(decision, _)| decision);
         (self.window.whole(self.workers).seconds >= REMEMBER_AFTER_S).then(|| Remembered {
             round_trip_us: self.round_trip_min.as_micros() as u64,
-            streams: forced.streams.is_none().then_some(kept.streams),
-            method: forced.compress.is_none().then_some(kept.method),
+            streams: learnt
+                .filter(|_| forced.streams.is_none())
+                .map(|it| it.streams),
+            method: learnt
+                .filter(|_| forced.compress.is_none())
+                .map(|it| it.method),
         })
     }
 

@@ -40,6 +40,10 @@ pub struct Sample {
     pub receive_window: u64,
     /// Bytes that this end's socket buffers hold, all streams together; 0 if unknown.
     pub send_window: u64,
+    /// The rate limit in force now, in bytes a second.
+    pub rate_limit: Option<u64>,
+    /// Bytes that the rate limit let through, of all copies that share it.
+    pub admitted_bytes: u64,
     /// Streams that are up.
     pub streams: u16,
     pub far: Far,

@@ -306,6 +306,71 @@ fn a_rate_limit_is_worth_compressing_for_but_not_more_streams() {
 }
 
 #[test]
+fn a_rate_limit_that_is_lifted_holds_nothing_back_any_more() {
+    let mut limited = start(&WINDOWS);
+    limited.forced.rate_limit = Some(10_000_000);
+    let lift: Event = (30.0, |world| world.rate_limit = None);
+    let run = run(WINDOWS, limited, 9, 120.0, &[lift]);
+    let free = super::sim::run(WINDOWS, start(&WINDOWS), 9, 90.0, &[]);
+    // Streams are wanted for their windows as soon as the limit is gone.
+    let streams = free.tuner.decision().streams;
+    assert!(streams > 8, "{}", told(&free));
+    assert_eq!(run.tuner.decision().streams, streams, "{}", told(&run));
+    assert!(
+        run.mean(100.0, 120.0) > 0.9 * free.mean(70.0, 90.0),
+        "{}",
+        told(&run)
+    );
+    assert_ne!(run.tuner.verdict().limit, Some(Limit::RateLimit));
+    let remembered = run.tuner.remembered().expect("it took long enough");
+    assert_eq!(remembered.streams, Some(streams));
+}
+
+#[test]
+fn a_rate_limit_that_comes_later_is_no_reason_for_more_streams() {
+    let limit: Event = (60.0, |world| world.rate_limit = Some(1_000_000));
+    let run = run(WORLD, start(&WORLD), 9, 300.0, &[limit]);
+    let (before, after): (Vec<_>, Vec<_>) =
+        (run.adjustments.iter()).partition(|(at, _)| *at < 60.0);
+    let (_, then) = before.last().expect("it was tuned");
+    let most = after.iter().map(|(_, it)| it.decision.streams).max();
+    assert!(most <= Some(then.decision.streams), "{}", told(&run));
+    let verdict = run.tuner.verdict();
+    assert_eq!(verdict.limit, Some(Limit::RateLimit));
+    assert!(verdict.sentence.contains("--bwlimit (1.00 MB/s;"));
+    // What suits a megabyte a second is not what the link wants.
+    let remembered = run.tuner.remembered().expect("it took long enough");
+    assert_eq!(remembered.streams, Some(then.decision.streams));
+    assert_eq!(remembered.method, Some(then.decision.method));
+}
+
+#[test]
+fn a_limit_that_several_copies_share_is_seen_by_each() {
+    let mut tuner = Tuner::new(start(&WORLD)).0;
+    for n in 1..200u64 {
+        let now = Duration::from_millis(n * 250);
+        let sample = Sample {
+            // A fifth of what all of them send.
+            carried_bytes: n * 500_000,
+            wire_bytes: n * 500_000,
+            raw_bytes: n * 500_000,
+            acked_bytes: n * 500_000,
+            frames: n,
+            link_busy: now,
+            rate_limit: Some(10_000_000),
+            admitted_bytes: n * 2_500_000,
+            round_trip: Duration::from_millis(20),
+            streams: 8,
+            ..Sample::default()
+        };
+        let adjusted = tuner.on_sample(now, &sample);
+        let streams = adjusted.map(|it| it.decision.streams);
+        assert!(streams.is_none_or(|streams| streams == 8), "at {now:?}");
+    }
+    assert_eq!(tuner.verdict().limit, Some(Limit::RateLimit));
+}
+
+#[test]
 fn the_next_copy_starts_where_the_last_one_ended() {
     let first = run(LOSSY, start(&LOSSY), 10, 60.0, &[]);
     let mut next = start(&LOSSY);

@@ -8,7 +8,7 @@ use super::pace::Pace;
 use super::streams::streams;
 use super::trial::{Change, Judgement, Trial};
 use super::window::Rates;
-use super::{ROUND_TRIP_MAX, Tuner};
+use super::{Decision, ROUND_TRIP_MAX, Tuner};
 use crate::units;
 
 /// What the method in use costs and brings is seen over this.
@@ -88,13 +88,7 @@ impl Tuner {
                 self.holds.add(now, &trial);
                 let (tried, base) = (self.decision, &trial.base);
                 self.decision = trial.before;
-                let (what, than) = match trial.change {
-                    Change::Rung(_) => (trial.before.method.to_string(), tried.method.to_string()),
-                    Change::Congestion(_) => {
-                        ("the system's congestion control".into(), "bbr".into())
-                    }
-                    _ => (streams(trial.before.streams), streams(tried.streams)),
-                };
+                let (what, than) = self.undone(&trial, &tried);
                 Some(format!(
                     "back to {what}: {than} made {}, before it was {}",
                     units::rate(rates.goodput),
@@ -164,8 +158,42 @@ impl Tuner {
     }
 
     pub(super) fn is_rate_limited(&self, rates: &Rates) -> bool {
-        let limit = self.start.forced.rate_limit;
-        limit.is_some_and(|limit| rates.wire >= RATE_LIMITED * limit as f64)
+        let limit = self.rate_limit.now();
+        limit.is_some_and(|limit| rates.admitted >= RATE_LIMITED * limit as f64)
+    }
+
+    /// What the link carried under another rate limit says nothing of it now, and a trial cannot
+    /// be judged across the change. Gives the reason if that took a trial back.
+    pub(super) fn on_rate_limit(&mut self, now: Duration) -> Option<String> {
+        self.link = None;
+        self.holds.lift_all(now);
+        self.changed = now;
+        let trial = self.trial.take()?;
+        let tried = std::mem::replace(&mut self.decision, trial.before);
+        let back = self.undone(&trial, &tried).0;
+        Some(format!("back to {back}: the rate limit changed"))
+    }
+
+    /// What a trial that failed went back to, and what it tried.
+    fn undone(&self, trial: &Trial, tried: &Decision) -> (String, String) {
+        match trial.change {
+            Change::Rung(_) => (trial.before.method.to_string(), tried.method.to_string()),
+            Change::Congestion(_) => ("the system's congestion control".into(), "bbr".into()),
+            _ => (streams(trial.before.streams), streams(tried.streams)),
+        }
+    }
+
+    /// Settings that were found while the rate limit held the copy back say nothing of the link:
+    /// only the last ones found without that are remembered.
+    pub(super) fn note_unlimited(&mut self, now: Duration) {
+        let span = self.pace().quick;
+        let is_free = |rates: Rates| !self.is_rate_limited(&rates);
+        if self.window.last(span, self.workers).is_none_or(is_free) {
+            let before = self.unlimited.map_or(Duration::ZERO, |(_, spent)| spent);
+            let since = now.saturating_sub(self.sampled);
+            self.unlimited = Some((self.kept(), before + since));
+        }
+        self.sampled = now;
     }
 
     fn consider_method(&mut self, now: Duration, rates: &Rates, growing: bool) -> Option<String> {

@@ -183,6 +183,13 @@ impl Holds {
         }
     }
 
+    /// All may be tried again, as where the rate has moved.
+    pub fn lift_all(&mut self, now: Duration) {
+        for hold in self.0.iter_mut().flatten() {
+            hold.until = now;
+        }
+    }
+
     pub fn forget(&mut self, change: Change) {
         self.0[change.kind()] = None;
     }

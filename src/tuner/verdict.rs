@@ -6,6 +6,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 use super::model::LOSSY;
+use super::rate_limit::HeldBack;
 use super::streams::window_rate;
 use super::window::Rates;
 use super::{Congestion, Decision, FAR_AWAY, Method, Sample, Start};
@@ -17,11 +18,6 @@ const LIMIT_MIN: f64 = 0.5;
 
 /// Streams that carry this much of what a window allows are held back by it.
 const CAPPED: f64 = 0.75;
-
-/// A copy that used this much of its rate limit was held back by that, and one that used less where
-/// the network was the limit: the start and the end of a copy count too.
-const SPENT: f64 = 0.9;
-const SPENT_MOSTLY: f64 = 0.7;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -103,29 +99,20 @@ impl Verdict {
         }
     }
 
+    /// `rates` and `held` are those of the whole copy.
     pub(super) fn new(
         rates: &Rates,
         newest: &Sample,
         start: &Start,
         decision: Decision,
+        held: Option<HeldBack>,
     ) -> Verdict {
-        let shares = Shares {
-            network: rates.link,
-            source_disk: rates.read,
-            compression: rates.encode,
-            sender: rates.workers.max(rates.encode),
-            decompression: rates.decode,
-            receiver: rates.far_workers.max(rates.decode),
-            destination_disk: rates.write,
-        };
-        let busiest = limit(&shares);
-        let rate_limit = start.forced.rate_limit.filter(|most| {
-            let part = rates.wire / *most as f64;
-            part >= SPENT || (part >= SPENT_MOSTLY && busiest == Some(Limit::Network))
-        });
+        let shares = Shares::of(rates);
+        let most = |held: &HeldBack| held.time.as_secs_f64() >= LIMIT_MIN * rates.seconds;
+        let rate_limit = held.filter(most);
         let limit = match rate_limit {
             Some(_) => Some(Limit::RateLimit),
-            None => busiest,
+            None => busiest(&shares),
         };
         let hints = match limit {
             Some(Limit::Network) => network_hints(rates, newest, start, decision),
@@ -141,7 +128,21 @@ impl Verdict {
     }
 }
 
-fn limit(shares: &Shares) -> Option<Limit> {
+impl Shares {
+    pub(super) fn of(rates: &Rates) -> Shares {
+        Shares {
+            network: rates.link,
+            source_disk: rates.read,
+            compression: rates.encode,
+            sender: rates.workers.max(rates.encode),
+            decompression: rates.decode,
+            receiver: rates.far_workers.max(rates.decode),
+            destination_disk: rates.write,
+        }
+    }
+}
+
+pub(super) fn busiest(shares: &Shares) -> Option<Limit> {
     let part = |part: f64, of: f64, most: Limit, rest: Limit| {
         (of, if part > of / 2.0 { most } else { rest })
     };
@@ -163,30 +164,15 @@ fn limit(shares: &Shares) -> Option<Limit> {
         ),
         (shares.destination_disk, Limit::DestinationDisk),
     ];
-    let busiest = stages.into_iter().max_by(|(a, _), (b, _)| a.total_cmp(b));
-    busiest
-        .filter(|(busy, _)| *busy >= LIMIT_MIN)
+    let most = stages.into_iter().max_by(|(a, _), (b, _)| a.total_cmp(b));
+    most.filter(|(busy, _)| *busy >= LIMIT_MIN)
         .map(|(_, limit)| limit)
 }
 
 /// Pure: the same figures make the same words.
-fn sentence(limit: Option<Limit>, shares: &Shares, rate_limit: Option<u64>) -> String {
+fn sentence(limit: Option<Limit>, shares: &Shares, rate_limit: Option<HeldBack>) -> String {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let busy = |name: &str, share: f64| format!("{name}, {} busy", percent(share));
-    let first = match limit {
-        None => "no single thing".to_owned(),
-        Some(Limit::Network) => busy("the network", shares.network),
-        Some(Limit::RateLimit) => {
-            let rate = units::rate(rate_limit.unwrap_or(0) as f64);
-            format!("the limit of {rate} that was asked for")
-        }
-        Some(Limit::SourceDisk) => busy("the source", shares.source_disk),
-        Some(Limit::Compression) => busy("compression", shares.compression),
-        Some(Limit::Sender) => busy("the sending processors", shares.sender),
-        Some(Limit::Decompression) => busy("decompression", shares.decompression),
-        Some(Limit::Receiver) => busy("the receiving processors", shares.receiver),
-        Some(Limit::DestinationDisk) => busy("the destination", shares.destination_disk),
-    };
     let rest: Vec<String> = [
         ("network", shares.network, Limit::Network),
         ("source", shares.source_disk, Limit::SourceDisk),
@@ -202,7 +188,22 @@ fn sentence(limit: Option<Limit>, shares: &Shares, rate_limit: Option<u64>) -> S
     .filter(|(_, _, stage)| limit != Some(*stage))
     .map(|(name, share, _)| format!("{name} {}", percent(share)))
     .collect();
-    format!("limited by: {first} ({})", rest.join(", "))
+    let rest = rest.join(", ");
+    let first = match limit {
+        None => return format!("no single bottleneck ({rest})"),
+        Some(Limit::RateLimit) => {
+            let rate = rate_limit.map_or_else(String::new, |held| held.to_string());
+            return format!("limited by: --bwlimit ({rate}; {rest})");
+        }
+        Some(Limit::Network) => busy("the network", shares.network),
+        Some(Limit::SourceDisk) => busy("the source", shares.source_disk),
+        Some(Limit::Compression) => busy("compression", shares.compression),
+        Some(Limit::Sender) => busy("the sending processors", shares.sender),
+        Some(Limit::Decompression) => busy("decompression", shares.decompression),
+        Some(Limit::Receiver) => busy("the receiving processors", shares.receiver),
+        Some(Limit::DestinationDisk) => busy("the destination", shares.destination_disk),
+    };
+    format!("limited by: {first} ({rest})")
 }
 
 fn network_hints(rates: &Rates, newest: &Sample, start: &Start, decision: Decision) -> Vec<String> {

@@ -36,6 +36,8 @@ pub(super) struct Rates {
     /// Content that workers made frames of.
     pub encoded: f64,
     pub wire: f64,
+    /// What the rate limit let through, of all copies that share it.
+    pub admitted: f64,
     /// Bytes of content for one on the wire.
     pub ratio: f64,
     pub frame_bytes: f64,
@@ -140,7 +142,8 @@ impl Window {
     }
 }
 
-fn between(span: Duration, before: &Sample, after: &Sample, workers: Workers) -> Rates {
+/// What happened in `span`, between two samples.
+pub(super) fn between(span: Duration, before: &Sample, after: &Sample, workers: Workers) -> Rates {
     let seconds = span.as_secs_f64().max(1e-3);
     let per_s = |get: fn(&Sample) -> u64| get(after).saturating_sub(get(before)) as f64 / seconds;
     let share = |get: fn(&Sample) -> Duration| {
@@ -171,6 +174,7 @@ fn between(span: Duration, before: &Sample, after: &Sample, workers: Workers) ->
         acked: per_s(|s| s.acked_bytes),
         encoded: per_s(|s| s.codecs.iter().map(|codec| codec.offered_bytes).sum()),
         wire,
+        admitted: per_s(|s| s.admitted_bytes),
         ratio,
         frame_bytes: if frames > 0.0 { framed / frames } else { 0.0 },
         link: share(|s| s.link_busy) * (1.0 - far(|f| f.waits, 1.0)),

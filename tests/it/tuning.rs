@@ -1,8 +1,12 @@
 //! What fastcp finds out by itself while it copies, what it is told to leave alone, and what it
 //! says of it.
 
+use std::io::Write;
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
+use crate::support::procs::until;
 use crate::support::*;
 
 ways! { push, pull =>
@@ -14,6 +18,13 @@ ways! { push, pull =>
     what_a_pair_of_hosts_needed_is_begun_with_the_next_time,
     a_congestion_control_that_there_is_not_is_refused,
 }
+
+ways! { local_push, local_pull, local_between, here =>
+    the_verdict_names_the_rate_that_the_file_has_had_since,
+    a_rate_limit_that_was_lifted_is_not_blamed,
+}
+
+ways! { local_push => a_limit_that_several_hosts_share_is_blamed_for_each }
 
 ways! { here =>
     a_copy_on_this_machine_has_a_verdict_too,
@@ -55,12 +66,98 @@ fn what_was_forced_is_not_changed(case: &Case) {
     done.never_says("zstd").never_says("streams:");
 }
 
+/// A copy of `a` whose rate limit is in a file; gives the copy once the rate has held for a while.
+fn copy_by_rate_file(case: &Case, rate: &str) -> run::Running {
+    let file = case.scratch.file("rate", rate);
+    let limit = format!("@{}", file.display());
+    let run = case.copying(&["--bwlimit", &limit, "--json"], "a", "a");
+    let run = run.start();
+    until("the copy is under way", || {
+        (case.dst.partial_bytes() > MIB as u64).then_some(())
+    });
+    run
+}
+
+fn the_verdict_names_the_rate_that_the_file_has_had_since(case: &Case) {
+    // Most of the time goes by at the second rate, which is no limit of the first.
+    for (first, second, bytes) in [("1M", "4M", 18 * MIB), ("6M", "1M", 14 * MIB)] {
+        case.src.file("a", noise(1, bytes));
+        let run = copy_by_rate_file(case, first);
+        case.scratch.file("rate", second);
+        let told = told(&run.wait());
+        let verdict = &told["verdict"];
+        assert_eq!(verdict["limit"], "rate_limit", "{first}, {second}: {told}");
+        let sentence = verdict["sentence"].as_str().expect("a sentence");
+        let rate = format!("{}.00 MB/s", second.trim_end_matches('M'));
+        assert!(sentence.contains(&rate), "{first}, {second}: {sentence}");
+        std::fs::remove_file(case.dst.path("a")).expect("remove the copy");
+    }
+}
+
+fn a_rate_limit_that_was_lifted_is_not_blamed(case: &Case) {
+    let fifo = case.scratch.path("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o600.into()).expect("make a FIFO");
+    let file = case.scratch.file("rate", "2M");
+    let limit = format!("@{}", file.display());
+    let flags = ["--bwlimit", &limit, "--json"];
+    let run = case.fastcp().args(flags).arg(case.from(&fifo));
+    let run = run.arg(case.dst("a")).start();
+    let began = Instant::now();
+    let mut source = std::fs::File::create(&fifo).expect("open the FIFO");
+    let mut sent = noise(1, 3 * MIB);
+    source.write_all(&sent).expect("write to the FIFO");
+    until("the copy is under way", || {
+        (case.dst.partial_bytes() > MIB as u64).then_some(())
+    });
+    case.scratch.file("rate", "0");
+    // The source is the limit now, at more than the former rate, and for longer than that held:
+    // the file is read once a second.
+    let limited = began.elapsed() + Duration::from_secs(1);
+    let lifted = Instant::now();
+    while lifted.elapsed() < 2 * limited {
+        let part = noise(sent.len() as u64, MIB / 4);
+        source.write_all(&part).expect("write to the FIFO");
+        sent.extend(part);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(source);
+    case.src.file("sent", sent);
+    let told = told(&run.wait());
+    assert_ne!(told["verdict"]["limit"], "rate_limit", "{told}");
+    let sentence = told["verdict"]["sentence"].as_str().expect("a sentence");
+    assert!(!sentence.contains("--bwlimit"), "{sentence}");
+}
+
+fn a_limit_that_several_hosts_share_is_blamed_for_each(case: &Case) {
+    case.src.file("a", noise(1, 6 * MIB));
+    let file = case.scratch.file("rate", "1M");
+    let limit = format!("@{}", file.display());
+    let run = case.fastcp().args(["--bwlimit", &limit, "--json"]);
+    let run = run.arg(case.src("a")).arg(case.dst("a"));
+    let other = format!("other:{}", case.dst.path("b").display());
+    let run = run.args(["--also", &other]).start();
+    until("the copies are under way", || {
+        (case.dst.partial_bytes() > MIB as u64).then_some(())
+    });
+    case.scratch.file("rate", "3M");
+    let done = run.wait();
+    done.succeeds();
+    let text = done.stdout_text();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    for line in text.lines() {
+        let told: Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!(told["verdict"]["limit"], "rate_limit", "{told}");
+        let sentence = told["verdict"]["sentence"].as_str().expect("a sentence");
+        assert!(sentence.contains("3.00 MB/s"), "{sentence}");
+    }
+}
+
 fn the_verdict_names_the_limit_that_was_asked_for(case: &Case) {
     case.src.file("a", noise(1, 12 * MIB));
     let done = case.copy(&["-l", "24000", "--json", "--summary"], "a", "a");
     let told = told(&done);
     assert_eq!(told["verdict"]["limit"], "rate_limit", "{told}");
-    done.says("limited by: the limit of 3.07 MB/s that was asked for (");
+    done.says("limited by: --bwlimit (3.07 MB/s; ");
 }
 
 fn the_verdict_names_a_processor_that_was_given_too_much(case: &Case) {

@@ -53,7 +53,7 @@ impl Client<'_> {
         let sending = self.push(far, sealer, found, streams, pace.clone()).await?;
         let helm = match self.seat.probe {
             Some(_) => Helm::Probe(sending.sender.clone()),
-            None => Helm::Tuner(self.tune(&sending, &chooser.roster, far)),
+            None => Helm::Tuner(self.tune(&sending, &chooser.roster, far, pace)),
         };
         Ok((Half::Sending(sending), helm))
     }
@@ -117,7 +117,7 @@ impl Client<'_> {
         Half::Receiving(half)
     }
 
-    fn tune(&self, half: &SendingHalf, roster: &Arc<Roster>, far: Far<'_>) -> Tuning {
+    fn tune(&self, half: &SendingHalf, roster: &Arc<Roster>, far: Far<'_>, pace: &Pace) -> Tuning {
         let Far { hello, control, .. } = far;
         let options = &self.request.options;
         Tuning::start(tuning::Terms {
@@ -125,6 +125,7 @@ impl Client<'_> {
             roster: Some(roster.clone()),
             start: tuning::start(self.budget, options, self.streams(), hello, self.remembered),
             audience: Audience::User(self.seat.reporter.clone(), control.clone()),
+            limit: pace.limit.clone(),
         })
     }
 

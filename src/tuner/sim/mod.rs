@@ -51,6 +51,7 @@ pub struct World {
     pub data: Data,
     /// Standard deviation of the link's rate from one step to the next, as a part of it.
     pub noise: f64,
+    pub rate_limit: Option<u64>,
 }
 
 pub const MBIT: f64 = 125_000.0;
@@ -68,6 +69,7 @@ pub const WORLD: World = World {
     there: 4.0,
     data: Data::Pages,
     noise: 0.05,
+    rate_limit: None,
 };
 
 pub type Event = (f64, fn(&mut World));
@@ -163,15 +165,12 @@ pub fn start(world: &World) -> Start {
     }
 }
 
-pub fn run(world: World, start: Start, seed: u64, seconds: f64, events: &[Event]) -> Run {
+pub fn run(mut world: World, start: Start, seed: u64, seconds: f64, events: &[Event]) -> Run {
     let workers = (
         f64::from(start.processors_here),
         f64::from(start.processors_there),
     );
-    let limit = start
-        .forced
-        .rate_limit
-        .map_or(f64::INFINITY, |limit| limit as f64);
+    world.rate_limit = world.rate_limit.or(start.forced.rate_limit);
     let (tuner, decision) = Tuner::new(start);
     let mut run = Run {
         goodput: Vec::new(),
@@ -179,7 +178,7 @@ pub fn run(world: World, start: Start, seed: u64, seconds: f64, events: &[Event]
         tuner,
         world,
     };
-    let mut copy = Copy::new(workers, limit, seed);
+    let mut copy = Copy::new(workers, seed);
     let (mut decision, mut acked, mut events) = (decision, 0.0, events.iter().peekable());
     let mut next_sample = next_sample(Duration::ZERO);
     for step in 1..=(seconds / STEP).round() as u64 {
@@ -208,7 +207,6 @@ pub fn run(world: World, start: Start, seed: u64, seconds: f64, events: &[Event]
 /// The stages of one copy and what lies between them.
 struct Copy {
     workers: (f64, f64),
-    rate_limit: f64,
     link: Link,
     /// Content and bytes on the wire that wait for a stream.
     queue: VecDeque<(f64, f64)>,
@@ -229,10 +227,9 @@ struct Copy {
 }
 
 impl Copy {
-    fn new(workers: (f64, f64), rate_limit: f64, seed: u64) -> Copy {
+    fn new(workers: (f64, f64), seed: u64) -> Copy {
         Copy {
             workers,
-            rate_limit,
             link: Link::default(),
             queue: VecDeque::new(),
             queued: 0.0,
@@ -305,7 +302,10 @@ impl Copy {
     fn carry(&mut self, world: &World, decision: &Decision) {
         let streams = f64::from(decision.streams);
         let carries = self.link.step(STEP, world, streams, decision.congestion);
-        let rate = (carries.bytes_per_s * (1.0 + world.noise * self.chance())).min(self.rate_limit);
+        let rate = carries.bytes_per_s * (1.0 + world.noise * self.chance());
+        let rate = world
+            .rate_limit
+            .map_or(rate, |limit| rate.min(limit as f64));
         // A link that is not filled has no queue, and loses nothing by it.
         let (loss, round_trip_s) = match self.filled {
             true => (carries.loss, carries.round_trip_s),
@@ -338,6 +338,8 @@ impl Copy {
         sample.raw_bytes = self.raw as u64;
         sample.wire_bytes = self.wire as u64;
         sample.carried_bytes = self.wire as u64;
+        sample.admitted_bytes = self.wire as u64;
+        sample.rate_limit = world.rate_limit;
         sample.frames = (self.raw / CHUNK) as u64;
         sample.queued = (self.queued / CHUNK) as u32;
         sample.retransmitted_bytes = self.retransmitted as u64;

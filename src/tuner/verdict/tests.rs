@@ -21,7 +21,7 @@ fn start() -> Start {
 
 fn verdict(rates: Rates, newest: Sample, start: Start) -> Verdict {
     let (_, decision) = Tuner::new(start.clone());
-    Verdict::new(&rates, &newest, &start, decision)
+    Verdict::new(&rates, &newest, &start, decision, None)
 }
 
 fn copy() -> Rates {
@@ -64,7 +64,7 @@ fn the_busiest_stage_is_named_and_the_others_behind_it() {
         "limited by: the sending processors, 95 % busy (network 20 %, source 12 %, \
          compression 10 %, decompression 20 %, destination 34 %)"
     );
-    assert!(sentence(Rates::default()).starts_with("limited by: no single thing (network 0 %"));
+    assert!(sentence(Rates::default()).starts_with("no single bottleneck (network 0 %"));
 }
 
 #[test]
@@ -120,18 +120,30 @@ fn what_the_user_forced_is_told_where_it_is_the_limit() {
 }
 
 #[test]
-fn a_rate_limit_is_nobodys_fault() {
-    let forced = Forced {
-        rate_limit: Some(310_000_000),
-        ..Forced::default()
+fn a_rate_limit_is_named_where_it_held_back_half_of_the_copy() {
+    let (_, decision) = Tuner::new(start());
+    let rates = Rates {
+        seconds: 10.0,
+        ..copy()
     };
-    let verdict = verdict(copy(), Sample::default(), Start { forced, ..start() });
+    let held_for = |time, highest| {
+        let held = Some(HeldBack {
+            time: Duration::from_secs(time),
+            lowest: 3_070_000,
+            highest,
+        });
+        Verdict::new(&rates, &Sample::default(), &start(), decision, held)
+    };
+    let verdict = held_for(5, 3_070_000);
     assert_eq!(verdict.limit, Some(Limit::RateLimit));
+    let told = "limited by: --bwlimit (3.07 MB/s; network 97 %, source 12 %, ";
+    assert!(verdict.sentence.starts_with(told), "{}", verdict.sentence);
+    let changed = held_for(9, 20_000_000).sentence;
     assert!(
-        verdict.sentence.starts_with(
-            "limited by: the limit of 310 MB/s that was asked for (network 97 %, source"
-        )
+        changed.contains("(3.07 MB/s to 20.0 MB/s; network"),
+        "{changed}"
     );
+    assert_eq!(held_for(4, 3_070_000).limit, Some(Limit::Network));
 }
 
 #[test]
