@@ -43,7 +43,8 @@ pub enum Kind {
     Busy,
     /// Ended by this signal.
     Signal(i32),
-    /// The other end said what no honest one says, or fastcp has a bug: it would do so again.
+    /// A bug: a panic here or there, or a peer that broke the protocol. Never retried, since it
+    /// would happen again.
     Breach,
 }
 
@@ -54,7 +55,7 @@ impl Kind {
             Kind::Usage => 2,
             Kind::Connect => 3,
             Kind::FarEnd => 4,
-            Kind::Lost | Kind::Breach => 5,
+            Kind::Lost => 5,
             Kind::Verify => 6,
             Kind::Changed => 7,
             Kind::Write => 8,
@@ -62,6 +63,7 @@ impl Kind {
             Kind::Command => 10,
             Kind::Refused => 11,
             Kind::Busy => 12,
+            Kind::Breach => 13,
             Kind::Signal(number) => 128 + number,
         }
     }

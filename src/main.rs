@@ -4,5 +4,8 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
-    std::process::exit(fastcp::cli::main());
+    // A panic has the exit code of an internal error, not Rust's 101.
+    let code = std::panic::catch_unwind(fastcp::cli::main)
+        .unwrap_or_else(|_| fastcp::error::Kind::Breach.exit_code());
+    std::process::exit(code);
 }

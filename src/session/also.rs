@@ -199,6 +199,7 @@ async fn carry_out(
         host::be_nice();
     }
     let at_once = host::end_on_signals(all.clone());
+    host::end_on_panic(all.clone());
     if let Some(first) = seats.first() {
         host::tell_on_signal(first.reporter.clone());
     }

@@ -138,7 +138,7 @@ async fn over(
     seat.ending.end(error);
     let mut error = cause_of(&seat.ending);
     if let Some(why) = server.end(half, Some(&error)).await {
-        error.message = why;
+        error = why;
     }
     Err(Lost {
         error,

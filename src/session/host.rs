@@ -110,6 +110,17 @@ pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
     at_once
 }
 
+/// Ends the copy with an error when any thread or task of this process panics. Without it a panic
+/// in a task would be lost, and the copy would wait for that task.
+pub fn end_on_panic(ending: Arc<Ending>) {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        let message = "a bug in fastcp: it panicked (the message is above)";
+        ending.end(Error::new(Kind::Breach, Side::Here, message));
+    }));
+}
+
 fn exit_soon(kind: Kind) {
     std::thread::spawn(move || {
         std::thread::sleep(LAST_LINES);
@@ -157,4 +168,19 @@ fn is_ignored(signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_any_thread_ends_the_copy_with_its_own_exit_code() {
+        let ending = Arc::<Ending>::default();
+        end_on_panic(ending.clone());
+        let panicking = std::thread::spawn(|| panic!("for a test"));
+        assert!(panicking.join().is_err());
+        let kind = ending.cause().expect("the copy ends").kind;
+        assert_eq!(kind.exit_code(), 13);
+    }
 }

@@ -151,8 +151,14 @@ impl Met {
 
     /// Tells it who is at the other end.
     pub async fn greet(mut self, hello: &Hello) -> Result<Server> {
-        let said = say_hello(&mut self.stdin, hello).await;
-        said.map_err(|e| Error::new(Kind::Lost, Side::Here, format!("lost the far end: {e}")))?;
+        if let Err(cause) = say_hello(&mut self.stdin, hello).await {
+            drop(self.stdin);
+            let status = self.process.end(ABORT_PATIENCE).await;
+            let words = self.words.last().await;
+            let why = status.and_then(|status| ssh::why_lost(status, &words, self.rsh));
+            let message = format!("lost the far end: {cause}");
+            return Err(why.unwrap_or_else(|| Error::new(Kind::Lost, Side::Here, message)));
+        }
         let (control, _writer) = Outgoing::start(self.stdin);
         Ok(Server {
             host: self.host,
@@ -196,9 +202,9 @@ impl Server {
         conclusion
     }
 
-    /// Ends both ends. After a failure the server is told why, and not waited for long. Gives
-    /// what the far end's process tells of its end, where that is a cause and not an effect.
-    pub async fn end(mut self, half: Option<Half>, error: Option<&Error>) -> Option<String> {
+    /// Ends both ends. After a failure the server is told the error, and is not waited for long.
+    /// Returns the cause of a lost connection, where the far end's process tells it.
+    pub async fn end(mut self, half: Option<Half>, error: Option<&Error>) -> Option<Error> {
         if let Some(error) = error {
             // Where control is lost the server ends by itself.
             let _ = timeout(

@@ -208,6 +208,7 @@ fn copy(request: Request, seat: &mut Seat) -> Result<String> {
     let runtime = runtime()?;
     let copied = runtime.block_on(async {
         let at_once = host::end_on_signals(seat.ending.clone());
+        host::end_on_panic(seat.ending.clone());
         host::tell_on_signal(seat.reporter.clone());
         if request.options.follow_ms.is_some() {
             let enough = seat.enough.clone();

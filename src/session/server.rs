@@ -78,6 +78,7 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     let (control, _writer) = Outgoing::start(stdout);
     let ending = Arc::new(Ending::default());
     host::end_on_signals(ending.clone());
+    host::end_on_panic(ending.clone());
     let mut half = None;
     // Beats until the client has closed control: streams end only when it knows why.
     let mut heart = None;

@@ -52,28 +52,38 @@ pub fn why_no_hello(
     }
 }
 
-/// A shell tells with 128 and its number that a signal ended a command; ssh has codes up to this.
+/// A shell reports a command that died of signal N with exit code 128+N.
 const SIGNALLED: std::ops::Range<i32> = 129..193;
 
-/// Why control was lost, where the far end's process tells, which ended by itself. `words` is the
-/// last line on its stderr since the hello, empty if there was none.
-pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<String> {
+/// The exit code of a panic in Rust's runtime, which fastcp 0.1 ended with.
+const RUST_PANIC: i32 = 101;
+
+/// The cause of a lost control connection, where the exit status of the far end's process tells it.
+/// `words` is the last line of its stderr since the hello, or empty. The error's kind decides
+/// whether the client logs in again.
+pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<Error> {
+    let lost = |message: String| Some(Error::new(Kind::Lost, Side::Here, message));
     let program = match rsh {
         Rsh::Ssh => "ssh",
         Rsh::Local => "the far end",
     };
     match (status.signal(), status.code()) {
-        (Some(signal), _) => Some(format!("{program} was ended by signal {signal}")),
+        (Some(signal), _) => lost(format!("{program} was ended by signal {signal}")),
         (_, Some(255)) if rsh == Rsh::Ssh && !words.is_empty() => {
             let words = words.trim_end_matches(['.', ' ']);
-            Some(format!("ssh: {}", words.trim_start_matches("ssh: ")))
+            lost(format!("ssh: {}", words.trim_start_matches("ssh: ")))
         }
-        (_, Some(255)) if rsh == Rsh::Ssh => {
-            Some("the far end was ended there without a word".to_owned())
+        // ssh says nothing when it is terminated here, nor when a signal ends its command there.
+        (_, Some(255)) if rsh == Rsh::Ssh => lost(
+            "ssh ended without a message: a signal ended it here, or ended fastcp there".to_owned(),
+        ),
+        (_, Some(code)) if code == Kind::Breach.exit_code() || code == RUST_PANIC => {
+            let message = "fastcp stopped there with an internal error (its message is above)";
+            Some(Error::new(Kind::Breach, Side::Here, message))
         }
         (_, Some(code)) if SIGNALLED.contains(&code) => {
             let signal = code - (SIGNALLED.start - 1);
-            Some(format!("the far end was ended there by signal {signal}"))
+            lost(format!("the far end was ended there by signal {signal}"))
         }
         _ => None,
     }
@@ -85,7 +95,8 @@ mod tests {
 
     #[test]
     fn how_its_process_ended_tells_why_control_was_lost() {
-        let told = |status, words| why_lost(ExitStatus::from_raw(status), words, Rsh::Ssh);
+        let why = |status, words| why_lost(ExitStatus::from_raw(status), words, Rsh::Ssh);
+        let told = |status, words| why(status, words).map(|error| error.message);
         let code = |code: i32| code << 8;
         assert_eq!(told(9, "x").unwrap(), "ssh was ended by signal 9");
         assert_eq!(
@@ -94,7 +105,12 @@ mod tests {
         );
         let killed = told(code(128 + 9), "").unwrap();
         assert_eq!(killed, "the far end was ended there by signal 9");
-        assert!(told(code(255), "").unwrap().contains("without a word"));
+        assert!(told(code(255), "").unwrap().contains("without a message"));
         assert_eq!(told(code(5), "its own sentence came by control"), None);
+        let kind = |number| why(code(number), "").unwrap().kind;
+        assert_eq!(kind(255), Kind::Lost);
+        for panic in [13, 101] {
+            assert_eq!(kind(panic), Kind::Breach, "another login panics too");
+        }
     }
 }

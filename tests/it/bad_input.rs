@@ -23,6 +23,7 @@ ways! { push, pull, between =>
     a_far_side_without_fastcp,
     a_far_side_of_another_protocol_version,
     a_far_side_that_talks_nonsense,
+    a_far_side_that_panics_is_not_logged_in_to_again,
 }
 
 ways! { push, pull => a_far_side_that_ends_at_once }
@@ -217,11 +218,30 @@ fn a_far_side_that_talks_nonsense(case: &Case) {
     let real = fastcp_binary().display();
     let script =
         format!("true | '{real}' --server | cat; head -c 300000 /dev/urandom; cat > /dev/null");
-    far_side(case, &script).exits(5).never_says("panicked");
+    far_side(case, &script).exits(13).never_says("panicked");
     let script = format!(
         "true | '{real}' --server | cat; printf '\\1\\0\\377\\377\\377\\377\\377\\377\\377\\177'; cat > /dev/null"
     );
-    far_side(case, &script).exits(5).never_says("panicked");
+    far_side(case, &script).exits(13).never_says("panicked");
+}
+
+/// A panic would happen again after another login.
+fn a_far_side_that_panics_is_not_logged_in_to_again(case: &Case) {
+    let real = fastcp_binary().display();
+    let logins = case.scratch.path("logins");
+    for code in [13, 101] {
+        let script = format!(
+            "echo >> '{}'; true | '{real}' --server | cat; exit {code}",
+            logins.display()
+        );
+        far_side(case, &script)
+            .exits(13)
+            .says("internal error")
+            .never_says("logging in again");
+    }
+    let logins = std::fs::read_to_string(logins).expect("each login leaves a line");
+    let hosts = if case.way.is_between() { 2 } else { 1 };
+    assert_eq!(logins.lines().count(), 2 * hosts);
 }
 
 fn a_far_side_that_says_nothing(case: &Case) {

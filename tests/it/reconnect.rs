@@ -91,7 +91,7 @@ fn a_killed_server_is_logged_in_again(case: &Case) {
     case.servers().pop().expect("a server runs").kill();
     let done = run.wait();
     completes(case, &done);
-    done.says("connection to far lost (the far end was ended there");
+    done.says("connection to far lost (ssh ended without a message");
     assert_eq!(notices(&done), 1, "{done}");
 }
 
@@ -289,7 +289,7 @@ fn spent_retries_are_told_with_cause_and_last_login(case: &Case) {
     case.servers().pop().expect("a server runs").kill();
     let done = run.wait();
     done.exits(5)
-        .says("connection to far lost: the far end was ended there")
+        .says("connection to far lost: ssh ended without a message")
         .says("; gave up after 2 more logins (the last: no way in)")
         .says("kept: the same command goes on")
         .never_says("panicked");

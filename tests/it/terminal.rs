@@ -194,7 +194,7 @@ fn help_is_short_and_tells_the_flags_and_exit_codes() {
     ] {
         assert!(text.contains(flag), "{flag} is not in --help");
     }
-    for code in ["128+n", "11", "12"] {
+    for code in ["128+n", "11", "12", "13 internal error"] {
         assert!(text.contains(code), "exit code {code} is not in --help");
     }
     assert!(

@@ -80,7 +80,7 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         None => (format!("{} and {}", shown(hosts.0), shown(hosts.1)), None),
     };
     if let Some(why) = why {
-        error.message = why;
+        error = why;
     }
     Err(Lost {
         error,

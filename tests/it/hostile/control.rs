@@ -52,7 +52,7 @@ fn garbage_on_control_ends_the_copy() {
     for said in said {
         pull_case(|case| {
             let done = told(case, &said);
-            held_out(&done).exits(5).says("broke the protocol");
+            held_out(&done).exits(13).says("broke the protocol");
             assert!(case.dst.dir("tree").names().is_empty(), "{said:?}");
             let peak = done.peak_rss_bytes / MIB as u64;
             assert!(peak < 70, "took {peak} MiB");
@@ -64,7 +64,7 @@ fn garbage_on_control_ends_the_copy() {
 fn noise_on_control_ends_the_copy() {
     for seed in 0..8 {
         pull_case(|case| {
-            held_out(&told(case, &noise(seed, 3000))).exits(5);
+            held_out(&told(case, &noise(seed, 3000))).exits(13);
         });
     }
 }
@@ -94,11 +94,11 @@ fn an_unknown_message_that_may_be_skipped_is_skipped() {
 fn messages_within_messages_end_the_copy() {
     pull_case(|case| {
         let nested = raw(21, 4_000_000, &vec![20; 4_000_000]);
-        held_out(&told(case, &nested)).exits(5);
+        held_out(&told(case, &nested)).exits(13);
     });
     pull_case(|case| {
         let done = told(case, &encode(&relayed(Message::Done(()))));
-        held_out(&done).exits(5).says("broke the protocol");
+        held_out(&done).exits(13).says("broke the protocol");
     });
 }
 
@@ -127,7 +127,7 @@ fn messages_out_of_place_end_the_copy() {
     for said in said {
         pull_case(|case| {
             let done = told(case, &encode(&said));
-            held_out(&done).exits(5).says("broke the protocol");
+            held_out(&done).exits(13).says("broke the protocol");
         });
     }
 }
@@ -139,7 +139,7 @@ fn entries_before_the_roots_end_the_copy() {
             server.entries(vec![directory(1, 0, "tree")]);
             server.finish();
         });
-        held_out(&done).exits(5).says("broke the protocol");
+        held_out(&done).exits(13).says("broke the protocol");
         assert!(case.dst.names().is_empty());
     });
 }
@@ -189,7 +189,7 @@ fn an_end_before_everything_came_is_no_success() {
                 }
                 assert!(server.control.hear_until(unasked).is_none(), "done: {what}");
             });
-            held_out(&done).exits(5);
+            held_out(&done).fails();
             assert!(!case.dst.has("tree/f"));
         });
     }
@@ -276,7 +276,7 @@ fn noise_before_the_hello_is_skipped_and_endless_noise_is_not_borne() {
             control.bytes(&raw(0, 0, &[]));
             control.hear_out_raw();
         });
-        held_out(&done).exits(5);
+        held_out(&done).exits(13);
     });
     let long_line = [b"\0fastcp\0hello {", &[b' '; 100_000][..]].concat();
     let never = vec![b'\0'; 1 << 20];

@@ -330,7 +330,7 @@ fn a_range_that_the_file_does_not_have_ends_the_copy() {
                 let frame = server.keys.frame(place, digest, &data);
                 server.send(0, &frame);
             });
-            held_out(&done).exits(5).says("broke the protocol");
+            held_out(&done).exits(13).says("broke the protocol");
             assert!(case.dst.names().is_empty());
         });
     }
@@ -360,7 +360,7 @@ fn ranges_that_overlap_end_the_copy() {
                 server.control.hear_until(acked);
                 overlap(server, content);
             });
-            held_out(&done).exits(5).says("broke the protocol");
+            held_out(&done).exits(13).says("broke the protocol");
             assert!(case.dst.names().is_empty());
         });
     }

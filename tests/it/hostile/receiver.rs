@@ -85,7 +85,7 @@ fn ranges_that_cannot_be_end_the_copy() {
                 server.control.hear_until(announced);
                 server.say(Message::Want(vec![Want { entry: 1, kind }]));
             });
-            held_out(&done).exits(5).says("broke the protocol");
+            held_out(&done).exits(13).says("broke the protocol");
         });
     }
 }
@@ -101,7 +101,7 @@ fn done_before_everything_was_sent_is_no_success() {
                     }
                     server.say(Message::Done(()));
                 });
-                held_out(&done).exits(5).says("broke the protocol");
+                held_out(&done).exits(13).says("broke the protocol");
             });
         }
     }
@@ -133,7 +133,7 @@ fn acknowledgements_of_what_was_never_sent_end_the_copy_or_change_nothing() {
     for said in impossible {
         push_case(|case| {
             let done = pushed(case, &[], "big", |server| server.say(said.clone()));
-            held_out(&done).exits(5).says("broke the protocol");
+            held_out(&done).exits(13).says("broke the protocol");
         });
     }
     let ignored = [
@@ -168,7 +168,7 @@ fn what_only_a_sender_says_ends_the_copy() {
     ] {
         push_case(|case| {
             let done = pushed(case, &[], "tree", |server| server.say(said.clone()));
-            held_out(&done).exits(5).says("broke the protocol");
+            held_out(&done).exits(13).says("broke the protocol");
         });
     }
 }

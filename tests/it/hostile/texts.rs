@@ -99,7 +99,7 @@ fn a_text_of_ten_megabytes_is_not_even_read() {
             let text = vec![b'x'; 10_000_000];
             server.control.bytes(&raw(20, text.len() as u32, &text));
         });
-        held_out(&done).exits(5).says("broke the protocol");
+        held_out(&done).exits(13).says("broke the protocol");
         const { assert!(MESSAGE_MAX < 10_000_000) };
     });
 }
@@ -144,7 +144,7 @@ fn a_flood_of_faults_takes_no_memory() {
             }
             server.leave();
         });
-        done.exits(5).never_says("panicked");
+        done.fails();
         let peak = done.peak_rss_bytes / MIB as u64;
         assert!(peak < 200, "took {peak} MiB");
         assert!(done.elapsed < Duration::from_secs(40));

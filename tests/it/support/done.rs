@@ -26,7 +26,7 @@ impl Done {
     /// With an exit code that is fastcp's own: neither a signal nor a panic.
     #[track_caller]
     pub fn fails(&self) -> &Done {
-        let own = self.code.is_some_and(|code| (1..=12).contains(&code));
+        let own = self.code.is_some_and(|code| (1..=13).contains(&code));
         assert!(own, "should have failed: {self}");
         self.never_says("panicked")
     }
