@@ -113,6 +113,21 @@ pub fn stopped(side: Side) -> Error {
     Error::new(Kind::Lost, side, "stopped before its end")
 }
 
+/// Closes the reading end of a pipe and waits until it is closed everywhere. A child that another
+/// test forks at this moment has a copy of it until its exec, and a write would still succeed.
+#[cfg(test)]
+pub fn close_reader(read: std::os::fd::OwnedFd, write: impl AsFd) {
+    drop(read);
+    // Asked for nothing, poll still reports that there is no reader.
+    let mut fds = [PollFd::new(&write, PollFlags::empty())];
+    let limit = Timespec::try_from(Duration::from_secs(30)).expect("a short time");
+    poll(&mut fds, Some(&limit)).expect("poll a pipe");
+    assert!(
+        fds[0].revents().contains(PollFlags::ERR),
+        "a reader is left"
+    );
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -231,7 +231,7 @@ mod tests {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let mut outlet = Outlet::own(write, "-", Stop::new()).unwrap();
         outlet.write_all(b"12345").unwrap();
-        drop(read);
+        crate::pipe::close_reader(read, &outlet.fd);
         let error = outlet.write_all(b"6").unwrap_err();
         assert_eq!(
             error.to_string(),

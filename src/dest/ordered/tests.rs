@@ -1,6 +1,7 @@
 //! Threads that race, a consumer that does not read, a sender that is no honest one.
 
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 
 use proptest::prelude::*;
@@ -9,7 +10,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::*;
 use crate::chunk::{Buffer, Chunk, Place};
 use crate::digest::{NONE, of_range};
-use crate::pipe::Stop;
+use crate::pipe::{Stop, close_reader};
 
 const C: usize = 1024;
 
@@ -44,8 +45,12 @@ fn zeros(offset: usize, len: u32) -> VerifiedChunk {
 
 fn pipe(window: usize) -> (Ordered, std::fs::File) {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    (ordered(write, window), read.into())
+}
+
+fn ordered(write: OwnedFd, window: usize) -> Ordered {
     let outlet = Outlet::own(write, "-", Stop::new()).unwrap();
-    (Ordered::new(outlet, window), read.into())
+    Ordered::new(outlet, window)
 }
 
 fn bytes(len: usize) -> Vec<u8> {
@@ -159,10 +164,11 @@ fn what_no_honest_sender_sends_is_refused() {
 
 #[test]
 fn after_a_failed_write_every_call_says_why() {
-    let (ordered, from) = pipe(4);
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let ordered = ordered(write.try_clone().unwrap(), 4);
     let data = bytes(C);
     ordered.put(chunk(&data, 0), |_| {}).unwrap();
-    drop(from);
+    close_reader(read, write);
     let told = |error: Error| error.message;
     let message = "the consumer closed early, after 1024 bytes";
     assert_eq!(
