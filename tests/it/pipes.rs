@@ -1,6 +1,9 @@
 //! Pipes and commands at the ends of a copy: what goes in comes out, whole and in order, and who
 //! fails at either end is named.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use crate::support::*;
 
 /// Lengths around a chunk, and one that takes several streams.
@@ -23,6 +26,10 @@ ways! { local_push, local_pull =>
     a_pipe_that_is_closed_is_told,
     a_flood_of_words_does_not_hide_why_a_command_failed,
     a_producer_may_pause_for_longer_than_the_timeout,
+}
+
+ways! { local_push =>
+    no_child_inherits_a_descriptor,
 }
 
 fn source_is_far(case: &Case) -> bool {
@@ -284,4 +291,33 @@ fn a_directory_does_not_go_into_a_pipe(case: &Case) {
         false => run.arg(case.to("")),
     };
     run.run().exits(2).says("takes one file or stream");
+}
+
+/// A child that holds a pipe of ours open hides that its other end has gone.
+fn no_child_inherits_a_descriptor(case: &Case) {
+    case.src.file("a", noise(1, 4 * MIB));
+    let from = format!("cat '{}'", case.src.path("a").display());
+    let copies = [
+        between(case, &from, "cat > /dev/null"),
+        case.copying(&["--fsync", "--drop-cache"], "a", "a"),
+        case.fastcp()
+            .arg("--also")
+            .arg(case.dst("b"))
+            .arg(case.src("a"))
+            .arg(case.dst("c")),
+    ];
+    let mut seen = BTreeSet::new();
+    for copy in copies {
+        let run = copy.args(["-l", "40000"]).start();
+        while !procs::ended_within(run.pid(), Duration::from_millis(5)) {
+            for process in procs::marked(case.mark()) {
+                let (leaks, all) = process.descriptors();
+                assert!(leaks.is_empty(), "{leaks:?} of {}", process.line);
+                seen.extend(all);
+            }
+        }
+        run.wait().succeeds();
+    }
+    let has = |what: &str| seen.iter().any(|seen| seen.contains(what));
+    assert!(has("pipe") && has("socket") && has(".part"), "{seen:?}");
 }

@@ -121,6 +121,23 @@ impl Process {
         poll(&mut fds, Some(&limit)).expect("poll a process") > 0
     }
 
+    /// Descriptors of fastcp that its children would inherit, and all that it has open. What this
+    /// process passes on itself does not count.
+    pub fn descriptors(&self) -> (Vec<String>, Vec<String>) {
+        let passed_on = inherited(Path::new("/proc/self"));
+        let leaks = inherited(&self.dir).into_iter();
+        let leaks = leaks.filter(|(fd, _)| *fd > 2 && !passed_on.iter().any(|(own, _)| own == fd));
+        let leaks = leaks.map(|(fd, what)| format!("{fd} -> {what}")).collect();
+        let all = open_files(&self.dir).into_iter().map(|(_, what)| what);
+        let all = all.collect();
+        // Looked at last: it may have become another program.
+        let exe = fs::read_link(self.dir.join("exe")).unwrap_or_default();
+        match exe.file_name() {
+            Some(name) if name == "fastcp" => (leaks, all),
+            _ => Default::default(),
+        }
+    }
+
     /// It has ended, whether or not its parent has heard of that.
     pub fn is_over(&self) -> bool {
         self.ends_within(Duration::ZERO)
@@ -160,6 +177,31 @@ impl Process {
         }
         text
     }
+}
+
+/// Descriptors of a process, and what they lead to.
+fn open_files(process: &Path) -> Vec<(i32, String)> {
+    let fds = fs::read_dir(process.join("fd")).into_iter().flatten();
+    fds.filter_map(|fd| {
+        let fd = fd.ok()?;
+        let what = fs::read_link(fd.path()).ok()?;
+        let number = fd.file_name().to_str()?.parse().ok()?;
+        Some((number, what.to_string_lossy().into_owned()))
+    })
+    .collect()
+}
+
+/// Those of them that stay open in a program that it starts.
+fn inherited(process: &Path) -> Vec<(i32, String)> {
+    let mut files = open_files(process);
+    files.retain(|(fd, _)| {
+        let info = fs::read_to_string(process.join(format!("fdinfo/{fd}")));
+        let info = info.unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+        flags.is_some_and(|flags| flags & nix::libc::O_CLOEXEC == 0)
+    });
+    files
 }
 
 /// What every process of a group is doing, for the message about a hang.
