@@ -160,12 +160,17 @@ mod tests {
 
     #[test]
     fn what_did_not_shrink_leaves_the_encoder_whole() {
-        let mut noise = vec![0; SIZE];
-        blake3::Hasher::new().finalize_xof().fill(&mut noise);
+        let (noise, rows) = (random(SIZE), rows(SIZE));
         for compress in ALL {
-            let mut encoder = Encoder::new(SIZE);
-            for data in [&noise[..], &rows(SIZE), &noise, &noise[..1], &rows(SIZE)] {
-                encoder.encode(chunk(data), compress, [0; 32]);
+            let (mut encoder, mut decoder) = (Encoder::new(SIZE), Decoder::new(SIZE));
+            for data in [&noise[..], &rows, &noise, &noise[..1], &rows] {
+                let encoded = encoder.encode(chunk(data), compress, [0; 32]);
+                // Just what a new encoder makes of it.
+                let anew = Encoder::new(SIZE).encode(chunk(data), compress, [0; 32]);
+                assert_eq!(encoded.codec, anew.codec, "{compress:?}");
+                assert!(encoded.buffer.data() == anew.buffer.data(), "{compress:?}");
+                let decoded = decoder.decode(encoded).unwrap();
+                assert!(decoded.buffer.data() == data, "{compress:?}");
             }
         }
     }
