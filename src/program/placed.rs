@@ -4,6 +4,8 @@
 //! ```text
 //! ~/.cache/fastcp/.part.PID                      while it arrives
 //! ~/.cache/fastcp/VERSION-DIGEST/fastcp          from its first start on
+//! /tmp/fastcp-XXXXXXXX/fastcp                    where the home directory will not do; removed at
+//!                                                its first start
 //! ```
 
 use std::ffi::OsStr;
@@ -37,13 +39,19 @@ pub fn check(digest: &str) -> Result<()> {
     Err(Error::new(Kind::FarEnd, Side::Here, message))
 }
 
-/// Takes its place, and removes the ones that were not used for longest. To be called after
-/// [`check`]. Says what failed: it runs all the same, but is not found again.
+/// Moves this program to its place and removes the least recently used ones; or removes it, where
+/// it lies in a directory of its own in /tmp. To be called after [`check`], once.
+///
+/// # Errors
+/// The program runs all the same, but no later login finds it, or its file stays.
 pub fn settle() -> io::Result<()> {
     let path = fs::read_link(ITSELF)?;
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(());
     };
+    if is_private(directory) {
+        return remove(directory, name);
+    }
     if !name.as_encoded_bytes().starts_with(ARRIVING.as_bytes()) {
         // It was used now.
         return fs::File::open(directory)?.set_modified(SystemTime::now());
@@ -56,6 +64,32 @@ pub fn settle() -> io::Result<()> {
     }
     fs::rename(&path, place.join("fastcp"))?;
     prune(directory)
+}
+
+/// `fastcp-XXXXXXXX`, as `mktemp -d` has made it for one program.
+fn is_private(directory: &Path) -> bool {
+    let name = directory.file_name().and_then(OsStr::to_str);
+    let random = name.and_then(|name| name.strip_prefix("fastcp-"));
+    random.is_some_and(|it| it.len() == 8 && it.chars().all(|c| c.is_ascii_alphanumeric()))
+}
+
+/// Removes this program and its directory. Others may write the directory above: only what is
+/// found through the open directory, and is this program, is removed.
+fn remove(directory: &Path, name: &OsStr) -> io::Result<()> {
+    use rustix::fs::{AtFlags, Mode, OFlags, fstat, open, statat, unlinkat};
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = open(directory, flags, Mode::empty())?;
+    let (own, there) = (
+        rustix::fs::stat(ITSELF)?,
+        statat(&opened, name, AtFlags::SYMLINK_NOFOLLOW)?,
+    );
+    let is_ours = fstat(&opened)?.st_uid == rustix::process::geteuid().as_raw();
+    if is_ours && (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino) {
+        unlinkat(&opened, name, AtFlags::empty())?;
+        // Removes nothing but an empty directory.
+        fs::remove_dir(directory)?;
+    }
+    Ok(())
 }
 
 /// Leaves the last [`KEPT_MAX`] programs in `directory`.
@@ -121,6 +155,18 @@ mod tests {
             "mine".into(),
         ];
         assert_eq!(names, kept);
+    }
+
+    #[test]
+    fn only_a_directory_of_mktemp_is_taken_for_one_to_be_removed() {
+        for (path, is_one) in [
+            ("/tmp/fastcp-a1B2c3D4", true),
+            ("/home/u/.cache/fastcp", false),
+            ("/home/u/src/fastcp-main", false),
+            ("/opt/fastcp-0.1.0", false),
+        ] {
+            assert_eq!(is_private(Path::new(path)), is_one, "{path}");
+        }
     }
 
     #[test]

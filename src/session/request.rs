@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::program::Program;
 use crate::progress::Snapshot;
 pub use crate::route::Route;
-use crate::ssh::Startup;
 pub use crate::ssh::{Host, Rsh, SshOptions};
+use crate::ssh::{Patience, Startup};
 pub use crate::tuner::{Limit, Shares, Verdict};
 pub use crate::wire::message::{CopyOptions, Ports};
 
@@ -134,6 +134,7 @@ impl Request {
             path: self.remote_path.clone(),
             sudo: self.sudo.clone(),
             digest,
+            patience: Patience::of(Duration::from_secs(self.options.timeout_s.into())),
         })
     }
 

@@ -24,7 +24,7 @@ use crate::units::printable;
 
 pub use ending::{why_lost, why_no_hello};
 pub use pinned::pinned;
-pub use startup::{Errand, Startup};
+pub use startup::{Errand, Patience, Startup};
 
 /// How to reach a host by ssh.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

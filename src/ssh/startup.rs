@@ -1,11 +1,21 @@
-//! The command that ssh runs on the far host: it finds a fastcp that fits, or takes one from the
-//! client on the same login, and becomes it.
+//! The command that ssh runs on the far host. It finds a suitable fastcp or takes one from the
+//! client over the same login, and becomes it.
 //!
-//! The user's login shell reads the command before `sh` does, be it csh or fish: so it is one line
-//! in single quotes without a quote, `!`, backslash or newline in it, and nothing that a user or a
-//! file is called ever stands in it. What `sh` needs besides itself is `uname`, `mkdir`, `chmod`,
-//! `rm`, `dd`, `wc` and, only to place a program, `mktemp`; where there is `sha256sum` it is used.
-//! What it says is in [`wire::greeting`](crate::wire::greeting).
+//! The user's login shell (csh, fish, ...) reads the command before `sh` does. So the command is
+//! one line in single quotes without a quote, `!`, backslash or newline in it, and no name of a user
+//! or file is ever part of it. Besides `sh` it needs `uname`, `mkdir`, `chmod`, `ls`, `rm`, `dd`,
+//! `wc` and, only to place a program, `mktemp`; it uses `sleep` and `sha256sum` where they exist.
+//! Its output is described in [`wire::greeting`](crate::wire::greeting).
+//!
+//! # Programs of other users
+//!
+//! A program is looked for and run only in a directory that belongs to this user and that nobody
+//! else may write. The directory is opened once, as file descriptor 3, and every later step goes
+//! through `/proc/PID/fd/3`: whoever renames or links the directory meanwhile changes nothing.
+//! World-writable directories (/tmp, /var/tmp, /dev/shm) are never searched. A program that is
+//! placed there lies in a new private directory, and removes itself when it has started.
+
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::wire::greeting::{MARK, PROTOCOLS};
@@ -13,67 +23,110 @@ use crate::wire::greeting::{MARK, PROTOCOLS};
 /// How the far end is started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Startup {
-    /// `--remote-path`: words of a command; nothing is looked for then, and nothing placed.
+    /// `--remote-path`: words of a command; then nothing is searched and nothing placed.
     pub path: Option<String>,
     /// `--sudo`: the user as whom it runs.
     pub sudo: Option<String>,
     /// The BLAKE3 of this program in hexadecimal.
     pub digest: String,
+    /// How long a program may take to answer `--speaks`.
+    pub patience: Patience,
 }
 
-/// Finds or takes a program, and becomes it. `DIGEST`, `SPEAKS`, `MARK` and `ROLE` are put in.
-///
-/// - `ok` is true for a program that is a fastcp of a protocol that fits.
-/// - `have` becomes the program of digest `g` if an earlier login has placed it. A directory in
-///   /tmp may be anybody's, so it has to be this user's own and no link.
-/// - An empty file that is executed tells whether programs may run where it lies, and zeros
-///   whether there is room.
-/// - A client that has gone must not end the script by a signal: it has a file to remove.
-/// - `dd` reads what there is, at most as much as is missing: nothing that follows is swallowed.
-const SCRIPT: &str = concat!(
-    r#"g=DIGEST; p=SPEAKS; s="MARK"; "#,
-    r#"ok() { [ "$("$@" --speaks $p </dev/null 2>/dev/null)" = "$s ok" ]; }; "#,
-    r#"have() { for f in "$HOME"/.cache/fastcp/*-$g/fastcp /tmp/fastcp-*/*-$g/fastcp "#,
-    r#"/var/tmp/fastcp-*/*-$g/fastcp /dev/shm/fastcp-*/*-$g/fastcp; do d=${f%/*/fastcp}; "#,
-    r#"[ -h "$d" ] || { [ -O "$d" ] && [ -O "$f" ] && ok "$f" --placed $g && "#,
-    r#"exec "$f" --placed $g ROLE; }; done; }; "#,
-    r#"f=$(command -v fastcp) && ok "$f" && exec "$f" ROLE; have; m=$(uname -m); "#,
-    r#"for f in /usr/lib/fastcp/${m%l}*/fastcp; do [ -x "$f" ] && ok "$f" && exec "$f" ROLE; done; "#,
-    r#"[ -e /etc/fastcp/no-install ] && { echo "$s forbidden"; exit 4; }; "#,
-    r#"echo "$s want $(uname -s) $m"; read -r g l h || exit 4; have; "#,
-    r#"u=$(umask); umask 077; trap "" PIPE; t=; for b in "$HOME/.cache" /tmp /var/tmp /dev/shm; do "#,
-    r#"case $b in */.cache) d=$b/fastcp; mkdir -p "$d";; *) d=$(mktemp -d $b/fastcp-XXXXXXXX);; "#,
-    r#"esac 2>/dev/null || continue; t=$d/.part.$$; { [ -O "$d" ] && true >"$t" && chmod 700 "$t" "#,
-    r#"&& "$t" && dd if=/dev/zero of="$t" bs=65536 count=$((l/65536+1)); } 2>/dev/null && break; "#,
-    r#"rm -f "$t"; rmdir "$d" 2>/dev/null; t=; done; "#,
-    r#"fail() { rm -f "$t"; rmdir "$d" 2>/dev/null; echo "$s failed $1"; exit 4; }; "#,
-    r#"[ "$t" ] || fail nowhere; "#,
-    r#"echo "$s send $d"; true >"$t"; r=$l; while [ $r -gt 0 ]; do q=$r; "#,
-    r#"c=$((r<65536?r:65536)); dd bs=$c count=1 >>"$t" 2>/dev/null; r=$((l-$(wc -c <"$t"))); "#,
-    r#"[ $r -lt $q ] || fail length; done; "#,
-    r#"command -v sha256sum >/dev/null && case $(sha256sum <"$t") in $h*);; *) fail digest;; esac; "#,
-    r#"ok "$t" --placed $g || { "$t" --speaks $p >/dev/null </dev/null; fail start; }; "#,
-    r#"umask $u; exec "$t" --placed $g ROLE"#,
+/// Whole seconds that a program on the far host gets to answer, from `--timeout`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience(u64);
+
+impl Patience {
+    /// A third of `timeout`, since up to three programs are asked one after the other.
+    pub fn of(timeout: Duration) -> Patience {
+        Patience((timeout.as_secs() / 3).clamp(2, 10))
+    }
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience(10)
+    }
+}
+
+/// `x` is the open directory. `mine` is true if it belongs to this user and only this user may
+/// write it.
+const MINE: &str = concat!(
+    r#"x=/proc/$$/fd/3; "#,
+    r#"mine() { [ -O $x/. ] && case $(ls -ld $x/.) in d????-??-*) ;; *) false;; esac; }; "#,
 );
 
-/// Tells every program that there is, a line each.
+/// Finds or takes a program, and becomes it. `DIGEST`, `SPEAKS`, `MARK`, `PATIENCE` and `ROLE` are
+/// replaced.
+///
+/// - `ok` is true for a program that says in time that it is a fastcp of a suitable protocol. A
+///   second background job ends the wait; a program that hangs is killed. Both tell their number
+///   by `$$`, written with `z`, since the number of the last job needs a character that csh takes
+///   for its history.
+/// - `have` becomes the program of digest `g` if an earlier login has placed it in the home
+///   directory.
+/// - `place` tries one directory, which its caller has opened: an empty file that is executed tells
+///   whether programs may run there, and zeros tell whether there is room. It returns if not.
+/// - A client that has gone must not end the script by a signal, since it has a file to remove.
+/// - `dd` reads the bytes that are available and at most the missing ones, so it never takes the
+///   bytes that follow the program.
+const SCRIPT: &str = concat!(
+    r#"g=DIGEST; p=SPEAKS; s="MARK"; "#,
+    r#"z=$; ok() { { { sh -c "echo pid $z$z; exec sleep PATIENCE" && echo end; } & "#,
+    r#"{ sh -c "echo pid $z$z; set -f; IFS=; exec $z@" sh "$@" --speaks $p; echo end; } & } "#,
+    r#"</dev/null 2>/dev/null | "#,
+    r#"{ n=; e=; i=; a=; while read -r w v; do case $w in pid) n=x$n; i="$i $v";; end) e=x;; "#,
+    r#""$s") a=$v;; esac; [ $n$e = xxx ] && break; done; kill -9 $i 2>/dev/null; [ "$a" = ok ]; }; }; "#,
+    r#"have() { mine && for f in $x/*-$g/fastcp; do d=${f%/fastcp}; [ -h $d ] || [ -h $f ] || "#,
+    r#"{ [ -O $d ] && [ -O $f ] && ok $f --placed $g && exec $f --placed $g ROLE; }; done; }; "#,
+    r#"h=; case $HOME in /*) h=$HOME/.cache/fastcp;; esac; "#,
+    r#"look() { [ "$h" ] && [ -r "$h/." ] && have 3<"$h/."; }; "#,
+    r#"f=$(command -v fastcp) && ok "$f" && exec "$f" ROLE; look; m=$(uname -m); "#,
+    r#"for f in /usr/lib/fastcp/${m%l}*/fastcp; do [ -x "$f" ] && ok "$f" && exec "$f" ROLE; done; "#,
+    r#"[ -e /etc/fastcp/no-install ] && { echo "$s forbidden"; exit 4; }; "#,
+    r#"echo "$s want $(uname -s) $m"; read -r g l q || exit 4; look; "#,
+    r#"u=$(umask); umask 077; trap "" PIPE; "#,
+    r#"clear() { rm -f $t; rmdir "$d"; } 2>/dev/null; "#,
+    r#"fail() { clear; echo "$s failed $1"; exit 4; }; "#,
+    r#"place() { { [ -O $x/. ] && chmod 700 $x/. && mine && rm -f $t && true >$t && chmod 700 $t "#,
+    r#"&& $t && dd if=/dev/zero of=$t bs=65536 count=$((l/65536+1)); } 2>/dev/null || "#,
+    r#"{ clear; return 1; }; "#,
+    r#"echo "$s send $d"; true >$t; r=$l; while [ $r -gt 0 ]; do o=$r; "#,
+    r#"c=$((r<65536?r:65536)); dd bs=$c count=1 >>$t 2>/dev/null; r=$((l-$(wc -c <$t))); "#,
+    r#"[ $r -lt $o ] || fail length; done; "#,
+    r#"command -v sha256sum >/dev/null && case $(sha256sum <$t) in $q*);; *) fail digest;; esac; "#,
+    r#"ok $t --placed $g || { $t --speaks $p >/dev/null </dev/null; fail start; }; "#,
+    r#"umask $u; exec $t --placed $g ROLE; }; "#,
+    r#"for d in "$h" /tmp /var/tmp /dev/shm; do case $d in "$h") t=$x/.part.$$; mkdir -p "$d";; "#,
+    r#"*) t=$x/fastcp; d=$(mktemp -d $d/fastcp-XXXXXXXX);; esac 2>/dev/null && [ -r "$d/." ] && "#,
+    r#"place 3<"$d/."; done; d=; t=; fail nowhere"#,
+);
+
+/// Prints the version of every program that a login would look at, a line each.
 const TELL: &str = concat!(
-    r#"s="MARK"; tell() { [ -x "$1" ] && echo "$s $1: $("$1" --version </dev/null 2>/dev/null)"; }; "#,
-    r#"f=$(command -v fastcp) && tell "$f"; "#,
-    r#"for f in "$HOME"/.cache/fastcp/*-*/fastcp /tmp/fastcp-*/*-*/fastcp "#,
-    r#"/var/tmp/fastcp-*/*-*/fastcp /dev/shm/fastcp-*/*-*/fastcp; do d=${f%/*/fastcp}; "#,
-    r#"[ -h "$d" ] || { [ -O "$d" ] && [ -O "$f" ] && tell "$f"; }; done; "#,
-    r#"for f in /usr/lib/fastcp/*/fastcp; do tell "$f"; done; "#,
+    r#"s="MARK"; tell() { [ -x "$1" ] && "#,
+    r#"echo "$s $2: $("$1" --version </dev/null 2>/dev/null)"; }; "#,
+    r#"f=$(command -v fastcp) && tell "$f" "$f"; "#,
+    r#"each() { mine && for f in $x/*-*/fastcp; do d=${f%/fastcp}; [ -h $d ] || [ -h $f ] || "#,
+    r#"{ [ -O $d ] && [ -O $f ] && tell $f "$h${f#$x}"; }; done; }; "#,
+    r#"h=; case $HOME in /*) h=$HOME/.cache/fastcp;; esac; "#,
+    r#"[ "$h" ] && [ -r "$h/." ] && each 3<"$h/."; "#,
+    r#"for f in /usr/lib/fastcp/*/fastcp; do tell "$f" "$f"; done; "#,
     r#"[ -e /etc/fastcp/no-install ] && echo "$s /etc/fastcp/no-install: none may be placed"; "#,
     r#"echo "$s end""#,
 );
 
-/// Removes what was placed, and nothing else, and tells it.
+/// Removes placed programs and nothing else, and prints their paths. Version 0.1 kept programs below
+/// world-writable directories too; these are entered in the same way, and nothing is run there.
 const REMOVE: &str = concat!(
-    r#"s="MARK"; for f in "$HOME"/.cache/fastcp/*-*/fastcp /tmp/fastcp-*/*-*/fastcp "#,
-    r#"/var/tmp/fastcp-*/*-*/fastcp /dev/shm/fastcp-*/*-*/fastcp; do d=${f%/*/fastcp}; "#,
-    r#"[ -h "$d" ] || { [ -O "$d" ] && [ -O "$f" ] && rm -f "$f" && rmdir "${f%/fastcp}" && "#,
-    r#"rm -f "$d"/.part.* && echo "$s $f" && rmdir "$d" 2>/dev/null; }; done; echo "$s end""#,
+    r#"s="MARK"; each() { mine && for f in $x/*-*/fastcp; do d=${f%/fastcp}; "#,
+    r#"[ -h $d ] || { [ -O $d ] && [ -O $f ] && rm -f $f && rmdir $d && rm -f $x/.part.* && "#,
+    r#"echo "$s $h${f#$x}"; }; done; }; "#,
+    r#"h=; case $HOME in /*) h=$HOME/.cache/fastcp;; esac; "#,
+    r#"for h in "$h" /tmp/fastcp-* /var/tmp/fastcp-* /dev/shm/fastcp-*; do "#,
+    r#"[ "$h" ] && [ -O "$h/." ] && [ -r "$h/." ] && { each 3<"$h/."; rmdir "$h" 2>/dev/null; }; "#,
+    r#"done; echo "$s end""#,
 );
 
 /// What is to be done on the far host.
@@ -103,11 +156,12 @@ impl Startup {
             (Errand::Become(role), None) => SCRIPT
                 .replace("DIGEST", &self.digest)
                 .replace("SPEAKS", PROTOCOLS)
+                .replace("PATIENCE", &self.patience.0.to_string())
                 .replace("ROLE", role),
             (Errand::Tell, _) => TELL.to_owned(),
             (Errand::Remove, _) => REMOVE.to_owned(),
         };
-        let script = script.replace("MARK", MARK);
+        let script = format!("{MINE}{script}").replace("MARK", MARK);
         Ok(match sudo.is_empty() {
             true => format!("exec sh -c '{script}'"),
             // The line of the sudoers file that allows it names this very path.
@@ -175,7 +229,7 @@ mod tests {
             let script = command.strip_prefix("exec sh -c '").unwrap();
             let script = script.strip_suffix('\'').unwrap();
             assert!(!script.contains(['\'', '!', '\\', '\n']), "{script}");
-            for placeholder in ["DIGEST", "SPEAKS", "MARK", "ROLE"] {
+            for placeholder in ["DIGEST", "SPEAKS", "MARK", "PATIENCE", "ROLE"] {
                 assert!(!script.contains(placeholder), "{placeholder}");
             }
             // What every shell takes in one word, csh included.

@@ -14,6 +14,7 @@ ways! { push =>
     every_login_shell_is_understood,
     a_host_with_little_more_than_a_shell_will_do,
     another_version_on_the_path_gives_way,
+    a_program_that_hangs_when_asked_gives_way,
     a_placing_that_is_cut_short_leaves_nothing,
     a_damaged_program_is_replaced_and_never_run,
     another_machine_gets_its_own_program,
@@ -132,8 +133,8 @@ fn bin_of(case: &Case, programs: &[&str], target: impl Fn(&str) -> PathBuf) -> S
 }
 
 /// What the start-up line needs.
-const NEEDED: [&str; 9] = [
-    "sh", "uname", "mkdir", "chmod", "rm", "rmdir", "dd", "wc", "mktemp",
+const NEEDED: [&str; 10] = [
+    "sh", "uname", "mkdir", "chmod", "ls", "rm", "rmdir", "dd", "wc", "mktemp",
 ];
 
 fn a_host_with_little_more_than_a_shell_will_do(case: &Case) {
@@ -180,6 +181,22 @@ fn another_version_on_the_path_gives_way(case: &Case) {
     done.succeeds()
         .says("placing fastcp")
         .never_says("unexpected");
+    remove(case);
+}
+
+/// A program on PATH that hangs when it is asked costs a third of `--timeout`, and is replaced.
+fn a_program_that_hangs_when_asked_gives_way(case: &Case) {
+    case.src.file("a", "one");
+    let bin = case.scratch.dir("hanging");
+    bin.file("fastcp", "#!/bin/sh\nexec sleep 1000\n");
+    bin.mode("fastcp", 0o755);
+    case.host().set_login(&Login {
+        path: format!("{}:{BARE}", bin.0.display()),
+        ..Login::default()
+    });
+    copy(case, &["--timeout", "6s"])
+        .succeeds()
+        .says("placing fastcp");
     remove(case);
 }
 

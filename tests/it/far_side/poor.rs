@@ -2,11 +2,16 @@
 //! run what is in them, hosts that forbid it, other users.
 
 use super::{BARE, bare_login, copy, fastcp, placed, remove};
+use std::path::Path;
+
 use crate::support::host::{find_program, user};
+use crate::support::run::stripped_binary;
 use crate::support::*;
 
 ways! { push =>
     a_poor_home_makes_it_go_elsewhere,
+    a_program_in_a_directory_for_all_is_never_looked_at,
+    a_program_that_others_may_have_written_is_not_run,
     a_host_where_nothing_may_run_is_told_so,
     nothing_is_placed_where_that_is_forbidden,
     sudo_runs_the_far_end_and_its_refusal_is_explained,
@@ -72,26 +77,104 @@ fn a_poor_home_makes_it_go_elsewhere(case: &Case) {
             return;
         };
         case.host().set_login(&login);
-        copy(case, &[]).succeeds().says("there, in /tmp/fastcp-");
-        copy(case, &[]).succeeds().never_says("placing");
-        assert!(remove(case).contains("removed /tmp/fastcp-"), "{mounts}");
-        assert!(in_temporary(case).is_empty());
+        // Nothing is left there, so the next copy places it again.
+        for _ in 0..2 {
+            copy(case, &[]).succeeds().says("there, in /tmp/fastcp-");
+            assert!(in_temporary(case).is_empty(), "{mounts}");
+        }
+        assert!(remove(case).contains("nothing was placed"), "{mounts}");
     }
-    // What another has laid in a directory for all is not run, nor what a link leads to.
-    let Some(login) = login_with_mounts(case, NOEXEC) else {
+    // Without a home directory it does the same, and writes nothing to /.cache.
+    let Some(mut login) = login_with_mounts(case, "") else {
         return;
     };
+    for home in ["", "relative"] {
+        login.before = format!("HOME={home}; cd /");
+        case.host().set_login(&login);
+        copy(case, &[]).succeeds().says("there, in /tmp/fastcp-");
+        assert!(in_temporary(case).is_empty());
+    }
+    assert!(!Path::new("/.cache/fastcp").exists());
+}
+
+/// Whatever lies in /tmp is neither run nor looked at: another user could exchange it between two
+/// looks. A program of another user, a link to one, and one of this user in a directory that others
+/// may write.
+fn a_program_in_a_directory_for_all_is_never_looked_at(case: &Case) {
+    case.src.file("a", "one");
+    let Some(mut login) = login_with_mounts(case, NOEXEC) else {
+        return;
+    };
+    let Some(strace) = find_program("strace") else {
+        return skip("strace");
+    };
+    let log = case.scratch.path("calls");
+    login.under = format!(
+        "'{}' -f -qq -e trace=file -o '{}' {}",
+        strace.display(),
+        log.display(),
+        login.under
+    );
     case.host().set_login(&login);
-    copy(case, &[]).succeeds().says("placing");
+    let digest = blake3::hash(&std::fs::read(stripped_binary()).expect("read it"));
+    let name = format!("0.1.0-{digest}");
     let temporary = case.scratch.dir("temporary");
-    let own = in_temporary(case).pop().expect("it is there");
+    let planted = |directory: &str| {
+        let path = format!("{directory}/{name}/fastcp");
+        let touch = "touch /tmp/was-run; echo '=fastcp= ok'";
+        temporary.file(&path, format!("#!/bin/sh\n{touch}\n"));
+        temporary.mode(&path, 0o755);
+    };
+    planted("fastcp-theirs");
     let theirs = temporary.path("fastcp-theirs");
-    std::fs::rename(temporary.path(&own), &theirs).expect("rename");
     std::os::unix::fs::chown(&theirs, Some(65534), None).expect("give away");
     std::os::unix::fs::symlink(&theirs, temporary.path("fastcp-linked")).expect("link");
+    planted("fastcp-opened");
+    temporary.mode("fastcp-opened", 0o777);
     copy(case, &[]).succeeds().says("placing");
+    assert!(!temporary.has("was-run"));
+    let calls = std::fs::read_to_string(&log).expect("strace writes it");
+    assert!(calls.contains("/tmp/fastcp-"), "its own directory");
+    for name in ["fastcp-theirs", "fastcp-linked", "fastcp-opened"] {
+        let looks: Vec<_> = calls.lines().filter(|call| call.contains(name)).collect();
+        assert!(looks.is_empty(), "{looks:#?}");
+        assert!(temporary.has(name));
+    }
+}
+
+/// In the home directory a program is run only where nobody else could have put it.
+fn a_program_that_others_may_have_written_is_not_run(case: &Case) {
+    case.src.file("a", "one");
+    case.host().set_login(&bare_login());
+    copy(case, &[]).succeeds().says("placing");
+    let program = placed(&case.home).pop().expect("placed");
+    let ran = case.scratch.path("was-run");
+    let plant = || {
+        let text = format!("#!/bin/sh\ntouch '{}'; echo '=fastcp= ok'\n", ran.display());
+        std::fs::write(program.join("fastcp"), text).expect("plant");
+    };
+    let mode = |path: &str, mode| case.home.mode(path, mode);
+    // The directory was open to all when it was planted.
+    plant();
+    mode(".cache/fastcp", 0o777);
+    copy(case, &[]).succeeds().says("placing");
+    assert_eq!(case.home.mode_of(".cache/fastcp"), 0o700, "closed again");
+    assert!(!ran.exists());
+    copy(case, &[]).succeeds().never_says("placing");
+    // Another user's, and a link to a file of this user's.
+    if rustix::process::geteuid().is_root() {
+        plant();
+        let chown = |id| std::os::unix::fs::chown(program.join("fastcp"), Some(id), None);
+        chown(65534).expect("give away");
+        copy(case, &[]).succeeds().says("placing");
+        assert!(!ran.exists());
+    }
+    plant();
+    std::fs::rename(program.join("fastcp"), case.scratch.path("own")).expect("rename");
+    std::os::unix::fs::symlink(case.scratch.path("own"), program.join("fastcp")).expect("link");
+    copy(case, &[]).succeeds().says("placing");
+    assert!(!ran.exists());
     remove(case);
-    assert_eq!(in_temporary(case), ["fastcp-linked", "fastcp-theirs"]);
 }
 
 fn a_host_where_nothing_may_run_is_told_so(case: &Case) {
@@ -180,5 +263,10 @@ fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
         .args(["--sudo=nobody", "--remove", "far:"])
         .run();
     removed.succeeds();
-    assert!(removed.stdout_text().contains("removed "), "{removed}");
+    // That user has no home directory, so it was placed in /tmp, for one copy.
+    assert!(
+        removed.stdout_text().contains("nothing was placed"),
+        "{removed}"
+    );
+    assert!(in_temporary(case).is_empty());
 }
