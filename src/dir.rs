@@ -7,14 +7,16 @@
 
 mod confine;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, statat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, openat, openat2, statat,
+};
 use rustix::io::Errno;
 
 use crate::manifest::Name;
@@ -162,6 +164,15 @@ impl Dir {
         Ok(statat(&*self.handle()?, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
+    /// A number that tells this directory from others and is the same on every run; 0 where the
+    /// file system has no such numbers.
+    pub fn lasting_number(self: &Arc<Dir>) -> u64 {
+        match has_lasting_numbers(self) {
+            true => self.ino,
+            false => 0,
+        }
+    }
+
     /// Device and inode.
     pub fn identity(&self) -> (u64, u64) {
         (self.dev, self.ino)
@@ -212,6 +223,35 @@ impl Handles {
             *dir.lock() = None;
         }
     }
+}
+
+/// File systems that number their inodes as they find them, by the numbers of statfs(2): FAT, exFAT,
+/// those of user space, overlays, and Windows shares of some servers.
+const NUMBERED_ANEW: [u64; 6] = [
+    0x4d44,
+    0x2011_bab0,
+    0x6573_5546,
+    0x794c_7630,
+    0xff53_4d42,
+    0xfe53_4d42,
+];
+
+/// Devices whose kind is remembered.
+const DEVICES_MAX: usize = 1024;
+
+fn has_lasting_numbers(dir: &Arc<Dir>) -> bool {
+    static KNOWN: Mutex<BTreeMap<u64, bool>> = Mutex::new(BTreeMap::new());
+    let known = || KNOWN.lock().expect("no panic while held");
+    if let Some(&lasting) = known().get(&dir.dev) {
+        return lasting;
+    }
+    let found = dir.handle().and_then(|fd| Ok(fstatfs(&*fd)?));
+    let lasting = found.is_ok_and(|found| !NUMBERED_ANEW.contains(&(found.f_type as u64)));
+    let mut known = known();
+    if known.len() < DEVICES_MAX {
+        known.insert(dir.dev, lasting);
+    }
+    lasting
 }
 
 fn directory_flags() -> OFlags {

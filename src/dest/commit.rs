@@ -4,11 +4,16 @@
 //! the content arrived. The name goes from the old content to the new in one step; where nothing
 //! is expected, the rename itself refuses to replace what has come meanwhile.
 
-use rustix::fs::{AtFlags, FileType, RenameFlags, Stat, linkat, renameat, renameat_with, unlinkat};
+use std::ffi::OsStr;
+use std::fs::File;
+
+use rustix::fs::{
+    AtFlags, FileType, RenameFlags, Stat, linkat, renameat, renameat_with, statat, unlinkat,
+};
 use rustix::io::Errno;
 
 use super::temporary::Temporary;
-use super::{Rules, Slot, identity, standing, sync_directory};
+use super::{Rules, Slot, close, identity, own_name, space, standing, sync_directory};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, file_type};
 
@@ -36,9 +41,13 @@ pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> 
             .as_ref()
             .filter(|old| file_type(old) == FileType::RegularFile);
         identity::give(&temporary, entry, heir_of, rules)?;
-        settle(&temporary, rules)?;
+        settle(&slot, &temporary.file, rules)?;
         temporary.refresh()?;
-        match rename(&temporary, old.is_some(), rules)? {
+        let renamed = temporary.renamed(|name| {
+            let put = || rename(name, &slot, old.is_some(), rules);
+            own_name::while_unused(&slot, put).unwrap_or(Ok(Renamed::Appeared))
+        });
+        match renamed? {
             Renamed::Done => {
                 temporary.committed();
                 if rules.fsync {
@@ -67,34 +76,26 @@ pub(super) fn may_replace(slot: &Slot, old: &Stat) -> Result<()> {
     }
 }
 
-/// Sees every write error that the system has kept back so far.
-fn settle(temporary: &Temporary, rules: &Rules) -> Result<()> {
-    let slot = &temporary.slot;
+/// Asks for every write error that the system has not told of so far.
+pub(super) fn settle(slot: &Slot, file: &File, rules: &Rules) -> Result<()> {
     if rules.fsync {
-        return temporary
-            .file
-            .sync_all()
-            .map_err(|cause| slot.error("cannot make it durable", cause));
+        let synced = file.sync_all();
+        synced.map_err(|cause| slot.error("cannot make it durable", cause))?;
     }
     // Network file systems write back at each close, so a second handle is closed to hear of
     // errors; the first keeps the lock until the rename is done.
-    let second = temporary.file.try_clone();
-    let second = second.map_err(|cause| slot.error("cannot write", cause))?;
-    match nix::unistd::close(second) {
-        // Interrupted after it was closed: Linux says so and nothing is lost.
-        Ok(()) | Err(nix::errno::Errno::EINTR) => Ok(()),
-        Err(cause) => Err(slot.error("cannot write", std::io::Error::from(cause))),
-    }
+    let closed = file.try_clone().and_then(close);
+    closed.map_err(|cause| space::write_error(slot, 0, cause))
 }
 
-fn rename(temporary: &Temporary, replace: bool, rules: &Rules) -> Result<Renamed> {
-    let slot = &temporary.slot;
+/// Gives the file `from` the name of `slot`.
+fn rename(from: &OsStr, slot: &Slot, replace: bool, rules: &Rules) -> Result<Renamed> {
     let failed = |cause: std::io::Error| match Errno::from_io_error(&cause) {
         Some(Errno::ISDIR) => slot.refused("is a directory"),
         _ => slot.error("cannot put it under its name", cause),
     };
     let dir = slot.dir.handle().map_err(failed)?;
-    let (from, to) = (temporary.name(), slot.name.as_os_str());
+    let to = slot.name.as_os_str();
     if replace {
         renameat(&*dir, from, &*dir, to).map_err(|cause| failed(cause.into()))?;
         return Ok(Renamed::Done);
@@ -117,8 +118,10 @@ fn rename(temporary: &Temporary, replace: bool, rules: &Rules) -> Result<Renamed
             Err(_) => {}
         }
     }
-    if slot.stat()?.is_some() {
-        return Ok(Renamed::Appeared);
+    match statat(&*dir, to, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => return Ok(Renamed::Appeared),
+        Err(Errno::NOENT) => {}
+        Err(cause) => return Err(failed(cause.into())),
     }
     renameat(&*dir, from, &*dir, to).map_err(|cause| failed(cause.into()))?;
     Ok(Renamed::Done)

@@ -15,7 +15,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::temporary::{Temporary, random_name};
+use super::own_name::{self, random_name};
+use super::temporary::Temporary;
 use super::{Placed, Rules, Slot, commit, space, standing, sync_directory, times_of};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, file_type};
@@ -113,7 +114,9 @@ fn replace(
 ) -> io::Result<()> {
     let temporary: OsString = random_name(slot);
     make(&temporary)?;
-    let renamed = renameat(&**dir, &temporary, &**dir, slot.name.as_os_str());
+    let put = || renameat(&**dir, &temporary, &**dir, slot.name.as_os_str());
+    // In use again after it was seen to be free: the entry fails, and nothing else.
+    let renamed = own_name::while_unused(slot, put).unwrap_or(Err(Errno::BUSY));
     // Also after a success: where both are names of one file a rename does nothing at all.
     let _ = unlinkat(&**dir, &temporary, AtFlags::empty());
     Ok(renamed?)

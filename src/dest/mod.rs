@@ -24,6 +24,7 @@ mod inplace;
 mod link;
 mod ordered;
 mod outlet;
+mod own_name;
 mod partial;
 mod placement;
 mod resolve;
@@ -39,10 +40,11 @@ mod trial;
 mod typed;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, Stat, Timespec, Timestamps};
+use rustix::fs::{Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use crate::dir::Dir;
@@ -55,6 +57,7 @@ pub use exit::Exit;
 pub use link::{place_hard_link, place_symlink};
 pub use ordered::{Ordered, Put};
 pub use outlet::Outlet;
+pub use own_name::{JournalName, is_own_name};
 pub use partial::Partial;
 pub use resolve::{Landing, Source, Spec, Target, resolve};
 pub use sink::{Sink, is_sink};
@@ -139,8 +142,10 @@ impl Slot {
         }
     }
 
-    /// The status of what stands here, a link not followed.
+    /// The status of what stands here, a link not followed. An unfinished file of this process gets
+    /// another name first.
     fn stat(&self) -> Result<Option<Stat>> {
+        own_name::make_way(self)?;
         match self.dir.stat(self.name.as_os_str()) {
             Ok(stat) => Ok(Some(stat)),
             Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => Ok(None),
@@ -182,6 +187,24 @@ fn times_of(entry: &Entry) -> Timestamps {
         last_access: time(entry.atime),
         last_modification: time(entry.mtime),
     }
+}
+
+/// Closes a handle, and tells what the file system says to that: some write only then.
+pub fn close(handle: impl Into<OwnedFd>) -> io::Result<()> {
+    match nix::unistd::close(handle.into()) {
+        // Interrupted after it was closed: Linux says so and nothing is lost.
+        Ok(()) | Err(nix::errno::Errno::EINTR) => Ok(()),
+        Err(cause) => Err(cause.into()),
+    }
+}
+
+/// Makes what stands at `slot`, and its name, durable.
+pub fn make_durable(slot: &Slot) -> Result<()> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let fd = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty());
+    let synced = fd.and_then(|fd| Ok(rustix::fs::fsync(fd)?));
+    synced.map_err(|cause| slot.error("cannot make it durable", cause))?;
+    sync_directory(&slot.dir)
 }
 
 /// Makes the names in `dir` durable.

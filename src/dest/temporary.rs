@@ -1,18 +1,24 @@
-//! A file that is being written: beside its final name, 0600, locked, removed unless committed or
-//! kept for a second run to go on with.
+//! An unfinished file: beside its final name, for its owner alone, locked, and removed unless it is
+//! committed or kept for a second run to resume.
 //!
 //! Its name follows from the final name, so that a second run finds what a killed one left. The
-//! lock tells that from the file of another fastcp that is still at work: without it the second
-//! could take the name over and the first would rename the second's half-written file.
+//! lock tells that from the file of another fastcp that is still at work. Where a file system has
+//! no locks the name is a random one, and nothing is resumed there. The name alone is never
+//! trusted: before the rename it is compared with the open file.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, unlinkat,
+};
 use rustix::io::Errno;
 
 use super::Slot;
+use super::own_name::{OwnName, may_be_entry, random_name, usual_name};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 
@@ -25,10 +31,13 @@ pub(super) struct Temporary {
     pub file: File,
     /// As it was made, or last looked at.
     pub stat: Stat,
-    name: OsString,
+    name: OwnName,
     /// It still stands under `name`, and is to be removed.
     standing: bool,
 }
+
+/// The device of the last directory that has no locks, so that they are not tried for each file.
+static WITHOUT_LOCKS: AtomicU64 = AtomicU64::new(0);
 
 impl Temporary {
     /// An empty file for `slot`.
@@ -38,10 +47,20 @@ impl Temporary {
     pub fn create(slot: &Slot) -> Result<Temporary> {
         let mut name = usual_name(slot);
         for _ in 0..TRIES {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-            match slot.dir.open(&name, flags, Mode::RUSR | Mode::WUSR) {
-                Ok(fd) => {
-                    if let Some(made) = Temporary::own(slot, fd, &name)? {
+            let has_locks = WITHOUT_LOCKS.load(Relaxed) != slot.dir.identity().0;
+            if !has_locks {
+                name = random_name(slot);
+            }
+            let make = || {
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+                slot.dir.open(&name, flags, Mode::RUSR | Mode::WUSR)
+            };
+            let Some(opened) = OwnName::claim(&slot.dir, &name, make) else {
+                return Err(busy(slot));
+            };
+            match opened {
+                Ok((own, fd)) => {
+                    if let Some(made) = Temporary::own(slot, fd, own, has_locks)? {
                         return Ok(made);
                     }
                 }
@@ -56,40 +75,58 @@ impl Temporary {
         Err(busy(slot))
     }
 
-    /// None where another process has removed it before it was locked.
-    fn own(slot: &Slot, fd: OwnedFd, name: &OsString) -> Result<Option<Temporary>> {
-        // Some file systems have no locks; there O_EXCL is all the protection.
-        if flock(&fd, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN) {
-            return Ok(None);
-        }
+    /// Locks a new file. None where that fails: another process was faster, or there are no locks
+    /// and the file needs a name that no other process finds.
+    fn own(slot: &Slot, fd: OwnedFd, name: OwnName, lock: bool) -> Result<Option<Temporary>> {
         let stat = fstat(&fd).map_err(|cause| slot.error("cannot create a file", cause))?;
-        Ok((stat.st_nlink > 0).then(|| Temporary {
+        let mut made = Temporary {
             slot: slot.clone(),
             file: File::from(fd),
             stat,
-            name: name.clone(),
+            name,
             standing: true,
-        }))
+        };
+        if lock {
+            match flock(&made.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => made.refresh()?,
+                Err(Errno::AGAIN) => {
+                    made.standing = false;
+                    return Ok(None);
+                }
+                Err(_) => {
+                    WITHOUT_LOCKS.store(slot.dir.identity().0, Relaxed);
+                    return Ok(None);
+                }
+            }
+        }
+        Ok((made.stat.st_nlink > 0).then_some(made))
     }
 
     /// What an earlier run left under the usual name of `slot`, if it is a file of ours that nobody
-    /// else can have written, and `is_it` says that it is the right one.
+    /// else can have written, and `is_it` says that it is the right one. None also where there are
+    /// no locks: its writer may still be at work.
     ///
     /// # Errors
     /// `Kind::Busy` where the process that made it is at work.
     pub fn reopen(slot: &Slot, is_it: impl Fn(&File, &Stat) -> bool) -> Result<Option<Temporary>> {
         let name = usual_name(slot);
-        let ours = |stat: &Stat| is_ours(stat) && stat.st_mode & 0o7777 == 0o600;
+        let ours = |stat: &Stat| is_ours(stat) && stat.st_mode & 0o077 == 0;
         match slot.dir.stat(&name) {
             Ok(stat) if ours(&stat) => {}
             _ => return Ok(None),
         }
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
-        let Ok(fd) = slot.dir.open(&name, flags, Mode::empty()) else {
+        let open = || slot.dir.open(&name, flags, Mode::empty());
+        let Some(opened) = OwnName::claim(&slot.dir, &name, open) else {
+            return Err(busy(slot));
+        };
+        let Ok((own, fd)) = opened else {
             return Ok(None);
         };
-        if flock(&fd, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN) {
-            return Err(busy(slot));
+        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => return Err(busy(slot)),
+            Err(_) => return Ok(None),
         }
         let file = File::from(fd);
         // Again, now that it is locked: with a link left, the name is still that of this file.
@@ -98,20 +135,26 @@ impl Temporary {
                 slot: slot.clone(),
                 file,
                 stat,
-                name,
+                name: own,
                 standing: true,
             })),
             _ => Ok(None),
         }
     }
 
-    /// Stays where it is, for a later run to go on with.
+    /// Stays for a later run to resume, if that run can find it.
     pub fn keep(&mut self) {
-        self.standing = false;
+        self.standing = *self.name() != usual_name(&self.slot);
     }
 
-    pub fn name(&self) -> &OsString {
-        &self.name
+    /// Stays under this name, for the user.
+    pub fn keep_for_user(&mut self) -> OsString {
+        self.standing = false;
+        self.name()
+    }
+
+    pub fn name(&self) -> OsString {
+        self.name.hold().name().to_owned()
     }
 
     /// Looks at it again: something was changed that `stat` does not know of.
@@ -122,6 +165,36 @@ impl Temporary {
         Ok(())
     }
 
+    /// Calls `rename` with a name under which this file stands, and no other: a name alone may
+    /// lead to what another process has put there.
+    ///
+    /// # Errors
+    /// `Kind::Write` where the file has no name any more.
+    pub fn renamed<T>(&self, rename: impl FnOnce(&OsStr) -> Result<T>) -> Result<T> {
+        let mut held = self.name.hold();
+        let found = self.slot.dir.stat(held.name());
+        if !found.is_ok_and(|found| same_file(&found, &self.stat)) {
+            let name = self.link_anew()?;
+            held.set(name);
+        }
+        rename(held.name())
+    }
+
+    /// Gives the file a further name, since its own is gone.
+    fn link_anew(&self) -> Result<OsString> {
+        let name = random_name(&self.slot);
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let linked = self.slot.dir.handle().and_then(|dir| {
+            let flags = AtFlags::SYMLINK_FOLLOW;
+            Ok(rustix::fs::linkat(CWD, &path, &*dir, &name, flags)?)
+        });
+        linked.map_err(|_| {
+            let message = "its unfinished file was removed or replaced by another process";
+            Error::new(Kind::Write, Side::Dest, message).at(self.slot.path())
+        })?;
+        Ok(name)
+    }
+
     /// The file stands under its final name: there is nothing to remove any more.
     pub fn committed(&mut self) {
         self.standing = false;
@@ -130,24 +203,31 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        if self.standing
+        if !self.standing {
+            return;
+        }
+        let held = self.name.hold();
+        let found = self.slot.dir.stat(held.name());
+        if found.is_ok_and(|found| same_file(&found, &self.stat))
             && let Ok(dir) = self.slot.dir.handle()
         {
             // Nobody is left to tell, and the next run clears it.
-            let _ = unlinkat(&*dir, &self.name, AtFlags::empty());
+            let _ = unlinkat(&*dir, held.name(), AtFlags::empty());
         }
     }
 }
 
-/// Removes what a killed run left under `name`. False where it is none of ours: then it stays.
+/// Removes what a killed run left under `name`. False where it may be anything else: then it stays.
 ///
 /// # Errors
 /// `Kind::Busy` where the process that made it is at work.
-fn remove_stale(slot: &Slot, name: &OsString) -> Result<bool> {
-    let ours = is_ours;
+fn remove_stale(slot: &Slot, name: &OsStr) -> Result<bool> {
+    if may_be_entry(&slot.dir, name) {
+        return Ok(false);
+    }
     // Looked at before it is opened, since opening a device or a pipe has effects.
     match slot.dir.stat(name) {
-        Ok(stat) if ours(&stat) => {}
+        Ok(stat) if is_ours(&stat) => {}
         Ok(_) => return Ok(false),
         Err(cause) => return gone(slot, cause),
     }
@@ -159,12 +239,15 @@ fn remove_stale(slot: &Slot, name: &OsString) -> Result<bool> {
         Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => return Ok(true),
         Err(_) => return Ok(false),
     };
-    if flock(&fd, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN) {
-        return Err(busy(slot));
+    match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::AGAIN) => return Err(busy(slot)),
+        // Nothing tells whether its writer is at work.
+        Err(_) => return Ok(false),
     }
     // Again, now that it is locked: with a link left, the name is still that of this file.
     match fstat(&fd) {
-        Ok(stat) if ours(&stat) => {}
+        Ok(stat) if is_ours(&stat) => {}
         Ok(stat) => return Ok(stat.st_nlink == 0),
         Err(cause) => return gone(slot, cause.into()),
     }
@@ -176,6 +259,10 @@ fn remove_stale(slot: &Slot, name: &OsString) -> Result<bool> {
         Ok(()) => Ok(true),
         Err(cause) => gone(slot, cause),
     }
+}
+
+fn same_file(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
 fn is_ours(stat: &Stat) -> bool {
@@ -196,27 +283,6 @@ fn busy(slot: &Slot) -> Error {
     Error::new(Kind::Busy, Side::Dest, "another fastcp is writing there").at(slot.path())
 }
 
-/// Short whatever the final name is, and the same on every run.
-fn usual_name(slot: &Slot) -> OsString {
-    format!(".fastcp-{}.part", hash_of(slot)).into()
-}
-
-/// For where the usual name is taken by something that is not ours, and for what cannot be locked.
-pub(super) fn random_name(slot: &Slot) -> OsString {
-    let mut random = [0; 8];
-    // Without a source of chance the clock serves: O_EXCL is what protects, not the name.
-    if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::NONBLOCK).is_err() {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        random = now.tv_nsec.to_ne_bytes();
-    }
-    let random = u64::from_ne_bytes(random);
-    format!(".fastcp-{}-{random:016x}.part", hash_of(slot)).into()
-}
-
-fn hash_of(slot: &Slot) -> String {
-    blake3::hash(slot.name.as_bytes()).to_hex()[..16].to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::*;
@@ -229,10 +295,38 @@ mod tests {
         let stale = temp.path().join(usual_name(&slot));
         std::fs::write(&stale, b"left by a killed run").unwrap();
         let made = Temporary::create(&slot).unwrap();
-        assert_eq!(*made.name(), usual_name(&slot));
+        assert_eq!(made.name(), usual_name(&slot));
         assert_eq!(std::fs::metadata(&stale).unwrap().len(), 0, "made afresh");
         drop(made);
         assert_eq!(names(temp.path()), [""; 0]);
+        // What was copied under that name stays.
+        std::fs::write(&stale, b"a file of the user's").unwrap();
+        let entry = Slot::new(slot.dir.clone(), name(usual_name(&slot).to_str().unwrap()));
+        assert!(entry.stat().unwrap().is_some());
+        let made = Temporary::create(&slot).unwrap();
+        assert_ne!(made.name(), usual_name(&slot));
+        drop(made);
+        assert_eq!(std::fs::read(&stale).unwrap(), b"a file of the user's");
+    }
+
+    #[test]
+    fn a_file_whose_name_was_taken_is_committed_under_another_and_one_without_is_not() {
+        let temp = tempfile::tempdir().unwrap();
+        let slot = slot(temp.path(), "a");
+        let made = Temporary::create(&slot).unwrap();
+        let at = temp.path().join(made.name());
+        std::fs::rename(&at, temp.path().join("moved away")).unwrap();
+        std::fs::write(&at, b"of another process").unwrap();
+        let name = made.renamed(|name| Ok(name.to_owned())).unwrap();
+        assert_ne!(name, usual_name(&slot));
+        assert!(temp.path().join(name).exists());
+        drop(made);
+        assert_eq!(std::fs::read(&at).unwrap(), b"of another process");
+        std::fs::remove_file(&at).unwrap();
+        let made = Temporary::create(&slot).unwrap();
+        std::fs::remove_file(&at).unwrap();
+        let error = made.renamed(|_| Ok(())).unwrap_err();
+        assert!(error.message.contains("by another process"), "{error}");
     }
 
     #[test]
@@ -260,7 +354,7 @@ mod tests {
         ] {
             plant(&victim, &planted).unwrap();
             let made = Temporary::create(&slot).unwrap();
-            assert_ne!(*made.name(), usual_name(&slot));
+            assert_ne!(made.name(), usual_name(&slot));
             std::os::unix::fs::FileExt::write_all_at(&made.file, b"hostile", 0).unwrap();
             drop(made);
             assert_eq!(std::fs::read(&victim).unwrap(), b"precious");

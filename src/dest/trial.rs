@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fdatasync, unlinkat};
 
 use super::Slot;
+use super::own_name::random_name;
 use super::resolve::Spec;
 use super::space::free_bytes;
-use super::temporary::random_name;
 use super::typed::Found;
 use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
@@ -113,6 +113,7 @@ mod tests {
             remote: true,
             no_target_directory: false,
             inplace: false,
+            fsync: false,
             confine: None,
         }
     }

@@ -4,7 +4,8 @@
 //! # Where
 //!
 //! There is one journal per copy, at the receiver: `.fastcp-<16 hex digits>.journal` in the
-//! directory where the roots land, the digits being of the BLAKE3 of the landing names. Beside a
+//! directory where the roots land, the digits being of the BLAKE3 of the directory's inode and the
+//! landing names. Beside a
 //! single file; beside the root of a tree that lands under a name; within a directory that is
 //! filled. It is 0600, made when the roots have landed and removed when the copy has come to its
 //! end. A link, another user's file or one with a second name is not used; then there is no journal,
@@ -72,7 +73,11 @@ pub struct Place {
 impl Place {
     /// For roots that land under these names in `dir`; an empty one for what fills it.
     pub fn new<'a>(dir: Arc<Dir>, names: impl Iterator<Item = &'a [u8]>) -> Place {
-        let hash = hash(names);
+        // Another one in every directory: what was left in a source and is copied with it does not
+        // meet the journal of that copy.
+        let number = dir.lasting_number().to_le_bytes();
+        let names: Vec<&[u8]> = names.collect();
+        let hash = hash([&number[..]].into_iter().chain(names));
         let digits: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         let name = format!(".fastcp-{digits}.journal").into();
         Place { dir, name }
@@ -339,6 +344,10 @@ impl Journal {
 
     pub fn dir(&self) -> &Arc<Dir> {
         &self.place.dir
+    }
+
+    pub fn name(&self) -> &OsStr {
+        &self.place.name
     }
 
     /// The copy has come to its end. What stands under the name and is not this journal stays.

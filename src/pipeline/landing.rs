@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{Timespec, Timestamps, fstat, futimens};
 
-use crate::dest::{self, Landing, Slot, Source, Target};
+use crate::dest::{self, JournalName, Landing, Slot, Source, Target};
 use crate::dir::{Dir, Handles};
 use crate::error::{Kind, Result};
 use crate::journal::record::Hash;
@@ -117,7 +117,9 @@ impl Receiver {
         };
         for place in places {
             if let Some(journal) = Journal::open(place, &opening, &waiting)? {
-                // Roots land once, so this is the first.
+                let name = JournalName::reserve(journal.dir(), journal.name());
+                // Roots land once, so these are the first.
+                let _ = self.journal_name.set(name);
                 let _ = self.journal.set(journal);
                 break;
             }

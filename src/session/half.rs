@@ -190,6 +190,7 @@ impl ReceivingHalf {
             digests: common.digests,
             table: Default::default(),
             journal: Default::default(),
+            journal_name: Default::default(),
             keeper: Default::default(),
             queued: Default::default(),
             streams: Default::default(),

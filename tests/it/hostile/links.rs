@@ -146,9 +146,11 @@ fn a_planted_temporary_is_not_written_through() {
     pull_case(|case| {
         known(case, b"evil");
         let precious = case.scratch.path("outside/precious");
-        let hash = blake3::hash(b"f").to_hex();
-        let temporary = format!(".fastcp-{}.part", &hash[..16]);
+        let mut temporary = String::new();
+        let tree = case.dst.path("tree");
         let done = pull_tree(case, |server| {
+            until("the tree is there", || tree.exists().then_some(()));
+            temporary = Dir(tree.clone()).partial_of("f");
             server.entries(vec![symlink(2, 1, &temporary, &precious)]);
             server.whole_file(file(3, 1, "f", 0), b"evil");
             server.end(1, 2, None);

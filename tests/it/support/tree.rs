@@ -148,6 +148,26 @@ impl Dir {
         self.own(".part")
     }
 
+    /// What fastcp calls the unfinished file of `name` in this directory.
+    pub fn partial_of(&self, name: &str) -> String {
+        let number = fs::metadata(&self.0).expect("look at it").ino();
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&number.to_le_bytes()).update(name.as_bytes());
+        format!(".fastcp-{}.part", &hasher.finalize().to_hex()[..16])
+    }
+
+    /// What fastcp calls the journal of a copy of content into this directory.
+    pub fn journal_of_content(&self) -> String {
+        let number = fs::metadata(&self.0).expect("look at it").ino();
+        let mut hasher = blake3::Hasher::new();
+        for part in [&number.to_le_bytes()[..], b""] {
+            hasher
+                .update(&(part.len() as u64).to_le_bytes())
+                .update(part);
+        }
+        format!(".fastcp-{}.journal", &hasher.finalize().to_hex()[..16])
+    }
+
     pub fn journals(&self) -> Vec<PathBuf> {
         self.own(".journal")
     }

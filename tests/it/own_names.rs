@@ -1,0 +1,155 @@
+//! A source that holds names which fastcp gives to its own files. Their content arrives under those
+//! names, and never under another.
+
+use rustix::io::Errno;
+
+use crate::support::inject::{self, Inject};
+use crate::support::*;
+
+ways! { local_push, local_pull, here, local_between =>
+    every_kind_of_entry_may_have_the_name_of_a_partial,
+    what_a_cut_copy_left_in_the_source_is_copied,
+}
+
+ways! { push, here =>
+    the_name_of_the_journal_in_use_is_refused_for_that_entry_alone,
+}
+
+ways! { local_push, here =>
+    without_locks_and_leases_every_copy_is_whole,
+}
+
+/// A tree, and entries in it that have the names which unfinished files get in `dst`.
+fn tree(case: &Case, dst: &Dir, plant: Plant) -> Dir {
+    let tree = case.src.dir("tree");
+    tree.file("big", noise(1, 3 * MIB));
+    plant(&tree, dst, &dst.partial_of("big"));
+    tree
+}
+
+type Plant = fn(&Dir, &Dir, &str);
+
+const KINDS: [(&str, Plant); 6] = [
+    ("small", |dir, _, name| {
+        dir.file(name, "a small file");
+        dir.mode(name, 0o600);
+    }),
+    ("large", |dir, _, name| {
+        dir.file(name, noise(2, 2 * MIB));
+        dir.mode(name, 0o600);
+    }),
+    ("hard link", |dir, _, name| {
+        dir.file("another", "two names");
+        dir.hard_link(name, "another");
+    }),
+    ("symlink", |dir, _, name| {
+        dir.link(name, "big");
+    }),
+    ("directory", |dir, _, name| {
+        dir.file(format!("{name}/inside"), "a file");
+    }),
+    ("both small", |dir, dst, name| {
+        // Many, so that the partial of one is there when the other is placed.
+        for number in 0..60 {
+            let one = format!("file {number}");
+            dir.file(&one, noise(number, 3000));
+            dir.file(dst.partial_of(&one), noise(1000 + number, 2000));
+        }
+        dir.file(name, "a small file");
+    }),
+];
+
+fn every_kind_of_entry_may_have_the_name_of_a_partial(case: &Case) {
+    for (kind, plant) in KINDS {
+        for flags in [&["-r"][..], &["-rp", "--force"], &["-r", "--inplace"]] {
+            println!("{kind} {flags:?}");
+            let into = case.dst.dir("into");
+            into.file("big", "old");
+            let tree = tree(case, &into, plant);
+            case.copy(flags, "tree/", "into").succeeds();
+            assert_same(&tree.0, &into.0, Also::HardLinks);
+            // A second time, when all of it stands there.
+            case.copy(flags, "tree/", "into").succeeds();
+            assert_same(&tree.0, &into.0, Also::HardLinks);
+            std::fs::remove_dir_all(&tree.0).expect("remove the tree");
+            std::fs::remove_dir_all(&into.0).expect("remove the copy");
+        }
+    }
+}
+
+/// A directory into which a copy was cut short, copied as it is.
+fn what_a_cut_copy_left_in_the_source_is_copied(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("big", noise(1, 3 * MIB));
+    tree.file("small", "a small file");
+    for name in ["big", "small"] {
+        let left = tree.file(tree.partial_of(name), noise(2, 2 * MIB));
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(left, private).expect("set its mode");
+    }
+    tree.file(tree.journal_of_content(), "not a journal");
+    for flags in [&["-r"][..], &["-rp"], &["-r", "--inplace"]] {
+        case.copy(flags, "tree", "").succeeds();
+        assert_same(&tree.0, case.dst.path("tree"), Also::HardLinks);
+        case.copy(flags, "tree/", "new").succeeds();
+        assert_same(&tree.0, case.dst.path("new"), Also::HardLinks);
+    }
+    // The files alone: what stands beside them is nobody's to remove.
+    case.copy_all(&[], &["tree/big", "tree/small"], "tree")
+        .succeeds();
+    assert_same(&tree.0, case.dst.path("tree"), Also::HardLinks);
+}
+
+/// Its journal is where a copy is resumed from, so nothing takes its place while the copy runs.
+fn the_name_of_the_journal_in_use_is_refused_for_that_entry_alone(case: &Case) {
+    let journal = case.dst.journal_of_content();
+    let tree = case.src.dir("tree");
+    tree.file("a", noise(1, 3 * MIB));
+    tree.file(&journal, "not a journal");
+    tree.file("sub/b", "another");
+    let done = case.copy(&["-r"], "tree/", "");
+    done.exits(12).says(&journal).says("journal");
+    std::fs::remove_file(tree.path(&journal)).expect("remove it");
+    assert_same(&tree.0, &case.dst.0, Also::HardLinks);
+}
+
+/// Without locks nothing tells whether the writer of an unfinished file is at work.
+fn without_locks_and_leases_every_copy_is_whole(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    for errno in [Errno::NOLCK, Errno::OPNOTSUPP] {
+        let into = case.dst.dir("into");
+        into.file("big", "old");
+        let tree = tree(case, &into, KINDS[0].1);
+        let inject = Inject::new()
+            .fail("flock", errno)
+            .fail("lease", Errno::INVAL);
+        for flags in [&["-r"][..], &["-r", "--force"]] {
+            let run = case.copying(flags, "tree/", "into");
+            run.inject(&inject).run().succeeds();
+            assert_same(&tree.0, &into.0, Also::HardLinks);
+        }
+        std::fs::remove_dir_all(&tree.0).expect("remove the tree");
+        std::fs::remove_dir_all(&into.0).expect("remove the copy");
+    }
+    // Two copies to one name: the second runs while the first is held in the middle.
+    case.src.file("one", noise(3, 9 * MIB));
+    case.src.file("two", noise(4, 7 * MIB));
+    let without = || Inject::new().fail("flock", Errno::NOLCK);
+    let held = without().hold("pwrite64").on("*.part").after(3);
+    let first = case.copying(&[], "one", "name").inject(&held).start();
+    held.wait_until_struck(3);
+    let second = case.copying(&[], "two", "name").inject(&without()).run();
+    second.succeeds();
+    assert_same(case.src.path("two"), case.dst.path("name"), Also::Nothing);
+    held.release();
+    let done = first.wait();
+    let expected = if done.code == Some(0) { "one" } else { "two" };
+    assert_same(
+        case.src.path(expected),
+        case.dst.path("name"),
+        Also::Nothing,
+    );
+    case.sweep();
+}
