@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 
 use nix::libc;
 use rustix::fs::{Advice, fadvise};
@@ -129,36 +129,55 @@ pub fn drop_read(file: &File, range: Range<u64>) {
 #[derive(Debug, Default)]
 pub struct Behind {
     ranges: Mutex<VecDeque<Range<u64>>>,
+    /// The first error of the disk, as the system numbers it: it is told once, to whoever waits.
+    failed: OnceLock<i32>,
 }
 
 impl Behind {
     /// Starts to write a range back that was just written, and waits for older ones and drops them
     /// where too much is under way.
-    pub fn wrote(&self, file: &File, range: Range<u64>) {
+    ///
+    /// # Errors
+    /// Where the disk did not take what was written, now or before. An `fsync` that follows may not
+    /// tell of it again.
+    pub fn wrote(&self, file: &File, range: Range<u64>) -> io::Result<()> {
         if range.is_empty() {
-            return;
+            return Ok(());
         }
         let len = range.end - range.start;
-        sync_range(file, &range, libc::SYNC_FILE_RANGE_WRITE);
+        self.note(sync_range(file, &range, libc::SYNC_FILE_RANGE_WRITE));
         let dirty = DIRTY.fetch_add(len, Relaxed) + len;
         self.lock().push_back(range);
         let bound = if dirty > DIRTY_MAX { 0 } else { BEHIND_MAX };
-        self.settle(file, bound);
+        self.settle(file, bound)
     }
 
     /// Waits for all of it and drops it.
-    pub fn finish(&self, file: &File) {
-        self.settle(file, 0);
+    ///
+    /// # Errors
+    /// As [`wrote`](Behind::wrote).
+    pub fn finish(&self, file: &File) -> io::Result<()> {
+        self.settle(file, 0)
     }
 
-    fn settle(&self, file: &File, bound: u64) {
+    fn settle(&self, file: &File, bound: u64) -> io::Result<()> {
         while let Some(range) = self.oldest_beyond(bound) {
             let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE
                 | libc::SYNC_FILE_RANGE_WRITE
                 | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-            sync_range(file, &range, all);
+            self.note(sync_range(file, &range, all));
             DIRTY.fetch_sub(range.end - range.start, Relaxed);
             drop_read(file, range);
+        }
+        match self.failed.get() {
+            Some(&errno) => Err(io::Error::from_raw_os_error(errno)),
+            None => Ok(()),
+        }
+    }
+
+    fn note(&self, synced: Result<(), i32>) {
+        if let Err(errno) = synced {
+            self.failed.get_or_init(|| errno);
         }
     }
 
@@ -184,12 +203,26 @@ impl Drop for Behind {
     }
 }
 
-fn sync_range(file: &File, range: &Range<u64>, flags: libc::c_uint) {
-    let len = (range.end - range.start) as libc::off64_t;
-    // SAFETY: a call on a descriptor that is borrowed, so open; it takes numbers alone. An error of
-    // the write is told again by whoever syncs the file; a file system without the call loses only
-    // politeness.
-    unsafe { libc::sync_file_range(file.as_raw_fd(), range.start as libc::off64_t, len, flags) };
+/// Asks for writing `range` back, and waits if `flags` say so. Gives the number of the error.
+fn sync_range(file: &File, range: &Range<u64>, flags: libc::c_uint) -> Result<(), i32> {
+    let (start, len) = (range.start as libc::off64_t, range.end - range.start);
+    loop {
+        // SAFETY: a call on a descriptor that is borrowed, so open; it takes numbers alone.
+        let result =
+            unsafe { libc::sync_file_range(file.as_raw_fd(), start, len as libc::off64_t, flags) };
+        let errno = match result {
+            0 => return Ok(()),
+            _ => io::Error::last_os_error()
+                .raw_os_error()
+                .unwrap_or(libc::EIO),
+        };
+        match errno {
+            libc::EINTR => {}
+            // A kernel or a file system without the call: only politeness is lost.
+            libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL | libc::ESPIPE => return Ok(()),
+            _ => return Err(errno),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -213,7 +246,7 @@ mod tests {
         for nth in 0..40 {
             file.write_all_at(&vec![nth as u8 + 1; MIB as usize], nth * MIB)
                 .unwrap();
-            behind.wrote(&file, nth * MIB..(nth + 1) * MIB);
+            behind.wrote(&file, nth * MIB..(nth + 1) * MIB).unwrap();
         }
         let under_way: u64 = behind
             .lock()
@@ -221,7 +254,7 @@ mod tests {
             .map(|range| range.end - range.start)
             .sum();
         assert!(under_way <= BEHIND_MAX);
-        behind.finish(&file);
+        behind.finish(&file).unwrap();
         assert!(behind.lock().is_empty());
         read_politely(&file);
         if is_cached(&file, 0..MIB) || is_cached(&file, 39 * MIB..40 * MIB) {

@@ -9,16 +9,18 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Mode, OFlags, Stat, chmod, fchmod, fstat, futimens, mkdirat};
 use rustix::io::Errno;
 
-use super::{Rules, Slot, sync_directory, times_of};
+use super::{Rules, Slot, own_name, sync_directory, times_of};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Entry, Name, file_type};
+use crate::manifest::{Entry, NO_PARENT, Name, file_type};
 
 /// What an owner needs to fill a directory.
 const WORKING: u32 = 0o700;
 
 pub struct Directory {
     dir: Arc<Dir>,
+    /// The directory that holds its name, if that is known.
+    above: Option<Arc<Dir>>,
     made: bool,
     /// It was made just now, so nothing is in it.
     fresh: bool,
@@ -29,6 +31,13 @@ pub struct Directory {
 impl Directory {
     /// Makes the directory, or enters the one that is there; a link there is not followed.
     pub fn make(slot: &Slot) -> Result<Directory> {
+        own_name::make_way(slot)?;
+        let mut directory = Directory::make_or_enter(slot)?;
+        directory.above = Some(slot.dir.clone());
+        Ok(directory)
+    }
+
+    fn make_or_enter(slot: &Slot) -> Result<Directory> {
         let handle = slot
             .dir
             .handle()
@@ -69,6 +78,7 @@ impl Directory {
     fn open_up(dir: Arc<Dir>, made: bool, restore: Option<u32>) -> Result<Directory> {
         let mut directory = Directory {
             dir,
+            above: None,
             made,
             fresh: made,
             restore,
@@ -136,6 +146,11 @@ impl Directory {
         }
         if rules.fsync {
             sync_directory(&self.dir)?;
+        }
+        // The name of any other is synced with the directory above, which is finished later.
+        let is_root = entry.parent == NO_PARENT;
+        if let Some(above) = self.above.as_ref().filter(|_| rules.fsync && is_root) {
+            sync_directory(above)?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::fs::File;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat, futimens};
 
-use super::{Rules, Slot, times_of};
+use super::{Rules, Slot, commit, is_own_name, times_of};
 use crate::error::Result;
 use crate::manifest::{Entry, file_type};
 
@@ -20,7 +20,9 @@ impl InPlace {
     /// # Errors
     /// `Kind::Refused` for a link: what it leads to was chosen by nobody who may.
     pub fn open(slot: &Slot, old: Option<&Stat>, rules: &Rules) -> Result<Option<InPlace>> {
-        let Some(old) = old.filter(|_| rules.inplace) else {
+        // It may be what a killed copy left, which another copy may resume.
+        let is_own = is_own_name(slot.name.as_bytes());
+        let Some(old) = old.filter(|_| rules.inplace && !is_own) else {
             return Ok(None);
         };
         if file_type(old) == FileType::Symlink {
@@ -66,10 +68,7 @@ impl InPlace {
             futimens(file, &times_of(entry))
                 .map_err(|cause| slot.error("cannot set the times", cause))?;
         }
-        if rules.fsync {
-            let synced = file.sync_all();
-            synced.map_err(|cause| slot.error("cannot make it durable", cause))?;
-        }
+        commit::settle(slot, file, rules)?;
         stat("cannot look at what was written")
     }
 }

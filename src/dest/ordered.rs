@@ -6,9 +6,11 @@
 //! one without an acknowledgement, so whoever does breaks the protocol.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
-use super::Outlet;
+use super::{Outlet, close};
 use crate::chunk::{ChunkKind, VerifiedChunk};
 use crate::error::{Error, Kind, Result, Side};
 
@@ -40,6 +42,8 @@ struct State {
     /// Of these, bytes whose write has returned.
     written: u64,
     turn: Turn,
+    /// Tells of errors when it is closed, and the path for the message.
+    second: Option<(OwnedFd, PathBuf)>,
 }
 
 /// Whose turn it is.
@@ -55,9 +59,11 @@ enum Turn {
 impl Ordered {
     /// `window` is in chunks.
     pub fn new(outlet: Outlet, window: usize) -> Ordered {
+        let second = outlet.second().map(|fd| (fd, outlet.path().to_owned()));
         Ordered {
             window,
             state: Mutex::new(State {
+                second,
                 waiting: BTreeMap::new(),
                 next: 0,
                 written: 0,
@@ -128,7 +134,13 @@ impl Ordered {
                 }
                 // Where a thread is still writing, it lets go of the outlet when it leaves.
                 state.turn = Turn::Finished;
-                Ok(())
+                let second = state.second.take();
+                drop(state);
+                second.map_or(Ok(()), |(fd, path)| {
+                    let (kind, side) = (Kind::Write, Side::Dest);
+                    let closed = close(fd);
+                    closed.map_err(|cause| Error::io(kind, side, path, "cannot write", cause))
+                })
             }
         }
     }

@@ -138,6 +138,17 @@ impl Outlet {
         &self.path
     }
 
+    /// A second handle, to be [closed](super::close) when all is written: a file system that
+    /// writes at each close tells of its errors then. None for what has nothing to say.
+    pub fn second(&self) -> Option<OwnedFd> {
+        let stat = fstat(&self.fd).ok()?;
+        let tells = matches!(
+            file_type(&stat),
+            FileType::RegularFile | FileType::BlockDevice | FileType::CharacterDevice
+        );
+        tells.then(|| self.fd.try_clone().ok())?
+    }
+
     fn closed_early(&self) -> Error {
         let message = format!("the consumer closed early, after {} bytes", self.taken);
         let error = Error::new(Kind::Write, Side::Dest, message).at(&self.path);

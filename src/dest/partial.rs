@@ -195,8 +195,8 @@ impl Partial {
         let path = self.slot().path();
         match self.target {
             Target::Beside(mut temporary) => {
-                temporary.keep();
-                Ok((path.with_file_name(temporary.name()), len))
+                let name = temporary.keep_for_user();
+                Ok((path.with_file_name(name), len))
             }
             Target::InPlace(_) | Target::Device(_) => Ok((path, len)),
         }
@@ -225,7 +225,8 @@ impl Partial {
         drop(turn);
         written.map_err(|cause| self.write_error(cause))?;
         if let Some(behind) = &self.behind {
-            behind.wrote(file, offset..offset + data.len() as u64);
+            let wrote = behind.wrote(file, offset..offset + data.len() as u64);
+            wrote.map_err(|cause| self.write_error(cause))?;
         }
         Ok(())
     }
@@ -264,7 +265,8 @@ impl Partial {
     /// Returns what stands under the name now.
     pub fn commit(self) -> Result<Standing> {
         if let (Some(behind), Medium::File(file)) = (&self.behind, self.medium()) {
-            behind.finish(file);
+            let finished = behind.finish(file);
+            finished.map_err(|cause| self.write_error(cause))?;
         }
         let stat = match self.target {
             Target::Beside(temporary) => commit::commit(*temporary, &self.entry, &self.rules)?,

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, mkdirat};
 use super::conflict::{refuse_among_devices, refuse_itself, refuse_twice, refuse_unwritable};
 use super::placement::{Destination, Resolved};
 use super::typed::{Found, Reach, expand_confined, expand_tilde, means_directory};
-use super::{Exit, Slot};
+use super::{Exit, Slot, sync_directory};
 use crate::dir::{Confine, Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Root;
@@ -33,6 +33,8 @@ pub struct Spec {
     pub no_target_directory: bool,
     /// `--inplace`: what stands there needs no room for a new name.
     pub inplace: bool,
+    /// `--fsync`: a directory that is made for the sources is durable.
+    pub fsync: bool,
     /// All that may be reached, where that is not all that the user may.
     pub confine: Option<Arc<Confine>>,
 }
@@ -127,7 +129,7 @@ pub fn resolve(
         }
         refuse_among_devices(source, target)?;
     }
-    finish(sources, resolved)
+    finish(spec, sources, resolved)
 }
 
 impl Spec {
@@ -155,7 +157,7 @@ fn expand_nothing(typed: &[u8]) -> PathBuf {
 }
 
 /// Makes the one directory that may be missing.
-fn finish(sources: &[Source], resolved: Vec<Resolved>) -> Result<Vec<Target>> {
+fn finish(spec: &Spec, sources: &[Source], resolved: Vec<Resolved>) -> Result<Vec<Target>> {
     let mut made: Option<Arc<Dir>> = None;
     let mut targets = Vec::with_capacity(resolved.len());
     for (source, resolved) in sources.iter().zip(resolved) {
@@ -163,7 +165,7 @@ fn finish(sources: &[Source], resolved: Vec<Resolved>) -> Result<Vec<Target>> {
             Landing::Name(slot) if resolved.within => {
                 let dir = match &made {
                     Some(dir) => dir.clone(),
-                    None => make_directory(&slot)?,
+                    None => make_directory(&slot, spec.fsync)?,
                 };
                 made = Some(dir.clone());
                 let name = source.root.name.clone();
@@ -184,13 +186,17 @@ fn finish(sources: &[Source], resolved: Vec<Resolved>) -> Result<Vec<Target>> {
     Ok(targets)
 }
 
-fn make_directory(slot: &Slot) -> Result<Arc<Dir>> {
+fn make_directory(slot: &Slot, fsync: bool) -> Result<Arc<Dir>> {
     let made = slot.dir.handle().and_then(|above| {
         // The umask takes away what the user wants taken away.
         mkdirat(&*above, slot.name.as_os_str(), Mode::from_raw_mode(0o777))?;
         slot.dir.child(&slot.name)
     });
-    made.map_err(|cause| slot.error("cannot make the directory", cause))
+    let made = made.map_err(|cause| slot.error("cannot make the directory", cause))?;
+    if fsync {
+        sync_directory(&slot.dir)?;
+    }
+    Ok(made)
 }
 
 impl Source<'_> {

@@ -1,11 +1,15 @@
 //! A small file, content and all at hand: one call from nothing to its name.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
 use super::device::Device;
 use super::in_use::refuse_in_use;
 use super::inplace::InPlace;
 use super::partial::write_sparse;
 use super::temporary::Temporary;
-use super::{Rules, Slot, Standing, commit, space, standing};
+use super::{Rules, Slot, Standing, commit, make_durable, space, standing};
 use crate::cache::Behind;
 use crate::error::Result;
 use crate::manifest::Entry;
@@ -31,34 +35,39 @@ pub fn place_small(
         commit::may_replace(slot, &old)?;
         if rules.no_clobber {
             return match !rules.blind && standing::same_content(slot, content)? {
+                true if rules.fsync => make_durable(slot).map(|()| None),
                 true => Ok(None),
                 false => Err(standing::stays(slot, rules)),
             };
         }
         refuse_in_use(slot, &old, rules)?;
         if let Some(file) = InPlace::open(slot, Some(&old), rules)? {
-            let written = std::os::unix::fs::FileExt::write_all_at(&file.file, content, 0);
+            let written = file.file.write_all_at(content, 0);
+            let written = written.and_then(|()| drop_written(&file.file, content, rules));
             written.map_err(|cause| space::write_error(slot, content.len() as u64, cause))?;
             let stat = file.commit(entry, content.len() as u64, rules)?;
             return Ok(Some(Standing::of(&stat)));
         }
     }
     let temporary = Temporary::create(slot)?;
-    write(&temporary, entry, content).map_err(|cause| {
-        let needed = content.len() as u64;
-        space::write_error(slot, needed, cause)
-    })?;
-    if rules.drop_cache {
-        let behind = Behind::default();
-        behind.wrote(&temporary.file, 0..content.len() as u64);
-        behind.finish(&temporary.file);
-    }
+    let written = write(&temporary, entry, content)
+        .and_then(|()| drop_written(&temporary.file, content, rules));
+    written.map_err(|cause| space::write_error(slot, content.len() as u64, cause))?;
     let stat = commit::commit(temporary, entry, rules)?;
     Ok(Some(Standing::of(&stat)))
 }
 
-fn write(temporary: &Temporary, entry: &Entry, content: &[u8]) -> std::io::Result<()> {
-    use std::os::unix::fs::FileExt;
+/// With `--drop-cache`: what was just written goes to the disk and out of the page cache.
+fn drop_written(file: &File, content: &[u8], rules: &Rules) -> io::Result<()> {
+    if !rules.drop_cache {
+        return Ok(());
+    }
+    let behind = Behind::default();
+    behind.wrote(file, 0..content.len() as u64)?;
+    behind.finish(file)
+}
+
+fn write(temporary: &Temporary, entry: &Entry, content: &[u8]) -> io::Result<()> {
     if !entry.is_sparse() {
         return temporary.file.write_all_at(content, 0);
     }

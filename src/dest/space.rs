@@ -11,6 +11,9 @@ use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Totals;
 
+/// A file system with less room than this, in bytes, is full: the rest is its own reserve.
+const FULL: u64 = 1 << 20;
+
 /// Compares what is to come with what is free. Where something stands already it gives its space
 /// back file by file, so that no more than the largest file must fit; sources on several file
 /// systems are counted the same way, since nobody knows what goes where. `there` bytes have their
@@ -69,13 +72,17 @@ pub(super) fn write_error(slot: &Slot, needed: u64, cause: io::Error) -> Error {
 fn no_space(needed: u64, free: u64) -> Error {
     let size = |bytes| bytesize::ByteSize(bytes).display().si();
     let (needs, has) = (size(needed), size(free));
-    let message = match free < needed {
-        true => format!("no space left: needs {needs}, {has} free"),
+    let message = if free < needed {
+        format!("no space left: needs {needs}, {has} free")
+    } else if free < FULL {
+        // A pipe, of which nobody knows what it needs.
+        format!("no space left: {has} free")
+    } else {
         // The file system does not know of it.
-        false => format!(
+        format!(
             "no space left, although {has} are said to be free: what is below the file system (a \
              thin volume, a disk image) is full"
-        ),
+        )
     };
     Error {
         errno: Errno::NOSPC.raw_os_error(),
@@ -104,6 +111,9 @@ mod tests {
             no_space(25_200_000, 12_600_000).message,
             "no space left: needs 25.2 MB, 12.6 MB free"
         );
+        // As from a pipe.
+        let message = no_space(0, 4096).message;
+        assert_eq!(message, "no space left: 4.1 kB free");
         let message = no_space(25_200_000, 83_100_000).message;
         assert!(message.contains("although 83.1 MB are said to be free: "));
     }

@@ -106,6 +106,7 @@ pub fn spec(ground: &Path, path: &str) -> Spec {
         remote: false,
         no_target_directory: path.starts_with("-T "),
         inplace: false,
+        fsync: false,
         confine: None,
     }
 }

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use crate::control::Outgoing;
+use crate::dest;
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryId};
 use crate::wire::message::{FileDigest, Message};
@@ -226,6 +227,8 @@ impl Lines {
             return Err(error);
         }
         self.file.flush()?;
+        // What a file system says when it is closed.
+        self.file.get_ref().try_clone().and_then(dest::close)?;
         Ok((std::mem::take(&mut self.unlisted), self.more_unlisted))
     }
 }

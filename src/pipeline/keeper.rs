@@ -1,13 +1,19 @@
-//! What is done for the journal beside the copy, by a thread that may wait for a disk: it is touched
-//! while the other end is heard, and from time to time what was written is made durable, so that less
-//! has to be compared after the machine went down.
+//! Work for the journal beside the copy, on a thread that may wait for a disk. It touches the journal
+//! while the other end is heard. From time to time it syncs the file system, so that less has to be
+//! compared after the machine went down; a write error that shows itself there fails the copy.
 
+use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
+use crate::error::{Error, Kind, Side};
+use crate::journal::Journal;
 use crate::pipeline::receiver::Receiver;
+use crate::wire::message::{Fault, Message};
 
 /// How often the journal is touched; a second fastcp takes five of them for silence.
 const TOUCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -19,26 +25,62 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(30);
 /// only be in its way.
 const BEHIND: usize = 4;
 
+/// How often a wait for a sync looks whether the copy is ending.
+const STEP: Duration = Duration::from_millis(200);
+
 #[derive(Default)]
 pub struct Keeper {
-    over: Mutex<bool>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
+#[derive(Default)]
+struct State {
+    is_over: bool,
+    is_syncing: bool,
+}
+
 impl Keeper {
-    /// Ends [`run`](Keeper::run), but for a sync that is under way.
+    /// Ends [`keep`], but for a sync that is under way.
     pub fn end(&self) {
-        *self.over.lock().expect("no panic while held") = true;
+        self.lock().is_over = true;
         self.changed.notify_all();
+    }
+
+    /// Ends [`keep`] and waits for a sync that is under way, since it may tell of an error. Returns
+    /// early when the copy `is_ending`.
+    pub fn settle(&self, is_ending: impl Fn() -> bool) {
+        self.end();
+        let mut state = self.lock();
+        while state.is_syncing && !is_ending() {
+            let waited = self.changed.wait_timeout(state, STEP);
+            state = waited.expect("no panic while held").0;
+        }
     }
 
     /// True after a second, false when the copy is over.
     fn wait(&self) -> bool {
-        let over = self.over.lock().expect("no panic while held");
         let waited = self
             .changed
-            .wait_timeout_while(over, TOUCH_INTERVAL, |over| !*over);
-        !*waited.expect("no panic while held").0
+            .wait_timeout_while(self.lock(), TOUCH_INTERVAL, |state| !state.is_over);
+        !waited.expect("no panic while held").0.is_over
+    }
+
+    /// Runs `sync`, unless the copy is over.
+    fn sync(&self, sync: impl FnOnce()) {
+        let mut state = self.lock();
+        if state.is_over {
+            return;
+        }
+        state.is_syncing = true;
+        drop(state);
+        sync();
+        self.lock().is_syncing = false;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while held")
     }
 }
 
@@ -48,6 +90,7 @@ pub fn keep(receiver: &Receiver, heard: Option<&AtomicU64>) {
     let mut before = 0;
     let buffers = receiver.pool.free();
     let mut synced = Instant::now();
+    let mut has_failed = false;
     while receiver.keeper.wait() {
         let Some(journal) = receiver.journal() else {
             continue;
@@ -58,16 +101,43 @@ pub fn keep(receiver: &Receiver, heard: Option<&AtomicU64>) {
         }
         before = now;
         let is_behind = receiver.pool.free() * BEHIND < buffers;
-        if synced.elapsed() >= SYNC_INTERVAL && !is_behind {
-            let position = journal.position();
-            let done = journal
-                .dir()
-                .handle()
-                .is_ok_and(|dir| rustix::fs::syncfs(&*dir).is_ok());
-            if done {
-                journal.synced(position);
-            }
+        if synced.elapsed() >= SYNC_INTERVAL && !is_behind && !has_failed {
+            receiver.keeper.sync(|| {
+                if let Err(cause) = sync(journal) {
+                    has_failed = true;
+                    receiver.write_back_failed(journal, cause);
+                }
+            });
             synced = Instant::now();
         }
+    }
+}
+
+/// Makes what was written durable, and records how far the journal went before.
+///
+/// # Errors
+/// Where the disk did not take something that was written to this file system, be it ours or not.
+fn sync(journal: &Journal) -> io::Result<()> {
+    let position = journal.position();
+    // A directory that cannot be opened again says nothing of what is in it.
+    let Ok(dir) = journal.dir().handle() else {
+        return Ok(());
+    };
+    match rustix::fs::syncfs(&*dir) {
+        Ok(()) => journal.synced(position),
+        Err(Errno::NOSYS) => {}
+        Err(cause) => return Err(cause.into()),
+    }
+    Ok(())
+}
+
+impl Receiver {
+    /// The disk has lost something, and does not tell of which file.
+    fn write_back_failed(&self, journal: &Journal, cause: io::Error) {
+        let what = "a disk error while the copy was written, so any of its files may be damaged; \
+                    copy again when the disk is in order";
+        let error = Error::io(Kind::Write, Side::Dest, journal.dir().path(), what, cause);
+        self.tally.add(&error);
+        self.say(Message::Fault(Fault::of(&error, 0, 0)));
     }
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::chunk::{Chunk, ChunkKind, EncodedChunk, Pool};
 use crate::codec::Decoder;
 use crate::control::Outgoing;
-use crate::dest::{self, Rules, Slot};
+use crate::dest::{self, JournalName, Rules, Slot};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::journal::Journal;
@@ -63,6 +63,8 @@ pub struct Receiver {
     pub table: Mutex<Table>,
     /// Set when it is known where the roots land, if there can be one.
     pub journal: OnceLock<Journal>,
+    /// No entry gets the journal's name.
+    pub journal_name: OnceLock<JournalName>,
     pub keeper: Keeper,
     /// Bytes of the messages that wait for the placer.
     pub queued: AtomicUsize,
@@ -241,6 +243,9 @@ impl Receiver {
         let same = root.is_some() && dest::digest_of(slot)? == root;
         self.progress.add_skipped(file.entry.size);
         if same {
+            if self.rules.fsync {
+                dest::make_durable(slot)?;
+            }
             Ok(root)
         } else {
             Err(dest::stays(slot, &self.rules))
@@ -303,6 +308,7 @@ impl Receiver {
         let table = self.lock();
         if table.is_done() {
             drop(table);
+            self.keeper.settle(|| self.ending.is_ending());
             self.journal_done();
             if let Some(list) = &self.digests {
                 list.tell_rest();

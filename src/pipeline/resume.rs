@@ -268,6 +268,12 @@ impl Receiver {
 
     /// Accounts for a file that is in place.
     pub(super) fn skip(&self, entry: &Entry, slot: Slot) {
+        // The run that has placed it may not have made it durable.
+        if self.rules.fsync
+            && let Err(error) = dest::make_durable(&slot)
+        {
+            return self.fail(entry.id, entry.parent, &error);
+        }
         self.progress.add_resumed(entry.size);
         self.progress.add_resumed_files(1);
         self.progress.add_files(1);

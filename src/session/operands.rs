@@ -200,6 +200,7 @@ pub fn destination(request: &Request, same_machine: bool, sessions: Sessions) ->
             remote: false,
             no_target_directory: request.options.no_target_directory,
             inplace: request.options.inplace,
+            fsync: request.options.fsync,
             confine: None,
         }),
     };

@@ -211,12 +211,14 @@ impl Inject {
     /// Waits for so many strikes in all.
     #[track_caller]
     pub fn wait_until_struck(&self, times: usize) {
+        self.wait_until_struck_within(times, STRIKE_LIMIT);
+    }
+
+    #[track_caller]
+    pub fn wait_until_struck_within(&self, times: usize, limit: Duration) {
         let state = self.bell.state.lock().expect("no panic while held");
         let fewer = |state: &mut State| state.struck < times;
-        let waited = self
-            .bell
-            .changed
-            .wait_timeout_while(state, STRIKE_LIMIT, fewer);
+        let waited = self.bell.changed.wait_timeout_while(state, limit, fewer);
         let (state, waited) = waited.expect("no panic while held");
         let struck = state.struck;
         assert!(

@@ -1,0 +1,152 @@
+//! Errors that the system tells of when it writes back, syncs or closes: each of them reaches the
+//! exit code, whatever else was asked for.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::support::disk::Mounted;
+use crate::support::inject::{self, Inject};
+use crate::support::*;
+
+ways! { local_push, local_pull, here =>
+    an_error_of_write_back_fails_the_file,
+    an_error_of_close_fails_the_file,
+    an_error_of_fsync_fails_the_file,
+}
+
+ways! { local_push =>
+    an_error_of_syncfs_fails_the_copy,
+}
+
+ways! { local_push, here =>
+    fsync_makes_the_names_above_durable_too,
+    a_pipe_that_fills_the_disk_is_told_so,
+}
+
+const BOTH: [&str; 2] = ["big", "small"];
+
+fn sources(case: &Case) {
+    case.src.file("tree/big", noise(1, 5 * MIB));
+    case.src.file("tree/small", "a few bytes");
+}
+
+/// Copies both files with each of `options`, onto nothing and onto a file: each time the copy ends
+/// with 8 and names the file that `call` failed for.
+#[track_caller]
+fn each_fails(case: &Case, options: &[&[&str]], call: &str, errno: Errno, words: &str) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    sources(case);
+    for flags in options {
+        for existing in [false, true] {
+            for name in BOTH {
+                let in_place = flags.contains(&"--inplace") && existing;
+                if existing {
+                    case.dst.file(format!("tree/{name}"), "old");
+                }
+                let pattern = if in_place { name } else { "*.part" };
+                let inject = Inject::new().fail(call, errno).on(pattern);
+                let from = format!("tree/{name}");
+                case.dst.dir("tree");
+                let done = case.copying(flags, &from, &from).inject(&inject).run();
+                assert!(inject.struck() > 0, "{call} never came: {flags:?} {from}");
+                done.exits(8).says(&from).says(words);
+                let stands = case.dst.has(&from);
+                assert_eq!(stands, existing, "{flags:?} {from}");
+                if existing && !in_place {
+                    assert_eq!(case.dst.read(&from), b"old");
+                }
+                std::fs::remove_dir_all(case.dst.path("tree")).expect("remove the copy");
+            }
+        }
+    }
+}
+
+fn an_error_of_write_back_fails_the_file(case: &Case) {
+    let options: [&[&str]; 4] = [
+        &["--drop-cache"],
+        &["--drop-cache", "--fsync"],
+        &["--drop-cache", "--inplace"],
+        &["--drop-cache", "--inplace", "--fsync"],
+    ];
+    each_fails(case, &options, "sync_file_range", Errno::IO, "input/output");
+}
+
+fn an_error_of_close_fails_the_file(case: &Case) {
+    let options: [&[&str]; 5] = [
+        &[],
+        &["--inplace"],
+        &["--fsync"],
+        &["--inplace", "--fsync"],
+        &["--inplace", "--drop-cache"],
+    ];
+    each_fails(case, &options, "close", Errno::DQUOT, "quota");
+}
+
+fn an_error_of_fsync_fails_the_file(case: &Case) {
+    let options: [&[&str]; 3] = [
+        &["--fsync"],
+        &["--fsync", "--inplace"],
+        &["--fsync", "--inplace", "--drop-cache"],
+    ];
+    each_fails(case, &options, "fsync", Errno::IO, "durable");
+}
+
+/// The sync beside the copy, which comes every 30 s: the error is not of a file that has a name.
+fn an_error_of_syncfs_fails_the_copy(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("tree/big", noise(1, 5 * MIB));
+    case.src.file("tree/other", noise(2, 2 * MIB));
+    // The copy is held until the sync has failed.
+    let inject = Inject::new()
+        .fail("syncfs", Errno::IO)
+        .hold("pwrite64")
+        .on("*.part")
+        .nth(3);
+    let run = case.copying(&["-r"], "tree", "").inject(&inject);
+    let running = run.limit(Duration::from_secs(120)).start();
+    inject.wait_until_struck_within(2, Duration::from_secs(90));
+    inject.release();
+    running.wait().exits(8).says("disk error");
+    assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
+}
+
+/// The directory of a tree's own name, and that of a directory which is made for the sources.
+fn fsync_makes_the_names_above_durable_too(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("tree/sub/a", "a few bytes");
+    case.dst.dir("above");
+    for (to, synced) in [
+        ("above", &["above", "tree", "sub"][..]),
+        ("above/made/", &["above", "made", "tree", "sub"]),
+    ] {
+        for name in synced {
+            let inject = Inject::new().fail("fsync", Errno::IO).on(name);
+            let run = case.copying(&["-r", "--fsync"], "tree", to);
+            let done = run.inject(&inject).run();
+            assert!(inject.struck() > 0, "{to}: {name} was not synced");
+            done.exits(8).says("durable");
+            std::fs::remove_dir_all(case.dst.path("above")).expect("remove the copy");
+            case.dst.dir("above");
+        }
+    }
+}
+
+fn a_pipe_that_fills_the_disk_is_told_so(case: &Case) {
+    let small = case.dst.dir("small");
+    let Some(_disk) = Mounted::small(&small.0, 4 << 20) else {
+        return skip("root and mount");
+    };
+    let input = case.scratch.file("input", noise(1, 9 * MIB));
+    let input = std::fs::File::open(input).expect("open the input");
+    let run = case.fastcp().arg("-").arg(case.dst("small/x"));
+    let done = run.start_with(input.into()).wait();
+    done.exits(8).says("no space left").never_says("although");
+    assert_eq!(small.names(), [""; 0]);
+}
