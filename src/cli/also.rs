@@ -41,16 +41,18 @@ pub fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<Vec<Oper
         let operand = operand::parse(typed)?;
         let operand = match args.to_command.as_deref() {
             Some(line) => end(Some(operand), Some(line), "--to-command")?,
-            None => operand,
+            None => operand::as_destination(operand),
         };
         check_mistyped(&operand, args)?;
         also.push(operand);
     }
     let all = || std::iter::once(dest).chain(&also);
-    if all().any(|dest| dest.what == What::Stdio) {
-        return Err(Error::usage(
-            "-: stdout cannot be one of several destinations (tee writes to several)",
-        ));
+    let is_standard = |dest: &&Operand| matches!(dest.what, What::Stdio | What::Stderr);
+    if let Some(dest) = all().find(is_standard) {
+        return Err(Error::usage(format!(
+            "{}: cannot be one of several destinations (tee writes to several)",
+            name(dest)
+        )));
     }
     if all().count() > HOSTS_MAX {
         let number = all().count();

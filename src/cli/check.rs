@@ -3,10 +3,11 @@
 
 use std::io::{ErrorKind, IsTerminal};
 use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::session::{Operand, Reporter, Request, Rsh, What};
-use crate::ui::Output;
+use crate::ui::{Output, stdout};
 use crate::units::printable;
 
 use super::also;
@@ -54,10 +55,19 @@ pub fn order(mut args: Args) -> Result<Order> {
              different times, and no digest of the whole is right; leave out one of the two",
         ));
     }
+    if args.digests.as_deref() == Some(Path::new("-")) {
+        return Err(Error::usage(
+            "--digests -: the list cannot go to stdout, for a copy that loses its connection begins \
+             it again: name a file (./- for one of that name)",
+        ));
+    }
     if args.json && dest.what == What::Stdio {
         return Err(Error::usage(
             "--json writes to stdout, and so does the copy: leave one of them out",
         ));
+    }
+    if args.json {
+        stdout::check()?;
     }
     if args.follow_ms.is_some() && sources.iter().any(|source| source.what != What::Path) {
         return Err(Error::usage(
@@ -146,6 +156,7 @@ fn check_between(sources: &[Operand], dest: &Operand, args: &Args) -> Result<()>
 fn is_at_terminal(sources: &[Operand], dest: &Operand) -> bool {
     let is_stdio = |operand: &Operand| operand.what == What::Stdio;
     (is_stdio(dest) && std::io::stdout().is_terminal())
+        || dest.what == What::Stderr
         || (sources.iter().any(is_stdio) && std::io::stdin().is_terminal())
 }
 
@@ -154,7 +165,6 @@ mod tests {
     use super::*;
     use crate::session::{Compress, Ports, Route, SshOptions};
     use clap::{CommandFactory, Parser};
-    use std::path::Path;
 
     fn ordered(line: &str) -> Result<Order> {
         let words = std::iter::once("fastcp").chain(line.split_whitespace());

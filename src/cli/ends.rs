@@ -10,7 +10,7 @@ use crate::session::{Operand, What};
 use crate::units::printable;
 
 use super::args::Args;
-use super::{operand, ssh_config};
+use super::{operand, ssh_config, values};
 
 /// Sources and destination.
 ///
@@ -31,6 +31,7 @@ pub fn ends(operands: Vec<OsString>, args: &Args) -> Result<(Vec<Operand>, Opera
             "a pipe or a command takes one source and one destination: copy them one by one",
         ));
     }
+    check_slips(&sources, args)?;
     check_hosts(&sources)?;
     check_mistyped(&dest, args)?;
     Ok((sources, dest))
@@ -51,7 +52,7 @@ pub fn check_mistyped(dest: &Operand, args: &Args) -> Result<()> {
 
 fn last_of(mut operands: Vec<Operand>) -> Result<(Vec<Operand>, Operand)> {
     match operands.pop() {
-        Some(dest) if !operands.is_empty() => Ok((operands, dest)),
+        Some(dest) if !operands.is_empty() => Ok((operands, operand::as_destination(dest))),
         _ => Err(Error::usage(
             "a source and a destination are needed: fastcp SOURCE... DEST (see fastcp --help)",
         )),
@@ -81,7 +82,7 @@ fn with_commands(
         }
     };
     let source = end(source, from, "--from-command")?;
-    let dest = end(dest, to, "--to-command")?;
+    let dest = end(dest.map(operand::as_destination), to, "--to-command")?;
     Ok((vec![source], dest))
 }
 
@@ -121,6 +122,36 @@ fn check_hosts(sources: &[Operand]) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// A value that a habit puts behind a letter, where the letter takes none and the value is taken
+/// for a source. Only among several sources: one that is missing alone is told as such.
+fn check_slips(sources: &[Operand], args: &Args) -> Result<()> {
+    let [first, _, ..] = sources else {
+        return Ok(());
+    };
+    let is_here = first.what == What::Path && first.host.is_none();
+    let Some(word) = first.typed.to_str().filter(|_| is_here) else {
+        return Ok(());
+    };
+    let is_missing = Path::new(word).symlink_metadata().is_err();
+    let is_port = word.parse::<u16>().is_ok();
+    let meant = if args.preserve && args.port.is_none() && is_port {
+        format!("-P {word} (-p keeps modes and times)")
+    } else if args.sudo.is_some() && values::user(word).is_ok() {
+        format!("--sudo={word}")
+    } else if args.follow_ms.is_some() && values::idle(word).is_ok() {
+        format!("--follow={word}")
+    } else {
+        return Ok(());
+    };
+    match is_missing {
+        true => Err(Error::usage(format!(
+            "{}: no such file or directory: did you mean {meant}?",
+            name(first)
+        ))),
+        false => Ok(()),
+    }
 }
 
 fn is_stream(operand: &Operand) -> bool {
@@ -192,6 +223,29 @@ mod tests {
             ([&from[..], &to].concat(), "|Command|x y -> |Command|z"),
         ] {
             assert_eq!(shown(&words), meant, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_was_taken_for_a_source_is_told_apart() {
+        for (words, told) in [
+            ("-p 2222 a h:", "did you mean -P 2222 (-p"),
+            ("-rp 2222 h:a .", "did you mean -P 2222 (-p"),
+            ("--sudo carol a h:", "did you mean --sudo=carol?"),
+            ("--follow 30s a h:", "did you mean --follow=30s?"),
+            ("--follow 30s h:a .", "did you mean --follow=30s?"),
+        ] {
+            let message = shown(&words.split(' ').collect::<Vec<_>>());
+            assert!(message.contains(told), "{words}: {message}");
+        }
+        for words in [
+            "-p 2222 h:",
+            "--sudo carol h:",
+            "2222 a h:",
+            "-p -P22 2222 a h:",
+        ] {
+            let meant = shown(&words.split(' ').collect::<Vec<_>>());
+            assert!(meant.ends_with("-> h|Path|"), "{words}: {meant}");
         }
     }
 

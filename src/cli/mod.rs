@@ -5,6 +5,7 @@ mod also;
 mod args;
 mod check;
 mod ends;
+mod habits;
 pub mod operand;
 mod permits;
 mod probe;
@@ -16,14 +17,14 @@ mod visit;
 use std::io::Write;
 use std::sync::Arc;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Result};
 use crate::program;
 use crate::progress::Progress;
 use crate::progress::together::Together;
 use crate::session::{self, NotServed};
-use crate::ui::{Copied, Screen};
+use crate::ui::{Copied, Screen, stdout};
 use crate::wire::greeting;
 
 use args::Args;
@@ -34,12 +35,11 @@ pub fn main() -> i32 {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // --help goes to stdout with 0, a fault to stderr with 2. A reader who has left
-            // (`| head`) is no fault.
-            let _ = match error.use_stderr() {
-                true => std::io::stderr().write_all(usage(&error).as_bytes()),
-                false => error.print(),
-            };
+            // --help goes to stdout with 0, a fault to stderr with 2.
+            if !error.use_stderr() {
+                return code_of(0, stdout::show(&error.render().to_string()));
+            }
+            let _ = std::io::stderr().write_all(usage(&error).as_bytes());
             return error.exit_code();
         }
     };
@@ -81,6 +81,9 @@ fn speaks(versions: &str) -> i32 {
 
 /// clap's text with our name before it, as in every other error.
 fn usage(error: &clap::Error) -> String {
+    if let Some(line) = habits::unknown_option(error, &Args::command()) {
+        return line + "\n";
+    }
     let text = error.render().to_string();
     match text.strip_prefix("error: ") {
         Some(fault) => format!("fastcp: {fault}"),
@@ -98,8 +101,8 @@ fn copy(order: Order) -> i32 {
     let reporter = screen.reporter();
     order.tell(&*reporter);
     let outcome = session::run(order.request, progress, reporter);
-    screen.finish(&outcome);
-    outcome.exit_code()
+    let told = screen.finish(&outcome);
+    code_of(outcome.exit_code(), told)
 }
 
 fn copy_to_all(order: Order) -> i32 {
@@ -122,8 +125,16 @@ fn copy_to_all(order: Order) -> i32 {
         outcome,
     });
     let copies: Vec<_> = copies.collect();
-    screen.finish_all(&copies);
-    session::also::exit_code(&outcomes)
+    let told = screen.finish_all(&copies);
+    code_of(session::also::exit_code(&outcomes), told)
+}
+
+/// What failed outranks that its record could not be written.
+fn code_of(code: i32, written: Result<()>) -> i32 {
+    match written.map_err(|error| refuse(&error)) {
+        Err(unwritten) if code == 0 => unwritten,
+        _ => code,
+    }
 }
 
 fn refuse(error: &Error) -> i32 {
@@ -138,6 +149,8 @@ mod tests {
     #[test]
     fn a_usage_error_begins_with_our_name() {
         let error = Args::try_parse_from(["fastcp", "--nope"]).unwrap_err();
-        assert!(usage(&error).starts_with("fastcp: unexpected argument '--nope'"));
+        assert!(usage(&error).starts_with("fastcp: there is no option --nope"));
+        let error = Args::try_parse_from(["fastcp", "--streams", "0"]).unwrap_err();
+        assert!(usage(&error).starts_with("fastcp: invalid value '0'"));
     }
 }

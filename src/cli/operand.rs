@@ -13,6 +13,12 @@ use crate::units::printable;
 
 const SCHEME: &[u8] = b"scp://";
 
+/// What fastcp does not speak. A host of such a name is spelled `scp://http//path`.
+const FOREIGN: [&str; 14] = [
+    "rsync", "http", "https", "ftp", "ftps", "sftp", "ssh", "s3", "gs", "smb", "nfs", "dav",
+    "davs", "file",
+];
+
 /// # Errors
 /// Usage, with a sentence that quotes the operand.
 pub fn parse(typed: OsString) -> Result<Operand> {
@@ -28,7 +34,14 @@ pub fn parse(typed: OsString) -> Result<Operand> {
     let (host, path) = if let Some(rest) = bytes.strip_prefix(SCHEME) {
         let (host, path) = uri(rest).map_err(|why| refused(bytes, why))?;
         (Some(host), path)
+    } else if let Some(scheme) = foreign(bytes) {
+        return Err(refused(bytes, &foreign_scheme(scheme)));
     } else if let Some(colon) = colon(bytes) {
+        if bytes[colon..].starts_with(b"::") {
+            let why = "fastcp does not speak to rsync daemons: write HOST:PATH, \
+                       or HOST:./:NAME for a name that begins with a colon";
+            return Err(refused(bytes, why));
+        }
         let host = login(&bytes[..colon]).map_err(|why| refused(bytes, why))?;
         (Some(host), bytes[colon + 1..].to_vec())
     } else {
@@ -45,6 +58,36 @@ pub fn parse(typed: OsString) -> Result<Operand> {
 
 fn refused(operand: &[u8], why: &str) -> Error {
     Error::usage(format!("{}: {why}", printable(operand)))
+}
+
+/// The scheme of a URL that is not for fastcp.
+fn foreign(bytes: &[u8]) -> Option<&'static str> {
+    let is_scheme = |scheme: &&str| {
+        let rest = bytes.get(scheme.len()..).unwrap_or_default();
+        rest.starts_with(b"://") && bytes[..scheme.len()].eq_ignore_ascii_case(scheme.as_bytes())
+    };
+    FOREIGN.into_iter().find(is_scheme)
+}
+
+fn foreign_scheme(scheme: &str) -> String {
+    match scheme {
+        "sftp" | "ssh" => "write HOST:PATH or scp://[USER@]HOST[:PORT]/PATH".to_owned(),
+        "file" => "write the path alone".to_owned(),
+        _ => format!("fastcp does not speak {scheme}: write HOST:PATH for a host with ssh"),
+    }
+}
+
+/// A local destination that is a standard stream under another name: `-` in the end.
+pub fn as_destination(operand: Operand) -> Operand {
+    let what = match operand.what {
+        What::Path if operand.host.is_none() => match &operand.path[..] {
+            b"/dev/stdout" | b"/dev/fd/1" | b"/proc/self/fd/1" => What::Stdio,
+            b"/dev/stderr" | b"/dev/fd/2" | b"/proc/self/fd/2" => What::Stderr,
+            _ => What::Path,
+        },
+        what => what,
+    };
+    Operand { what, ..operand }
 }
 
 fn here(path: &[u8]) -> Result<()> {
@@ -225,7 +268,6 @@ mod tests {
             ("h:", "|h||"),
             ("h:p", "|h||p"),
             ("h:/a b:c", "|h||/a b:c"),
-            ("h::p", "|h||:p"),
             ("h:~/p", "|h||~/p"),
             ("u@h:p", "u|h||p"),
             ("u@corp@h:p", "u@corp|h||p"),
@@ -254,6 +296,38 @@ mod tests {
         assert_eq!(parsed(b"\xff").unwrap().path, b"\xff");
         assert!(parsed(b"\xff:p").is_err());
         assert_eq!(parsed(b"scp://h/%ff").unwrap().path, b"\xff");
+    }
+
+    #[test]
+    fn what_fastcp_does_not_speak_is_refused_by_name() {
+        for (typed, told) in [
+            ("rsync://h1/x", "does not speak rsync"),
+            ("HTTP://h1/x", "does not speak http"),
+            ("sftp://h1/x", "write HOST:PATH or scp://"),
+            ("file:///x", "write the path alone"),
+            ("h1::module/", "rsync daemons"),
+        ] {
+            let error = parsed(typed.as_bytes()).expect_err(typed);
+            assert!(error.message.starts_with(typed), "{}", error.message);
+            assert!(error.message.contains(told), "{}", error.message);
+        }
+        assert_eq!(shown("scp://http//x"), "|http||/x");
+        assert_eq!(shown("h:./::x"), "|h||./::x");
+        assert_eq!(shown("./rsync://x"), "|./rsync://x");
+    }
+
+    #[test]
+    fn standard_streams_have_other_names_too() {
+        for (typed, what) in [
+            ("/dev/stdout", What::Stdio),
+            ("/proc/self/fd/1", What::Stdio),
+            ("/dev/stderr", What::Stderr),
+            ("/dev/fd/3", What::Path),
+            ("h:/dev/stdout", What::Path),
+            ("-", What::Stdio),
+        ] {
+            assert_eq!(as_destination(parsed(typed.as_bytes()).unwrap()).what, what);
+        }
     }
 
     #[test]

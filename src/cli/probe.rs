@@ -7,11 +7,11 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::session::probe::Probe;
 use crate::session::{Host, Operand, Rsh, What};
-use crate::ui::{Output, Screen, probe};
+use crate::ui::{Output, Screen, probe, stdout};
 use crate::units::printable;
 
 use super::args::Args;
-use super::{check, operand, request};
+use super::{check, code_of, operand, request};
 
 /// What the far end is called that is on this machine.
 const HERE: &str = "localhost";
@@ -57,14 +57,15 @@ pub fn run(mut args: Args) -> Result<i32> {
         plain: true,
         ..Output::default()
     };
+    stdout::check()?;
     let (rate_limit, sample) = (request::rate_limit(&args)?, args.sample.take());
     let request = request::request(args, Vec::new(), dest.clone(), rate_limit);
     let probed = Probe::of(request, dest, sample);
     let progress = Progress::default();
     let screen = Screen::open(output, move || progress.snapshot());
-    let outcome = probe::show(probed, &screen, is_json);
+    let (outcome, shown) = probe::show(probed, &screen, is_json);
     screen.close(outcome.fatal.as_ref());
-    Ok(outcome.exit_code())
+    Ok(code_of(outcome.exit_code(), shown))
 }
 
 /// A far end on this machine begins in the home directory, and not where we are.

@@ -1,11 +1,12 @@
 //! `fastcp --version [HOST:]` and `fastcp --remove HOST:`, which copy nothing.
 
-use std::io::Write;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::error::{Error, Result};
-use crate::session::Rsh;
 use crate::session::visit::Visit;
+use crate::session::{Host, Operand, Rsh};
+use crate::ui::stdout;
 use crate::units::printable;
 use crate::wire::PROTOCOL_MAX;
 
@@ -16,25 +17,17 @@ use super::request::ssh_options;
 /// Gives the exit code.
 ///
 /// # Errors
-/// Usage, and what keeps a host from being reached.
+/// Usage, what keeps a host from being reached, and a standard output that cannot be written to.
 pub fn run(mut args: Args) -> Result<i32> {
     let operands = std::mem::take(&mut args.operands);
     let is_removal = args.remove;
-    if !is_removal {
-        let version = env!("CARGO_PKG_VERSION");
-        say(&format!("fastcp {version} (protocol {PROTOCOL_MAX})"));
-    }
     let mut hosts = Vec::new();
     for typed in operands {
-        let operand = operand::parse(typed)?;
-        match operand.host {
-            Some(host) if operand.path.is_empty() => hosts.push(host),
-            _ => {
-                let typed = printable(operand.typed.as_bytes());
-                let message = format!("{typed}: only HOST: goes with --version and --remove");
-                return Err(Error::usage(message));
-            }
-        }
+        hosts.push(host(typed, is_removal)?);
+    }
+    if !is_removal {
+        let version = env!("CARGO_PKG_VERSION");
+        say(&format!("fastcp {version} (protocol {PROTOCOL_MAX})"))?;
     }
     if is_removal && hosts.is_empty() {
         return Err(Error::usage("--remove needs a host: fastcp --remove HOST:"));
@@ -56,16 +49,31 @@ pub fn run(mut args: Args) -> Result<i32> {
             false => (visit.tell()?, "", "no fastcp"),
         };
         for line in &lines {
-            say(&format!("{name}: {before}{line}"));
+            say(&format!("{name}: {before}{line}"))?;
         }
         if lines.is_empty() {
-            say(&format!("{name}: {none}"));
+            say(&format!("{name}: {none}"))?;
         }
     }
     Ok(0)
 }
 
-/// A reader who has left (`| head`) is no fault.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+/// What names a host and nothing on it.
+fn host(typed: OsString, is_removal: bool) -> Result<Host> {
+    let Operand {
+        host, path, typed, ..
+    } = operand::parse(typed)?;
+    let flag = if is_removal { "--remove" } else { "--version" };
+    let typed = printable(typed.as_bytes());
+    match host {
+        Some(host) if path.is_empty() => Ok(host),
+        None if !path.contains(&b'/') && !path.is_empty() => Err(Error::usage(format!(
+            "a host is written with a colon: fastcp {flag} {typed}:"
+        ))),
+        _ => Err(Error::usage(format!("{typed}: {flag} takes HOST: alone"))),
+    }
+}
+
+fn say(line: &str) -> Result<()> {
+    stdout::show(&format!("{line}\n"))
 }

@@ -46,6 +46,11 @@ impl Drain {
         let outlet = match exit {
             Exit::Null(_) => None,
             Exit::Stdout => Some(Outlet::stdout(stop.clone())?),
+            Exit::Stderr => Some(Outlet::shared(
+                std::io::stderr(),
+                exit.path(),
+                stop.clone(),
+            )?),
             Exit::Path(path) => Some(Outlet::open(path, stop.clone())?),
             Exit::Command(line) => Some({
                 let (started, stdin) = Command::start(line, Role::Consumer, on_line)?;

@@ -1,7 +1,8 @@
 //! Where a stream leaves: named, before the first byte; a [`Drain`](super::Drain) is what it is
 //! then opened as.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Stat};
@@ -13,6 +14,7 @@ use crate::manifest::{Root, file_type};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exit {
     Stdout,
+    Stderr,
     /// The stdin of this command, run by `sh -c`.
     Command(OsString),
     /// A FIFO or a character device.
@@ -31,10 +33,23 @@ impl Exit {
         }
     }
 
+    /// A pipe or a terminal that this process was given, as `>(command)` of a shell names it. Its
+    /// link below /proc leads to no name that could be opened.
+    pub fn of_descriptor(path: &[u8]) -> Option<Exit> {
+        let number = [&b"/dev/fd/"[..], b"/proc/self/fd/"]
+            .into_iter()
+            .find_map(|dir| path.strip_prefix(dir))?;
+        let path = Path::new(OsStr::from_bytes(path));
+        let is_number = !number.is_empty() && number.iter().all(u8::is_ascii_digit);
+        let stat = rustix::fs::stat(path).ok().filter(|_| is_number)?;
+        Exit::of(path.to_owned(), &stat)
+    }
+
     /// For messages.
     pub fn path(&self) -> &Path {
         match self {
             Exit::Stdout => Path::new("-"),
+            Exit::Stderr => Path::new("/dev/stderr"),
             Exit::Command(line) => Path::new(line),
             Exit::Path(path) | Exit::Null(path) => path,
         }

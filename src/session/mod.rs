@@ -250,9 +250,9 @@ fn finish_digests(seat: &Seat) -> Result<u64> {
     let Some(list) = &seat.digests else {
         return Ok(0);
     };
-    let (names, more) = list.finish().map_err(|e| {
-        let message = format!("the list of digests: {e}");
-        Error::new(Kind::Write, Side::Here, message)
+    let (names, more) = list.finish().map_err(|cause| {
+        let (list, what) = ("the list of digests", "cannot write");
+        Error::io(Kind::Write, Side::Here, list, what, cause)
     })?;
     for name in &names {
         let name = printable(name);

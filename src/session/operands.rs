@@ -129,7 +129,7 @@ pub fn expand(request: &Request, seat: &Seat) -> Expanded {
 pub fn stream(request: &Request) -> Option<Inlet> {
     let source = request.sources.first()?;
     match source.what {
-        What::Path | What::Nothing => None,
+        What::Path | What::Stderr | What::Nothing => None,
         What::Stdio => Some(Inlet::Stdin),
         What::Command => Some(Inlet::Command(source.typed.clone())),
     }
@@ -192,17 +192,13 @@ pub fn sessions(own: [u8; 16], before: &[[u8; 16]], seat: &Seat) -> Sessions {
 pub fn destination(request: &Request, same_machine: bool, sessions: Sessions) -> Destination {
     let to = match request.dest.what {
         What::Stdio => To::Exit(Exit::Stdout),
+        What::Stderr => To::Exit(Exit::Stderr),
         What::Command => To::Exit(Exit::Command(request.dest.typed.clone())),
         What::Nothing => To::Exit(probe::place::nowhere()),
-        What::Path => To::Path(Spec {
-            path: request.dest.path.clone(),
-            base: PathBuf::new(),
-            remote: false,
-            no_target_directory: request.options.no_target_directory,
-            inplace: request.options.inplace,
-            fsync: request.options.fsync,
-            confine: None,
-        }),
+        What::Path => match Exit::of_descriptor(&request.dest.path) {
+            Some(exit) => To::Exit(exit),
+            None => To::Path(spec(request)),
+        },
     };
     Destination {
         to,
@@ -216,6 +212,18 @@ pub fn destination(request: &Request, same_machine: bool, sessions: Sessions) ->
             })
             .collect(),
         sessions,
+    }
+}
+
+fn spec(request: &Request) -> Spec {
+    Spec {
+        path: request.dest.path.clone(),
+        base: PathBuf::new(),
+        remote: false,
+        no_target_directory: request.options.no_target_directory,
+        inplace: request.options.inplace,
+        fsync: request.options.fsync,
+        confine: None,
     }
 }
 

@@ -37,6 +37,8 @@ pub enum What {
     Path,
     /// `-`: our stdin as a source, our stdout as a destination.
     Stdio,
+    /// Our stderr, as a destination.
+    Stderr,
     /// A command there, whose stdout is the source or whose stdin the destination.
     Command,
     /// Nothing is kept of what arrives; the path is where it is tried how fast a place is written,

@@ -6,16 +6,16 @@ use crate::session::Outcome;
 
 use super::summary::codecs;
 
-/// Sizes are in bytes, times in seconds, shares from 0 to 1.
+/// A line, with its end. Sizes are in bytes, times in seconds, shares from 0 to 1.
 pub fn line(outcome: &Outcome) -> String {
-    summary(outcome).to_string()
+    format!("{}\n", summary(outcome))
 }
 
 /// The same of one of several copies, with its destination.
 pub fn line_of(dest: &str, outcome: &Outcome) -> String {
     let mut summary = summary(outcome);
     summary["dest"] = dest.into();
-    summary.to_string()
+    format!("{summary}\n")
 }
 
 fn summary(outcome: &Outcome) -> Value {
@@ -64,8 +64,9 @@ mod tests {
         assert!(read["error"].is_null());
         outcome.fatal = Some(Error::new(Kind::Lost, Side::Here, "a\nb \u{1b}[31m"));
         let text = line(&outcome);
+        let text = text.strip_suffix('\n').expect("a line");
         assert!(!text.contains('\n') && !text.contains('\u{1b}'), "{text}");
-        let read: Value = serde_json::from_str(&text).expect("JSON");
+        let read: Value = serde_json::from_str(text).expect("JSON");
         assert_eq!(read["exit_code"], 5);
     }
 }

@@ -10,6 +10,7 @@ pub mod probe;
 mod rate;
 mod several;
 mod status;
+pub mod stdout;
 mod steady;
 mod summary;
 mod tell;
@@ -23,7 +24,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Side};
+use crate::error::{Error, Result, Side};
 use crate::progress::Snapshot;
 use crate::session::{Outcome, Reporter};
 use crate::units::{count, harmless};
@@ -127,7 +128,10 @@ impl Screen {
 
     /// Takes the bar away and says what came of it: why the session ended early, if it did, and
     /// the summary, where one is wanted.
-    pub fn finish(self, outcome: &Outcome) {
+    ///
+    /// # Errors
+    /// `Kind::Write` where the JSON that was asked for could not be written.
+    pub fn finish(self, outcome: &Outcome) -> Result<()> {
         let (output, terminal) = (self.teller.output, self.terminal);
         let tell = Tell::of(output, terminal.is_some());
         let mut lines = self.end();
@@ -141,8 +145,9 @@ impl Screen {
             lines.push(sentence(fatal));
         }
         write_lines(lines);
-        if output.json {
-            write_json(&json::line(outcome));
+        match output.json {
+            true => stdout::record(&json::line(outcome)),
+            false => Ok(()),
         }
     }
 
@@ -169,11 +174,6 @@ impl Screen {
 /// Columns that a line may take. For a program that reads it, a line stays one.
 fn width(terminal: Option<Terminal>) -> usize {
     terminal.map_or(usize::MAX, |at| at.size().columns)
-}
-
-fn write_json(line: &str) {
-    // Who closed it does not want to know.
-    let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
 impl Teller {

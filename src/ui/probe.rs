@@ -1,13 +1,13 @@
 //! What a probe found: rows of a table on stdout as they come, then what a copy should make; or all
 //! of it as a line of JSON.
 
-use std::io::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Screen;
+use super::{Screen, stdout};
+use crate::error::Result;
 use crate::session::Outcome;
 use crate::session::probe::{
     Carried, Coded, Expected, Finding, Hear, Probe, Probed, Read, synced_rate, written_rate,
@@ -16,27 +16,34 @@ use crate::tuner::{Decision, Forecast, Method};
 use crate::units::{count, rate, size};
 use crate::wire::message::Tried;
 
-/// Runs it and shows what it finds; what else there is to tell goes to the screen.
-pub fn show(probe: Probe, screen: &Screen, is_json: bool) -> Outcome {
+/// Runs it and shows what it finds; what else there is to tell goes to the screen. Gives how the
+/// probe ended, and how the writing did.
+pub fn show(probe: Probe, screen: &Screen, is_json: bool) -> (Outcome, Result<()>) {
+    let shown = Arc::new(Mutex::new(Ok(())));
     let hear: Hear = match is_json {
         true => Arc::new(|_: &Finding| {}),
-        false => Arc::new(|finding: &Finding| say(&rows(finding))),
+        false => {
+            let shown = shown.clone();
+            Arc::new(move |finding: &Finding| {
+                let mut shown = shown.lock().expect("no panic while held");
+                if shown.is_ok() {
+                    *shown = say(&rows(finding));
+                }
+            })
+        }
     };
     let probed = probe.run(screen.reporter(), hear);
-    match is_json {
-        true => say(&[json_of(&probed).to_string()]),
+    let shown = std::mem::replace(&mut *shown.lock().expect("no panic while held"), Ok(()));
+    let shown = shown.and_then(|()| match is_json {
+        true => stdout::record(&format!("{}\n", json_of(&probed))),
         false => say(&ending(&probed)),
-    }
-    probed.outcome
+    });
+    (probed.outcome, shown)
 }
 
-/// A reader who has left (`| head`) is no fault.
-fn say(lines: &[String]) {
-    let mut stdout = std::io::stdout().lock();
-    for line in lines {
-        let _ = writeln!(stdout, "{line}");
-    }
-    let _ = stdout.flush();
+fn say(lines: &[String]) -> Result<()> {
+    let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    stdout::show(&lines)
 }
 
 /// Not wider than 80 columns.

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::error::Result;
 use crate::session::{Outcome, Reporter};
 
 use super::tell::Tell;
-use super::{Screen, json, sentence, summary, width, write_json, write_lines};
+use super::{Screen, json, sentence, stdout, summary, width, write_lines};
 
 /// One of several copies.
 pub struct Copied<'a> {
@@ -25,7 +26,10 @@ impl Screen {
     }
 
     /// Takes the bar away and says what came of each.
-    pub fn finish_all(self, copies: &[Copied]) {
+    ///
+    /// # Errors
+    /// `Kind::Write` where the JSON that was asked for could not be written.
+    pub fn finish_all(self, copies: &[Copied]) -> Result<()> {
         let (output, terminal) = (self.teller.output, self.terminal);
         let tell = Tell::of(output, terminal.is_some());
         let mut lines = self.end();
@@ -33,11 +37,13 @@ impl Screen {
             lines.extend(told(copied, tell, width(terminal)));
         }
         write_lines(lines);
-        if output.json {
-            for Copied { dest, outcome, .. } in copies {
-                write_json(&json::line_of(dest, outcome));
-            }
+        if !output.json {
+            return Ok(());
         }
+        let lines = copies
+            .iter()
+            .map(|copied| json::line_of(copied.dest, copied.outcome));
+        stdout::record(&lines.collect::<String>())
     }
 }
 

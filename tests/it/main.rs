@@ -30,6 +30,7 @@ mod live;
 mod meanwhile;
 mod neighbours;
 mod operands;
+mod output;
 mod own_names;
 mod pipes;
 mod placement;

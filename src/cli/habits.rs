@@ -1,0 +1,321 @@
+//! Answers to options of scp, rsync, cp and rclone that fastcp does not have, and to misspelled
+//! ones. A tip never names an option that `--help` does not list.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command};
+
+const OWNERS: &str = "fastcp does not copy owners, groups, ACLs and extended attributes; \
+                      -p keeps modes and times";
+const DELETES: &str = "fastcp never deletes files at the destination";
+const ALL_FILES: &str = "fastcp copies whole directories; name the files to copy, or a pattern such \
+                         as 'host:*.log'";
+const PROGRESS: &str = "a terminal shows the progress; --summary prints the result elsewhere";
+const RESUMES: &str = "run the same command again: it resumes an interrupted copy";
+const SSH: &str = "ssh is used anyway: -P PORT, -i KEY, -J HOST, -o OPTION and -F FILE are passed to \
+                   it, -S PROGRAM replaces it";
+const COMPRESSES: &str = "fastcp compresses where that is faster; --compress zstd:9 chooses";
+const VERIFIES: &str = "fastcp verifies every chunk with BLAKE3 anyway";
+const NEWER: &str = "fastcp does not compare times; --no-clobber keeps files that exist";
+const LINKS: &str = "symbolic links stay links; -L follows them";
+const FASTER: &str = "fastcp finds the number of connections by itself; --streams N sets it";
+const BACKUPS: &str = "fastcp keeps no backups; --no-clobber keeps files that exist";
+
+/// Options of other programs, and what to do instead.
+const HABITS: &[(&[&str], &str)] = &[
+    (
+        &["-a", "--archive"],
+        "-rp copies trees with modes and times; owners, groups, ACLs and extended attributes are \
+         not kept",
+    ),
+    (
+        &[
+            "--owner",
+            "--group",
+            "-g",
+            "--acls",
+            "--xattrs",
+            "--chown",
+            "--chmod",
+            "--numeric-ids",
+        ],
+        OWNERS,
+    ),
+    (
+        &[
+            "-z",
+            "--compression",
+            "--compress-level",
+            "--compress-choice",
+            "--zc",
+            "--zl",
+        ],
+        COMPRESSES,
+    ),
+    (&["-e", "--ssh", "--ssh-options"], SSH),
+    (
+        &["--rsync-path"],
+        "--remote-path CMD names the program there",
+    ),
+    (
+        &["-n"],
+        "fastcp has no dry run; --no-clobber keeps files that exist",
+    ),
+    (
+        &["--dry-run"],
+        "fastcp has no dry run; --probe HOST:PATH measures and copies nothing",
+    ),
+    (
+        &[
+            "-u",
+            "--update",
+            "--size-only",
+            "--ignore-times",
+            "-I",
+            "--modify-window",
+        ],
+        NEWER,
+    ),
+    (
+        &["--ignore-existing", "--existing", "--interactive"],
+        "--no-clobber keeps files that exist",
+    ),
+    (&["-V"], "write --version"),
+    (
+        &[
+            "--delete",
+            "--delete-after",
+            "--delete-before",
+            "--delete-during",
+            "--delete-excluded",
+            "--del",
+            "--delete-delay",
+        ],
+        DELETES,
+    ),
+    (
+        &["--remove-source-files", "--move"],
+        "fastcp never deletes source files",
+    ),
+    (
+        &[
+            "--exclude",
+            "--include",
+            "--exclude-from",
+            "--include-from",
+            "--filter",
+            "--max-size",
+            "--min-size",
+            "--max-age",
+            "--min-age",
+            "--max-depth",
+            "--cvs-exclude",
+        ],
+        ALL_FILES,
+    ),
+    (
+        &["--files-from"],
+        "fastcp reads no list of files: name them as SOURCEs",
+    ),
+    (&["--recursive", "--recurse"], "write -r"),
+    (
+        &["--preserve", "--times", "--perms", "-t", "--atimes"],
+        "-p keeps modes and times",
+    ),
+    (
+        &["--no-preserve", "--no-perms", "--no-times"],
+        "modes and times are kept only with -p",
+    ),
+    (
+        &["--progress", "--info", "--stats", "--human-readable"],
+        PROGRESS,
+    ),
+    (&["--verbose", "--debug"], "write -v"),
+    (&["--quiet", "--silent"], "write -q"),
+    (
+        &["--log-file", "--itemize-changes"],
+        "--json prints a record of the copy on stdout",
+    ),
+    (
+        &[
+            "--partial",
+            "--append",
+            "--append-verify",
+            "--resume",
+            "--continue",
+        ],
+        RESUMES,
+    ),
+    (&["--port"], "write -P PORT"),
+    (
+        &["--identity", "--key", "--password-file"],
+        "-i FILE names a private key",
+    ),
+    (&["--checksum", "--check"], VERIFIES),
+    (
+        &["--sparse", "--hard-links", "-H"],
+        "fastcp keeps holes and hard links anyway",
+    ),
+    (&["--links", "--no-dereference", "--safe-links"], LINKS),
+    (&["--dereference", "--copy-links"], "write -L"),
+    (
+        &[
+            "-b",
+            "--backup",
+            "--suffix",
+            "--link-dest",
+            "--compare-dest",
+        ],
+        BACKUPS,
+    ),
+    (&["-f"], "--force replaces files that others have open"),
+    (
+        &["--target-directory"],
+        "the destination is the last operand",
+    ),
+    (
+        &["--mkpath", "--parents", "--relative"],
+        "make the destination directory first: ssh HOST mkdir -p DIR",
+    ),
+    (
+        &[
+            "-j",
+            "--jobs",
+            "--parallel",
+            "--transfers",
+            "--multi-thread-streams",
+        ],
+        FASTER,
+    ),
+    (
+        &["--limit", "--limit-rate"],
+        "write --bwlimit RATE, such as 40M",
+    ),
+    (&["--contimeout"], "write --timeout TIME"),
+    (
+        &["--one-file-system", "-x"],
+        "fastcp copies across file systems; there is no option against it",
+    ),
+    (
+        &["-W", "--whole-file"],
+        "fastcp sends whole files; an interrupted copy is resumed",
+    ),
+];
+
+/// What is said of an option that does not exist: its name, and what to do where that is known.
+/// None for any other fault.
+pub fn unknown_option(error: &clap::Error, command: &Command) -> Option<String> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let name = typed.split('=').next().unwrap_or(typed);
+    let tip = habit(name).map(str::to_owned);
+    let tip = tip.or_else(|| Some(format!("did you mean {}?", close(name, command)?)));
+    let tip = tip.map_or_else(String::new, |tip| format!(": {tip}"));
+    let name = crate::units::printable(name.as_bytes());
+    Some(format!(
+        "fastcp: there is no option {name}{tip} (see fastcp --help)"
+    ))
+}
+
+fn habit(name: &str) -> Option<&'static str> {
+    let row = HABITS.iter().find(|(names, _)| names.contains(&name));
+    row.map(|(_, answer)| *answer)
+}
+
+/// The long option that `--help` lists and that is one slip of a finger away, or two in a long name.
+fn close(name: &str, command: &Command) -> Option<String> {
+    let typed = name.strip_prefix("--")?;
+    let most = if typed.len() < 8 { 1 } else { 2 };
+    let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let near = visible.filter_map(Arg::get_long).map(|long| {
+        let slips = strsim::osa_distance(typed, long);
+        (slips, long)
+    });
+    let (slips, long) = near.min()?;
+    (slips <= most).then(|| format!("--{long}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::Args;
+    use super::*;
+    use clap::{CommandFactory, Parser};
+
+    fn told(line: &str) -> String {
+        let words = std::iter::once("fastcp").chain(line.split_whitespace());
+        let error = Args::try_parse_from(words).expect_err(line);
+        let command = Args::command();
+        unknown_option(&error, &command).unwrap_or_else(|| panic!("{line}: {error}"))
+    }
+
+    #[test]
+    fn a_habit_is_answered_and_a_slip_is_mended() {
+        for (line, tip) in [
+            ("-a a h:", "-rp copies trees"),
+            ("-avz a h:", "-rp copies trees"),
+            ("-rpz a h:", "fastcp compresses"),
+            ("-e ssh a h:", "-P PORT"),
+            ("-n a h:", "no dry run"),
+            ("--delete a h:", "never deletes"),
+            ("--exclude=*.o a h:", "whole directories"),
+            ("--recursive a h:", "write -r"),
+            ("--preserve=all a h:", "-p keeps"),
+            ("--remove-source-files a h:", "never deletes source files"),
+            ("--port 22 a h:", "-P PORT"),
+            ("--info=progress2 a h:", "--summary"),
+            ("--stream 4 a h:", "did you mean --streams?"),
+            ("--verison", "did you mean --version?"),
+            ("--no-clober a h:", "did you mean --no-clobber?"),
+        ] {
+            let told = told(line);
+            assert!(told.contains(tip), "{line}: {told}");
+            assert!(told.starts_with("fastcp: there is no option -"), "{told}");
+            assert!(told.ends_with(" (see fastcp --help)"), "{told}");
+        }
+        // Nothing near, and what is near is hidden.
+        for line in ["--frobnicate", "-Z", "--servr", "--speak", "--confin"] {
+            let told = told(line);
+            assert_eq!(
+                told,
+                format!("fastcp: there is no option {line} (see fastcp --help)")
+            );
+        }
+    }
+
+    #[test]
+    fn no_answer_is_about_an_option_that_exists_or_names_one_that_is_hidden() {
+        let command = Args::command();
+        let visible: Vec<_> = command
+            .get_arguments()
+            .filter(|arg| !arg.is_hide_set())
+            .collect();
+        for (names, answer) in HABITS {
+            for name in *names {
+                let is = |arg: &Arg| match name.strip_prefix("--") {
+                    Some(long) => arg.get_long() == Some(long),
+                    None => {
+                        arg.get_short().map(|short| format!("-{short}")).as_deref() == Some(name)
+                    }
+                };
+                assert!(!command.get_arguments().any(is), "{name} exists");
+            }
+            let words = answer.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+            for word in words.filter(|word| word.starts_with('-')) {
+                let is_there = match word.strip_prefix("--") {
+                    Some(long) => visible.iter().any(|arg| arg.get_long() == Some(long)),
+                    // Letters may stand together, and ssh's own mkdir has one.
+                    None => {
+                        word == "-p"
+                            || word[1..].chars().all(|letter| {
+                                visible.iter().any(|arg| arg.get_short() == Some(letter))
+                            })
+                    }
+                };
+                assert!(is_there, "{word} in {answer:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Standard output and standard error as places for results and for copies.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::*;
+
+ways! { here =>
+    a_result_that_cannot_be_written_fails,
+    a_closed_standard_output_is_told_before_the_copy,
+}
+
+ways! { local_push =>
+    a_record_of_several_copies_that_cannot_be_written_fails,
+}
+
+ways! { here, local_pull =>
+    other_names_of_standard_streams_mean_the_streams,
+    a_shells_name_of_a_pipe_means_the_pipe,
+    a_missing_source_is_the_only_error_where_nothing_can_come,
+}
+
+ways! { local_push => a_standard_stream_of_the_far_end_is_no_destination }
+
+/// `run` with this redirection of a shell.
+fn redirected(run: Run, how: &str) -> Run {
+    run.under(["bash", "-c", &format!("exec \"$@\" {how}"), "bash"])
+}
+
+fn a_result_that_cannot_be_written_fails(case: &Case) {
+    if !Path::new("/dev/full").exists() {
+        return skip("/dev/full");
+    }
+    case.src.file("a", "x");
+    let told = "standard output: cannot write: no space left on device";
+    let runs = [
+        case.copying(&["--json"], "a", "a"),
+        case.bare().arg("--version"),
+        case.bare().arg("--help"),
+    ];
+    for run in runs {
+        redirected(run, ">/dev/full").run().exits(8).says(told);
+    }
+    // The copy itself is complete.
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+    let list = case.copy(&["--digests", "/dev/full"], "a", "a");
+    list.exits(8).says("no space left");
+    case.copy(&["--digests", "-"], "a", "a")
+        .exits(2)
+        .says("./-");
+    // What failed outranks that its record is lost.
+    let run = case.copying(&["--json"], "none", "a");
+    redirected(run, ">/dev/full").run().exits(9).says(told);
+}
+
+fn a_closed_standard_output_is_told_before_the_copy(case: &Case) {
+    case.src.file("a", "x");
+    let runs = [
+        case.copying(&["--json"], "a", "a"),
+        case.fastcp().arg(case.src("a")).arg("/dev/stdout"),
+        case.bare().arg("--version"),
+        case.bare().args(["--probe", "--json"]),
+    ];
+    for run in runs {
+        let done = redirected(run, ">&-").run();
+        done.exits(8).says("standard output is closed");
+    }
+    assert!(!case.dst.has("a"), "nothing was to be copied");
+}
+
+fn a_record_of_several_copies_that_cannot_be_written_fails(case: &Case) {
+    case.src.file("a", "x");
+    let other = format!("other:{}", case.dst.path("b").display());
+    let run = case.copying(&["--json", "--also", &other], "a", "a");
+    let done = redirected(run.clone(), ">/dev/full").run();
+    done.exits(8).says("standard output: cannot write");
+    let done = run.run();
+    let lines = done.succeeds().stdout_text();
+    let read = |line: &str| serde_json::from_str::<Value>(line).expect("JSON");
+    let read: Vec<Value> = lines.lines().map(read).collect();
+    assert_eq!(read.len(), 2, "{lines}");
+}
+
+fn other_names_of_standard_streams_mean_the_streams(case: &Case) {
+    let content = noise(1, MIB);
+    case.src.file("a", &content);
+    for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        let run = || case.fastcp().arg(case.src("a")).arg(name);
+        let done = run().run();
+        done.succeeds();
+        assert!(done.stdout == content, "{name}");
+        let file = case.dst.path("out");
+        redirected(run(), &format!(">'{}'", file.display()))
+            .run()
+            .succeeds();
+        assert_same(case.src.path("a"), &file, Also::Nothing);
+    }
+    for name in ["/dev/stderr", "/dev/fd/2"] {
+        let run = case.fastcp().arg(case.src("a")).arg(name);
+        // What it says there itself would be among the data.
+        let done = redirected(run, "2>&1 >/dev/null").run();
+        done.succeeds();
+        assert!(done.stdout == content, "{name}");
+    }
+}
+
+fn a_shells_name_of_a_pipe_means_the_pipe(case: &Case) {
+    case.src.file("a", noise(1, MIB));
+    let file = case.dst.path("out");
+    let run = case.fastcp().arg(case.src("a"));
+    let line = format!(
+        "\"$@\" >(cat >'{0}') && wait $! && cat '{0}' >/dev/null",
+        file.display()
+    );
+    run.under(["bash", "-c", &line, "bash"]).run().succeeds();
+    assert_same(case.src.path("a"), &file, Also::Nothing);
+}
+
+fn a_missing_source_is_the_only_error_where_nothing_can_come(case: &Case) {
+    let done = case.fastcp().arg(case.src("none")).arg("-").run();
+    done.exits(9).says("no such file or directory");
+    assert_eq!(done.stderr.lines().count(), 1, "{done}");
+    assert!(done.stdout.is_empty());
+}
+
+/// There it carries the protocol.
+fn a_standard_stream_of_the_far_end_is_no_destination(case: &Case) {
+    case.src.file("a", noise(1, MIB));
+    for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        let done = case.fastcp().arg(case.src("a")).arg(case.to(name)).run();
+        done.fails().exits(8);
+    }
+}
