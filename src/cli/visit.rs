@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::session::visit::Visit;
@@ -43,6 +44,7 @@ pub fn run(mut args: Args) -> Result<i32> {
             host,
             ssh: ssh.clone(),
             sudo: sudo.clone(),
+            timeout: Duration::from_secs(args.timeout_s.into()),
         };
         let (lines, before, none) = match is_removal {
             true => (visit.remove()?, "removed ", "nothing was placed there"),

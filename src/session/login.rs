@@ -9,7 +9,7 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
+use crate::control::{ControlError, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side};
 use crate::session::placing::{NoHello, Placing};
 use crate::session::request::Request;
@@ -27,13 +27,8 @@ const ABORT_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the far end may take to say what limited the copy: no more than it is worth.
 pub const CONCLUSION_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a login may take where a person may be typing a password: sshd's own limit is 120 s
-/// (`LoginGraceTime`), and a jump host may ask too. And where there is no terminal to ask on.
-const LOGIN_TIMEOUT: Duration = Duration::from_secs(300);
-const UNATTENDED_LOGIN_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How long a login after a lost connection may take: ssh's own limit and what the far end needs
-/// to start on a busy host.
+/// How long a login after a lost connection may take at most: ssh's own limit, and the time that the
+/// far end needs to start on a busy host.
 const AGAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The role of a far end that speaks control.
@@ -74,7 +69,8 @@ pub struct Server {
 }
 
 impl Met {
-    /// Starts the far end and waits for its hello, however long the user takes to log in. Once the
+    /// Starts the far end and waits for its hello, at most `--timeout`. The time in which the user
+    /// types a password or confirms a host key does not count. Once the
     /// copy is to end, ssh has ended when this returns: who drops the login leaves it no time to give
     /// back the terminal.
     pub async fn connect(
@@ -102,8 +98,11 @@ impl Met {
             host,
             may_install: !request.no_install,
             reporter: &*seat.reporter,
+            options: &options,
+            limit: limit(request, attempt),
+            prompts: process.id().filter(|_| may_ask(request, attempt)),
         };
-        let hello = placing.hello(&mut incoming, &mut stdin, patience(request, attempt));
+        let hello = placing.hello(&mut incoming, &mut stdin);
         let hello = tokio::select! {
             hello = hello => hello,
             () = seat.ending.wait() => {
@@ -253,6 +252,17 @@ async fn no_hello(
     let name = printable(host.name.as_bytes());
     match why {
         NoHello::Refused(error) => error,
+        NoHello::Late(limit) => {
+            let (kind, who) = match request.rsh {
+                Rsh::Ssh => (Kind::Connect, "the host, its sshd or its login shell hangs"),
+                Rsh::Local => (Kind::FarEnd, "the far end hangs"),
+            };
+            let seconds = limit.as_secs();
+            let message = format!("{name}: no answer within {seconds} s (--timeout); {who}");
+            let mut error = Error::new(kind, Side::Here, message);
+            error.errno = nix::libc::ETIMEDOUT;
+            error
+        }
         NoHello::CutShort => {
             let message = format!("{name}: the connection ended while fastcp was placed there");
             Error::new(Kind::Lost, Side::Here, message)
@@ -265,15 +275,19 @@ async fn no_hello(
     }
 }
 
-fn patience(request: &Request, attempt: Attempt) -> Duration {
-    match (request.rsh, attempt) {
-        (Rsh::Local, _) => HELLO_TIMEOUT,
-        (Rsh::Ssh, Attempt::Again { .. }) => AGAIN_TIMEOUT,
-        (Rsh::Ssh, _) if request.ssh.batch || !this_host::has_terminal() => {
-            UNATTENDED_LOGIN_TIMEOUT
-        }
-        (Rsh::Ssh, _) => LOGIN_TIMEOUT,
+/// How long the login may take until the far end's hello, but for the time in which ssh asks.
+fn limit(request: &Request, attempt: Attempt) -> Duration {
+    let timeout = Duration::from_secs(request.options.timeout_s.into());
+    match attempt {
+        Attempt::First => timeout,
+        Attempt::Again { .. } => timeout.min(AGAIN_TIMEOUT),
     }
+}
+
+/// True if ssh may ask for a password or a confirmation.
+pub fn may_ask(request: &Request, attempt: Attempt) -> bool {
+    let is_unattended = attempt != Attempt::First || request.ssh.batch;
+    request.rsh == Rsh::Ssh && !is_unattended && this_host::has_terminal()
 }
 
 /// What the far end's process says on stderr: shown line by line, the last one kept.

@@ -1,29 +1,32 @@
 //! The client's part in placing itself on a host that has no fastcp: it answers what the far
 //! side's script asks for, until the program that it has sent says hello.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::control::{ControlError, First, HELLO_TIMEOUT, Incoming};
+use crate::control::{ControlError, First, Incoming};
 use crate::error::{Error, Kind, Result, Side};
 use crate::program::{self, PIECE, Program};
 use crate::session::Reporter;
-use crate::ssh::Host;
+use crate::ssh::{self, Host, SshOptions};
 use crate::units::{printable, size};
 use crate::wire::greeting::{Failure, Greeting, PROGRAM_MAX, offer};
 use crate::wire::hello::Hello;
 
-/// How long the far side may take no byte of the program: a slow link is not a dead one.
-const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The placed program may take so many times the limit to say hello once its last byte was handed to
+/// ssh: ssh's buffers may hold all of it, which is 6 MB at 20 kB/s in 300 s.
+const ARRIVAL_LIMITS: u32 = 5;
 
-/// How long the placed program may take to say hello when its last byte was handed to ssh: all of
-/// it may still be on its way, 6 MB at 20 kB/s.
-const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(300);
+/// For a wait that [`ssh::within`] bounds.
+const UNLIMITED: Duration = Duration::from_secs(1 << 32);
 
 /// Why there was no hello.
 pub enum NoHello {
+    /// The far side did not answer in this time.
+    Late(Duration),
     /// What came, or did not, instead.
     Control(ControlError),
     /// The connection ended when the program was on its way.
@@ -49,21 +52,25 @@ pub struct Placing<'a> {
     /// `--no-install` was not given.
     pub may_install: bool,
     pub reporter: &'a dyn Reporter,
+    pub options: &'a SshOptions,
+    /// Bounds each of its waits.
+    pub limit: Duration,
+    /// ssh's process, where a person may be typing a password: that time does not count.
+    pub prompts: Option<u32>,
 }
 
 impl Placing<'_> {
-    /// The far side's hello. `patience`: how long its first word may take.
+    /// Waits for the far side's hello, and places the program if it has to.
     pub async fn hello<R, W>(
         &self,
         incoming: &mut Incoming<R>,
         stdin: &mut W,
-        patience: Duration,
     ) -> Result<Hello, NoHello>
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        let (system, machine) = match incoming.first(patience).await? {
+        let (system, machine) = match self.first(incoming).await? {
             First::Hello(hello) => return Ok(hello),
             First::Greeting(Greeting::Want { system, machine }) => (system, machine),
             First::Greeting(Greeting::Forbidden) => return Err(self.forbidden().into()),
@@ -72,8 +79,8 @@ impl Placing<'_> {
         let program = self.program(&system, &machine)?;
         let line = offer(program.digest(), program.length(), &program.sha256()?);
         // What is wrong with a far side that does not listen it says itself.
-        let _ = write(stdin, line.as_bytes()).await;
-        let directory = match incoming.first(HELLO_TIMEOUT).await? {
+        let _ = timeout(self.limit, write(stdin, line.as_bytes())).await;
+        let directory = match self.first(incoming).await? {
             // One of this very digest is there: that of another machine's.
             First::Hello(hello) => return self.checked(hello, &program),
             First::Greeting(Greeting::Send { directory }) => directory,
@@ -87,12 +94,31 @@ impl Placing<'_> {
             size(program.length()),
         ));
         self.send(stdin, &program).await?;
-        match incoming.first(ARRIVAL_TIMEOUT).await {
+        match incoming.first(self.limit * ARRIVAL_LIMITS).await {
             Ok(First::Hello(hello)) => self.checked(hello, &program),
             Ok(First::Greeting(Greeting::Failed(failure))) => Err(self.failed(failure).into()),
             Ok(First::Greeting(_)) => Err(self.out_of_place().into()),
             Err(ControlError::Closed | ControlError::Io(_)) => Err(NoHello::CutShort),
+            Err(ControlError::Silent(limit)) => Err(NoHello::Late(limit)),
             Err(other) => Err(other.into()),
+        }
+    }
+
+    /// The far side's next line. A longer `ConnectTimeout` of the user's own holds.
+    async fn first<R: AsyncRead + Unpin>(
+        &self,
+        incoming: &mut Incoming<R>,
+    ) -> Result<First, NoHello> {
+        let asks = || self.prompts.is_some_and(ssh::asks_on_terminal);
+        let mut first = pin!(incoming.first(UNLIMITED));
+        if let Some(first) = ssh::within(self.limit, asks, &mut first).await {
+            return Ok(first?);
+        }
+        let own = ssh::connect_timeout(self.host, self.options).await;
+        let more = own.unwrap_or_default().saturating_sub(self.limit);
+        match ssh::within(more, asks, first).await {
+            Some(first) => Ok(first?),
+            None => Err(NoHello::Late(self.limit + more)),
         }
     }
 
@@ -139,11 +165,15 @@ impl Placing<'_> {
                     .refusal("the program became shorter")
                     .at(program.path()));
             }
-            match timeout(PIECE_TIMEOUT, write(stdin, &piece[..read])).await {
+            match timeout(self.limit, write(stdin, &piece[..read])).await {
                 Ok(Ok(())) => at += read as u64,
                 // What is wrong the far side says itself.
                 Ok(Err(_)) => break,
-                Err(_) => return Err(self.refusal("takes no more of the program for 60 s")),
+                Err(_) => {
+                    let seconds = self.limit.as_secs();
+                    let message = format!("took no more of the program for {seconds} s");
+                    return Err(self.refusal(message));
+                }
             }
         }
         Ok(())

@@ -7,17 +7,17 @@ use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
 use crate::error::{Error, Kind, Result, Side};
-use crate::session::runtime;
+use crate::session::{host, runtime};
 use crate::ssh::{self, Errand, Host, Rsh, SshOptions, Startup};
 use crate::units::printable;
 use crate::wire::greeting::MARK;
 use crate::wire::hello::NOISE_MAX;
 
-/// How long it may take, a password included.
-const VISIT_TIMEOUT: Duration = Duration::from_secs(300);
-
 /// How long ssh may take to end when all is said.
 const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// And when it has not answered.
+const ABORT_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Which host, and how it is reached.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct Visit {
     pub ssh: SshOptions,
     /// `--sudo`
     pub sudo: Option<String>,
+    /// `--timeout`: how long it may take, but for the time in which ssh asks.
+    pub timeout: Duration,
 }
 
 impl Visit {
@@ -56,20 +58,26 @@ impl Visit {
         let relay = tokio::spawn(ssh::relay_stderr(stderr, |line| eprintln!("{line}")));
         let mut said = Vec::new();
         let mut stdout = stdout.take(NOISE_MAX as u64);
-        let read = timeout(VISIT_TIMEOUT, stdout.read_to_end(&mut said)).await;
-        let status = process.end(END_PATIENCE).await;
-        let _ = timeout(END_PATIENCE, relay).await;
+        let may_ask = !self.ssh.batch && host::has_terminal();
+        let prompts = process.id().filter(|_| may_ask);
+        let asks = || prompts.is_some_and(ssh::asks_on_terminal);
+        let read = ssh::within(self.timeout, asks, stdout.read_to_end(&mut said)).await;
+        let patience = if read.is_some() {
+            END_PATIENCE
+        } else {
+            ABORT_PATIENCE
+        };
+        let status = process.end(patience).await;
+        let _ = timeout(patience, relay).await;
         let mut lines = marked(&said);
-        let is_whole = matches!(read, Ok(Ok(_))) && lines.pop().as_deref() == Some("end");
+        let is_whole = matches!(read, Some(Ok(_))) && lines.pop().as_deref() == Some("end");
         if is_whole {
             return Ok(lines);
         }
-        if read.is_err() {
+        if read.is_none() {
             let name = printable(self.host.name.as_bytes());
-            let message = format!(
-                "{name}: gave no answer within {} s",
-                VISIT_TIMEOUT.as_secs()
-            );
+            let seconds = self.timeout.as_secs();
+            let message = format!("{name}: no answer within {seconds} s (--timeout)");
             return Err(Error::new(Kind::Connect, Side::Here, message));
         }
         let login = ssh::login_name(&self.host, &self.ssh, &startup).await;

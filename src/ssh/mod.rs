@@ -8,6 +8,7 @@
 mod ending;
 pub mod names;
 mod pinned;
+mod prompt;
 mod startup;
 
 use std::ffi::OsString;
@@ -23,7 +24,9 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::units::printable;
 
 pub use ending::{why_lost, why_no_hello};
+pub use names::connect_timeout;
 pub use pinned::pinned;
+pub use prompt::{asks_on_terminal, within};
 pub use startup::{Errand, Patience, Startup};
 
 /// How to reach a host by ssh.
@@ -257,6 +260,11 @@ impl FarEnd {
 }
 
 impl Process {
+    /// None if it has ended.
+    pub fn id(&self) -> Option<u32> {
+        self.0.id()
+    }
+
     /// Makes the process end, which may be asking for a password: only ssh itself gives the
     /// terminal its echo back, and ends the line of the prompt. It does so for this signal too.
     pub async fn end_by_signal(&mut self, patience: Duration) {

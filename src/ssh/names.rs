@@ -22,6 +22,13 @@ pub(super) async fn user(host: &Host, options: &SshOptions) -> Option<String> {
     value(&configuration(host, options).await?, "user").map(str::to_owned)
 }
 
+/// ssh's own `ConnectTimeout` for the host, where the user has set one.
+pub async fn connect_timeout(host: &Host, options: &SshOptions) -> Option<Duration> {
+    let told = configuration(host, options).await?;
+    let seconds = value(&told, "connecttimeout")?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
 pub(super) async fn configuration(host: &Host, options: &SshOptions) -> Option<String> {
     let asking = Command::new(options.program())
         .arg("-G")

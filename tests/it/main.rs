@@ -27,6 +27,7 @@ mod landing;
 mod layers;
 mod left_behind;
 mod live;
+mod logins;
 mod meanwhile;
 mod neighbours;
 mod operands;

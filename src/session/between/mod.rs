@@ -24,8 +24,8 @@ use crate::session::between::opening::{roles, suite_for};
 use crate::session::between::routes::Routes;
 use crate::session::client::{Lost, Session};
 use crate::session::heartbeat::{Heart, Place, Terms};
-use crate::session::login::{Attempt, CONCLUSION_PATIENCE, Met, Server};
-use crate::session::request::{Host, Request, Rsh};
+use crate::session::login::{Attempt, CONCLUSION_PATIENCE, Met, Server, may_ask};
+use crate::session::request::{Host, Request};
 use crate::session::roster::{Flow, Roster};
 use crate::session::ways::{Inband, Ways};
 use crate::session::{Seat, cause_of, host as this_host, rate, remembered};
@@ -102,11 +102,7 @@ async fn log_in(
     attempt: Attempt,
 ) -> Result<Servers> {
     let connect = |host| Met::connect(host, request, seat, attempt);
-    let may_ask = attempt == Attempt::First
-        && request.rsh == Rsh::Ssh
-        && !request.ssh.batch
-        && this_host::has_terminal();
-    let (from, to) = match may_ask {
+    let (from, to) = match may_ask(request, attempt) {
         true => (connect(source).await?, connect(dest).await?),
         false => tokio::try_join!(connect(source), connect(dest))?,
     };

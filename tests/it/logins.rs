@@ -1,0 +1,115 @@
+//! How long a login may take, and when it is tried again.
+
+use std::ffi::OsString;
+use std::net::TcpListener;
+
+use crate::support::keys;
+use crate::support::procs::until;
+use crate::support::pty::Terminal;
+use crate::support::run::Running;
+use crate::support::*;
+
+ways! { push, pull, between => a_host_that_accepts_and_is_silent_is_given_up }
+
+ways! { push =>
+    every_command_that_logs_in_has_the_limit,
+    time_at_a_prompt_is_told_from_a_login_that_hangs,
+}
+
+/// A port on which connections are taken and nothing is said: a hung sshd, or a host under swap.
+struct SilentHost(TcpListener);
+
+impl SilentHost {
+    fn open() -> SilentHost {
+        SilentHost(TcpListener::bind("127.0.0.1:0").expect("a port"))
+    }
+
+    /// `path` there. The kernel completes the connections.
+    fn operand(&self, path: &str) -> OsString {
+        let port = self.0.local_addr().expect("it is bound").port();
+        format!("scp://127.0.0.1:{port}/{path}").into()
+    }
+}
+
+const LIMIT: [&str; 2] = ["--timeout", "5s"];
+
+fn gives_up(run: Running) {
+    run.wait()
+        .exits(3)
+        .says("127.0.0.1: no answer within 5 s (--timeout)")
+        .never_says("panicked");
+}
+
+fn a_host_that_accepts_and_is_silent_is_given_up(case: &Case) {
+    case.src.file("a", "one");
+    let silent = SilentHost::open();
+    let there = silent.operand("tmp/x");
+    let copy = |from: OsString, to: OsString| case.fastcp().args(LIMIT).arg(from).arg(to).start();
+    match case.way {
+        Way::Pull => gives_up(copy(there, case.dst("a"))),
+        Way::Between => {
+            let silent_source = copy(there.clone(), case.dst("a"));
+            let silent_dest = copy(case.src("a"), there);
+            gives_up(silent_source);
+            gives_up(silent_dest);
+        }
+        _ => gives_up(copy(case.src("a"), there)),
+    }
+    // A host that logs in, and whose login shell hangs until ssh has gone.
+    case.host().set_login(&Login {
+        before: "cat > /dev/null; exit 1".into(),
+        ..Login::default()
+    });
+    let done = case.copy(&LIMIT, "a", "a");
+    done.exits(3).says("no answer within 5 s (--timeout)");
+    // One that says something first, and then hangs.
+    case.host().set_login(&Login {
+        before: "echo Welcome; cat > /dev/null; exit 1".into(),
+        ..Login::default()
+    });
+    case.copy(&LIMIT, "a", "a").exits(3).says("no answer");
+}
+
+fn every_command_that_logs_in_has_the_limit(case: &Case) {
+    case.src.file("a", "one");
+    let silent = SilentHost::open();
+    let root = silent.operand("");
+    let run = |words: &[&str], operands: &[OsString]| {
+        let run = case.fastcp().args(LIMIT).args(words);
+        run.args(operands).start()
+    };
+    let also = {
+        let (a, good, bad) = (case.src("a"), case.dst("a"), silent.operand("tmp/x"));
+        run(&["--also"], &[bad, a, good])
+    };
+    let runs = [
+        run(&["--version"], std::slice::from_ref(&root)),
+        run(&["--remove"], std::slice::from_ref(&root)),
+        run(&["--probe"], &[silent.operand("tmp/")]),
+    ];
+    for run in runs {
+        gives_up(run);
+    }
+    // The other host gets its copy.
+    gives_up(also);
+    assert_eq!(case.dst.read("a"), b"one");
+}
+
+/// ssh asks on the terminal: the time in which a person answers is no part of the limit.
+fn time_at_a_prompt_is_told_from_a_login_that_hangs(case: &Case) {
+    case.src.file("a", "one");
+    let key = keys::lock(case, "open sesame");
+    let terminal = Terminal::open(80, 24);
+    let run = case
+        .copying(&["-i", key.to_str().expect("an ASCII path")], "a", "a")
+        .env("TERM", "xterm")
+        .start_on(terminal.output(), terminal.slave());
+    let id = run.pid().as_raw_pid() as u32;
+    assert!(!fastcp::ssh::asks_on_terminal(std::process::id()));
+    until("the question is seen in /proc", || {
+        let is_asked = run.stdout.text().contains("passphrase");
+        (is_asked && fastcp::ssh::asks_on_terminal(id)).then_some(())
+    });
+    terminal.type_in("open sesame\n");
+    run.wait().succeeds();
+}
