@@ -172,23 +172,29 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Cuts off what is not whole, or begins anew, and appends the session.
+    /// Starts a session in the file. A journal that cannot be written is removed: the copy goes on
+    /// without it, and nobody would come back for it.
     fn begin_session(mut self, goes_on: bool, own: Session) -> Option<Journal> {
-        if goes_on {
-            let whole = self.past().records * LEN as u64;
-            self.file.set_len(whole).ok()?;
-        } else {
-            let (header, key) = Key::header(random());
-            self.file.set_len(0).ok()?;
-            self.file.write_all(&header).ok()?;
-            self.key = key;
-        }
+        let cut = self.cut(goes_on);
         self.append(&Body::Session(own).encode(&self.key));
-        if self.broken.load(Relaxed) {
+        if cut.is_err() || self.broken.load(Relaxed) {
             self.remove();
             return None;
         }
         Some(self)
+    }
+
+    /// Leaves the whole records of former sessions, or only a new header.
+    fn cut(&mut self, goes_on: bool) -> std::io::Result<()> {
+        if goes_on {
+            let whole = self.past().records * LEN as u64;
+            return self.file.set_len(whole);
+        }
+        let (header, key) = Key::header(random());
+        self.file.set_len(0)?;
+        self.file.write_all(&header)?;
+        self.key = key;
+        Ok(())
     }
 
     /// A big file is begun; gives the number for its chunks.

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use crate::support::disk::Mounted;
+use crate::support::inject::{self, Inject};
 use crate::support::limits::without_powers;
 use crate::support::procs::until;
 use crate::support::*;
@@ -18,6 +21,10 @@ ways! { push, pull =>
     directories_that_are_closed_while_we_copy_fail_alone,
     reasons_of_both_ends_are_told,
     a_disk_that_fills_after_a_login_again_is_the_cause_that_is_told,
+}
+
+ways! { local_push, here =>
+    a_journal_that_cannot_be_written_is_not_left_behind,
 }
 
 /// `tree` with a big file in `bad` and others elsewhere.
@@ -172,5 +179,21 @@ fn reasons_of_both_ends_are_told(case: &Case) {
     for number in 0..20 {
         let name = format!("tree/{number}");
         assert_same(case.src.path(&name), case.dst.path(&name), Also::Nothing);
+    }
+}
+
+fn a_journal_that_cannot_be_written_is_not_left_behind(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("a", noise(1, 3 * MIB));
+    for call in ["write", "ftruncate"] {
+        // Its header, its session, a record.
+        for number in 1..=3 {
+            let full = Inject::new().fail(call, Errno::NOSPC);
+            let full = full.on(".fastcp-*.journal").nth(number);
+            case.copying(&[], "a", "a").inject(&full).run().succeeds();
+            assert_eq!(case.dst.names(), ["a"]);
+        }
     }
 }
