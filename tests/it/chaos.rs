@@ -1,7 +1,9 @@
 //! Copies while everything goes wrong, by seeds: each ends with the right bytes, or with an error
 //! in time, nothing wrong under a final name, and the same command brings the rest.
 //!
-//! `FASTCP_CHAOS_SEED=n` plays one script, `FASTCP_CHAOS_SEEDS=n` so many of them.
+//! `FASTCP_CHAOS_SEED=n` plays one script of faults on the network, `FASTCP_CHAOS_SEEDS=n` so many
+//! of them; `FASTCP_CHAOS_DISK_SEED` and `FASTCP_CHAOS_DISK_SEEDS` those of faults on disks.
+//! `FASTCP_CHAOS_FIRST=n` starts to count there.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,14 +12,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use crate::support::bad_disk::{BadDisk, What as Wrong};
 use crate::support::chaos::Script;
 use crate::support::done::Done;
+use crate::support::inject;
 use crate::support::peer::readable;
 use crate::support::storm::Storm;
 use crate::support::*;
 
 /// Scripts that every run of the tests plays.
 const SEEDS: u64 = 200;
+const DISK_SEEDS: u64 = 100;
 
 /// Copies at once. They wait more than they work, so many fit on few processors.
 const AT_ONCE: usize = 16;
@@ -28,10 +33,36 @@ const VERDICT: Duration = Duration::from_secs(120);
 
 #[test]
 fn whatever_breaks_the_bytes_are_right_or_the_copy_says_so() {
+    play_all("FASTCP_CHAOS_SEED", SEEDS, |seed| {
+        let script = Script::of(seed);
+        (script.to_string(), Box::new(move || play(&script)))
+    });
+}
+
+#[test]
+fn whatever_a_disk_says_the_bytes_are_right_or_the_copy_says_so() {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    play_all("FASTCP_CHAOS_DISK_SEED", DISK_SEEDS, |seed| {
+        let script = BadDisk::of(seed);
+        (script.to_string(), Box::new(move || play_disk(&script)))
+    });
+}
+
+/// Plays a script; gives the exit code of the copy and how many faults took place.
+type Play = Box<dyn Fn() -> (i32, usize)>;
+
+/// Plays the script of each seed that `variable` asks for, or of the first `usual` ones.
+fn play_all(variable: &str, usual: u64, script: impl Fn(u64) -> (String, Play) + Sync) {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
-    let seeds: Vec<u64> = match number("FASTCP_CHAOS_SEED") {
+    let seeds: Vec<u64> = match number(variable) {
         Some(seed) => vec![seed],
-        None => (0..number("FASTCP_CHAOS_SEEDS").unwrap_or(SEEDS)).collect(),
+        None => {
+            let first = number("FASTCP_CHAOS_FIRST").unwrap_or(0);
+            let count = number(&format!("{variable}S")).unwrap_or(usual);
+            (first..first + count).collect()
+        }
     };
     let since = Instant::now();
     let next = AtomicU64::new(0);
@@ -41,15 +72,15 @@ fn whatever_breaks_the_bytes_are_right_or_the_copy_says_so() {
         for _ in 0..AT_ONCE.min(seeds.len()) {
             scope.spawn(|| {
                 while let Some(&seed) = seeds.get(next.fetch_add(1, SeqCst) as usize) {
-                    let script = Script::of(seed);
-                    match catch_unwind(AssertUnwindSafe(|| play(&script))) {
+                    let (story, play) = script(seed);
+                    match catch_unwind(AssertUnwindSafe(&play)) {
                         Ok((code, faults)) => {
                             struck.fetch_add(faults, SeqCst);
                             let mut codes = codes.lock().expect("no panic while held");
                             *codes.entry(code).or_insert(0) += 1;
                         }
                         Err(_) => {
-                            eprintln!("failed: {script}");
+                            eprintln!("failed: {story}");
                             failed.lock().expect("no panic while held").push(seed);
                         }
                     }
@@ -61,15 +92,18 @@ fn whatever_breaks_the_bytes_are_right_or_the_copy_says_so() {
     let struck = struck.into_inner();
     let took = since.elapsed();
     eprintln!("chaos: exit codes {codes:?}, {struck} faults, {took:?}");
-    let failed = failed.into_inner().expect("no panic while held");
-    assert!(seeds.len() < 20 || struck >= seeds.len(), "it was too calm");
+    let mut failed = failed.into_inner().expect("no panic while held");
+    failed.sort();
+    assert!(
+        seeds.len() < 20 || struck >= seeds.len() / 2,
+        "it was too calm"
+    );
     assert!(
         failed.is_empty(),
-        "FASTCP_CHAOS_SEED of those that failed: {failed:?}"
+        "{variable} of those that failed: {failed:?}"
     );
 }
 
-/// Plays one script; gives the exit code of the copy and how many faults took place.
 fn play(script: &Script) -> (i32, usize) {
     let way = match script.seed % 2 {
         0 => Way::LocalPush,
@@ -77,7 +111,7 @@ fn play(script: &Script) -> (i32, usize) {
     };
     let mut came = (-1, 0);
     Case::run(way, |case| {
-        let tree = sources(case, script);
+        let tree = sources(case, script.seed, script.big, 60);
         let storm = Storm::new(case, script);
         let streams = script.streams.to_string();
         let words = [
@@ -116,7 +150,7 @@ fn judge(case: &Case, script: &Script, tree: &Dir, done: &Done) {
     }
     done.fails();
     assert!(!script.spares_control(), "it had no reason to fail: {done}");
-    nothing_wrong_has_a_name(&tree.0, &copied);
+    nothing_wrong_has_a_name(&tree.0, &copied, None);
     case.copying(&["-r"], "tree", "")
         .limit(VERDICT)
         .run()
@@ -124,15 +158,74 @@ fn judge(case: &Case, script: &Script, tree: &Dir, done: &Done) {
     assert_same(&tree.0, &copied, Also::Nothing);
 }
 
-/// Each thing at the destination is there rightly, or under the name of an unfinished one.
-fn nothing_wrong_has_a_name(want: &Path, got: &Path) {
+fn play_disk(script: &BadDisk) -> (i32, usize) {
+    let mut came = (-1, 0);
+    Case::run(script.way, |case| {
+        let tree = sources(case, script.seed, script.big, 30);
+        let copied = case.dst.path("tree");
+        if script.replaces {
+            case.dst.file("tree/big", noise(script.seed + 1, 700_000));
+            case.dst.file("tree/d1/6", "something else");
+        }
+        let before = copied.exists().then(|| Tree::read(&copied));
+        let flags = [
+            &["-r", "--timeout", "20s", "--retries", "2"],
+            &script.flags[..],
+        ]
+        .concat();
+        let copy = || case.copying(&flags, "tree", "").limit(VERDICT);
+        let inject = script.inject();
+        let done = copy().inject(&inject).run();
+        readable(&done);
+        let by_rule = inject.struck_by_rule();
+        let struck = || {
+            script
+                .troubles
+                .iter()
+                .zip(&by_rule)
+                .filter(|(_, struck)| **struck > 0)
+        };
+        came = (done.code.unwrap_or(-1), by_rule.iter().sum());
+        // Nobody removes what cannot be removed, or what may be another process's.
+        let sweep = || {
+            if struck().any(|(it, _)| it.may_leave_files()) {
+                case.sweep();
+            }
+        };
+        if done.code == Some(0) {
+            let untold: Vec<_> = struck().filter(|(it, _)| it.must_be_told()).collect();
+            assert!(untold.is_empty(), "{untold:?}: {done}");
+            sweep();
+            assert_same(&tree.0, &copied, Also::Nothing);
+            return;
+        }
+        let was_killed = struck().any(|(it, _)| it.what == Wrong::Kill);
+        assert!(struck().count() > 0, "it had no reason to fail: {done}");
+        if !(was_killed && done.signal == Some(9)) {
+            done.fails();
+        }
+        if !script.is_in_place() {
+            nothing_wrong_has_a_name(&tree.0, &copied, before.as_ref());
+        }
+        copy().run().succeeds();
+        sweep();
+        assert_same(&tree.0, &copied, Also::Nothing);
+    });
+    came
+}
+
+/// Each thing at the destination is there rightly, or as it was before, or under the name of an
+/// unfinished one.
+fn nothing_wrong_has_a_name(want: &Path, got: &Path, before: Option<&Tree>) {
     if !got.exists() {
         return;
     }
     let mut there = Tree::read(got);
-    there.0.retain(|path, _| {
+    there.0.retain(|path, node| {
         let name = path.file_name().unwrap_or_default();
-        !name.as_encoded_bytes().starts_with(b".fastcp-")
+        let old = before.and_then(|before| before.0.get(path));
+        let is_old = old.is_some_and(|old| old.what == node.what);
+        !name.as_encoded_bytes().starts_with(b".fastcp-") && !is_old
     });
     let mut wanted = Tree::read(want);
     wanted.0.retain(|path, _| there.0.contains_key(path));
@@ -140,14 +233,14 @@ fn nothing_wrong_has_a_name(want: &Path, got: &Path) {
     assert!(faults.is_empty(), "after a failure: {faults:?}");
 }
 
-fn sources(case: &Case, script: &Script) -> Dir {
+fn sources(case: &Case, seed: u64, big: usize, small: u64) -> Dir {
     let tree = case.src.dir("tree");
-    tree.file("big", noise(script.seed, script.big));
-    tree.file("text", prose(script.seed, 1_500_000));
-    let piece = noise(script.seed, 3000);
+    tree.file("big", noise(seed, big));
+    tree.file("text", prose(seed, 1_500_000));
+    let piece = noise(seed, 3000);
     tree.sparse("holes", 5 << 20, &[(70_000, &piece), (4 << 20, &piece)]);
-    for number in 0..60 {
-        let len = (number as usize * 977 + script.seed as usize * 31) % 40_000;
+    for number in 0..small {
+        let len = (number as usize * 977 + seed as usize * 31) % 40_000;
         tree.file(format!("d{}/{number}", number % 5), noise(number, len));
     }
     tree.link("link", "big");

@@ -191,24 +191,24 @@ impl fmt::Display for Script {
 }
 
 /// Chance that comes from a seed.
-struct Dice {
+pub(super) struct Dice {
     bytes: std::vec::IntoIter<u8>,
 }
 
 impl Dice {
-    fn new(seed: u64) -> Dice {
+    pub(super) fn new(seed: u64) -> Dice {
         let bytes = noise(seed ^ 0xC4A0_5000_0000_0000, 4096).into_iter();
         Dice { bytes }
     }
 
     /// Evenly enough among numbers below `bound`.
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         let bytes = self.bytes.by_ref().take(8);
         let number = bytes.fold(0_u64, |number, byte| number << 8 | u64::from(byte));
         number % bound
     }
 
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+    pub(super) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }
 

@@ -1,5 +1,6 @@
 //! What every test stands on: a far host, runs with a time limit, trees that compare.
 
+pub mod bad_disk;
 pub mod case;
 pub mod chaos;
 pub mod cut_short;

@@ -1,0 +1,288 @@
+//! What disks and kernels do wrong in one copy, by a seed: a script of faults in system calls on
+//! the files of a case, and the options of the copy. Pure: a seed is the same script everywhere.
+
+use std::fmt;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::case::Way;
+use super::chaos::Dice;
+use super::inject::Inject;
+
+/// Which files a fault is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    Source,
+    Dest,
+    Partial,
+    Journal,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    Fail(Errno),
+    Delay(Duration),
+    Kill,
+}
+
+/// A fault in the calls of one name, after `after` calls that go well, so many times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    pub call: &'static str,
+    pub on: On,
+    pub what: What,
+    pub after: usize,
+    pub times: usize,
+}
+
+/// All that goes wrong in one copy.
+#[derive(Clone, Debug)]
+pub struct BadDisk {
+    pub seed: u64,
+    pub way: Way,
+    pub flags: Vec<&'static str>,
+    pub troubles: Vec<Trouble>,
+    /// Other files are at the destination already.
+    pub replaces: bool,
+    /// Bytes of the biggest file.
+    pub big: usize,
+}
+
+const READ: &[Errno] = &[Errno::IO, Errno::INTR, Errno::STALE];
+const WRITE: &[Errno] = &[
+    Errno::NOSPC,
+    Errno::NOSPC,
+    Errno::DQUOT,
+    Errno::IO,
+    Errno::INTR,
+];
+/// What the kernel reports of data that was written before.
+const LATE: &[Errno] = &[Errno::IO, Errno::NOSPC, Errno::DQUOT];
+const NAME: &[Errno] = &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS];
+const OPEN: &[Errno] = &[Errno::IO, Errno::MFILE, Errno::NFILE, Errno::INTR];
+
+/// Calls, the files that they are made on, and what they may say.
+const CALLS: &[(&str, &[On], &[Errno])] = &[
+    ("pread64", &[On::Source, On::Partial], READ),
+    ("read", &[On::Source, On::Journal], READ),
+    ("pwrite64", &[On::Partial, On::Dest], WRITE),
+    ("pwrite64", &[On::Partial, On::Dest], WRITE),
+    ("write", &[On::Journal, On::Dest], WRITE),
+    ("close", &[On::Partial, On::Dest, On::Journal], LATE),
+    ("fsync", &[On::Partial, On::Dest, On::Journal], LATE),
+    ("fdatasync", &[On::Partial, On::Dest, On::Journal], LATE),
+    ("syncfs", &[On::Dest, On::Journal, On::Partial], LATE),
+    ("sync_file_range", &[On::Partial, On::Dest], LATE),
+    ("rename", &[On::Partial, On::Dest], NAME),
+    ("link", &[On::Partial, On::Dest], NAME),
+    ("unlink", &[On::Partial, On::Journal], NAME),
+    ("mkdir", &[On::Dest], NAME),
+    ("symlinkat", &[On::Dest], NAME),
+    (
+        "lease",
+        &[On::Dest, On::Source],
+        &[Errno::AGAIN, Errno::INVAL, Errno::IO],
+    ),
+    (
+        "flock",
+        &[On::Partial, On::Journal],
+        &[Errno::NOLCK, Errno::IO, Errno::INTR],
+    ),
+    (
+        "fallocate",
+        &[On::Partial, On::Dest],
+        &[Errno::NOSPC, Errno::OPNOTSUPP, Errno::IO],
+    ),
+    ("ftruncate", &[On::Partial, On::Dest], NAME),
+    (
+        "open",
+        &[On::Source, On::Dest, On::Partial, On::Journal],
+        OPEN,
+    ),
+    (
+        "stat",
+        &[On::Source, On::Dest, On::Partial],
+        &[Errno::IO, Errno::STALE],
+    ),
+    ("getdents64", &[On::Source, On::Dest], &[Errno::IO]),
+    ("seek_data", &[On::Source], &[Errno::IO, Errno::INVAL]),
+    (
+        "chmod",
+        &[On::Partial, On::Dest],
+        &[Errno::IO, Errno::PERM, Errno::ROFS],
+    ),
+    (
+        "utimensat",
+        &[On::Partial, On::Dest],
+        &[Errno::IO, Errno::PERM],
+    ),
+];
+
+const WAYS: &[Way] = &[Way::Here, Way::LocalPush, Way::LocalPull, Way::LocalBetween];
+const TROUBLES_MAX: u64 = 3;
+
+impl BadDisk {
+    pub fn of(seed: u64) -> BadDisk {
+        let mut dice = Dice::new(seed ^ 0xD15C_0000_0000);
+        let way = WAYS[(seed % WAYS.len() as u64) as usize];
+        let mut flags = vec!["--compress", dice.one_of(&["none", "auto"])];
+        for flag in ["--fsync", "--drop-cache", "--inplace", "-p"] {
+            // Each with half of the others.
+            if dice.below(3) == 0 {
+                flags.push(flag);
+            }
+        }
+        let troubles = (0..=dice.below(TROUBLES_MAX)).map(|_| trouble(&mut dice));
+        let mut troubles: Vec<_> = troubles.collect();
+        if dice.below(4) == 0 {
+            troubles.insert(0, kill(&mut dice));
+        }
+        BadDisk {
+            seed,
+            way,
+            flags,
+            troubles,
+            replaces: dice.below(3) == 0,
+            big: (1 << 20) + dice.below(2 << 20) as usize,
+        }
+    }
+
+    pub fn is_in_place(&self) -> bool {
+        self.flags.contains(&"--inplace")
+    }
+
+    /// The faults of the script, rule by rule.
+    pub fn inject(&self) -> Inject {
+        let rule = |inject: Inject, trouble: &Trouble| {
+            let inject = match trouble.what {
+                What::Fail(error) => inject.fail(trouble.call, error),
+                What::Delay(time) => inject.delay(trouble.call, time),
+                What::Kill => inject.kill(trouble.call),
+            };
+            let inject = inject.on(match trouble.on {
+                On::Source => "*/case-*/src/*",
+                On::Dest => "*/case-*/dst/*",
+                On::Partial => ".fastcp-*.part",
+                On::Journal => ".fastcp-*.journal",
+            });
+            inject.after(trouble.after).times(trouble.times)
+        };
+        self.troubles.iter().fold(Inject::new(), rule)
+    }
+}
+
+impl Trouble {
+    /// An exit code of 0 would hide it: the kernel has said that data was lost.
+    pub fn must_be_told(&self) -> bool {
+        let What::Fail(error) = self.what else {
+            return false;
+        };
+        let lost = LATE.contains(&error) && self.on == On::Partial;
+        match self.call {
+            "fsync" | "fdatasync" | "sync_file_range" => lost,
+            // Of several descriptors of a file, one hears of it.
+            "close" => lost && self.after == 0 && self.times == usize::MAX,
+            _ => false,
+        }
+    }
+
+    /// An unfinished file may stay although the copy, or the next one, is complete.
+    pub fn may_leave_files(&self) -> bool {
+        let is_own = matches!(self.on, On::Partial | On::Journal);
+        is_own && matches!(self.call, "unlink" | "flock" | "stat")
+    }
+}
+
+fn trouble(dice: &mut Dice) -> Trouble {
+    let (call, files, errors) = dice.one_of(CALLS);
+    let what = match dice.below(8) {
+        0 => What::Delay(Duration::from_millis(50 + dice.below(1500))),
+        _ => What::Fail(dice.one_of(errors)),
+    };
+    let times = match what {
+        // Else the sum of the delays would be long.
+        What::Delay(_) => 1,
+        _ => dice.one_of(&[1, 1, 3, 20, usize::MAX]),
+    };
+    // A call that always says that it was interrupted is none.
+    let is_odd = what == What::Fail(Errno::INTR);
+    Trouble {
+        call,
+        on: dice.one_of(files),
+        what,
+        after: dice.one_of(&[0, 0, 1, 2, 5, 15]),
+        times: if is_odd { times.min(3) } else { times },
+    }
+}
+
+fn kill(dice: &mut Dice) -> Trouble {
+    let (call, on) = dice.one_of(&[
+        ("pwrite64", On::Partial),
+        ("pwrite64", On::Dest),
+        ("write", On::Journal),
+        ("rename", On::Partial),
+        ("fsync", On::Partial),
+        ("unlink", On::Journal),
+        ("close", On::Partial),
+        ("pread64", On::Source),
+        ("open", On::Dest),
+        ("mkdir", On::Dest),
+    ]);
+    Trouble {
+        call,
+        on,
+        what: What::Kill,
+        after: dice.below(30) as usize,
+        times: 1,
+    }
+}
+
+impl fmt::Display for BadDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BadDisk {
+            seed,
+            way,
+            flags,
+            replaces,
+            big,
+            ..
+        } = self;
+        let flags = flags.join(" ");
+        writeln!(
+            f,
+            "FASTCP_CHAOS_DISK_SEED={seed}: {way:?} {flags}, {big} bytes, replaces {replaces}"
+        )?;
+        for Trouble {
+            call,
+            on,
+            what,
+            after,
+            times,
+        } in &self.troubles
+        {
+            writeln!(
+                f,
+                "  {call} on {on:?} after {after}, {times} times: {what:?}"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn every_call_has_its_turn() {
+    let scripts: Vec<_> = (0..1000).map(BadDisk::of).collect();
+    assert_eq!(scripts[7].to_string(), BadDisk::of(7).to_string());
+    for (call, files, _) in CALLS {
+        for on in *files {
+            let mut troubles = scripts.iter().flat_map(|script| &script.troubles);
+            assert!(
+                troubles.any(|it| (it.call, it.on) == (*call, *on)),
+                "{call} {on:?}"
+            );
+        }
+    }
+    // Every name is in the injector's table.
+    scripts.iter().for_each(|script| drop(script.inject()));
+}
