@@ -5,6 +5,7 @@
 //! A `Dir` may let its handle go and opens it again through its parent when it is needed: a copy
 //! may know of more directories than it may hold open. What is opened again must be the same inode.
 
+pub mod acl;
 mod confine;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,7 +13,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use rustix::fs::{
     AtFlags, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, openat, openat2, statat,
@@ -20,6 +21,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::manifest::Name;
+use acl::Acl;
 
 pub use confine::{Confine, Outside};
 
@@ -44,6 +46,8 @@ pub struct Dir {
     ino: u64,
     handle: Mutex<Option<Arc<OwnedFd>>>,
     handles: Arc<Handles>,
+    /// As it was when it was asked for first.
+    default_acl: OnceLock<Option<Acl>>,
 }
 
 /// How a directory was reached, and so how it is opened again.
@@ -89,6 +93,7 @@ impl Dir {
             ino: stat.st_ino,
             handle: Mutex::new(Some(Arc::new(fd))),
             handles: handles.clone(),
+            default_acl: OnceLock::new(),
         }))
     }
 
@@ -171,6 +176,12 @@ impl Dir {
             true => self.ino,
             false => 0,
         }
+    }
+
+    /// The list of rights that it lends to what is made in it, if it has one.
+    pub fn default_acl(self: &Arc<Dir>) -> Option<&Acl> {
+        let read = || Acl::of(&*self.handle().ok()?, acl::DEFAULT);
+        self.default_acl.get_or_init(read).as_ref()
     }
 
     /// Device and inode.

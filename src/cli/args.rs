@@ -126,7 +126,7 @@ pub struct Args {
           require_equals = true, default_missing_value = "1min", value_parser = idle)]
     pub follow_ms: Option<u64>,
 
-    /// Modes with set-id bits, and times
+    /// Keep modes and times, and set-id bits for the same owner
     #[arg(short = 'p', help_heading = KEPT)]
     pub preserve: bool,
     /// Follow symbolic links in directories, else they stay links

@@ -126,8 +126,17 @@ impl Directory {
     /// The last child is in: mode and times, as the rules say.
     pub fn finish(mut self, entry: &Entry, rules: &Rules) -> Result<()> {
         let is_preserved = rules.preserve && (self.made || !rules.untouched);
+        let lent = self.above.as_ref().and_then(|above| above.default_acl());
+        let lent = lent.filter(|_| self.made && !is_preserved);
         let mode = if is_preserved {
-            Some(rules.mode_of(entry))
+            Some(rules.mode_of(entry, &self.stat()?))
+        } else if let Some(acl) = lent {
+            let acl = acl.masked(entry.mode & 0o777);
+            let inherited = self.stat()?.st_mode & 0o2000;
+            let set = self.dir.handle();
+            let set = set.and_then(|fd| Ok(acl.give(&*fd, inherited)?));
+            set.map_err(|cause| self.error("cannot set the permissions", cause))?;
+            None
         } else if self.made {
             // A directory in one with the set-group-id bit has inherited it, and keeps it.
             let inherited = self.stat()?.st_mode & 0o2000;

@@ -1,5 +1,6 @@
-//! Who a new file is: what stood under the name lends it owner, group, mode, ACL and label; where
-//! nothing stood, the source's mode counts. With `-p` the source's mode and times count everywhere.
+//! Who a new file is: what stood under the name lends it owner, group, mode, ACL and label. Where
+//! nothing stood the source's mode counts, less what the directory's default ACL takes away, or the
+//! umask where it has none. With `-p` the source's mode and times count everywhere.
 //!
 //! Order matters: a change of owner clears set-id bits, and the mode is also the ACL's mask.
 
@@ -11,10 +12,10 @@ use rustix::io::Errno;
 
 use super::temporary::Temporary;
 use super::{Rules, Slot, times_of};
+use crate::dir::acl;
 use crate::error::Result;
 use crate::manifest::Entry;
 
-const ACL: &str = "system.posix_acl_access";
 const LABEL: &str = "security.selinux";
 
 /// The longest value that Linux lets an extended attribute have, in bytes.
@@ -31,11 +32,18 @@ pub(super) fn give(
     let slot = &temporary.slot;
     if let Some(old) = heir_of {
         give_owner(temporary, old)?;
-        give_attribute(temporary, ACL)?;
+        give_attribute(temporary, acl::ACCESS)?;
         give_attribute(temporary, LABEL)?;
     }
+    if !rules.preserve
+        && heir_of.is_none()
+        && let Some(acl) = slot.dir.default_acl()
+    {
+        let given = acl.masked(entry.mode & 0o777).give(&temporary.file, 0);
+        return given.map_err(|cause| slot.error("cannot set the permissions", cause));
+    }
     let mode = match heir_of {
-        _ if rules.preserve => rules.mode_of(entry),
+        _ if rules.preserve => rules.mode_of(entry, heir_of.unwrap_or(&temporary.stat)),
         Some(old) => old.st_mode & 0o1777,
         None => entry.mode & 0o777 & !rules.umask,
     };

@@ -63,7 +63,8 @@ impl InPlace {
             cut.map_err(|cause| slot.error("cannot cut it to its new length", cause))?;
         }
         if rules.preserve {
-            fchmod(file, Mode::from_raw_mode(rules.mode_of(entry)))
+            let mode = rules.mode_of(entry, &stat("cannot look at what was written")?);
+            fchmod(file, Mode::from_raw_mode(mode))
                 .map_err(|cause| slot.error("cannot set the mode", cause))?;
             futimens(file, &times_of(entry))
                 .map_err(|cause| slot.error("cannot set the times", cause))?;

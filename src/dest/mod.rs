@@ -44,12 +44,12 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags, Stat, Timespec, Timestamps};
+use rustix::fs::{FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Entry, Name};
+use crate::manifest::{Entry, Name, file_type};
 
 pub use directory::Directory;
 pub use drain::Drain;
@@ -71,7 +71,7 @@ pub use typed::home_directory;
 /// What the user asked of every entry that lands here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// `-p`: the source's mode, set-id bits included, and its times.
+    /// `-p`: the source's mode and times, and set-id bits where owner and group are the source's.
     pub preserve: bool,
     /// What is there stays as it is.
     pub no_clobber: bool,
@@ -92,7 +92,8 @@ pub struct Rules {
     pub direct_io: bool,
     /// `--drop-cache`: what is written leaves the page cache.
     pub drop_cache: bool,
-    /// Permission bits that new files and directories do not get without `-p`.
+    /// Permission bits that new files and directories do not get without `-p`, where their
+    /// directory has no default ACL.
     pub umask: u32,
 }
 
@@ -118,9 +119,16 @@ pub enum Placed {
 }
 
 impl Rules {
-    /// The entry's mode as `-p` gives it.
-    fn mode_of(&self, entry: &Entry) -> u32 {
-        entry.mode & if self.set_id { 0o7777 } else { 0o1777 }
+    /// The entry's mode as `-p` gives it to what stands there as `stat` says. A file runs with the
+    /// rights of its owner or group only where they are the source's.
+    fn mode_of(&self, entry: &Entry, stat: &Stat) -> u32 {
+        let mode = entry.mode & if self.set_id { 0o7777 } else { 0o1777 };
+        if file_type(stat) == FileType::Directory {
+            return mode;
+        }
+        let user = if stat.st_uid == entry.uid { 0 } else { 0o4000 };
+        let group = if stat.st_gid == entry.gid { 0 } else { 0o2000 };
+        mode & !(user | group)
     }
 }
 

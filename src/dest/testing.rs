@@ -44,6 +44,8 @@ pub fn file(size: u64, mode: u32) -> Entry {
     };
     (entry.size, entry.allocated, entry.mode) = (size, size, mode);
     (entry.mtime, entry.atime) = (time, time);
+    entry.uid = rustix::process::geteuid().as_raw();
+    entry.gid = rustix::process::getegid().as_raw();
     entry
 }
 

@@ -6,10 +6,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fgetxattr, fstat, openat};
 use rustix::io::Errno;
 
 use crate::dir::Dir;
+use crate::dir::acl::{self, mode_without_list};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, Identity, NO_PARENT, Name, file_type};
 
@@ -124,8 +125,8 @@ pub fn has_vanished(error: &Error) -> bool {
 const REPLACED: &str = "was replaced while it was copied";
 const SHRANK: &str = "shrank while it was copied";
 
-/// Brings `entry` up to what a regular file's status is now.
-pub(super) fn refresh(entry: &mut Entry, stat: &Stat) {
+/// Brings `entry` up to what the status of a regular file, which is open, is now.
+pub(super) fn refresh(entry: &mut Entry, file: &File, stat: &Stat) {
     let name = entry.name.clone();
     *entry = Entry {
         user: std::mem::take(&mut entry.user),
@@ -134,6 +135,7 @@ pub(super) fn refresh(entry: &mut Entry, stat: &Stat) {
         extensions: std::mem::take(&mut entry.extensions),
         ..Entry::from_stat(entry.id, entry.parent, name, EntryKind::File, stat)
     };
+    entry.mode = mode_without_list(entry.mode, |room| fgetxattr(file, acl::ACCESS, room));
 }
 
 /// "a FIFO" and the like, for what cannot be copied; None for what can.

@@ -117,7 +117,7 @@ fn read_made_up(
     pack: &mut PackWriter,
 ) -> Result<(Digest, u64), Unpacked> {
     let mut entry = found.entry.clone();
-    refresh(&mut entry, stat);
+    refresh(&mut entry, file, stat);
     entry.links = 1;
     let room = pack.room_left(&entry).ok_or(Unpacked::Grew)?;
     let mut len = 0;
@@ -147,7 +147,7 @@ fn read_open(
     pack: &mut PackWriter,
 ) -> Result<(Digest, u64), Unpacked> {
     let mut entry = found.entry.clone();
-    refresh(&mut entry, before);
+    refresh(&mut entry, file, before);
     if entry.size > SMALL_FILE_MAX {
         return Err(Unpacked::Grew);
     }

@@ -45,7 +45,7 @@ impl SourceFile {
         // Advice only: a file system that takes none reads as well without.
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         let mut found = found.clone();
-        refresh(&mut found.entry, &stat);
+        refresh(&mut found.entry, &file, &stat);
         let polite = None;
         let medium = Medium::File { file, stat, polite };
         Ok(SourceFile { found, medium })

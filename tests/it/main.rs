@@ -33,6 +33,7 @@ mod neighbours;
 mod operands;
 mod output;
 mod own_names;
+mod permissions;
 mod pipes;
 mod placement;
 mod polite;

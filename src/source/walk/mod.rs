@@ -16,8 +16,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{FileType, Stat, fgetxattr};
 
+use crate::dir::acl::{self, mode_without_list};
 use crate::dir::{DEPTH_MAX, Dir, Handles};
 use crate::error::{Error, Kind, Side};
 use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, file_type};
@@ -136,7 +137,10 @@ impl Walk {
     fn root(&mut self, id: EntryId, root: &Named) -> io::Result<()> {
         if root.is_directory() {
             let dir = root.open(&root.path, &self.handles)?;
-            let stat = rustix::fs::fstat(&*dir.handle()?)?;
+            let fd = dir.handle()?;
+            let mut stat = rustix::fs::fstat(&*fd)?;
+            let list = |room: &mut [u8]| fgetxattr(&*fd, acl::ACCESS, room);
+            stat.st_mode = mode_without_list(stat.st_mode, list);
             self.trees.push_back((id, dir.clone()));
             let kind = EntryKind::Directory;
             let spot = self.root_spot(id, dir, root);
@@ -248,7 +252,7 @@ impl Walk {
         self.announce(id, spot, EntryKind::File, &stat);
     }
 
-    fn directory(&mut self, spot: Spot, stat: Stat) {
+    fn directory(&mut self, spot: Spot, mut stat: Stat) {
         let identity = (stat.st_dev, stat.st_ino);
         // At the destination it may be one deeper, below the directory that it lands in.
         if self.levels.len() >= DEPTH_MAX {
@@ -268,6 +272,7 @@ impl Walk {
             );
             return;
         }
+        stat.st_mode = spot.mode_without_list(stat.st_mode);
         let id = self.number(&spot);
         self.entering = Some(Entering {
             id,

@@ -1,13 +1,14 @@
 //! Where an entry stands before it is known what it is.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Stat, readlinkat, statat};
+use rustix::fs::{AtFlags, Stat, getxattr, lgetxattr, readlinkat, statat};
 use rustix::io::Errno;
 
-use crate::dir::Dir;
+use crate::dir::{Dir, acl};
 use crate::error::Result;
 use crate::manifest::{Entry, EntryId, EntryKind, Identity, Name};
 use crate::source::device::SourceDevice;
@@ -39,6 +40,19 @@ impl Spot {
         } else {
             self.dir.stat(self.name.as_os_str())
         }
+    }
+
+    /// The mode of a directory, which is not open, for copies without its ACL.
+    pub fn mode_without_list(&self, mode: u32) -> u32 {
+        let Ok(dir) = self.dir.handle() else {
+            return mode;
+        };
+        let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
+        let path = PathBuf::from(path).join(&self.name);
+        acl::mode_without_list(mode, |room| match self.through_link {
+            true => getxattr(&path, acl::ACCESS, room),
+            false => lgetxattr(&path, acl::ACCESS, room),
+        })
     }
 
     pub fn link_text(&self) -> io::Result<Vec<u8>> {
