@@ -31,6 +31,10 @@ const AT_ONCE: usize = 16;
 /// retries, on a busy machine.
 const VERDICT: Duration = Duration::from_secs(120);
 
+/// How long a server may take to see that its client has gone: three quarters of the silence that
+/// is allowed, and what a busy machine adds.
+const SERVER_LIMIT: Duration = Duration::from_secs(40);
+
 #[test]
 fn whatever_breaks_the_bytes_are_right_or_the_copy_says_so() {
     play_all("FASTCP_CHAOS_SEED", SEEDS, |seed| {
@@ -177,6 +181,10 @@ fn play_disk(script: &BadDisk) -> (i32, usize) {
         let inject = script.inject();
         let done = copy().inject(&inject).run();
         readable(&done);
+        // A server whose client was killed goes on for a while.
+        for server in case.servers() {
+            assert!(server.ends_within(SERVER_LIMIT), "{}", server.describe());
+        }
         let by_rule = inject.struck_by_rule();
         let struck = || {
             script
