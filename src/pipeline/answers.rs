@@ -168,6 +168,12 @@ impl Sender {
     }
 
     fn acknowledged(&self, ack: &Ack) -> Result<(), Breach> {
+        // Before the chunks: a member of a pack is counted unless it failed.
+        for span in ack.failed.iter() {
+            if span.start < span.end && self.plans.is_met(span.end - 1) {
+                self.plans.entries_lost(span.start..span.end);
+            }
+        }
         for span in ack.chunks.iter() {
             if span.start > span.end {
                 return Err(Breach("an impossible chunk"));

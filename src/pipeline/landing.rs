@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{Timespec, Timestamps, fstat, futimens};
 
-use crate::dest::{self, JournalName, Landing, Slot, Source, Target};
+use crate::dest::{self, JournalName, Landing, Rules, Slot, Source, Target};
 use crate::dir::{Dir, Handles};
 use crate::error::{Kind, Result};
 use crate::journal::record::Hash;
@@ -158,6 +158,7 @@ impl Receiver {
     /// worker is at work any more.
     pub fn put_away(&self) {
         self.keeper.end();
+        self.leave_directories();
         let mut files = self.lock().take_files();
         for stream in files.extract_if(.., |file| file.is_stream()) {
             self.spool(&stream);
@@ -186,6 +187,22 @@ impl Receiver {
             journal.remove();
         }
         journal.release();
+    }
+}
+
+impl Receiver {
+    /// Unfinished directories get their final modes, so that nothing looks private that is not to
+    /// be. The next run opens them up again.
+    fn leave_directories(&self) {
+        let rules = Rules {
+            fsync: false,
+            ..self.rules
+        };
+        let made = self.lock().take_made_directories();
+        for (directory, entry) in made {
+            // The copy has failed already, and its error is what the user needs.
+            let _ = directory.finish(&entry, &rules);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::dest::{self, Directory, Exit, Spec};
 use crate::dir::Handles;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result, Side};
 use crate::journal::record::{self, Hash};
 use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::pipeline::digest_list::Listed;
@@ -209,7 +209,10 @@ impl Receiver {
                 let first = *first;
                 let from = self.lock().links.get(&first).cloned();
                 let Some(from) = from else {
-                    self.breach("a further name of a file that is not there");
+                    // The first name failed here or at the sender; this entry fails with it.
+                    let message = "the file that it is a hard link to was not copied";
+                    let error = Error::new(Kind::Entry, Side::Dest, message).at(slot.path());
+                    self.fail(entry.id, entry.parent, &error);
                     return None;
                 };
                 if let (Some(list), Some(listed)) = (&self.digests, listed) {

@@ -8,7 +8,7 @@ mod entries;
 mod flight;
 mod parts;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::chunk::ranges::RangeSet;
@@ -79,7 +79,7 @@ struct State {
     /// Entries that are in place or failed.
     settled: RangeSet,
     /// Failed entries that a pack in flight or a further name may still ask about.
-    failed: HashSet<EntryId>,
+    failed: RangeSet,
     /// The highest entry that the walk has come to.
     highest: EntryId,
     /// The walk is over: nothing is planned any more.

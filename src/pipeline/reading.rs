@@ -313,6 +313,10 @@ impl Sender {
 
     /// A member without a size has no room in its pack: the planner sends it as a stream.
     fn outgrown(&self, member: &Member) {
+        if member.digest.get().is_some() {
+            // As in `send_alone`.
+            return self.fail_member(member, grew(member.found.path()));
+        }
         if !member.failed.swap(true, Relaxed) {
             let (found, listed) = (member.found.clone(), member.listed.clone());
             self.plans.outgrow(found, listed);
@@ -321,6 +325,11 @@ impl Sender {
 
     /// A member that has outgrown its pack goes as a big file.
     fn send_alone(&self, member: &Member) {
+        if member.digest.get().is_some() {
+            // The receiver may have the file from the first copy of the pack: an entry cannot be
+            // announced after that.
+            return self.fail_member(member, grew(member.found.path()));
+        }
         if member.failed.swap(true, Relaxed) {
             return;
         }
@@ -354,6 +363,10 @@ fn written(path: impl AsRef<Path>) -> Error {
         "was written while it was copied",
     )
     .at(path)
+}
+
+fn grew(path: impl AsRef<Path>) -> Error {
+    Error::new(Kind::Changed, Side::Source, source::GREW).at(path)
 }
 
 pub(super) fn is_zero(data: &[u8]) -> bool {

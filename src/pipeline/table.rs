@@ -341,6 +341,20 @@ impl Table {
         self.files.drain().map(|(_, file)| file).collect()
     }
 
+    /// The unfinished directories that this copy made, innermost first.
+    pub fn take_made_directories(&mut self) -> Vec<(Directory, Entry)> {
+        let mut nodes: Vec<Node> = self.directories.drain().map(|(_, node)| node).collect();
+        // A directory is announced before its children, so it has a lower number.
+        nodes.sort_by_key(|node| std::cmp::Reverse(node.entry.id));
+        let made = nodes.into_iter().filter_map(|node| {
+            let Node {
+                directory, entry, ..
+            } = node;
+            Some((directory.filter(Directory::made)?, entry))
+        });
+        made.collect()
+    }
+
     /// Forgets everything: partials are removed, directories get their modes back.
     pub fn clear(&mut self) {
         *self = Table::default();

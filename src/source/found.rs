@@ -105,7 +105,7 @@ impl Found {
         } else if then == now {
             return Ok(());
         } else if now.size > then.size {
-            "grew while it was copied"
+            GREW
         } else if now.size < then.size {
             SHRANK
         } else if now.mtime != then.mtime {
@@ -123,12 +123,17 @@ pub fn has_vanished(error: &Error) -> bool {
 }
 
 const REPLACED: &str = "was replaced while it was copied";
+/// A log or a database in use, as a rule.
+pub const GREW: &str = "grew while it was copied; --live copies files that are in use";
 const SHRANK: &str = "shrank while it was copied";
 
-/// Brings `entry` up to what the status of a regular file, which is open, is now.
+/// Brings `entry` up to what the status of a regular file, which is open, is now. The link count
+/// never falls below the one that the walk saw: the walk announces further names by that count, and
+/// the receiver remembers the place of a file only if its entry counts several names.
 pub(super) fn refresh(entry: &mut Entry, file: &File, stat: &Stat) {
     let name = entry.name.clone();
     *entry = Entry {
+        links: entry.links.max(stat.st_nlink),
         user: std::mem::take(&mut entry.user),
         group: std::mem::take(&mut entry.group),
         birth: entry.birth,

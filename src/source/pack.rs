@@ -323,7 +323,7 @@ mod tests {
         let mut pack = PackWriter::new(&mut buffer);
         let (file, before) = found.open(Changes::Told).unwrap();
         append(&path, b"more");
-        for message in ["grew while it was copied", "shrank while it was copied"] {
+        for message in [crate::source::GREW, "shrank while it was copied"] {
             match read_open(&found, &file, &before, Changes::Told, &mut pack) {
                 Err(Unpacked::Failed(error)) => assert_eq!(error.message, message),
                 _ => panic!("taken for whole"),

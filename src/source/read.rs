@@ -216,7 +216,7 @@ mod tests {
     fn a_file_that_changes_while_it_is_read_is_not_called_whole() {
         type Change = fn(&Path);
         let table: &[(Change, &str)] = &[
-            (|path| append(path, b"more"), "grew while it was copied"),
+            (|path| append(path, b"more"), crate::source::GREW),
             (
                 |path| drop(File::options().write(true).open(path).unwrap().set_len(3)),
                 "shrank while it was copied",

@@ -11,6 +11,7 @@ mod bad_input;
 mod between;
 mod changing;
 mod chaos;
+mod churn;
 mod confined;
 mod corpus;
 mod devices;

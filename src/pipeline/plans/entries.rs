@@ -210,12 +210,18 @@ impl Plans {
 
     /// Remembers that an entry failed, for its pack and for its further names.
     pub fn entry_failed(&self, entry: EntryId) {
-        self.lock().failed.insert(entry);
+        self.lock().failed.insert_one(entry);
         self.settle_entries(entry..entry + 1);
     }
 
+    /// Remembers that entries failed along with their directory, for their packs and for their
+    /// further names.
+    pub fn entries_lost(&self, entries: Range<EntryId>) {
+        self.lock().failed.insert(entries);
+    }
+
     pub fn has_failed(&self, entry: EntryId) -> bool {
-        self.lock().failed.contains(&entry)
+        self.lock().failed.contains(entry)
     }
 
     /// The file is in place or failed: nothing of it is sent any more. None if it is not open.

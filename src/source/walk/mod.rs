@@ -66,7 +66,7 @@ pub struct Walk {
     queued: VecDeque<Step>,
     next_id: EntryId,
     /// By device and inode, the first entry of each file with several names.
-    first_names: HashMap<(u64, u64), EntryId>,
+    first_names: HashMap<(u64, u64), FirstName>,
     further_names: VecDeque<FurtherName>,
 }
 
@@ -75,6 +75,29 @@ struct Entering {
     parent: Arc<Dir>,
     name: Name,
     identity: (u64, u64),
+}
+
+/// The first name of a file with several names. Size and time tell it from another file that got
+/// the inode when all names of the first were removed.
+struct FirstName {
+    entry: EntryId,
+    size: i64,
+    mtime: (i64, i64),
+}
+
+impl FirstName {
+    fn of(entry: EntryId, stat: &Stat) -> FirstName {
+        FirstName {
+            entry,
+            size: stat.st_size,
+            mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
+        }
+    }
+
+    fn is_of(&self, stat: &Stat) -> bool {
+        let other = FirstName::of(self.entry, stat);
+        (self.size, self.mtime) == (other.size, other.mtime)
+    }
 }
 
 struct FurtherName {
@@ -238,8 +261,10 @@ impl Walk {
     fn file(&mut self, spot: Spot, stat: Stat) {
         let inode = (stat.st_dev, stat.st_ino);
         if stat.st_nlink > 1
-            && let Some(&first) = self.first_names.get(&inode)
+            && let Some(name) = self.first_names.get(&inode)
+            && name.is_of(&stat)
         {
+            let first = name.entry;
             self.count_child(&spot);
             let further = FurtherName { spot, first, stat };
             self.further_names.push_back(further);
@@ -247,7 +272,7 @@ impl Walk {
         }
         let id = self.number(&spot);
         if stat.st_nlink > 1 {
-            self.first_names.insert(inode, id);
+            self.first_names.insert(inode, FirstName::of(id, &stat));
         }
         self.announce(id, spot, EntryKind::File, &stat);
     }

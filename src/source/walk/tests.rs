@@ -39,6 +39,28 @@ fn sorted(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
+/// An inode's number is given out again when all of its names are gone.
+#[test]
+fn another_file_with_the_inode_of_an_earlier_one_is_no_further_name_of_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let top = temp.path().join("top");
+    std::fs::create_dir(&top).unwrap();
+    std::fs::write(top.join("one"), b"12345").unwrap();
+    std::fs::hard_link(top.join("one"), top.join("other")).unwrap();
+    let mut walk = Walk::new(named(&top), false, Arc::default());
+    let mut kinds = Vec::new();
+    while let Some(step) = walk.next() {
+        if let Step::Entry(found) = step {
+            if found.entry.kind == EntryKind::File && kinds.len() == 1 {
+                std::fs::write(top.join("one"), b"another").unwrap();
+            }
+            kinds.push(found.entry.kind);
+        }
+    }
+    let file = EntryKind::File;
+    assert_eq!(kinds, [EntryKind::Directory, file.clone(), file]);
+}
+
 #[test]
 fn every_kind_of_entry_is_announced_as_what_it_is() {
     let temp = tempfile::tempdir().unwrap();

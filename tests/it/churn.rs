@@ -1,0 +1,317 @@
+//! A source tree that another program changes all the time: names are linked, removed, renamed,
+//! rewritten and replaced by things of another kind while the tree is copied. Entries may fail;
+//! the copy does not.
+//!
+//! `FASTCP_CHURN_SEED=n` plays one script, `FASTCP_CHURN_SEEDS=n` so many of them, spread over the
+//! ways of copying.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use rustix::fs::{CWD, Mode, mkfifoat};
+use rustix::process::Signal;
+
+use crate::support::procs::until;
+use crate::support::tree::What;
+use crate::support::*;
+
+ways! { local_push, local_pull, local_between, here =>
+    a_tree_that_changes_all_the_time_fails_by_the_entry,
+    a_tree_that_is_renamed_under_way_fails_by_the_entry,
+    a_hard_link_that_goes_leaves_the_other_name_alone,
+    directories_of_a_copy_that_is_interrupted_have_their_final_modes,
+}
+
+/// Scripts that are played without a word from outside, over all ways.
+const SEEDS: u64 = 12;
+const WAYS: [Way; 4] = [Way::LocalPush, Way::LocalPull, Way::LocalBetween, Way::Here];
+
+/// Between two changes.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Slow enough that hundreds of changes fall into one copy.
+const SLOW: [&str; 5] = ["-r", "-l", "64000", "--memory", "16Mi"];
+
+/// Success, a failed entry, a source that changed, a source that could not be read.
+const CODES: [i32; 4] = [0, 1, 7, 9];
+
+/// What files that change are filled with: lengths around those of packs and chunks.
+const LENGTHS: [usize; 8] = [0, 1, 4096, 30_000, 250_000, 262_145, 1_048_576, 1_500_001];
+
+const DIRECTORIES: u64 = 6;
+const NAMES: u64 = 24;
+
+/// No directory has the mode that fastcp gives to an unfinished one.
+const MODES: [u32; 4] = [0o755, 0o750, 0o555, 0o711];
+
+/// The seeds of one way.
+fn seeds(way: Way) -> Vec<u64> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    if let Some(seed) = number("FASTCP_CHURN_SEED") {
+        return vec![seed];
+    }
+    let nth = WAYS.iter().position(|one| *one == way).expect("a way") as u64;
+    let count = number("FASTCP_CHURN_SEEDS").unwrap_or(SEEDS);
+    (0..count)
+        .filter(|seed| seed % WAYS.len() as u64 == nth)
+        .collect()
+}
+
+/// A generator of numbers that gives the same for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+/// The program that changes the tree.
+struct Mutator {
+    busy: PathBuf,
+    /// Beside the tree: where a new version is written before it takes its name.
+    aside: PathBuf,
+    dice: Dice,
+}
+
+impl Mutator {
+    fn name(&mut self) -> PathBuf {
+        let (dir, name) = (self.dice.below(DIRECTORIES), self.dice.below(NAMES));
+        let kind = ["f", "l"][self.dice.below(2) as usize];
+        self.busy.join(format!("d{dir}/{kind}{name}"))
+    }
+
+    /// One change. Most of them can fail, since those before may have removed what they need.
+    fn change(&mut self) {
+        let (one, other) = (self.name(), self.name());
+        let content = &contents()[self.dice.below(LENGTHS.len() as u64) as usize];
+        let _ = match self.dice.below(12) {
+            0..=2 => fs::hard_link(&one, &other),
+            3 | 4 => fs::remove_file(&one),
+            5 => fs::rename(&one, &other),
+            6 => rewrite(&one, content),
+            7 => fs::write(&self.aside, content).and_then(|()| fs::rename(&self.aside, &one)),
+            8 => {
+                let _ = fs::remove_file(&one);
+                fs::create_dir(&one).and_then(|()| fs::write(one.join("inside"), content))
+            }
+            9 => {
+                let _ = fs::remove_dir_all(&one);
+                rewrite(&one, content)
+            }
+            10 => {
+                let _ = fs::remove_file(&one);
+                match self.dice.below(2) {
+                    0 => std::os::unix::fs::symlink(&other, &one),
+                    _ => Ok(mkfifoat(CWD, &one, Mode::from_raw_mode(0o600)).unwrap_or(())),
+                }
+            }
+            _ => self.replace_directory(),
+        };
+    }
+
+    /// A whole directory is away for a moment, or is a file for that long.
+    fn replace_directory(&mut self) -> std::io::Result<()> {
+        let dir = self.busy.join(format!("d{}", self.dice.below(DIRECTORIES)));
+        let away = self.aside.with_extension("dir");
+        fs::rename(&dir, &away)?;
+        if self.dice.below(2) == 0 {
+            fs::write(&dir, "a file where a directory was")?;
+            std::thread::sleep(PAUSE);
+            fs::remove_file(&dir)?;
+        }
+        std::thread::sleep(PAUSE);
+        fs::rename(&away, &dir)
+    }
+}
+
+/// Without waiting for a reader where a FIFO has taken the name.
+fn rewrite(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true);
+    options
+        .custom_flags(nonblock)
+        .open(path)?
+        .write_all(content)
+}
+
+fn contents() -> &'static [Vec<u8>] {
+    static CONTENTS: std::sync::OnceLock<Vec<Vec<u8>>> = std::sync::OnceLock::new();
+    CONTENTS.get_or_init(|| {
+        let lengths = LENGTHS.iter().enumerate();
+        lengths.map(|(n, len)| noise(n as u64, *len)).collect()
+    })
+}
+
+/// A tree of which one half stays as it is.
+fn tree(case: &Case) -> Dir {
+    let tree = case.src.dir("tree");
+    for number in 0..120_u64 {
+        let dir = number % 4;
+        tree.file(
+            format!("still/s{dir}/{number}"),
+            noise(number, 300 * number as usize),
+        );
+    }
+    for number in 0..3 {
+        tree.file(format!("still/big{number}"), noise(number, 3 * MIB + 7));
+    }
+    tree.hard_link("still/s0/again", "still/s1/1");
+    tree.hard_link("still/s2/big again", "still/big0");
+    tree.link("still/link", "s0");
+    for dir in 0..DIRECTORIES {
+        for name in 0..NAMES {
+            let content = &contents()[((dir * NAMES + name) % LENGTHS.len() as u64) as usize];
+            tree.file(format!("busy/d{dir}/f{name}"), content);
+            if name % 2 == 1 {
+                let (one, other) = (
+                    format!("busy/d{dir}/l{name}"),
+                    format!("busy/d{dir}/f{name}"),
+                );
+                tree.hard_link(one, other);
+            }
+        }
+    }
+    for (nth, dir) in ["still/s0", "still/s1", "still/s2", "still/s3", "busy"]
+        .iter()
+        .enumerate()
+    {
+        tree.mode(dir, MODES[nth % MODES.len()]);
+    }
+    tree.mode("", 0o750);
+    // What a file of the destination may hold.
+    for (nth, content) in contents().iter().enumerate() {
+        case.src.file(format!("contents/{nth}"), content);
+    }
+    case.src
+        .file("contents/short", "a file where a directory was");
+    tree
+}
+
+/// Changes the tree until `body` is over.
+fn while_changed<T>(mut mutator: Mutator, body: impl FnOnce() -> T) -> T {
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                mutator.change();
+                std::thread::sleep(PAUSE);
+            }
+        });
+        let _over = Over(&over);
+        body()
+    })
+}
+
+fn assert_modes_are_final(dir: &Path) {
+    for (path, node) in Tree::read(dir).0 {
+        let is_final = MODES.contains(&node.mode);
+        let is_dir = node.what == What::Dir;
+        assert!(!is_dir || is_final, "{path:?} has the mode {:o}", node.mode);
+    }
+}
+
+fn a_tree_that_changes_all_the_time_fails_by_the_entry(case: &Case) {
+    for seed in seeds(case.way) {
+        let tree = tree(case);
+        let is_live = seed / WAYS.len() as u64 % 2 == 1;
+        let flags = [&SLOW[..], if is_live { &["--live"] } else { &[] }].concat();
+        let run = case.copying(&flags, "tree", "");
+        let mutator = Mutator {
+            busy: tree.path("busy"),
+            aside: case.scratch.path("aside"),
+            dice: Dice(seed),
+        };
+        let done = while_changed(mutator, || run.run());
+        let code = done.code.unwrap_or(-1);
+        if std::env::var_os("FASTCP_CHURN_SEEDS").is_some() {
+            println!("{:?} seed {seed} live {is_live}: exit {code}", case.way);
+        }
+        assert!(CODES.contains(&code), "seed {seed}: {done}");
+        done.never_says("broke the protocol");
+        if is_live {
+            // A file that is written while it is read may hold some of both versions.
+            case.remember();
+        }
+        let copy = case.dst.dir("tree");
+        assert_same(tree.path("still"), copy.path("still"), Also::HardLinks);
+        assert_modes_are_final(&copy.0);
+        fs::remove_dir_all(&tree.0).expect("remove the source");
+        fs::remove_dir_all(&copy.0).expect("remove the copy");
+    }
+}
+
+fn a_tree_that_is_renamed_under_way_fails_by_the_entry(case: &Case) {
+    tree(case);
+    let run = case.copying(&SLOW, "tree", "").start();
+    until("the copy is under way", || {
+        let there = case.dst.path("tree/still").read_dir();
+        there.ok()?.next().map(drop)
+    });
+    fs::rename(case.src.path("tree"), case.src.path("away")).expect("rename the tree");
+    let done = run.wait();
+    let code = done.code.unwrap_or(-1);
+    assert!(CODES.contains(&code), "{done}");
+    done.never_says("broke the protocol");
+    assert_modes_are_final(&case.dst.0.join("tree"));
+}
+
+/// The first name is read when the other has gone: it is a file with one name then.
+fn a_hard_link_that_goes_leaves_the_other_name_alone(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("a", noise(1, 8 * MIB));
+    let mut names = Vec::new();
+    for number in 0..200 {
+        tree.file(format!("d/{number}"), noise(number, 100_000));
+        tree.hard_link(format!("d/{number} too"), format!("d/{number}"));
+        names.push(tree.path(format!("d/{number} too")));
+    }
+    let run = case.copying(&SLOW, "tree", "").start();
+    until("the copy is under way", || {
+        case.dst.dir("tree").has_partial().then_some(())
+    });
+    for name in &names {
+        fs::remove_file(name).expect("remove a name");
+    }
+    let done = run.wait();
+    let code = done.code.unwrap_or(-1);
+    assert!(CODES.contains(&code), "{done}");
+    done.never_says("broke the protocol");
+    for number in 0..200 {
+        let (want, got) = (noise(number, 100_000), case.dst.path("tree/d"));
+        // Which of the two names came first is the file system's choice.
+        let is = |name: String| fs::read(got.join(name)).is_ok_and(|bytes| bytes == want);
+        assert!(is(number.to_string()) || is(format!("{number} too")));
+    }
+}
+
+fn directories_of_a_copy_that_is_interrupted_have_their_final_modes(case: &Case) {
+    let tree = tree(case);
+    let run = case.copying(&SLOW, "tree", "").start();
+    until("the copy is under way", || {
+        let there = case.dst.path("tree/still").read_dir();
+        there.ok()?.next().map(drop)
+    });
+    run.signal(Signal::INT);
+    run.wait().exits(130);
+    assert_modes_are_final(&case.dst.path("tree"));
+    case.copy(&["-r"], "tree", "").succeeds();
+    assert_same(&tree.0, case.dst.path("tree"), Also::HardLinks);
+    assert_modes_are_final(&case.dst.path("tree"));
+}
