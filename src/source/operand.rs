@@ -117,14 +117,18 @@ fn expand_pattern(
     recursive: bool,
 ) -> (Vec<Named>, Vec<Error>) {
     let typed: &Path = OsStr::from_bytes(typed).as_ref();
-    let matches = pattern::expand(&lookup.base, stripped);
+    let place = pattern::Place {
+        base: &lookup.base,
+        confine: lookup.confine.as_deref(),
+    };
+    let matches = pattern::expand(&place, stripped);
     let (mut found, mut failed) = (Vec::new(), Vec::new());
     for one in &matches.paths {
         if !is_within(&one.path, lookup) {
             continue;
         }
         // A pattern that ends in a slash means directories alone.
-        if ending != Ending::Name && !lookup.base.join(&one.path).is_dir() {
+        if ending != Ending::Name && !is_directory(&one.path, lookup) {
             continue;
         }
         match examine(&one.path, &one.path, ending, lookup, recursive) {
@@ -176,6 +180,11 @@ fn is_within(path: &Path, lookup: &Lookup) -> bool {
     matches!(above, Ok(Ok(_)))
 }
 
+fn is_directory(path: &Path, lookup: &Lookup) -> bool {
+    let stat = status(&lookup.base.join(path), lookup);
+    stat.is_ok_and(|stat| file_type(&stat) == FileType::Directory)
+}
+
 fn refused(confine: &Confine, outside: Outside, typed: &[u8]) -> Error {
     let message = outside.told(confine.path());
     Error::new(Kind::Usage, Side::Source, message).at(Path::new(OsStr::from_bytes(typed)))
@@ -216,7 +225,9 @@ fn examine(
     let fail = |kind, text: &str| Error::new(kind, Side::Source, text).at(shown);
     let stat = status(&full, lookup).map_err(|cause| {
         let is_missing = Errno::from_io_error(&cause) == Some(Errno::NOENT);
-        let dangling = is_missing && std::fs::symlink_metadata(&full).is_ok();
+        // A confined key follows no links, so none of its links leads nowhere.
+        let dangling =
+            is_missing && lookup.confine.is_none() && std::fs::symlink_metadata(&full).is_ok();
         let what = if dangling {
             "is a link that leads nowhere"
         } else {
@@ -248,7 +259,7 @@ fn examine(
             Errno::NOTDIR,
         ));
     }
-    let name = name_of(&full, ending)
+    let name = name_of(&full, ending, lookup)
         .map_err(|cause| Error::io(Kind::Read, Side::Source, shown, "cannot name it", cause))?;
     Ok(Named {
         path: full,
@@ -266,8 +277,19 @@ fn is_special(stat: &Stat) -> bool {
 }
 
 /// What a copy of `full` would be called.
-fn name_of(full: &Path, ending: Ending) -> io::Result<Name> {
-    let bytes = if ending == Ending::Dots {
+fn name_of(full: &Path, ending: Ending, lookup: &Lookup) -> io::Result<Name> {
+    let confined = lookup.confine.as_deref();
+    let bytes = if let (Some(confine), Ending::Dots) = (confined, ending) {
+        // It is below the directory by names alone, so the last name is the directory's own.
+        let names = confine.names(full.as_os_str().as_bytes());
+        let names = names.map_err(|_| Errno::XDEV)?;
+        return match names.last() {
+            Some(name) => Ok(name.clone()),
+            None => Name::try_from(last_component(confine.path().as_os_str().as_bytes()).to_vec())
+                .or_else(|_| Name::try_from(b"root".to_vec()))
+                .map_err(|_| Errno::NAMETOOLONG.into()),
+        };
+    } else if ending == Ending::Dots {
         let real = full.canonicalize()?;
         // The root of the file system has no name; only its contents are ever placed.
         real.file_name()

@@ -10,6 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobSet};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::dir::Confine;
 
 /// Paths that one pattern may stand for: beyond what any argument list holds, and a bound for
 /// memory (about 500 bytes each).
@@ -59,8 +63,16 @@ pub fn component_matches(typed: &[u8], name: &[u8]) -> bool {
     typed == name || Part::of(typed).matches(name)
 }
 
-/// Expands `typed` relative to `base`; the paths begin as `typed` does, without `base`.
-pub fn expand(base: &Path, typed: &[u8]) -> Matches {
+/// Where names are looked for.
+pub struct Place<'a> {
+    /// What relative patterns are relative to.
+    pub base: &'a Path,
+    /// The directory that nothing leads out of: neither `..`, however it is written, nor a link.
+    pub confine: Option<&'a Confine>,
+}
+
+/// Expands `typed`; the paths begin as `typed` does, without the base.
+pub fn expand(place: &Place<'_>, typed: &[u8]) -> Matches {
     let start = match typed.first() {
         Some(b'/') => PathBuf::from("/"),
         _ => PathBuf::new(),
@@ -71,27 +83,27 @@ pub fn expand(base: &Path, typed: &[u8]) -> Matches {
         .map(Part::of)
         .collect();
     let mut matches = Matches::default();
-    matches.find(base, start, &parts);
+    matches.find(place, start, &parts);
     matches
 }
 
 impl Matches {
-    fn find(&mut self, base: &Path, mut at: PathBuf, mut parts: &[Part]) {
+    fn find(&mut self, place: &Place<'_>, mut at: PathBuf, mut parts: &[Part]) {
         while let [part, rest @ ..] = parts {
             let as_typed = at.join(OsStr::from_bytes(part.typed));
             match &part.meaning {
                 Meaning::Literal(name) if name == part.typed => at = as_typed,
                 Meaning::Literal(name) => {
                     at.push(OsStr::from_bytes(name));
-                    if !exists(&base.join(&at)) && exists(&base.join(&as_typed)) {
+                    if !place.has(&at) && place.has(&as_typed) {
                         at = as_typed;
                     }
                 }
                 Meaning::Pattern { .. } => {
                     let before = self.paths.len();
-                    self.find_matching(base, &at, part, rest);
+                    self.find_matching(place, &at, part, rest);
                     // As with scp, what no name matches is a name itself.
-                    if self.paths.len() > before || !exists(&base.join(&as_typed)) {
+                    if self.paths.len() > before || !place.has(&as_typed) {
                         return;
                     }
                     at = as_typed;
@@ -99,13 +111,13 @@ impl Matches {
             }
             parts = rest;
         }
-        if exists(&base.join(&at)) {
+        if place.has(&at) {
             self.add(at, true);
         }
     }
 
-    fn find_matching(&mut self, base: &Path, at: &Path, part: &Part, rest: &[Part]) {
-        let names = match matching_names(&base.join(at), part) {
+    fn find_matching(&mut self, place: &Place<'_>, at: &Path, part: &Part, rest: &[Part]) {
+        let names = match place.matching(at, part) {
             Ok(names) => names,
             // What is not a directory, or is gone, holds no match: no fault of its own.
             Err(cause) if is_absent(&cause) => return,
@@ -119,7 +131,7 @@ impl Matches {
             if rest.is_empty() {
                 self.add(path, false);
             } else {
-                self.find(base, path, rest);
+                self.find(place, path, rest);
             }
             if self.too_many {
                 return;
@@ -192,24 +204,77 @@ fn unescaped(typed: &[u8]) -> Vec<u8> {
     out
 }
 
-fn matching_names(dir: &Path, part: &Part) -> io::Result<Vec<Vec<u8>>> {
-    let here = dir.as_os_str().is_empty();
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(if here { Path::new(".") } else { dir })? {
-        let name = entry?.file_name();
-        if part.matches(name.as_bytes()) {
-            names.push(name.as_bytes().to_vec());
-            if names.len() > MATCHES_MAX {
-                break;
+impl Place<'_> {
+    /// True if something has this path, a link that leads nowhere included.
+    fn has(&self, path: &Path) -> bool {
+        let Some(confine) = self.confine else {
+            return std::fs::symlink_metadata(self.base.join(path)).is_ok();
+        };
+        let Ok(names) = confine.names(path.as_os_str().as_bytes()) else {
+            return false;
+        };
+        match names.split_last() {
+            Some((name, above)) => {
+                let dir = confine.enter(above);
+                dir.and_then(|dir| dir.stat(name.as_os_str())).is_ok()
             }
+            None => true,
         }
     }
-    names.sort_unstable();
-    Ok(names)
+
+    /// The names in a directory that match, sorted.
+    fn matching(&self, dir: &Path, part: &Part) -> io::Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        let mut take = |name: &[u8]| {
+            if part.matches(name) {
+                names.push(name.to_vec());
+            }
+            names.len() <= MATCHES_MAX
+        };
+        match self.confine {
+            Some(confine) => list_confined(confine, dir, take)?,
+            None => {
+                let full = self.base.join(dir);
+                let here = full.as_os_str().is_empty();
+                for entry in std::fs::read_dir(if here { Path::new(".") } else { &full })? {
+                    if !take(entry?.file_name().as_bytes()) {
+                        break;
+                    }
+                }
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
 }
 
-fn exists(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok()
+/// Gives the names in a directory, by handle from the confining directory down, while `take` wants
+/// them. A directory that the key does not reach has none.
+fn list_confined(
+    confine: &Confine,
+    dir: &Path,
+    mut take: impl FnMut(&[u8]) -> bool,
+) -> io::Result<()> {
+    let Ok(names) = confine.names(dir.as_os_str().as_bytes()) else {
+        return Ok(());
+    };
+    let dir = match confine.enter(&names) {
+        Ok(dir) => dir,
+        // A link.
+        Err(cause) if Errno::from_io_error(&cause) == Some(Errno::LOOP) => return Ok(()),
+        Err(cause) => return Err(cause),
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let fd = dir.open(".".as_ref(), flags, Mode::empty())?;
+    let mut reader = rustix::fs::Dir::new(fd)?;
+    while let Some(entry) = reader.read() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." && !take(name) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn is_absent(cause: &io::Error) -> bool {
@@ -234,7 +299,11 @@ mod tests {
     }
 
     fn expanded(base: &Path, typed: &[u8]) -> Vec<Vec<u8>> {
-        let matches = expand(base, typed).paths.into_iter();
+        let place = Place {
+            base,
+            confine: None,
+        };
+        let matches = expand(&place, typed).paths.into_iter();
         matches
             .map(|one| one.path.as_os_str().as_bytes().to_vec())
             .collect()
@@ -309,5 +378,43 @@ mod tests {
         let typed = [temp.path().as_os_str().as_bytes(), b"/o*"].concat();
         let found = expanded(Path::new("/nowhere"), &typed);
         assert_eq!(found, [temp.path().join("one").as_os_str().as_bytes()]);
+    }
+
+    /// What a key is confined to may be beside what costs minutes to read, or mounts when looked at.
+    #[test]
+    fn a_confined_pattern_never_looks_outside_however_it_is_written() {
+        let temp = tree(&[b"in/a", b"in/d/b", b"out/secret"]);
+        std::os::unix::fs::symlink("../out", temp.path().join("in/link")).unwrap();
+        let inside = temp.path().join("in");
+        // Old, so that reading it would show in its access time.
+        let out = temp.path().join("out");
+        let old = std::fs::FileTimes::new().set_accessed(std::time::UNIX_EPOCH);
+        std::fs::File::open(&out).unwrap().set_times(old).unwrap();
+        let confine = Confine::new(&inside, &std::sync::Arc::default()).unwrap();
+        let place = Place {
+            base: &inside,
+            confine: Some(&confine),
+        };
+        let found = |typed: &[u8]| -> Vec<Vec<u8>> {
+            let paths = expand(&place, typed).paths.into_iter();
+            paths
+                .map(|one| one.path.as_os_str().as_bytes().to_vec())
+                .collect()
+        };
+        assert_eq!(found(b"*"), [&b"a"[..], b"d", b"link"]);
+        assert_eq!(found(b"*/*"), [b"d/b"]);
+        for typed in [
+            &b"\\.\\./out/*"[..],
+            b"../out/*",
+            b"d/\\.\\./\\.\\./out/*",
+            b"link/*",
+            b"{..,d}/out/*",
+            b"l*/s*",
+            b"/*/*",
+        ] {
+            assert_eq!(found(typed), [] as [Vec<u8>; 0]);
+        }
+        let read = std::fs::metadata(&out).unwrap().accessed().unwrap();
+        assert_eq!(read, std::time::UNIX_EPOCH, "it was listed");
     }
 }

@@ -306,7 +306,11 @@ pub fn patterns(typed: &[u8]) {
         for error in errors {
             assert!(!error.to_string().contains(|c: char| c.is_control()));
         }
-        let matches = pattern::expand(dir.path(), typed);
+        let place = pattern::Place {
+            base: dir.path(),
+            confine: None,
+        };
+        let matches = pattern::expand(&place, typed);
         assert!(
             matches
                 .paths
