@@ -1,7 +1,7 @@
 //! What lies on the shelf, who is still to have it, and what goes where there is no room. Time is
 //! told from outside.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,12 +26,17 @@ const FILES_BEHIND_MAX: u64 = 64;
 /// any more who has had it.
 const FILES_MAX: usize = 1 << 13;
 
+/// Chunks from either end of those that lie here that are looked at when one has to go.
+const LOOKED_AT: usize = 32;
+
 pub(super) struct State {
     hosts: Vec<Host>,
     files: HashMap<Key, File>,
     /// Keys of files by when they were first met.
     order: BTreeMap<u64, Key>,
     next: u64,
+    /// What lies here, by file and offset: about the order in which hosts come to it.
+    made: BTreeSet<(u64, u64)>,
     /// Bytes that lie here or will, and that may.
     filled: usize,
     room: usize,
@@ -100,6 +105,7 @@ impl State {
             files: HashMap::new(),
             order: BTreeMap::new(),
             next: 0,
+            made: BTreeSet::new(),
             filled: 0,
             room,
         }
@@ -165,13 +171,14 @@ impl State {
         let Some(file) = self.files.get_mut(&key) else {
             return;
         };
-        let filled = &mut self.filled;
-        file.slots.retain(|_, slot| {
+        let (filled, lying, number) = (&mut self.filled, &mut self.made, file.number);
+        file.slots.retain(|&offset, slot| {
             slot.pending.remove(host);
             // One that is being made goes when it is put.
             let stays = !slot.pending.is_empty() || slot.made.is_none();
             if !stays {
                 *filled -= slot.size();
+                lying.remove(&(number, offset));
             }
             stays
         });
@@ -188,10 +195,13 @@ impl State {
     fn file(&mut self, key: Key) -> &mut File {
         if !self.files.contains_key(&key) {
             if self.files.len() >= FILES_MAX
-                && let Some((_, oldest)) = self.order.pop_first()
+                && let Some((oldest_number, oldest)) = self.order.pop_first()
                 && let Some(file) = self.files.remove(&oldest)
             {
                 self.filled -= file.slots.values().map(Slot::size).sum::<usize>();
+                for &offset in file.slots.keys() {
+                    self.made.remove(&(oldest_number, offset));
+                }
             }
             // A host that has not begun is at 0.
             self.next += 1;
@@ -308,19 +318,29 @@ impl State {
     }
 
     /// What makes room for a chunk at `distance`: one that nobody comes for, or the one that is
-    /// furthest off, if it is further.
+    /// furthest off, if it is further. Hosts come to chunks in about the order of files, so the
+    /// first ones are those that hosts have passed, and the last ones are the furthest off: the
+    /// rest is not looked at, since this is done for each chunk while all wait.
     fn least_wanted(&self, distance: u64, now: Instant) -> Option<(Key, u64)> {
         let mut furthest = None;
         let mut most = distance;
-        for (key, file) in &self.files {
-            for (&offset, slot) in file.slots.iter().filter(|(_, slot)| slot.made.is_some()) {
-                if !self.is_awaited(file.number, slot.pending, now) {
-                    return Some((*key, offset));
-                }
-                let its = self.distance(file.number, offset, slot.pending);
-                if its > most {
-                    (furthest, most) = (Some((*key, offset)), its);
-                }
+        let first = self.made.iter().take(LOOKED_AT);
+        let last = self.made.iter().rev().take(LOOKED_AT);
+        for &(number, offset) in first.chain(last) {
+            let Some(&key) = self.order.get(&number) else {
+                continue;
+            };
+            let slot = self
+                .files
+                .get(&key)
+                .and_then(|file| file.slots.get(&offset));
+            let Some(slot) = slot else { continue };
+            if !self.is_awaited(number, slot.pending, now) {
+                return Some((key, offset));
+            }
+            let its = self.distance(number, offset, slot.pending);
+            if its > most {
+                (furthest, most) = (Some((key, offset)), its);
             }
         }
         furthest
@@ -364,7 +384,9 @@ impl State {
         self.filled -= slot.size();
         slot.made = Some(Arc::new(made));
         self.filled += slot.size();
-        if slot.pending.is_empty() {
+        let is_wanted = !slot.pending.is_empty();
+        self.made.insert((file.number, offset));
+        if !is_wanted {
             self.remove(key, offset);
         }
     }
@@ -381,8 +403,11 @@ impl State {
     }
 
     fn remove(&mut self, key: Key, offset: u64) {
-        let slots = self.files.get_mut(&key).map(|file| &mut file.slots);
-        if let Some(slot) = slots.and_then(|slots| slots.remove(&offset)) {
+        let Some(file) = self.files.get_mut(&key) else {
+            return;
+        };
+        self.made.remove(&(file.number, offset));
+        if let Some(slot) = file.slots.remove(&offset) {
             self.filled -= slot.size();
         }
     }
