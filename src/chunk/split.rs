@@ -51,6 +51,17 @@ impl Cut {
         cut
     }
 
+    /// Where the next data is to be looked for before another piece can be cut; None where that is
+    /// known. The disk is asked outside, since it may take its time.
+    pub fn unknown_from(&self) -> Option<u64> {
+        (self.offset < self.size && self.offset >= self.data.end).then_some(self.offset)
+    }
+
+    /// The answer: the first data at or after that offset, None where only a hole follows.
+    pub fn set_data(&mut self, data: Option<Range<u64>>) {
+        self.data = data.unwrap_or(self.size..self.size);
+    }
+
     /// The next piece in the order of offsets, none at the end; about `most` bytes of data, from a
     /// grain to a chunk. One with any data in it is a `Range`; whole chunks of hole are put together.
     pub fn next(

@@ -12,7 +12,7 @@ use crate::chunk::split::{Cut, whole_chunks};
 use crate::digest::{Added, Digest, NONE, Tree};
 use crate::manifest::{EntryId, Name};
 use crate::pipeline::plan::{File, Live, Member, Plan, Reading, Stream, What};
-use crate::pipeline::plans::{Announced, Closed, Landed};
+use crate::pipeline::plans::{Announced, Closed, Discarded, Landed};
 use crate::pipeline::sender::Sender;
 use crate::pipeline::shelf::Key;
 use crate::units::printable;
@@ -77,8 +77,11 @@ impl Sender {
         let kind = match want.kind {
             WantKind::Skip => {
                 let skipped = self.plans.skip(want.entry);
-                if let (Some(share), Some(source)) = (&self.share, skipped) {
+                if let (Some(share), Some(source)) = (&self.share, &skipped) {
                     share.skip(Key::of(&source.found().entry));
+                }
+                if let Some(source) = skipped {
+                    self.plans.discard(Discarded::Source(source));
                 }
                 return Ok(());
             }
@@ -244,12 +247,12 @@ impl Sender {
         self.progress.end_name(entry);
         if !placed {
             self.progress.add_failed();
-            return;
+            return self.discard(closed);
         }
         self.progress.add_files(1);
         let file = match closed {
             Closed::Sending(file) => file,
-            Closed::Announced => return,
+            Closed::Announced(_) => return self.discard(closed),
             Closed::Stream(stream) => {
                 let digest = self.stream_placed(&stream);
                 if let (Some(list), Some(listed), Some(digest)) =
@@ -276,6 +279,16 @@ impl Sender {
             list.add(listed, &root);
             list.remember(&file.found.entry, &root);
         }
+        self.plans.discard(Discarded::File(file));
+    }
+
+    /// Lets go of an entry: its file is closed by another thread.
+    fn discard(&self, closed: Closed) {
+        match closed {
+            Closed::Sending(file) => self.plans.discard(Discarded::File(file)),
+            Closed::Announced(source) => self.plans.discard(Discarded::Source(source)),
+            Closed::Stream(_) | Closed::Skipped { .. } => {}
+        }
     }
 
     /// A stream is in place: its digest. One that a former session has read counts as had.
@@ -298,10 +311,13 @@ impl Sender {
         self.tally.add(&fault.into_error());
         if entry != 0 {
             self.plans.entry_failed(entry);
-            match self.plans.close(entry) {
-                Some(Closed::Sending(file)) => file.failed.store(true, Relaxed),
-                Some(Closed::Stream(stream)) => stream.failed.store(true, Relaxed),
-                _ => {}
+            if let Some(closed) = self.plans.close(entry) {
+                match &closed {
+                    Closed::Sending(file) => file.failed.store(true, Relaxed),
+                    Closed::Stream(stream) => stream.failed.store(true, Relaxed),
+                    Closed::Announced(_) | Closed::Skipped { .. } => {}
+                }
+                self.discard(closed);
             }
             self.progress.end_name(entry);
         }

@@ -7,13 +7,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{self, BufWriter, Seek, Write};
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use crate::control::Outgoing;
-use crate::dest;
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryId};
 use crate::wire::message::{FileDigest, Message};
@@ -62,8 +61,7 @@ enum Out {
 }
 
 struct Lines {
-    file: BufWriter<File>,
-    error: Option<io::Error>,
+    writer: Writer,
     unlisted: Vec<Vec<u8>>,
     more_unlisted: u64,
 }
@@ -76,6 +74,10 @@ struct Told {
     bytes: usize,
 }
 
+mod writer;
+
+use writer::{QUEUE_BYTES, Writer};
+
 /// Names that are kept to be told; more are counted.
 const UNLISTED_KEPT: usize = 20;
 
@@ -85,8 +87,7 @@ const TOLD_BYTES: usize = 64 << 10;
 impl DigestList {
     pub fn create(path: &Path) -> io::Result<DigestList> {
         Ok(DigestList::to(Out::File(Lines {
-            file: BufWriter::new(File::create(path)?),
-            error: None,
+            writer: Writer::start(File::create(path)?)?,
             unlisted: Vec::new(),
             more_unlisted: 0,
         })))
@@ -187,7 +188,28 @@ impl DigestList {
         self.out.lock().expect("no panic while held")
     }
 
-    /// Writes what is left. Gives the names that could not be listed and how many more there were.
+    /// Waits while more lines wait for the disk than should, unless that `is_over`. For threads.
+    pub fn wait_room(&self, is_over: impl Fn() -> bool) {
+        let queue = match &*self.lock() {
+            Out::File(lines) => lines.writer.queue.clone(),
+            Out::Client(_) => return,
+        };
+        queue.wait(|waiting| waiting.bytes <= QUEUE_BYTES || is_over());
+    }
+
+    /// True if every line is in the file and that is closed, or it cannot be. To be asked when no
+    /// line comes any more.
+    pub fn is_written(&self) -> bool {
+        match &*self.lock() {
+            Out::File(lines) => lines.writer.is_closed(),
+            Out::Client(_) => true,
+        }
+    }
+
+    /// Gives the names that could not be listed and how many more there were.
+    ///
+    /// # Errors
+    /// Where a line could not be written, or has not been written yet.
     pub fn finish(&self) -> io::Result<(Vec<Vec<u8>>, u64)> {
         match &mut *self.lock() {
             Out::File(lines) => lines.finish(),
@@ -199,11 +221,7 @@ impl DigestList {
 impl Lines {
     fn add(&mut self, path: Vec<u8>, digest: &Digest) {
         match line(&path, digest) {
-            Some(line) => {
-                if let Err(error) = self.file.write_all(line.as_bytes()) {
-                    self.error.get_or_insert(error);
-                }
-            }
+            Some(line) => self.writer.put(line),
             None if self.unlisted.len() < UNLISTED_KEPT => self.unlisted.push(path),
             None => self.more_unlisted += 1,
         }
@@ -212,23 +230,11 @@ impl Lines {
     fn begin_again(&mut self) {
         self.unlisted.clear();
         self.more_unlisted = 0;
-        let emptied = self.file.flush().and_then(|()| {
-            let file = self.file.get_mut();
-            // A pipe cannot take back what was said.
-            file.set_len(0).and_then(|()| file.rewind()).or(Ok(()))
-        });
-        if let Err(error) = emptied {
-            self.error.get_or_insert(error);
-        }
+        self.writer.begin_again();
     }
 
     fn finish(&mut self) -> io::Result<(Vec<Vec<u8>>, u64)> {
-        if let Some(error) = self.error.take() {
-            return Err(error);
-        }
-        self.file.flush()?;
-        // What a file system says when it is closed.
-        self.file.get_ref().try_clone().and_then(dest::close)?;
+        self.writer.finish()?;
         Ok((std::mem::take(&mut self.unlisted), self.more_unlisted))
     }
 }

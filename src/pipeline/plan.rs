@@ -158,6 +158,12 @@ impl File {
         was
     }
 
+    /// It has failed, or is to be read again from its start.
+    pub fn is_given_up(&self) -> bool {
+        let reading = *self.reading.lock().expect("no panic while held");
+        self.failed.load(Relaxed) || reading == Reading::Anew
+    }
+
     /// No chunk of it is looked at whole: neither compared with what is there, nor shared.
     pub fn may_be_cut_finer(&self) -> bool {
         self.compare.is_empty() && self.interest.is_none()

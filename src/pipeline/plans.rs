@@ -4,6 +4,7 @@
 //! A chunk keeps its number for life, so that the receiver knows a second copy for what it is.
 
 mod begin;
+mod chores;
 mod entries;
 mod flight;
 mod parts;
@@ -13,11 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::Gathering;
+use crate::error::Error;
 use crate::manifest::EntryId;
 use crate::pipeline::bell::Bell;
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::plan::{File, Member, Plan, Stream};
 use crate::source::{Found, SourceFile};
+use begin::Begun;
+pub use chores::{Chores, Discarded};
 pub use entries::Closed;
 
 /// Chunks that may be sent and unacknowledged at most: at 1 MiB each more than 10 Gbit/s of
@@ -66,6 +70,13 @@ struct State {
     next_chunk: u64,
     /// Bytes of the pieces of files that were begun, holes not counted.
     begun: u64,
+    /// Files that workers look for the next data of.
+    looking: usize,
+    /// Files that are done with and not yet closed; how many were taken to be closed.
+    discarded: Vec<Discarded>,
+    closing: usize,
+    /// Files that changed while they were read, and why the reading failed.
+    changed: Vec<(Arc<File>, Error)>,
     /// Parts of streams that were read and not yet begun.
     parts: VecDeque<Arc<Plan>>,
     /// Big files that are announced and not yet in place or failed.
@@ -224,8 +235,8 @@ impl Plans {
         loop {
             let mut state = self.wait_at(&self.work, State::has_work)?;
             let again = state.again.pop_first();
-            let work = match again {
-                Some((_, plan)) => Some(Work::Chunk(plan)),
+            let begun = match again {
+                Some((_, plan)) => Some(Begun::Work(Work::Chunk(plan))),
                 None => state.begin(),
             };
             let has_more = state.has_work();
@@ -236,8 +247,10 @@ impl Plans {
             }
             // The walk may have room.
             self.changed.wake_all();
-            if let Some(work) = work {
-                return Ok(work);
+            match begun {
+                Some(Begun::Work(work)) => return Ok(work),
+                Some(Begun::Look(file, from)) => self.look(file, from),
+                None => {}
             }
         }
     }
@@ -293,6 +306,7 @@ impl Plans {
         let is_sending = |open: &Open| matches!(open, Open::Sending(_) | Open::Stream(..));
         state.planned
             && state.fresh.is_empty()
+            && state.looking == 0
             && state.in_flight.is_empty()
             && state.open.values().all(is_sending)
     }
@@ -339,7 +353,7 @@ impl State {
     }
 
     fn has_fresh(&self) -> bool {
-        !self.parts.is_empty() || self.has_planned()
+        !self.parts.is_empty() || self.looking > 0 || self.has_planned()
     }
 
     fn has_planned(&self) -> bool {

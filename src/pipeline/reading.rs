@@ -19,8 +19,29 @@ use crate::wire::message::{EntryEnd, Message};
 
 /// How long a file that changed has to stay as it is before it is read anew, and how often that is
 /// looked at: two seconds are little beside a second reading in vain.
-const SETTLE: Duration = Duration::from_millis(100);
+pub(super) const SETTLE: Duration = Duration::from_millis(100);
 const SETTLE_TRIES: usize = 20;
+
+/// A file that changed while it was read, until it is read again.
+pub(super) struct Settling {
+    file: Arc<File>,
+    /// What the first reading failed with.
+    error: Error,
+    /// As it was when it was last looked at.
+    source: Option<SourceFile>,
+    tries: usize,
+}
+
+impl Settling {
+    pub(super) fn new((file, error): (Arc<File>, Error)) -> Settling {
+        Settling {
+            file,
+            error,
+            source: None,
+            tries: 0,
+        }
+    }
+}
 
 impl Sender {
     /// Reads one piece of a big file; in the first reading its digest joins the file's tree. None
@@ -57,12 +78,12 @@ impl Sender {
         self.piece_is_read(plan, file, Chunk { place, buffer }, digest, is_there)
     }
 
-    /// Where a piece is to go. None if its file has failed: then nothing of it is to be sent.
+    /// Where a piece is to go. None if its file has failed or is to be read again: then nothing of it is to be sent.
     pub(super) fn place_of_piece(&self, plan: &Plan, file: &File) -> Option<Place> {
         let What::Piece { piece, .. } = &plan.what else {
             return None;
         };
-        if file.failed.load(Relaxed) {
+        if file.is_given_up() {
             self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
             return None;
         }
@@ -218,10 +239,48 @@ impl Sender {
             // Another worker has seen it and sees to it.
             Reading::Anew => return,
         }
-        // What was replaced or removed meanwhile cannot be read again: the change is the cause.
-        let Ok(source) = self.open_settled(file) else {
-            return self.fail_file(file, error);
+        // A worker has other entries to go on with.
+        self.plans.read_again(file.clone(), error);
+    }
+
+    /// Looks at a file that changed. Its size is new before its times are, by half a second where a
+    /// big file is cut, and its writer may go on: a file that changes within a moment, or has the
+    /// times of before, is looked at again, for a while. True if that is over.
+    pub(super) fn has_settled(&self, settling: &mut Settling) -> bool {
+        let Settling {
+            file,
+            error,
+            source,
+            tries,
+        } = settling;
+        if file.failed.load(Relaxed) {
+            return true;
+        }
+        *tries += 1;
+        let before = file.found.entry.ctime;
+        let is_over = |source: &SourceFile| {
+            source.found().entry.ctime != before && source.unchanged().is_ok()
         };
+        match source.take() {
+            Some(source) if is_over(&source) || *tries > SETTLE_TRIES => {
+                self.announce_anew(file, source);
+                return true;
+            }
+            _ => {}
+        }
+        match self.open(&file.found) {
+            Ok(opened) => *source = Some(opened),
+            // It was replaced or removed, so it cannot be read again: the change is the cause.
+            Err(_) => {
+                self.fail_file(file, error.clone());
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A file that changed is announced for its second reading.
+    fn announce_anew(&self, file: &File, source: SourceFile) {
         if file.failed.swap(true, Relaxed) {
             return;
         }
@@ -229,7 +288,7 @@ impl Sender {
         let first = self
             .plans
             .announce_anew(entry.id, source, file.listed.clone());
-        // The receiver may have failed it meanwhile.
+        // The receiver may have failed it in the meantime.
         let Some(first) = first else { return };
         self.progress.add_again(file.placed.load(Relaxed));
         entry.extensions.push(Extension {
@@ -237,23 +296,6 @@ impl Sender {
             bytes: first.to_le_bytes().to_vec(),
         });
         self.say(Message::Entries(vec![entry]));
-    }
-
-    /// Opens a file that has just changed. A size is new before the times are, by half a second
-    /// where a big file is cut, and who has written may write on: what changes within a moment, or
-    /// has the times of before, is looked at again, for a while.
-    fn open_settled(&self, file: &File) -> Result<SourceFile> {
-        let before = file.found.entry.ctime;
-        let mut source = self.open(&file.found)?;
-        for _ in 0..SETTLE_TRIES {
-            std::thread::sleep(SETTLE);
-            let is_over = source.found().entry.ctime != before && source.unchanged().is_ok();
-            if is_over || self.ending.is_ending() {
-                break;
-            }
-            source = self.open(&file.found)?;
-        }
-        Ok(source)
     }
 
     /// Reads the members of a pack, those left out that failed before.

@@ -151,6 +151,7 @@ impl Receiver {
             let digest = digest();
             list.add(listed, &digest);
             list.remember(entry, &digest);
+            list.wait_room(|| self.ending.is_ending());
         }
         self.acks.entry(entry.id);
         self.settle(entry.id, entry.parent);

@@ -20,6 +20,7 @@ use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::landing::Tell;
 use crate::pipeline::plan::{File, Member, Plan, Stream, What};
 use crate::pipeline::plans::{Ended, NACKS_MAX, Plans, Work};
+use crate::pipeline::reading::{SETTLE, Settling};
 use crate::pipeline::shelf::Share;
 use crate::pipeline::shifts::{Doing, Shift};
 use crate::pipeline::steering::{Compression, Steering};
@@ -101,6 +102,22 @@ impl Sender {
                 self.progress.set_phase(Phase::Flushing);
             }
         }
+    }
+
+    /// Closes files and waits for those that changed, until the copy ends.
+    pub fn care(&self) {
+        let mut settling: Vec<Settling> = Vec::new();
+        while let Ok(chores) = self.plans.chores(settling.is_empty()) {
+            let files = chores.discarded.len();
+            drop(chores.discarded);
+            self.plans.were_closed(files);
+            settling.extend(chores.changed.into_iter().map(Settling::new));
+            if !settling.is_empty() {
+                std::thread::sleep(SETTLE);
+                settling.retain_mut(|file| !self.has_settled(file));
+            }
+        }
+        drop(self.plans.take_rest());
     }
 
     /// Puts a frame where streams find it, when there is room. False once the copy ends.

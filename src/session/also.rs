@@ -15,7 +15,9 @@ use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
 use crate::session::logins::Logins;
 use crate::session::request::{Outcome, Reporter, Request};
-use crate::session::{Seat, cause_of, digest_list, host, local, operands, over, retries, runtime};
+use crate::session::{
+    Seat, cause_of, digest_list, digests_written, host, local, operands, over, retries, runtime,
+};
 use crate::source::{Inlet, Tee};
 use crate::stream::limit::Limit;
 
@@ -245,6 +247,7 @@ async fn one(mut request: Request, seat: &Seat, started: Instant) -> Outcome {
             local::copy(&request, seat).await
         }
     };
+    let copied = digests_written(seat, copied).await;
     if let Some(shared) = &seat.shared {
         shared.leave();
     }

@@ -80,14 +80,23 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         tuning::check_congestion(name)?;
     }
     let is_first = session.attempt == Attempt::First;
-    let mut pushed = (is_push && is_first).then(|| Pushed::find(request, seat));
+    let mut pushed = match is_push && is_first {
+        true => Some(Pushed::find(request, seat).await?),
+        false => None,
+    };
     if pushed.as_ref().is_some_and(Pushed::is_nothing) {
         return Ok(String::new());
     }
     let mut server = logins::connect(host, request, seat, session.attempt).await?;
     if is_push && !is_first {
         // Not once for each login that fails.
-        let found = pushed.insert(Pushed::find(request, seat));
+        let found = match Pushed::find(request, seat).await {
+            Ok(found) => pushed.insert(found),
+            Err(error) => {
+                server.end(None, Some(&error)).await;
+                return Err(error.into());
+            }
+        };
         if found.is_nothing() {
             server.end(None, None).await;
             return Ok(String::new());
@@ -99,7 +108,7 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         request,
         seat,
         budget,
-        remembered: remembered::recall(request),
+        remembered: remembered::recall(request).await,
         session,
     };
     let mut half = None;
@@ -128,7 +137,7 @@ async fn over(
         }
         Ok(route) => {
             if let Some(conclusion) = server.end_well(half).await {
-                seat.conclude(request, conclusion);
+                seat.conclude(request, conclusion).await;
             }
             return Ok(route);
         }
@@ -162,10 +171,10 @@ struct Pushed {
 }
 
 impl Pushed {
-    fn find(request: &Request, seat: &Seat) -> Pushed {
-        let expanded = operands::expand(request, seat);
+    async fn find(request: &Request, seat: &Seat) -> Result<Pushed> {
+        let expanded = operands::expand(request, seat).await?;
         let scan = operands::scan(&expanded, &request.options, seat);
-        Pushed { expanded, scan }
+        Ok(Pushed { expanded, scan })
     }
 
     async fn counted<R>(self, hearing: &mut Hearing<'_, R>) -> Result<(Expanded, Totals)>
@@ -259,7 +268,7 @@ impl Client<'_> {
             () = self.follow_rate(&server.control, flow, &pace.limit) => {}
         }
         if let Helm::Tuner(tuning) = helm {
-            self.seat.conclude(self.request, tuning.conclude());
+            self.seat.conclude(self.request, tuning.conclude()).await;
         }
         Ok(notes.label(roster.carried()))
     }

@@ -48,6 +48,9 @@ const FRAMES_MAX: usize = 2 * STREAMS_MAX as usize;
 /// How long threads may take to end. One that is stuck in the kernel is left behind.
 const JOIN_PATIENCE: Duration = Duration::from_millis(1500);
 
+/// How long the clearing may take at least, where threads took all of that.
+const CLEARING_PATIENCE: Duration = Duration::from_millis(300);
+
 /// What either half is made from.
 pub struct Common {
     pub options: CopyOptions,
@@ -113,6 +116,8 @@ impl SendingHalf {
                 spawn(&sender.ending.clone(), move || sender.work())
             })
             .collect();
+        let caring = sender.clone();
+        threads.push(spawn(&sender.ending, move || caring.care()));
         let planning = sender.clone();
         threads.push(spawn(&sender.ending, move || {
             // Cut short only when the copy ends, which has its own cause.
@@ -146,7 +151,7 @@ impl SendingHalf {
         self.sender.steering.end();
         self.sender.pool.close();
         self.sender.frames.close();
-        join(self.threads).await;
+        join(self.threads, Instant::now() + JOIN_PATIENCE).await;
     }
 }
 
@@ -258,9 +263,16 @@ impl ReceivingHalf {
         if let Some(acks) = self.acks {
             acks.abort();
         }
-        join(self.threads).await;
-        self.receiver.put_away();
-        self.receiver.lock().clear();
+        let until = Instant::now() + JOIN_PATIENCE;
+        join(self.threads, until).await;
+        // It removes and renames files: the task that reads control does not wait for that disk.
+        let (receiver, ending) = (self.receiver.clone(), self.receiver.ending.clone());
+        let clearing = spawn(&ending, move || {
+            receiver.put_away();
+            receiver.lock().clear();
+        });
+        let until = until.max(Instant::now() + CLEARING_PATIENCE);
+        join(vec![clearing], until).await;
     }
 }
 
@@ -289,8 +301,7 @@ fn spawn(ending: &Arc<Ending>, body: impl FnOnce() + Send + 'static) -> JoinHand
 }
 
 /// Waits for threads, but not for one that is stuck in a system call.
-async fn join(threads: Vec<JoinHandle<()>>) {
-    let until = Instant::now() + JOIN_PATIENCE;
+async fn join(threads: Vec<JoinHandle<()>>, until: Instant) {
     for thread in threads {
         while !thread.is_finished() {
             if Instant::now() > until {

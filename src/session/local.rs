@@ -33,7 +33,7 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     // Nothing travels: compressing would cost and gain nothing.
     options.compress = crate::codec::Compress::None;
     let budget = Budget::new(&options, Some(1), CHUNK_SIZE)?;
-    let found = operands::expand(request, seat);
+    let found = operands::expand(request, seat).await?;
     if found.is_nothing() {
         return Ok(String::new());
     }
@@ -76,7 +76,7 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         }
     };
     if copied.is_ok() {
-        seat.conclude(request, tuning.conclude());
+        seat.conclude(request, tuning.conclude()).await;
     }
     if let Err(error) = &copied {
         // Before anything is torn down: what that leads to is not the cause.

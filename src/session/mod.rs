@@ -61,6 +61,11 @@ pub use request::{
     Route, RouteOptions, Rsh, Shares, SshOptions, Verdict, What,
 };
 
+/// How often it is looked whether the list of digests is written, and how long that may take once
+/// the copy has ended early.
+const LIST_LOOK: Duration = Duration::from_millis(10);
+const LIST_PATIENCE: Duration = Duration::from_millis(500);
+
 /// Threads that drive sockets and control; the work is done on the pipeline's own.
 const RUNTIME_THREADS: usize = 4;
 
@@ -129,7 +134,7 @@ impl Seat {
     }
 
     /// The copy is complete, and this is what the tuner learnt of it.
-    fn conclude(&self, request: &Request, conclusion: Conclusion) {
+    async fn conclude(&self, request: &Request, conclusion: Conclusion) {
         let Conclusion {
             verdict,
             remembered,
@@ -139,7 +144,7 @@ impl Seat {
             let _ = self.verdict.set(verdict);
         }
         if let Some(remembered) = remembered {
-            remembered::remember(request, remembered);
+            remembered::remember(request, remembered).await;
         }
     }
 
@@ -215,11 +220,12 @@ fn copy(request: Request, seat: &mut Seat) -> Result<String> {
             host::on_enough(move || enough.set());
         }
         let copy = async {
-            match request.host() {
+            let copied = match request.host() {
                 None => local::copy(&request, seat).await,
                 Some(_) if seat.probe.is_some() => probe::once(&request, seat).await,
                 Some(_) => retries::copy(&request, seat).await,
-            }
+            };
+            digests_written(seat, copied).await
         };
         tokio::select! {
             copied = copy => copied,
@@ -244,6 +250,28 @@ fn digest_list(path: &Path) -> Result<Arc<DigestList>> {
     let list = DigestList::create(path);
     let list = list.map_err(|cause| Error::io(Kind::Write, Side::Here, path, what, cause));
     list.map(Arc::new)
+}
+
+/// Waits until the list of digests is written, as long as the user does. A copy that was `copied` in
+/// full and is ended then fails with the cause of that.
+async fn digests_written(seat: &Seat, copied: Result<String>) -> Result<String> {
+    let Some(list) = &seat.digests else {
+        return copied;
+    };
+    let written = async || {
+        while !list.is_written() {
+            tokio::time::sleep(LIST_LOOK).await;
+        }
+    };
+    tokio::select! {
+        () = written() => return copied,
+        () = seat.ending.wait() => {}
+    }
+    // What is left is a moment's work, or nothing takes it.
+    match tokio::time::timeout(LIST_PATIENCE, written()).await {
+        Ok(()) => copied,
+        Err(_) => copied.and(Err(cause_of(&seat.ending))),
+    }
 }
 
 fn finish_digests(seat: &Seat) -> Result<u64> {

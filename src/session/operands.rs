@@ -16,7 +16,7 @@ use crate::pipeline::landing::Sessions;
 use crate::pipeline::placer::{Destination, To, Typed};
 use crate::session::also::Shared;
 use crate::session::request::{CopyOptions, Request, What};
-use crate::session::{Seat, probe};
+use crate::session::{Seat, cause_of, probe};
 use crate::source::{self, Inlet, Lookup, Named, Sources, Walk};
 use crate::units::printable;
 use crate::wire::message::Roots;
@@ -94,8 +94,24 @@ impl Expanded {
     }
 }
 
-/// Looks up the operands of this machine; one that is not there is a failed entry.
-pub fn expand(request: &Request, seat: &Seat) -> Expanded {
+/// Looks up the operands of this machine; one that is not there is a failed entry. On a thread of
+/// its own: a disk that hangs keeps neither this session nor another waiting.
+///
+/// # Errors
+/// Where the copy ends before the answer.
+pub async fn expand(request: &Request, seat: &Seat) -> Result<Expanded> {
+    let (asked, told) = (request.clone(), seat.clone());
+    let looking = tokio::task::spawn_blocking(move || look_up(&asked, &told));
+    tokio::select! {
+        found = looking => {
+            let message = "the operands could not be looked up";
+            found.map_err(|_| Error::new(Kind::Breach, Side::Here, message))
+        }
+        () = seat.ending.wait() => Err(cause_of(&seat.ending)),
+    }
+}
+
+fn look_up(request: &Request, seat: &Seat) -> Expanded {
     let lookup = Lookup {
         base: PathBuf::new(),
         remote: false,

@@ -6,6 +6,9 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use crate::session::request::{Host, Request};
 use crate::ssh::Rsh;
@@ -17,20 +20,29 @@ static WRITING: Mutex<()> = Mutex::new(());
 /// In fastcp's own directory among the user's caches.
 const NAME: &str = "routes.json";
 
+/// How long a copy waits for the disk that the file is on; beyond it the file counts as not there.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// None where nothing is known of this pair of hosts.
-pub fn recall(request: &Request) -> Option<Remembered> {
-    routes(&path()?).get(&pair(request)?)
+pub async fn recall(request: &Request) -> Option<Remembered> {
+    let pair = pair(request)?;
+    let read = tokio::task::spawn_blocking(move || routes(&path()?).get(&pair));
+    timeout(PATIENCE, read).await.ok()?.ok().flatten()
 }
 
 /// Keeps what was learnt this time.
-pub fn remember(request: &Request, what: Remembered) {
-    if let (Some(path), Some(pair)) = (path(), pair(request)) {
+pub async fn remember(request: &Request, what: Remembered) {
+    let Some(pair) = pair(request) else { return };
+    let written = tokio::task::spawn_blocking(move || {
+        let Some(path) = path() else { return };
         let _writing = WRITING.lock();
         let mut routes = routes(&path);
         routes.put(&pair, what);
         // Of two processes that end at once the later one's word counts.
         let _ = write(&path, &routes.to_text());
-    }
+    });
+    // What is not written in time is not missed.
+    let _ = timeout(PATIENCE, written).await;
 }
 
 /// A copy in the other direction is another one: what limits it may be another processor or disk.

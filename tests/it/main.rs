@@ -21,6 +21,7 @@ mod faults;
 mod fixture;
 mod flow;
 mod hostile;
+mod hung;
 mod interrupted;
 mod kept;
 mod killed;

@@ -2,45 +2,74 @@
 
 use std::sync::Arc;
 
-use super::{Fresh, Landed, Open, State, Work};
+use super::{Fresh, Landed, Open, Plans, State, Work};
 use crate::chunk::ChunkKind;
 use crate::pipeline::plan::{File, What};
 
+/// What a worker got of what is planned.
+pub(super) enum Begun {
+    Work(Work),
+    /// It is to look for the data of this file from this offset on.
+    Look(Arc<File>, u64),
+}
+
+impl Plans {
+    /// Looks for the next data of a file, outside all locks: the disk may take its time.
+    pub(super) fn look(&self, file: Arc<File>, from: u64) {
+        let found = &file.source.found().entry;
+        // Where the holes cannot be told, reading tells why.
+        let (id, rest) = (found.id, Some(from..found.size));
+        let data = file.source.next_data(from).unwrap_or(rest);
+        file.cut.lock().expect("no panic while held").set_data(data);
+        let mut state = self.lock();
+        state.looking -= 1;
+        // It may have failed or be read again from its start since.
+        let is_sent = |open: &Open| matches!(open, Open::Sending(sent) if Arc::ptr_eq(sent, &file));
+        if state.open.get(&id).is_some_and(is_sent) {
+            state.fresh.push_front(Fresh::File(file.clone()));
+        }
+        drop(state);
+        self.wake();
+    }
+}
+
 impl State {
     /// Begins the next of what is planned: a pack, or the next piece of a file.
-    pub(super) fn begin(&mut self) -> Option<Work> {
+    pub(super) fn begin(&mut self) -> Option<Begun> {
         if let Some(plan) = self.parts.pop_front() {
-            return Some(Work::Chunk(plan));
+            return Some(Begun::Work(Work::Chunk(plan)));
         }
         let fresh = self.fresh.pop_front().or_else(|| {
             let members = self.answered.take()?;
             Some(Fresh::Pack(Arc::new(members)))
         });
-        match fresh? {
+        Some(match fresh? {
             Fresh::Pack(members) => {
                 self.members_in_flight += members.len();
-                Some(Work::Chunk(self.number(What::Pack(members))))
+                Begun::Work(Work::Chunk(self.number(What::Pack(members))))
             }
-            Fresh::File(file) => Some(self.begin_piece(file)),
-        }
+            Fresh::File(file) => self.begin_piece(file),
+        })
     }
 
-    fn begin_piece(&mut self, file: Arc<File>) -> Work {
+    fn begin_piece(&mut self, file: Arc<File>) -> Begun {
         let is_last = self.is_last();
         let mut cut = file.cut.lock().expect("no panic while held");
+        if let Some(from) = cut.unknown_from() {
+            drop(cut);
+            self.looking += 1;
+            return Begun::Look(file, from);
+        }
         let most = match file.may_be_cut_finer() {
             true if is_last => gradual(self.begun).min(guided(cut.rest(), self.streams)),
             true => gradual(self.begun),
             false => u64::MAX,
         };
-        // Where the holes cannot be told, reading tells why.
-        let size = file.found.entry.size;
-        let next_data = |at| file.source.next_data(at).unwrap_or(Some(at..size));
-        let piece = cut.next(most, next_data);
+        let piece = cut.next(most, |_| None);
         let is_done = cut.is_done();
         drop(cut);
         let Some(piece) = piece else {
-            return Work::End(file);
+            return Begun::Work(Work::End(file));
         };
         self.begun += match piece.kind {
             ChunkKind::Zeros => 0,
@@ -49,7 +78,7 @@ impl State {
         if !is_done {
             self.fresh.push_front(Fresh::File(file.clone()));
         }
-        Work::Chunk(self.number(What::Piece { file, piece }))
+        Begun::Work(Work::Chunk(self.number(What::Piece { file, piece })))
     }
 
     /// Nothing is to be begun behind what is being begun.
@@ -57,6 +86,7 @@ impl State {
         let is_waiting = |open: &Open| matches!(open, Open::Announced(_) | Open::Stream(..));
         self.planned
             && !self.has_planned()
+            && self.looking == 0
             && self.asked.is_empty()
             && self.landed != Some(Landed::Ordered)
             && !self.open.values().any(is_waiting)

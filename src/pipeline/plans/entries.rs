@@ -13,7 +13,7 @@ use crate::source::{Found, SourceFile};
 /// What an entry was when it was closed.
 pub enum Closed {
     /// Announced and not wanted yet.
-    Announced,
+    Announced(Box<SourceFile>),
     Sending(Arc<File>),
     Stream(Arc<Stream>),
     /// The receiver did not want it, which has so many bytes.
@@ -33,7 +33,9 @@ impl Plans {
         limit: usize,
         before: impl FnOnce() -> Result<(), Ended>,
     ) -> Result<(), Ended> {
-        let has_room = |state: &State| state.open.len() < limit;
+        // A file that is not closed yet still takes a descriptor.
+        let has_room =
+            |state: &State| state.open.len() + state.discarded.len() + state.closing < limit;
         if !has_room(&self.lock()) {
             before()?;
         }
@@ -228,7 +230,7 @@ impl Plans {
     pub fn close(&self, entry: EntryId) -> Option<Closed> {
         let mut state = self.lock();
         let closed = match state.open.remove(&entry) {
-            Some(Open::Announced(_)) => Closed::Announced,
+            Some(Open::Announced(announced)) => Closed::Announced(announced.source),
             Some(Open::Skipped { size }) => Closed::Skipped { size },
             Some(Open::Sending(file)) => {
                 state.forget(entry);

@@ -60,7 +60,7 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
     let cut = match copied {
         Ok((route, conclusion)) => {
             tokio::join!(sender.end_well(None), receiver.end_well(None));
-            seat.conclude(request, conclusion);
+            seat.conclude(request, conclusion).await;
             return Ok(route);
         }
         Err(cut) => cut,
@@ -210,7 +210,7 @@ impl Between<'_> {
         ] {
             let listens = asked.is_none_or(|asked| asked == listens);
             let opened = async {
-                let open = self.opening(role, suite, listens);
+                let open = self.opening(role, suite, listens).await;
                 server.control.send(Message::Open(open)).await?;
                 let secret = SessionSecret(*secret.expose());
                 server.control.send(Message::Secret(secret)).await
@@ -220,14 +220,14 @@ impl Between<'_> {
         Ok(())
     }
 
-    fn opening(&self, role: Role, suite: Suite, listens: bool) -> Open {
+    async fn opening(&self, role: Role, suite: Suite, listens: bool) -> Open {
         Open {
             role,
             options: self.request.options.clone(),
             session: self.session.id,
             suite: suite.number(),
             streams: self.request.streams,
-            remembered: remembered::recall(self.request),
+            remembered: remembered::recall(self.request).await,
             chunk_size: CHUNK_SIZE as u32,
             before: self.session.before.to_vec(),
             listens,

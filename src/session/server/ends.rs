@@ -28,8 +28,13 @@ pub enum End {
 }
 
 pub async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<End> {
-    let confine = permit.confine()?;
-    let base = permit.base(home());
+    let allowed = permit.clone();
+    // The directory of users may be a server's, and the directory on a disk that hangs.
+    let (confine, base) = off_task(move || {
+        let base = allowed.base(home());
+        Ok::<_, Error>((allowed.confine()?, base))
+    })
+    .await??;
     let line = |command: &Vec<u8>| OsString::from_vec(command.clone());
     Ok(match &open.role {
         Role::Sender { operands } => {
@@ -80,8 +85,7 @@ fn spec(path: &[u8], open: &Open, base: PathBuf, confine: Option<Arc<Confine>>) 
 pub async fn tell_roots(found: &Expanded, open: &Open, control: &Outgoing) -> Result<()> {
     let (counted, options) = (found.clone(), open.options.clone());
     let scan = move || counted.count(&options, &mut |_, _| ());
-    let totals = tokio::task::spawn_blocking(scan).await;
-    let totals = totals.map_err(|_| Error::new(Kind::Read, Side::Source, "the scan failed"))?;
+    let totals = off_task(scan).await?;
     let roots = found.roots();
     say(control, Message::Roots(Roots { roots, totals })).await
 }
@@ -95,16 +99,28 @@ async fn named(
 ) -> Result<Expanded> {
     let mut all = Expanded::default();
     for (operand, typed) in operands.iter().enumerate() {
-        let (found, errors) = source::expand(typed, lookup, open.options.recursive);
+        let (typed, lookup) = (typed.clone(), lookup.clone());
+        let recursive = open.options.recursive;
+        let (found, errors) = off_task(move || {
+            let (found, errors) = source::expand(&typed, &lookup, recursive);
+            // Through ssh it comes to the user.
+            let warnings = found.iter().filter_map(Named::warning);
+            warnings.for_each(|line| eprintln!("{line}"));
+            (found, errors)
+        })
+        .await?;
         for error in &errors {
             say(control, Message::Fault(Fault::of(error, 0, 0))).await?;
         }
-        // Through ssh it comes to the user.
-        let warnings = found.iter().filter_map(Named::warning);
-        warnings.for_each(|line| eprintln!("{line}"));
         all.add(found, operand);
     }
     Ok(all)
+}
+
+/// Does what may wait for a disk on another thread, so that the client is heard.
+async fn off_task<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| Error::new(Kind::Breach, Side::Here, "a look at the disk failed"))
 }
 
 pub fn destination(to: To, sources: Vec<Vec<u8>>, open: &Open, same_machine: bool) -> Destination {
