@@ -55,6 +55,8 @@ pub struct Progress {
     raw_bytes: AtomicU64,
     files: AtomicU64,
     failed: AtomicU64,
+    /// FIFOs, sockets and devices in trees, which are skipped.
+    special: AtomicU64,
     streams: AtomicU32,
     logins: AtomicU32,
     /// Indexed by codec number.
@@ -102,6 +104,7 @@ pub struct Snapshot {
     pub raw_bytes: u64,
     pub files: u64,
     pub failed: u64,
+    pub special: u64,
     pub streams: u32,
     /// Logins after the first.
     pub logins_again: u32,
@@ -194,6 +197,11 @@ impl Progress {
         self.files.fetch_add(count, Relaxed);
     }
 
+    pub fn add_special(&self, count: u64) {
+        // A peer's word: it is not to overflow.
+        self.special.fetch_add(count.min(1 << 40), Relaxed);
+    }
+
     pub fn add_failed(&self) {
         self.failed.fetch_add(1, Relaxed);
     }
@@ -244,6 +252,7 @@ impl Progress {
             &self.again_bytes,
             &self.files,
             &self.failed,
+            &self.special,
             &self.scanned_files,
             &self.scanned_bytes,
         ] {
@@ -308,6 +317,7 @@ impl Progress {
             raw_bytes: self.raw_bytes.load(Relaxed),
             files: together.files,
             failed: self.failed.load(Relaxed),
+            special: self.special.load(Relaxed),
             streams: self.streams.load(Relaxed),
             logins_again: self.logins.load(Relaxed).saturating_sub(1),
             codec_chunks: std::array::from_fn(|codec| self.codec_chunks[codec].load(Relaxed)),

@@ -73,6 +73,7 @@ pub fn place(
             Message::EntryEnd(ends) => ends.into_iter().for_each(|end| receiver.entry_end(end)),
             Message::Fault(fault) => receiver.sender_failed(fault),
             Message::Vanished(fault) if receiver.options.live => receiver.vanished(fault),
+            Message::Special(count) => receiver.progress.add_special(count),
             Message::AllSent(all) => receiver.all_sent(&all),
             _ => receiver.breach("a message out of place"),
         }

@@ -38,6 +38,8 @@ struct Planner<'a> {
     /// Files that were sent again since their first name could not be placed.
     relinked: HashMap<EntryId, EntryId>,
     in_links: bool,
+    /// FIFOs, sockets and devices that were skipped.
+    special: u64,
     /// Nothing but this is copied.
     alone: bool,
     unsized_files: unsized_files::Unsized,
@@ -54,6 +56,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
         roots: HashMap::new(),
         relinked: HashMap::new(),
         in_links: false,
+        special: 0,
         alone: match &sources {
             Sources::Files(walk) => walk.named() == 1,
             Sources::Stream(_) => true,
@@ -75,6 +78,9 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
         })
         .collect();
     let ranges = unused.iter().map(|span| span.start..span.end);
+    if planner.special > 0 {
+        sender.say_or_end(Message::Special(planner.special))?;
+    }
     // Before the receiver hears of it, which may be done at once.
     sender.plans.end_planning(ranges);
     sender.say_or_end(Message::AllSent(AllSent { last, unused }))
@@ -94,6 +100,12 @@ impl Planner<'_> {
             }
             Step::Failed(error) => {
                 self.sender.fail_unannounced(&error);
+                Ok(())
+            }
+            Step::Special(error) => {
+                self.sender.tally.detail(&error);
+                self.sender.progress.add_special(1);
+                self.special += 1;
                 Ok(())
             }
         }
@@ -224,7 +236,10 @@ impl Planner<'_> {
 
     /// Where the entry stands below the destination, if a list of digests wants to know.
     fn place_in_list(&mut self, found: &Found) -> Option<Listed> {
-        self.sender.digests.as_ref()?;
+        // A list that is not taken holds the walk up: what waits for it is bounded by what is under
+        // way.
+        let list = self.sender.digests.as_ref()?;
+        list.wait_room(|| self.sender.ending.is_ending());
         let entry = &found.entry;
         if entry.parent == NO_PARENT {
             // Roots are numbered from 1 in their order.

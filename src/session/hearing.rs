@@ -148,6 +148,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Fault(_)
         | Message::Vanished(_)
         | Message::Busy(_)
+        | Message::Special(_)
         | Message::Checked(_) => true,
         Message::Open(_)
         | Message::Secret(_)

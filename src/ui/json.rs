@@ -32,6 +32,7 @@ fn summary(outcome: &Outcome) -> Value {
         "error": error,
         "failed": outcome.failures.len() as u64 + outcome.more_failures,
         "files": counters.files,
+        "special_files_skipped": counters.special,
         "bytes": placed,
         "already_bytes": counters.already_bytes,
         "unsent_bytes": counters.unsent_bytes,

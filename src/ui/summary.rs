@@ -34,6 +34,10 @@ pub fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
             lines.push(format!("{done} {how}"));
         }
     }
+    if counters.special > 0 {
+        let what = plural(counters.special, "special file", "special files");
+        lines.push(format!("{what} skipped (FIFOs, sockets, devices)"));
+    }
     lines.extend(failed(outcome));
     lines.iter().flat_map(|line| broken(line, width)).collect()
 }

@@ -118,6 +118,8 @@ messages! {
     // Bytes of what an earlier run left that the receiver has read again so far.
     0x801d => Checked(u64),
     30 => FileDigests(Vec<FileDigest>),
+    // FIFOs, sockets and devices in the source's trees that the sender has skipped.
+    0x801f => Special(u64),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -112,7 +112,7 @@ impl Mutator {
                 let _ = fs::remove_file(&one);
                 match self.dice.below(2) {
                     0 => std::os::unix::fs::symlink(&other, &one),
-                    _ => Ok(mkfifoat(CWD, &one, Mode::from_raw_mode(0o600)).unwrap_or(())),
+                    _ => mkfifoat(CWD, &one, Mode::from_raw_mode(0o600)).map_err(Into::into),
                 }
             }
             _ => self.replace_directory(),

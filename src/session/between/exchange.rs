@@ -158,6 +158,10 @@ impl<'a> Exchange<'a> {
                 self.seat.tally.detail(&fault.into_error());
                 Said::Pass(Message::Vanished(nameless))
             }
+            Message::Special(count) => {
+                self.seat.progress.add_special(count);
+                Said::Taken
+            }
             Message::Tune(tune) => {
                 if !tune.reason.is_empty() {
                     let reason: String = tune.reason.chars().take(TEXT_MAX).collect();

@@ -44,6 +44,8 @@ pub enum Step {
     },
     /// Something that is not copied, for this reason; not counted as anybody's child.
     Failed(Error),
+    /// A FIFO, a socket or a device in a tree: nobody means its content, so it is no failure.
+    Special(Error),
 }
 
 /// The entry number of the `nth` thing that was named, counted from 0. If that fails, its number
@@ -253,7 +255,12 @@ impl Walk {
             }
             other => {
                 let what = special(other).unwrap_or("of an unknown type");
-                self.fail(Kind::Entry, &spot, &format!("is {what}, skipped"));
+                let error = Error::new(Kind::Entry, Side::Source, format!("is {what}, skipped"));
+                let error = error.at(spot.path());
+                self.queued.push_back(match spot.parent {
+                    NO_PARENT => Step::Failed(error),
+                    _ => Step::Special(error),
+                });
             }
         }
     }
