@@ -3,7 +3,7 @@
 //!
 //! `FASTCP_CHAOS_SEED=n` plays one script of faults on the network, `FASTCP_CHAOS_SEEDS=n` so many
 //! of them; `FASTCP_CHAOS_DISK_SEED` and `FASTCP_CHAOS_DISK_SEEDS` those of faults on disks.
-//! `FASTCP_CHAOS_FIRST=n` starts to count there.
+//! `FASTCP_CHAOS_FIRST=n` starts to count there, `FASTCP_CHAOS_AT_ONCE=n` plays so many at once.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,7 +73,8 @@ fn play_all(variable: &str, usual: u64, script: impl Fn(u64) -> (String, Play) +
     let (failed, codes) = (Mutex::new(Vec::new()), Mutex::new(BTreeMap::new()));
     let struck = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(seeds.len()) {
+        let at_once = number("FASTCP_CHAOS_AT_ONCE").map_or(AT_ONCE, |number| number as usize);
+        for _ in 0..at_once.clamp(1, AT_ONCE).min(seeds.len()) {
             scope.spawn(|| {
                 while let Some(&seed) = seeds.get(next.fetch_add(1, SeqCst) as usize) {
                     let (story, play) = script(seed);

@@ -187,10 +187,11 @@ impl Trouble {
         }
     }
 
-    /// An unfinished file may stay although the copy, or the next one, is complete.
+    /// An unfinished file may stay although the copy, or the next one, is complete: it cannot be
+    /// removed, or it cannot be seen whose it is.
     pub fn may_leave_files(&self) -> bool {
-        let is_own = matches!(self.on, On::Partial | On::Journal);
-        is_own && matches!(self.call, "unlink" | "flock" | "stat")
+        // What is at the destination includes partials and journals.
+        self.on != On::Source && matches!(self.call, "unlink" | "flock" | "stat")
     }
 }
 
