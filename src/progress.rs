@@ -7,7 +7,8 @@ mod counts;
 pub mod together;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::time::Instant;
 
 use crate::manifest::Totals;
 
@@ -63,6 +64,10 @@ pub struct Progress {
     codec_chunks: [AtomicU64; 8],
     names: Mutex<Vec<(u64, String)>>,
     former: Mutex<Former>,
+    /// When a far end first said hello.
+    logged_in: OnceLock<Instant>,
+    /// When the first data moved, or was found to need no sending.
+    began: OnceLock<Instant>,
 }
 
 /// What the former sessions of this copy came to.
@@ -113,6 +118,10 @@ pub struct Snapshot {
     pub names: Vec<String>,
     /// Of several copies of the same: those that are over, and all.
     pub copies: Option<(usize, usize)>,
+    /// When a far end first said hello.
+    pub logged_in: Option<Instant>,
+    /// When the first data moved, or was found to need no sending.
+    pub began: Option<Instant>,
 }
 
 impl Snapshot {
@@ -143,7 +152,12 @@ impl Progress {
         self.scanned_bytes.fetch_add(bytes, Relaxed);
     }
 
+    fn begin(&self) {
+        self.began.get_or_init(Instant::now);
+    }
+
     pub fn add_bytes(&self, bytes: u64) {
+        self.begin();
         self.bytes.fetch_add(bytes, Relaxed);
     }
 
@@ -153,6 +167,7 @@ impl Progress {
     }
 
     pub fn add_skipped(&self, bytes: u64) {
+        self.begin();
         self.skipped_bytes.fetch_add(bytes, Relaxed);
     }
 
@@ -186,6 +201,7 @@ impl Progress {
 
     /// A frame of `wire` bytes in `codec` that stands for `raw` bytes was sent or received.
     pub fn add_frame(&self, codec: u8, raw: u64, wire: u64) {
+        self.begin();
         self.wire_bytes.fetch_add(wire, Relaxed);
         self.raw_bytes.fetch_add(raw, Relaxed);
         if let Some(count) = self.codec_chunks.get(usize::from(codec)) {
@@ -194,6 +210,7 @@ impl Progress {
     }
 
     pub fn add_files(&self, count: u64) {
+        self.begin();
         self.files.fetch_add(count, Relaxed);
     }
 
@@ -212,6 +229,7 @@ impl Progress {
 
     /// A far end has said hello.
     pub fn add_login(&self) {
+        self.logged_in.get_or_init(Instant::now);
         self.logins.fetch_add(1, Relaxed);
     }
 
@@ -329,6 +347,8 @@ impl Progress {
                 .map(|(_, name)| name.clone())
                 .collect(),
             copies: None,
+            logged_in: self.logged_in.get().copied(),
+            began: self.began.get().copied(),
         }
     }
 }

@@ -1,6 +1,5 @@
-//! What was typed, as it stands: scp's letters with scp's meanings, everything else as a long
-//! flag. Each word is checked by [`values`](super::values), what depends on two of them by
-//! [`check`](super::check).
+//! The command line as typed: scp's letters with scp's meanings, everything else as a long flag.
+//! [`values`](super::values) checks each word, [`check`](super::check) what depends on two.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -26,7 +25,7 @@ encrypted, verified. SOURCE and DEST are [USER@]HOST:PATH, a PATH here (./a:b
 if it has a colon), scp://[USER@]HOST[:PORT]/PATH or - for stdin and stdout.";
 
 const AFTER: &str = "\
-Taken for scripts that have them, without effect: -C -3 -O -R -s -T -D -X
+Accepted without effect: -C -O -R -s -T -D -X; -3 (data takes the best way)
 
 Exit codes: 0 complete, all verified; 1 entries failed, for other or several
 reasons; 2 usage; 3 no connection or login; 4 far end cannot run fastcp; 5 lost
@@ -72,53 +71,53 @@ pub struct Args {
     #[arg(hide = true)]
     pub operands: Vec<OsString>,
 
-    /// Directories with all that they hold
+    /// Copy directories recursively
     #[arg(short = 'r', help_heading = COPYING)]
     pub recursive: bool,
-    /// A further DEST that gets the same; may be repeated
+    /// Also copy to DEST (repeatable)
     #[arg(long, value_name = "DEST", help_heading = COPYING)]
     pub also: Vec<OsString>,
-    /// Further DESTs, one a line of FILE
+    /// Also copy to each DEST in FILE, one a line
     #[arg(long, value_name = "FILE", help_heading = COPYING)]
     pub also_from: Option<PathBuf>,
-    /// Leave existing files alone; exit 11 if one differs
+    /// Keep existing files; exit 11 if one differs
     #[arg(long, help_heading = COPYING)]
     pub no_clobber: bool,
-    /// DEST is the copy's name, never a directory for it
+    /// DEST is the name of the copy, not its directory
     #[arg(long, help_heading = COPYING)]
     pub no_target_directory: bool,
     /// Make the copy durable before it gets its name
     #[arg(long, help_heading = COPYING)]
     pub fsync: bool,
-    /// Do not go on from what an earlier run left
+    /// Do not resume an interrupted copy
     #[arg(long, help_heading = COPYING)]
     pub no_resume: bool,
-    /// Write into what is there; half new if it fails
+    /// Write into the file; a failure leaves it half done
     #[arg(long, help_heading = COPYING)]
     pub inplace: bool,
-    /// Replace what others have open; write devices in use
+    /// Replace files and write to devices that are in use
     #[arg(long, help_heading = COPYING)]
     pub force: bool,
-    /// Read block devices past the page cache too, or fail
+    /// Read block devices past the page cache, or fail
     #[arg(long, help_heading = COPYING)]
     pub direct_io: bool,
-    /// Sources may change while they are read
+    /// Copy files that are in use, as they are read
     #[arg(long, help_heading = COPYING)]
     pub live: bool,
     /// Write a list for b3sum --check on the other host
     #[arg(long, value_name = "FILE", help_heading = COPYING)]
     pub digests: Option<PathBuf>,
 
-    /// SOURCE is what CMD writes; HOST: tells where it runs
+    /// Copy the output of CMD, run here or on HOST:
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub from_command: Option<OsString>,
-    /// CMD gets what arrives; HOST: tells where it runs
+    /// Pipe the data into CMD, run here or on HOST:
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub to_command: Option<OsString>,
-    /// Length of a stream, for the bar, and of /dev/zero
+    /// Expected length of a pipe; bytes of /dev/zero
     #[arg(long, value_name = "SIZE", help_heading = STREAMS, value_parser = units::parse_size)]
     pub size: Option<u64>,
-    /// Keep what came of a stream whose connection is lost
+    /// Keep the part of a pipe that came before a failure
     #[arg(long, help_heading = STREAMS)]
     pub spool: bool,
     /// Read on until idle for IDLE [1min], or SIGUSR2
@@ -129,7 +128,7 @@ pub struct Args {
     /// Keep modes and times, and set-id bits for the same owner
     #[arg(short = 'p', help_heading = KEPT)]
     pub preserve: bool,
-    /// Follow symbolic links in directories, else they stay links
+    /// Follow symbolic links in directories
     #[arg(short = 'L', help_heading = KEPT)]
     pub follow_links: bool,
 
@@ -181,14 +180,14 @@ pub struct Args {
     #[arg(short = 'l', value_name = "KBIT", help_heading = DATA,
           value_parser = kbit)]
     pub limit_kbit_per_s: Option<u64>,
-    /// Limit in bytes a second (40M), or @FILE that has it
+    /// Limit in bytes a second (40M), or @FILE with it
     #[arg(long, value_name = "RATE", help_heading = DATA, value_parser = rate,
           conflicts_with = "limit_kbit_per_s")]
     pub bwlimit: Option<Rate>,
     /// Idle CPU and I/O class at both ends
     #[arg(long, help_heading = DATA)]
     pub nice: bool,
-    /// Leave no more in the page caches than was there
+    /// Do not fill the page cache at either end
     #[arg(long, help_heading = DATA)]
     pub drop_cache: bool,
     /// Parallel connections, 1 to 256 [as many as pay]
@@ -199,20 +198,20 @@ pub struct Args {
     #[arg(long, value_name = "HOW", help_heading = DATA, hide_possible_values = true,
           value_parser = route())]
     pub route: Option<Route>,
-    /// Ports of the end that listens, as 9001-9016
+    /// Ports for the end that listens, as 9001-9016
     #[arg(long, value_name = "RANGE", help_heading = DATA, value_parser = ports)]
     pub ports: Option<Ports>,
     /// Address of this host for data
     #[arg(long, value_name = "ADDR", help_heading = DATA)]
     pub bind: Option<IpAddr>,
-    /// Where to dial the end that listens
+    /// Address to dial for the end that listens
     #[arg(long, value_name = "ADDR", help_heading = DATA, value_parser = address)]
     pub address: Option<String>,
     /// auto [what pays], none, lz4, zstd[:N], gzip[:N]
     #[arg(long, value_name = "CODEC", help_heading = DATA, default_value = "auto",
           hide_default_value = true, allow_hyphen_values = true, value_parser = compress)]
     pub compress: Compress,
-    /// TCP congestion control where data is sent from
+    /// TCP congestion control of the sending host
     #[arg(long, value_name = "NAME", help_heading = DATA, value_parser = congestion)]
     pub congestion: Option<String>,
     /// Logins after a lost connection, 0 to 999 [5]
@@ -237,25 +236,25 @@ pub struct Args {
     /// Errors only
     #[arg(short = 'q', help_heading = OUTPUT)]
     pub quiet: bool,
-    /// Tell more; ssh too; -vv and -vvv more yet
+    /// Verbose, with ssh's debug output; -vv for more
     #[arg(short = 'v', action = ArgAction::Count, help_heading = OUTPUT)]
     pub verbose: u8,
-    /// Tell what was done even if stderr is no terminal
+    /// Print the result even if stderr is no terminal
     #[arg(long, help_heading = OUTPUT)]
     pub summary: bool,
-    /// The same as a line of JSON on stdout
+    /// Print the result as a line of JSON on stdout
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
-    /// Measure [HOST:[PATH]] for 15 s and copy nothing
+    /// Measure [HOST:[PATH]] for 10 s and copy nothing
     #[arg(long, help_heading = OUTPUT)]
     pub probe: bool,
-    /// Try codecs on this, and how fast it is read
+    /// Compress and read this file in the probe
     #[arg(long, value_name = "FILE", requires = "probe", help_heading = OUTPUT)]
     pub sample: Option<PathBuf>,
-    /// Version and protocol version; of HOST: too
+    /// Print the version, also that of HOST:
     #[arg(long, help_heading = OUTPUT)]
     pub version: bool,
-    /// This text
+    /// Print this help
     #[arg(long, short = 'h', action = ArgAction::Help, help_heading = OUTPUT)]
     pub help: Option<bool>,
 

@@ -6,13 +6,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, fstat, openat};
+use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, accessat, fstat, openat, statat};
 use rustix::io::Errno;
 
+use super::Slot;
 use super::placement::Resolved;
 use super::resolve::{Landing, Source};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::file_type;
+use crate::units::printable;
 
 /// Directories that are climbed to see whether one is in another.
 const DEPTH_MAX: usize = 4096;
@@ -108,12 +111,39 @@ pub(super) fn refuse_unwritable(source: &Source, target: &Resolved) -> Result<()
             ) =>
         {
             let path = slot.dir.path();
-            let what = "cannot write to the destination directory";
-            Err(Error::io(Kind::Write, Side::Dest, path, what, cause))
+            let what = match inplace_instead(slot) {
+                Some(instead) => format!("{} cannot make files here; {instead}", own_name()),
+                None => "cannot write to the destination directory".to_owned(),
+            };
+            Err(Error::io(Kind::Write, Side::Dest, path, &what, cause))
         }
         // An old kernel cannot be asked this way; then the first file tells.
         _ => Ok(()),
     }
+}
+
+/// What to do where a new file cannot take the place of the one that is there, and that one can be
+/// written to.
+pub(super) fn inplace_instead(slot: &Slot) -> Option<String> {
+    let dir = slot.dir.handle().ok()?;
+    let name = slot.name.as_os_str();
+    let stat = statat(&*dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    if file_type(&stat) != FileType::RegularFile {
+        return None;
+    }
+    accessat(&*dir, name, Access::WRITE_OK, AtFlags::EACCESS).ok()?;
+    let name = printable(slot.name.as_bytes());
+    Some(format!("--inplace writes into {name} itself"))
+}
+
+/// The user that this process is.
+fn own_name() -> String {
+    let uid = nix::unistd::geteuid();
+    let user = nix::unistd::User::from_uid(uid).ok().flatten();
+    user.map_or_else(
+        || format!("user {uid}"),
+        |user| printable(user.name.as_bytes()),
+    )
 }
 
 /// A file that would be made among the devices: it would take memory, and it is there because the

@@ -10,6 +10,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::conflict::inplace_instead;
 use super::temporary::Temporary;
 use super::{Rules, Slot, times_of};
 use crate::dir::acl;
@@ -83,17 +84,21 @@ fn give_owner(temporary: &Temporary, old: &Stat) -> Result<()> {
         return Ok(());
     }
     fchown(&temporary.file, uid, gid).map_err(|cause| {
+        let instead = inplace_instead(slot);
         let what = match uid {
             Some(_) => format!(
-                "cannot keep the owner of the file that is there (user {}, group {}; remove it \
-                 first, or copy as its owner or root)",
-                old.st_uid, old.st_gid
+                "cannot keep the owner of the file that is there (user {}, group {}; {})",
+                old.st_uid,
+                old.st_gid,
+                instead.unwrap_or("remove it first, or copy as its owner or root".to_owned()),
             ),
             // The owner is who copies, but is not in the group.
             None => format!(
-                "cannot keep the group of the file that is there ({}; remove it first, or copy as \
-                 a member of that group or root)",
-                old.st_gid
+                "cannot keep the group of the file that is there ({}; {})",
+                old.st_gid,
+                instead.unwrap_or(
+                    "remove it first, or copy as a member of that group or root".to_owned()
+                ),
             ),
         };
         slot.error(&what, cause)

@@ -48,6 +48,9 @@ impl Progress {
     /// Takes what the counters of another process have gone up by since it was `heard` last. What
     /// goes down, or beyond all bounds, is not believed.
     pub fn follow(&self, heard: &mut Counts, now: &Counts) {
+        if now.wire_bytes.max(now.skipped_bytes).max(now.files) > 0 {
+            self.begin();
+        }
         let more = |heard: &mut u64, now: u64| {
             let now = now.min(COUNT_MAX).max(*heard);
             now - std::mem::replace(heard, now)

@@ -270,7 +270,13 @@ impl Client<'_> {
         if let Helm::Tuner(tuning) = helm {
             self.seat.conclude(self.request, tuning.conclude()).await;
         }
-        Ok(notes.label(roster.carried()))
+        let carried = roster.carried();
+        let elsewhere = |route: &Route| *route != Route::Inband && carried[*route as usize] > 0;
+        if !Route::ALL.iter().any(elsewhere) {
+            // Others came up, but the copy was over before they carried anything.
+            self.seat.progress.set_streams(1);
+        }
+        Ok(notes.label(carried))
     }
 
     /// Does with the server's words about streams, and about codecs that were tried, what they ask.

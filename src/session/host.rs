@@ -95,6 +95,11 @@ pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
             continue;
         };
         let (ending, at_once) = (ending.clone(), at_once.clone());
+        let name = match kind {
+            kind if kind == SignalKind::terminate() => "terminated",
+            kind if kind == SignalKind::hangup() => "hung up",
+            _ => "interrupted",
+        };
         let kind = Kind::Signal(kind.as_raw_value());
         tokio::spawn(async move {
             while signals.recv().await.is_some() {
@@ -103,7 +108,7 @@ pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
                     at_once.cancel();
                     exit_soon(kind);
                 }
-                ending.end(Error::new(kind, Side::Here, "interrupted"));
+                ending.end(Error::new(kind, Side::Here, name));
             }
         });
     }

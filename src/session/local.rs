@@ -85,7 +85,7 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     sending.stop().await;
     receiving.stop().await;
     match copied {
-        Ok(_) => Ok("memory".to_owned()),
+        Ok(_) => Ok("local".to_owned()),
         Err(_) => Err(cause_of(&seat.ending)),
     }
 }

@@ -189,13 +189,17 @@ fn outcome(seat: &Seat, copied: Result<String>, started: Instant) -> Outcome {
         0
     });
     let (failures, more_failures) = seat.tally.take();
-    let elapsed = started.elapsed();
+    let (elapsed, counters) = (started.elapsed(), seat.progress.snapshot());
     Outcome {
         fatal,
         failures,
         more_failures,
-        counters: seat.progress.snapshot(),
         elapsed,
+        login: counters
+            .logged_in
+            .map(|at| at.saturating_duration_since(started)),
+        data: counters.began.map_or(Duration::ZERO, |at| at.elapsed()),
+        counters,
         route,
         unlisted,
         verdict: seat.verdict.get().cloned(),

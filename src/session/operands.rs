@@ -163,7 +163,7 @@ pub fn named_stream(request: &Request) -> Option<Inlet> {
 
 /// Each of several copies would get a part of it.
 fn read_once(named: Named) -> Error {
-    let message = "can be read once: several destinations get it only where it is copied alone";
+    let message = "can be read only once; with --also it must be the only source";
     Error::new(Kind::Entry, Side::Source, message).at(named.path)
 }
 
@@ -264,7 +264,7 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
             .filter(|root| root.operand as usize == n)
             .collect();
         if answers.is_empty() && !told {
-            let message = "the server neither sent it nor told why";
+            let message = "the server sent neither the file nor an error";
             let path = &operand.typed;
             return Err(Error::new(Kind::Breach, Side::Source, message).at(path));
         }

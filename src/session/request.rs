@@ -164,9 +164,13 @@ pub struct Outcome {
     pub more_failures: u64,
     /// The last reading of the counters.
     pub counters: Snapshot,
-    /// From the first to the last byte of the session, login included.
+    /// From the start of the program's work to its end.
     pub elapsed: Duration,
-    /// "direct", "ssh (direct: no answer)", "memory"; empty where it never came to that.
+    /// The part of it until a far end first said hello; None without one.
+    pub login: Option<Duration>,
+    /// The part of it since the first data moved; nothing where none did.
+    pub data: Duration,
+    /// "direct", "ssh (direct: no answer)", "local"; empty where it never came to that.
     pub route: String,
     /// Files whose names `--digests` could not list.
     pub unlisted: u64,

@@ -237,7 +237,7 @@ impl Tuner {
             "a processor"
         };
         Some(format!(
-            "{}: {limit} is the limit; {:.2} of 1 at {} a worker",
+            "{}: {limit} is the limit; {:.2}:1 at {} per worker",
             LADDER[to],
             of.ratio,
             units::rate(1e9 / of.ns_per_byte.max(0.01)),

@@ -55,7 +55,10 @@ impl Tuner {
         if near && busy && fewer > 0 && self.holds.is_open(now, change) {
             self.begin(now, change, rates);
             self.decision.streams = fewer;
-            return Some(format!("{}: fewer may be faster so near", streams(fewer)));
+            return Some(format!(
+                "{}: fewer can be faster at a low latency",
+                streams(fewer)
+            ));
         }
         None
     }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::session::Outcome;
 
-use super::summary::codecs;
+use super::summary::{codecs, time};
 
 /// A line, with its end. Sizes are in bytes, times in seconds, shares from 0 to 1.
 pub fn line(outcome: &Outcome) -> String {
@@ -20,7 +20,7 @@ pub fn line_of(dest: &str, outcome: &Outcome) -> String {
 
 fn summary(outcome: &Outcome) -> Value {
     let counters = &outcome.counters;
-    let seconds = outcome.elapsed.as_secs_f64();
+    let data_seconds = time(outcome).as_secs_f64();
     let placed = counters.placed_bytes();
     let copied = placed.saturating_sub(counters.already_bytes);
     let chunks: Map<String, Value> = codecs(counters)
@@ -37,8 +37,10 @@ fn summary(outcome: &Outcome) -> Value {
         "already_bytes": counters.already_bytes,
         "unsent_bytes": counters.unsent_bytes,
         "wire_bytes": counters.wire_bytes,
-        "seconds": seconds,
-        "bytes_per_s": copied as f64 / seconds.max(1e-3),
+        "seconds": outcome.elapsed.as_secs_f64(),
+        "login_seconds": outcome.login.map(|login| login.as_secs_f64()),
+        "data_seconds": data_seconds,
+        "bytes_per_s": copied as f64 / data_seconds.max(1e-3),
         "chunks": chunks,
         "streams": counters.streams,
         "route": outcome.route,
@@ -60,6 +62,11 @@ mod tests {
         assert_eq!(read["exit_code"], 0);
         assert_eq!(read["bytes"], 1_073_741_824);
         assert_eq!(read["chunks"]["zstd"], 1);
+        assert_eq!(
+            (&read["seconds"], &read["data_seconds"]),
+            (&json!(5.0), &json!(4.7))
+        );
+        assert_eq!(read["login_seconds"], 0.3);
         assert_eq!(read["verdict"]["limit"], "network");
         assert_eq!(read["verdict"]["shares"]["network"], 0.97);
         assert!(read["error"].is_null());

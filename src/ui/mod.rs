@@ -17,6 +17,7 @@ mod tell;
 mod terminal;
 mod view;
 
+use std::collections::VecDeque;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
@@ -24,7 +25,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result, Side};
+use crate::error::{Error, Kind, Result, Side};
 use crate::progress::Snapshot;
 use crate::session::{Outcome, Reporter};
 use crate::units::{count, harmless};
@@ -52,6 +53,9 @@ const LINES_WAITING_MAX: usize = 10_000;
 /// Failures that found no room among them and are told at the end: a command that chatters without
 /// an end must not hide why it failed. More are counted.
 const FAILURES_WAITING_MAX: usize = 20;
+
+/// Lines that are kept to see whether an error repeats them: an error quotes fewer.
+const SHOWN_MAX: usize = 20;
 
 /// How much is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +96,8 @@ struct Teller {
     lines: SyncSender<Message>,
     lost: Arc<AtomicU64>,
     failures: Arc<Mutex<Vec<String>>>,
+    /// The last lines that were shown as they came, of commands among others.
+    shown: Arc<Mutex<VecDeque<String>>>,
     /// Before each line: of which of several copies it is.
     name: String,
 }
@@ -115,6 +121,7 @@ impl Screen {
                 lines: sender,
                 lost: Arc::default(),
                 failures: Arc::default(),
+                shown: Arc::default(),
                 name: String::new(),
             },
             writer,
@@ -134,6 +141,7 @@ impl Screen {
     pub fn finish(self, outcome: &Outcome) -> Result<()> {
         let (output, terminal) = (self.teller.output, self.terminal);
         let tell = Tell::of(output, terminal.is_some());
+        let teller = self.teller.clone();
         let mut lines = self.end();
         if tell >= Tell::Each {
             lines.extend(summary::lines(outcome, width(terminal)));
@@ -142,7 +150,7 @@ impl Screen {
             lines.push(summary::unlisted(outcome.unlisted));
         }
         if let Some(fatal) = &outcome.fatal {
-            lines.push(sentence(fatal));
+            lines.push(teller.sentence(fatal));
         }
         write_lines(lines);
         match output.json {
@@ -177,21 +185,48 @@ fn width(terminal: Option<Terminal>) -> usize {
 }
 
 impl Teller {
-    fn line(&self, line: &str) {
-        self.tell(Message::Line(format!("{}{line}", self.name)));
+    /// False if it found no room.
+    fn line(&self, line: &str) -> bool {
+        self.tell(Message::Line(format!("{}{line}", self.name)))
+    }
+
+    /// The error of a command without the lines of the command that were shown already.
+    fn sentence(&self, error: &Error) -> String {
+        let whole = sentence(error);
+        if error.kind != Kind::Command {
+            return whole;
+        }
+        let shown = self.shown.lock().expect("no panic while held");
+        let last = shown.back().map_or("", String::as_str);
+        let all = shown
+            .iter()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(" / ");
+        let is_shown = |quoted: &str| all.ends_with(quoted) || last.starts_with(quoted);
+        let quoted = whole
+            .match_indices(": ")
+            .map(|(at, colon)| (at, &whole[at + colon.len()..]));
+        let mut quoted = quoted.filter(|(_, quoted)| !quoted.is_empty());
+        match quoted.find(|(_, quoted)| is_shown(quoted)) {
+            Some((at, _)) => whole[..at].to_owned(),
+            None => whole,
+        }
     }
 
     /// Never waits: who reports may be what keeps the session alive.
-    fn tell(&self, message: Message) {
-        if self.lines.try_send(message).is_err() {
+    fn tell(&self, message: Message) -> bool {
+        let is_told = self.lines.try_send(message).is_ok();
+        if !is_told {
             self.lost.fetch_add(1, Relaxed);
         }
+        is_told
     }
 }
 
 impl Reporter for Teller {
     fn failure(&self, error: &Error) {
-        let line = format!("{}{}", self.name, sentence(error));
+        let line = format!("{}{}", self.name, self.sentence(error));
         if self.lines.try_send(Message::Line(line.clone())).is_ok() {
             return;
         }
@@ -204,9 +239,19 @@ impl Reporter for Teller {
     }
 
     fn notice(&self, line: &str) {
-        if !self.output.quiet {
-            self.line(&harmless(line));
+        if self.output.quiet {
+            return;
         }
+        let line = harmless(line);
+        let is_shown = self.line(&line);
+        let mut shown = self.shown.lock().expect("no panic while held");
+        if !is_shown {
+            return shown.clear();
+        }
+        if shown.len() == SHOWN_MAX {
+            shown.pop_front();
+        }
+        shown.push_back(line);
     }
 
     fn detail(&self, line: &str) {
@@ -319,5 +364,46 @@ fn write_lines(lines: Vec<String>) {
 fn write(text: &str) {
     if !text.is_empty() {
         let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_command_does_not_repeat_what_was_shown() {
+        let told = |output, shown: &[&str], message: &str| {
+            let (lines, _kept) = mpsc::sync_channel(LINES_WAITING_MAX);
+            let teller = Teller {
+                output,
+                lines,
+                lost: Arc::default(),
+                failures: Arc::default(),
+                shown: Arc::default(),
+                name: String::new(),
+            };
+            shown.iter().for_each(|line| teller.notice(line));
+            teller.sentence(&Error::new(Kind::Command, Side::Here, message))
+        };
+        let (lines, long) = (["first", "oops: one", "two"], "x".repeat(200));
+        let failed = "fastcp: the command `a: b` failed with status 3";
+        let with = |quoted: &str| format!("the command `a: b` failed with status 3: {quoted}");
+        let plain = Output::default();
+        assert_eq!(told(plain, &lines, &with("oops: one / two")), failed);
+        assert_eq!(told(plain, &[&long], &with(&long[..140])), failed);
+        assert_eq!(
+            told(plain, &lines, &with("else")),
+            format!("{failed}: else")
+        );
+        assert_eq!(
+            told(plain, &lines, "the command `a: b` failed with status 3"),
+            failed
+        );
+        let quiet = Output {
+            quiet: true,
+            ..plain
+        };
+        assert_eq!(told(quiet, &lines, &with("two")), format!("{failed}: two"));
     }
 }

@@ -22,6 +22,7 @@ impl Screen {
     pub fn reporter_of(&self, name: &str) -> Arc<dyn Reporter> {
         let mut teller = self.teller.clone();
         teller.name = format!("{name}: ");
+        teller.shown = Arc::default();
         Arc::new(teller)
     }
 

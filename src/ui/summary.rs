@@ -12,7 +12,7 @@ use crate::units::{count, duration, rate, size};
 /// What was done, and what limited it. Nothing for a session that never copied.
 pub fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
     let mut lines = figures(outcome, width);
-    let long_enough = outcome.elapsed >= TELLING;
+    let long_enough = outcome.data >= TELLING;
     if let Some(verdict) = outcome.verdict.as_ref().filter(|_| long_enough) {
         lines.extend(told(verdict, width));
     }
@@ -42,7 +42,7 @@ pub fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
     lines.iter().flat_map(|line| broken(line, width)).collect()
 }
 
-/// A copy that took less was limited by its start.
+/// Data that moved for a shorter time was limited by its start.
 const TELLING: Duration = Duration::from_secs(1);
 
 /// What limited the copy, and behind it what would help.
@@ -94,24 +94,45 @@ fn done(outcome: &Outcome) -> String {
     }
     if counters.unsent_bytes > 0 {
         line += &format!(
-            " (of which {} needed no sending)",
+            " ({} equal or empty, not sent)",
             size(counters.unsent_bytes)
         );
     }
     if counters.already_bytes > 0 {
         line += &format!(", {} of it already there,", size(counters.already_bytes));
     }
-    line += &format!(" in {}", duration(outcome.elapsed));
+    let time = time(outcome);
+    line += &format!(" in {}", duration(time));
+    if let Some(login) = outcome.login.filter(|login| *login > time / LOGIN_PART) {
+        line += &format!(" after {} of login", duration(login));
+    }
     let copied = counters
         .placed_bytes()
         .saturating_sub(counters.already_bytes);
     if copied > 0 {
-        line += &format!(
-            ", {}",
-            rate(copied as f64 / outcome.elapsed.as_secs_f64().max(1e-3))
-        );
+        line += &format!(", {}", rate(copied as f64 / time.as_secs_f64().max(1e-3)));
     }
     line
+}
+
+/// A login is told where it took more than this part of the time for the data.
+const LOGIN_PART: u32 = 10;
+
+/// The time for the data, or for all where none moved.
+pub fn time(outcome: &Outcome) -> Duration {
+    match outcome.data {
+        Duration::ZERO => outcome
+            .elapsed
+            .saturating_sub(outcome.login.unwrap_or_default()),
+        data => data,
+    }
+}
+
+/// True where the data went inside an ssh login, and not by streams of its own.
+fn is_inside_login(route: &str) -> bool {
+    ["inside the ssh login", "through this host"]
+        .iter()
+        .any(|it| route.starts_with(it))
 }
 
 /// In brackets, or empty.
@@ -130,7 +151,7 @@ fn how(outcome: &Outcome) -> String {
     if !codecs.is_empty() {
         how.push(codecs.join("+"));
     }
-    if counters.streams > 0 {
+    if counters.streams > 0 && !is_inside_login(&outcome.route) {
         how.push(plural(counters.streams.into(), "stream", "streams"));
     }
     if !outcome.route.is_empty() {
@@ -226,7 +247,9 @@ pub mod tests {
             failures: Vec::new(),
             more_failures: 0,
             counters: progress.snapshot(),
-            elapsed: Duration::from_millis(4700),
+            elapsed: Duration::from_millis(5000),
+            login: Some(Duration::from_millis(300)),
+            data: Duration::from_millis(4700),
             route: "direct".to_owned(),
             unlisted: 0,
             verdict: Some(Verdict {
@@ -288,8 +311,8 @@ pub mod tests {
         assert_eq!(
             lines(&outcome, 80),
             [
-                "3 files, 1.07 GB (of which 1.00 MB needed no sending),",
-                "600 MB of it already there, in 4.7 s, 101 MB/s",
+                "3 files, 1.07 GB (1.00 MB equal or empty, not sent), 600 MB of it already there,",
+                "in 4.7 s, 101 MB/s",
                 "(wire 430 MB, 2.5:1, zstd, 8 streams, direct, logged in again once)"
             ]
         );
@@ -319,8 +342,24 @@ pub mod tests {
                 "two lines",
             ]
         );
-        outcome.elapsed = Duration::from_millis(900);
+        outcome.data = Duration::from_millis(900);
         assert_eq!(lines(&outcome, usize::MAX).len(), 1, "too short to say");
+    }
+
+    #[test]
+    fn the_login_is_apart_and_what_goes_inside_it_is_no_stream() {
+        let mut outcome = outcome();
+        outcome.login = Some(Duration::from_secs(4));
+        outcome.data = Duration::from_millis(250);
+        outcome.counters.done_bytes = 1_000_000;
+        outcome.route = "inside the ssh login".to_owned();
+        assert_eq!(
+            lines(&outcome, 80),
+            [
+                "3 files, 1.00 MB in 250 ms after 4.0 s of login, 4.00 MB/s",
+                "(wire 430 MB, 2.5:1, zstd, inside the ssh login)"
+            ]
+        );
     }
 
     #[test]
@@ -329,6 +368,7 @@ pub mod tests {
         outcome.verdict = None;
         outcome.counters = Progress::default().snapshot();
         outcome.route.clear();
+        outcome.data = Duration::ZERO;
         assert_eq!(lines(&outcome, usize::MAX), ["0 files, 0 B in 4.7 s"]);
         outcome.fatal = Some(Error::new(Kind::Connect, Side::Here, "x"));
         assert!(lines(&outcome, usize::MAX).is_empty());

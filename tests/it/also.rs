@@ -435,7 +435,7 @@ fn a_fifo_goes_to_several_hosts_under_its_name(case: &Case) {
     }
     // With other sources it is refused, and the others arrive.
     let run = fastcp(case).arg(&fifo).arg(case.src("content"));
-    to_each(case, run).run().exits(1).says("copied alone");
+    to_each(case, run).run().exits(1).says("only source");
     for host in HOSTS {
         let got = case.dst.path(host).join("content");
         assert_same(case.src.path("content"), got, Also::Nothing);

@@ -116,6 +116,10 @@ fn a_destination_that_may_not_be_written(case: &Case) {
     for name in ["dir/new", "dir/there"] {
         let done = copy_without_powers(case, "a", name);
         done.exits(8).says("dst/dir").says("permission denied");
+        match name {
+            "dir/new" => done.never_says("--inplace"),
+            _ => done.says("cannot make files here; --inplace writes into there itself"),
+        };
     }
     case.dst.mode("dir", 0o755);
     assert_eq!(case.dst.dir("dir").names(), ["there"]);

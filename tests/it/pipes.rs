@@ -167,7 +167,9 @@ fn a_producer_that_fails_leaves_nothing_under_the_name(case: &Case) {
     case.dst.file("made", "what stood there");
     let command = "head -c 3000000 /dev/urandom; echo no luck today >&2; exit 3";
     let done = made_by(case, command).run();
-    done.exits(10).says("failed with status 3: no luck today");
+    done.exits(10)
+        .says("no luck today")
+        .says("failed with status 3");
     assert_eq!(case.dst.names(), ["made"]);
     assert_eq!(case.dst.read("made"), b"what stood there");
     // One that was never there, and one that is killed.
@@ -198,10 +200,21 @@ fn a_consumer_that_fails_is_named(case: &Case) {
         "head -c 100000 > /dev/null; echo disk full >&2; exit 4",
     )
     .run();
-    done.exits(10).says("failed with status 4: disk full");
+    done.exits(10)
+        .says("disk full")
+        .says("failed with status 4");
+    if case.way == Way::Here {
+        let told = done
+            .stderr
+            .lines()
+            .filter(|line| line.ends_with("disk full"));
+        assert_eq!(told.count(), 1, "{done}");
+    }
     // It takes all of it and fails then.
     let done = into(case, "cat > /dev/null; echo a bad end >&2; exit 5").run();
-    done.exits(10).says("failed with status 5: a bad end");
+    done.exits(10)
+        .says("a bad end")
+        .says("failed with status 5");
 }
 
 fn a_consumer_that_has_enough_is_told_of(case: &Case) {

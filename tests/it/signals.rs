@@ -51,12 +51,16 @@ fn usr1_prints_how_far_it_is(case: &Case) {
 }
 
 fn a_signal_tells_what_is_kept(case: &Case) {
-    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+    for (signal, code, told) in [
+        (Signal::INT, 130, "interrupted; "),
+        (Signal::TERM, 143, "terminated; "),
+        (Signal::HUP, 129, "hung up; "),
+    ] {
         let run = under_way(case, &[]);
         run.signal(signal);
         let done = run.wait();
         done.exits(code)
-            .says("interrupted; ")
+            .says(told)
             .says("kept: the same command goes on")
             .never_says("logging in again")
             .never_says("panicked");
