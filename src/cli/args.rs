@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgAction, Parser};
 
@@ -12,10 +13,9 @@ use crate::units;
 
 use super::permits::Permits;
 use super::values::{
-    Rate, address, compress, congestion, idle, kbit, memory, ports, rate, route, rsh, timeout, user,
+    Rate, address, compress, congestion, idle, kbit, memory, ports, rate, retry_for, route, rsh,
+    timeout, user,
 };
-
-const RETRIES_DEFAULT: u16 = 5;
 
 const USAGE: &str = "fastcp [OPTIONS] SOURCE... DEST";
 
@@ -214,10 +214,13 @@ pub struct Args {
     /// TCP congestion control of the sending host
     #[arg(long, value_name = "NAME", help_heading = DATA, value_parser = congestion)]
     pub congestion: Option<String>,
-    /// Logins after a lost connection, 0 to 999 [5]
-    #[arg(long, value_name = "N", help_heading = DATA, default_value_t = RETRIES_DEFAULT,
-          hide_default_value = true, value_parser = clap::value_parser!(u16).range(..=999))]
-    pub retries: u16,
+    /// Log in again for this long [5min if connection lost]
+    #[arg(long, value_name = "TIME", help_heading = DATA, value_parser = retry_for)]
+    pub retry_for: Option<Duration>,
+    /// Of version 0.1: logins after a lost connection, 0 to 999.
+    #[arg(long, value_name = "N", hide = true,
+          value_parser = clap::value_parser!(u16).range(..=999))]
+    pub retries: Option<u16>,
     /// Silence after which the other end is given up [60s]
     #[arg(long = "timeout", value_name = "TIME", help_heading = DATA, default_value = "60s",
           hide_default_value = true, value_parser = timeout)]

@@ -1,7 +1,7 @@
 //! What a session is asked to do, out of what was typed.
 
 use crate::error::Result;
-use crate::session::{CopyOptions, Operand, Request, RouteOptions, SshOptions, rate};
+use crate::session::{CopyOptions, Operand, Request, Retry, RouteOptions, SshOptions, rate};
 
 use super::args::Args;
 use super::values::Rate;
@@ -74,7 +74,7 @@ pub fn request(
             bind: args.bind,
             address: args.address,
         },
-        retries: args.retries,
+        retry: Retry::of(args.retry_for, args.retries),
         encrypt: !args.no_encrypt,
         digest_lists: Vec::new(),
     }

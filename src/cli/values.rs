@@ -131,6 +131,20 @@ pub fn timeout(text: &str) -> Result<u16, String> {
     }
 }
 
+/// A copy that has waited for a month is forgotten.
+const RETRY_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+pub fn retry_for(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (90s and 2h are)"))?;
+    match time > RETRY_MAX {
+        true => Err("from 0 to 30days".to_owned()),
+        false => Ok(time),
+    }
+}
+
 /// A file that has not grown for a day does not grow.
 const IDLE_MAX: Duration = Duration::from_secs(24 * 3600);
 

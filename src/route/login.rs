@@ -17,7 +17,7 @@ use super::Connection;
 use super::meeting::joining;
 use crate::control::{ControlError, First, Incoming};
 use crate::program;
-use crate::ssh::{self, Errand, Host, Rsh, SshOptions, Startup};
+use crate::ssh::{self, Errand, Host, Rsh, SshOptions, Startup, is_refusal};
 use crate::stream::link::{Link, Piped};
 use crate::stream::opening::{Keyring, StreamId};
 use crate::wire::hello::Hello;
@@ -33,14 +33,6 @@ const END_PATIENCE: Duration = Duration::from_millis(500);
 
 /// As the first login: what runs there learns from the first bytes that it is to be a stream.
 const SERVER: Errand = Errand::Become("--server");
-
-/// What ssh says where another try would say the same.
-const REFUSALS: [&str; 4] = [
-    "Permission denied",
-    "Too many authentication failures",
-    "Host key verification failed",
-    "REMOTE HOST IDENTIFICATION HAS CHANGED",
-];
 
 /// Why there was no stream.
 #[derive(Debug)]
@@ -206,11 +198,6 @@ impl Logins {
             }
         }
     }
-}
-
-/// True where another login like this one would be refused too.
-pub fn is_refusal(words: &str) -> bool {
-    REFUSALS.iter().any(|refusal| words.contains(refusal))
 }
 
 /// From what ssh said last.

@@ -89,10 +89,16 @@ impl Met {
         };
         let is_pinned = pinned.is_some();
         options = pinned.unwrap_or(options);
+        // Without its messages nobody can tell whether another login may succeed.
+        options.quiet &= !is_retried(request);
         let startup = request.startup()?;
         let far_end = ssh::start(request.rsh, host, &options, &startup, SERVER)?;
         let (mut process, mut stdin, stdout, stderr) = far_end.split();
-        let mut words = Words::relay(stderr, seat, attempt);
+        let mut words = Words::relay(
+            stderr,
+            seat,
+            attempt != Attempt::First || is_retried(request),
+        );
         let mut incoming = Incoming::new(stdout);
         let placing = Placing {
             host,
@@ -129,8 +135,14 @@ impl Met {
                 if is_pinned {
                     seat.reached.missed(host, &last);
                 }
-                if attempt != Attempt::First && !last.is_empty() {
-                    error.message = last;
+                ssh::classify(&mut error, &last);
+                match attempt {
+                    _ if last.is_empty() => {}
+                    Attempt::Again { .. } => error.message = last,
+                    Attempt::First if is_retried(request) => {
+                        error.message = format!("{}: {last}", printable(host.name.as_bytes()));
+                    }
+                    Attempt::First => {}
                 }
                 return Err(error);
             }
@@ -284,6 +296,11 @@ fn limit(request: &Request, attempt: Attempt) -> Duration {
     }
 }
 
+/// True if a first login is tried again after an outage.
+fn is_retried(request: &Request) -> bool {
+    request.retry.first && request.retry.time.is_some_and(|time| !time.is_zero())
+}
+
 /// True if ssh may ask for a password or a confirmation.
 pub fn may_ask(request: &Request, attempt: Attempt) -> bool {
     let is_unattended = attempt != Attempt::First || request.ssh.batch;
@@ -298,14 +315,20 @@ struct Words {
 }
 
 impl Words {
-    /// Lines of a login that is tried again are for `-v`: the user is told of it as a whole.
-    fn relay(stderr: ChildStderr, seat: &Seat, attempt: Attempt) -> Words {
+    /// Shows ssh's lines. Where they are `hidden` until the login is through they are for `-v`: the
+    /// user is told of the outage as a whole.
+    fn relay(stderr: ChildStderr, seat: &Seat, hidden: bool) -> Words {
         let last = Arc::new(Mutex::new(String::new()));
         let is_login = Arc::new(AtomicBool::new(true));
         let (reporter, keep, asks) = (seat.reporter.clone(), last.clone(), is_login.clone());
         let relay = tokio::spawn(ssh::relay_stderr(stderr, move |line| {
-            line.clone_into(&mut keep.lock().expect("no panic while held"));
-            if attempt != Attempt::First && asks.load(Relaxed) {
+            let mut last = keep.lock().expect("no panic while held");
+            // A refusal is not always the last line.
+            if !(asks.load(Relaxed) && ssh::is_refusal(&last)) {
+                line.clone_into(&mut last);
+            }
+            drop(last);
+            if hidden && asks.load(Relaxed) {
                 reporter.detail(line);
             } else {
                 reporter.notice(line);

@@ -58,7 +58,7 @@ pub use permit::{Access, Permit};
 use reached::Reached;
 pub use request::{
     Compress, CopyOptions, FAILURES_MAX, Host, Limit, Operand, Outcome, Ports, Reporter, Request,
-    Route, RouteOptions, Rsh, Shares, SshOptions, Verdict, What,
+    Retry, Route, RouteOptions, Rsh, Shares, SshOptions, Verdict, What,
 };
 
 /// How often it is looked whether the list of digests is written, and how long that may take once

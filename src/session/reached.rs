@@ -4,10 +4,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::route::login::is_refusal;
 use crate::session::Seat;
 use crate::session::request::{Request, Rsh};
-use crate::ssh::{self, Host, SshOptions};
+use crate::ssh::{self, Host, SshOptions, is_refusal};
 use crate::units::printable;
 
 /// Logins in vain, one after the other, after which the name may lead elsewhere: a host that

@@ -69,11 +69,39 @@ pub struct Request {
     pub route: RouteOptions,
     /// `--bwlimit @FILE`: where the rate limit is read again and again.
     pub rate_file: Option<PathBuf>,
-    /// `--retries`: how often to log in again after a connection was lost.
-    pub retries: u16,
+    pub retry: Retry,
     pub encrypt: bool,
     /// Where `--digests` writes a list for each destination; none without it.
     pub digest_lists: Vec<PathBuf>,
+}
+
+/// How long and how often to log in again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// None: `limit` alone counts.
+    pub time: Option<Duration>,
+    /// `--retries` of version 0.1. None: `time` alone counts.
+    pub limit: Option<u16>,
+    /// The first login is tried again too, if the host is down, refuses or does not answer.
+    pub first: bool,
+}
+
+/// A host restarts in less.
+const RETRY_DEFAULT: Duration = Duration::from_secs(5 * 60);
+
+impl Retry {
+    /// `--retry-for` and `--retries`, as far as they were given.
+    pub fn of(time: Option<Duration>, limit: Option<u16>) -> Retry {
+        Retry {
+            time: time.or(limit.is_none().then_some(RETRY_DEFAULT)),
+            limit,
+            first: time.is_some(),
+        }
+    }
+
+    pub fn never() -> Retry {
+        Retry::of(None, Some(0))
+    }
 }
 
 /// How streams are to come about.
@@ -105,7 +133,7 @@ impl Request {
             streams: None,
             route: RouteOptions::default(),
             rate_file: None,
-            retries: 0,
+            retry: Retry::never(),
             encrypt: true,
             digest_lists: Vec::new(),
         }

@@ -1,8 +1,11 @@
 //! A copy in as many sessions as it takes: when the connection is lost, the client logs in again
-//! and asks for the same, and the receiver goes on where it was. How often and after which waits
-//! is decided here, and what the user hears of it.
+//! and asks for the same, and the receiver goes on where it was. This decides how long, how often
+//! and after which waits, and what the user hears of it.
+//!
+//! `--retry-for` counts from the loss of a connection, and again from each loss after which the copy
+//! got further. Given by the user, it counts from the start for the first login too.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
@@ -13,8 +16,9 @@ use crate::session::between;
 use crate::session::client::{self, Session};
 use crate::session::login::{Attempt, SAME_SIGNAL};
 use crate::session::rate;
-use crate::session::request::Request;
+use crate::session::request::{Request, Retry};
 use crate::session::{Seat, cause_of};
+use crate::ssh;
 use crate::units::printable;
 use crate::wire::message::SESSIONS_MAX;
 
@@ -22,6 +26,10 @@ use crate::wire::message::SESSIONS_MAX;
 /// that restarts is not hammered.
 const WAIT_FIRST: Duration = Duration::from_secs(1);
 const WAIT_LAST: Duration = Duration::from_secs(30);
+
+/// A login that was refused so often in a row is not tried again: nobody types the password that it
+/// may want. A host that is starting up may refuse once or twice.
+const REFUSALS_MAX: u8 = 3;
 
 /// Waits differ by as much as this share either way, so that many copies that were cut at once do
 /// not come back at once.
@@ -33,7 +41,8 @@ const JITTER: f64 = 0.25;
 /// What another login would not mend; after a signal, that; after the last login `Kind::Lost`.
 pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     let mut request = request.clone();
-    let mut retries = Retries::new(request.retries, &Secret::session());
+    let mut retries = Retries::new(request.retry, &Secret::session());
+    let mut refusals = 0;
     let mut outage = Outage::new(&request);
     let mut before = Vec::new();
     let mut attempt = Attempt::First;
@@ -63,9 +72,18 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         if lost.had_begun {
             before.push(id);
         }
-        if before.is_empty() || !is_worth_a_retry(error.kind, attempt) {
+        if before.is_empty() {
+            first_again(error, &request, seat, &mut retries).await?;
+            continue;
+        }
+        if !is_worth_a_retry(error.kind, attempt) {
             return Err(error);
         }
+        refusals = if ssh::is_refused(&error) {
+            refusals + 1
+        } else {
+            0
+        };
         if seat.begin_again() {
             retries.refill();
             // What is there is this command's own: a session that has brought something had
@@ -76,7 +94,8 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
             outage.host = host;
         }
         outage.note(error.message, lost.had_begun);
-        let wait = retries.next().filter(|_| before.len() < SESSIONS_MAX);
+        let is_over = refusals == REFUSALS_MAX || before.len() >= SESSIONS_MAX;
+        let wait = retries.next(Instant::now()).filter(|_| !is_over);
         let Some(wait) = wait else {
             return Err(outage.given_up(&retries));
         };
@@ -86,13 +105,50 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
             seat.reporter.detail(&outage.detail(wait, &retries));
         }
         seat.progress.set_phase(Phase::Reconnecting);
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            () = seat.ending.wait() => return Err(cause_of(&seat.ending)),
-        }
+        pause(wait, seat).await?;
         // A master connection is fast where it lives, and may be as dead as the one that was lost.
         let afresh = !lost.had_begun;
         attempt = Attempt::Again { afresh };
+    }
+}
+
+/// Waits before the first login is tried again.
+///
+/// # Errors
+/// `error`, where the user has not asked for that, where another login would fail too, and when the
+/// time is over.
+async fn first_again(
+    mut error: Error,
+    request: &Request,
+    seat: &Seat,
+    retries: &mut Retries,
+) -> Result<()> {
+    if !request.retry.first || !ssh::may_pass(&error) {
+        return Err(error);
+    }
+    let is_first = retries.spent == 0;
+    let Some(wait) = retries.next(Instant::now()) else {
+        if retries.spent > 0 {
+            error.message += &format!("; gave up after {} logins", retries.spent + 1);
+        }
+        return Err(error);
+    };
+    let line = format!("{}; {}", error.message, next(wait, retries));
+    match is_first {
+        true => seat.reporter.notice(&format!("fastcp: {line}")),
+        false => seat.reporter.detail(&line),
+    }
+    // The sources are looked for again.
+    seat.tally.begin_again();
+    pause(wait, seat).await
+}
+
+/// # Errors
+/// After a signal, that.
+async fn pause(wait: Duration, seat: &Seat) -> Result<()> {
+    tokio::select! {
+        () = tokio::time::sleep(wait) => Ok(()),
+        () = seat.ending.wait() => Err(cause_of(&seat.ending)),
     }
 }
 
@@ -136,29 +192,37 @@ async fn unless_signalled(error: Error, seat: &Seat) -> Result<Error> {
     })
 }
 
-/// How many logins are left and how long to wait before the next.
+/// How many logins are left, for how long, and how long to wait before the next.
 #[derive(Debug)]
 struct Retries {
-    limit: u16,
+    retry: Retry,
     spent: u16,
+    /// The first failure since the copy got further, and the time that is left now.
+    since: Option<Instant>,
+    left: Option<Duration>,
     wait: Duration,
     random: u64,
 }
 
 impl Retries {
-    fn new(limit: u16, seed: &[u8; 16]) -> Retries {
+    fn new(retry: Retry, seed: &[u8; 16]) -> Retries {
         let (seed, _) = seed.split_first_chunk().expect("16 bytes are 8 and more");
         Retries {
-            limit,
+            retry,
             spent: 0,
+            since: None,
+            left: None,
             wait: WAIT_FIRST,
             random: u64::from_le_bytes(*seed),
         }
     }
 
-    /// None when all are spent.
-    fn next(&mut self) -> Option<Duration> {
-        if self.spent >= self.limit {
+    /// The wait before the next login; None when logins or time are used up.
+    fn next(&mut self, now: Instant) -> Option<Duration> {
+        let passed = now.saturating_duration_since(*self.since.get_or_insert(now));
+        self.left = self.retry.time.map(|time| time.saturating_sub(passed));
+        let is_over = self.left.is_some_and(|left| left.is_zero());
+        if is_over || self.retry.limit.is_some_and(|limit| self.spent >= limit) {
             return None;
         }
         self.spent += 1;
@@ -168,12 +232,14 @@ impl Retries {
         let (factor, term) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
         self.random = self.random.wrapping_mul(factor).wrapping_add(term);
         let share = (self.random >> 11) as f64 / (1u64 << 53) as f64;
-        Some(wait.mul_f64(1.0 + JITTER * (2.0 * share - 1.0)))
+        let wait = wait.mul_f64(1.0 + JITTER * (2.0 * share - 1.0));
+        // The last login comes when the time is over.
+        Some(self.left.map_or(wait, |left| wait.min(left)))
     }
 
     /// The copy got further: what comes now is another outage.
     fn refill(&mut self) {
-        self.spent = 0;
+        (self.spent, self.since) = (0, None);
         self.wait = WAIT_FIRST;
     }
 }
@@ -233,9 +299,16 @@ impl Outage {
 }
 
 fn next(wait: Duration, retries: &Retries) -> String {
-    let Retries { spent, limit, .. } = retries;
     let seconds = wait.as_secs_f64().round().max(1.0);
-    format!("logging in again in {seconds} s ({spent} of {limit})")
+    let end = match (retries.retry.limit, retries.left) {
+        (Some(limit), _) => format!("{} of {limit}", retries.spent),
+        (None, left) => {
+            let left = left.unwrap_or_default().as_secs();
+            let left = humantime::format_duration(Duration::from_secs(left));
+            format!("giving up in {left}")
+        }
+    };
+    format!("logging in again in {seconds} s ({end})")
 }
 
 #[cfg(test)]
@@ -244,8 +317,10 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_half_a_minute_and_start_again_with_progress() {
-        let mut retries = Retries::new(8, &[7; 16]);
-        let waits: Vec<f64> = std::iter::from_fn(|| retries.next())
+        let start = Instant::now();
+        let counted = |limit| Retries::new(Retry::of(None, Some(limit)), &[7; 16]);
+        let mut retries = counted(8);
+        let waits: Vec<f64> = std::iter::from_fn(|| retries.next(start))
             .map(|wait| wait.as_secs_f64())
             .collect();
         assert_eq!(waits.len(), 8);
@@ -255,8 +330,25 @@ mod tests {
         }
         assert_ne!(waits[6], waits[7], "jitter");
         retries.refill();
-        assert!(retries.next().unwrap() < WAIT_FIRST * 2);
-        assert!(Retries::new(0, &[7; 16]).next().is_none());
+        assert!(retries.next(start).unwrap() < WAIT_FIRST * 2);
+        assert!(counted(0).next(start).is_none());
+    }
+
+    #[test]
+    fn an_outage_may_last_for_so_long_and_the_last_login_comes_at_its_end() {
+        let start = Instant::now();
+        let mut retries = Retries::new(Retry::of(None, None), &[7; 16]);
+        let mut now = start + Duration::from_secs(1000);
+        let lost = now;
+        while let Some(wait) = retries.next(now) {
+            now += wait;
+        }
+        assert_eq!((now - lost).as_secs(), 300, "a host restarts in less");
+        assert!((12..20).contains(&retries.spent), "{}", retries.spent);
+        retries.refill();
+        assert!(retries.next(now).is_some(), "that is another outage");
+        let never = Retry::of(Some(Duration::ZERO), None);
+        assert!(Retries::new(never, &[7; 16]).next(now).is_none());
     }
 
     #[test]
@@ -266,20 +358,21 @@ mod tests {
             cause: String::new(),
             login: None,
         };
-        let mut retries = Retries::new(2, &[7; 16]);
+        let mut retries = Retries::new(Retry::of(None, Some(2)), &[7; 16]);
+        let now = Instant::now();
         outage.note("ssh was ended by signal 9".to_owned(), true);
         assert_eq!(
             outage.given_up(&retries).message,
             "connection to h lost: ssh was ended by signal 9"
         );
-        let wait = retries.next().unwrap();
+        let wait = retries.next(now).unwrap();
         assert_eq!(
             outage.notice(wait, &retries),
             "fastcp: connection to h lost (ssh was ended by signal 9); \
              logging in again in 1 s (1 of 2)"
         );
         outage.note("no route to host".to_owned(), false);
-        retries.next().unwrap();
+        retries.next(now).unwrap();
         assert_eq!(
             outage.given_up(&retries).message,
             "connection to h lost: ssh was ended by signal 9; gave up after 2 more logins \

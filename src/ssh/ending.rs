@@ -3,6 +3,8 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use nix::libc;
+
 use super::{Host, Rsh, Startup};
 use crate::error::{Error, Kind, Side};
 use crate::units::printable;
@@ -50,6 +52,53 @@ pub fn why_no_hello(
             ),
         ),
     }
+}
+
+/// Messages of ssh after which another login would fail too.
+const REFUSALS: [&str; 4] = [
+    "Permission denied",
+    "Too many authentication failures",
+    "Host key verification failed",
+    "REMOTE HOST IDENTIFICATION HAS CHANGED",
+];
+
+/// Messages of ssh for a host that is down or restarts.
+const OUTAGES: [&str; 11] = [
+    "Connection refused",
+    "Connection timed out",
+    "Operation timed out",
+    "Connection reset",
+    "Connection closed",
+    "No route to host",
+    "Network is unreachable",
+    "Host is down",
+    "Broken pipe",
+    "Temporary failure in name resolution",
+    "not responding",
+];
+
+/// True where ssh says that the user, a key or the host is refused.
+pub fn is_refusal(words: &str) -> bool {
+    REFUSALS.iter().any(|refusal| words.contains(refusal))
+}
+
+/// Marks a failed login by ssh's `words`, for [`may_pass`] and [`is_refused`].
+pub fn classify(error: &mut Error, words: &str) {
+    if error.kind == Kind::Connect && is_refusal(words) {
+        error.errno = libc::EACCES;
+    } else if error.kind == Kind::Connect && OUTAGES.iter().any(|outage| words.contains(outage)) {
+        error.errno = libc::ECONNREFUSED;
+    }
+}
+
+/// True for a login that failed because the host is down, refuses connections or does not answer.
+pub fn may_pass(error: &Error) -> bool {
+    error.kind == Kind::Connect && [libc::ECONNREFUSED, libc::ETIMEDOUT].contains(&error.errno)
+}
+
+/// True for a login that the host, or ssh because of the host's key, has refused.
+pub fn is_refused(error: &Error) -> bool {
+    error.kind == Kind::Connect && error.errno == libc::EACCES
 }
 
 /// A shell reports a command that died of signal N with exit code 128+N.

@@ -1,8 +1,9 @@
 //! How long a login may take, and when it is tried again.
 
 use std::ffi::OsString;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 
+use crate::support::host::Host;
 use crate::support::keys;
 use crate::support::procs::until;
 use crate::support::pty::Terminal;
@@ -11,7 +12,10 @@ use crate::support::*;
 
 ways! { push, pull, between => a_host_that_accepts_and_is_silent_is_given_up }
 
+ways! { push, pull => a_host_that_starts_up_is_waited_for }
+
 ways! { push =>
+    a_first_login_is_tried_again_for_as_long_as_asked,
     every_command_that_logs_in_has_the_limit,
     time_at_a_prompt_is_told_from_a_login_that_hangs,
 }
@@ -29,6 +33,64 @@ impl SilentHost {
         let port = self.0.local_addr().expect("it is bound").port();
         format!("scp://127.0.0.1:{port}/{path}").into()
     }
+}
+
+/// A port at which nobody listens yet.
+fn closed_port() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("it is bound")
+}
+
+fn a_host_that_starts_up_is_waited_for(case: &Case) {
+    case.src.file("a", "one");
+    let at = closed_port();
+    let port = at.port().to_string();
+    // ssh reads the later host's configuration at each login.
+    let dir = case.scratch.dir("later");
+    let config = dir.path("ssh_config");
+    dir.file(
+        "ssh_config",
+        format!("Host far\nHostName 127.0.0.1\nPort {port}\n"),
+    );
+    let run = case.bare().arg("-F").arg(&config);
+    let run = run.args(["--retry-for", "1min"]);
+    let run = run.arg(case.src("a")).arg(case.dst("a")).start();
+    until("the first login has failed", || {
+        let text = run.stderr.text();
+        text.contains("Connection refused; logging in again in 1 s (giving up in")
+            .then_some(())
+    });
+    let host = Host::start_at(at, dir, &case.home.0, case.mark());
+    let host = host.unwrap_or_else(|lacks| panic!("{lacks:?}"));
+    let done = run.wait();
+    done.succeeds();
+    assert_eq!(done.stderr.lines().count(), 1, "told once: {done}");
+    assert_eq!(case.dst.read("a"), b"one");
+    host.wait_for_logins();
+}
+
+fn a_first_login_is_tried_again_for_as_long_as_asked(case: &Case) {
+    case.src.file("a", "one");
+    let there = format!("scp://127.0.0.1:{}/tmp/x", closed_port().port());
+    let copy = |flags: &[&str]| {
+        let run = case.fastcp().args(flags).arg(case.src("a"));
+        run.arg(&there).run()
+    };
+    copy(&["--retry-for", "2s", "-q"])
+        .exits(3)
+        .says("Connection refused; gave up after");
+    for flags in [&[][..], &["--retry-for", "0"], &["--retries", "3"]] {
+        copy(flags).exits(3).never_says("again");
+    }
+    // What another login would not mend.
+    let unknown = ["--retry-for", "1min", "-o", "HostName=no-such-host.invalid"];
+    case.copy(&unknown, "a", "a").exits(3).never_says("again");
+    case.host().dir().file("authorized_keys", "");
+    case.copy(&["--retry-for", "1min"], "a", "a")
+        .exits(3)
+        .says("Permission denied")
+        .never_says("again");
+    assert_eq!(case.host().logins(), 1);
 }
 
 const LIMIT: [&str; 2] = ["--timeout", "5s"];

@@ -72,7 +72,7 @@ fn a_killed_ssh_is_logged_in_again(case: &Case) {
     let done = run.wait();
     completes(case, &done);
     done.says("connection to far lost (ssh was ended by signal 9)")
-        .says("(1 of 5)")
+        .says("(giving up in 5m)")
         .says("logged in again once");
     // Of a copy between two hosts this end hears four times a second: the first chunks may have been
     // placed since, and no more.

@@ -18,7 +18,7 @@ use crate::seal::{Secret, Suite};
 use crate::session::Seat;
 use crate::session::client::{self, Session};
 use crate::session::login::Attempt;
-use crate::session::request::{Compress, Operand, Outcome, Reporter, Request, What};
+use crate::session::request::{Compress, Operand, Outcome, Reporter, Request, Retry, What};
 use crate::tuner::{self, Facts, Forecast, LADDER, Measured, Method, rung};
 use crate::wire::message::Tried;
 pub use link::Carried;
@@ -112,7 +112,7 @@ impl Probe {
         };
         request.options.size = Some(SOURCE_BYTES);
         // There is nothing to go on with, nothing to list and nothing that grows.
-        request.retries = 0;
+        request.retry = Retry::never();
         request.digest_lists.clear();
         (request.options.digests, request.options.follow_ms) = (false, None);
         Probe { request, sample }

@@ -119,7 +119,7 @@ pub struct Ports {
     pub last: u16,
 }
 
-/// More sessions of one command than `--retries` allows.
+/// Sessions of one command.
 pub const SESSIONS_MAX: usize = 1000;
 
 /// Comes right after `Open`, in a message of its own so that its buffer can be wiped.
