@@ -1,6 +1,8 @@
 //! This machine and this process: what a hello tells of them, limits, signals.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -10,6 +12,7 @@ use crate::error::{Error, Kind, Side};
 use crate::pipeline::Ending;
 use crate::seal::Suite;
 use crate::session::Reporter;
+use crate::ssh;
 use crate::wire::hello::Hello;
 
 /// Raises what a copy of many files needs, and takes the system's signal for a file that grows
@@ -76,10 +79,13 @@ pub fn has_terminal() -> bool {
 
 /// How long the last lines may take of a copy that is to end at once: who reads them may be what
 /// the user is tired of waiting for.
-const LAST_LINES: Duration = Duration::from_secs(1);
+const LAST_LINES: Duration = Duration::from_millis(700);
 
 /// Ends the copy on SIGINT, SIGTERM and SIGHUP, but for one that was ignored when we were started
-/// (`nohup`). The second of them cancels what is returned: nothing more is waited for.
+/// (`nohup`). The second of them ends the process within a second, whatever has ended the copy and
+/// whatever hangs, and cancels the returned token: nothing more is waited for.
+///
+/// Signals are heard on a thread of their own, since a disk may block all others.
 pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
     let at_once = CancellationToken::new();
     let kinds = [
@@ -87,6 +93,8 @@ pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
         SignalKind::terminate(),
         SignalKind::hangup(),
     ];
+    let counted = Arc::<AtomicUsize>::default();
+    let mut hearing = Vec::new();
     for kind in kinds
         .into_iter()
         .filter(|kind| !is_ignored(kind.as_raw_value()))
@@ -94,17 +102,16 @@ pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
         let Ok(mut signals) = signal(kind) else {
             continue;
         };
-        let (ending, at_once) = (ending.clone(), at_once.clone());
+        let (ending, at_once, counted) = (ending.clone(), at_once.clone(), counted.clone());
         let name = match kind {
             kind if kind == SignalKind::terminate() => "terminated",
             kind if kind == SignalKind::hangup() => "hung up",
             _ => "interrupted",
         };
         let kind = Kind::Signal(kind.as_raw_value());
-        tokio::spawn(async move {
+        hearing.push(async move {
             while signals.recv().await.is_some() {
-                let before = ending.cause().map(|cause| cause.kind);
-                if let Some(Kind::Signal(_)) = before {
+                if counted.fetch_add(1, Relaxed) > 0 {
                     at_once.cancel();
                     exit_soon(kind);
                 }
@@ -112,7 +119,68 @@ pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
             }
         });
     }
+    let own = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let hearing = Arc::new(Mutex::new(hearing));
+    let here = hearing.clone();
+    let started = own.and_then(|runtime| {
+        let thread = std::thread::Builder::new().name("signals".to_owned());
+        thread.spawn(move || {
+            let tasks = std::mem::take(&mut *here.lock().expect("no panic while held"));
+            runtime.block_on(async {
+                let tasks: Vec<_> = tasks.into_iter().map(tokio::spawn).collect();
+                for task in tasks {
+                    // It neither panics nor ends.
+                    let _ = task.await;
+                }
+            });
+        })
+    });
+    if started.is_err() {
+        // Without a thread the runtime of the copy has to do.
+        let tasks = std::mem::take(&mut *hearing.lock().expect("no panic while held"));
+        tasks.into_iter().for_each(|task| drop(tokio::spawn(task)));
+    }
     at_once
+}
+
+/// Ends this process within a second, and ssh with it: it might wait for a far end that hangs.
+fn exit_soon(kind: Kind) {
+    let exit = move || {
+        std::thread::sleep(LAST_LINES);
+        ssh::kill_all();
+        std::process::exit(kind.exit_code());
+    };
+    let thread = std::thread::Builder::new().name("exit".to_owned());
+    if thread.spawn(exit).is_err() {
+        ssh::kill_all();
+        std::process::exit(kind.exit_code());
+    }
+}
+
+/// For a server whose copy is over: ends the process when its client has gone and something still
+/// hangs. What was received stays for a later run, as after a power cut.
+pub fn exit_without_client(kind: Kind) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let watch = move || {
+        let stdin = std::io::stdin();
+        let mut handles = [PollFd::new(&stdin, PollFlags::RDHUP)];
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let pause = Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        };
+        // Interrupted by a signal it looks again.
+        while !(poll(&mut handles, Some(&pause)).is_ok() && handles[0].revents().intersects(gone)) {
+        }
+        std::thread::sleep(LAST_LINES);
+        std::process::exit(kind.exit_code());
+    };
+    // Without a thread for it there is no watch.
+    let _ = std::thread::Builder::new()
+        .name("watch".to_owned())
+        .spawn(watch);
 }
 
 /// Ends the copy with an error when any thread or task of this process panics. Without it a panic
@@ -124,13 +192,6 @@ pub fn end_on_panic(ending: Arc<Ending>) {
         let message = "a bug in fastcp: it panicked (the message is above)";
         ending.end(Error::new(Kind::Breach, Side::Here, message));
     }));
-}
-
-fn exit_soon(kind: Kind) {
-    std::thread::spawn(move || {
-        std::thread::sleep(LAST_LINES);
-        std::process::exit(kind.exit_code());
-    });
 }
 
 /// Tells how far the copy is on SIGUSR1, as dd does, unless it was ignored when we were started.

@@ -99,6 +99,9 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
         let abort = Message::Abort(Fault::of(error, 0, 0));
         let _ = timeout(ABORT_PATIENCE, control.send_through(abort)).await;
     }
+    if let Some(error) = served.as_ref().err().filter(|e| e.kind != Kind::Breach) {
+        host::exit_without_client(error.kind);
+    }
     if let Some(half) = half {
         half.stop().await;
     }

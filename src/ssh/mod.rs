@@ -11,9 +11,11 @@ mod pinned;
 mod prompt;
 mod startup;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -251,11 +253,42 @@ fn ignore_status_signal() -> std::io::Result<()> {
 }
 
 /// The process alone, its pipes being in use.
-pub struct Process(Child);
+pub struct Process(Child, Option<i32>);
+
+/// Processes that run now.
+static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+
+/// Kills every ssh of this process, which then exits.
+pub fn kill_all() {
+    use nix::sys::signal::{Signal, kill};
+    for id in RUNNING.lock().expect("no panic while held").iter() {
+        // Fails only for a process that has ended meanwhile.
+        let _ = kill(nix::unistd::Pid::from_raw(*id), Signal::SIGKILL);
+    }
+}
+
+fn number(child: &Child) -> Option<i32> {
+    child.id().and_then(|id| i32::try_from(id).ok())
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(id) = self.1 {
+            RUNNING.lock().expect("no panic while held").remove(&id);
+        }
+    }
+}
 
 impl FarEnd {
     pub fn split(self) -> (Process, ChildStdin, ChildStdout, ChildStderr) {
-        (Process(self.child), self.stdin, self.stdout, self.stderr)
+        let id = number(&self.child);
+        RUNNING.lock().expect("no panic while held").extend(id);
+        (
+            Process(self.child, id),
+            self.stdin,
+            self.stdout,
+            self.stderr,
+        )
     }
 }
 
@@ -269,8 +302,7 @@ impl Process {
     /// terminal its echo back, and ends the line of the prompt. It does so for this signal too.
     pub async fn end_by_signal(&mut self, patience: Duration) {
         use nix::sys::signal::{Signal, kill};
-        let id = self.0.id().and_then(|id| i32::try_from(id).ok());
-        if let Some(id) = id {
+        if let Some(id) = number(&self.0) {
             // Fails only for a process that has ended meanwhile.
             let _ = kill(nix::unistd::Pid::from_raw(id), Signal::SIGTERM);
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::support::inject::{self, Inject};
 use crate::support::keys;
 use crate::support::procs::{self, until};
 use crate::support::pty::Terminal;
@@ -18,6 +19,8 @@ ways! { push, pull =>
     nohup_keeps_a_copy_from_a_hangup,
     a_second_ctrl_c_waits_for_nothing,
 }
+
+ways! { local_push, local_pull => a_second_signal_ends_what_hangs_for_another_cause }
 
 ways! { push =>
     ctrl_c_at_a_question_of_ssh_gives_the_terminal_back,
@@ -92,6 +95,36 @@ fn a_second_ctrl_c_waits_for_nothing(case: &Case) {
     rustix::process::kill_process(server.pid, Signal::CONT).expect("continue the server");
     case.host().wait_for_logins();
     case.dst.sweep();
+}
+
+/// The connection is lost, and the disk hangs while the end that receives gives up: no signal was
+/// the cause, and still the second one ends it. A server whose client has gone ends without any.
+fn a_second_signal_ends_what_hangs_for_another_cause(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("a", noise(1, 20 * MIB));
+    let hold = Inject::new().hold("close").on("*.part");
+    let run = case.copying(&SLOW, "a", "a").args(["--retries", "0"]);
+    let run = run.inject(&hold).start();
+    wait_for_content(case);
+    let server = case.servers().pop().expect("a server runs");
+    if case.way == Way::LocalPull {
+        server.kill();
+        hold.wait_until_struck(1);
+        for signal in [Signal::TERM, Signal::HUP] {
+            run.signal(signal);
+        }
+        run.wait().exits(129).never_says("panicked");
+    } else {
+        run.signal(Signal::KILL);
+        hold.wait_until_struck(1);
+        let limit = Duration::from_secs(20);
+        assert!(server.ends_within(limit), "{}", server.describe());
+        run.wait();
+    }
+    hold.release();
+    case.sweep();
 }
 
 /// A copy that `script` starts as `"$@"`, in a shell with job control on a terminal.
