@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::chunk::VerifiedChunk;
 use crate::pipeline::bell::Bell;
 use crate::pipeline::open_file::OpenFile;
+use crate::pipeline::opening::Anew;
 use crate::pipeline::resume::Resuming;
 use crate::wire::SealedChunk;
 
@@ -19,6 +20,8 @@ pub enum Job {
     Pack(VerifiedChunk),
     /// A file of which an earlier run may have left something.
     Resume(Box<Resuming>),
+    /// A file whose source is read a second time.
+    Anew(Box<Anew>),
     Close(Arc<OpenFile>),
 }
 

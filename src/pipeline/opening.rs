@@ -15,7 +15,7 @@ use crate::pipeline::open_file::{At, OpenFile};
 use crate::pipeline::receiver::{Receiver, changed};
 use crate::pipeline::resume::{Restored, Resuming, identity_of, is_young};
 use crate::units::printable;
-use crate::wire::message::{Want, WantKind};
+use crate::wire::message::{Message, Want, WantKind};
 
 /// How long a write of the former reading of a file may take to return.
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
@@ -39,6 +39,15 @@ pub(super) struct Written {
     /// The sender may ask whether chunks are there.
     pub offered: bool,
     pub first_chunk: u64,
+}
+
+/// A file whose source is read a second time.
+pub struct Anew {
+    entry: Entry,
+    /// Where the chunks of the new reading are counted from.
+    first_chunk: u64,
+    /// What came of the reading before.
+    old: Arc<OpenFile>,
 }
 
 impl Receiver {
@@ -201,11 +210,39 @@ impl Receiver {
         id
     }
 
-    /// The source changed while it was read and is read once more: what was written of it goes.
-    pub(super) fn read_anew(&self, entry: Entry, first_chunk: u64) -> Option<Want> {
-        let old = self.lock().files.get(&entry.id).cloned();
-        // It failed here meanwhile, and its sender hears of that.
-        let old = old.filter(|old| !old.closing.swap(true, AcqRel))?;
+    /// The source changed while it was read and is read once more: a worker drops what was written
+    /// of it and opens it again. Not the placer, which all other entries wait for: a write may take
+    /// long to return.
+    pub(super) fn read_anew(&self, entry: Entry, first_chunk: u64) {
+        let id = entry.id;
+        let old = {
+            let mut table = self.lock();
+            let old = table.files.get(&id).cloned();
+            // If it failed here meanwhile its sender hears of that.
+            let Some(old) = old.filter(|old| !old.closing.swap(true, AcqRel)) else {
+                return;
+            };
+            // Late chunks find no file. Should the sender fail until then, it is accounted for.
+            table.files.remove(&id);
+            table.set_resuming(id);
+            old
+        };
+        let anew = Anew {
+            entry,
+            first_chunk,
+            old,
+        };
+        // Fails only when the copy is ending.
+        self.jobs.add(Job::Anew(Box::new(anew)));
+    }
+
+    /// Opens a file for its next reading; on a worker.
+    pub(super) fn open_anew(&self, anew: Anew) {
+        let Anew {
+            entry,
+            first_chunk,
+            old,
+        } = anew;
         let (id, parent) = (entry.id, entry.parent);
         let done = old.claims.lock().expect("no panic while held").done_bytes();
         let fresh = || {
@@ -223,17 +260,18 @@ impl Receiver {
             self.progress.end_name(id);
             self.begin(file, first_chunk)
         };
-        let kind = match fresh() {
+        let want = match fresh() {
             Ok(want) => {
                 self.progress.add_again(done);
-                return Some(want);
+                want
             }
             Err(error) => {
                 self.fail(id, parent, &error);
-                WantKind::Skip
+                let kind = WantKind::Skip;
+                Want { entry: id, kind }
             }
         };
-        Some(Want { entry: id, kind })
+        self.say(Message::Want(vec![want]));
     }
 
     /// Drops what was written of a file when nobody writes to it any more: a late write must not

@@ -89,7 +89,7 @@ impl Receiver {
                 if entry.kind == EntryKind::Stream {
                     return self.breach("a stream that is read a second time");
                 }
-                wants.extend(self.read_anew(entry, first_chunk));
+                self.read_anew(entry, first_chunk);
                 continue;
             }
             if self.lock().is_known(entry.id) || entry.id == 0 {

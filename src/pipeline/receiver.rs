@@ -108,6 +108,7 @@ impl Receiver {
                 Job::Frame { stream, frame } => self.frame(stream, frame, &mut hands),
                 Job::Pack(chunk) => self.pack(chunk),
                 Job::Resume(resuming) => self.resume(*resuming),
+                Job::Anew(anew) => self.open_anew(*anew),
                 Job::Close(file) => self.close(&file),
             }
             hands.shift.turn_to(Doing::Nothing);
