@@ -16,7 +16,7 @@ use crate::pipeline::plans::{Announced, Closed, Discarded, Landed};
 use crate::pipeline::sender::Sender;
 use crate::pipeline::shelf::Key;
 use crate::units::printable;
-use crate::wire::message::{Ack, Fault, Message, RANGES_MAX, Span, Want, WantKind};
+use crate::wire::message::{ALL_RANGES_MAX, Ack, Fault, Message, RANGES_MAX, Span, Want, WantKind};
 
 /// The peer said what no receiver says.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +97,9 @@ impl Sender {
             .plans
             .want(want.entry, |announced| self.part(announced, kind))?;
         if let Some(file) = made {
+            if file.ranges > 0 && self.plans.ranges() > ALL_RANGES_MAX {
+                return Err(Breach("more ranges than it may name"));
+            }
             self.progress.add_resumed(file.had);
             let name = printable(file.found.name.as_bytes());
             self.progress.start_name(want.entry, name);
@@ -145,12 +148,18 @@ impl Sender {
             }
             WantKind::Fresh | WantKind::Digest | WantKind::Skip => {}
         }
+        let ranges = match &kind {
+            WantKind::Have(ranges) => ranges.len(),
+            WantKind::Compare(ranges) => ranges.len(),
+            WantKind::Fresh | WantKind::Digest | WantKind::Skip => 0,
+        };
         let share = self.share.as_ref();
         Ok(File {
             interest: share.map(|share| share.interest(Key::of(&found.entry), &had)),
             source: *source,
             cut: Mutex::new(Cut::skipping(size, chunk_size, grain, &had)),
             compare,
+            ranges,
             tree: tree.map(Mutex::new),
             had: had.count(),
             covered: AtomicU64::new(had.count()),

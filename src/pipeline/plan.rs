@@ -29,6 +29,8 @@ pub struct File {
     pub tree: Option<Mutex<Tree>>,
     /// Bytes that the receiver has and that are not read.
     pub had: u64,
+    /// Ranges that the receiver named.
+    pub ranges: usize,
     /// Bytes that were read (or skipped as holes) for the first time, with those that it has.
     pub covered: AtomicU64,
     /// Bytes that are where they belong.

@@ -147,7 +147,7 @@ impl Both {
         let destination = operands::destination(request, true, sessions);
         let rules = operands::rules(request);
         let receiving = ReceivingHalf::start(receiving, opener, rules, destination, Arc::default());
-        let roots = found.roots();
+        let roots = found.roots()?;
         let opening = to_receiver.send(Message::Roots(Roots { roots, totals }));
         opening.await.map_err(|e| Error::usage(e.to_string()))?;
         seat.progress.set_phase(Phase::Copying);

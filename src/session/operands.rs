@@ -19,7 +19,7 @@ use crate::session::request::{CopyOptions, Request, What};
 use crate::session::{Seat, cause_of, probe};
 use crate::source::{self, Inlet, Lookup, Named, Sources, Walk};
 use crate::units::printable;
-use crate::wire::message::Roots;
+use crate::wire::message::{ROOTS_MAX, Roots};
 
 /// What the operands of this machine name, and which operand each came from.
 #[derive(Clone, Default)]
@@ -83,14 +83,24 @@ impl Expanded {
     }
 
     /// As the receiver is told of them.
-    pub fn roots(&self) -> Vec<Root> {
+    ///
+    /// # Errors
+    /// `Kind::Usage` where there are more than one message may name.
+    pub fn roots(&self) -> Result<Vec<Root>> {
         if let Some(inlet) = &self.inlet {
-            return vec![inlet.root(source::root_id(0))];
+            return Ok(vec![inlet.root(source::root_id(0))]);
+        }
+        if self.named.len() > ROOTS_MAX {
+            return Err(Error::usage(format!(
+                "{} files and directories are named, and one copy takes at most {ROOTS_MAX}: copy the directory that holds them",
+                self.named.len()
+            )));
         }
         let operands = self.named.iter().zip(&self.operands).enumerate();
-        operands
-            .map(|(n, (named, operand))| named.to_root(source::root_id(n), *operand))
-            .collect()
+        let root = |(n, (named, operand)): (usize, (&Named, &u32))| {
+            named.to_root(source::root_id(n), *operand)
+        };
+        Ok(operands.map(root).collect())
     }
 }
 

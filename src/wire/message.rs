@@ -4,25 +4,29 @@
 
 mod entries;
 mod fault;
+mod limits;
 mod opening;
 mod spans;
 mod traffic;
+mod weight;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
-use crate::manifest::{Entry, EntryId, EntryKind, Extension, NAME_MAX, Root};
+use crate::manifest::{Entry, EntryId};
 use crate::wire::account::Account;
 pub use entries::{
     Ack, AllSent, EntryEnd, FileDigest, Landed, RANGES_MAX, Roots, Span, Want, WantKind,
 };
 pub use fault::Fault;
+pub use limits::{ALL_RANGES_MAX, ROOTS_MAX, SPANS_MAX};
 pub use opening::{
     ADDRESSES_MAX, CopyOptions, Listen, Open, Ports, Role, SESSIONS_MAX, SessionSecret,
 };
 pub use spans::Spans;
 pub use traffic::{Busy, Conclusion, DATA_MAX, Data, Heartbeat, StreamFacts, Tried, Tune};
+pub use weight::entry_weight;
 
 /// Most bytes of a body: the roots of some 100,000 operands.
 pub const MESSAGE_MAX: u32 = 8 << 20;
@@ -76,6 +80,7 @@ macro_rules! messages {
 
             /// Reads a body; `None` for a type that is unknown and may be skipped.
             pub fn decode(number: u16, body: &[u8]) -> Result<Option<Message>, BadMessage> {
+                limits::check(number, body)?;
                 match number {
                     $(n if n == $number => get(n, body).map(|body| Some(Message::$name(body))),)+
                     n if n & OPTIONAL != 0 => Ok(None),
@@ -130,16 +135,21 @@ pub enum BadMessage {
     Malformed(u16),
     #[error("a message of {0} bytes")]
     TooLong(u32),
+    #[error("a message of type {0} with more in it than it may hold")]
+    TooMany(u16),
 }
 
 /// Type and body length.
 pub fn parse_header(header: [u8; HEADER_LEN]) -> Result<(u16, u32), BadMessage> {
     let [t0, t1, l0, l1, l2, l3] = header;
-    let len = u32::from_le_bytes([l0, l1, l2, l3]);
-    if len > MESSAGE_MAX {
+    let (number, len) = (
+        u16::from_le_bytes([t0, t1]),
+        u32::from_le_bytes([l0, l1, l2, l3]),
+    );
+    if len > limits::body_max(number) {
         return Err(BadMessage::TooLong(len));
     }
-    Ok((u16::from_le_bytes([t0, t1]), len))
+    Ok((number, len))
 }
 
 fn put<T: Serialize>(out: &mut Vec<u8>, number: u16, body: &T) {
@@ -157,32 +167,4 @@ fn get<T: DeserializeOwned>(number: u16, body: &[u8]) -> Result<T, BadMessage> {
         Ok((value, [])) => Ok(value),
         _ => Err(BadMessage::Malformed(number)),
     }
-}
-
-impl Message {
-    /// About how many bytes of memory it takes, of messages that a sender says of entries.
-    pub fn weight(&self) -> usize {
-        let inside = match self {
-            Message::Entries(entries) | Message::Ask(entries) => {
-                entries.iter().map(weight_of).sum()
-            }
-            Message::EntryEnd(ends) => ends.len() * size_of::<EntryEnd>(),
-            Message::Roots(roots) => roots.roots.len() * (size_of::<Root>() + NAME_MAX),
-            Message::AllSent(all) => all.unused.len() * size_of::<Span>(),
-            Message::Fault(fault) | Message::Vanished(fault) => fault.path.len() + fault.text.len(),
-            _ => 0,
-        };
-        size_of::<Message>() + inside
-    }
-}
-
-fn weight_of(entry: &Entry) -> usize {
-    let text = match &entry.kind {
-        EntryKind::Symlink(text) => text.len(),
-        _ => 0,
-    };
-    let one = |extension: &Extension| size_of::<Extension>() + extension.bytes.len();
-    let extensions: usize = entry.extensions.iter().map(one).sum();
-    let names = entry.name.as_bytes().len() + entry.user.len() + entry.group.len();
-    size_of::<Entry>() + names + text + extensions
 }

@@ -67,7 +67,7 @@ impl Client<'_> {
         pace: Pace,
     ) -> Result<SendingHalf> {
         self.seat.progress.set_totals(totals);
-        let roots = expanded.roots();
+        let roots = expanded.roots()?;
         say(far.control, Message::Roots(Roots { roots, totals })).await?;
         self.seat.progress.set_phase(Phase::Copying);
         let sources = expanded.sources(&self.request.options);

@@ -86,7 +86,7 @@ pub async fn tell_roots(found: &Expanded, open: &Open, control: &Outgoing) -> Re
     let (counted, options) = (found.clone(), open.options.clone());
     let scan = move || counted.count(&options, &mut |_, _| ());
     let totals = off_task(scan).await?;
-    let roots = found.roots();
+    let roots = found.roots()?;
     say(control, Message::Roots(Roots { roots, totals })).await
 }
 

@@ -6,9 +6,11 @@ use crate::digest::Digest;
 use crate::manifest::{EntryId, Root, Totals};
 
 use super::Spans;
+use super::limits::{self, ROOTS_MAX, SPANS_MAX};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roots {
+    #[serde(deserialize_with = "limits::list::<ROOTS_MAX, _, _>")]
     pub roots: Vec<Root>,
     pub totals: Totals,
 }
@@ -18,6 +20,7 @@ pub struct Roots {
 pub struct Landed {
     /// Per root its name relative to the destination directory; empty where its contents land
     /// in that directory itself.
+    #[serde(deserialize_with = "limits::list::<ROOTS_MAX, _, _>")]
     pub names: Vec<Vec<u8>>,
     /// Some of it is there from an earlier run: small files are asked about before they are sent.
     pub resumes: bool,
@@ -46,12 +49,12 @@ pub enum WantKind {
     Skip,
     /// All but these ranges of bytes, whose merged chaining values are given, as a tree's frontier
     /// has them; of a file without a tree whole chunks with any value.
-    Have(Vec<(Span, Digest)>),
+    Have(#[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<(Span, Digest)>),
     /// Its digest alone: `EntryEnd` with the root, no chunk.
     Digest,
     /// All of it, but of these ranges the digests of chunks first (frame kind `Digest`): what was
     /// there may be the same although its source is not known to be.
-    Compare(Vec<Span>),
+    Compare(#[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<Span>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +91,7 @@ pub struct AllSent {
     /// The last number that was given to an entry.
     pub last: EntryId,
     /// Numbers up to it that no entry has.
+    #[serde(deserialize_with = "limits::list::<SPANS_MAX, _, _>")]
     pub unused: Vec<Span>,
 }
 

@@ -6,6 +6,8 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 use crate::codec::Compress;
 use crate::tuner::Remembered;
 
+use super::limits::{self, ROOTS_MAX};
+
 /// What both ends of a copy are told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyOptions {
@@ -62,11 +64,15 @@ pub struct CopyOptions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// Sends these operands, as typed after the colon.
-    Sender { operands: Vec<Vec<u8>> },
+    Sender {
+        #[serde(deserialize_with = "limits::list::<ROOTS_MAX, _, _>")]
+        operands: Vec<Vec<u8>>,
+    },
     /// Receives into this path, as typed after the colon; `sources` are as the user typed them,
     /// for messages.
     Receiver {
         path: Vec<u8>,
+        #[serde(deserialize_with = "limits::list::<ROOTS_MAX, _, _>")]
         sources: Vec<Vec<u8>>,
     },
     /// Sends what this command writes to its stdout.
@@ -101,6 +107,7 @@ pub struct Open {
     /// What the client knows of the way from an earlier copy.
     pub remembered: Option<Remembered>,
     /// Sessions of the same command whose connection was lost: their servers give way to this one.
+    #[serde(deserialize_with = "limits::list::<SESSIONS_MAX, _, _>")]
     pub before: Vec<[u8; 16]>,
     /// The server is to listen for data streams.
     pub listens: bool,

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use serde::de::{SeqAccess, Visitor};
+use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::Span;
+use super::{SPANS_MAX, Span};
 
 /// As many take no memory of their own: an acknowledgement comes with nearly every chunk, and of
 /// chunks that come nearly in order it has one or two.
@@ -34,6 +34,10 @@ impl Spans {
 
     pub fn iter(&self) -> impl Iterator<Item = Span> + '_ {
         self.few[..self.len].iter().chain(&self.more).copied()
+    }
+
+    pub fn len(&self) -> usize {
+        self.len + self.more.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -80,6 +84,9 @@ impl<'de> Visitor<'de> for Listed {
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Spans, A::Error> {
         let mut spans = Spans::default();
         while let Some(span) = from.next_element()? {
+            if spans.len() == SPANS_MAX {
+                return Err(A::Error::custom("too many spans"));
+            }
             spans.push(span);
         }
         Ok(spans)

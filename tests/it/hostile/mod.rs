@@ -7,6 +7,7 @@ mod confined;
 mod control;
 mod frames;
 mod links;
+mod memory;
 mod names;
 mod pipes;
 mod receiver;

@@ -1,0 +1,98 @@
+//! Bytes of memory that a decoded message takes. Queues of messages are bounded by it.
+
+use crate::digest::Digest;
+use crate::manifest::{Entry, EntryKind, Extension, NAME_MAX, Root};
+
+use super::{FileDigest, Message, Open, Role, Span, Spans, StreamFacts, Want, WantKind};
+
+impl Message {
+    /// About how many bytes of memory it takes.
+    pub fn weight(&self) -> usize {
+        let inside = match self {
+            Message::Open(open) => weight_of_open(open),
+            Message::Listen(listen) | Message::Dial(listen) => {
+                listen.addresses.iter().map(|one| text(one.len())).sum()
+            }
+            Message::Entries(entries) | Message::Ask(entries) => {
+                entries.iter().map(entry_weight).sum()
+            }
+            Message::Want(wants) => wants.iter().map(weight_of_want).sum(),
+            Message::Ack(ack) => {
+                let lists = [&ack.chunks, &ack.entries, &ack.failed];
+                lists.map(Spans::len).iter().sum::<usize>() * size_of::<Span>()
+            }
+            Message::Nack(chunks) => chunks.len() * size_of::<u64>(),
+            Message::Digests((_, digests)) => digests.len() * size_of::<Digest>(),
+            Message::EntryEnd(ends) => size_of_val(&ends[..]),
+            Message::Roots(roots) => roots.roots.len() * (size_of::<Root>() + NAME_MAX),
+            Message::Landed(landed) => texts(&landed.names),
+            Message::AllSent(all) => size_of_val(&all.unused[..]),
+            Message::Fault(fault) | Message::Abort(fault) | Message::Vanished(fault) => {
+                fault.path.len() + fault.text.len()
+            }
+            Message::Data(data) => data.bytes.len(),
+            Message::Heartbeat(heartbeat) => heartbeat.streams.len() * size_of::<StreamFacts>(),
+            Message::Tune(tune) => tune.reason.len(),
+            Message::Relay(relay) => relay.body.len(),
+            Message::Account(account) => {
+                let names: usize = account.names.iter().map(|name| text(name.len())).sum();
+                names + account.cause.len()
+            }
+            Message::FileDigests(files) => {
+                let one = |file: &FileDigest| size_of::<FileDigest>() + file.path.len();
+                files.iter().map(one).sum()
+            }
+            Message::Secret(_)
+            | Message::Done(())
+            | Message::Credit(_)
+            | Message::Enough(())
+            | Message::Busy(_)
+            | Message::Conclusion(_)
+            | Message::Tried(_)
+            | Message::Checked(_)
+            | Message::Special(_) => 0,
+        };
+        size_of::<Message>() + inside
+    }
+}
+
+/// A text or a name in a list: the handle and the bytes.
+fn text(len: usize) -> usize {
+    size_of::<Vec<u8>>() + len
+}
+
+fn texts(texts: &[Vec<u8>]) -> usize {
+    texts.iter().map(|one| text(one.len())).sum()
+}
+
+fn weight_of_open(open: &Open) -> usize {
+    open.before.len() * size_of::<[u8; 16]>()
+        + match &open.role {
+            Role::Sender { operands } => texts(operands),
+            Role::Receiver { path, sources } => path.len() + texts(sources),
+            Role::Producer { command } => command.len(),
+            Role::Consumer { command, source } => command.len() + source.len(),
+            Role::Probe { path } => path.len(),
+        }
+}
+
+fn weight_of_want(want: &Want) -> usize {
+    size_of::<Want>()
+        + match &want.kind {
+            WantKind::Have(ranges) => size_of_val(&ranges[..]),
+            WantKind::Compare(ranges) => size_of_val(&ranges[..]),
+            WantKind::Fresh | WantKind::Skip | WantKind::Digest => 0,
+        }
+}
+
+/// About how many bytes of memory an entry takes.
+pub fn entry_weight(entry: &Entry) -> usize {
+    let text = match &entry.kind {
+        EntryKind::Symlink(text) => text.len(),
+        _ => 0,
+    };
+    let one = |extension: &Extension| size_of::<Extension>() + extension.bytes.len();
+    let extensions: usize = entry.extensions.iter().map(one).sum();
+    let names = entry.name.as_bytes().len() + entry.user.len() + entry.group.len();
+    size_of::<Entry>() + names + text + extensions
+}
