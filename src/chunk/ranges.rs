@@ -57,6 +57,11 @@ impl RangeSet {
         self.range_of(number).is_some()
     }
 
+    /// The lowest number from `from` on that is not in the set.
+    pub fn next_missing(&self, from: u64) -> u64 {
+        self.range_of(from).map_or(from, |range| range.end)
+    }
+
     /// True of an empty range.
     pub fn contains_all(&self, range: Range<u64>) -> bool {
         range.is_empty()

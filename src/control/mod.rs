@@ -2,8 +2,9 @@
 //! or a pipe in memory. Says nothing of what the messages mean.
 //!
 //! Writing goes through a task of its own, so that whoever reads never waits for the far end to
-//! read; the queue to it is bounded, and threads wait for room while tasks may not need to.
+//! read. The queue to it is bounded in messages and in bytes; who says something waits for room.
 
+mod room;
 pub mod stdio;
 
 use std::io;
@@ -17,12 +18,20 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeroize::Zeroize;
 
+use room::{Room, Share};
+
 use crate::wire::greeting::{self, Greeting};
 use crate::wire::hello::{BadHello, Hello, LINE_MAX, MAGIC, NOISE_MAX};
 use crate::wire::message::{BadMessage, HEADER_LEN, Message, parse_header};
 
 /// Messages that wait to be written.
 const QUEUE: usize = 256;
+
+/// Bytes of memory that they take together, but for one message that is larger by itself.
+const QUEUE_BYTES: usize = 4 << 20;
+
+/// A buffer that has grown beyond this for one message is given back after it.
+const BUFFER_KEPT: usize = 256 << 10;
 
 /// Bytes that are gathered into one write, so that many small messages cost one system call.
 const BATCH_MAX: usize = 64 << 10;
@@ -59,10 +68,11 @@ pub struct Outgoing {
     queue: mpsc::Sender<Word>,
     /// What is said only while nothing else is to be.
     data: mpsc::Sender<Word>,
+    room: Arc<Room>,
 }
 
 /// For whoever may outlive the connection: it does not keep it open.
-pub struct WeakOutgoing(mpsc::WeakSender<Word>);
+pub struct WeakOutgoing(mpsc::WeakSender<Word>, Arc<Room>);
 
 /// What a far side says first.
 pub enum First {
@@ -70,7 +80,12 @@ pub enum First {
     Greeting(Greeting),
 }
 /// A message, and who waits until it is written.
-struct Word(Message, Option<oneshot::Sender<()>>);
+struct Word {
+    message: Message,
+    waits: Option<oneshot::Sender<()>>,
+    /// What it takes of the queue's bytes.
+    _share: Share,
+}
 
 /// The writer has ended: the connection is lost or closing, which its reader tells better.
 #[derive(Debug, thiserror::Error)]
@@ -196,10 +211,17 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
 
     async fn fill(&mut self) -> Result<(), ControlError> {
         if self.start > 0 {
-            self.buffer.drain(..self.start);
+            let len = self.buffer.len();
+            self.buffer.copy_within(self.start.., 0);
+            // What was moved leaves no second copy behind: it may be the secret.
+            self.buffer[len - self.start..].zeroize();
+            self.buffer.truncate(len - self.start);
             self.start = 0;
         }
-        self.buffer.reserve(16 << 10);
+        if self.buffer.is_empty() && self.buffer.capacity() > BUFFER_KEPT {
+            self.buffer = Vec::new();
+        }
+        grow(&mut self.buffer, 16 << 10);
         match self.reader.read_buf(&mut self.buffer).await? {
             0 => Err(ControlError::Closed),
             read => {
@@ -218,24 +240,25 @@ impl Outgoing {
         W: AsyncWrite + Unpin + Send + 'static,
     {
         let (queue, mut messages) = mpsc::channel(QUEUE);
-        let (data, mut pieces) = mpsc::channel(1);
+        let (data, mut pieces) = mpsc::channel::<Word>(1);
         let task = tokio::spawn(async move {
-            let mut bytes = Vec::new();
+            let mut bytes = Vec::with_capacity(2 * BATCH_MAX);
             let mut waiting = Vec::new();
             // Both queues close together.
-            while let Some(Word(message, waits)) = next(&mut messages, &mut pieces).await {
-                message.encode(&mut bytes);
-                waiting.extend(waits);
+            while let Some(word) = next(&mut messages, &mut pieces).await {
+                word.message.encode(&mut bytes);
+                waiting.extend(word.waits);
                 while bytes.len() < BATCH_MAX {
-                    let Ok(Word(message, waits)) = messages.try_recv() else {
+                    let Ok(word) = messages.try_recv() else {
                         break;
                     };
-                    message.encode(&mut bytes);
-                    waiting.extend(waits);
+                    word.message.encode(&mut bytes);
+                    waiting.extend(word.waits);
                 }
                 writer.write_all(&bytes).await?;
                 writer.flush().await?;
                 bytes.zeroize();
+                bytes.shrink_to(2 * BATCH_MAX);
                 for waits in waiting.drain(..) {
                     // Nobody waits that long.
                     let _ = waits.send(());
@@ -243,33 +266,30 @@ impl Outgoing {
             }
             writer.shutdown().await
         });
-        (Outgoing { queue, data }, task)
+        let room = Room::new(QUEUE_BYTES);
+        (Outgoing { queue, data, room }, task)
     }
 
     pub fn downgrade(&self) -> WeakOutgoing {
-        WeakOutgoing(self.queue.downgrade())
+        WeakOutgoing(self.queue.downgrade(), self.room.clone())
     }
 
     /// Says a piece of data, behind every other message that is to be said, those that come
     /// while it waits too.
     pub async fn send_data(&self, message: Message) -> Result<(), Closed> {
-        self.data
-            .send(Word(message, None))
-            .await
-            .map_err(|_| Closed)
+        let word = self.word(message, None).await;
+        self.data.send(word).await.map_err(|_| Closed)
     }
 
     pub async fn send(&self, message: Message) -> Result<(), Closed> {
-        self.queue
-            .send(Word(message, None))
-            .await
-            .map_err(|_| Closed)
+        let word = self.word(message, None).await;
+        self.queue.send(word).await.map_err(|_| Closed)
     }
 
     /// Sends the last message, and waits until it is written: who ends then takes nothing with it.
     pub async fn send_through(&self, message: Message) -> Result<(), Closed> {
         let (waits, written) = oneshot::channel();
-        let word = Word(message, Some(waits));
+        let word = self.word(message, Some(waits)).await;
         self.queue.send(word).await.map_err(|_| Closed)?;
         written.await.map_err(|_| Closed)
     }
@@ -277,15 +297,56 @@ impl Outgoing {
     /// Says something that is worth nothing later: dropped where much waits to be said already.
     pub fn try_send(&self, message: Message) {
         // Closed: its reader tells better.
-        let _ = self.queue.try_send(Word(message, None));
+        if let Some(word) = Word::at_once(&self.room, message) {
+            let _ = self.queue.try_send(word);
+        }
     }
 
     /// For threads.
     pub fn send_blocking(&self, message: Message) -> Result<(), Closed> {
-        self.queue
-            .blocking_send(Word(message, None))
-            .map_err(|_| Closed)
+        let _share = self.room.take_blocking(message.weight());
+        let word = Word {
+            message,
+            waits: None,
+            _share,
+        };
+        self.queue.blocking_send(word).map_err(|_| Closed)
     }
+
+    async fn word(&self, message: Message, waits: Option<oneshot::Sender<()>>) -> Word {
+        let _share = self.room.take(message.weight()).await;
+        Word {
+            message,
+            waits,
+            _share,
+        }
+    }
+}
+
+impl Word {
+    /// None where there is no room now.
+    fn at_once(room: &Arc<Room>, message: Message) -> Option<Word> {
+        let _share = room.try_take(message.weight())?;
+        Some(Word {
+            message,
+            waits: None,
+            _share,
+        })
+    }
+}
+
+/// Makes room for `more` bytes. A vector that grew by itself would leave what it held, the secret
+/// too, in memory that it gives back.
+fn grow(buffer: &mut Vec<u8>, more: usize) {
+    let (len, capacity) = (buffer.len(), buffer.capacity());
+    if capacity - len >= more {
+        return;
+    }
+    let wanted = (len + more).max(capacity + capacity / 2);
+    let mut grown = Vec::with_capacity(wanted);
+    grown.extend_from_slice(buffer);
+    buffer.zeroize();
+    *buffer = grown;
 }
 
 async fn next(
@@ -314,8 +375,10 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 impl WeakOutgoing {
     /// As [`Outgoing::try_send`], if there is a connection still.
     pub fn try_send(&self, message: Message) {
-        if let Some(queue) = self.0.upgrade() {
-            let _ = queue.try_send(Word(message, None));
+        if let Some(queue) = self.0.upgrade()
+            && let Some(word) = Word::at_once(&self.1, message)
+        {
+            let _ = queue.try_send(word);
         }
     }
 }

@@ -78,6 +78,7 @@ pub fn place(
             _ => receiver.breach("a message out of place"),
         }
         receiver.queued.fetch_sub(weight, Relaxed);
+        receiver.emptied.notify_one();
     }
 }
 

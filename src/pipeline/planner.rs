@@ -64,7 +64,10 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
         unsized_files: unsized_files::Unsized::default(),
     };
     match sources {
-        Sources::Files(walk) => walk.into_iter().try_for_each(|step| planner.step(step))?,
+        Sources::Files(walk) => {
+            sender.plans.begin_walk(root_id(walk.named()));
+            walk.into_iter().try_for_each(|step| planner.step(step))?;
+        }
         Sources::Stream(inlet) => planner.nameless(&inlet)?,
     }
     planner.flush()?;
@@ -150,6 +153,7 @@ impl Planner<'_> {
         self.sender
             .plans
             .announce(entry.id, source, listed, limit, || self.flush())?;
+        self.sender.plans.announcing(std::slice::from_ref(&entry));
         self.sender.say_or_end(Message::Entries(vec![entry]))
     }
 
@@ -266,6 +270,7 @@ impl Planner<'_> {
     /// Announces what was gathered. Ends go after entries: each end's children stand before it.
     fn flush_entries(&mut self) -> Result<(), Ended> {
         if !self.entries.is_empty() {
+            self.sender.plans.announcing(&self.entries);
             self.sender
                 .say_or_end(Message::Entries(std::mem::take(&mut self.entries)))?;
         }

@@ -3,6 +3,7 @@
 //!
 //! A chunk keeps its number for life, so that the receiver knows a second copy for what it is.
 
+mod announced;
 mod begin;
 mod chores;
 mod entries;
@@ -89,6 +90,7 @@ struct State {
     outgrown: Vec<(Found, Option<Listed>)>,
     /// Entries that are in place or failed.
     settled: RangeSet,
+    announced: announced::Announced,
     /// Failed entries that a pack in flight or a further name may still ask about.
     failed: RangeSet,
     /// The highest entry that the walk has come to.

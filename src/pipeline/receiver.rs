@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::AcqRel;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::chunk::{Chunk, ChunkKind, EncodedChunk, Pool};
@@ -68,6 +69,8 @@ pub struct Receiver {
     pub keeper: Keeper,
     /// Bytes of the messages that wait for the placer.
     pub queued: AtomicUsize,
+    /// The placer has done with one of them.
+    pub emptied: Notify,
     /// Ends a stream on which something came that was not sealed with the session's key.
     pub streams: Mutex<HashMap<u16, CancellationToken>>,
 }

@@ -22,8 +22,8 @@ const DAMAGED_MAX: usize = 1024;
 const SCATTERED_MAX: usize = 2 * UNSETTLED_ENTRIES_MAX as usize;
 
 /// Gaps between chunks that were written. Those of a file that fails while it is sent stay, so
-/// this is a bound on memory (some 50 MB) that no honest copy comes near.
-const CHUNKS_SCATTERED_MAX: usize = 1 << 20;
+/// this is a bound on memory (some 8 MB) that no honest copy comes near.
+const CHUNKS_SCATTERED_MAX: usize = 1 << 18;
 
 /// A directory whose children are coming.
 pub struct Node {
@@ -64,7 +64,7 @@ pub struct Table {
     has_roots: bool,
     /// The sender has said that something cannot be sent.
     told: bool,
-    directories: HashMap<EntryId, Node>,
+    directories: HashMap<EntryId, Box<Node>>,
     /// Directories that were full, and get their modes and times now.
     finishing: usize,
     pub files: HashMap<EntryId, Arc<OpenFile>>,
@@ -212,14 +212,14 @@ impl Table {
     ) {
         self.accounted.insert_one(entry.id);
         let path = self.path_of(entry.id, entry.parent, &entry.name);
-        let node = Node {
+        let node = Box::new(Node {
             directory,
             path: path.unwrap_or_default(),
             listed,
             settled: 0,
             children: None,
             entry,
-        };
+        });
         self.directories.insert(node.entry.id, node);
     }
 
@@ -252,7 +252,7 @@ impl Table {
             .is_some_and(|children| node.settled >= children)
         {
             self.finishing += 1;
-            self.directories.remove(&id)
+            self.directories.remove(&id).map(|node| *node)
         } else {
             None
         }
@@ -343,7 +343,7 @@ impl Table {
 
     /// The unfinished directories that this copy made, innermost first.
     pub fn take_made_directories(&mut self) -> Vec<(Directory, Entry)> {
-        let mut nodes: Vec<Node> = self.directories.drain().map(|(_, node)| node).collect();
+        let mut nodes: Vec<Node> = self.directories.drain().map(|(_, node)| *node).collect();
         // A directory is announced before its children, so it has a lower number.
         nodes.sort_by_key(|node| std::cmp::Reverse(node.entry.id));
         let made = nodes.into_iter().filter_map(|node| {

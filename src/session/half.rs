@@ -21,7 +21,7 @@ use crate::pipeline::keeper;
 use crate::pipeline::landing::Tell;
 use crate::pipeline::placer::{self, Destination};
 use crate::pipeline::planner;
-use crate::pipeline::plans::{Plans, UNSETTLED_ENTRIES_MAX};
+use crate::pipeline::plans::Plans;
 use crate::pipeline::receiver::Receiver;
 use crate::pipeline::sender::Sender;
 use crate::pipeline::shelf::Share;
@@ -38,9 +38,10 @@ use crate::stream::frames::Frames;
 use crate::tuner::STREAMS_MAX;
 use crate::wire::message::{Busy, CopyOptions, Message};
 
-/// Bytes of messages about entries that may wait for the placer: more than a sender that keeps to
-/// the bound on unsettled entries can announce, were they all links with the longest texts.
-const PLACER_BYTES_MAX: usize = UNSETTLED_ENTRIES_MAX as usize * 8192;
+/// Bytes of messages that may wait for the placer; control is not read while there are more. A
+/// sender announces half of it (`ANNOUNCED_BYTES_MAX`) before entries are in place, and one of
+/// version 0.1 up to 140 MB of long symbolic links.
+const PLACER_BYTES_MAX: usize = 16 << 20;
 
 /// Frames that may wait for a stream at the very most.
 const FRAMES_MAX: usize = 2 * STREAMS_MAX as usize;
@@ -198,6 +199,7 @@ impl ReceivingHalf {
             journal_name: Default::default(),
             keeper: Default::default(),
             queued: Default::default(),
+            emptied: Notify::new(),
             streams: Default::default(),
         });
         let mut threads: Vec<_> = (0..common.budget.workers)
@@ -226,14 +228,22 @@ impl ReceivingHalf {
     }
 
     /// Takes one of the sender's messages; never waits.
-    pub fn take(&self, message: Message) -> Result<()> {
-        let weight = message.weight();
-        let queued = self.receiver.queued.fetch_add(weight, Relaxed) + weight;
-        if queued > PLACER_BYTES_MAX || self.queue.try_send(message).is_err() {
-            let message = "the sender broke the protocol: it announced more than it may";
-            return Err(Error::new(Kind::Breach, Side::Here, message));
+    pub fn take(&self, message: Message) {
+        self.receiver.queued.fetch_add(message.weight(), Relaxed);
+        // It is closed only when the copy ends.
+        let _ = self.queue.try_send(message);
+    }
+
+    /// The placer has enough to do: no more should be taken until there is [`room`](Self::room).
+    pub fn is_full(&self) -> bool {
+        self.receiver.queued.load(Relaxed) > PLACER_BYTES_MAX
+    }
+
+    /// The placer waits for nothing that comes on control, so this ends when its disk allows.
+    pub async fn room(&self) {
+        while self.is_full() {
+            self.receiver.emptied.notified().await;
         }
-        Ok(())
     }
 
     /// Everything is in place and the sender was told, if it still listens. To be awaited once.

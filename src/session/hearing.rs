@@ -16,12 +16,16 @@ use crate::wire::message::{Message, Tune};
 /// could not be found. More are not read before it is done.
 const KEPT_MAX: usize = 64;
 
+/// Bytes of memory that they may take, but for the last of them.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
 pub struct Hearing<'a, R> {
     incoming: &'a mut Incoming<R>,
     /// None where both ends are in this process.
     heart: Option<&'a Heart>,
     ending: &'a Ending,
     kept: VecDeque<Message>,
+    kept_bytes: usize,
     origin: Origin,
 }
 
@@ -45,6 +49,7 @@ impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
             heart,
             ending,
             kept: VecDeque::new(),
+            kept_bytes: 0,
             origin: Origin::Peer,
         }
     }
@@ -63,7 +68,10 @@ impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
     /// What the other end ended for, if it says so; else that it was lost.
     pub async fn next(&mut self) -> Result<Message> {
         match self.kept.pop_front() {
-            Some(message) => Ok(message),
+            Some(message) => {
+                self.kept_bytes -= message.weight();
+                Ok(message)
+            }
             None => hear(self.incoming, self.heart, self.origin).await,
         }
     }
@@ -72,15 +80,28 @@ impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
     pub async fn during<T>(&mut self, work: impl Future<Output = T>) -> Result<T> {
         let mut work = std::pin::pin!(work);
         loop {
-            let has_room = self.kept.len() < KEPT_MAX;
+            let has_room = self.kept.len() < KEPT_MAX && self.kept_bytes < KEPT_BYTES_MAX;
+            self.pause(!has_room);
             tokio::select! {
                 biased;
-                done = &mut work => return Ok(done),
+                done = &mut work => {
+                    self.pause(false);
+                    return Ok(done);
+                }
                 () = self.ending.wait() => return Err(cause_of(self.ending)),
                 message = hear(self.incoming, self.heart, self.origin), if has_room => {
-                    self.kept.push_back(message?);
+                    let message = message?;
+                    self.kept_bytes += message.weight();
+                    self.kept.push_back(message);
                 }
             }
+        }
+    }
+
+    /// Control is not read for now: the other end's silence means nothing.
+    pub fn pause(&self, is_paused: bool) {
+        if let Some(heart) = self.heart {
+            heart.pause(is_paused);
         }
     }
 

@@ -31,7 +31,7 @@
 //! here goes by its own ticks, and a tick that comes late judges nothing, so that what has come
 //! meanwhile is read first.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -105,6 +105,8 @@ struct Shared {
     terms: Terms,
     timeout: Duration,
     peer: Mutex<Peer>,
+    /// This end does not read control for now, so silence means nothing.
+    is_paused: AtomicBool,
     sender: OnceLock<Arc<Sender>>,
 }
 
@@ -127,6 +129,7 @@ impl Heart {
             terms,
             timeout,
             peer: Mutex::default(),
+            is_paused: AtomicBool::new(false),
             sender: OnceLock::new(),
         });
         let beating = tokio::spawn(beat(shared.clone()));
@@ -141,6 +144,11 @@ impl Heart {
         let mut peer = self.shared.peer.lock().expect("no panic while held");
         peer.beats += 1;
         peer.streams = heartbeat.streams;
+    }
+
+    /// Control is not read while this end has too much of it to work through.
+    pub fn pause(&self, is_paused: bool) {
+        self.shared.is_paused.store(is_paused, Relaxed);
     }
 
     /// Takes the sender's word on how many streams there are to be.
@@ -210,7 +218,7 @@ async fn beat(shared: Arc<Shared>) {
         let in_time = clock.tick(Instant::now());
         let now = clock.now;
         let heard = heard.load(Relaxed);
-        if heard != last_heard {
+        if heard != last_heard || shared.is_paused.load(Relaxed) {
             (last_heard, heard_at) = (heard, now);
         }
         let looked = {

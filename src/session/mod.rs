@@ -351,7 +351,18 @@ impl Half {
     fn take(&self, message: Message) -> Result<()> {
         match self {
             Half::Sending(half) => half.take(message),
-            Half::Receiving(half) => half.take(message),
+            Half::Receiving(half) => {
+                half.take(message);
+                Ok(())
+            }
+        }
+    }
+
+    /// The half whose queue has no room for more messages.
+    fn full(&self) -> Option<&ReceivingHalf> {
+        match self {
+            Half::Receiving(half) if half.is_full() => Some(half),
+            Half::Receiving(_) | Half::Sending(_) => None,
         }
     }
 
@@ -380,6 +391,15 @@ pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
 ) -> Result<()> {
     let ending = hearing.ending();
     loop {
+        if let Some(full) = half.full() {
+            // A sender keeps to less; one that does not is read when there is room again.
+            hearing.pause(true);
+            tokio::select! {
+                () = full.room() => {}
+                () = ending.wait() => return Err(cause_of(ending)),
+            }
+            hearing.pause(false);
+        }
         let message = tokio::select! {
             biased;
             () = half.done() => return Ok(()),

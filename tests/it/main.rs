@@ -31,6 +31,7 @@ mod left_behind;
 mod live;
 mod logins;
 mod meanwhile;
+mod memory;
 mod neighbours;
 mod operands;
 mod output;

@@ -137,6 +137,7 @@ impl Planner<'_> {
             .iter()
             .map(|member| member.found.entry.clone())
             .collect();
+        self.sender.plans.announcing(&entries);
         self.sender.plans.ask(members);
         self.sender.say_or_end(Message::Ask(entries))
     }

@@ -101,6 +101,15 @@ impl Plans {
         Ok(Some(file))
     }
 
+    /// Ranges that the receiver named of all files that are being sent.
+    pub fn ranges(&self) -> usize {
+        let ranges = |open: &Open| match open {
+            Open::Sending(file) => file.ranges,
+            _ => 0,
+        };
+        self.lock().open.values().map(ranges).sum()
+    }
+
     /// The receiver does not want this file: it is there, or has failed, as an acknowledgement or
     /// a failure says. What is known of it but its size is let go, and given if it was announced.
     pub fn skip(&self, entry: EntryId) -> Option<Box<SourceFile>> {
@@ -143,7 +152,7 @@ impl Plans {
         self.wake();
     }
 
-    /// Waits until so few entries are unsettled that `entry` may be announced; `before` is done
+    /// Waits until so few entries are unsettled, and so few bytes of them announced, that `entry` may be announced; `before` is done
     /// first if that takes a wait, since what is not yet announced cannot settle. False if nothing
     /// may settle before what has outgrown its pack is sent.
     pub fn wait_entry_room(
@@ -152,8 +161,10 @@ impl Plans {
         before: impl FnOnce() -> Result<(), Ended>,
     ) -> Result<bool, Ended> {
         // A further name of something that was typed comes last, with a low number.
-        let has_room =
-            |state: &State| entry.saturating_sub(state.settled.count()) <= UNSETTLED_ENTRIES_MAX;
+        let has_room = |state: &State| {
+            entry.saturating_sub(state.settled.count()) <= UNSETTLED_ENTRIES_MAX
+                && state.announced.has_room()
+        };
         let mut state = self.lock();
         state.highest = state.highest.max(entry);
         let is_roomy = has_room(&state);
@@ -202,6 +213,10 @@ impl Plans {
     pub fn settle_entries(&self, entries: Range<EntryId>) -> Vec<EntryId> {
         let mut state = self.lock();
         state.settled.insert(entries.clone());
+        let State {
+            announced, settled, ..
+        } = &mut *state;
+        announced.settle(entries.clone(), settled);
         let open = state.open.keys().filter(|id| entries.contains(id));
         let asked = state.asked.range(entries.clone()).map(|(id, _)| id);
         let open = open.chain(asked).copied().collect();

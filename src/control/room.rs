@@ -1,0 +1,101 @@
+//! Bytes that messages in the queue may take together.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use tokio::sync::Notify;
+
+/// Tasks and threads wait here.
+pub struct Room {
+    all: usize,
+    free: Mutex<usize>,
+    for_threads: Condvar,
+    for_tasks: Notify,
+}
+
+/// What a message takes; given back when it is dropped.
+pub struct Share {
+    bytes: usize,
+    room: Arc<Room>,
+}
+
+impl Room {
+    pub fn new(all: usize) -> Arc<Room> {
+        Arc::new(Room {
+            all,
+            free: Mutex::new(all),
+            for_threads: Condvar::new(),
+            for_tasks: Notify::new(),
+        })
+    }
+
+    /// None where there is not enough now.
+    pub fn try_take(self: &Arc<Room>, bytes: usize) -> Option<Share> {
+        self.take_from(&mut self.free(), bytes)
+    }
+
+    pub async fn take(self: &Arc<Room>, bytes: usize) -> Share {
+        loop {
+            let mut freed = std::pin::pin!(self.for_tasks.notified());
+            // From here on no release is missed.
+            freed.as_mut().enable();
+            if let Some(share) = self.try_take(bytes) {
+                return share;
+            }
+            freed.await;
+        }
+    }
+
+    /// For threads.
+    pub fn take_blocking(self: &Arc<Room>, bytes: usize) -> Share {
+        let mut free = self.free();
+        loop {
+            if let Some(share) = self.take_from(&mut free, bytes) {
+                return share;
+            }
+            free = self.for_threads.wait(free).expect("no panic while held");
+        }
+    }
+
+    /// One message that is larger than all the room has it to itself.
+    fn take_from(self: &Arc<Room>, free: &mut usize, bytes: usize) -> Option<Share> {
+        let bytes = bytes.min(self.all);
+        *free = free.checked_sub(bytes)?;
+        Some(Share {
+            bytes,
+            room: self.clone(),
+        })
+    }
+
+    fn free(&self) -> MutexGuard<'_, usize> {
+        self.free.lock().expect("no panic while held")
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        *self.room.free() += self.bytes;
+        self.room.for_threads.notify_all();
+        self.room.for_tasks.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_finds_no_room_gets_it_when_a_message_was_written() {
+        let room = Room::new(100);
+        let large = room.try_take(1000).expect("alone it fits");
+        assert!(room.try_take(1).is_none());
+        let (for_task, for_thread) = (room.clone(), room.clone());
+        let task = tokio::spawn(async move { drop(for_task.take(60).await) });
+        let thread = std::thread::spawn(move || drop(for_thread.take_blocking(60)));
+        tokio::task::yield_now().await;
+        drop(large);
+        task.await.expect("no panic");
+        let joined = tokio::task::spawn_blocking(|| thread.join()).await;
+        joined.expect("no panic").expect("no panic");
+        assert!(room.try_take(100).is_some());
+    }
+}

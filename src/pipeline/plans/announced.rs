@@ -1,0 +1,145 @@
+//! Entries that were announced and are neither in place nor failed. The receiver holds them until
+//! then, so their memory is bounded here, by bytes and by open directories.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use crate::chunk::ranges::RangeSet;
+use crate::manifest::{Entry, EntryId, EntryKind};
+use crate::wire::message::entry_weight;
+
+use super::Plans;
+
+/// Bytes that announced entries may take in the receiver's memory: some 20,000 short entries, or
+/// 1,900 symbolic links with the longest texts.
+const ANNOUNCED_BYTES_MAX: usize = 8 << 20;
+
+/// Directories that may be announced after the lowest unsettled entry. The walk is depth first, so
+/// only these and that entry's ancestors can still wait for children at the receiver.
+const DIRECTORIES_MAX: usize = 1 << 14;
+
+#[derive(Default)]
+pub(super) struct Announced {
+    /// Bytes of each entry.
+    weights: BTreeMap<EntryId, u32>,
+    bytes: usize,
+    /// Directories from `floor` on, in their order.
+    directories: VecDeque<EntryId>,
+    /// Every number below is settled, or was named by the user.
+    floor: EntryId,
+}
+
+impl Plans {
+    /// The user named things with numbers below `first`.
+    pub fn begin_walk(&self, first: EntryId) {
+        self.lock().announced.floor = first;
+    }
+
+    /// These entries are about to be announced.
+    pub fn announcing(&self, entries: &[Entry]) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        for entry in entries {
+            if !state.settled.contains(entry.id) {
+                state.announced.add(entry);
+            }
+        }
+    }
+}
+
+impl Announced {
+    fn add(&mut self, entry: &Entry) {
+        let weight = u32::try_from(entry_weight(entry)).unwrap_or(u32::MAX);
+        self.bytes += weight as usize;
+        if let Some(before) = self.weights.insert(entry.id, weight) {
+            self.bytes -= before as usize;
+        } else if entry.kind == EntryKind::Directory && entry.id >= self.floor {
+            self.directories.push_back(entry.id);
+        }
+    }
+
+    /// The entries in `range`, which are among the `settled` ones, are in place or failed.
+    pub(super) fn settle(&mut self, range: Range<EntryId>, settled: &RangeSet) {
+        while let Some((&id, _)) = self.weights.range(range.clone()).next() {
+            let weight = self.weights.remove(&id).unwrap_or(0);
+            self.bytes -= weight as usize;
+        }
+        self.floor = settled.next_missing(self.floor);
+        while self.directories.front().is_some_and(|&id| id < self.floor) {
+            self.directories.pop_front();
+        }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.bytes < ANNOUNCED_BYTES_MAX && self.directories.len() < DIRECTORIES_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{Name, Timestamp};
+
+    fn entry(id: EntryId, kind: EntryKind) -> Entry {
+        let time = Timestamp::default();
+        Entry {
+            id,
+            parent: 1,
+            name: Name::try_from(b"x".to_vec()).unwrap(),
+            kind,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            user: vec![],
+            group: vec![],
+            size: 0,
+            allocated: 0,
+            mtime: time,
+            atime: time,
+            ctime: time,
+            birth: time,
+            dev: 0,
+            ino: 0,
+            links: 1,
+            rdev: 0,
+            extensions: vec![],
+        }
+    }
+
+    #[test]
+    fn long_texts_fill_the_room_and_settled_ones_free_it() {
+        let plans = Plans::default();
+        let link = |id| entry(id, EntryKind::Symlink(vec![b'x'; 4000]));
+        let mut last = 1;
+        while plans.lock().announced.has_room() {
+            last += 1;
+            plans.announcing(&[link(last)]);
+        }
+        assert!((1500..2200).contains(&last), "{last}");
+        plans.settle_entries(2..last);
+        // One that is announced a second time, or after it failed, counts once or not at all.
+        plans.announcing(&[link(last), link(2)]);
+        let weight = entry_weight(&link(last));
+        assert_eq!(plans.lock().announced.bytes, weight);
+        plans.settle_entries(last..last + 1);
+        assert_eq!(plans.lock().announced.bytes, 0);
+    }
+
+    #[test]
+    fn directories_count_until_all_before_them_is_settled() {
+        let plans = Plans::default();
+        // Roots 1 and 2; the second is a further name and comes last.
+        plans.begin_walk(3);
+        let last = 3 + 2 * DIRECTORIES_MAX as EntryId;
+        for id in (3..last).step_by(2) {
+            plans.announcing(&[entry(id, EntryKind::Directory)]);
+            plans.settle_entries(id..id + 1);
+            // 4, 6, ... are files that are on their way.
+        }
+        assert!(!plans.lock().announced.has_room());
+        plans.settle_entries(4..5);
+        assert!(plans.lock().announced.has_room());
+        plans.settle_entries(3..last);
+        assert!(plans.lock().announced.directories.is_empty());
+    }
+}
