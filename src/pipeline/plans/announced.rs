@@ -130,7 +130,7 @@ mod tests {
         let plans = Plans::default();
         // Roots 1 and 2; the second is a further name and comes last.
         plans.begin_walk(3);
-        let last = 3 + 2 * DIRECTORIES_MAX as EntryId;
+        let last = 5 + 2 * DIRECTORIES_MAX as EntryId;
         for id in (3..last).step_by(2) {
             plans.announcing(&[entry(id, EntryKind::Directory)]);
             plans.settle_entries(id..id + 1);
