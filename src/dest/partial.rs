@@ -231,14 +231,16 @@ impl Partial {
         Ok(())
     }
 
-    /// A range of zeros: a hole if the source is sparse, else room that is really taken.
-    pub fn write_zeros(&self, offset: u64, len: u64) -> Result<()> {
+    /// A range of zeros: a hole if the source is sparse or nothing `may_fill` the range, else room
+    /// that is really taken.
+    pub fn write_zeros(&self, offset: u64, len: u64, may_fill: bool) -> Result<()> {
         self.check_range(offset, len)?;
         let is_hole = self.entry.is_sparse();
         let file = match self.medium() {
             Medium::File(file) => file,
             Medium::Device(device) => return device.write_zeros(offset, len, is_hole),
         };
+        let is_hole = is_hole || !may_fill;
         let has_hole = || is_hole && (!self.dirty || holes::punch(file, offset, len).is_ok());
         if len == 0 || has_hole() {
             return Ok(());

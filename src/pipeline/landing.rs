@@ -4,6 +4,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::fs::{Timespec, Timestamps, fstat, futimens};
 
@@ -51,6 +52,7 @@ impl Receiver {
             })
             .collect();
         self.progress.set_totals(roots.totals);
+        self.fillable.store(roots.totals.allocated, Relaxed);
         let unfinished = |slot: &Slot, root: &Root| {
             let place = Place::new(slot.dir.clone(), [slot.name.as_bytes()].into_iter());
             place.roots() == Some(hash_of(std::slice::from_ref(root)))

@@ -1,6 +1,7 @@
 //! Pieces of big files: claimed, verified, written, recorded, acknowledged; or found there already.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::chunk::claims::Claim;
 use crate::chunk::split::is_subtree;
@@ -70,9 +71,11 @@ impl Receiver {
         if place.chunk < file.first_chunk {
             return None;
         }
-        let is_cut_well = place.kind == ChunkKind::Zeros
-            || file.is_stream()
-            || is_subtree(place.offset, place.raw_len.into(), file.entry.size);
+        // A part of a stream is a chunk at most, zeros or not.
+        let is_part = file.is_stream() && u64::from(place.raw_len) <= self.chunk_size;
+        let is_hole = place.kind == ChunkKind::Zeros && !file.is_stream();
+        let is_cut_well =
+            is_hole || is_part || is_subtree(place.offset, place.raw_len.into(), file.entry.size);
         if !is_cut_well {
             self.breach("a range that the file does not have");
             return None;
@@ -176,7 +179,9 @@ impl Receiver {
         };
         if place.kind == ChunkKind::Zeros {
             hands.shift.turn_to(Doing::Disk);
-            partial.write_zeros(place.offset, u64::from(place.raw_len))?;
+            let len = u64::from(place.raw_len);
+            let may_fill = file.is_stream() || file.entry.is_sparse() || self.may_fill(len);
+            partial.write_zeros(place.offset, len, may_fill)?;
             return Ok(Piece::Written);
         }
         let whole = u64::from(place.raw_len) == file.entry.size;
@@ -188,6 +193,13 @@ impl Receiver {
         partial.write(&chunk)?;
         self.add_to_tree(file, place, &chunk);
         Ok(Piece::Written)
+    }
+
+    /// Takes `len` from what the sender announced as the room that the sources occupy: 96 bytes of
+    /// a frame may stand for 2 GiB of zeros. What goes beyond becomes a hole, which reads the same.
+    fn may_fill(&self, len: u64) -> bool {
+        let left = |left: u64| left.checked_sub(len);
+        self.fillable.fetch_update(Relaxed, Relaxed, left).is_ok()
     }
 
     /// Asks for a chunk again, unless its sender goes on where an honest one gives it up.

@@ -5,8 +5,8 @@
 //! when it is verified and its write has returned.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::AcqRel;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tokio::sync::Notify;
@@ -67,6 +67,8 @@ pub struct Receiver {
     /// No entry gets the journal's name.
     pub journal_name: OnceLock<JournalName>,
     pub keeper: Keeper,
+    /// Bytes of zeros that may still take room on the disk.
+    pub fillable: AtomicU64,
     /// Bytes of the messages that wait for the placer.
     pub queued: AtomicUsize,
     /// The placer has done with one of them.

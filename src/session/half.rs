@@ -198,6 +198,7 @@ impl ReceivingHalf {
             journal: Default::default(),
             journal_name: Default::default(),
             keeper: Default::default(),
+            fillable: Default::default(),
             queued: Default::default(),
             emptied: Notify::new(),
             streams: Default::default(),

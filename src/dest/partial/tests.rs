@@ -21,7 +21,7 @@ fn holes_of_a_sparse_source_stay_holes_and_zeros_of_another_take_room() {
     for (name, entry) in [("sparse", sparse(SIZE)), ("dense", dense)] {
         let partial = Partial::create(&slot(temp.path(), name), entry, &rules()).unwrap();
         partial.write_at(&data, 1 << 20).unwrap();
-        partial.write_zeros(2 << 20, 1 << 20).unwrap();
+        partial.write_zeros(2 << 20, 1 << 20, true).unwrap();
         partial.write_at(&[3; 100], SIZE - 100).unwrap();
         partial.commit().unwrap();
     }
@@ -57,7 +57,7 @@ fn a_kept_partial_is_gone_on_with_if_it_is_the_one_that_was_left() {
     partial.read(&mut there, 0).unwrap();
     assert_eq!(there, [7; 5000]);
     // What comes now replaces what was there, also where it is zeros.
-    partial.write_zeros(0, 4096).unwrap();
+    partial.write_zeros(0, 4096, true).unwrap();
     partial.write_at(&[0; 904], 4096).unwrap();
     partial.commit().unwrap();
     let content = std::fs::read(temp.path().join("a")).unwrap();
@@ -119,7 +119,7 @@ fn nothing_is_left_of_a_dropped_partial_and_nothing_is_written_beyond_its_end() 
     let partial = Partial::create(&slot, Arc::new(file(10, 0o644)), &rules()).unwrap();
     assert_eq!(names(temp.path()).len(), 1);
     for (offset, len) in [(0, 11), (10, 1), (u64::MAX, 1), (1, u64::MAX)] {
-        assert!(partial.write_zeros(offset, len).is_err());
+        assert!(partial.write_zeros(offset, len, true).is_err());
     }
     drop(partial);
     assert_eq!(names(temp.path()), [""; 0]);

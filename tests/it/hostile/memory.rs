@@ -1,8 +1,11 @@
 //! Lists that take a byte on the wire and fifty in memory.
 
+use std::os::unix::fs::MetadataExt;
+
+use fastcp::chunk::{ChunkKind, Place};
 use fastcp::wire::message::{HEADER_LEN, Message};
 
-use super::pull_case;
+use super::{known, pull_case};
 use crate::support::fake_server::{pull, push};
 use crate::support::peer::*;
 use crate::support::*;
@@ -83,4 +86,36 @@ fn a_message_weighs_no_more_than_some_bodies() {
             );
         }
     }
+}
+
+/// 96 bytes that stand for 64 megabytes take no more of the disk than was announced.
+#[test]
+fn zeros_take_no_room_that_was_not_announced() {
+    const SIZE: usize = 64 * MIB;
+    pull_case(|case| {
+        let content = vec![0; SIZE];
+        known(case, &content);
+        let done = pull(case, &["-r"], "/x/tree", |mut server| {
+            // With no room announced at all.
+            server.begin(root(1, "tree", true));
+            server.entries(vec![directory(1, 0, "tree"), file(2, 1, "f", SIZE as u64)]);
+            server.wanted();
+            let place = server.keys.place(2, 0, SIZE);
+            let zeros = Place {
+                kind: ChunkKind::Zeros,
+                ..place
+            };
+            let frame = server.keys.frame(zeros, fastcp::digest::NONE, &[]);
+            server.send(0, &frame);
+            let whole = blake3::hash(&content);
+            server.end(2, SIZE as u64, Some(whole.into()));
+            server.end(1, 1, None);
+            server.all_sent(2);
+            server.finish();
+        });
+        done.succeeds();
+        let meta = case.dst.meta("tree/f");
+        assert_eq!(meta.len(), SIZE as u64);
+        assert!(meta.blocks() * 512 < MIB as u64, "{}", meta.blocks());
+    });
 }
