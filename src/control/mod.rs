@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 use room::{Room, Share};
 
@@ -59,6 +59,8 @@ pub struct Incoming<R> {
     /// Bytes that were read and not yet parsed stand at `start..`.
     buffer: Vec<u8>,
     start: usize,
+    /// The secret is among the first two messages; what comes later needs no wiping.
+    parsed: u8,
     heard: Arc<AtomicU64>,
 }
 
@@ -98,6 +100,7 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
             reader,
             buffer: Vec::with_capacity(16 << 10),
             start: 0,
+            parsed: 0,
             heard: Arc::default(),
         }
     }
@@ -203,6 +206,7 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
                 body.zeroize();
             }
             self.start += whole;
+            self.parsed = self.parsed.saturating_add(1);
             if let Some(message) = message? {
                 return Ok(message);
             }
@@ -214,7 +218,9 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
             let len = self.buffer.len();
             self.buffer.copy_within(self.start.., 0);
             // What was moved leaves no second copy behind: it may be the secret.
-            self.buffer[len - self.start..].zeroize();
+            if self.parsed < 2 {
+                self.buffer[len - self.start..].zeroize();
+            }
             self.buffer.truncate(len - self.start);
             self.start = 0;
         }
@@ -242,16 +248,23 @@ impl Outgoing {
         let (queue, mut messages) = mpsc::channel(QUEUE);
         let (data, mut pieces) = mpsc::channel::<Word>(1);
         let task = tokio::spawn(async move {
-            let mut bytes = Vec::with_capacity(2 * BATCH_MAX);
+            // Wiped when it is dropped.
+            let mut bytes = Zeroizing::new(Vec::with_capacity(2 * BATCH_MAX));
             let mut waiting = Vec::new();
             // Both queues close together.
             while let Some(word) = next(&mut messages, &mut pieces).await {
                 word.message.encode(&mut bytes);
+                let mut is_secret = word.is_secret();
                 waiting.extend(word.waits);
-                while bytes.len() < BATCH_MAX {
+                // The secret is the last of its batch: a buffer that grows behind it leaves a copy.
+                while bytes.len() < BATCH_MAX && !is_secret {
                     let Ok(word) = messages.try_recv() else {
                         break;
                     };
+                    is_secret = word.is_secret();
+                    if is_secret {
+                        grow(&mut bytes, BATCH_MAX);
+                    }
                     word.message.encode(&mut bytes);
                     waiting.extend(word.waits);
                 }
@@ -324,6 +337,10 @@ impl Outgoing {
 }
 
 impl Word {
+    fn is_secret(&self) -> bool {
+        matches!(self.message, Message::Secret(_))
+    }
+
     /// None where there is no room now.
     fn at_once(room: &Arc<Room>, message: Message) -> Option<Word> {
         let _share = room.try_take(message.weight())?;

@@ -4,6 +4,7 @@
 //! The addresses are tried in their order, each a moment after the one before, and what connects
 //! first is taken if it proves itself. One that has done so is dialled alone from then on.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -37,6 +38,10 @@ pub enum Answer {
 }
 
 /// Where the other end may be dialled, and what is known of that.
+/// Times that an address is dialled where strangers answer. The far end names the addresses, and
+/// may name those of others.
+const STRANGE_MAX: u32 = 64;
+
 pub struct Places {
     /// Of this host, from which is dialled.
     bind: Option<IpAddr>,
@@ -48,8 +53,8 @@ struct State {
     addresses: Vec<SocketAddr>,
     answer: Answer,
     proven: Option<SocketAddr>,
-    /// Something answered there that did not prove itself.
-    strange: Vec<SocketAddr>,
+    /// Something answered there that did not prove itself, so many times.
+    strange: HashMap<SocketAddr, u32>,
 }
 
 impl Places {
@@ -99,20 +104,25 @@ impl Places {
         match state.proven {
             Some(proven) => vec![proven],
             None => {
-                let strange = |address: &&SocketAddr| state.strange.contains(address);
-                let (last, first): (Vec<_>, Vec<_>) = state.addresses.iter().partition(strange);
+                let times = |address: &SocketAddr| state.strange.get(address).copied().unwrap_or(0);
+                let tried = |address: &&SocketAddr| times(address) < STRANGE_MAX;
+                let strange = |address: &&SocketAddr| times(address) > 0;
+                let addresses = state.addresses.iter().filter(tried);
+                let (last, first): (Vec<_>, Vec<_>) = addresses.partition(strange);
                 first.into_iter().chain(last).copied().collect()
             }
         }
     }
 
     fn is_strange(&self, address: SocketAddr) -> bool {
-        self.lock().strange.contains(&address)
+        self.lock().strange.contains_key(&address)
     }
 
     /// Who answered there knew the secret.
     pub fn set_proven(&self, address: SocketAddr) {
-        self.lock().proven = Some(address);
+        let mut state = self.lock();
+        state.proven = Some(address);
+        state.strange.remove(&address);
     }
 
     /// Who answered there did not know the secret, or nothing of it came through.
@@ -121,9 +131,7 @@ impl Places {
         if state.proven == Some(address) {
             state.proven = None;
         }
-        if !state.strange.contains(&address) {
-            state.strange.push(address);
-        }
+        *state.strange.entry(address).or_default() += 1;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -269,6 +277,21 @@ mod tests {
         let (hand_on, proven) = mpsc::unbounded_channel();
         tokio::spawn(listener.run(keyring, move |connection| hand_on.send(connection).is_ok()));
         (at, proven)
+    }
+
+    #[test]
+    fn where_strangers_answer_is_not_dialled_for_ever() {
+        let [one, other] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let places = Places::new(vec![one, other], None);
+        for _ in 0..STRANGE_MAX {
+            assert!(places.candidates().contains(&one));
+            places.set_strange(one);
+        }
+        assert_eq!(places.candidates(), [other]);
+        // Who knew the secret once is dialled again however often nothing comes through.
+        places.set_proven(other);
+        places.set_strange(other);
+        assert_eq!(places.candidates(), [other]);
     }
 
     #[tokio::test]

@@ -69,6 +69,9 @@ pub struct Chooser<'a> {
     pub forced: Option<u16>,
     pub streams_max: u16,
     pub keyring: Arc<Keyring>,
+    /// For streams that the server dials. One for the session, however often this end listens: it
+    /// remembers which openings were used.
+    pub facing: Arc<Keyring>,
     pub suite: Suite,
     pub proven: mpsc::Sender<Connection>,
     pub roster: Arc<Roster>,

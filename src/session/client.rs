@@ -320,6 +320,7 @@ impl Client<'_> {
         let inband = Inband::new(roster.flow(), is_wanted, control.clone(), proven.clone());
         inband.hold();
         Chooser {
+            facing: Arc::new(keyring.facing()),
             request: self.request,
             host: server.host.clone(),
             hello: server.hello.clone(),

@@ -18,6 +18,14 @@ use crate::wire::hello::Hello;
 /// Raises what a copy of many files needs, and takes the system's signal for a file that grows
 /// beyond the user's limit as an error of the write.
 pub fn prepare() {
+    // No core file may hold the session's secret. It is also what keeps other processes of the user
+    // from reading it, so a debug build, into which tests look, goes without.
+    #[cfg(all(target_os = "linux", not(debug_assertions)))]
+    {
+        use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+        // Nothing is lost where the kernel refuses but this.
+        let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    }
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -164,7 +164,11 @@ impl Expected {
     pub async fn answer(self, reader: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
         let mut answer = [0; ANSWER_LEN];
         timeout(OPENING_TIMEOUT, reader.read_exact(&mut answer)).await??;
-        if answer == self.keyring.answer(&self.opening) {
+        let mac = answer[8..].try_into().expect("32 bytes");
+        let secret = &self.keyring.secret;
+        if answer[..8] == ANSWER_MAGIC[..]
+            && verify_mac(secret, Purpose::StreamAnswer, &self.opening, mac)
+        {
             Ok(())
         } else {
             Err(io::Error::other("something else than fastcp answered"))

@@ -116,7 +116,7 @@ impl Chooser<'_> {
         let _ = self.control.send(Message::Dial(listen)).await;
         self.notes.tried(Route::Reverse);
         let proven = self.proven.clone();
-        let listening = listener.run(Arc::new(self.keyring.facing()), move |connection| {
+        let listening = listener.run(self.facing.clone(), move |connection| {
             // More than were asked for are dropped.
             let _ = proven.try_send(connection);
             !proven.is_closed()
