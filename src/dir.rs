@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use crate::manifest::Name;
 use acl::Acl;
 
-pub use confine::{Confine, Outside};
+pub use confine::{Confine, Outside, RESERVED, is_reserved, may_leave};
 
 /// Handles of directories that are held open at once, besides those of roots.
 const OPEN_MAX: usize = 256;
@@ -182,6 +182,11 @@ impl Dir {
     pub fn default_acl(self: &Arc<Dir>) -> Option<&Acl> {
         let read = || Acl::of(&*self.handle().ok()?, acl::DEFAULT);
         self.default_acl.get_or_init(read).as_ref()
+    }
+
+    /// Directories between this one and the one that was opened by its path.
+    pub fn depth(&self) -> usize {
+        self.depth
     }
 
     /// Device and inode.

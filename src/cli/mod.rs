@@ -52,7 +52,7 @@ pub fn main() -> i32 {
         return speaks(versions);
     }
     if args.server {
-        return match session::serve(args.placed.is_some(), args.permit.to_permit()) {
+        return match session::serve(args.placed.is_some(), args.permit.to_permit(args.ports)) {
             Ok(()) => 0,
             Err(NotServed::NotBegun(error)) => refuse(&error),
             Err(NotServed::Told(kind)) => kind.exit_code(),

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use crate::session::{Access, Permit};
+use crate::wire::message::Ports;
 
 /// What a forced command allows the key that it stands before.
 #[derive(Debug, clap::Args)]
@@ -18,10 +19,14 @@ pub struct Permits {
     /// What is there stays as it is.
     #[arg(long, hide = true, requires = "server")]
     no_overwrite: bool,
+    /// Symbolic links may lead out of the directory.
+    #[arg(long, hide = true, requires = "confine")]
+    allow_outside_links: bool,
 }
 
 impl Permits {
-    pub fn to_permit(&self) -> Permit {
+    /// `ports`: where the forced command names some.
+    pub fn to_permit(&self, ports: Option<Ports>) -> Permit {
         Permit {
             // From here, should it not begin with a slash.
             confine: self
@@ -34,6 +39,8 @@ impl Permits {
                 _ => Access::Full,
             },
             no_overwrite: self.no_overwrite,
+            outside_links: self.allow_outside_links,
+            ports,
         }
     }
 }

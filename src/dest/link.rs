@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use super::own_name::{self, random_name};
 use super::temporary::Temporary;
 use super::{Placed, Rules, Slot, commit, space, standing, sync_directory, times_of};
+use crate::dir::may_leave;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, file_type};
 
@@ -31,6 +32,11 @@ pub fn place_symlink(slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed
     };
     if text.is_empty() || text.len() > TEXT_MAX || text.contains(&0) {
         return Err(broken(slot, "a link whose text cannot be one"));
+    }
+    if rules.links_inside && may_leave(text, slot.dir.depth()) {
+        return Err(slot.refused(
+            "is a symbolic link that may lead out of the directory that this key is confined to",
+        ));
     }
     let failed = |cause: io::Error| slot.error("cannot make the link", cause);
     let dir = slot.dir.handle().map_err(failed)?;

@@ -47,7 +47,7 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use crate::dir::Dir;
+use crate::dir::{Dir, RESERVED, is_reserved};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Name, file_type};
 
@@ -88,6 +88,10 @@ pub struct Rules {
     pub untouched: bool,
     /// `-p` keeps set-id bits.
     pub set_id: bool,
+    /// No entry gets a name that begins like those of unfinished files (`.fastcp-`).
+    pub no_own_names: bool,
+    /// A symbolic link may not lead out of the directory that the key is confined to.
+    pub links_inside: bool,
     /// `--direct-io`: a device that cannot be written past the page cache is not written.
     pub direct_io: bool,
     /// `--drop-cache`: what is written leaves the page cache.
@@ -129,6 +133,17 @@ impl Rules {
         let user = if stat.st_uid == entry.uid { 0 } else { 0o4000 };
         let group = if stat.st_gid == entry.gid { 0 } else { 0o2000 };
         mode & !(user | group)
+    }
+
+    /// Refuses a name that this copy may not give.
+    ///
+    /// # Errors
+    /// `Kind::Refused`.
+    pub fn check_name(&self, slot: &Slot) -> Result<()> {
+        if self.no_own_names && is_reserved(slot.name.as_bytes()) {
+            return Err(slot.refused(RESERVED));
+        }
+        Ok(())
     }
 }
 

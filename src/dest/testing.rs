@@ -29,6 +29,8 @@ pub fn rules() -> Rules {
         blind: false,
         untouched: false,
         set_id: true,
+        no_own_names: false,
+        links_inside: false,
         direct_io: false,
         drop_cache: false,
         umask: 0o022,

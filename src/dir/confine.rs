@@ -12,6 +12,34 @@ use rustix::io::Errno;
 use super::{Dir, Handles};
 use crate::manifest::Name;
 
+/// What the user is told of a name that [`is_reserved`].
+pub const RESERVED: &str = "names that begin with .fastcp- are for unfinished files: this key neither gives nor takes them";
+
+/// True for a name that only fastcp itself gives to files.
+pub fn is_reserved(name: &[u8]) -> bool {
+    name.starts_with(b".fastcp-")
+}
+
+/// True for the text of a symbolic link that may lead out of a directory in which the link stands
+/// `depth` levels deep. A `..` behind a name counts as one that may: that name may be, or become,
+/// another link. So no chain of links leads out if each of them passes.
+pub fn may_leave(text: &[u8], depth: usize) -> bool {
+    let mut parts = text.split(|&byte| byte == b'/').peekable();
+    if text.first() == Some(&b'/') {
+        return true;
+    }
+    let mut up = 0;
+    while let Some(&part) = parts.peek() {
+        match part {
+            b".." => up += 1,
+            b"" | b"." => {}
+            _ => break,
+        }
+        parts.next();
+    }
+    up > depth || parts.any(|part| part == b"..")
+}
+
 pub struct Confine {
     root: Arc<Dir>,
     path: PathBuf,
@@ -32,6 +60,8 @@ pub enum Outside {
     Above,
     /// No file can be called so.
     NoName,
+    /// Unfinished files have such names.
+    Reserved,
 }
 
 impl Confine {
@@ -69,6 +99,7 @@ impl Confine {
             .filter(|&name| !matches!(name, b"" | b"."))
             .map(|name| match name {
                 b".." => Err(Outside::Above),
+                _ if is_reserved(name) => Err(Outside::Reserved),
                 _ => Name::try_from(name.to_vec()).map_err(|_| Outside::NoName),
             })
             .collect()
@@ -101,6 +132,7 @@ impl Outside {
             Outside::Elsewhere => format!("this key reaches nothing there but what is in {path}"),
             Outside::Above => format!("this key is confined to {path} there, and takes no .."),
             Outside::NoName => "not a file name".to_owned(),
+            Outside::Reserved => RESERVED.to_owned(),
         }
     }
 }
@@ -108,6 +140,31 @@ impl Outside {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_stays_inside_by_its_own_text_whatever_other_links_are() {
+        for (text, depth) in [
+            ("a", 0),
+            ("a/b/./c", 0),
+            ("..", 1),
+            (".././../a", 2),
+            ("./a//b", 0),
+            ("a..b/..c", 0),
+        ] {
+            assert!(!may_leave(text.as_bytes(), depth), "{text}");
+        }
+        for (text, depth) in [
+            ("/", 9),
+            ("/etc/passwd", 9),
+            ("..", 0),
+            ("../../a", 1),
+            ("a/..", 9),
+            ("../a/../b", 9),
+            (".//../..", 1),
+        ] {
+            assert!(may_leave(text.as_bytes(), depth), "{text}");
+        }
+    }
 
     #[test]
     fn every_way_that_is_typed_begins_in_the_directory_and_goes_down() {

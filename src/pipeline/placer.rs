@@ -173,6 +173,11 @@ impl Receiver {
             let spot = table.spot(entry.id, entry.parent, &entry.name, self.digests.is_some());
             (spot, table.path_of(entry.id, entry.parent, &entry.name))
         };
+        if let Spot::Slot(slot, _) = &spot
+            && let Err(error) = self.rules.check_name(slot)
+        {
+            return self.name_refused(entry, &error);
+        }
         // Where there is none, there is no spot either.
         let path = path.unwrap_or_default();
         match (spot, &entry.kind) {
@@ -227,6 +232,23 @@ impl Receiver {
         None
     }
 
+    /// The entry has a name that it may not have here.
+    fn name_refused(&self, entry: Entry, error: &Error) -> Option<Want> {
+        let (id, parent) = (entry.id, entry.parent);
+        let is_file = matches!(entry.kind, EntryKind::File | EntryKind::Stream);
+        if entry.kind == EntryKind::Directory {
+            self.tally.add(error);
+            self.say(Message::Fault(Fault::of(error, id, parent)));
+            self.lock().add_directory(entry, None, None);
+        } else {
+            self.fail(id, parent, error);
+        }
+        is_file.then_some(Want {
+            entry: id,
+            kind: WantKind::Skip,
+        })
+    }
+
     fn directory(&self, entry: Entry, made: Result<Directory>, listed: Option<Listed>, path: Hash) {
         let id = entry.id;
         match made {
@@ -248,6 +270,10 @@ impl Receiver {
         let Some(journal) = self.journal() else {
             return;
         };
+        // A rule of the key outranks what a journal says was so.
+        if self.rules.untouched && !directory.made() {
+            return;
+        }
         if let Some(before) = journal
             .directory_before(&path)
             .filter(|_| !directory.made())

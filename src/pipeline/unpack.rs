@@ -91,7 +91,8 @@ impl Receiver {
             }
             Spot::Lost => return self.lost_with_directory(entry),
         };
-        match dest::place_small(&slot, entry, content, &self.rules) {
+        let placed = self.rules.check_name(&slot);
+        match placed.and_then(|()| dest::place_small(&slot, entry, content, &self.rules)) {
             Ok(placed) => {
                 let digest = *blake3::hash(content).as_bytes();
                 match (placed, path) {

@@ -197,6 +197,8 @@ pub fn rules(request: &Request) -> Rules {
         blind: false,
         untouched: false,
         set_id: true,
+        no_own_names: false,
+        links_inside: false,
         direct_io: request.options.direct_io,
         drop_cache: request.options.drop_cache,
         umask: process_umask(),

@@ -6,10 +6,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::chunk::CHUNK_SIZE;
 use crate::dest::Rules;
 use crate::dir::{Confine, Handles};
 use crate::error::{Error, Kind, Result, Side};
-use crate::wire::message::{Open, Role};
+use crate::pipeline::Budget;
+use crate::wire::message::{CopyOptions, Open, Ports, Role};
 
 /// What a server may do for its client; by default all that its user may.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +21,10 @@ pub struct Permit {
     pub access: Access,
     /// `--no-overwrite`: what is there stays as it is.
     pub no_overwrite: bool,
+    /// `--allow-outside-links`: symbolic links may lead out of the directory.
+    pub outside_links: bool,
+    /// `--ports`: on these the server may listen, else on an ephemeral port alone.
+    pub ports: Option<Ports>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +71,28 @@ impl Permit {
         Ok(())
     }
 
+    /// Takes back what a client may not choose where a key is limited: more memory, threads or
+    /// larger chunks than the server takes by itself, and its ports.
+    ///
+    /// # Errors
+    /// `Kind::Usage` for larger chunks, which both ends must agree on.
+    pub fn bound(&self, open: &mut Open) -> Result<()> {
+        if *self == Permit::default() {
+            return Ok(());
+        }
+        if open.chunk_size as usize > CHUNK_SIZE {
+            return Err(Error::usage("this key takes no larger chunks than 1 MiB"));
+        }
+        let least = |asked: Option<u64>, own: u64| asked.unwrap_or(own).min(own);
+        let own = Budget::memory(&CopyOptions::default());
+        open.options.memory = Some(least(open.options.memory, own));
+        let own = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+        let threads = least(open.options.threads.map(u64::from), own);
+        open.options.threads = u16::try_from(threads).ok();
+        open.ports = self.ports;
+        Ok(())
+    }
+
     /// The directory that it is confined to.
     ///
     /// # Errors
@@ -94,7 +122,83 @@ impl Permit {
             untouched: self.no_overwrite,
             blind: self.access == Access::Write,
             set_id: self.confine.is_none(),
+            no_own_names: self.confine.is_some(),
+            links_inside: self.confine.is_some() && !self.outside_links,
             ..rules
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(options: CopyOptions) -> Open {
+        Open {
+            role: Role::Probe { path: Vec::new() },
+            options,
+            session: [0; 16],
+            suite: 1,
+            streams: None,
+            chunk_size: CHUNK_SIZE as u32,
+            remembered: None,
+            before: Vec::new(),
+            listens: true,
+            ports: Some(Ports {
+                first: 22,
+                last: 80,
+            }),
+            between: false,
+        }
+    }
+
+    #[test]
+    fn a_limited_key_takes_no_more_of_the_host_than_its_own_defaults() {
+        let greedy = CopyOptions {
+            memory: Some(1 << 40),
+            threads: Some(256),
+            ..CopyOptions::default()
+        };
+        let mut free = open(greedy.clone());
+        Permit::default().bound(&mut free).unwrap();
+        assert_eq!((free.options, free.ports.is_some()), (greedy.clone(), true));
+        let own = Budget::memory(&CopyOptions::default());
+        for permit in [
+            Permit {
+                confine: Some("/srv".into()),
+                ..Permit::default()
+            },
+            Permit {
+                access: Access::Read,
+                ..Permit::default()
+            },
+        ] {
+            let mut bounded = open(greedy.clone());
+            permit.bound(&mut bounded).unwrap();
+            assert_eq!(bounded.options.memory, Some(own));
+            assert!(bounded.options.threads < Some(256));
+            assert_eq!(bounded.ports, None);
+            // Less is as the client says.
+            let modest = CopyOptions {
+                memory: Some(16 << 20),
+                threads: Some(1),
+                ..CopyOptions::default()
+            };
+            let mut bounded = open(modest.clone());
+            permit.bound(&mut bounded).unwrap();
+            assert_eq!(bounded.options, modest);
+            let mut large = open(greedy.clone());
+            large.chunk_size = 16 << 20;
+            assert!(permit.bound(&mut large).is_err());
+            // The key's line may name ports.
+            let ports = Some(Ports {
+                first: 5000,
+                last: 5010,
+            });
+            let mut bounded = open(greedy.clone());
+            let permit = Permit { ports, ..permit };
+            permit.bound(&mut bounded).unwrap();
+            assert_eq!(bounded.ports, ports);
         }
     }
 }

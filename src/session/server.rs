@@ -125,8 +125,9 @@ async fn copy<R: AsyncRead + Unpin>(
     (slot, heart): (&mut Option<Half>, &mut Option<Heart>),
 ) -> Result<()> {
     let opened = timeout(HELLO_TIMEOUT, opening(incoming)).await;
-    let (open, secret) = opened.unwrap_or_else(|_| Err(breach("no opening")))?;
+    let (mut open, secret) = opened.unwrap_or_else(|_| Err(breach("no opening")))?;
     permit.check(&open)?;
+    permit.bound(&mut open)?;
     if open.options.nice {
         host::be_nice();
     }

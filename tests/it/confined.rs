@@ -10,6 +10,8 @@ ways! { push =>
     a_key_that_only_writes_is_good_for_nothing_else,
     a_confined_key_reaches_nothing_else,
     further_logins_of_such_a_key_carry_streams,
+    a_confined_key_neither_gives_nor_takes_names_of_unfinished_files,
+    links_that_a_confined_key_places_stay_inside,
 }
 
 ways! { pull => a_key_that_only_reads_gives_what_is_in_its_directory }
@@ -145,6 +147,86 @@ fn a_confined_key_reaches_nothing_else(case: &Case) {
     assert!(here.meta("way out").is_symlink());
     assert_eq!(outside.names(), ["precious"]);
     assert_eq!(outside.read("precious"), b"precious\n");
+}
+
+fn a_confined_key_neither_gives_nor_takes_names_of_unfinished_files(case: &Case) {
+    let dir = case.dst.dir("web1");
+    force(case, &format!("--confine '{}'", dir.0.display()));
+    let tree = case.src.dir("tree");
+    tree.file("a", "one");
+    // What a journal is called, an unfinished file in a pack and one by itself, and a directory.
+    tree.file(".fastcp-71e0a99173564931.journal", "forged");
+    tree.file(".fastcp-0123456789abcdef.part", "forged");
+    tree.file(".fastcp-big.part", noise(1, 3 * MIB));
+    tree.file(".fastcp-dir/b", "two");
+    tree.link(".fastcp-link", "a");
+    let from = tree.0.display().to_string();
+    let done = copy(case, &["-r", "-p"], &from, "far:tree");
+    done.exits(11).says("begin with .fastcp-");
+    assert_eq!(dir.dir("tree").names(), ["a"]);
+    let one = tree.path(".fastcp-71e0a99173564931.journal");
+    let one = one.display().to_string();
+    copy(case, &[], &one, "far:").exits(11);
+    let other = tree.path("a").display().to_string();
+    copy(case, &[], &other, "far:.fastcp-x").fails();
+    copy(case, &[], &other, "far:tree/.fastcp-x/a").fails();
+    assert_eq!(dir.names(), ["tree"]);
+    dir.file("tree/.fastcp-x.part", "unfinished");
+    let here = case.scratch.dir("here");
+    let to = here.0.display().to_string();
+    copy(case, &["-r"], "far:tree", &to).exits(11);
+    assert_eq!(here.dir("tree").names(), ["a"]);
+    for source in ["far:tree/.fastcp-x.part", "far:tree/.fast*"] {
+        copy(case, &[], source, &to).fails();
+    }
+    assert_eq!(here.names(), ["tree"]);
+    // So that the sweep after the test finds no unfinished file.
+    std::fs::remove_file(dir.path("tree/.fastcp-x.part")).expect("remove");
+}
+
+fn links_that_a_confined_key_places_stay_inside(case: &Case) {
+    let dir = case.dst.dir("web1");
+    let confine = format!("--confine '{}'", dir.0.display());
+    force(case, &confine);
+    let tree = case.src.dir("tree");
+    tree.file("a", "one");
+    let inside = [
+        ("near", "a"),
+        ("sub/up", "../a"),
+        ("sub/deep/to the top", "../../../tree/a"),
+        ("nowhere", "not/there"),
+    ];
+    let outside = [
+        ("absolute", "/etc/passwd"),
+        ("above", "../../web2"),
+        ("sub/above", "./.././../..//web2"),
+        // Names that are, or may become, links to somewhere higher.
+        ("sub/deep/top", "../../.."),
+        ("sub/round", "deep/top/../../.."),
+        ("sub/later", "not yet/../../../.."),
+    ];
+    for (name, text) in inside.into_iter().chain(outside) {
+        tree.link(name, text);
+    }
+    let from = tree.0.display().to_string();
+    let done = copy(case, &["-r"], &from, "far:tree");
+    done.exits(11).says("may lead out of the directory");
+    let there = |name: &str| dir.path("tree").join(name).is_symlink();
+    for (name, text) in inside {
+        assert!(there(name), "{name} -> {text}");
+    }
+    assert_eq!(dir.read("tree/a"), b"one");
+    for (name, text) in outside {
+        // This one leads to the directory itself, and not out of it.
+        let stays = name == "sub/deep/top";
+        assert_eq!(there(name), stays, "{name} -> {text}");
+    }
+    force(case, &format!("{confine} --allow-outside-links"));
+    copy(case, &["-r"], &from, "far:again").succeeds();
+    for (name, text) in outside {
+        let placed = dir.path("again").join(name);
+        assert!(placed.is_symlink(), "{name} -> {text}");
+    }
 }
 
 fn further_logins_of_such_a_key_carry_streams(case: &Case) {

@@ -164,6 +164,8 @@ pub fn rules(open: &Open) -> Rules {
         blind: false,
         untouched: false,
         set_id: true,
+        no_own_names: false,
+        links_inside: false,
         direct_io: open.options.direct_io,
         drop_cache: open.options.drop_cache,
         umask: process_umask(),

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Stat, fgetxattr};
 
 use crate::dir::acl::{self, mode_without_list};
-use crate::dir::{DEPTH_MAX, Dir, Handles};
+use crate::dir::{DEPTH_MAX, Dir, Handles, RESERVED, is_reserved};
 use crate::error::{Error, Kind, Side};
 use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, file_type};
 
@@ -57,6 +57,8 @@ pub fn root_id(nth: usize) -> EntryId {
 pub struct Walk {
     roots: std::iter::Enumerate<std::vec::IntoIter<Named>>,
     follow_links: bool,
+    /// A key is confined to a directory: names of unfinished files are not given.
+    is_confined: bool,
     handles: Arc<Handles>,
     /// The directory of the last named file, since most operands share it.
     last_parent: Option<(PathBuf, Arc<Dir>)>,
@@ -113,6 +115,7 @@ impl Walk {
     pub fn new(roots: Vec<Named>, follow_links: bool, handles: Arc<Handles>) -> Walk {
         Walk {
             next_id: root_id(roots.len()),
+            is_confined: roots.iter().any(|root| root.confine.is_some()),
             roots: roots.into_iter().enumerate(),
             follow_links,
             handles,
@@ -217,6 +220,12 @@ impl Walk {
             self.queued.push_back(Step::Failed(error));
             return;
         };
+        if self.is_confined && is_reserved(name.as_bytes()) {
+            let error = Error::new(Kind::Refused, Side::Source, RESERVED);
+            let error = error.at(level.dir.path().join(&name));
+            self.queued.push_back(Step::Failed(error));
+            return;
+        }
         let spot = Spot {
             id: None,
             parent: level.id,
