@@ -355,9 +355,11 @@ impl Table {
         made.collect()
     }
 
-    /// Forgets everything: partials are removed, directories get their modes back.
-    pub fn clear(&mut self) {
-        *self = Table::default();
+    /// Gives away everything. Dropped, partials are removed and directories get their modes back,
+    /// so it is to be dropped when the table is not locked.
+    #[must_use]
+    pub fn take(&mut self) -> Table {
+        std::mem::take(self)
     }
 
     /// Everything that was announced is in place or failed.

@@ -46,11 +46,13 @@ const PLACER_BYTES_MAX: usize = 16 << 20;
 /// Frames that may wait for a stream at the very most.
 const FRAMES_MAX: usize = 2 * STREAMS_MAX as usize;
 
-/// How long threads may take to end. One that is stuck in the kernel is left behind.
-const JOIN_PATIENCE: Duration = Duration::from_millis(1500);
+/// How long threads may take to end. One that is stuck in the kernel is left behind. With the
+/// clearing and the end of the far end's process (`login`) it is less than 2 s: a user who presses
+/// Ctrl-C waits no longer.
+const JOIN_PATIENCE: Duration = Duration::from_millis(900);
 
 /// How long the clearing may take at least, where threads took all of that.
-const CLEARING_PATIENCE: Duration = Duration::from_millis(300);
+const CLEARING_PATIENCE: Duration = Duration::from_millis(200);
 
 /// What either half is made from.
 pub struct Common {
@@ -280,7 +282,9 @@ impl ReceivingHalf {
         let (receiver, ending) = (self.receiver.clone(), self.receiver.ending.clone());
         let clearing = spawn(&ending, move || {
             receiver.put_away();
-            receiver.lock().clear();
+            // Partials are removed, and nobody else waits for that at the lock.
+            let left = receiver.lock().take();
+            drop(left);
         });
         let until = until.max(Instant::now() + CLEARING_PATIENCE);
         join(vec![clearing], until).await;

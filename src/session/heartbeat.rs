@@ -23,7 +23,7 @@
 //! | credit for data on control | none of its own: control lives or does not | |
 //! | a command, or who is at the other end of a pipe | none: they take their time, and end with the copy | |
 //! | acknowledgements | none of their own: they come while streams or control live | |
-//! | threads of a half that ends | 1.5 s (`half`) | left behind |
+//! | threads of a half that ends | 0.9 s, 0.2 s more for what they leave (`half`) | left behind |
 //! | the server, for the client to close control | 5 s (`server`) | it ends |
 //! | the client, for the server to end | 10 s, 0.5 s after a failure (`login`) | killed |
 //!
@@ -52,6 +52,10 @@ const BEAT: Duration = Duration::from_secs(1);
 
 /// A tick that comes later than this follows a stop of the process, or of the machine.
 const LATE: Duration = Duration::from_secs(3);
+
+/// By how much a tick may come early or its clock be behind: without it nearly every silence would
+/// be noticed one tick later.
+const ROUNDING: Duration = Duration::from_millis(100);
 
 /// Of the time that a client bears silence, a server bears this much, so that it has ended when
 /// the client comes back.
@@ -230,10 +234,10 @@ async fn beat(shared: Arc<Shared>) {
         if !in_time {
             continue;
         }
-        if now - heard_at >= shared.timeout {
+        if now - heard_at + ROUNDING >= shared.timeout {
             return shared.terms.ending.end(shared.silent());
         }
-        if for_how_long >= shared.timeout {
+        if for_how_long + ROUNDING >= shared.timeout {
             return shared.terms.ending.end(shared.cut_off());
         }
     }

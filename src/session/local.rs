@@ -38,7 +38,10 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         return Ok(String::new());
     }
     seat.progress.set_phase(Phase::Scanning);
-    let totals = operands::scan(&found, &options, seat).await;
+    let totals = tokio::select! {
+        totals = operands::scan(&found, &options, seat) => totals,
+        () = seat.ending.wait() => return Err(cause_of(&seat.ending)),
+    };
     let totals = totals.map_err(|_| Error::usage("the scan failed"))?;
     seat.progress.set_totals(totals);
     let started = Both::start(request, seat, &options, budget, (found, totals)).await?;
@@ -82,8 +85,7 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         // Before anything is torn down: what that leads to is not the cause.
         seat.ending.end(error.clone());
     }
-    sending.stop().await;
-    receiving.stop().await;
+    tokio::join!(sending.stop(), receiving.stop());
     match copied {
         Ok(_) => Ok("local".to_owned()),
         Err(_) => Err(cause_of(&seat.ending)),

@@ -13,7 +13,7 @@ use crate::control::{ControlError, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side};
 use crate::session::placing::{NoHello, Placing};
 use crate::session::request::Request;
-use crate::session::{Half, Seat, cause_of, host as this_host, reached};
+use crate::session::{Half, Seat, cause_of, host as this_host, off_task, reached};
 use crate::ssh::{self, Errand, Host, Process, Rsh, SshOptions, Startup};
 use crate::tuner::Verdict;
 use crate::units::printable;
@@ -91,7 +91,11 @@ impl Met {
         options = pinned.unwrap_or(options);
         // Without its messages nobody can tell whether another login may succeed.
         options.quiet &= !is_retried(request);
-        let startup = request.startup()?;
+        let asked = request.clone();
+        let startup = tokio::select! {
+            startup = off_task(move || asked.startup()) => startup??,
+            () = seat.ending.wait() => return Err(cause_of(&seat.ending)),
+        };
         let far_end = ssh::start(request.rsh, host, &options, &startup, SERVER)?;
         let (mut process, mut stdin, stdout, stderr) = far_end.split();
         let mut words = Words::relay(

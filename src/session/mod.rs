@@ -64,7 +64,7 @@ pub use request::{
 /// How often it is looked whether the list of digests is written, and how long that may take once
 /// the copy has ended early.
 const LIST_LOOK: Duration = Duration::from_millis(10);
-const LIST_PATIENCE: Duration = Duration::from_millis(500);
+const LIST_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Threads that drive sockets and control; the work is done on the pipeline's own.
 const RUNTIME_THREADS: usize = 4;
@@ -419,6 +419,15 @@ pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
             }
         }
     }
+}
+
+/// Does what may wait for a disk on another thread, so that the other end is heard meanwhile.
+///
+/// # Errors
+/// Where it panicked.
+async fn off_task<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| Error::new(Kind::Breach, Side::Here, "a look at the disk failed"))
 }
 
 fn cause_of(ending: &Ending) -> Error {

@@ -2,6 +2,7 @@
 //! side's script asks for, until the program that it has sent says hello.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -10,7 +11,7 @@ use tokio::time::timeout;
 use crate::control::{ControlError, First, Incoming};
 use crate::error::{Error, Kind, Result, Side};
 use crate::program::{self, PIECE, Program};
-use crate::session::Reporter;
+use crate::session::{Reporter, off_task};
 use crate::ssh::{self, Host, SshOptions};
 use crate::units::{printable, size};
 use crate::wire::greeting::{Failure, Greeting, PROGRAM_MAX, offer};
@@ -76,8 +77,8 @@ impl Placing<'_> {
             First::Greeting(Greeting::Forbidden) => return Err(self.forbidden().into()),
             First::Greeting(_) => return Err(self.out_of_place().into()),
         };
-        let program = self.program(&system, &machine)?;
-        let line = offer(program.digest(), program.length(), &program.sha256()?);
+        let (program, sha256) = self.program(&system, &machine).await?;
+        let line = offer(program.digest(), program.length(), &sha256);
         // What is wrong with a far side that does not listen it says itself.
         let _ = timeout(self.limit, write(stdin, line.as_bytes())).await;
         let directory = match self.first(incoming).await? {
@@ -122,8 +123,8 @@ impl Placing<'_> {
         }
     }
 
-    /// The program that fits.
-    fn program(&self, system: &str, machine: &str) -> Result<Program> {
+    /// The program that fits, and its SHA-256.
+    async fn program(&self, system: &str, machine: &str) -> Result<(Arc<Program>, String)> {
         let name = self.name();
         let (shown_system, shown) = (printable(system.as_bytes()), printable(machine.as_bytes()));
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -139,7 +140,9 @@ impl Placing<'_> {
                            install it there, or give its path with --remote-path";
             return Err(self.refusal(message));
         }
-        let program = Program::for_machine(machine)?.ok_or_else(|| {
+        let wanted = machine.to_owned();
+        let found = off_task(move || Program::for_machine(&wanted)).await??;
+        let program = found.ok_or_else(|| {
             let target = program::target_of(machine);
             self.refusal(format!(
                 "it has no fastcp and its machine is {shown}: put one for that at {} here \
@@ -152,14 +155,24 @@ impl Placing<'_> {
                 .refusal("the program for it is too big to be one")
                 .at(program.path()));
         }
-        Ok(program)
+        let program = Arc::new(program);
+        let read = program.clone();
+        let sha256 = off_task(move || read.sha256()).await??;
+        Ok((program, sha256))
     }
 
-    async fn send<W: AsyncWrite + Unpin>(&self, stdin: &mut W, program: &Program) -> Result<()> {
+    async fn send<W>(&self, stdin: &mut W, program: &Arc<Program>) -> Result<()>
+    where
+        W: AsyncWrite + Unpin,
+    {
         let mut piece = vec![0; PIECE];
         let mut at = 0;
         while at < program.length() {
-            let read = program.read(&mut piece, at)?;
+            let (reader, mut buffer) = (program.clone(), piece);
+            let read = off_task(move || (reader.read(&mut buffer, at), buffer));
+            let read = read.await?;
+            piece = read.1;
+            let read = read.0?;
             if read == 0 {
                 return Err(self
                     .refusal("the program became shorter")

@@ -33,6 +33,13 @@ pub fn read(path: &Path) -> Result<Option<u64>> {
         .map_err(|error| Error::usage(format!("--bwlimit @{shown}: {error}")))
 }
 
+/// The same, asked on another thread. None where it cannot be read, or not soon.
+pub async fn now(path: &Path) -> Option<Option<u64>> {
+    let path = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || read(&path));
+    tokio::time::timeout(LOOK, read).await.ok()?.ok()?.ok()
+}
+
 /// Tells `set` of each change, until it is dropped. What cannot be read changes nothing.
 pub async fn follow(
     path: PathBuf,

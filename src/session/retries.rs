@@ -53,7 +53,9 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
             before: &before,
             attempt,
         };
-        if let Some(Ok(rate)) = request.rate_file.as_deref().map(rate::read) {
+        if let Some(path) = &request.rate_file
+            && let Some(rate) = rate::now(path).await
+        {
             request.options.rate_limit = rate;
         }
         let seat_of_session = seat.of_session();

@@ -2,7 +2,7 @@
 //! the other end, everything else goes on, and the user can end it at any time.
 
 use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,13 +12,14 @@ use rustix::process::Signal;
 
 use crate::support::inject::{self, Inject};
 use crate::support::procs::until;
-use crate::support::run::{Run, Running};
+use crate::support::run::{Run, Running, fastcp_binary};
 use crate::support::*;
 
-ways! { local_push, local_pull =>
+ways! { local_push, local_pull, here =>
     a_disk_that_hangs_where_holes_are_looked_for_holds_one_file_up,
     a_directory_that_hangs_is_waited_for_and_can_be_left,
     a_list_of_digests_that_nobody_reads_is_waited_for_and_can_be_left,
+    a_list_of_digests_that_is_not_closed_is_waited_for_and_can_be_left,
     a_removal_that_hangs_at_the_end_is_waited_for_and_can_be_left,
     closing_that_hangs_holds_nothing_up,
 }
@@ -27,38 +28,95 @@ ways! { local_pull =>
     a_pattern_that_hangs_is_waited_for_and_can_be_left,
 }
 
+ways! { local_push, local_pull =>
+    a_key_whose_directory_hangs_is_waited_for_and_can_be_left,
+}
+
 ways! { here =>
-    a_destination_whose_disk_hangs_does_not_slow_the_others,
+    a_destination_that_hangs_before_the_name_does_not_slow_the_others,
+    a_destination_that_hangs_when_written_does_not_slow_the_others,
+    a_destination_that_hangs_at_its_end_does_not_slow_the_others,
+    a_list_that_is_not_read_does_not_slow_the_others,
 }
 
 /// Silence that either end bears, and for how long a call hangs: it would be noticed.
-const TIMEOUT: &str = "--timeout=5s";
+const TIMEOUT: Duration = Duration::from_secs(5);
 const HANGS: Duration = Duration::from_secs(8);
 
-/// How long a copy may take to end that the user ends, on a busy machine. The call hangs for as
-/// long as the test runs.
-const ENDS_WITHIN: Duration = Duration::from_secs(15);
+/// How long a copy may take to end once it is to end: 2 s, and as much again where the machine is
+/// busy. The call hangs for as long as the test runs.
+const ENDS_WITHIN: Duration = Duration::from_secs(4);
 
-/// Runs a copy that hangs twice: once the call returns in the end, once the user loses patience.
-/// `is_hanging` waits for that.
-fn waits_or_is_left(
-    case: &Case,
-    run: impl Fn() -> Run,
-    inject: impl Fn() -> Inject,
-    code: i32,
-) -> Option<()> {
-    if !inject::permitted() {
-        skip("seccomp user notification");
-        return None;
+/// A copy that hangs, and a call that does.
+struct Hung<'a> {
+    case: &'a Case,
+    run: &'a dyn Fn() -> Run,
+    inject: &'a dyn Fn() -> Inject,
+}
+
+impl Hung<'_> {
+    /// The copy succeeds once the call returns, and can be left before. Where there is another
+    /// process at the other end, its silence is noticed too.
+    fn is_borne(&self) {
+        if !inject::permitted() {
+            return skip("seccomp user notification");
+        }
+        self.is_waited_for();
+        self.is_left();
+        if self.case.way != Way::Here {
+            self.hides_no_silence();
+        }
+        self.case.sweep();
     }
-    let held = inject();
-    let copy = run().arg(TIMEOUT).inject(&held).start();
-    held.wait_until_struck(1);
-    thread::sleep(HANGS);
-    held.release();
-    let done = copy.wait();
-    done.exits(code).never_says("nothing was heard");
-    done.never_says("logging in again");
+
+    fn start(&self) -> (Running, Inject) {
+        empty(self.case);
+        let held = (self.inject)();
+        let copy = (self.run)().args(timeout()).inject(&held).start();
+        held.wait_until_struck(1);
+        (copy, held)
+    }
+
+    /// Both ends hear of each other while the call hangs.
+    fn is_waited_for(&self) {
+        let (copy, held) = self.start();
+        thread::sleep(HANGS);
+        held.release();
+        let done = copy.wait();
+        done.succeeds().never_says("nothing was heard");
+        done.never_says("logging in again");
+    }
+
+    fn is_left(&self) {
+        let (copy, held) = self.start();
+        is_left(self.case, copy);
+        held.release();
+    }
+
+    /// The other end says nothing any more while the call hangs.
+    fn hides_no_silence(&self) {
+        let (copy, held) = self.start();
+        let since = Instant::now();
+        let server = self.case.servers().pop().expect("it runs");
+        rustix::process::kill_process(server.pid, Signal::STOP).expect("stop it");
+        let done = copy.wait();
+        let took = since.elapsed();
+        // What is found while ssh logs in may hang before there is a session.
+        match done.code {
+            Some(4) => done.says("no answer within 5 s"),
+            _ => done.exits(5).says("nothing was heard"),
+        };
+        assert!(took < TIMEOUT + ENDS_WITHIN, "it took {took:?}");
+        held.release();
+    }
+}
+
+fn timeout() -> [String; 2] {
+    let timeout = format!("--timeout={}s", TIMEOUT.as_secs());
+    [timeout, "--retry-for=0".to_owned()]
+}
+
+fn empty(case: &Case) {
     for entry in case.dst.names() {
         let path = case.dst.path(entry);
         let removed = match path.is_dir() {
@@ -67,19 +125,17 @@ fn waits_or_is_left(
         };
         removed.expect("empty the destination");
     }
-    let held = inject();
-    let copy = run().arg(TIMEOUT).inject(&held).start();
-    held.wait_until_struck(1);
-    is_left(copy);
-    held.release();
     case.sweep();
-    Some(())
 }
 
-fn is_left(copy: Running) {
+/// Ctrl-C ends the client, and the server with it.
+fn is_left(case: &Case, copy: Running) {
     let since = Instant::now();
     copy.signal(Signal::INT);
     copy.wait().exits(130);
+    for server in case.servers() {
+        assert!(server.ends_within(ENDS_WITHIN), "{}", server.describe());
+    }
     let took = since.elapsed();
     assert!(took < ENDS_WITHIN, "it took {took:?}");
 }
@@ -118,25 +174,34 @@ fn a_disk_that_hangs_where_holes_are_looked_for_holds_one_file_up(case: &Case) {
     copy.wait().succeeds();
     assert_same(&tree.0, &copied.0, Also::Nothing);
 
-    let hold = || Inject::new().hold("seek_data").on("*hangs");
-    waits_or_is_left(case, || case.copying(&["-r"], "tree", ""), hold, 0);
+    Hung {
+        case,
+        run: &|| case.copying(&["-r"], "tree", ""),
+        inject: &|| Inject::new().hold("seek_data").on("*hangs"),
+    }
+    .is_borne();
 }
 
 fn a_directory_that_hangs_is_waited_for_and_can_be_left(case: &Case) {
     tree(case);
     case.src.file("tree/sub/file", "file");
-    let hold = || Inject::new().hold("getdents64").on("*/tree/sub");
-    waits_or_is_left(case, || case.copying(&["-r"], "tree", ""), hold, 0);
+    Hung {
+        case,
+        run: &|| case.copying(&["-r"], "tree", ""),
+        inject: &|| Inject::new().hold("getdents64").on("*/src/tree/sub"),
+    }
+    .is_borne();
 }
 
 fn a_pattern_that_hangs_is_waited_for_and_can_be_left(case: &Case) {
     tree(case);
     for (call, at) in [("stat", "*hangs"), ("getdents64", "*/tree")] {
-        let hold = || Inject::new().hold(call).on(at).at_server();
-        let run = || case.copying(&[], "tree/*", "");
-        if waits_or_is_left(case, run, hold, 0).is_none() {
-            return;
+        Hung {
+            case,
+            run: &|| case.copying(&[], "tree/*", ""),
+            inject: &|| Inject::new().hold(call).on(at).at_server(),
         }
+        .is_borne();
     }
 }
 
@@ -160,7 +225,7 @@ fn a_list_of_digests_that_nobody_reads_is_waited_for_and_can_be_left(case: &Case
     let (path, reader) = narrow_fifo(case, "read late");
     let flags = ["-r".to_owned(), format!("--digests={}", path.display())];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let run = case.copying(&flags, "tree", "").arg(TIMEOUT).start();
+    let run = case.copying(&flags, "tree", "").args(timeout()).start();
     let copied = case.dst.dir("tree");
     until("every file is in place", || {
         (copied.names().len() == 300).then_some(())
@@ -176,18 +241,62 @@ fn a_list_of_digests_that_nobody_reads_is_waited_for_and_can_be_left(case: &Case
     let (path, _reader) = narrow_fifo(case, "never read");
     let flags = ["-r".to_owned(), format!("--digests={}", path.display())];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let run = case.copying(&flags, "tree", "").arg(TIMEOUT).start();
+    let run = case.copying(&flags, "tree", "").args(timeout()).start();
     until("every file is in place", || {
         (case.dst.dir("tree").names().len() == 300).then_some(())
     });
-    is_left(run);
+    is_left(case, run);
     case.sweep();
 }
 
 fn a_removal_that_hangs_at_the_end_is_waited_for_and_can_be_left(case: &Case) {
     tree(case);
-    let hold = || Inject::new().hold("unlink").on("*.journal");
-    waits_or_is_left(case, || case.copying(&["-r"], "tree", ""), hold, 0);
+    Hung {
+        case,
+        run: &|| case.copying(&["-r"], "tree", ""),
+        inject: &|| Inject::new().hold("unlink").on("*.journal"),
+    }
+    .is_borne();
+}
+
+fn a_list_of_digests_that_is_not_closed_is_waited_for_and_can_be_left(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    tree(case);
+    let list = format!("--digests={}", case.scratch.path("sums").display());
+    let hung = Hung {
+        case,
+        run: &|| case.copying(&["-r", &list], "tree", ""),
+        inject: &|| Inject::new().hold("close").on("*/sums"),
+    };
+    // Everything else is over by then.
+    hung.is_waited_for();
+    hung.is_left();
+}
+
+/// The server looks whether its key allows the copy.
+fn a_key_whose_directory_hangs_is_waited_for_and_can_be_left(case: &Case) {
+    tree(case);
+    let allowed = case.scratch.0.parent().expect("that of the case");
+    let name = allowed.file_name().expect("a name").to_string_lossy();
+    let script = case.scratch.path("forced");
+    let binary = fastcp_binary().display();
+    let text = format!(
+        "#!/bin/sh\nexec '{binary}' \"$@\" --confine '{}'\n",
+        allowed.display()
+    );
+    std::fs::write(&script, text).expect("write");
+    let executable = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(&script, executable).expect("make it executable");
+    let flags = ["-r", "--remote-path", script.to_str().expect("UTF-8")];
+    let at = format!("*/{name}");
+    Hung {
+        case,
+        run: &|| case.copying(&flags, "tree", ""),
+        inject: &|| Inject::new().hold("open").on(&at).at_server(),
+    }
+    .is_borne();
 }
 
 /// As on a file system in user space, which is asked at each close.
@@ -199,7 +308,7 @@ fn closing_that_hangs_holds_nothing_up(case: &Case) {
     let held = Inject::new().hold("close").on("*/src/tree/big");
     let copy = case
         .copying(&["-r"], "tree", "")
-        .arg(TIMEOUT)
+        .args(timeout())
         .inject(&held)
         .start();
     held.wait_until_struck(1);
@@ -209,33 +318,77 @@ fn closing_that_hangs_holds_nothing_up(case: &Case) {
     assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
 }
 
-/// One of three destinations hangs when its file is to get its name.
-fn a_destination_whose_disk_hangs_does_not_slow_the_others(case: &Case) {
+/// A copy to three destinations, of which the disk of one hangs: the copies to the others end.
+fn slows_nobody(case: &Case, flags: &[&str], length: usize, held: &Inject) {
     if !inject::permitted() {
         return skip("seccomp user notification");
     }
-    let path = case.src.file("file", noise(1, 3 * MIB));
+    let path = case.src.file("file", noise(1, length));
     let (two, three) = (case.scratch.dir("two"), case.scratch.dir("three"));
-    let held = Inject::new().hold("rename").on("*/two/*");
     let copy = case
         .fastcp()
-        .args(["--rsh", "local", TIMEOUT])
+        .args(["--rsh", "local"])
+        .args(timeout())
+        .args(flags)
         .arg(&path)
-        .arg(format!("h:{}/", case.dst.0.display()))
+        .arg(format!("one:{}/", case.dst.0.display()))
         .arg("--also")
-        .arg(format!("h:{}/", two.0.display()))
+        .arg(format!("two:{}/", two.0.display()))
         .arg("--also")
-        .arg(format!("h:{}/", three.0.display()))
-        .inject(&held)
+        .arg(format!("three:{}/", three.0.display()))
+        .inject(held)
         .start();
     held.wait_until_struck(1);
-    until("the others have it", || {
-        let there = |dir: &Dir| std::fs::read(dir.path("file")).ok();
-        let content = std::fs::read(&path).ok();
-        (there(&case.dst) == content && there(&three) == content).then_some(())
+    let is_there = |dir: &Dir| std::fs::read(dir.path("file")).ok() == std::fs::read(&path).ok();
+    until("the copies to the others have ended", || {
+        (is_there(&case.dst) && is_there(&three) && case.servers().len() == 1).then_some(())
     });
     thread::sleep(HANGS);
     held.release();
-    copy.wait().succeeds();
-    assert_same(&path, two.path("file"), Also::Nothing);
+    copy.wait().succeeds().never_says("nothing was heard");
+    assert!(is_there(&two));
+}
+
+fn a_destination_that_hangs_before_the_name_does_not_slow_the_others(case: &Case) {
+    let held = Inject::new().hold("rename").on("*/two/*");
+    slows_nobody(case, &[], 3 * MIB, &held);
+}
+
+/// The file is longer than what they hold in memory together.
+fn a_destination_that_hangs_when_written_does_not_slow_the_others(case: &Case) {
+    let held = Inject::new().hold("pwrite64").on("*/two/*.part");
+    slows_nobody(case, &["--memory=160Mi"], 64 * MIB, &held);
+}
+
+fn a_destination_that_hangs_at_its_end_does_not_slow_the_others(case: &Case) {
+    let held = Inject::new().hold("unlink").on("*/two/*.journal");
+    slows_nobody(case, &[], 3 * MIB, &held);
+}
+
+/// The list of one destination is a FIFO that nobody reads.
+fn a_list_that_is_not_read_does_not_slow_the_others(case: &Case) {
+    let tree = case.src.dir("tree");
+    for number in 0..300 {
+        tree.file(format!("small{number}"), noise(number, 30));
+    }
+    let other = case.scratch.dir("other");
+    let (_, reader) = narrow_fifo(case, "sums.one");
+    let copy = case
+        .fastcp()
+        .args(["--rsh", "local", "-r"])
+        .args(timeout())
+        .arg(format!("--digests={}", case.scratch.path("sums").display()))
+        .arg(&tree.0)
+        .arg(format!("one:{}/", case.dst.0.display()))
+        .arg("--also")
+        .arg(format!("two:{}/", other.0.display()))
+        .start();
+    until("the other list is whole", || {
+        let list = std::fs::read_to_string(case.scratch.path("sums.two"));
+        list.is_ok_and(|list| list.lines().count() == 300)
+            .then_some(())
+    });
+    is_left(case, copy);
+    drop(reader);
+    case.sweep();
 }

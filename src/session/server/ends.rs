@@ -9,12 +9,12 @@ use std::sync::Arc;
 use crate::control::Outgoing;
 use crate::dest::{self, Exit, Rules, Spec, process_umask};
 use crate::dir::Confine;
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Result};
 use crate::pipeline::landing::{Sessions, Tell};
 use crate::pipeline::placer::{Destination, To, Typed};
 use crate::session::operands::Expanded;
 use crate::session::permit::Permit;
-use crate::session::probe;
+use crate::session::{off_task, probe};
 use crate::source::{self, Inlet, Lookup, Named};
 use crate::wire::message::{Fault, Message, Open, Role, Roots, Tried};
 
@@ -115,12 +115,6 @@ async fn named(
         all.add(found, operand);
     }
     Ok(all)
-}
-
-/// Does what may wait for a disk on another thread, so that the client is heard.
-async fn off_task<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|_| Error::new(Kind::Breach, Side::Here, "a look at the disk failed"))
 }
 
 pub fn destination(to: To, sources: Vec<Vec<u8>>, open: &Open, same_machine: bool) -> Destination {
