@@ -128,11 +128,14 @@ fn what_was_brought_from_another_place_is_not_gone_on_with(case: &Case) {
     aged();
     let there = case.dst.dir("there");
     interrupted(case, "a", &there, "there/b");
-    let left = [there.journals(), there.partials()].map(the_one);
+    let [journal, data] = [there.journals(), there.partials()].map(the_one);
     for source in ["a", "c"] {
         let here = case.dst.dir(source);
-        for path in &left {
-            let name = path.file_name().expect("it has a name");
+        // Under the names that this copy looks for, which are others in every directory.
+        for (path, name) in [
+            (&journal, here.journal_of("b")),
+            (&data, here.partial_of("b")),
+        ] {
             std::fs::copy(path, here.path(name)).expect("bring it here");
         }
         let wire = finished(case, source, &format!("{source}/b"));

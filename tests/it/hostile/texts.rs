@@ -6,7 +6,7 @@ use fastcp::error::{Kind, Side};
 use fastcp::tuner::{Shares, Verdict};
 use fastcp::wire::message::{Conclusion, Fault, MESSAGE_MAX, Message, Tune};
 
-use super::pull_case;
+use super::{known, pull_case};
 use crate::support::fake_server::{FakeServer, pull};
 use crate::support::peer::*;
 use crate::support::*;
@@ -168,6 +168,7 @@ fn what_a_far_tuner_says_is_bounded_and_readable() {
         remembered: None,
     };
     pull_case(|case| {
+        known(case, b"data");
         let flags = ["-r", "-v", "--summary", "--json"];
         let done = pull(case, &flags, "/x/tree", |mut server| {
             server.begin(root(1, "tree", true));
@@ -179,9 +180,13 @@ fn what_a_far_tuner_says_is_bounded_and_readable() {
                     reason: text.clone(),
                 }));
             }
-            // A verdict on what took less is not shown.
+            // A verdict is shown only for data that took a second.
+            server.whole_file(file(2, 1, "f", 0), b"data");
+            let placed = |message: &Message| matches!(message, Message::Ack(ack) if ack.entries.iter().any(|span| (span.start..span.end).contains(&2)));
+            server.control.hear_until(placed);
             server.beat_for(Duration::from_millis(1500));
-            finish(&mut server);
+            server.end(1, 1, None);
+            server.all_sent(2);
             let done = |message: &Message| matches!(message, Message::Done(()));
             server.control.hear_until(done);
             server.say(Message::Conclusion(conclusion));

@@ -158,9 +158,14 @@ impl Dir {
 
     /// What fastcp calls the journal of a copy of content into this directory.
     pub fn journal_of_content(&self) -> String {
+        self.journal_of("")
+    }
+
+    /// The name of the journal of a copy that lands as `name` in this directory.
+    pub fn journal_of(&self, name: &str) -> String {
         let number = fs::metadata(&self.0).expect("look at it").ino();
         let mut hasher = blake3::Hasher::new();
-        for part in [&number.to_le_bytes()[..], b""] {
+        for part in [&number.to_le_bytes()[..], name.as_bytes()] {
             hasher
                 .update(&(part.len() as u64).to_le_bytes())
                 .update(part);
