@@ -115,7 +115,10 @@ fn a_second_signal_ends_what_hangs_for_another_cause(case: &Case) {
         for signal in [Signal::TERM, Signal::HUP] {
             run.signal(signal);
         }
-        run.wait().exits(129).never_says("panicked");
+        let done = run.wait();
+        done.never_says("panicked");
+        // That of the first, where the wait for the disk ended before the second came.
+        assert!(matches!(done.code, Some(129 | 143)), "{done}");
     } else {
         run.signal(Signal::KILL);
         hold.wait_until_struck(1);
