@@ -53,7 +53,7 @@
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
 //! progress dir command device cache .. commands at either end, block devices, the page cache
 //! program ........ this program, and those for other machines: as they are placed on hosts
-//! pipe ........... waits that end when they are told to
+//! pipe threads ... waits that can be ended; threads that the system may refuse
 //! manifest ....... what an entry is
 //! error
 //! units digest
@@ -82,6 +82,7 @@ pub mod session;
 pub mod source;
 pub mod ssh;
 pub mod stream;
+pub mod threads;
 pub mod tuner;
 pub mod ui;
 pub mod units;

@@ -28,7 +28,7 @@ const AFTER: &str = "\
 Accepted without effect: -C -O -R -s -T -D -X; -3 (data takes the best way)
 
 Exit codes: 0 complete, all verified; 1 entries failed, for other or several
-reasons; 2 usage; 3 no connection or login; 4 far end cannot run fastcp; 5 lost
+reasons; 2 usage; 3 no connection or login; 4 an end cannot run fastcp; 5 lost
 connection; 6 verification failed; 7 source changed; 8 no space or write error;
 9 source missing or unreadable; 10 a command failed; 11 refused to replace what
 is there; 12 another fastcp writes there; 13 internal error; 128+n signal n

@@ -110,6 +110,7 @@ impl Command {
         };
         shell.stderr(say);
         let mut watch = Watch::start(held)?;
+        let relay = Relay::start(said, on_line)?;
         let child = shell.spawn()?;
         // It has our copies of the pipes' other ends, and while it has them no pipe ends.
         drop(shell);
@@ -120,7 +121,7 @@ impl Command {
             side,
             child,
             group,
-            relay: Relay::start(said, on_line),
+            relay,
             watch,
             is_ended: false,
         };

@@ -1,6 +1,7 @@
 //! What a command says: read as it comes, cut into lines and passed on; the end of it is kept.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -32,7 +33,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    pub fn start(said: OwnedFd, on_line: impl FnMut(&[u8]) + Send + 'static) -> Relay {
+    pub fn start(said: OwnedFd, on_line: impl FnMut(&[u8]) + Send + 'static) -> io::Result<Relay> {
         let kept = Arc::default();
         let ended = Stop::new();
         let reader = Reader {
@@ -41,12 +42,12 @@ impl Relay {
             on_line,
         };
         let stop = ended.clone();
-        let thread = Some(std::thread::spawn(move || reader.read(&said, &stop)));
-        Relay {
+        let thread = std::thread::Builder::new().spawn(move || reader.read(&said, &stop))?;
+        Ok(Relay {
             kept,
             ended,
-            thread,
-        }
+            thread: Some(thread),
+        })
     }
 
     /// The command has ended: what it said before is read still.

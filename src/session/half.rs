@@ -35,6 +35,7 @@ use crate::session::streams::end_later;
 use crate::source::{Inlet, Sources};
 use crate::stream::crowd::Crowd;
 use crate::stream::frames::Frames;
+use crate::threads;
 use crate::tuner::STREAMS_MAX;
 use crate::wire::message::{Busy, CopyOptions, Message};
 
@@ -113,23 +114,22 @@ impl SendingHalf {
             done: Notify::new(),
             heard: Default::default(),
         });
-        let mut threads: Vec<_> = (0..common.budget.workers)
-            .map(|_| {
-                let sender = sender.clone();
-                spawn(&sender.ending.clone(), move || sender.work())
-            })
-            .collect();
+        let mut threads = Threads::of(&sender.ending);
         let caring = sender.clone();
-        threads.push(spawn(&sender.ending, move || caring.care()));
+        threads.start(move || caring.care());
         let planning = sender.clone();
-        threads.push(spawn(&sender.ending, move || {
+        threads.start(move || {
             // Cut short only when the copy ends, which has its own cause.
             let _ = planner::plan(&planning, sources);
-        }));
+        });
+        threads.start_workers(common.budget.workers, || {
+            let sender = sender.clone();
+            move || sender.work()
+        });
         SendingHalf {
             sender,
             frames,
-            threads,
+            threads: threads.started,
         }
     }
 
@@ -205,27 +205,22 @@ impl ReceivingHalf {
             emptied: Notify::new(),
             streams: Default::default(),
         });
-        let mut threads: Vec<_> = (0..common.budget.workers)
-            .map(|_| {
-                let receiver = receiver.clone();
-                spawn(&receiver.ending.clone(), move || receiver.work())
-            })
-            .collect();
+        let mut threads = Threads::of(&receiver.ending);
         let (keeping, heard) = (receiver.clone(), destination.sessions.heard.clone());
-        threads.push(spawn(&receiver.ending, move || {
-            keeper::keep(&keeping, heard.as_deref());
-        }));
+        threads.start(move || keeper::keep(&keeping, heard.as_deref()));
         let placing = receiver.clone();
-        threads.push(spawn(&receiver.ending, move || {
-            placer::place(&placing, &destination, &messages)
-        }));
+        threads.start(move || placer::place(&placing, &destination, &messages));
+        threads.start_workers(common.budget.workers, || {
+            let receiver = receiver.clone();
+            move || receiver.work()
+        });
         let acking = receiver.clone();
         let busy = move || busy(&shifts, &crowd);
         let acks = async move { acking.acks.run(common.control, busy).await };
         ReceivingHalf {
             receiver,
             queue,
-            threads,
+            threads: threads.started,
             acks: Some(tokio::spawn(acks)),
         }
     }
@@ -287,7 +282,8 @@ impl ReceivingHalf {
             drop(left);
         });
         let until = until.max(Instant::now() + CLEARING_PATIENCE);
-        join(vec![clearing], until).await;
+        // Without a thread for it the files stay for a later run, as after a power cut.
+        join(clearing.into_iter().collect(), until).await;
     }
 }
 
@@ -304,10 +300,42 @@ fn busy(shifts: &Shifts, crowd: &Crowd) -> Busy {
     }
 }
 
-/// Starts a thread. If it panics the copy ends, since what it held back would be waited for.
-fn spawn(ending: &Arc<Ending>, body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+/// The threads of one half.
+struct Threads {
+    ending: Arc<Ending>,
+    started: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    fn of(ending: &Arc<Ending>) -> Self {
+        let (ending, started) = (ending.clone(), Vec::new());
+        Threads { ending, started }
+    }
+
+    /// The copy ends if the thread is refused.
+    fn start(&mut self, body: impl FnOnce() + Send + 'static) {
+        match spawn(&self.ending, body) {
+            Ok(thread) => self.started.push(thread),
+            Err(refused) => self.ending.end(refused),
+        }
+    }
+
+    /// Starts up to `wanted` workers. One is enough: a refusal of more is no error.
+    fn start_workers<W: FnOnce() + Send + 'static>(&mut self, wanted: usize, work: impl Fn() -> W) {
+        self.start(work());
+        for _ in 1..wanted {
+            match spawn(&self.ending, work()) {
+                Ok(thread) => self.started.push(thread),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Starts a thread. If it panics the copy ends, because others wait for its work.
+fn spawn(ending: &Arc<Ending>, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let ending = ending.clone();
-    std::thread::spawn(move || {
+    threads::start(move || {
         if catch_unwind(AssertUnwindSafe(body)).is_err() {
             let message = "a bug in fastcp: a thread panicked (its message is above)";
             ending.end(Error::new(Kind::Breach, Side::Here, message));

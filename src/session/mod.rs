@@ -50,6 +50,7 @@ use crate::route::addresses;
 use crate::session::half::{ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::probe::link::LinkTest;
+use crate::threads;
 use crate::units::{printable, size};
 use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Message};
@@ -68,6 +69,16 @@ const LIST_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Threads that drive sockets and control; the work is done on the pipeline's own.
 const RUNTIME_THREADS: usize = 4;
+
+/// Threads that an end needs besides: one for signals, one for calls that block, and those of a
+/// copy with one worker.
+const OTHER_THREADS: usize = 6;
+
+/// How long a runtime's threads may take to begin on a busy machine.
+const BEGIN_MAX: Duration = Duration::from_secs(10);
+
+/// A thread for blocking calls stays: a copy never needs a new one to go on.
+const KEEP_BLOCKING: Duration = Duration::from_secs(1 << 30);
 
 /// The end that the user sees: what a copy is told with and what it is counted in.
 #[derive(Clone)]
@@ -326,19 +337,30 @@ pub fn serve(placed: bool, permit: Permit) -> Result<(), NotServed> {
     served
 }
 
+/// A runtime all of whose threads run: tokio itself panics, or waits forever, where one is refused.
 fn runtime() -> Result<tokio::runtime::Runtime> {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(processors.min(RUNTIME_THREADS))
+    let wanted = processors.min(RUNTIME_THREADS);
+    let (spare, refusal) = threads::spare(wanted + OTHER_THREADS);
+    let workers = spare.saturating_sub(OTHER_THREADS);
+    if let Some(refusal) = refusal.filter(|_| workers == 0) {
+        return Err(refusal);
+    }
+    let begun = threads::Begun::default();
+    let begins = begun.clone();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
+        .thread_keep_alive(KEEP_BLOCKING)
+        .on_thread_start(move || begins.add())
         .enable_all()
         .build()
-        .map_err(|e| {
-            Error::new(
-                Kind::Connect,
-                Side::Here,
-                format!("cannot start threads: {e}"),
-            )
-        })
+        .map_err(threads::refused)?;
+    runtime.spawn_blocking(|| ());
+    if !begun.reaches(workers + 1, BEGIN_MAX) {
+        runtime.shutdown_background();
+        return Err(threads::refused(std::io::ErrorKind::WouldBlock.into()));
+    }
+    Ok(runtime)
 }
 
 /// One end's half of the copy.

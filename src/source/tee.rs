@@ -11,6 +11,7 @@ use super::stream::Filled;
 use crate::chunk::Buffer;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::{STEP, Stop, stopped};
+use crate::threads;
 
 /// Chunks that are read and that not all have taken.
 const AHEAD_MAX: usize = 8;
@@ -131,11 +132,15 @@ impl Tee {
         drop(state);
         if !was_begun {
             let tee = self.clone();
-            std::thread::spawn(move || {
+            let reading = threads::start(move || {
                 let end = tee.read(limits, on_line);
                 tee.lock().end = Some(end);
                 tee.changed.notify_all();
             });
+            if let Err(refused) = reading {
+                self.lock().end = Some(Err(refused));
+                self.changed.notify_all();
+            }
         }
         Tap {
             tee: self.clone(),

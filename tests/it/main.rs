@@ -45,6 +45,7 @@ mod probe;
 mod reconnect;
 mod resume;
 mod routes;
+mod scarce;
 mod signals;
 mod special;
 mod ssh;

@@ -30,11 +30,14 @@ pub fn measure(sample: &Sample, method: Method, workers: usize, suite: Suite) ->
     let workers = workers.max(1);
     let order = order(sample.chunks.len());
     let works: Vec<Work> = std::thread::scope(|scope| {
+        // As many as the system lets start; none has measured nothing.
         let working: Vec<_> = (0..workers)
-            .map(|nth| {
+            .map_while(|nth| {
                 let endless = order.iter().cycle().skip(nth).step_by(workers);
                 let chunks = endless.map(|&at| &sample.chunks[at][..]);
-                scope.spawn(move || work(chunks, method, suite, until))
+                let thread = std::thread::Builder::new();
+                let work = move || work(chunks, method, suite, until);
+                thread.spawn_scoped(scope, work).ok()
             })
             .collect();
         // One that panicked has said so and did nothing.
