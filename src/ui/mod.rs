@@ -297,6 +297,7 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, reading: &Reading) {
     let mut steady = Steady::new(terminal.size());
     let mut above = String::new();
     let mut next = Instant::now() + TICK;
+    let mut is_drawn = false;
     'ticks: loop {
         let asleep = Instant::now();
         let message = lines.recv_timeout(next.saturating_duration_since(asleep));
@@ -311,8 +312,9 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, reading: &Reading) {
                 };
                 above.push_str(&line);
                 above.push('\n');
-                // A flood of lines may not put off the tick, nor gather here.
-                if Instant::now() < next {
+                // A flood of lines may not put off the tick, nor gather here. Without a bar each
+                // line goes out at once, since ssh may be about to write its next prompt.
+                if Instant::now() < next && is_drawn {
                     continue;
                 }
                 false
@@ -337,6 +339,7 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, reading: &Reading) {
         } else {
             view::lines(&snapshot, rate.per_s(), terminal.glyphs, size.columns)
         };
+        is_drawn = !shown.is_empty();
         if terminal.is_foreground() {
             write(&bars.redraw(&above, &shown, size));
         } else {
