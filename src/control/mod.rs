@@ -62,7 +62,12 @@ pub struct Incoming<R> {
     /// The secret is among the first two messages; what comes later needs no wiping.
     parsed: u8,
     heard: Arc<AtomicU64>,
+    /// The last bytes that came before a mark which has not come yet.
+    noise: Vec<u8>,
 }
+
+/// Most bytes of noise that are kept.
+const NOISE_KEPT: usize = 1 << 10;
 
 /// A handle to the writing half; clones write to the same connection, each message whole.
 #[derive(Clone)]
@@ -102,6 +107,7 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
             start: 0,
             parsed: 0,
             heard: Arc::default(),
+            noise: Vec::new(),
         }
     }
 
@@ -120,6 +126,11 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
     /// Counts the bytes that come: while it goes up, the other end is there.
     pub fn heard(&self) -> Arc<AtomicU64> {
         self.heard.clone()
+    }
+
+    /// The end of what came instead of a first message.
+    pub fn noise(&self) -> Vec<u8> {
+        [&self.noise, &self.buffer[self.start..]].concat()
     }
 
     /// Waits for the other end's hello, skipping what its login shell prints before.
@@ -165,6 +176,7 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
                 if let Some(end) = line.iter().position(|&byte| byte == b'\n') {
                     let line = line[..end].to_vec();
                     self.start += at + marks[which].len() + end + 1;
+                    self.noise.clear();
                     return Ok((which, line));
                 }
                 if line.len() > LINE_MAX {
@@ -174,6 +186,9 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
                 // Keep what may be the beginning of a mark.
                 let skip = unread.len().saturating_sub(longest - 1);
                 noise += skip;
+                self.noise.extend_from_slice(&unread[..skip]);
+                let excess = self.noise.len().saturating_sub(NOISE_KEPT);
+                self.noise.drain(..excess);
                 self.start += skip;
                 if noise > NOISE_MAX {
                     return Err(BadHello::NotAHello.into());

@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::session::placing::{NoHello, Placing};
 use crate::session::request::Request;
 use crate::session::{Half, Seat, cause_of, host as this_host, off_task, reached};
-use crate::ssh::{self, Errand, Host, Process, Rsh, SshOptions, Startup};
+use crate::ssh::{self, Errand, Host, Process, Rsh, Said, SshOptions, Startup};
 use crate::tuner::Verdict;
 use crate::units::printable;
 use crate::wire::hello::Hello;
@@ -135,7 +135,12 @@ impl Met {
                 let _ = timeout(SAME_SIGNAL, seat.ending.wait()).await;
                 // What ssh says of it comes first.
                 let last = words.last().await;
-                let mut error = no_hello(why, host, request, &options, &startup, status).await;
+                let said = Said {
+                    stdout: &incoming.noise(),
+                    stderr: &words.of_login(),
+                };
+                let mut error =
+                    no_hello(why, host, request, &options, &startup, status, &said).await;
                 if is_pinned {
                     seat.reached.missed(host, &last);
                 }
@@ -264,6 +269,7 @@ async fn no_hello(
     options: &SshOptions,
     startup: &Startup,
     status: Option<ExitStatus>,
+    said: &Said<'_>,
 ) -> Error {
     let name = printable(host.name.as_bytes());
     match why {
@@ -285,7 +291,7 @@ async fn no_hello(
         }
         NoHello::Control(ControlError::Closed | ControlError::Io(_)) => {
             let login = ssh::login_name(host, options, startup).await;
-            ssh::why_no_hello(host, &login, status, request.rsh, startup)
+            ssh::why_no_hello(host, &login, status, request.rsh, startup, said)
         }
         NoHello::Control(other) => Error::new(Kind::FarEnd, Side::Here, format!("{name}: {other}")),
     }
@@ -314,9 +320,14 @@ pub fn may_ask(request: &Request, attempt: Attempt) -> bool {
 /// What the far end's process says on stderr: shown line by line, the last one kept.
 struct Words {
     last: Arc<Mutex<String>>,
+    /// All lines of the login, as far as [`LOGIN_MAX`].
+    of_login: Arc<Mutex<String>>,
     is_login: Arc<AtomicBool>,
     relay: JoinHandle<()>,
 }
+
+/// Bytes of a login's lines that are kept: the newest.
+const LOGIN_MAX: usize = 8 << 10;
 
 impl Words {
     /// Shows ssh's lines. Where they are `hidden` until the login is through they are for `-v`: the
@@ -325,6 +336,8 @@ impl Words {
         let last = Arc::new(Mutex::new(String::new()));
         let is_login = Arc::new(AtomicBool::new(true));
         let (reporter, keep, asks) = (seat.reporter.clone(), last.clone(), is_login.clone());
+        let of_login = Arc::new(Mutex::new(String::new()));
+        let lines = of_login.clone();
         let relay = tokio::spawn(ssh::relay_stderr(stderr, move |line| {
             let mut last = keep.lock().expect("no panic while held");
             // A refusal is not always the last line.
@@ -332,6 +345,14 @@ impl Words {
                 line.clone_into(&mut last);
             }
             drop(last);
+            if asks.load(Relaxed) {
+                let mut lines = lines.lock().expect("no panic while held");
+                if lines.len() + line.len() >= LOGIN_MAX {
+                    lines.clear();
+                }
+                lines.push_str(line);
+                lines.push('\n');
+            }
             if hidden && asks.load(Relaxed) {
                 reporter.detail(line);
             } else {
@@ -340,9 +361,14 @@ impl Words {
         }));
         Words {
             last,
+            of_login,
             is_login,
             relay,
         }
+    }
+
+    fn of_login(&self) -> String {
+        self.of_login.lock().expect("no panic while held").clone()
     }
 
     /// What was said at the login is no cause of what comes later.

@@ -1,6 +1,7 @@
 //! A login that copies nothing: it tells which programs a host has, or removes those that were
 //! placed there.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
@@ -8,10 +9,10 @@ use tokio::time::timeout;
 
 use crate::error::{Error, Kind, Result, Side};
 use crate::session::{host, runtime};
-use crate::ssh::{self, Errand, Host, Rsh, SshOptions, Startup};
+use crate::ssh::{self, Errand, Host, Rsh, Said, SshOptions, Startup};
 use crate::units::printable;
 use crate::wire::greeting::MARK;
-use crate::wire::hello::NOISE_MAX;
+use crate::wire::hello::{MAGIC, NOISE_MAX};
 
 /// How long ssh may take to end when all is said.
 const END_PATIENCE: Duration = Duration::from_secs(5);
@@ -55,7 +56,17 @@ impl Visit {
         let far_end = ssh::start(Rsh::Ssh, &self.host, &self.ssh, &startup, errand)?;
         let (mut process, stdin, stdout, stderr) = far_end.split();
         drop(stdin);
-        let relay = tokio::spawn(ssh::relay_stderr(stderr, |line| eprintln!("{line}")));
+        let stderr_lines = Arc::new(Mutex::new(String::new()));
+        let keep = stderr_lines.clone();
+        let relay = tokio::spawn(ssh::relay_stderr(stderr, move |line| {
+            eprintln!("{line}");
+            let mut lines = keep.lock().expect("no panic while held");
+            if lines.len() + line.len() >= NOISE_MAX {
+                lines.clear();
+            }
+            lines.push_str(line);
+            lines.push('\n');
+        }));
         let mut said = Vec::new();
         let mut stdout = stdout.take(NOISE_MAX as u64);
         let may_ask = !self.ssh.batch && host::has_terminal();
@@ -74,19 +85,32 @@ impl Visit {
         if is_whole {
             return Ok(lines);
         }
+        let name = printable(self.host.name.as_bytes());
+        // A fixed command of the key, as of one with --confine, runs whatever is asked for.
+        if said.windows(MAGIC.len()).any(|window| window == MAGIC) {
+            let message = format!(
+                "{name}: this key starts fastcp there for copies only (a fixed command), so \
+                 programs cannot be listed or removed with it"
+            );
+            return Err(Error::new(Kind::FarEnd, Side::Here, message));
+        }
         if read.is_none() {
-            let name = printable(self.host.name.as_bytes());
             let seconds = self.timeout.as_secs();
             let message = format!("{name}: no answer within {seconds} s (--timeout)");
             return Err(Error::new(Kind::Connect, Side::Here, message));
         }
         let login = ssh::login_name(&self.host, &self.ssh, &startup).await;
+        let stderr = stderr_lines.lock().expect("no panic while held").clone();
         Err(ssh::why_no_hello(
             &self.host,
             &login,
             status,
             Rsh::Ssh,
             &startup,
+            &Said {
+                stdout: &said,
+                stderr: &stderr,
+            },
         ))
     }
 }

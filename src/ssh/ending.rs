@@ -9,6 +9,14 @@ use super::{Host, Rsh, Startup};
 use crate::error::{Error, Kind, Side};
 use crate::units::printable;
 
+/// What a process printed before it ended.
+pub struct Said<'a> {
+    /// The last bytes of its stdout.
+    pub stdout: &'a [u8],
+    /// The last lines of its stderr, which the user has seen.
+    pub stderr: &'a str,
+}
+
 /// Why a far end ended before it said hello. `login` is the name of the user there.
 pub fn why_no_hello(
     host: &Host,
@@ -16,15 +24,29 @@ pub fn why_no_hello(
     status: Option<ExitStatus>,
     rsh: Rsh,
     startup: &Startup,
+    said: &Said,
 ) -> Error {
     let name = printable(host.name.as_bytes());
     let error = |kind, message| Error::new(kind, Side::Here, format!("{name}: {message}"));
+    let says = |words: &str| said.stderr.contains(words);
+    let no_path = "the command of --remote-path is not there, or cannot be run";
     match (status.and_then(|status| status.code()), &startup.sudo) {
-        (Some(126 | 127), _) if startup.path.is_some() => error(
+        (Some(127), Some(_)) => error(Kind::FarEnd, "it has no sudo".to_owned()),
+        // A csh says it so, and exits with 1.
+        (Some(1), Some(_)) if says("sudo: Command not found") => {
+            error(Kind::FarEnd, "it has no sudo".to_owned())
+        }
+        (Some(126 | 127), _) if startup.path.is_some() => error(Kind::FarEnd, no_path.to_owned()),
+        (Some(1), Some(_))
+            if startup.path.is_some()
+                && (says("command not found") || says("unable to execute")) =>
+        {
+            error(Kind::FarEnd, no_path.to_owned())
+        }
+        (Some(1), Some(user)) if says("unknown user") => error(
             Kind::FarEnd,
-            "the command of --remote-path is not there, or cannot be run".to_owned(),
+            format!("it has no user {user} (--sudo={user})"),
         ),
-        (Some(127), Some(_)) => error(Kind::Connect, "it has no sudo".to_owned()),
         (Some(1), Some(user)) => {
             let command = match &startup.path {
                 Some(_) => "/the/path/to/fastcp",
@@ -43,15 +65,50 @@ pub fn why_no_hello(
             Kind::Connect,
             "ssh could not connect or log in (its message is above)".to_owned(),
         ),
-        (code, _) => error(
-            Kind::FarEnd,
-            format!(
-                "the far end ended before it answered{}; an account that allows only sftp cannot \
-                 run fastcp",
-                code.map_or(String::new(), |code| format!(" (exit {code})")),
-            ),
-        ),
+        (code, _) => error(Kind::FarEnd, ended(code, startup, said)),
     }
+}
+
+/// The end of a far end for no reason that is known. What it printed may tell more.
+fn ended(code: Option<i32>, startup: &Startup, said: &Said) -> String {
+    let what = match &startup.path {
+        Some(_) => "the command of --remote-path",
+        None => "the far end",
+    };
+    let exit = code.map_or(String::new(), |code| format!(" (exit {code})"));
+    let printed = last_lines(said.stdout);
+    let more = if !printed.is_empty() {
+        format!(", and printed: {printed}")
+    } else if !said.stderr.is_empty() {
+        "; its message is above".to_owned()
+    } else if startup.path.is_some() {
+        "; it is not a fastcp".to_owned()
+    } else {
+        "; the account's shell, or the command that its key is for, does not start fastcp"
+            .to_owned()
+    };
+    let hint = match printed.contains("sftp") || said.stderr.contains("sftp") {
+        true => "; an account that allows only sftp cannot run fastcp",
+        false => "",
+    };
+    format!("{what} ended before it answered{exit}{more}{hint}")
+}
+
+/// Lines of a far end's output that an error quotes.
+const LINES_QUOTED: usize = 3;
+
+/// Characters that it quotes of each.
+const QUOTED_MAX: usize = 200;
+
+/// The last lines of `said` that are not empty, printable.
+fn last_lines(said: &[u8]) -> String {
+    let lines = said.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+    let lines: Vec<&[u8]> = lines.filter(|line| !line.is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(LINES_QUOTED)..];
+    let quoted = last
+        .iter()
+        .map(|line| printable(line).chars().take(QUOTED_MAX).collect::<String>());
+    quoted.collect::<Vec<_>>().join(" / ")
 }
 
 /// Messages of ssh after which another login would fail too.
@@ -141,6 +198,63 @@ pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_far_end_printed_tells_why_there_was_no_hello() {
+        let host = Host {
+            user: None,
+            name: "h".into(),
+            port: None,
+        };
+        let why = |code: i32, path: Option<&str>, sudo: Option<&str>, stdout: &[u8], stderr| {
+            let startup = Startup {
+                path: path.map(str::to_owned),
+                sudo: sudo.map(str::to_owned),
+                ..Startup::default()
+            };
+            let status = Some(ExitStatus::from_raw(code << 8));
+            let error = why_no_hello(
+                &host,
+                "me",
+                status,
+                Rsh::Ssh,
+                &startup,
+                &Said { stdout, stderr },
+            );
+            (error.kind, error.message)
+        };
+        let nologin = b"Welcome\n\x1b[2JThis account is currently not available.\r\n\n";
+        let (kind, told) = why(1, None, None, nologin, "");
+        assert_eq!(kind, Kind::FarEnd);
+        let printed = "printed: Welcome / \\x1b[2JThis account is currently not available.";
+        assert!(told.ends_with(printed), "{told}");
+        let sftp = b"This service allows sftp connections only.\n";
+        assert!(why(1, None, None, sftp, "").1.contains("allows only sftp"));
+        let (_, told) = why(1, Some("/bin/false"), None, b"", "");
+        assert!(
+            told.contains("--remote-path") && !told.contains("sftp"),
+            "{told}"
+        );
+        let audit = "sudo: unknown user nosuch\nsudo: error initializing audit plugin\n";
+        let (kind, told) = why(1, None, Some("nosuch"), b"", audit);
+        assert_eq!(
+            (kind, told.as_str()),
+            (Kind::FarEnd, "h: it has no user nosuch (--sudo=nosuch)")
+        );
+        let (kind, told) = why(127, None, Some("root"), b"", "sh: 1: sudo: not found\n");
+        assert_eq!((kind, told.as_str()), (Kind::FarEnd, "h: it has no sudo"));
+        let (_, told) = why(
+            1,
+            Some("/x"),
+            Some("root"),
+            b"",
+            "sudo: /x: command not found\n",
+        );
+        assert!(told.contains("--remote-path is not there"), "{told}");
+        let (kind, told) = why(1, None, Some("root"), b"", "sudo: a password is required\n");
+        assert_eq!(kind, Kind::Connect);
+        assert!(told.ends_with("me ALL=(root) NOPASSWD: /bin/sh"), "{told}");
+    }
 
     #[test]
     fn how_its_process_ended_tells_why_control_was_lost() {

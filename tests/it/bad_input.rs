@@ -186,7 +186,21 @@ fn a_far_side_without_fastcp(case: &Case) {
         before: "echo 'This service allows sftp connections only.'; exit 1".into(),
         ..Login::default()
     });
-    case.copy(&[], "a", "a").exits(4).says("sftp");
+    case.copy(&[], "a", "a").exits(4).says("allows only sftp");
+    // A disabled account, as nologin says it on stdout.
+    case.host().set_login(&Login {
+        before: "echo 'This account is currently not available.'; exit 1".into(),
+        ..Login::default()
+    });
+    case.copy(&[], "a", "a")
+        .exits(4)
+        .says("This account is currently not available.")
+        .never_says("sftp");
+    case.host().set_login(&Login::default());
+    case.copy(&["--remote-path", "/bin/false"], "a", "a")
+        .exits(4)
+        .says("--remote-path")
+        .never_says("sftp");
 }
 
 /// A far side that runs these shell lines instead of fastcp.

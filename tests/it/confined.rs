@@ -102,6 +102,13 @@ fn a_key_that_only_writes_is_good_for_nothing_else(case: &Case) {
 }
 
 fn a_confined_key_reaches_nothing_else(case: &Case) {
+    force(case, &format!("--confine '{}'", case.dst.0.display()));
+    for errand in ["--version", "--remove"] {
+        let done = case.fastcp().args([errand, "far:"]).run();
+        done.exits(4)
+            .says("this key starts fastcp")
+            .never_says("sftp");
+    }
     let outside = case.scratch.dir("outside");
     outside.file("precious", "precious\n");
     let dir = case.dst.dir("web1");

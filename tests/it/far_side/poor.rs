@@ -236,6 +236,20 @@ fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
         .exits(3)
         .says("a password is required")
         .says(&format!("{} ALL=(www-data) NOPASSWD: /bin/sh", user()));
+    let fails = [
+        ("sudo: unknown user nosuch", 1, "no user nosuch"),
+        ("sh: 1: exec: sudo: not found", 127, "it has no sudo"),
+    ];
+    for (words, code, why) in fails {
+        // A message about something else may come last.
+        let script = format!("#!/bin/sh\necho '{words}' >&2\necho audit >&2\nexit {code}\n");
+        bin.file("sudo", script);
+        bin.mode("sudo", 0o755);
+        copy(case, &["--sudo=nosuch"])
+            .exits(4)
+            .says(why)
+            .never_says("visudo");
+    }
     if find_program("sudo").is_none() || !rustix::process::geteuid().is_root() {
         return skip("sudo and root");
     }
