@@ -28,6 +28,15 @@ pub use confine::{Confine, Outside, RESERVED, is_reserved, may_leave};
 /// Handles of directories that are held open at once, besides those of roots.
 const OPEN_MAX: usize = 256;
 
+/// At most `most`, and one in `parts` of the files that this process may have open (`ulimit -n`).
+pub fn open_share(parts: usize, most: usize) -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.map_or(usize::MAX, |limit| {
+        usize::try_from(limit).unwrap_or(usize::MAX)
+    });
+    (limit / parts).clamp(1, most)
+}
+
 /// The deepest directory that is opened, counted from a root: opening one again goes through its
 /// parents, and so does letting them go, on the stack.
 pub const DEPTH_MAX: usize = 1024;
@@ -229,7 +238,7 @@ impl Handles {
             let mut open = self.open.lock().expect("no panic while held");
             open.push_back(Arc::downgrade(dir));
             open.retain(|dir| dir.strong_count() > 0);
-            if open.len() > OPEN_MAX {
+            if open.len() > open_share(8, OPEN_MAX) {
                 open.pop_front()
             } else {
                 None

@@ -3,6 +3,7 @@
 
 use crate::chunk::Pool;
 use crate::codec::Compress;
+use crate::dir::open_share;
 use crate::error::{Error, Result};
 use crate::pipeline::plans::UNACKED_MAX;
 use crate::tuner::Method;
@@ -53,6 +54,7 @@ impl Budget {
     /// Streams that a buffer each can be spared for.
     pub fn streams_max(&self) -> u16 {
         let spare = self.slots.saturating_sub(2 * self.workers).max(1);
+        let spare = open_share(8, spare);
         u16::try_from(spare).unwrap_or(u16::MAX)
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::ranges::RangeSet;
 use crate::dir::Dir;
+use crate::dir::open_share;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::plan::Stream;
@@ -149,7 +150,8 @@ impl Planner<'_> {
             }
         };
         let entry = source.found().entry.clone();
-        let limit = OPEN_ENTRIES as usize;
+        // Where both ends are this process an entry takes two.
+        let limit = open_share(6, OPEN_ENTRIES as usize);
         self.sender
             .plans
             .announce(entry.id, source, listed, limit, || self.flush())?;
