@@ -125,6 +125,32 @@ pub fn drop_read(file: &File, range: Range<u64>) {
     }
 }
 
+/// Writes `range` back and drops it from the cache, so that the next read comes from the disk. True
+/// if the disk took it, as far as the system says; `file` must be a descriptor that nobody else
+/// learns of write errors by.
+pub fn through_to_disk(file: &File, range: &Range<u64>) -> bool {
+    let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let is_written = sync_range(file, range, all).is_ok();
+    drop_read(file, range.clone());
+    is_written
+}
+
+/// Starts to read `range` into the cache.
+pub fn read_soon(file: &File, range: &Range<u64>) {
+    if let Some(len) = std::num::NonZeroU64::new(range.end - range.start) {
+        // Advice only.
+        let _ = fadvise(file, range.start, Some(len), Advice::WillNeed);
+    }
+}
+
+/// Takes a write error that the file has and nobody was told of: it is of an earlier writer. True if
+/// there was none. Waits for no more than the first page.
+pub fn take_write_error(file: &File) -> bool {
+    sync_range(file, &(0..1), libc::SYNC_FILE_RANGE_WAIT_BEFORE).is_ok()
+}
+
 /// What was written to one file and is on its way to the disk, oldest first.
 #[derive(Debug, Default)]
 pub struct Behind {

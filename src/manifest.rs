@@ -87,7 +87,7 @@ pub enum EntryKind {
 /// the entry, any other is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extension {
-    /// [`ANEW`], [`DEVICE`], [`ONCE`], [`MADE_UP`] or unknown.
+    /// [`ANEW`], [`DEVICE`], [`ONCE`], [`MADE_UP`], [`YOUNG`] or unknown.
     pub tag: u16,
     pub bytes: Vec<u8>,
 }
@@ -111,6 +111,10 @@ pub const BEGUN: &[u8] = b"begun";
 /// The kernel makes the file's content as it is read (/proc, /sys): nothing tells whether it is
 /// another now.
 pub const MADE_UP: u16 = 4;
+
+/// By the clock of its own host the file was written so recently that it may be written again
+/// without its times showing it.
+pub const YOUNG: u16 = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -229,6 +233,13 @@ impl Entry {
         self.extensions
             .iter()
             .any(|extension| extension.tag == MADE_UP)
+    }
+
+    /// True if its host says that it was just written.
+    pub fn is_young(&self) -> bool {
+        self.extensions
+            .iter()
+            .any(|extension| extension.tag == YOUNG)
     }
 
     /// True if the source has (or may have) holes.

@@ -48,8 +48,10 @@ pub struct Progress {
     resumed_files: AtomicU64,
     /// Bytes that were counted and came once more, since their source had changed.
     again_bytes: AtomicU64,
-    /// Bytes of what an earlier run left that were read again before they are believed.
+    /// Bytes that an earlier run left and that were read and verified, or found damaged.
     checked_bytes: AtomicU64,
+    /// Bytes of what was found there that turned out to be damaged, and come again.
+    damaged_bytes: AtomicU64,
     /// Bytes given to sockets, headers and tags included.
     wire_bytes: AtomicU64,
     /// Bytes of content that those stood for.
@@ -103,8 +105,10 @@ pub struct Snapshot {
     pub already_bytes: u64,
     /// Content that needed no sending in this session, and not since it was there: holes.
     pub unsent_bytes: u64,
-    /// Content that was there and was read again in this session.
+    /// Content that was there and was read again in this session,
     pub checked_bytes: u64,
+    /// and what of it was damaged and came again.
+    pub damaged_bytes: u64,
     pub wire_bytes: u64,
     pub raw_bytes: u64,
     pub files: u64,
@@ -199,6 +203,12 @@ impl Progress {
         totals.bytes = totals.bytes.saturating_add(bytes);
     }
 
+    /// So many bytes that count as found there are damaged and come once more.
+    pub fn add_damaged(&self, bytes: u64) {
+        self.damaged_bytes.fetch_add(bytes, Relaxed);
+        self.add_again(bytes);
+    }
+
     /// A frame of `wire` bytes in `codec` that stands for `raw` bytes was sent or received.
     pub fn add_frame(&self, codec: u8, raw: u64, wire: u64) {
         self.begin();
@@ -267,6 +277,7 @@ impl Progress {
             &self.resumed_bytes,
             &self.resumed_files,
             &self.checked_bytes,
+            &self.damaged_bytes,
             &self.again_bytes,
             &self.files,
             &self.failed,
@@ -283,7 +294,8 @@ impl Progress {
     /// This session and the former ones as one.
     fn together(&self, former: &Former) -> Former {
         let (bytes, skipped) = (self.bytes.load(Relaxed), self.skipped_bytes.load(Relaxed));
-        let resumed = self.resumed_bytes.load(Relaxed);
+        let damaged = self.damaged_bytes.load(Relaxed);
+        let resumed = self.resumed_bytes.load(Relaxed).saturating_sub(damaged);
         Former {
             done_bytes: former.done_bytes.max(bytes + skipped),
             files: former.files.max(self.files.load(Relaxed)),
@@ -331,6 +343,7 @@ impl Progress {
                 .load(Relaxed)
                 .saturating_sub(self.resumed_bytes.load(Relaxed)),
             checked_bytes: self.checked_bytes.load(Relaxed),
+            damaged_bytes: self.damaged_bytes.load(Relaxed),
             wire_bytes: self.wire_bytes.load(Relaxed),
             raw_bytes: self.raw_bytes.load(Relaxed),
             files: together.files,

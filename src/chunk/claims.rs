@@ -126,6 +126,27 @@ impl Claims {
         Ok(self.done.insert(chunks) > 0)
     }
 
+    /// Some of `len` bytes at `offset` are done.
+    pub fn has_any(&self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len).div_ceil(self.chunk_size);
+        self.done.contains_any(offset / self.chunk_size..end)
+    }
+
+    /// Bytes that were done are missing again: they do not hold what they should. What is claimed
+    /// stays claimed. Returns the range as it is missing now, in whole chunks.
+    ///
+    /// # Errors
+    /// For what lies outside the file.
+    pub fn forget(&mut self, range: Range<u64>) -> Result<Range<u64>, NotAChunk> {
+        if range.is_empty() || range.end > self.size {
+            return Err(NotAChunk);
+        }
+        let chunks = range.start / self.chunk_size..range.end.div_ceil(self.chunk_size);
+        self.done.remove(chunks.clone());
+        let start = chunks.start * self.chunk_size;
+        Ok(start..start + self.bytes_of(chunks))
+    }
+
     /// Bytes that are done, as ranges in ascending order.
     pub fn done_ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.done.iter().map(|chunks| {

@@ -40,6 +40,26 @@ impl RangeSet {
         new
     }
 
+    /// Takes out all numbers of `range`. Returns how many were there.
+    pub fn remove(&mut self, range: Range<u64>) -> u64 {
+        let mut removed = 0;
+        while let Some((&start, &end)) = self.ranges.range(..range.end).next_back() {
+            if range.is_empty() || end <= range.start {
+                break;
+            }
+            self.ranges.remove(&start);
+            if start < range.start {
+                self.ranges.insert(start, range.start);
+            }
+            if range.end < end {
+                self.ranges.insert(range.end, end);
+            }
+            removed += end.min(range.end) - start.max(range.start);
+        }
+        self.count -= removed;
+        removed
+    }
+
     /// True if `number` is new. The last u64 of all, which no honest end counts to, stays out.
     pub fn insert_one(&mut self, number: u64) -> bool {
         self.insert(number..number.saturating_add(1)) > 0
@@ -133,6 +153,14 @@ impl FromIterator<Range<u64>> for RangeSet {
     }
 }
 
+impl Extend<Range<u64>> for RangeSet {
+    fn extend<I: IntoIterator<Item = Range<u64>>>(&mut self, ranges: I) {
+        ranges.into_iter().for_each(|range| {
+            self.insert(range);
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +192,12 @@ mod tests {
             prop_assert_eq!(set.contains_any(range.clone()), range.clone().any(|n| model.contains(&n)));
             prop_assert_eq!(set.is_full(probe), (0..probe).all(|n| model.contains(&n)));
             prop_assert_eq!(set.iter().collect::<RangeSet>(), set.clone());
+            let mut rest = set.clone();
+            let removed = range.clone().filter(|n| model.contains(n)).count() as u64;
+            prop_assert_eq!(rest.remove(range.clone()), removed);
+            prop_assert_eq!(rest.count(), set.count() - removed);
+            let left = model.iter().copied().filter(|n| !range.contains(n));
+            prop_assert!(rest.iter().flatten().eq(left));
             let taken: Vec<_> = std::iter::from_fn(|| set.pop_first()).collect();
             prop_assert!(taken.into_iter().flatten().eq(model));
             prop_assert_eq!(set, RangeSet::new());

@@ -97,6 +97,21 @@ impl Cut {
         Some(piece)
     }
 
+    /// These ranges, which were left out, are to be cut too. They begin and end with grains.
+    pub fn add(&mut self, ranges: &RangeSet) {
+        let mut left: RangeSet = ranges.clone();
+        let mut at = self.offset.min(self.size);
+        for range in self.skip.iter().rev() {
+            left.insert(at..range.start.max(at));
+            at = range.end.max(at);
+        }
+        left.insert(at..self.size.max(at));
+        let mut skipped: Vec<_> = left.missing(self.size).collect();
+        skipped.reverse();
+        (self.skip, self.offset, self.data) = (skipped, 0, 0..0);
+        self.skip();
+    }
+
     /// Bytes of the next piece, which ends at `end` at the latest: a power of two at a multiple of
     /// itself, or what there is of it in the file.
     fn subtree(&self, most: u64, end: u64) -> u64 {

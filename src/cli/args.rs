@@ -92,6 +92,9 @@ pub struct Args {
     /// Do not resume an interrupted copy
     #[arg(long, help_heading = COPYING)]
     pub no_resume: bool,
+    /// Resume without reading what is already there
+    #[arg(long, help_heading = COPYING)]
+    pub trust_partial: bool,
     /// Write into the file; a failure leaves it half done
     #[arg(long, help_heading = COPYING)]
     pub inplace: bool,

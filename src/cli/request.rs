@@ -74,6 +74,7 @@ pub fn request(
             bind: args.bind,
             address: args.address,
         },
+        trust_partial: args.trust_partial,
         retry: Retry::of(args.retry_for, args.retries),
         encrypt: !args.no_encrypt,
         digest_lists: Vec::new(),

@@ -107,9 +107,13 @@ impl Directory {
         self.restore
     }
 
-    /// An earlier run of this copy has made it, or opened it up.
+    /// An earlier run of this copy has made it, or opened it up. Set-id bits and the sticky bit stay
+    /// as they are now: opening up leaves them alone, so no record has a say in them.
     pub fn adopt(&mut self, made: bool, restore: Option<u32>) {
+        const PERMISSIONS: u32 = 0o777;
         self.made |= made;
+        let special = self.stat().map_or(0, |stat| stat.st_mode & 0o7000);
+        let restore = restore.map(|mode| mode & PERMISSIONS | special);
         self.restore = if made { None } else { restore.or(self.restore) };
     }
 

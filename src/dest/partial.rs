@@ -18,9 +18,10 @@ pub(super) use holes::write_sparse;
 use super::device::Device;
 use super::in_use::refuse_in_use;
 use super::inplace::InPlace;
+use super::readback::Readback;
 use super::temporary::Temporary;
 use super::{Rules, Slot, Standing, commit, identity, space};
-use crate::cache::Behind;
+use crate::cache::{self, Behind};
 use crate::chunk::VerifiedChunk;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, Inode, Timestamp, file_type};
@@ -31,6 +32,8 @@ pub struct Partial {
     rules: Rules,
     /// What has not been written may hold anything but zeros.
     dirty: bool,
+    /// Nothing shows that it is not what an earlier run left.
+    is_intact: bool,
     /// Bytes that it has when it is whole.
     length: u64,
     /// What was written and is on its way to the disk, where it leaves the page cache then.
@@ -79,8 +82,8 @@ impl Partial {
         Ok(partial)
     }
 
-    /// Goes on with what an earlier run left for this slot, if it is `inode`, was written `inplace`
-    /// as this is to be, and nobody else can have written it.
+    /// Resumes what an earlier run left for this slot, if it is `inode`, was written `inplace` as
+    /// this is to be, and nobody else can have written it. `size` is what it was made with.
     ///
     /// # Errors
     /// As [`create`](Partial::create).
@@ -88,7 +91,7 @@ impl Partial {
         slot: &Slot,
         entry: Arc<Entry>,
         rules: &Rules,
-        inode: &Inode,
+        (inode, size): (&Inode, u64),
         inplace: bool,
     ) -> Result<Option<Partial>> {
         if slot.device.is_some() {
@@ -114,7 +117,20 @@ impl Partial {
                 Target::Beside(Box::new(temporary))
             }
         };
-        let partial = Partial::new(target, entry, rules, true);
+        let mut partial = Partial::new(target, entry, rules, true);
+        partial.is_intact = match &partial.target {
+            Target::Beside(temporary) => {
+                let file = &temporary.file;
+                let has_size = file.metadata().is_ok_and(|meta| meta.len() == size);
+                cache::take_write_error(file) && has_size
+            }
+            // An error of an earlier writer is not one of this copy.
+            Target::InPlace(file) => {
+                cache::take_write_error(&file.file);
+                false
+            }
+            Target::Device(_) => false,
+        };
         partial.fit()?;
         Ok(Some(partial))
     }
@@ -127,6 +143,7 @@ impl Partial {
             rules: *rules,
             dirty,
             behind: rules.drop_cache.then(Behind::default),
+            is_intact: true,
             turn: Mutex::new(()),
         }
     }
@@ -159,20 +176,25 @@ impl Partial {
         inode.map_err(|cause| self.slot().error("cannot look at what is written", cause))
     }
 
-    /// Others may have written to it since an earlier run.
+    /// What an earlier run left may be believed without reading it: it has the size that it was
+    /// made with, no write to it is known to be lost, and nobody else writes to it.
+    pub fn is_intact(&self) -> bool {
+        self.is_intact
+    }
+
     pub fn is_inplace(&self) -> bool {
         !matches!(self.target, Target::Beside(_))
     }
 
-    /// Reads what was written, all of `into`.
-    pub fn read(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+    /// For reading what is on the disk.
+    pub fn readback(&self) -> io::Result<Readback> {
         match self.medium() {
-            Medium::File(file) => file.read_exact_at(into, offset),
-            Medium::Device(device) => device.read(into, offset),
+            Medium::File(file) => Readback::of(file),
+            Medium::Device(device) => Readback::of_device(&device.slot.path()),
         }
     }
 
-    /// A later run can go on with it.
+    /// A later run can resume it.
     pub fn keep(self) {
         if let Target::Beside(mut temporary) = self.target {
             temporary.keep();

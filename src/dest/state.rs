@@ -46,7 +46,7 @@ pub fn device_journal(slot: &Slot, source: &[u8], handles: &Arc<Handles>) -> Res
 
 /// `$XDG_STATE_HOME/fastcp`, or `~/.local/state/fastcp`. As its specification has it, a relative
 /// path counts as none.
-fn state_directory(named: Option<PathBuf>) -> Result<PathBuf> {
+pub(super) fn state_directory(named: Option<PathBuf>) -> Result<PathBuf> {
     let named = named.filter(|path| path.is_absolute());
     let state = named.or_else(|| Some(home_directory()?.join(".local/state")));
     match state {
@@ -100,7 +100,7 @@ fn is_journal_name(name: &[u8]) -> bool {
     middle.is_some_and(|hex| hex.len() == 16 && hex.iter().all(u8::is_ascii_hexdigit))
 }
 
-fn make_private(dir: &Path) -> Result<()> {
+pub(super) fn make_private(dir: &Path) -> Result<()> {
     let failed = |cause| cannot_keep(dir, cause);
     let mut builder = DirBuilder::new();
     builder

@@ -1,5 +1,5 @@
-//! Who may write: one process at a time. A second one fails at once, gives way to nobody, but
-//! waits for one that has lost its client, or that served this command before.
+//! The lock of a journal: one process writes at a time. A second one fails at once, unless the first
+//! has lost its client or served this same command before; then it waits for the first to end.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat};
 use rustix::io::Errno;
 
-use super::record::Session;
+use super::record::{Hash, UserKey};
 use super::{past, process};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
@@ -32,10 +32,12 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// Tries for a journal that others remove at the same moment.
 const TRIES: usize = 16;
 
-/// What waiting for the lock goes by.
+/// How to wait for the lock.
 pub struct Waiting<'a> {
-    /// Former sessions of the same command.
+    /// Earlier sessions of the same command,
     pub before: &'a [[u8; 16]],
+    /// if they have this owner.
+    pub owner: Hash,
     /// What the user wants written, for messages.
     pub path: &'a Path,
     pub is_ending: &'a dyn Fn() -> bool,
@@ -43,14 +45,20 @@ pub struct Waiting<'a> {
     pub tell: &'a dyn Fn(&str),
 }
 
-/// Opens the journal `name`, or makes it, and takes its lock. None where no journal can be: the
+/// Opens the journal `name`, or makes it, and takes its lock. None where no journal is possible: the
 /// directory takes no file, or something of that name is not ours.
 ///
 /// # Errors
 /// `Kind::Busy` where another process holds it.
-pub(super) fn take(dir: &Arc<Dir>, name: &OsStr, waiting: &Waiting) -> Result<Option<File>> {
+pub(super) fn take(
+    dir: &Arc<Dir>,
+    name: &OsStr,
+    user: &UserKey,
+    waiting: &Waiting,
+) -> Result<Option<File>> {
     let mut patience = None;
     for _ in 0..TRIES {
+        // Before it is opened, since opening a device or a FIFO has effects.
         match dir.stat(name) {
             Ok(stat) if !is_ours(&stat) => return Ok(None),
             _ => {}
@@ -60,25 +68,43 @@ pub(super) fn take(dir: &Arc<Dir>, name: &OsStr, waiting: &Waiting) -> Result<Op
             return Ok(None);
         };
         let file = File::from(fd);
+        // Before anything in it is read: another user's file says nothing.
+        if !fstat(&file).is_ok_and(|stat| stat.st_nlink == 0 || is_ours(&stat)) {
+            return Ok(None);
+        }
         // Some file systems have no locks; there the partials' names are the protection.
         while flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN) {
             let patience = patience.get_or_insert_with(Patience::default);
-            patience.go_on(&file, waiting)?;
+            patience.go_on(&file, user, waiting)?;
             std::thread::sleep(INTERVAL);
         }
         match fstat(&file) {
-            Ok(stat) if stat.st_nlink == 0 => {} // Its owner has come to its end: a new one.
-            Ok(stat) if is_ours(&stat) => return Ok(Some(file)),
+            Ok(stat) if stat.st_nlink == 0 => {} // Its owner has removed it: make a new one.
+            Ok(stat) if is_ours(&stat) => {
+                return Ok(make_private(&file, &stat).then_some(file));
+            }
             _ => return Ok(None),
         }
     }
     Err(busy(waiting.path))
 }
 
+/// A regular file of this user with one name.
 pub(super) fn is_ours(stat: &Stat) -> bool {
     file_type(stat) == FileType::RegularFile
         && stat.st_uid == rustix::process::geteuid().as_raw()
-        && stat.st_nlink <= 1
+        && stat.st_nlink == 1
+}
+
+/// Only this user may write what is believed. A file that others could write is emptied; some file
+/// systems have no modes, and there the checksums' key is the protection.
+fn make_private(file: &File, stat: &Stat) -> bool {
+    if stat.st_mode & 0o7077 == 0 {
+        return true;
+    }
+    let has_modes = fchmod(file, Mode::RUSR | Mode::WUSR).is_ok()
+        && fstat(file).is_ok_and(|now| now.st_mode & 0o7077 == 0);
+    !has_modes || file.set_len(0).is_ok()
 }
 
 fn busy(path: &Path) -> Error {
@@ -103,15 +129,17 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// `Err` where there is nothing to wait for (any more).
-    fn go_on(&mut self, file: &File, waiting: &Waiting) -> Result<()> {
+    /// `Err` where waiting makes no sense (any more).
+    fn go_on(&mut self, file: &File, user: &UserKey, waiting: &Waiting) -> Result<()> {
         let waited = self.since.elapsed();
-        let holder = past::last_session(file);
-        let was_ours = |holder: &Session| waiting.before.contains(&holder.id);
         if (waiting.is_ending)() || waited > PATIENCE {
             return Err(busy(waiting.path));
         }
-        if let Some(holder) = holder.filter(was_ours) {
+        // Another client may name any session, but only the same client has the same owner.
+        let holder = past::last_session(file, user).filter(|(holder, owner)| {
+            waiting.before.contains(&holder.id) && *owner == waiting.owner
+        });
+        if let Some((holder, _)) = holder {
             if waited > MERCY && !self.killed {
                 self.killed = true;
                 process::kill(&holder);

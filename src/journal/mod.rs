@@ -1,38 +1,34 @@
-//! What a copy has done so far, on disk: so that the same command, run again after whatever ended
-//! it, goes on where it was.
+//! The journal of a copy: what was done so far, on disk, so that the same command resumes it.
 //!
 //! # Where
 //!
 //! There is one journal per copy, at the receiver: `.fastcp-<16 hex digits>.journal` in the
-//! directory where the roots land, the digits being of the BLAKE3 of the directory's inode and the
-//! landing names. Beside a
-//! single file; beside the root of a tree that lands under a name; within a directory that is
-//! filled. It is 0600, made when the roots have landed and removed when the copy has come to its
-//! end. A link, another user's file or one with a second name is not used; then there is no journal,
-//! and a copy that is cut short starts afresh.
+//! directory where the roots land. The digits are the BLAKE3 of the directory's inode and the landing
+//! names. It lies beside a single file, beside the root of a tree that lands under a name, and
+//! within a directory that is filled. It has mode 0600. It is made when the roots have landed and
+//! removed when the copy is complete. A link, another user's file or one with a second name is not
+//! used; then there is no journal, and an interrupted copy starts again from the beginning.
 //!
 //! # What
 //!
-//! It is append-only: a header and records of 96 bytes, each with a checksum of its own
-//! ([`record`] has the format). A session begins with who writes it and where (boot, mount, process).
-//! A big file that is begun gets a number, with a hash of its path below the roots, a hash of its
-//! source's identity and the inode of its partial. A chunk is recorded when its bytes are verified
-//! and their write has returned; a file that has its name as finished; a directory when it is made.
-//! Nothing is synced in between. A sync beside the copy is recorded with how far it reaches.
+//! It is append-only: a header and records of 96 bytes, each with its own checksum ([`record`] has
+//! the format). A session begins with who writes it and where (boot, mount, process). A big file
+//! that is begun gets a number, with a hash of its path below the roots, a hash of its source's
+//! identity and the inode of its partial. A chunk is recorded when its bytes are verified and
+//! their write has returned, a file when it has its final name, a directory when it is made.
 //!
 //! # What it is worth
 //!
-//! Reading stops at the first record that is not whole, and what is before counts. A process that
-//! was killed leaves its writes in the page cache, so records of this boot and mount hold, and a
-//! sample of them is read and compared all the same. After a reboot or on another mount, as of a
-//! disk that was lost and came back, those behind the last sync are all compared; those of files on
-//! another disk than the journal always are. That is for the caller to do; this module keeps records
-//! and knows nothing of files.
+//! The checksums are keyed with a secret of the receiving user, so that no file that a peer sends
+//! can pass for a journal. Reading stops at the first damaged record; what is before it counts.
+//! A record says which bytes were written, not that they are still there: the caller reads all of
+//! them again before a file gets its name. [`Journal::trusts`] tells where the user may skip that:
+//! everything was written during this boot and to this mount, and no lost write is known.
 //!
 //! # Who
 //!
-//! The journal is locked before any partial is touched ([`lock`]). It is touched every second
-//! while its writer hears the other end, so that a second fastcp can tell a live copy, where it
+//! The journal is locked before any partial is touched ([`lock`]). Its writer touches it every
+//! second while it hears the other end, so that a second fastcp can tell a live copy, where it
 //! fails at once, from one whose client is gone, for whose end it waits.
 
 mod lock;
@@ -61,7 +57,7 @@ use crate::error::Result;
 pub use lock::Waiting;
 pub use past::Begun;
 use past::Past;
-use record::{Body, Chunk, Directory, Finished, Hash, Key, LEN, Session};
+use record::{Body, Chunk, Directory, Finished, Hash, Key, LEN, Session, UserKey};
 
 /// Where a journal is.
 #[derive(Clone)]
@@ -83,15 +79,18 @@ impl Place {
         Place { dir, name }
     }
 
-    /// What the roots were in the copy that left a journal here, if one did.
-    pub fn roots(&self) -> Option<Hash> {
+    /// What the roots were in the copy that left a journal here, if one of this user did.
+    pub fn roots(&self, user: &UserKey) -> Option<Hash> {
         let stat = self.dir.stat(&self.name).ok()?;
         if !lock::is_ours(&stat) {
             return None;
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let file = File::from(self.dir.open(&self.name, flags, Mode::empty()).ok()?);
-        past::last_session(&file).map(|session| session.roots)
+        if !fstat(&file).is_ok_and(|stat| lock::is_ours(&stat)) {
+            return None;
+        }
+        past::last_session(&file, user).map(|(session, _)| session.roots)
     }
 }
 
@@ -108,15 +107,21 @@ pub fn hash<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Hash {
     hash
 }
 
-/// What a session tells of itself.
+/// What a session says of itself.
 #[derive(Clone, Copy)]
 pub struct Opening {
+    /// The secret of this user.
+    pub user: UserKey,
     pub session: [u8; 16],
+    /// Whose session it is; zero where the client did not say.
+    pub owner: Hash,
     pub roots: Hash,
     /// Bytes.
     pub chunk_size: u32,
-    /// What former sessions left is thrown away.
+    /// What earlier sessions left is thrown away.
     pub afresh: bool,
+    /// So is what a session of another owner left, or of an unknown one.
+    pub own_only: bool,
 }
 
 pub struct Journal {
@@ -139,23 +144,25 @@ impl Journal {
     /// # Errors
     /// `Kind::Busy` where another fastcp writes there.
     pub fn open(place: Place, opening: &Opening, waiting: &Waiting) -> Result<Option<Journal>> {
-        let Some(file) = lock::take(&place.dir, &place.name, waiting)? else {
+        let Some(file) = lock::take(&place.dir, &place.name, &opening.user, waiting)? else {
             return Ok(None);
         };
         let Some((own, identity)) = session(&file, opening) else {
             return Ok(None);
         };
-        let known = past::key(&file).filter(|_| !opening.afresh);
+        let known = past::key(&file, &opening.user).filter(|_| !opening.afresh);
         let past = known.map(|key| (Past::read(&file, &key, &own), key));
         let (past, key) = past
             .filter(|(past, _)| {
-                let cut = |last: Session| last.chunk_size == opening.chunk_size;
-                past.last.is_some_and(cut)
+                let is_cut_alike = |last: Session| last.chunk_size == opening.chunk_size;
+                let is_own = past.owner == Some(opening.owner) && opening.owner != Hash::default();
+                past.last.is_some_and(is_cut_alike) && (is_own || !opening.own_only)
             })
             .unzip();
         let past = past.unwrap_or_default();
+        let header = Key::header(random(), &opening.user);
         let journal = Journal {
-            key: key.clone().unwrap_or_else(|| Key::header(random()).1),
+            key: key.clone().unwrap_or(header.1),
             next: AtomicU32::new(past.next),
             is_useful: AtomicBool::new(!past.finished.is_empty() || !past.begun.is_empty()),
             past: Mutex::new(past),
@@ -164,7 +171,8 @@ impl Journal {
             file,
             identity,
         };
-        let journal = journal.begin_session(key.is_some(), own);
+        let header = key.is_none().then_some(header.0);
+        let journal = journal.begin_session(header, own, opening.owner);
         if journal.is_none() {
             // An empty file, or one whose past is worth nothing without a lock on it.
             return Ok(None);
@@ -172,11 +180,17 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Starts a session in the file. A journal that cannot be written is removed: the copy goes on
-    /// without it, and nobody would come back for it.
-    fn begin_session(mut self, goes_on: bool, own: Session) -> Option<Journal> {
-        let cut = self.cut(goes_on);
-        self.append(&Body::Session(own).encode(&self.key));
+    /// Starts a session in the file, behind a new `header` where there is one. A journal that cannot
+    /// be written is removed: the copy goes on without it, and nobody would come back for it.
+    fn begin_session(
+        mut self,
+        header: Option<record::Record>,
+        own: Session,
+        owner: Hash,
+    ) -> Option<Journal> {
+        let cut = self.cut(header);
+        let records = [Body::Session(own), Body::Owner(owner)].map(|body| body.encode(&self.key));
+        self.append(records.as_flattened());
         if cut.is_err() || self.broken.load(Relaxed) {
             self.remove();
             return None;
@@ -185,16 +199,13 @@ impl Journal {
     }
 
     /// Leaves the whole records of former sessions, or only a new header.
-    fn cut(&mut self, goes_on: bool) -> std::io::Result<()> {
-        if goes_on {
+    fn cut(&mut self, header: Option<record::Record>) -> std::io::Result<()> {
+        let Some(header) = header else {
             let whole = self.past().records * LEN as u64;
             return self.file.set_len(whole);
-        }
-        let (header, key) = Key::header(random());
+        };
         self.file.set_len(0)?;
-        self.file.write_all(&header)?;
-        self.key = key;
-        Ok(())
+        self.file.write_all(&header)
     }
 
     /// A big file is begun; gives the number for its chunks.
@@ -239,6 +250,11 @@ impl Journal {
         self.append(&Body::Dropped(number).encode(&self.key));
     }
 
+    /// A write was lost, or what is recorded was found damaged: a later session reads everything.
+    pub fn doubted(&self) {
+        self.append(&Body::Doubted.encode(&self.key));
+    }
+
     /// Bytes of the journal so far: taken before a sync, recorded after it.
     pub fn position(&self) -> u64 {
         self.file.metadata().map_or(0, |meta| meta.len())
@@ -279,18 +295,25 @@ impl Journal {
         self.past().begun.remove(path)
     }
 
-    /// The file with this path as it was finished, and whether its content is certain to be on the
-    /// disk or in this mount's cache, where the file is on `dev`.
+    /// The file with this path as it was finished, and whether its content may be believed without
+    /// reading it, where the file is on `dev`.
     pub fn finished_before(&self, path: &Hash, dev: u64) -> Option<(Finished, bool)> {
-        let (index, certain) = {
+        let (index, is_trusted) = {
             let past = self.past();
             let index = *past.finished.get(path)?;
-            (index, past.certainty(dev == self.identity.0).covers(index))
+            (index, past.is_trusted(index, dev == self.identity.0))
         };
         match self.record(index)? {
-            Body::Finished(finished) if finished.path == *path => Some((finished, certain)),
+            Body::Finished(finished) if finished.path == *path => Some((finished, is_trusted)),
             _ => None,
         }
+    }
+
+    /// True if what is recorded of the file may be believed without reading it: all of it was
+    /// written during this boot, to this mount, which is the journal's own.
+    pub fn trusts(&self, begun: &Begun) -> bool {
+        let is_here = begun.file.inode.dev == self.identity.0;
+        self.past().is_trusted(begun.first, is_here)
     }
 
     /// The directory with this path, if this copy has made it or opened it up.
@@ -309,18 +332,13 @@ impl Journal {
         Body::decode(&record, &self.key)
     }
 
-    /// The recorded chunks of a file in the order of their writing, each with whether it is
-    /// certain to be on the disk or in this mount's cache. As many as `begun.chunks`, unless the
-    /// journal cannot be read any more.
-    pub fn replay(&self, begun: &Begun, mut each: impl FnMut(Chunk, bool) -> ControlFlow<()>) {
-        let is_here = begun.file.inode.dev == self.identity.0;
-        let certainty = self.past().certainty(is_here);
+    /// The recorded chunks of a file in the order of their writing. As many as `begun.chunks`,
+    /// unless the journal cannot be read any more.
+    pub fn replay(&self, begun: &Begun, mut each: impl FnMut(Chunk) -> ControlFlow<()>) {
         let range = begun.first..begun.last + 1;
         // What cannot be read is not there.
-        let _ = past::records(&self.file, &self.key, range, |index, body| match body {
-            Body::Chunk(number, chunk) if number == begun.number => {
-                each(chunk, certainty.covers(index))
-            }
+        let _ = past::records(&self.file, &self.key, range, |_, body| match body {
+            Body::Chunk(number, chunk) if number == begun.number => each(chunk),
             _ => ControlFlow::Continue(()),
         });
     }
@@ -336,11 +354,12 @@ impl Journal {
         !self.past().finished.is_empty()
     }
 
-    /// Bytes that are recorded of files that were begun.
+    /// Bytes that are recorded of unfinished files.
     pub fn begun_bytes(&self) -> u64 {
-        // A journal may say anything of a file's size.
-        let each = |sum: u64, begun: &Begun| sum.saturating_add(begun.bytes);
-        self.past().begun.values().fold(0, each)
+        let past = self.past();
+        let unfinished = past.begun.values();
+        let unfinished = unfinished.filter(|begun| !past.finished.contains_key(&begun.file.path));
+        unfinished.fold(0, |sum: u64, begun| sum.saturating_add(begun.bytes))
     }
 
     /// There is something that a further session can go on with.

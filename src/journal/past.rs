@@ -1,7 +1,7 @@
-//! A journal read back: what former sessions have done, as far as its records are whole.
+//! A journal read back: what earlier sessions did, up to the first damaged record.
 //!
-//! In memory are 32 bytes per finished file or directory and a little more per file that was begun;
-//! chunks are counted here and read again when their file is gone on with.
+//! Memory holds about 50 bytes per finished file or directory and 200 per unfinished file, each up
+//! to a limit. Chunks are only counted; they are read again when their file is resumed.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -9,12 +9,21 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 
-use super::record::{self, Body, Hash, Key, LEN, Record, Session};
+use super::record::{self, Body, Hash, Key, LEN, Record, Session, UserKey};
 
 /// Records that are read at a time.
 const STEP: usize = 1024;
 
-/// A big file that was begun and not finished.
+/// Finished files that are remembered; the others are sent again. Some 25 MB at the most.
+const FINISHED_MAX: usize = 1 << 19;
+
+/// Directories likewise.
+const DIRECTORIES_MAX: usize = 1 << 17;
+
+/// Unfinished files likewise: more than can be open at once by far.
+const BEGUN_MAX: usize = 1 << 14;
+
+/// A big file that was begun and not finished, or finished without a digest.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
     /// By which its chunks know it.
@@ -36,28 +45,17 @@ pub(super) struct Past {
     pub finished: HashMap<Hash, u64>,
     /// Likewise of a directory.
     pub directories: HashMap<Hash, u64>,
-    /// Records before this one are on the disk,
-    pub synced: u64,
-    /// and those from this one on were written by this boot and to this mount.
+    /// From this record on everything was written during this boot, to this mount, and no lost
+    /// write or damage is known.
     pub since_mount: u64,
     pub last: Option<Session>,
+    /// Whose sessions these are, if they are all of one owner.
+    pub owner: Option<Hash>,
+    owners: u32,
     /// No file has this number or a higher one.
     pub next: u32,
     /// Whole records from the start, header included.
     pub records: u64,
-}
-
-/// Which records' content is certain to be on the disk, or in this mount's cache.
-#[derive(Clone, Copy)]
-pub(super) struct Certainty {
-    synced: u64,
-    since_mount: u64,
-}
-
-impl Certainty {
-    pub fn covers(self, index: u64) -> bool {
-        index < self.synced || index >= self.since_mount
-    }
 }
 
 impl Past {
@@ -86,6 +84,12 @@ impl Past {
                 };
                 self.last = Some(session);
             }
+            Body::Owner(owner) => {
+                self.owners = self.owners.saturating_add(1);
+                let is_same = self.owners == 1 || self.owner == Some(owner);
+                self.owner = is_same.then_some(owner);
+            }
+            Body::Doubted => self.since_mount = u64::MAX,
             Body::File(number, file) => {
                 self.next = self.next.max(number.saturating_add(1));
                 let begun = Begun {
@@ -98,8 +102,10 @@ impl Past {
                 };
                 self.forget(&file.path);
                 self.finished.remove(&file.path);
-                self.begun.insert(file.path, begun);
-                self.paths.insert(number, file.path);
+                if self.begun.len() < BEGUN_MAX {
+                    self.begun.insert(file.path, begun);
+                    self.paths.insert(number, file.path);
+                }
             }
             Body::Chunk(number, chunk) => {
                 let begun = self
@@ -113,12 +119,20 @@ impl Past {
                 }
             }
             Body::Finished(finished) => {
-                self.forget(&finished.path);
-                self.finished.insert(finished.path, index);
+                // Without a digest of the whole, those of its chunks tell whether it is intact.
+                if finished.digest.is_some() {
+                    self.forget(&finished.path);
+                }
+                if self.finished.len() < FINISHED_MAX {
+                    self.finished.insert(finished.path, index);
+                }
             }
-            Body::Synced(position) => self.synced = (position / LEN as u64).min(index),
+            // All that was there is read, synced or not.
+            Body::Synced(_) => {}
             Body::Directory(directory) => {
-                self.directories.insert(directory.path, index);
+                if self.directories.len() < DIRECTORIES_MAX {
+                    self.directories.insert(directory.path, index);
+                }
             }
             Body::Dropped(number) => {
                 if let Some(path) = self.paths.get(&number).copied() {
@@ -128,19 +142,10 @@ impl Past {
         }
     }
 
-    /// Of records of files that are on the journal's own disk or not.
-    pub fn certainty(&self, is_here: bool) -> Certainty {
-        match is_here {
-            true => Certainty {
-                synced: self.synced,
-                since_mount: self.since_mount,
-            },
-            // A sync may not have reached it, and it may have been mounted anew.
-            false => Certainty {
-                synced: 0,
-                since_mount: u64::MAX,
-            },
-        }
+    /// True if everything from the record `first` on may be believed without reading it, as far
+    /// as a journal can tell; files are on the journal's own disk, or not.
+    pub fn is_trusted(&self, first: u64, is_here: bool) -> bool {
+        is_here && first >= self.since_mount
     }
 
     fn forget(&mut self, path: &Hash) {
@@ -192,21 +197,27 @@ fn read_full(file: &File, block: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(got)
 }
 
-/// The key, if the file begins as a journal of this version does.
-pub(super) fn key(file: &File) -> Option<Key> {
+/// The key, if the file begins as a journal of this version and user does.
+pub(super) fn key(file: &File, user: &UserKey) -> Option<Key> {
     let mut header = [0; LEN];
     file.read_exact_at(&mut header, 0).ok()?;
-    Key::read(&header)
+    Key::read(&header, user)
 }
 
-/// Who wrote last, as far as the journal tells.
-pub(super) fn last_session(file: &File) -> Option<Session> {
+/// Who wrote last, and its owner, as far as the journal tells.
+pub(super) fn last_session(file: &File, user: &UserKey) -> Option<(Session, Hash)> {
     let mut last = None;
-    let key = key(file)?;
+    let key = key(file, user)?;
     // What cannot be read is not there.
     let _ = records(file, &key, 1..u64::MAX, |_, body| {
-        if let Body::Session(session) = body {
-            last = Some(session);
+        match body {
+            Body::Session(session) => last = Some((session, Hash::default())),
+            Body::Owner(of) => {
+                if let Some((_, owner)) = &mut last {
+                    *owner = of;
+                }
+            }
+            _ => {}
         }
         ControlFlow::Continue(())
     });

@@ -9,7 +9,8 @@
 //! | 8–87 | the body, see [`Body`]; zero where it ends early |
 //! | 88–95 | checksum: the first bytes of the keyed BLAKE3 of what is before |
 //!
-//! The key comes from the journal's header, so that a record of another journal is none of this.
+//! The checksum's key comes from the receiving user's secret key and from the journal's header.
+//! Nobody else can make a record, and a record of another journal is none of this one.
 
 use crate::digest::Digest;
 use crate::manifest::{Inode, Timestamp};
@@ -20,13 +21,13 @@ pub const LEN: usize = 96;
 const CHECKED: usize = LEN - 8;
 
 /// The first bytes of a journal: name and version of the format.
-pub const MAGIC: &[u8; 16] = b"fastcp journal 1";
+pub const MAGIC: &[u8; 16] = b"fastcp journal 2";
 
 /// 128 bits of a BLAKE3: of a path, of a source's identity, of a file as it was placed.
 pub type Hash = [u8; 16];
 
-/// The same under all versions of the format, so that any of them knows its own header.
-const HEADER_KEY: &[u8; 32] = b"fastcp journal header, version 1";
+/// The secret of the user who receives. A journal that was not made with it is not believed.
+pub type UserKey = [u8; 32];
 
 const SESSION: u8 = 1;
 const FILE: u8 = 2;
@@ -35,6 +36,8 @@ const FINISHED: u8 = 4;
 const SYNCED: u8 = 5;
 const DIRECTORY: u8 = 6;
 const DROPPED: u8 = 7;
+const OWNER: u8 = 8;
+const DOUBTED: u8 = 9;
 
 const YOUNG: u8 = 1;
 const INPLACE: u8 = 2;
@@ -125,6 +128,12 @@ pub enum Body {
     Directory(Directory),
     /// What was written of this file is gone or worth nothing.
     Dropped(u32),
+    /// Whose session begins here: a hash that the client's user alone can give. Follows each
+    /// `Session`; zero where the client gave none.
+    Owner(Hash),
+    /// A write was lost, or bytes were found damaged: nothing recorded before this may be
+    /// believed without reading it.
+    Doubted,
 }
 
 pub type Record = [u8; LEN];
@@ -135,23 +144,25 @@ pub struct Key([u8; 32]);
 
 impl Key {
     /// The header of a new journal and its key. `id` is random.
-    pub fn header(id: [u8; 16]) -> (Record, Key) {
+    pub fn header(id: [u8; 16], user: &UserKey) -> (Record, Key) {
         let mut record = [0; LEN];
         record[..16].copy_from_slice(MAGIC);
         record[16..32].copy_from_slice(&id);
-        let sum = checksum(HEADER_KEY, &record);
+        let sum = checksum(user, &record);
         record[CHECKED..].copy_from_slice(&sum);
-        (record, Key::of(&record))
+        (record, Key::of(&record, user))
     }
 
-    /// None unless `header` begins a journal of this version.
-    pub fn read(header: &Record) -> Option<Key> {
-        let whole = header[CHECKED..] == checksum(HEADER_KEY, header);
-        (whole && header[..16] == MAGIC[..]).then(|| Key::of(header))
+    /// None unless `header` begins a journal of this version and this user.
+    pub fn read(header: &Record, user: &UserKey) -> Option<Key> {
+        let is_ours = header[..16] == MAGIC[..] && header[CHECKED..] == checksum(user, header);
+        is_ours.then(|| Key::of(header, user))
     }
 
-    fn of(header: &Record) -> Key {
-        Key(*blake3::hash(header).as_bytes())
+    fn of(header: &Record, user: &UserKey) -> Key {
+        let mut hasher = blake3::Hasher::new_keyed(user);
+        hasher.update(b"journal records").update(header);
+        Key(*hasher.finalize().as_bytes())
     }
 }
 
@@ -215,6 +226,11 @@ impl Body {
                 (DIRECTORY, flags, 0)
             }
             Body::Dropped(number) => (DROPPED, 0, *number),
+            Body::Owner(owner) => {
+                out.put(owner);
+                (OWNER, 0, 0)
+            }
+            Body::Doubted => (DOUBTED, 0, 0),
         }
     }
 
@@ -281,6 +297,8 @@ impl Body {
                 restore: Some(from.take_u32()).filter(|_| has(RESTORE)),
             }),
             DROPPED => Body::Dropped(number),
+            OWNER => Body::Owner(from.take()),
+            DOUBTED => Body::Doubted,
             _ => return None,
         })
     }

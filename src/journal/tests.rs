@@ -9,6 +9,9 @@ use crate::error::Kind;
 use crate::manifest::{Inode, Timestamp};
 
 const C: u64 = 1 << 20;
+const USER: UserKey = [5; 32];
+/// Of a journal in which nothing is done yet: header, session and owner.
+const EMPTY: usize = 3;
 
 fn place(dir: &Path) -> Place {
     let dir = Dir::root(dir, &Arc::new(Handles::default())).unwrap();
@@ -21,16 +24,20 @@ fn path(dir: &Path) -> PathBuf {
 
 fn opening(session: u8) -> Opening {
     Opening {
+        user: USER,
         session: [session; 16],
+        owner: [9; 16],
         roots: [7; 16],
         chunk_size: C as u32,
         afresh: false,
+        own_only: false,
     }
 }
 
 fn try_open(dir: &Path, opening: &Opening, before: &[[u8; 16]]) -> Result<Option<Journal>> {
     let waiting = Waiting {
         before,
+        owner: opening.owner,
         path: dir,
         is_ending: &|| false,
         tell: &|_| (),
@@ -80,20 +87,19 @@ fn fill(journal: &Journal) {
     });
 }
 
-/// Without names for mounts nothing is certain before it was synced.
+/// Without names for mounts nothing is believed without reading it.
 fn tells_mounts(journal: &Journal) -> bool {
     process::mount(&journal.file) != 0
 }
 
-/// Offsets of the chunks, and how many of them are certain.
-fn chunks(journal: &Journal, begun: &Begun) -> (Vec<u64>, usize) {
-    let (mut offsets, mut sure) = (Vec::new(), 0);
-    journal.replay(begun, |chunk, certain| {
+/// Offsets of the chunks.
+fn chunks(journal: &Journal, begun: &Begun) -> Vec<u64> {
+    let mut offsets = Vec::new();
+    journal.replay(begun, |chunk| {
         offsets.push(chunk.offset / C);
-        sure += usize::from(certain);
         ControlFlow::Continue(())
     });
-    (offsets, sure)
+    offsets
 }
 
 #[test]
@@ -103,15 +109,16 @@ fn what_one_session_records_the_next_one_reads() {
     assert!(!first.is_useful());
     fill(&first);
     drop(first);
-    assert_eq!(place(temp.path()).roots(), Some([7; 16]));
+    assert_eq!(place(temp.path()).roots(&USER), Some([7; 16]));
+    assert_eq!(place(temp.path()).roots(&[6; 32]), None, "of another user");
     let second = open(temp.path());
     assert!(second.has_finished() && second.is_useful());
     assert_eq!(second.begun_bytes(), 20 * C);
     let begun = second.take_begun(&[2; 16]).unwrap();
     assert_eq!((begun.chunks, begun.bytes), (10, 10 * C));
     let certain = tells_mounts(&second);
-    let sure = if certain { 10 } else { 0 };
-    assert_eq!(chunks(&second, &begun), ((0..10).collect(), sure));
+    assert_eq!(second.trusts(&begun), certain);
+    assert_eq!(chunks(&second, &begun), Vec::from_iter(0..10));
     let dev = second.identity.0;
     let before = |path, dev| second.finished_before(&[path; 16], dev);
     assert_eq!(before(3, dev), Some((done(3), certain)));
@@ -145,11 +152,11 @@ fn a_journal_cut_or_bent_anywhere_is_read_up_to_there() {
             std::fs::write(path(temp.path()), bytes).unwrap();
             let journal = open(temp.path());
             let kept = std::fs::metadata(path(temp.path())).unwrap().len() as usize / LEN;
-            // Header or first session gone: it begins anew. Else one session more than was whole.
-            let expected = if at < 2 * LEN { 2 } else { at / LEN + 1 };
+            // Header or first session damaged: it is replaced. Else it has one session more.
+            let expected = if at < 2 * LEN { EMPTY } else { at / LEN + 2 };
             assert_eq!(kept, expected, "at {at} of {records} records");
             let begun = journal.take_begun(&[1; 16]);
-            assert_eq!(begun.is_some(), at >= 3 * LEN, "at {at}");
+            assert_eq!(begun.is_some(), at >= 4 * LEN, "at {at}");
         }
     }
 }
@@ -173,7 +180,7 @@ fn a_foreign_journal_is_replaced_and_what_is_not_ours_is_left_alone() {
         drop(journal);
         assert_eq!(
             std::fs::metadata(path(temp.path())).unwrap().len(),
-            2 * LEN as u64
+            (EMPTY * LEN) as u64
         );
     }
     std::fs::remove_file(path(temp.path())).unwrap();
@@ -207,66 +214,107 @@ fn other_chunks_and_no_resume_begin_anew() {
     }
 }
 
-/// Writes the last session anew as if it had been `changed` since.
+/// Changes the first session.
 fn since(dir: &Path, changed: fn(&mut Session)) {
     let file = std::fs::File::options()
         .read(true)
         .write(true)
         .open(path(dir))
         .unwrap();
-    let key = past::key(&file).unwrap();
-    let mut session = past::last_session(&file).unwrap();
+    let key = past::key(&file, &USER).unwrap();
+    let (mut session, _) = past::last_session(&file, &USER).unwrap();
     changed(&mut session);
     file.write_all_at(&Body::Session(session).encode(&key), LEN as u64)
         .unwrap();
 }
 
 #[test]
-fn after_a_reboot_what_was_synced_is_certain_and_what_came_later_is_not() {
-    certain_as_far_as_synced(|session| session.boot_id = [0xee; 16]);
+fn nothing_is_trusted_after_a_reboot_a_mount_a_lost_write_or_damage() {
+    let changes: [fn(&Path); 4] = [
+        |_| {},
+        |dir| since(dir, |session| session.boot_id = [0xee; 16]),
+        |dir| since(dir, |session| session.mount += 1),
+        |dir| open(dir).doubted(),
+    ];
+    for (nth, change) in changes.into_iter().enumerate() {
+        let temp = tempfile::tempdir().unwrap();
+        let first = open(temp.path());
+        fill(&first);
+        first.synced(first.position());
+        let (dev, tells) = (first.identity.0, tells_mounts(&first));
+        drop(first);
+        change(temp.path());
+        // Another session later it still is so.
+        drop(open(temp.path()));
+        let then = open(temp.path());
+        let begun = then.take_begun(&[1; 16]).unwrap();
+        assert_eq!(chunks(&then, &begun), Vec::from_iter(0..10));
+        let is_trusted = nth == 0 && tells;
+        assert_eq!(then.trusts(&begun), is_trusted, "change {nth}");
+        let (_, trusted) = then.finished_before(&[3; 16], dev).unwrap();
+        assert_eq!(trusted, is_trusted, "change {nth}");
+        // What is written from now on is.
+        let number = then.begin(&file(6, dev));
+        then.chunk(number, 0, C, None);
+        drop(then);
+        let last = open(temp.path());
+        let begun = last.take_begun(&[6; 16]).unwrap();
+        assert_eq!(last.trusts(&begun), tells);
+    }
 }
 
-/// A disk that was lost takes along what was not yet written back.
 #[test]
-fn on_another_mount_what_was_synced_is_certain_and_what_came_later_is_not() {
-    certain_as_far_as_synced(|session| session.mount += 1);
+fn another_users_key_makes_it_nobodys_and_another_owner_may_be_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let of = |owner: u8, own_only| Opening {
+        owner: [owner; 16],
+        own_only,
+        ..opening(1)
+    };
+    let opened = |opening: &Opening| try_open(temp.path(), opening, &[]).unwrap().unwrap();
+    fill(&opened(&of(1, true)));
+    assert!(opened(&of(1, true)).is_useful(), "its own");
+    // One of several owners is nobody's own.
+    assert!(opened(&of(2, false)).is_useful());
+    assert!(!opened(&of(1, true)).is_useful());
+    fill(&opened(&of(0, true)));
+    assert!(!opened(&of(0, true)).is_useful(), "without an owner");
+    fill(&opened(&of(1, true)));
+    let stranger = Opening {
+        user: [6; 32],
+        ..of(1, true)
+    };
+    assert!(!opened(&stranger).is_useful());
 }
 
-fn certain_as_far_as_synced(changed: fn(&mut Session)) {
+#[test]
+fn what_others_could_write_is_not_believed_and_becomes_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let temp = tempfile::tempdir().unwrap();
+    fill(&open(temp.path()));
+    let mode = std::fs::Permissions::from_mode(0o620);
+    std::fs::set_permissions(path(temp.path()), mode).unwrap();
+    assert!(!open(temp.path()).is_useful());
+    let meta = std::fs::metadata(path(temp.path())).unwrap();
+    assert_eq!(meta.permissions().mode() & 0o777, 0o600);
+}
+
+/// A file is finished without a digest where nobody needed one: its chunks tell then.
+#[test]
+fn the_chunks_of_a_file_that_is_finished_without_a_digest_are_kept() {
     let temp = tempfile::tempdir().unwrap();
     let first = open(temp.path());
-    let number = first.begin(&file(1, first.identity.0));
-    first.chunk(number, 0, C, Some([0; 32]));
-    first.finished(&[done(3)]);
-    let position = first.position();
-    first.chunk(number, C, C, Some([1; 32]));
-    first.synced(position);
-    first.chunk(number, 2 * C, C, None);
-    first.finished(&[done(4)]);
-    let dev = first.identity.0;
+    fill(&first);
+    let without = |path| Finished {
+        digest: None,
+        ..done(path)
+    };
+    first.finished(&[without(1), done(2)]);
     drop(first);
-    since(temp.path(), changed);
     let second = open(temp.path());
-    let begun = second.take_begun(&[1; 16]).unwrap();
-    assert_eq!(chunks(&second, &begun), (vec![0, 1, 2], 1));
-    assert_eq!(second.finished_before(&[3; 16], dev), Some((done(3), true)));
-    assert_eq!(
-        second.finished_before(&[3; 16], dev + 1),
-        Some((done(3), false))
-    );
-    assert_eq!(
-        second.finished_before(&[4; 16], dev),
-        Some((done(4), false))
-    );
-    // Another reboot later it still is so.
-    drop(second);
-    let third = open(temp.path());
-    let begun = third.take_begun(&[1; 16]).unwrap();
-    assert_eq!(
-        chunks(&third, &begun),
-        (vec![0, 1, 2], 1),
-        "nobody has checked it since"
-    );
+    assert_eq!(second.begun_bytes(), 0, "nothing is unfinished");
+    assert_eq!(second.take_begun(&[1; 16]).unwrap().chunks, 10);
+    assert!(second.take_begun(&[2; 16]).is_none());
 }
 
 #[test]
@@ -277,6 +325,13 @@ fn a_second_writer_fails_at_once_and_waits_only_for_a_silent_or_former_one() {
         .err()
         .expect("refused");
     assert_eq!(busy.kind, Kind::Busy);
+    // Another client that names it as a former session of its own gets no further.
+    let stranger = Opening {
+        owner: [8; 16],
+        ..opening(2)
+    };
+    let busy = try_open(temp.path(), &stranger, &[[1; 16]]).err();
+    assert_eq!(busy.expect("refused").kind, Kind::Busy);
     // A former session of the same command: its process ends, here this one lets it go.
     let release = |first: Journal| {
         std::thread::spawn(move || {
@@ -297,6 +352,7 @@ fn a_second_writer_fails_at_once_and_waits_only_for_a_silent_or_former_one() {
     let told = Mutex::new(Vec::new());
     let waiting = Waiting {
         before: &[],
+        owner: [9; 16],
         path: temp.path(),
         is_ending: &|| false,
         tell: &|line| told.lock().unwrap().push(line.to_owned()),

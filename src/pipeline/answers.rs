@@ -16,7 +16,9 @@ use crate::pipeline::plans::{Announced, Closed, Discarded, Landed};
 use crate::pipeline::sender::Sender;
 use crate::pipeline::shelf::Key;
 use crate::units::printable;
-use crate::wire::message::{ALL_RANGES_MAX, Ack, Fault, Message, RANGES_MAX, Span, Want, WantKind};
+use crate::wire::message::{
+    ALL_RANGES_MAX, Ack, Fault, Message, Missing, RANGES_MAX, Span, Want, WantKind,
+};
 
 /// The peer said what no receiver says.
 #[derive(Debug, thiserror::Error)]
@@ -49,12 +51,14 @@ impl Sender {
                     .start(small, self.window.min(landed.window as usize));
             }
             Message::Want(wants) => {
-                let content = wants.iter().filter(|want| want.kind != WantKind::Skip);
+                let is_there = |kind: &WantKind| matches!(kind, WantKind::Skip | WantKind::Have(_));
+                let content = wants.iter().filter(|want| !is_there(&want.kind));
                 self.plans.want_small(content.map(|want| want.entry));
                 for want in wants {
                     self.wanted(want)?;
                 }
             }
+            Message::Missing(missing) => self.missing(&missing)?,
             Message::Ack(ack) => self.acknowledged(&ack)?,
             Message::Nack(chunks) => chunks
                 .into_iter()
@@ -68,6 +72,24 @@ impl Sender {
                 self.done.notify_one();
             }
             _ => return Err(Breach("a message out of place")),
+        }
+        Ok(())
+    }
+
+    /// Ranges that the receiver said it has are damaged there.
+    fn missing(&self, missing: &Missing) -> Result<(), Breach> {
+        let breach = || Breach("ranges that it never said it has");
+        let spans = missing.spans.iter().map(|span| span.start..span.end);
+        let is_possible = |span: &Span| span.start < span.end;
+        let are_possible = missing.spans.iter().all(is_possible);
+        if !self.may_be_asked || !are_possible || missing.spans.len() > RANGES_MAX {
+            return Err(breach());
+        }
+        let ranges: RangeSet = spans.collect();
+        let count = ranges.count();
+        let had = self.plans.missing(missing.entry, ranges);
+        if had.map_err(|_| breach())? {
+            self.progress.add_damaged(count);
         }
         Ok(())
     }
@@ -87,6 +109,17 @@ impl Sender {
             }
             kind => kind,
         };
+        if let (WantKind::Have(ranges), true) = (&kind, self.may_be_asked)
+            && let [(Span { start: 0, end }, digest)] = ranges[..]
+        {
+            let digest = (digest != NONE).then_some(digest);
+            if let Some(held) = self.plans.hold(want.entry, end, digest) {
+                if let Some(share) = &self.share {
+                    share.skip(Key::of(&held));
+                }
+                return Ok(());
+            }
+        }
         if self.plans.want_stream(want.entry) {
             return match kind {
                 WantKind::Fresh => Ok(()),
@@ -100,7 +133,7 @@ impl Sender {
             if file.ranges > 0 && self.plans.ranges() > ALL_RANGES_MAX {
                 return Err(Breach("more ranges than it may name"));
             }
-            self.progress.add_resumed(file.had);
+            self.progress.add_resumed(file.had());
             let name = printable(file.found.name.as_bytes());
             self.progress.start_name(want.entry, name);
         }
@@ -161,9 +194,11 @@ impl Sender {
             compare,
             ranges,
             tree: tree.map(Mutex::new),
-            had: had.count(),
             covered: AtomicU64::new(had.count()),
             placed: AtomicU64::new(had.count()),
+            had: Mutex::new(had),
+            known: None,
+            alone: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             reading: Mutex::new(Reading::Goes),
             anew,
@@ -271,6 +306,17 @@ impl Sender {
                 }
                 return;
             }
+            Closed::Held(held) => {
+                self.progress.add_resumed(held.found.entry.size);
+                self.progress.add_resumed_files(1);
+                if let (Some(list), Some(listed), Some(digest)) =
+                    (&self.digests, &held.listed, &held.digest)
+                {
+                    list.add(listed, digest);
+                    list.remember(&held.found.entry, digest);
+                }
+                return;
+            }
             Closed::Skipped { size } => {
                 self.progress.add_resumed(size);
                 self.progress.add_resumed_files(1);
@@ -278,7 +324,7 @@ impl Sender {
             }
         };
         let size = file.found.entry.size;
-        if file.had == size {
+        if file.had() == size {
             self.progress.add_resumed_files(1);
         }
         if file.digest_only {
@@ -296,7 +342,7 @@ impl Sender {
         match closed {
             Closed::Sending(file) => self.plans.discard(Discarded::File(file)),
             Closed::Announced(source) => self.plans.discard(Discarded::Source(source)),
-            Closed::Stream(_) | Closed::Skipped { .. } => {}
+            Closed::Stream(_) | Closed::Held(_) | Closed::Skipped { .. } => {}
         }
     }
 
@@ -324,7 +370,7 @@ impl Sender {
                 match &closed {
                     Closed::Sending(file) => file.failed.store(true, Relaxed),
                     Closed::Stream(stream) => stream.failed.store(true, Relaxed),
-                    Closed::Announced(_) | Closed::Skipped { .. } => {}
+                    Closed::Announced(_) | Closed::Held(_) | Closed::Skipped { .. } => {}
                 }
                 self.discard(closed);
             }

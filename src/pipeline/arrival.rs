@@ -17,7 +17,7 @@ use crate::pipeline::departure::begun_before;
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::open_file::{At, OpenFile};
 use crate::pipeline::receiver::{Hands, Receiver};
-use crate::pipeline::resume::Resuming;
+use crate::pipeline::resume::{Resuming, StreamThere};
 use crate::pipeline::shifts::Doing;
 use crate::units::{printable, size};
 use crate::wire::message::{Message, Want, WantKind};
@@ -89,18 +89,18 @@ impl Receiver {
     /// What a former session has begun to read is in place since then, or fails alone.
     fn begun_stream(&self, file: Resuming) -> Option<Want> {
         let (id, parent) = (file.entry.id, file.entry.parent);
-        // What cannot be looked at is not known to be there.
-        match self.stream_in_place(&file).unwrap_or(None) {
-            Some(standing) => {
+        let name = printable(file.entry.name.as_bytes());
+        match self.stream_in_place(file) {
+            Ok(StreamThere::Yes(file, size, digest)) => {
                 let kind = WantKind::Skip;
                 // First, since the acknowledgement is of what is skipped.
                 self.say(Message::Want(vec![Want { entry: id, kind }]));
-                self.progress.add_resumed(standing.size);
-                self.skip(&file.entry, file.slot);
+                self.progress.add_resumed(size);
+                self.found_in_place(*file, digest);
                 None
             }
-            None => {
-                let name = printable(file.entry.name.as_bytes());
+            // What cannot be looked at is not known to be there.
+            Ok(StreamThere::No(_)) | Err(_) => {
                 self.fail(id, parent, &begun_before(Side::Source).at(name));
                 let kind = WantKind::Skip;
                 Some(Want { entry: id, kind })
@@ -127,6 +127,8 @@ impl Receiver {
             tree: nothing.tree.filter(|_| !is_stream).map(Mutex::new),
             stream: is_stream.then(|| Mutex::new(StreamTree::new())),
             end: OnceLock::new(),
+            unread: None,
+            readback: OnceLock::new(),
             closing: AtomicBool::new(false),
             compare: false,
             known: None,

@@ -134,6 +134,7 @@ fn sync(journal: &Journal) -> io::Result<()> {
 impl Receiver {
     /// The disk has lost something, and does not tell of which file.
     fn write_back_failed(&self, journal: &Journal, cause: io::Error) {
+        journal.doubted();
         let what = "a disk error while the copy was written, so any of its files may be damaged; \
                     copy again when the disk is in order";
         let error = Error::io(Kind::Write, Side::Dest, journal.dir().path(), what, cause);

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::fs::{Timespec, Timestamps, fstat, futimens};
 
-use crate::dest::{self, JournalName, Landing, Rules, Slot, Source, Target};
+use crate::dest::{self, JournalName, Landing, Rules, Slot, Source, Target, user_key};
 use crate::dir::{Dir, Handles};
 use crate::error::{Kind, Result};
 use crate::journal::record::Hash;
@@ -26,8 +26,12 @@ pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 #[derive(Clone)]
 pub struct Sessions {
     pub own: [u8; 16],
-    /// Those whose connection was lost: what still serves them gives way.
+    /// Those whose connection was lost: what still serves them gives way,
     pub before: Vec<[u8; 16]>,
+    /// if it has the same owner. Zero where the client gave none.
+    pub owner: Hash,
+    /// `--trust-partial`: what is certain to be there is not read again.
+    pub trusts: bool,
     pub tell: Tell,
     /// Counts what comes from the other end; none where that is in this process.
     pub heard: Option<Arc<AtomicU64>>,
@@ -55,7 +59,7 @@ impl Receiver {
         self.fillable.store(roots.totals.allocated, Relaxed);
         let unfinished = |slot: &Slot, root: &Root| {
             let place = Place::new(slot.dir.clone(), [slot.name.as_bytes()].into_iter());
-            place.roots() == Some(hash_of(std::slice::from_ref(root)))
+            place.roots(&user_key().bytes) == Some(hash_of(std::slice::from_ref(root)))
         };
         let targets = match &destination.to {
             // None of the sources could be read, as the sender has said.
@@ -102,15 +106,21 @@ impl Receiver {
         let Some(first) = targets.first() else {
             return Ok(());
         };
+        let owner = destination.sessions.owner;
         let opening = Opening {
+            user: user_key().bytes,
             session: destination.sessions.own,
+            owner,
             roots: hash_of(roots),
             chunk_size: self.chunk_size as u32,
             afresh: self.options.no_resume,
+            // What others left is not for a key that may not read: not even whether it is the same.
+            own_only: self.rules.blind,
         };
         let path = first.landing.path();
         let waiting = Waiting {
             before: &destination.sessions.before,
+            owner,
             path: &path,
             is_ending: &|| self.ending.is_ending(),
             tell: &*destination.sessions.tell,
@@ -156,8 +166,8 @@ impl Receiver {
         }
     }
 
-    /// The copy is over. If that is before its time, what can be gone on with stays. Called when no
-    /// worker is at work any more.
+    /// The copy is over. Where it ended early, what can be resumed stays. Called when no worker is at
+    /// work any more.
     pub fn put_away(&self) {
         self.keeper.end();
         self.leave_directories();
@@ -187,6 +197,10 @@ impl Receiver {
         }
         if !journal.is_useful() || is_breach {
             journal.remove();
+        } else if !user_key().is_kept {
+            let line = "fastcp: nothing of this copy can be resumed: this user has no place for a \
+                        key in ~/.local/state/fastcp on the host that receives; set XDG_STATE_HOME";
+            (self.sessions.tell)(line);
         }
         journal.release();
     }

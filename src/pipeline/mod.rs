@@ -26,7 +26,6 @@ pub mod plans;
 mod reading;
 pub mod receiver;
 pub mod resume;
-mod sample;
 pub mod sender;
 mod sharing;
 pub mod shelf;
@@ -35,6 +34,7 @@ pub mod steering;
 pub mod table;
 pub mod tally;
 mod unpack;
+pub mod verify;
 
 pub use budget::Budget;
 pub use ending::Ending;

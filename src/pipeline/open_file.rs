@@ -5,12 +5,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::chunk::claims::Claims;
-use crate::dest::{Drain, Partial, Slot};
+use crate::dest::{Drain, Partial, Readback, Slot};
 use crate::digest::stream::StreamTree;
 use crate::digest::{Digest, Tree};
 use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryKind};
 use crate::pipeline::digest_list::Listed;
+use crate::pipeline::verify::Unread;
 use crate::wire::message::EntryEnd;
 
 /// A big file that is being received.
@@ -26,6 +27,10 @@ pub struct OpenFile {
     pub stream: Option<Mutex<StreamTree>>,
     /// The sender has read all of it.
     pub end: OnceLock<EntryEnd>,
+    /// What earlier sessions wrote, until it was read.
+    pub unread: Option<Unread>,
+    /// For reading what may be there; none where that cannot be.
+    pub readback: OnceLock<Option<Readback>>,
     /// One thread commits, compares or fails it.
     pub closing: AtomicBool,
     /// It stands there already: its digest is compared with the sender's.
@@ -95,8 +100,11 @@ impl OpenFile {
             .root()
     }
 
-    /// All is there, and nobody is writing any more.
+    /// All is there, what earlier sessions left was read, and nobody is writing any more.
     pub fn is_complete(&self) -> bool {
+        if self.unread.as_ref().is_some_and(Unread::is_open) {
+            return false;
+        }
         let has_all = || {
             self.claims
                 .lock()

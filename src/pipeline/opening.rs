@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::AcqRel;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::chunk::ranges::RangeSet;
 use crate::dest::{self, Partial, Slot};
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::record::{self, Hash};
@@ -13,9 +14,10 @@ use crate::pipeline::digest_list::Listed;
 use crate::pipeline::jobs::Job;
 use crate::pipeline::open_file::{At, OpenFile};
 use crate::pipeline::receiver::{Receiver, changed};
-use crate::pipeline::resume::{Restored, Resuming, identity_of, is_young};
+use crate::pipeline::resume::{Restored, Resuming, identity_of};
+use crate::pipeline::verify::Unread;
 use crate::units::printable;
-use crate::wire::message::{Message, Want, WantKind};
+use crate::wire::message::{EntryEnd, Message, Want, WantKind};
 
 /// How long a write of the former reading of a file may take to return.
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
@@ -39,6 +41,25 @@ pub(super) struct Written {
     /// The sender may ask whether chunks are there.
     pub offered: bool,
     pub first_chunk: u64,
+    /// What earlier sessions wrote and nobody has read since.
+    pub unread: Option<RangeSet>,
+    /// Where the sender says no more of it.
+    pub end: Option<EntryEnd>,
+}
+
+impl Written {
+    pub fn new(partial: Partial, number: Option<u32>, young: bool, restored: Restored) -> Written {
+        Written {
+            partial,
+            number,
+            young,
+            restored,
+            offered: false,
+            first_chunk: 0,
+            unread: None,
+            end: None,
+        }
+    }
 }
 
 /// A file whose source is read a second time.
@@ -112,7 +133,7 @@ impl Receiver {
     pub(super) fn begin(&self, file: Resuming, first_chunk: u64) -> Result<Want> {
         let entry = Arc::new(file.entry.clone());
         let partial = Partial::create(&file.slot, entry.clone(), &self.rules)?;
-        let young = is_young(&entry);
+        let young = self.is_young(&entry);
         let number = match self.journal() {
             Some(journal) => Some(journal.begin(&record::File {
                 path: file.path,
@@ -124,14 +145,8 @@ impl Receiver {
             })),
             None => None,
         };
-        let written = Written {
-            partial,
-            number,
-            young,
-            restored: self.nothing_of(&entry),
-            offered: false,
-            first_chunk,
-        };
+        let mut written = Written::new(partial, number, young, self.nothing_of(&entry));
+        written.first_chunk = first_chunk;
         Ok(Want {
             entry: self.open(file, written),
             kind: WantKind::Fresh,
@@ -153,7 +168,9 @@ impl Receiver {
             claims: Mutex::new(restored.claims),
             tree: restored.tree.map(Mutex::new),
             stream: None,
-            end: OnceLock::new(),
+            end: written.end.map_or_else(OnceLock::new, OnceLock::from),
+            unread: written.unread.and_then(Unread::new),
+            readback: OnceLock::new(),
             closing: AtomicBool::new(false),
             compare: false,
             known: None,
@@ -181,6 +198,8 @@ impl Receiver {
             tree: None,
             stream: None,
             end: OnceLock::new(),
+            unread: None,
+            readback: OnceLock::new(),
             closing: AtomicBool::new(false),
             compare: true,
             known,

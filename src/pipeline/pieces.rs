@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::chunk::claims::Claim;
 use crate::chunk::split::is_subtree;
-use crate::chunk::{ChunkKind, EncodedChunk, Place, VerifiedChunk};
-use crate::digest::{self, Digest, stream};
+use crate::chunk::{ChunkKind, EncodedChunk, GRAINS, Place, VerifiedChunk};
+use crate::digest::{self, Added, Digest, stream};
 use crate::error::{Error, Kind, Side};
 use crate::pipeline::jobs::Job;
 use crate::pipeline::open_file::OpenFile;
@@ -139,7 +139,12 @@ impl Receiver {
             .is_some_and(|partial| {
                 buffer.set_len(len);
                 let data = &mut buffer.room()[..len];
-                partial.read(data, place.offset).is_ok()
+                let range = place.offset..place.offset + len as u64;
+                let disk = file.readback.get_or_init(|| partial.readback().ok());
+                let is_read = disk.as_ref().is_some_and(|disk| {
+                    disk.prepare(&range) && disk.read(data, place.offset).is_ok()
+                });
+                is_read
                     && digest::of_range(data, place.offset, len as u64 == file.entry.size) == digest
             });
         if !same {
@@ -155,6 +160,7 @@ impl Receiver {
             };
         }
         drop(buffer);
+        self.tell_checked(len as u64, 1 << 20);
         if let Some(tree) = &file.tree {
             tree.lock()
                 .expect("no panic while held")
@@ -214,11 +220,17 @@ impl Receiver {
     pub(super) fn add_to_tree(&self, file: &OpenFile, place: Place, chunk: &VerifiedChunk) {
         if let Some(tree) = &file.tree {
             let len = place.raw_len.into();
-            tree.lock().expect("no panic while held").add_subtree(
-                place.offset,
-                len,
-                chunk.digest(),
-            );
+            let mut tree = tree.lock().expect("no panic while held");
+            let added = tree.add_subtree(place.offset, len, chunk.digest());
+            if added == Added::Partly {
+                // Parts of it were found intact, and came again along with a damaged one.
+                let step = self.chunk_size as usize / GRAINS;
+                for (nth, part) in chunk.data().chunks(step).enumerate() {
+                    let offset = place.offset + (nth * step) as u64;
+                    let digest = digest::of_range(part, offset, false);
+                    tree.add_subtree(offset, part.len() as u64, digest);
+                }
+            }
         } else if let Some(stream_tree) = &file.stream {
             let piece = stream::Piece::new(chunk.data(), place.offset, chunk.digest());
             stream_tree.lock().expect("no panic while held").add(piece);

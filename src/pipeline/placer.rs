@@ -17,7 +17,7 @@ use crate::pipeline::jobs::Job;
 use crate::pipeline::landing::Sessions;
 use crate::pipeline::opening::anew;
 use crate::pipeline::receiver::Receiver;
-use crate::pipeline::resume::Resuming;
+use crate::pipeline::resume::{Resuming, Small, span};
 use crate::pipeline::table::Spot;
 use crate::progress::Phase;
 use crate::wire::message::{AllSent, EntryEnd, Fault, Message, Span, Want, WantKind};
@@ -122,40 +122,40 @@ impl Receiver {
                 let is_new = entry.id != 0 && !table.is_known(entry.id) && table.fits_root(&entry);
                 (spot, path, is_new)
             };
-            let id = entry.id;
-            let file = match (spot, path) {
+            let (id, size) = (entry.id, entry.size);
+            let small = match (spot, path) {
                 _ if !is_new => return self.breach("an entry announced twice"),
-                (Spot::Slot(slot, listed), Some(path)) => Some(Resuming {
+                (Spot::Slot(slot, listed), Some(path)) => self.resume_small(Resuming {
                     entry,
                     slot,
                     listed,
                     path,
                 }),
                 // What becomes of it its pack tells.
-                (Spot::Lost, _) => None,
+                (Spot::Lost, _) => Small::Missing,
                 _ => return self.breach("an entry of a directory that was not announced"),
             };
-            let file = file.filter(|file| self.is_small_in_place(file));
-            let kind = match &file {
-                Some(_) => WantKind::Skip,
-                None => WantKind::Fresh,
+            let kind = match &small {
+                Small::Missing => WantKind::Fresh,
+                Small::InPlace(..) => WantKind::Skip,
+                Small::Unread(placed) => {
+                    self.lock().set_resuming(id);
+                    let digest = placed.finished.digest.unwrap_or_default();
+                    WantKind::Have(vec![(span(0..size), digest)])
+                }
             };
             wants.push(Want { entry: id, kind });
-            there.extend(file);
+            there.push(small);
         }
-        // First, since the acknowledgement is of what is skipped.
+        // First, since what follows is of what the sender was told of.
         self.say(Message::Want(wants));
-        for file in there {
-            self.skip(&file.entry, file.slot);
+        for small in there {
+            match small {
+                Small::Missing => {}
+                Small::InPlace(file, digest) => self.found_in_place(*file, digest),
+                Small::Unread(placed) => self.verify_placed_later(*placed),
+            }
         }
-    }
-
-    /// What cannot be looked at is sent, and fails for its reason then.
-    fn is_small_in_place(&self, file: &Resuming) -> bool {
-        let is_there = self
-            .journal()
-            .map(|journal| self.is_in_place(journal, file));
-        matches!(is_there, Some(Ok(true)))
     }
 
     /// Directories may have come that packs were waiting for.
@@ -265,7 +265,8 @@ impl Receiver {
         }
     }
 
-    /// A directory that an earlier run made is one that this copy has made.
+    /// A directory that an earlier run made is one that this copy has made. Where existing
+    /// directories stay as they are, nothing that is recorded changes that.
     fn remember(&self, directory: &mut Directory, path: Hash) {
         let Some(journal) = self.journal() else {
             return;
@@ -274,17 +275,19 @@ impl Receiver {
         if self.rules.untouched && !directory.made() {
             return;
         }
-        if let Some(before) = journal
+        let before = journal
             .directory_before(&path)
-            .filter(|_| !directory.made())
-        {
-            directory.adopt(before.made, before.restore);
-        } else if directory.made() || directory.restore().is_some() {
-            journal.directory(record::Directory {
-                path,
-                made: directory.made(),
-                restore: directory.restore(),
-            });
+            .filter(|_| !directory.made());
+        match before {
+            Some(before) => directory.adopt(before.made, before.restore),
+            None if directory.made() || directory.restore().is_some() => {
+                journal.directory(record::Directory {
+                    path,
+                    made: directory.made(),
+                    restore: directory.restore(),
+                });
+            }
+            None => {}
         }
     }
 

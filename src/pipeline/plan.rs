@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -27,10 +27,14 @@ pub struct File {
     pub compare: RangeSet,
     /// None where nobody needs the digest of a file with holes, or of one that may change.
     pub tree: Option<Mutex<Tree>>,
-    /// Bytes that the receiver has and that are not read.
-    pub had: u64,
     /// Ranges that the receiver named.
     pub ranges: usize,
+    /// Bytes that the receiver has and that are not read, less those that it has asked for since.
+    pub had: Mutex<RangeSet>,
+    /// The root where there is no tree, as the receiver knew it.
+    pub known: Option<Digest>,
+    /// Ranges that others do not send too were asked for: it is read for this receiver alone.
+    pub alone: AtomicBool,
     /// Bytes that were read (or skipped as holes) for the first time, with those that it has.
     pub covered: AtomicU64,
     /// Bytes that are where they belong.
@@ -173,11 +177,32 @@ impl File {
 
     /// The BLAKE3 of the whole, once all was read.
     pub fn root(&self) -> Option<Digest> {
-        self.tree
-            .as_ref()?
-            .lock()
-            .expect("no panic while held")
-            .root()
+        let root = |tree: &Mutex<Tree>| tree.lock().expect("no panic while held").root();
+        self.tree.as_ref().map_or(self.known, root)
+    }
+
+    /// Bytes that the receiver has.
+    pub fn had(&self) -> u64 {
+        self.had.lock().expect("no panic while held").count()
+    }
+
+    /// The receiver does not have these ranges after all: they are to be cut and sent. Gives how
+    /// many bytes those are; None where it did not say that it has them.
+    pub fn take_back(&self, missing: &RangeSet) -> Option<u64> {
+        let mut had = self.had.lock().expect("no panic while held");
+        if !missing.iter().all(|range| had.contains_all(range)) {
+            return None;
+        }
+        missing.iter().for_each(|range| {
+            had.remove(range);
+        });
+        drop(had);
+        let len = missing.count();
+        self.alone.store(true, Relaxed);
+        self.covered.fetch_sub(len, AcqRel);
+        self.placed.fetch_sub(len, Relaxed);
+        self.cut.lock().expect("no panic while held").add(missing);
+        Some(len)
     }
 }
 

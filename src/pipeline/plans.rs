@@ -8,6 +8,7 @@ mod begin;
 mod chores;
 mod entries;
 mod flight;
+mod held;
 mod parts;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::Gathering;
+use crate::digest::Digest;
 use crate::error::Error;
 use crate::manifest::EntryId;
 use crate::pipeline::bell::Bell;
@@ -84,6 +86,12 @@ struct State {
     open: HashMap<EntryId, Open>,
     /// Small files that the receiver was asked about.
     asked: BTreeMap<EntryId, Member>,
+    /// Files that the receiver has and is reading.
+    held: BTreeMap<EntryId, Held>,
+    /// Those of them that it has asked for.
+    reopen: VecDeque<EntryId>,
+    /// Ranges that it asked for while their file was opened.
+    late: HashMap<EntryId, RangeSet>,
     /// Those of them that it wants.
     answered: Gathering<Member>,
     /// Files without a size that had no room in their packs.
@@ -126,6 +134,18 @@ enum Open {
     Skipped {
         size: u64,
     },
+    /// The receiver had it and asks for it again: a worker opens it.
+    Reopening,
+}
+
+/// A file that the receiver has and is reading.
+pub struct Held {
+    pub found: Found,
+    pub listed: Option<Listed>,
+    /// As the receiver knows it.
+    pub digest: Option<Digest>,
+    /// Asked for since.
+    missing: Option<RangeSet>,
 }
 
 /// A big file before it is known what of it is wanted.
@@ -141,6 +161,8 @@ pub enum Work {
     Chunk(Arc<Plan>),
     /// Nothing of this file is to be sent, but that it ends.
     End(Arc<File>),
+    /// These ranges of a file are to be sent after all.
+    Reopen(Box<Held>, RangeSet),
 }
 
 #[derive(Default)]
@@ -239,7 +261,10 @@ impl Plans {
             let again = state.again.pop_first();
             let begun = match again {
                 Some((_, plan)) => Some(Begun::Work(Work::Chunk(plan))),
-                None => state.begin(),
+                None => match state.next_to_reopen() {
+                    Some(work) => Some(Begun::Work(work)),
+                    None => state.begin(),
+                },
             };
             let has_more = state.has_work();
             drop(state);
@@ -310,6 +335,7 @@ impl Plans {
             && state.fresh.is_empty()
             && state.looking == 0
             && state.in_flight.is_empty()
+            && state.reopen.is_empty()
             && state.open.values().all(is_sending)
     }
 
@@ -335,11 +361,17 @@ impl Plans {
     /// Everything was read and sent once, and what is left is up to the receiver.
     pub fn is_all_taken(&self) -> bool {
         let state = self.lock();
-        let is_waiting = |open: &Open| matches!(open, Open::Announced(_) | Open::Stream(_, false));
+        let is_waiting = |open: &Open| {
+            matches!(
+                open,
+                Open::Announced(_) | Open::Stream(_, false) | Open::Reopening
+            )
+        };
         state.planned
             && !state.has_fresh()
             && state.again.is_empty()
             && state.asked.is_empty()
+            && state.reopen.is_empty()
             && !state.open.values().any(is_waiting)
     }
 }
@@ -350,7 +382,7 @@ impl State {
         let room = self.in_flight.len() < chunks
             && self.members_in_flight < UNACKED_MEMBERS_MAX
             && (self.landed != Some(Landed::Ordered) || self.is_in_window());
-        let is_ready = !self.again.is_empty() || !self.parts.is_empty();
+        let is_ready = !self.again.is_empty() || !self.parts.is_empty() || self.may_reopen();
         self.landed.is_some() && (is_ready || (room && self.has_planned()))
     }
 
@@ -373,5 +405,6 @@ impl State {
             && self.in_flight.is_empty()
             && self.open.is_empty()
             && self.asked.is_empty()
+            && self.held.is_empty()
     }
 }

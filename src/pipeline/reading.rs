@@ -2,15 +2,20 @@
 //! of the file meanwhile is seen.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::chunk::ranges::RangeSet;
+use crate::chunk::split::Cut;
 use crate::chunk::{Buffer, Chunk, ChunkKind, Place};
 use crate::digest::{self, Digest};
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{ANEW, Extension};
-use crate::pipeline::plan::{File, Member, Plan, Reading, What};
+use crate::manifest::{ANEW, Entry, Extension};
+use crate::pipeline::plan::{File, Live, Member, Plan, Reading, What};
+use crate::pipeline::plans::Held;
+use crate::pipeline::resume::identity_of;
 use crate::pipeline::sender::Sender;
 use crate::pipeline::shifts::{Doing, Shift};
 use crate::source::{self, SourceFile, Unpacked};
@@ -296,6 +301,63 @@ impl Sender {
             bytes: first.to_le_bytes().to_vec(),
         });
         self.say(Message::Entries(vec![entry]));
+    }
+
+    /// Opens a file of which the receiver has found these ranges damaged, and sends them.
+    pub(super) fn reopen(&self, held: Held, missing: &RangeSet) {
+        let Held {
+            found,
+            listed,
+            digest,
+            ..
+        } = held;
+        let Entry { id, size, .. } = found.entry;
+        let source = match self.open(&found) {
+            Ok(source) => source,
+            Err(error) => {
+                self.plans.close(id);
+                return self.fail(&found, error);
+            }
+        };
+        let is_same = identity_of(&source.found().entry) == identity_of(&found.entry);
+        if !is_same && !self.options.live {
+            self.plans.close(id);
+            return self.fail(&found, written(found.path()));
+        }
+        let mut had: RangeSet = std::iter::once(0..size).collect();
+        missing.iter().for_each(|range| {
+            had.remove(range);
+        });
+        let (chunk_size, grain) = (self.chunk_size as u64, self.grain);
+        let file = File {
+            cut: Mutex::new(Cut::skipping(size, chunk_size, grain, &had)),
+            compare: RangeSet::new(),
+            ranges: missing.fragments(),
+            tree: None,
+            known: digest,
+            covered: AtomicU64::new(had.count()),
+            placed: AtomicU64::new(had.count()),
+            had: Mutex::new(had),
+            alone: AtomicBool::new(true),
+            failed: AtomicBool::new(false),
+            reading: Mutex::new(Reading::Goes),
+            // Changed while it is read, it fails.
+            anew: true,
+            digest_only: false,
+            listed,
+            live: self.options.live.then(|| {
+                Mutex::new(Live {
+                    length: size,
+                    told: false,
+                })
+            }),
+            interest: None,
+            found,
+            source,
+        };
+        self.progress
+            .start_name(id, printable(file.found.name.as_bytes()));
+        self.plans.reopened(id, Arc::new(file));
     }
 
     /// Reads the members of a pack, those left out that failed before.

@@ -32,6 +32,7 @@ use crate::pipeline::resume::{finished, identity_of_stream};
 use crate::pipeline::shifts::{Doing, Shift, Shifts};
 use crate::pipeline::table::{Node, Table};
 use crate::pipeline::tally::Tally;
+use crate::pipeline::verify::Checks;
 use crate::progress::Progress;
 use crate::seal::Opener;
 use crate::wire::SealedChunk;
@@ -54,6 +55,10 @@ pub struct Receiver {
     pub opener: Opener,
     pub sessions: Sessions,
     pub jobs: Jobs,
+    /// What earlier sessions left is read.
+    pub checks: Checks,
+    /// The sender says which files were just written, and sends ranges again that are found damaged.
+    pub sender_tells: bool,
     pub control: Outgoing,
     pub acks: Acks,
     pub shifts: Arc<Shifts>,

@@ -1,37 +1,31 @@
-//! The receiver's memory of earlier runs: what its journal says is believed here, or not.
+//! The receiver's memory of earlier runs: what its journal says is there, and what is done about it.
 //!
-//! A source with another identity than was recorded, or one written so lately that its identity
-//! does not tell, is compared chunk by chunk. Else what is recorded counts as done: after a sample
-//! of it was read again, and all of it where the machine was started anew since, where the sample
-//! was wrong, and where others could write (`--inplace`). All of this runs on workers.
+//! A source with another identity than was recorded, or one that had just been written, is compared
+//! chunk by chunk. Otherwise the sender is told at once what is there, so that the missing chunks
+//! come without delay, and all of it is read and verified meanwhile ([`verify`](super::verify)).
+//! A sender that cannot be asked for more afterwards is told only when everything was read.
 
 mod restored;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
+use crate::chunk::ranges::RangeSet;
 use crate::dest::{self, Partial, Slot, Standing};
 use crate::digest::Digest;
 use crate::error::Result;
-use crate::journal::record::{self, Chunk, Finished, Hash};
+use crate::journal::record::{self, Finished, Hash};
 use crate::journal::{self, Begun, Journal};
 use crate::manifest::{Entry, Timestamp};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::opening::Written;
 use crate::pipeline::receiver::Receiver;
-use crate::pipeline::sample::{STEP, Sample, holds};
-use crate::wire::message::{Message, RANGES_MAX, Want, WantKind};
-pub use restored::Restored;
-use restored::span;
+use crate::pipeline::verify::{Placed, holds};
+use crate::source::is_just_written;
+use crate::wire::message::{EntryEnd, Message, RANGES_MAX, Want, WantKind};
+pub use restored::{Restored, span};
 
-/// A source that was written this lately may be written again without its times showing it.
-const YOUNG: Duration = Duration::from_secs(2);
-
-/// Bytes that are read again between two words of it.
-const TELL_EVERY: u64 = 16 << 20;
-
-/// A big file of which the journal knows something.
+/// A file of which the journal knows something.
 pub struct Resuming {
     pub entry: Entry,
     pub slot: Slot,
@@ -52,20 +46,8 @@ pub fn identity_of_stream(session: &[u8; 16]) -> Hash {
     journal::hash([&session[..]].into_iter())
 }
 
-/// By this machine's clock, whatever the source's is: one that is ahead makes every file young,
-/// which costs a comparison. A device always is, and what is made as it is read: nothing tells when
-/// they were written.
-pub fn is_young(entry: &Entry) -> bool {
-    if entry.is_device() || entry.is_made_up() {
-        return true;
-    }
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let since = now.unwrap_or_default().saturating_sub(YOUNG).as_secs() as i64;
-    entry.mtime.s >= since || entry.ctime.s >= since
-}
-
 /// What stands at the destination, so that it can be known again.
-fn placed(standing: &Standing) -> Hash {
+pub fn placed(standing: &Standing) -> Hash {
     let mtime = standing.mtime;
     let fields = [standing.ino, standing.size, mtime.s as u64, mtime.ns.into()];
     let fields = fields.map(u64::to_le_bytes);
@@ -89,12 +71,41 @@ pub fn finished(
     }
 }
 
+/// A small file that the sender asks about.
+pub enum Small {
+    Missing,
+    InPlace(Box<Resuming>, Option<Digest>),
+    /// If what is there is what was recorded.
+    Unread(Box<Placed>),
+}
+
+/// A finished file as it was recorded, which still stands there.
+struct Found {
+    finished: Finished,
+    standing: Standing,
+    /// It may be believed without reading it.
+    trusted: bool,
+}
+
 impl Receiver {
     pub fn journal(&self) -> Option<&Journal> {
         self.journal.get()
     }
 
-    /// Goes on with a big file; on a worker.
+    /// True if the source's times do not tell whether it is written again. A sender says so, by the
+    /// clock that made the times; of an older one this machine's clock has to do. Nothing tells it
+    /// of a device, and of what is made as it is read.
+    pub(super) fn is_young(&self, entry: &Entry) -> bool {
+        if entry.is_device() || entry.is_made_up() {
+            return true;
+        }
+        match self.sender_tells {
+            true => entry.is_young(),
+            false => is_just_written(entry),
+        }
+    }
+
+    /// Resumes a big file; on a worker.
     pub(super) fn resume(&self, resuming: Resuming) {
         let (id, parent) = (resuming.entry.id, resuming.entry.parent);
         match self.try_resume(resuming) {
@@ -113,10 +124,12 @@ impl Receiver {
         let Some(journal) = self.journal() else {
             return self.begin(resuming, 0).map(Some);
         };
-        if self.is_in_place(journal, &resuming)? {
-            return Ok(self.in_place(journal, resuming));
-        }
-        let Some(begun) = journal.take_begun(&resuming.path) else {
+        let begun = journal.take_begun(&resuming.path);
+        let resuming = match self.resume_placed(resuming, begun)? {
+            PlacedOrNot::Placed(want) => return Ok(want),
+            PlacedOrNot::Not(resuming) => *resuming,
+        };
+        let Some(begun) = begun else {
             return self.begin(resuming, 0).map(Some);
         };
         let entry = Arc::new(resuming.entry.clone());
@@ -125,55 +138,174 @@ impl Receiver {
             &resuming.slot,
             entry.clone(),
             &self.rules,
-            &file.inode,
+            (&file.inode, file.size),
             file.inplace,
         )?;
         let Some(partial) = found.filter(|_| begun.chunks > 0) else {
             return self.begin(resuming, 0).map(Some);
         };
-        let young = is_young(&entry);
+        let young = self.is_young(&entry);
         if file.identity != identity_of(&entry) || file.young {
             return self
                 .compare(journal, begun, resuming, partial, young)
                 .map(Some);
         }
-        let restored = self.restore(journal, &begun, &partial, &entry);
-        let have = restored.have().filter(|have| !have.is_empty());
+        // Others may have written into what was not made by the copy.
+        let is_intact = partial.is_intact() && !partial.is_inplace();
+        if !is_intact {
+            journal.doubted();
+        }
+        let trusted = self.sessions.trusts && journal.trusts(&begun) && is_intact;
+        let restored = match self.sender_tells {
+            true => self.recorded(journal, &begun, &entry),
+            false => self.read_first(journal, &begun, &partial, &entry),
+        };
+        let told = restored.in_grains(self.grain);
+        let have = told.have().filter(|have| !have.is_empty());
         let Some(have) = have else {
             drop(partial);
             return self.begin(resuming, 0).map(Some);
         };
-        self.progress.add_resumed(restored.claims.done_bytes());
-        let written = Written {
-            partial,
-            number: Some(begun.number),
-            young,
-            restored,
-            offered: false,
-            first_chunk: 0,
+        self.progress.add_resumed(told.claims.done_bytes());
+        let mut written = Written::new(partial, Some(begun.number), young, told);
+        let kind = WantKind::Have(have);
+        if !self.sender_tells {
+            let entry = self.open(resuming, written);
+            return Ok(Some(Want { entry, kind }));
+        }
+        let unread: RangeSet = written.restored.claims.done_ranges().collect();
+        if unread.count() == entry.size {
+            // The sender holds nothing open for it, and says nothing more.
+            let tree = written.restored.tree.as_ref();
+            written.end = Some(EntryEnd {
+                entry: entry.id,
+                length: entry.size,
+                root: tree.and_then(|tree| tree.root()),
+            });
+        }
+        // What goes into the digest is what is read from now on.
+        written.restored = self.finest(&entry).claimed(unread.iter());
+        written.unread = Some(unread);
+        let id = self.open(resuming, written);
+        // First, since what is found damaged is of what the sender was told of.
+        self.say(Message::Want(vec![Want { entry: id, kind }]));
+        let file = self.lock().files.get(&id).cloned();
+        if let Some(file) = file {
+            self.verify_later(file, begun, trusted);
+        }
+        Ok(None)
+    }
+
+    /// Nothing of a file, whose records may be of parts of this session's chunks.
+    fn finest(&self, entry: &Entry) -> Restored {
+        Restored::finest(entry.size, self.chunk_size, self.needs_tree(entry))
+    }
+
+    /// A big file that an earlier session finished: what is wanted of it, if anything is to be said;
+    /// or the file, where it is not in place.
+    fn resume_placed(&self, file: Resuming, begun: Option<Begun>) -> Result<PlacedOrNot> {
+        let found = self.is_placed(&file, begun.is_some())?;
+        let Some(Found {
+            finished,
+            standing,
+            trusted,
+        }) = found
+        else {
+            return Ok(PlacedOrNot::Not(Box::new(file)));
         };
-        Ok(Some(Want {
-            entry: self.open(resuming, written),
-            kind: WantKind::Have(have),
+        let (id, size, digest) = (file.entry.id, file.entry.size, finished.digest);
+        let have = WantKind::Have(vec![(span(0..size), digest.unwrap_or_default())]);
+        let placed = Placed {
+            file,
+            finished,
+            standing,
+            begun,
+        };
+        if self.sender_tells && size > 0 {
+            let kind = have;
+            // First, since what follows is of what the sender was told of.
+            self.say(Message::Want(vec![Want { entry: id, kind }]));
+            match trusted {
+                true => self.found_in_place(placed.file, digest),
+                false => self.verify_placed_later(placed),
+            }
+            return Ok(PlacedOrNot::Placed(None));
+        }
+        if !trusted && !self.is_as_recorded(&placed) {
+            return Ok(PlacedOrNot::Not(Box::new(placed.file)));
+        }
+        let file = placed.file;
+        // A list of digests at the other end needs its digest too.
+        if let (true, None, Some(digest)) = (self.options.digests, &self.digests, digest) {
+            self.progress.add_resumed(size);
+            let mut want = self.compare_whole(file, Some(digest));
+            want.kind = have;
+            return Ok(PlacedOrNot::Placed(Some(want)));
+        }
+        let kind = WantKind::Skip;
+        self.say(Message::Want(vec![Want { entry: id, kind }]));
+        self.found_in_place(file, digest);
+        Ok(PlacedOrNot::Placed(None))
+    }
+
+    /// What was recorded of a finished file, if that still stands there and the source is the same.
+    fn is_placed(&self, file: &Resuming, has_chunks: bool) -> Result<Option<Found>> {
+        let identity = identity_of(&file.entry);
+        let found = self.standing_since(file, |finished| {
+            finished.identity == identity && !finished.young
+        })?;
+        // Without any digest nobody could tell whether it is intact.
+        Ok(found.filter(|found| found.finished.digest.is_some() || has_chunks))
+    }
+
+    /// What stands at the destination of a finished file, if it is the file that was recorded.
+    fn standing_since(
+        &self,
+        file: &Resuming,
+        is_of: impl Fn(&Finished) -> bool,
+    ) -> Result<Option<Found>> {
+        let Some(journal) = self.journal() else {
+            return Ok(None);
+        };
+        let Some(standing) = dest::standing(&file.slot)?.filter(|standing| standing.is_file) else {
+            return Ok(None);
+        };
+        let Some((finished, trusted)) = journal.finished_before(&file.path, standing.dev) else {
+            return Ok(None);
+        };
+        let is_same = is_of(&finished) && finished.placed == placed(&standing);
+        if !is_same || self.options.digests && finished.digest.is_none() {
+            return Ok(None);
+        }
+        let trusted = trusted && self.sessions.trusts;
+        Ok(Some(Found {
+            finished,
+            standing,
+            trusted,
         }))
     }
 
-    /// Says that a file is there. A list of digests at the other end needs its digest too.
-    fn in_place(&self, journal: &Journal, file: Resuming) -> Option<Want> {
-        if self.options.digests && self.digests.is_none() {
-            let size = file.entry.size;
-            let finished = journal.finished_before(&file.path, 0);
-            let digest = finished.and_then(|(finished, _)| finished.digest)?;
-            self.progress.add_resumed(size);
-            let mut want = self.compare_whole(file, Some(digest));
-            want.kind = WantKind::Have(vec![(span(0..size), digest)]);
-            return Some(want);
+    /// What is there of a small file that the sender asks about. It is read later, if the sender
+    /// can be asked for it then, and else now.
+    pub(super) fn resume_small(&self, file: Resuming) -> Small {
+        // What cannot be looked at is sent, and fails for its reason then.
+        let Ok(Some(found)) = self.is_placed(&file, false) else {
+            return Small::Missing;
+        };
+        let trusted = found.trusted || file.entry.size == 0;
+        let placed = Placed {
+            file,
+            finished: found.finished,
+            standing: found.standing,
+            begun: None,
+        };
+        if !trusted && self.sender_tells {
+            return Small::Unread(Box::new(placed));
         }
-        let kind = WantKind::Skip;
-        let entry = file.entry.id;
-        self.say(Message::Want(vec![Want { entry, kind }]));
-        self.skip(&file.entry, file.slot);
-        None
+        if !trusted && !self.is_as_recorded(&placed) {
+            return Small::Missing;
+        }
+        Small::InPlace(Box::new(placed.file), placed.finished.digest)
     }
 
     /// What was written of a source that may be another now: its chunks are compared.
@@ -187,7 +319,7 @@ impl Receiver {
     ) -> Result<Want> {
         let entry = partial.entry().clone();
         let mut ranges = Restored::finest(entry.size, self.chunk_size, false);
-        journal.replay(&begun, |chunk, _| {
+        journal.replay(&begun, |chunk| {
             // What does not lie in the file as it is now is of no use.
             ranges.add(&chunk);
             ControlFlow::Continue(())
@@ -202,77 +334,66 @@ impl Receiver {
             young,
             inplace: partial.is_inplace(),
         });
-        let written = Written {
-            restored: self.nothing_of(&entry),
-            partial,
-            number: Some(number),
-            young,
-            offered: true,
-            first_chunk: 0,
-        };
+        let nothing = self.nothing_of(&entry);
+        let mut written = Written::new(partial, Some(number), young, nothing);
+        written.offered = true;
         Ok(Want {
             entry: self.open(resuming, written),
             kind: WantKind::Compare(spans),
         })
     }
 
-    /// True if the file was finished by an earlier run and nothing has happened to it since.
-    pub(super) fn is_in_place(&self, journal: &Journal, file: &Resuming) -> Result<bool> {
-        let identity = identity_of(&file.entry);
-        let standing = self.stands_since(journal, file, |finished| {
-            finished.identity == identity && !finished.young
-        })?;
-        Ok(standing.is_some())
-    }
-
-    /// A stream that is read once: what stands there since a former session of this command has
-    /// put it in place, if nothing has happened to it.
-    pub(super) fn stream_in_place(&self, file: &Resuming) -> Result<Option<Standing>> {
-        let Some(journal) = self.journal() else {
-            return Ok(None);
-        };
+    /// A stream that cannot be read a second time: what stands there since an earlier session of
+    /// this command has put it in place, if it is still what that wrote.
+    pub(super) fn stream_in_place(&self, file: Resuming) -> Result<StreamThere> {
         let former = &self.sessions.before;
-        self.stands_since(journal, file, |finished| {
+        let found = self.standing_since(&file, |finished| {
             let is_its = |session: &[u8; 16]| finished.identity == identity_of_stream(session);
             former.iter().any(is_its)
+        })?;
+        let Some(found) = found else {
+            return Ok(StreamThere::No(Box::new(file)));
+        };
+        let Found {
+            finished,
+            standing,
+            trusted,
+        } = found;
+        let (mut file, size) = (file, standing.size);
+        // A stream has no size before it was read.
+        file.entry.size = size;
+        let placed = Placed {
+            file,
+            finished,
+            standing,
+            begun: None,
+        };
+        let is_there = trusted || self.is_as_recorded(&placed);
+        let mut file = placed.file;
+        file.entry.size = 0;
+        Ok(match is_there {
+            true => StreamThere::Yes(Box::new(file), size, finished.digest),
+            false => StreamThere::No(Box::new(file)),
         })
     }
 
-    /// What stands there since a record that `is_of` the source was written.
-    fn stands_since(
-        &self,
-        journal: &Journal,
-        file: &Resuming,
-        is_of: impl Fn(&Finished) -> bool,
-    ) -> Result<Option<Standing>> {
-        let Some(standing) = dest::standing(&file.slot)?.filter(|standing| standing.is_file) else {
-            return Ok(None);
-        };
-        let Some((finished, certain)) = journal.finished_before(&file.path, standing.dev) else {
-            return Ok(None);
-        };
-        let same = is_of(&finished) && finished.placed == placed(&standing);
-        if !same || self.options.digests && finished.digest.is_none() {
-            return Ok(None);
-        }
-        // Its name may have outlived its content.
-        let is_whole =
-            certain || finished.digest.is_some() && dest::digest_of(&file.slot)? == finished.digest;
-        if is_whole && let (Some(list), Some(listed)) = (&self.digests, &file.listed) {
-            let digest = finished.digest.unwrap_or_default();
-            list.add(listed, &digest);
-            list.remember(&file.entry, &digest);
-        }
-        Ok(is_whole.then_some(standing))
-    }
-
     /// Accounts for a file that is in place.
-    pub(super) fn skip(&self, entry: &Entry, slot: Slot) {
+    pub(super) fn found_in_place(&self, file: Resuming, digest: Option<Digest>) {
+        let Resuming {
+            entry,
+            slot,
+            listed,
+            ..
+        } = file;
         // The run that has placed it may not have made it durable.
         if self.rules.fsync
             && let Err(error) = dest::make_durable(&slot)
         {
             return self.fail(entry.id, entry.parent, &error);
+        }
+        if let (Some(list), Some(listed), Some(digest)) = (&self.digests, &listed, &digest) {
+            list.add(listed, digest);
+            list.remember(&entry, digest);
         }
         self.progress.add_resumed(entry.size);
         self.progress.add_resumed_files(1);
@@ -293,53 +414,56 @@ impl Receiver {
         (!entry.is_sparse() && !self.options.live) || self.options.digests
     }
 
-    /// Reads the journal's chunks of a file again and believes them, or not.
-    fn restore(
+    /// What the journal says is there of a file.
+    fn recorded(&self, journal: &Journal, begun: &Begun, entry: &Entry) -> Restored {
+        let mut restored = self.finest(entry);
+        journal.replay(begun, |chunk| {
+            restored.add(&chunk);
+            match self.ending.is_ending() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        restored
+    }
+
+    /// The same, as far as it was read just now and holds what was recorded.
+    fn read_first(
         &self,
         journal: &Journal,
         begun: &Begun,
         partial: &Partial,
         entry: &Entry,
     ) -> Restored {
-        let size = entry.size;
-        let mut buffer = vec![0; STEP.max(self.chunk_size as usize)];
-        let mut told = 0;
-        let mut holds = |chunk: &Chunk| {
-            let is_there = holds(partial, chunk, size, &mut buffer);
-            let checked = self.progress.add_checked(chunk.len);
-            // The other end may be the one that shows it.
-            if checked - told >= TELL_EVERY {
-                told = checked;
-                self.say(Message::Checked(checked));
-            }
-            is_there
+        let mut restored = self.finest(entry);
+        let Ok(disk) = partial.readback() else {
+            return restored;
         };
-        let mut sample = Sample::new(begun.chunks, self.chunk_size);
-        let nothing = || Restored::finest(size, self.chunk_size, self.needs_tree(entry));
-        let mut restored = nothing();
-        let mut all_right = true;
-        journal.replay(begun, |chunk, certain| {
-            let checked = !certain || partial.is_inplace() || sample.picks();
-            all_right =
-                !self.ending.is_ending() && (!checked || holds(&chunk)) && restored.add(&chunk);
-            match all_right {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
-            }
-        });
-        if all_right || self.ending.is_ending() {
-            return restored.in_grains(self.grain);
-        }
-        restored = nothing();
-        journal.replay(begun, |chunk, _| {
+        let mut buffer = vec![0; (1 << 20).max(self.chunk_size as usize)];
+        journal.replay(begun, |chunk| {
             if self.ending.is_ending() {
                 return ControlFlow::Break(());
             }
-            if holds(&chunk) {
+            let range = chunk.offset..chunk.offset.saturating_add(chunk.len);
+            if disk.prepare(&range) && holds(&disk, &chunk, entry.size, &mut buffer) {
                 restored.add(&chunk);
             }
+            self.tell_checked(chunk.len, 16 << 20);
             ControlFlow::Continue(())
         });
-        restored.in_grains(self.grain)
+        restored
     }
+}
+
+/// What became of a file that an earlier session may have finished.
+enum PlacedOrNot {
+    Placed(Option<Want>),
+    Not(Box<Resuming>),
+}
+
+/// Whether a stream that cannot be read again is in place.
+pub enum StreamThere {
+    /// With its bytes and its digest.
+    Yes(Box<Resuming>, u64, Option<Digest>),
+    No(Box<Resuming>),
 }

@@ -39,6 +39,8 @@ pub struct Sender {
     pub chunk_size: usize,
     /// What pieces of files end at multiples of.
     pub grain: u64,
+    /// The receiver reads what it said it has while the rest is sent, and asks for what is damaged.
+    pub may_be_asked: bool,
     pub pool: Pool,
     /// Buffers that chunks of streams may take until they are acknowledged.
     pub window: usize,
@@ -77,6 +79,10 @@ impl Sender {
                 Work::Chunk(plan) => plan,
                 Work::End(file) => {
                     self.end_file(&file);
+                    continue;
+                }
+                Work::Reopen(held, missing) => {
+                    self.reopen(*held, &missing);
                     continue;
                 }
             };

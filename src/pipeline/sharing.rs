@@ -20,7 +20,10 @@ impl Sender {
     /// reading, or nothing tells its file from others.
     pub(super) fn share_of(&self, file: &File, piece: &Piece) -> Option<&Share> {
         let is_known = file.found.entry.ino != 0;
-        let is_same = is_known && file.live.is_none() && piece.kind == ChunkKind::Range;
+        let is_same = is_known
+            && file.live.is_none()
+            && piece.kind == ChunkKind::Range
+            && !file.alone.load(Relaxed);
         self.share.as_ref().filter(|_| is_same)
     }
 

@@ -7,7 +7,7 @@ use crate::dest;
 use crate::journal::record::Finished;
 use crate::manifest::Entry;
 use crate::pipeline::receiver::{Hands, Receiver};
-use crate::pipeline::resume::{finished, is_young};
+use crate::pipeline::resume::finished;
 use crate::pipeline::shifts::Doing;
 use crate::pipeline::table::{PackClaim, Spot};
 
@@ -97,7 +97,7 @@ impl Receiver {
                 let digest = *blake3::hash(content).as_bytes();
                 match (placed, path) {
                     (Some(standing), Some(path)) => {
-                        let young = is_young(entry);
+                        let young = self.is_young(entry);
                         records.push(finished(path, entry, young, &standing, Some(digest)));
                         self.progress.add_bytes(entry.size);
                     }

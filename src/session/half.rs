@@ -28,6 +28,7 @@ use crate::pipeline::shelf::Share;
 use crate::pipeline::shifts::Shifts;
 use crate::pipeline::steering::Steering;
 use crate::pipeline::tally::Tally;
+use crate::pipeline::verify::{self, Checks};
 use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
 use crate::seal::{Opener, Sealer};
@@ -62,6 +63,9 @@ pub struct Common {
     pub chunk_size: usize,
     /// What pieces of files end at multiples of: less than a chunk where both ends know of it.
     pub grain: u64,
+    /// A receiver can ask for ranges again that it finds damaged, and a sender says which files were
+    /// just written.
+    pub peer_tells: bool,
     pub control: Outgoing,
     pub tally: Arc<Tally>,
     pub progress: Arc<Progress>,
@@ -97,6 +101,7 @@ impl SendingHalf {
             options: common.options,
             chunk_size: common.chunk_size,
             grain: common.grain,
+            may_be_asked: common.peer_tells,
             pool: Pool::new(common.budget.slots, common.chunk_size),
             window: common.budget.window(),
             keeps: !in_memory,
@@ -189,6 +194,8 @@ impl ReceivingHalf {
             opener,
             sessions: destination.sessions.clone(),
             jobs: Jobs::default(),
+            checks: Checks::default(),
+            sender_tells: common.peer_tells,
             control: common.control.clone(),
             acks: Acks::default(),
             shifts: shifts.clone(),
@@ -208,6 +215,10 @@ impl ReceivingHalf {
         let mut threads = Threads::of(&receiver.ending);
         let (keeping, heard) = (receiver.clone(), destination.sessions.heard.clone());
         threads.start(move || keeper::keep(&keeping, heard.as_deref()));
+        threads.start_workers(verify::THREADS, || {
+            let receiver = receiver.clone();
+            move || verify::verify(&receiver)
+        });
         let placing = receiver.clone();
         threads.start(move || placer::place(&placing, &destination, &messages));
         threads.start_workers(common.budget.workers, || {
@@ -268,6 +279,7 @@ impl ReceivingHalf {
         self.receiver.pool.close();
         self.queue.close();
         self.receiver.jobs.close();
+        self.receiver.checks.close();
         if let Some(acks) = self.acks {
             acks.abort();
         }

@@ -159,6 +159,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Entries(_)
         | Message::Ask(_)
         | Message::Want(_)
+        | Message::Missing(_)
         | Message::Ack(_)
         | Message::Nack(_)
         | Message::EntryEnd(_)

@@ -125,6 +125,7 @@ impl Both {
             budget,
             chunk_size: CHUNK_SIZE,
             grain: CHUNK_SIZE as u64,
+            peer_tells: true,
             control: control.clone(),
             tally,
             progress,
@@ -145,7 +146,7 @@ impl Both {
         let unseen = Arc::new(Progress::default());
         let receiving = common(&to_sender, Arc::new(Tally::silent(unseen.clone())), unseen);
         let opener = Opener::new(&secret, Direction::ToServer, Suite::None);
-        let sessions = operands::sessions(Secret::session(), &[], seat);
+        let sessions = operands::sessions(request, Secret::session(), &[], seat);
         let destination = operands::destination(request, true, sessions);
         let rules = operands::rules(request);
         let receiving = ReceivingHalf::start(receiving, opener, rules, destination, Arc::default());

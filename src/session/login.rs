@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use crate::control::{ControlError, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side};
+use crate::session::owner;
 use crate::session::placing::{NoHello, Placing};
 use crate::session::request::Request;
 use crate::session::{Half, Seat, cause_of, host as this_host, off_task, reached};
@@ -201,7 +202,7 @@ impl Server {
         attempt: Attempt,
     ) -> Result<Server> {
         let met = Met::connect(host, request, seat, attempt).await?;
-        met.greet(&seat.hello()).await
+        met.greet(&owner::introduce(seat.hello(), request)).await
     }
 
     /// Ends both ends after a copy that is complete. Gives the sender's last word, where the far end

@@ -18,6 +18,7 @@ pub mod local;
 pub mod login;
 pub mod logins;
 pub mod operands;
+mod owner;
 pub mod permit;
 pub mod placing;
 pub mod probe;
@@ -72,7 +73,7 @@ const RUNTIME_THREADS: usize = 4;
 
 /// Threads that an end needs besides: one for signals, one for calls that block, and those of a
 /// copy with one worker.
-const OTHER_THREADS: usize = 6;
+const OTHER_THREADS: usize = 7;
 
 /// How long a runtime's threads may take to begin on a busy machine.
 const BEGIN_MAX: Duration = Duration::from_secs(10);

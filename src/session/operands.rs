@@ -15,6 +15,7 @@ use crate::manifest::{Root, Totals};
 use crate::pipeline::landing::Sessions;
 use crate::pipeline::placer::{Destination, To, Typed};
 use crate::session::also::Shared;
+use crate::session::owner;
 use crate::session::request::{CopyOptions, Request, What};
 use crate::session::{Seat, cause_of, probe};
 use crate::source::{self, Inlet, Lookup, Named, Sources, Walk};
@@ -206,11 +207,13 @@ pub fn rules(request: &Request) -> Rules {
 }
 
 /// This session as a receiver on this machine, and the command's sessions before it.
-pub fn sessions(own: [u8; 16], before: &[[u8; 16]], seat: &Seat) -> Sessions {
+pub fn sessions(request: &Request, own: [u8; 16], before: &[[u8; 16]], seat: &Seat) -> Sessions {
     let reporter = seat.reporter.clone();
     Sessions {
         own,
         before: before.to_vec(),
+        owner: owner::of(request),
+        trusts: request.trust_partial,
         heard: None,
         tell: Arc::new(move |line| reporter.notice(line)),
     }

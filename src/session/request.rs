@@ -69,6 +69,8 @@ pub struct Request {
     pub route: RouteOptions,
     /// `--bwlimit @FILE`: where the rate limit is read again and again.
     pub rate_file: Option<PathBuf>,
+    /// `--trust-partial`: what an earlier run left is not read again where nothing speaks against it.
+    pub trust_partial: bool,
     pub retry: Retry,
     pub encrypt: bool,
     /// Where `--digests` writes a list for each destination; none without it.
@@ -133,6 +135,7 @@ impl Request {
             streams: None,
             route: RouteOptions::default(),
             rate_file: None,
+            trust_partial: false,
             retry: Retry::never(),
             encrypt: true,
             digest_lists: Vec::new(),

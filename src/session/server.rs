@@ -20,6 +20,7 @@ use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello}
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
 use crate::pipeline::digest_list::DigestList;
+use crate::pipeline::landing::Sessions;
 use crate::pipeline::placer::To;
 use crate::pipeline::tally::Tally;
 use crate::pipeline::{Budget, Ending};
@@ -303,6 +304,7 @@ impl<'a> Server<'a> {
             budget: self.budget,
             chunk_size: self.open.chunk_size as usize,
             grain: host::hello().grain(self.client, self.open.chunk_size),
+            peer_tells: self.client.tells(),
             control: self.control.clone(),
             tally: Arc::new(Tally::silent(self.progress.clone())),
             progress: self.progress.clone(),
@@ -354,7 +356,12 @@ impl<'a> Server<'a> {
         let opener = Opener::new(&self.keyring.secret, Direction::ToServer, self.suite);
         let same_machine = host::is_this_machine(&self.client.boot_id);
         let mut destination = destination(to, typed, &self.open, same_machine);
-        destination.sessions.heard = Some(self.heard.clone());
+        destination.sessions = Sessions {
+            owner: self.client.owner(),
+            trusts: self.client.trust_partial,
+            heard: Some(self.heard.clone()),
+            ..destination.sessions
+        };
         let rules = self.permit.restrict(rules(&self.open));
         let (roster, crowd) = (self.roster.clone(), self.roster.crowd().clone());
         let mut common = self.common();

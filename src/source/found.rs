@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fgetxattr, fstat, openat};
 use rustix::io::Errno;
@@ -12,7 +13,7 @@ use rustix::io::Errno;
 use crate::dir::Dir;
 use crate::dir::acl::{self, mode_without_list};
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Entry, EntryKind, Identity, NO_PARENT, Name, file_type};
+use crate::manifest::{Entry, EntryKind, Extension, Identity, NO_PARENT, Name, YOUNG, file_type};
 
 /// What becomes of a source that changes while it is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,15 +133,67 @@ const SHRANK: &str = "shrank while it was copied";
 /// the receiver remembers the place of a file only if its entry counts several names.
 pub(super) fn refresh(entry: &mut Entry, file: &File, stat: &Stat) {
     let name = entry.name.clone();
+    let (id, parent) = (entry.id, entry.parent);
     *entry = Entry {
         links: entry.links.max(stat.st_nlink),
         user: std::mem::take(&mut entry.user),
         group: std::mem::take(&mut entry.group),
         birth: entry.birth,
         extensions: std::mem::take(&mut entry.extensions),
-        ..Entry::from_stat(entry.id, entry.parent, name, EntryKind::File, stat)
+        ..Entry::from_stat(id, parent, name, EntryKind::File, stat)
     };
     entry.mode = mode_without_list(entry.mode, |room| fgetxattr(file, acl::ACCESS, room));
+    mark_young(entry);
+}
+
+/// A source that was written this recently may be written again without its times showing it. Some
+/// file systems keep times to 2 s only.
+const YOUNG_FOR: Duration = Duration::from_secs(2);
+
+/// True if a file with these times may be written again without their showing it, by the clock of
+/// this machine.
+pub fn is_just_written(entry: &Entry) -> bool {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let since = now.unwrap_or_default().saturating_sub(YOUNG_FOR).as_secs() as i64;
+    entry.mtime.s >= since || entry.ctime.s >= since
+}
+
+/// Says of an entry that it was just written, if it was: a later run cannot know by its times that
+/// it is still the same.
+pub fn mark_young(entry: &mut Entry) {
+    if is_just_written(entry) && !entry.is_young() {
+        entry.extensions.push(Extension {
+            tag: YOUNG,
+            bytes: Vec::new(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    #[test]
+    fn a_file_is_young_for_as_long_as_coarse_times_may_hide_a_write() {
+        let temp = tempfile::tempdir().unwrap();
+        let (_, mut found) = trees::one(temp.path(), b"content");
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let mut is_young = |age: i64| {
+            let s = now.as_secs() as i64 - age;
+            (found.entry.mtime.s, found.entry.ctime.s) = (s, s);
+            found.entry.extensions.clear();
+            mark_young(&mut found.entry);
+            mark_young(&mut found.entry);
+            assert!(found.entry.extensions.len() <= 1);
+            found.entry.is_young()
+        };
+        assert!(
+            is_young(0) && is_young(1) && is_young(-3600),
+            "a clock that is ahead"
+        );
+        assert!(!is_young(5));
+    }
 }
 
 /// "a FIFO" and the like, for what cannot be copied; None for what can.

@@ -15,7 +15,7 @@ pub mod tee;
 pub mod typed;
 pub mod walk;
 
-pub use found::{Changes, Found, GREW, has_vanished};
+pub use found::{Changes, Found, GREW, has_vanished, is_just_written, mark_young};
 pub use inlet::{Feed, Inlet, Limits, is_stream_at};
 pub use operand::{Lookup, Named, expand};
 pub use pack::{PackRead, Packed, Unpacked, read_pack};

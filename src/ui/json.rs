@@ -35,6 +35,8 @@ fn summary(outcome: &Outcome) -> Value {
         "special_files_skipped": counters.special,
         "bytes": placed,
         "already_bytes": counters.already_bytes,
+        "verified_bytes": counters.checked_bytes,
+        "damaged_bytes": counters.damaged_bytes,
         "unsent_bytes": counters.unsent_bytes,
         "wire_bytes": counters.wire_bytes,
         "seconds": outcome.elapsed.as_secs_f64(),

@@ -3,7 +3,7 @@
 use crate::progress::{Phase, Snapshot};
 use crate::units::size;
 
-use super::view::{checking, eta, fraction, is_checking, is_endless, scanning, several, speed};
+use super::view::{eta, fraction, is_endless, is_verifying, scanning, several, speed, verifying};
 
 /// `fastcp: 1.55 GB of 3.10 GB (50%), 229 MB/s, 0:07 left`. `rate` is in bytes a second.
 pub fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
@@ -24,7 +24,6 @@ pub fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
             let left = totals.bytes.saturating_sub(done_bytes);
             match phase {
                 Phase::Flushing => parts.push(format!("flushing {}", size(left))),
-                Phase::Copying if is_checking(snapshot) => parts.push(checking(snapshot)),
                 Phase::Copying => parts.push(format!("{} left", eta(left, rate))),
                 _ => {}
             }
@@ -42,6 +41,7 @@ pub fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
         Phase::Scanning => parts.push(scanning(snapshot)),
         _ => {}
     }
+    parts.extend(is_verifying(snapshot).then(|| verifying(snapshot)));
     parts.extend(snapshot.copies.map(several));
     format!("fastcp: {}", parts.join(", "))
 }
@@ -68,12 +68,15 @@ mod tests {
             bytes: 3_100_000_000,
             ..Totals::default()
         });
+        progress.add_resumed(550_000_000);
         progress.set_checked(40_000_000);
         assert_eq!(
             said(Phase::Copying, None),
-            "fastcp: 0 B of 3.10 GB (0%), -- MB/s, checking what is there, 40.0 MB"
+            "fastcp: 550 MB of 3.10 GB (17%), -- MB/s, --:-- left, \
+             verified 40.0 MB of 550 MB already there"
         );
-        progress.add_bytes(1_550_000_000);
+        progress.set_checked(550_000_000);
+        progress.add_bytes(1_000_000_000);
         assert_eq!(
             said(Phase::Copying, Some(229e6)),
             "fastcp: 1.55 GB of 3.10 GB (50%), 229 MB/s, 0:07 left"

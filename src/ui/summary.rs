@@ -86,11 +86,9 @@ fn done(outcome: &Outcome) -> String {
         plural(counters.files, "file", "files"),
         size(counters.placed_bytes())
     );
-    if counters.again_bytes > 0 {
-        line += &format!(
-            " ({} more from before it changed)",
-            size(counters.again_bytes)
-        );
+    let changed = counters.again_bytes.saturating_sub(counters.damaged_bytes);
+    if changed > 0 {
+        line += &format!(" ({} more from before it changed)", size(changed));
     }
     if counters.unsent_bytes > 0 {
         line += &format!(
@@ -99,7 +97,18 @@ fn done(outcome: &Outcome) -> String {
         );
     }
     if counters.already_bytes > 0 {
-        line += &format!(", {} of it already there,", size(counters.already_bytes));
+        let already = size(counters.already_bytes);
+        line += &match counters.checked_bytes {
+            checked if checked >= counters.already_bytes => {
+                format!(", {already} of it already there and verified,")
+            }
+            0 => format!(", {already} of it already there and not read again,"),
+            some => format!(", {already} of it already there ({} verified),", size(some)),
+        };
+    }
+    if counters.damaged_bytes > 0 {
+        let damaged = size(counters.damaged_bytes);
+        line += &format!(" {damaged} were damaged there and came again,");
     }
     let time = time(outcome);
     line += &format!(" in {}", duration(time));
@@ -306,16 +315,23 @@ pub mod tests {
         let mut outcome = outcome();
         outcome.verdict = None;
         outcome.counters.already_bytes = 600_000_000;
+        outcome.counters.checked_bytes = 603_000_000;
+        outcome.counters.damaged_bytes = 3_000_000;
         outcome.counters.unsent_bytes = 1_000_000;
         outcome.counters.logins_again = 1;
         assert_eq!(
             lines(&outcome, 80),
             [
-                "3 files, 1.07 GB (1.00 MB equal or empty, not sent), 600 MB of it already there,",
-                "in 4.7 s, 101 MB/s",
+                "3 files, 1.07 GB (1.00 MB equal or empty, not sent),",
+                "600 MB of it already there and verified,",
+                "3.00 MB were damaged there and came again, in 4.7 s, 101 MB/s",
                 "(wire 430 MB, 2.5:1, zstd, 8 streams, direct, logged in again once)"
             ]
         );
+        outcome.counters.damaged_bytes = 0;
+        outcome.counters.checked_bytes = 0;
+        let trusted = lines(&outcome, usize::MAX).remove(0);
+        assert!(trusted.contains("600 MB of it already there and not read again, in"));
     }
 
     #[test]

@@ -73,6 +73,9 @@ pub fn lines(snapshot: &Snapshot, rate: Option<f64>, glyphs: Glyphs, width: usiz
         },
     };
     let mut lines = vec![first];
+    if is_verifying(snapshot) {
+        lines.push(cut(&format!("  {}", verifying(snapshot)), width).into());
+    }
     let copies = snapshot
         .copies
         .map(|copies| format!("  {}", several(copies)));
@@ -97,13 +100,16 @@ pub fn scanning(snapshot: &Snapshot) -> String {
     )
 }
 
-/// Nothing has come yet, since what is there is read again first.
-pub fn is_checking(snapshot: &Snapshot) -> bool {
-    snapshot.phase == Phase::Copying && snapshot.checked_bytes > 0 && snapshot.bytes == 0
+/// What earlier runs left is being read and verified.
+pub fn is_verifying(snapshot: &Snapshot) -> bool {
+    let is_under_way = matches!(snapshot.phase, Phase::Copying | Phase::Flushing);
+    let verified = snapshot.checked_bytes;
+    is_under_way && verified > 0 && verified < snapshot.already_bytes
 }
 
-pub fn checking(snapshot: &Snapshot) -> String {
-    format!("checking what is there, {}", size(snapshot.checked_bytes))
+pub fn verifying(snapshot: &Snapshot) -> String {
+    let (verified, all) = (snapshot.checked_bytes, snapshot.already_bytes);
+    format!("verified {} of {} already there", size(verified), size(all))
 }
 
 /// Nobody knows how much is to come: of a stream no length was said, or it has come already.
@@ -128,7 +134,6 @@ fn whole(snapshot: &Snapshot, totals: &Totals, rate: Option<f64>, width: usize) 
         Phase::Flushing if left > 0 => format!("flushing {}", size(left)),
         Phase::Flushing => "flushing".to_owned(),
         Phase::Reconnecting => "logging in again".to_owned(),
-        _ if is_checking(snapshot) => checking(snapshot),
         _ => format!("{:>7} left", eta(left, rate)),
     };
     for fields in [
@@ -354,6 +359,17 @@ mod tests {
         snapshot.totals = None;
         let line = format!("1.55 GB copied  229 MB/s  {scanning}");
         assert_eq!(shown(&snapshot, Glyphs::Utf8, 80), [line]);
+    }
+
+    #[test]
+    fn what_was_there_has_a_line_of_its_own_while_it_is_verified() {
+        let mut snapshot = halfway();
+        (snapshot.already_bytes, snapshot.checked_bytes) = (550 * MB, 120 * MB);
+        let line = "  verified 120 MB of 550 MB already there";
+        assert_eq!(shown(&snapshot, Glyphs::Utf8, 80)[1], line);
+        assert_eq!(shown(&snapshot, Glyphs::Utf8, 20)[1], line[..19]);
+        snapshot.checked_bytes = 550 * MB;
+        assert_eq!(shown(&snapshot, Glyphs::Utf8, 80).len(), 1);
     }
 
     #[test]

@@ -6,6 +6,10 @@ use serde::{Deserialize, Serialize};
 use super::{PROTOCOL_MAX, PROTOCOL_MIN};
 use crate::chunk::{CHUNK_SIZE, GRAINS};
 
+/// The feature of a sender that says which files were just written, and that sends ranges again
+/// which the receiver finds damaged ([`Missing`](super::message::Missing)).
+const TELLS: &str = "missing";
+
 /// Stands before the hello; what a login shell prints before it is skipped.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
 
@@ -45,6 +49,13 @@ pub struct Hello {
     /// The address of this host that the login reached, as its sshd has it; empty where none did.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reached: String,
+    /// Of a client: a hash that its user alone can give of this destination, in hexadecimal. Of
+    /// unfinished copies it tells whose they are.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub owner: String,
+    /// Of a client: `--trust-partial`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trust_partial: bool,
 }
 
 /// What an end takes from the other.
@@ -96,7 +107,7 @@ impl Hello {
             protocol_min: PROTOCOL_MIN,
             protocol_max: PROTOCOL_MAX,
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            features: vec![FINE.to_owned()],
+            features: vec![FINE.to_owned(), TELLS.to_owned()],
             suites,
             codecs,
             limits: Limits {
@@ -109,7 +120,24 @@ impl Hello {
             processors,
             program: String::new(),
             reached: String::new(),
+            owner: String::new(),
+            trust_partial: false,
         }
+    }
+
+    /// The client's owner; zero where it gave none.
+    pub fn owner(&self) -> [u8; 16] {
+        match self.owner.len() {
+            32 => u128::from_str_radix(&self.owner, 16)
+                .unwrap_or(0)
+                .to_be_bytes(),
+            _ => [0; 16],
+        }
+    }
+
+    /// As a sender it says which files are young, and can be asked for damaged ranges.
+    pub fn tells(&self) -> bool {
+        self.features.iter().any(|feature| feature == TELLS)
     }
 
     /// Has the other end send whole chunks alone.

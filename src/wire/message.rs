@@ -17,7 +17,7 @@ use crate::digest::Digest;
 use crate::manifest::{Entry, EntryId};
 use crate::wire::account::Account;
 pub use entries::{
-    Ack, AllSent, EntryEnd, FileDigest, Landed, RANGES_MAX, Roots, Span, Want, WantKind,
+    Ack, AllSent, EntryEnd, FileDigest, Landed, Missing, RANGES_MAX, Roots, Span, Want, WantKind,
 };
 pub use fault::Fault;
 pub use limits::{ALL_RANGES_MAX, ROOTS_MAX, SPANS_MAX};
@@ -123,6 +123,8 @@ messages! {
     // Bytes of what an earlier run left that the receiver has read again so far.
     0x801d => Checked(u64),
     30 => FileDigests(Vec<FileDigest>),
+    // Only to a sender that says it knows it.
+    31 => Missing(Missing),
     // FIFOs, sockets and devices in the source's trees that the sender has skipped.
     0x801f => Special(u64),
 }

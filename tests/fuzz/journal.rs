@@ -16,7 +16,7 @@ pub fn journal(data: &[u8]) {
     let Some((&whole, bytes)) = data.split_first() else {
         return;
     };
-    let (header, key) = Key::header([5; 16]);
+    let (header, key) = Key::header([5; 16], &[6; 32]);
     let mut written = header.to_vec();
     let mut paths: Vec<Hash> = Vec::new();
     for piece in bytes.chunks(LEN) {
@@ -44,14 +44,18 @@ fn read_back(written: &[u8], paths: &[Hash]) {
     std::fs::write(&file, written).expect("write a journal");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(&file, mode).expect("set a mode");
-    place.roots();
+    place.roots(&[6; 32]);
     let opening = Opening {
+        user: [6; 32],
+        owner: [0; 16],
+        own_only: false,
         session: [1; 16],
         roots: [2; 16],
         chunk_size: 1 << 20,
         afresh: false,
     };
     let waiting = Waiting {
+        owner: [0; 16],
         before: &[],
         path: Path::new("name"),
         is_ending: &|| false,
@@ -68,7 +72,7 @@ fn read_back(written: &[u8], paths: &[Hash]) {
         journal.directory_before(path);
         if let Some(begun) = journal.take_begun(path) {
             let mut chunks = 0;
-            journal.replay(&begun, |_, _| {
+            journal.replay(&begun, |_| {
                 chunks += 1;
                 ControlFlow::Continue(())
             });

@@ -1,7 +1,13 @@
 //! Keys that are good for one thing: a line of `authorized_keys` makes a far end that only writes
 //! new files into one directory, or only reads from it.
 
-use crate::support::procs::MARK;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use fastcp::journal;
+use fastcp::journal::record::{Body, Directory, Key, Session, UserKey};
+
+use crate::support::cut_short::{SIZE, SLOW, aged, has_third, kill_receiver};
+use crate::support::procs::{MARK, until};
 use crate::support::run::fastcp_binary;
 use crate::support::*;
 
@@ -12,7 +18,11 @@ ways! { push =>
     further_logins_of_such_a_key_carry_streams,
     a_confined_key_neither_gives_nor_takes_names_of_unfinished_files,
     links_that_a_confined_key_places_stay_inside,
+    what_looks_like_a_journal_changes_no_directory,
+    a_key_that_only_writes_resumes_for_its_own_client_alone,
 }
+
+ways! { local_push => no_journal_gives_a_directory_set_id_bits }
 
 ways! { pull => a_key_that_only_reads_gives_what_is_in_its_directory }
 
@@ -267,4 +277,116 @@ fn a_key_that_only_reads_gives_what_is_in_its_directory(case: &Case) {
         .exits(2)
         .says("may read there and not write");
     assert!(!dir.has("a"));
+}
+
+/// A journal of a copy of content to `dst`, made with this key, that says of `keep` that the copy has
+/// made it or opened it up.
+fn plant_journal(case: &Case, user: &UserKey, made: bool, restore: Option<u32>) {
+    let (header, key) = Key::header([3; 16], user);
+    let session = Session {
+        boot_id: [1; 16],
+        id: [2; 16],
+        dev: 3,
+        mount: 4,
+        pid: 5,
+        uid: 6,
+        started: 7,
+        roots: [8; 16],
+        chunk_size: 1 << 20,
+    };
+    let top = journal::hash([&0u64.to_le_bytes()[..]].into_iter());
+    let path = journal::hash([&top[..], b"keep"].into_iter());
+    let directory = Directory {
+        path,
+        made,
+        restore,
+    };
+    let bodies = [Body::Session(session), Body::Directory(directory)];
+    let mut bytes = header.to_vec();
+    bytes.extend(bodies.iter().flat_map(|body| body.encode(&key)));
+    let at = case.dst.file(case.dst.journal_of_content(), bytes);
+    std::fs::set_permissions(at, PermissionsExt::from_mode(0o600)).expect("set a mode");
+}
+
+/// The key of the case's user, after a first copy.
+fn user_key(case: &Case) -> UserKey {
+    let key = case.home.read(".local/state/fastcp/key");
+    key.try_into().expect("32 bytes")
+}
+
+/// A tree with `keep` in it, open to all, and a destination with a `keep` that is not.
+fn keep(case: &Case) -> String {
+    let tree = case.src.dir("tree");
+    tree.file("keep/new", "new");
+    tree.mode("keep", 0o777);
+    tree.time("keep", 1_000_000_000, 0);
+    case.dst.dir("keep");
+    case.dst.mode("keep", 0o750);
+    format!("{}/", tree.0.display())
+}
+
+fn what_looks_like_a_journal_changes_no_directory(case: &Case) {
+    let from = keep(case);
+    let dir = case.dst.0.display().to_string();
+    force(
+        case,
+        &format!("--confine '{dir}' --write-only --no-overwrite"),
+    );
+    copy(case, &["-rp"], &from, "far:").succeeds();
+    // One that somebody made, and one that this user made at another time.
+    for user in [[0; 32], user_key(case)] {
+        for (made, restore) in [(true, None), (false, Some(0o4777))] {
+            std::fs::remove_file(case.dst.path("keep/new")).expect("remove");
+            plant_journal(case, &user, made, restore);
+            copy(case, &["-rp"], &from, "far:").succeeds();
+            assert_eq!(case.dst.mode_of("keep"), 0o750);
+            assert_ne!(case.dst.meta("keep").mtime(), 1_000_000_000);
+        }
+    }
+}
+
+fn no_journal_gives_a_directory_set_id_bits(case: &Case) {
+    keep(case);
+    let copy = || {
+        let tree = format!("{}/", case.src("tree").display());
+        let run = case.fastcp().args(["-r", "--rsh", "local"]).arg(tree);
+        run.arg(case.dst("")).run().succeeds();
+    };
+    copy();
+    plant_journal(case, &[0; 32], false, Some(0o6777));
+    copy();
+    assert_eq!(case.dst.mode_of("keep"), 0o750, "another's key");
+    plant_journal(case, &user_key(case), false, Some(0o6777));
+    copy();
+    assert_eq!(case.dst.mode_of("keep") & 0o7000, 0, "its own key");
+}
+
+fn a_key_that_only_writes_resumes_for_its_own_client_alone(case: &Case) {
+    let from = case.src.file("a", noise(1, SIZE)).display().to_string();
+    aged();
+    let dir = case.dst.0.display().to_string();
+    force(
+        case,
+        &format!("--confine '{dir}' --write-only --no-overwrite"),
+    );
+    let elsewhere = case.scratch.dir("elsewhere");
+    for (home, resumes) in [(&case.home, true), (&elsewhere, false)] {
+        let slow = case.fastcp().args(SLOW).args([&from, "far:b"]).start();
+        until("a third is there", || {
+            case.dst
+                .journals()
+                .pop()
+                .filter(|journal| has_third(journal))
+        });
+        kill_receiver(case, slow);
+        let again = case.fastcp().args(["--summary", "--compress", "none"]);
+        let done = again.args([&from, "far:b"]).env("HOME", &home.0).run();
+        let wire = done.succeeds().wire_bytes();
+        match resumes {
+            true => assert!(wire < SIZE - SIZE / 4, "{wire} bytes were sent"),
+            false => assert!(wire >= SIZE, "{wire} bytes were sent"),
+        }
+        assert_same(&from, case.dst.path("b"), Also::Nothing);
+        std::fs::remove_file(case.dst.path("b")).expect("remove");
+    }
 }

@@ -56,7 +56,8 @@ fn copy(case: &Case, flags: &[&str], from: impl Into<PathBuf>, to: impl Into<Pat
 fn states(case: &Case) -> Vec<PathBuf> {
     let dir = std::fs::read_dir(case.home.path(".local/state/fastcp"));
     let entries = dir.into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).collect()
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(|path| path.extension().is_some()).collect()
 }
 
 fn a_device_becomes_a_sparse_file(case: &Case) {

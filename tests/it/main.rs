@@ -14,6 +14,7 @@ mod chaos;
 mod churn;
 mod confined;
 mod corpus;
+mod damaged;
 mod devices;
 mod disk;
 mod far_side;

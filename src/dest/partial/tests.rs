@@ -45,7 +45,8 @@ fn a_kept_partial_is_gone_on_with_if_it_is_the_one_that_was_left() {
         partial.keep();
         inode
     };
-    let resume = |inode| Partial::resume(&slot, entry.clone(), &rules(), inode, false).unwrap();
+    let resume =
+        |inode| Partial::resume(&slot, entry.clone(), &rules(), (inode, SIZE), false).unwrap();
     let inode = kept(&[7; 5000]);
     let other = Inode {
         ino: inode.ino + 1,
@@ -54,7 +55,9 @@ fn a_kept_partial_is_gone_on_with_if_it_is_the_one_that_was_left() {
     assert!(resume(&other).is_none());
     let partial = resume(&inode).expect("it is there");
     let mut there = [0; 5000];
-    partial.read(&mut there, 0).unwrap();
+    let disk = partial.readback().unwrap();
+    assert!(disk.prepare(&(0..5000)));
+    disk.read(&mut there, 0).unwrap();
     assert_eq!(there, [7; 5000]);
     // What comes now replaces what was there, also where it is zeros.
     partial.write_zeros(0, 4096, true).unwrap();

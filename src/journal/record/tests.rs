@@ -66,18 +66,24 @@ fn bodies() -> Vec<Body> {
             restore: Some(0o555),
         }),
         Body::Dropped(7),
+        Body::Owner([6; 16]),
+        Body::Doubted,
     ]
 }
 
 #[test]
 fn every_record_comes_back_and_a_bent_one_does_not() {
-    let (header, key) = Key::header([3; 16]);
-    assert!(Key::read(&header).is_some());
-    let (_, other) = Key::header([4; 16]);
+    let user = [7; 32];
+    let (header, key) = Key::header([3; 16], &user);
+    assert!(Key::read(&header, &user).is_some());
+    assert!(Key::read(&header, &[8; 32]).is_none(), "of another user");
+    let (_, other) = Key::header([4; 16], &user);
+    let (_, stranger) = Key::header([3; 16], &[8; 32]);
     for body in bodies() {
         let record = body.encode(&key);
         assert_eq!(Body::decode(&record, &key), Some(body));
         assert_eq!(Body::decode(&record, &other), None, "of another journal");
+        assert_eq!(Body::decode(&record, &stranger), None, "of another user");
         for at in 0..LEN {
             let mut bent = record;
             bent[at] ^= 1;
@@ -87,14 +93,14 @@ fn every_record_comes_back_and_a_bent_one_does_not() {
     for at in 0..LEN {
         let mut bent = header;
         bent[at] ^= 0x20;
-        assert!(Key::read(&bent).is_none(), "byte {at}");
+        assert!(Key::read(&bent, &user).is_none(), "byte {at}");
     }
 }
 
 #[test]
 fn the_bytes_of_a_journal_are_these() {
-    let (header, key) = Key::header([0xab; 16]);
-    assert_eq!(&header[..16], b"fastcp journal 1");
+    let (header, key) = Key::header([0xab; 16], &[7; 32]);
+    assert_eq!(&header[..16], b"fastcp journal 2");
     assert_eq!(header[16..32], [0xab; 16]);
     assert_eq!(header[32..88], [0; 56]);
     let record = Body::Chunk(
@@ -117,7 +123,7 @@ fn the_bytes_of_a_journal_are_these() {
     let hash = blake3::hash(&[&header[..], &all].concat());
     assert_eq!(
         &hash.to_hex()[..16],
-        "95e5a685f90931f2",
+        "5f26270965158710",
         "a change of the format"
     );
 }

@@ -7,7 +7,7 @@ use crate::manifest::Entry;
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::plan::Member;
 use crate::pipeline::plans::{Ended, Landed};
-use crate::source::Found;
+use crate::source::{Found, mark_young};
 use crate::wire::message::Message;
 
 use super::Planner;
@@ -135,7 +135,11 @@ impl Planner<'_> {
         self.flush_entries()?;
         let entries: Vec<Entry> = members
             .iter()
-            .map(|member| member.found.entry.clone())
+            .map(|member| {
+                let mut entry = member.found.entry.clone();
+                mark_young(&mut entry);
+                entry
+            })
             .collect();
         self.sender.plans.announcing(&entries);
         self.sender.plans.ask(members);

@@ -20,7 +20,12 @@ impl Plans {
         // Where the holes cannot be told, reading tells why.
         let (id, rest) = (found.id, Some(from..found.size));
         let data = file.source.next_data(from).unwrap_or(rest);
-        file.cut.lock().expect("no panic while held").set_data(data);
+        let mut cut = file.cut.lock().expect("no panic while held");
+        // Ranges before this may be wanted since.
+        if cut.unknown_from() == Some(from) {
+            cut.set_data(data);
+        }
+        drop(cut);
         let mut state = self.lock();
         state.looking -= 1;
         // It may have failed or be read again from its start since.

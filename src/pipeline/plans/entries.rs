@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Announced, Ended, Fresh, Open, Plans, State, UNSETTLED_ENTRIES_MAX};
+use super::{Announced, Ended, Fresh, Held, Open, Plans, State, UNSETTLED_ENTRIES_MAX};
 use crate::manifest::EntryId;
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::plan::{File, Member, Stream};
@@ -20,6 +20,8 @@ pub enum Closed {
     Skipped {
         size: u64,
     },
+    /// The receiver had it.
+    Held(Box<Held>),
 }
 
 impl Plans {
@@ -219,7 +221,8 @@ impl Plans {
         announced.settle(entries.clone(), settled);
         let open = state.open.keys().filter(|id| entries.contains(id));
         let asked = state.asked.range(entries.clone()).map(|(id, _)| id);
-        let open = open.chain(asked).copied().collect();
+        let held = state.held.range(entries.clone()).map(|(id, _)| id);
+        let open = open.chain(asked).chain(held).copied().collect();
         drop(state);
         self.wake();
         open
@@ -257,10 +260,17 @@ impl Plans {
                 stream.stop.set();
                 Closed::Stream(stream)
             }
-            None => {
-                let size = state.asked.remove(&entry)?.found.entry.size;
-                Closed::Skipped { size }
+            Some(Open::Reopening) => {
+                state.late.remove(&entry);
+                Closed::Skipped { size: 0 }
             }
+            None => match state.held.remove(&entry) {
+                Some(held) => Closed::Held(Box::new(held)),
+                None => {
+                    let size = state.asked.remove(&entry)?.found.entry.size;
+                    Closed::Skipped { size }
+                }
+            },
         };
         drop(state);
         self.wake();

@@ -98,7 +98,7 @@ mod tests {
         };
         let next = || match plans.next().unwrap() {
             Work::Chunk(plan) => plan.chunk,
-            Work::End(_) => panic!("no file"),
+            Work::End(_) | Work::Reopen(..) => panic!("no file"),
         };
         let has_room = || plans.lock().is_in_window();
         add(0);

@@ -29,21 +29,31 @@ impl Restored {
         Restored::nothing(size, chunk_size / GRAINS as u64, needs_tree)
     }
 
-    /// False for what cannot be of this file.
-    pub fn add(&mut self, chunk: &Chunk) -> bool {
-        match self.claims.restore(chunk.offset, chunk.len) {
-            Ok(true) => {}
-            Ok(false) => return true,
-            Err(_) => return false,
+    /// The same with these ranges of bytes done, and nothing of them in the tree.
+    pub fn claimed(mut self, ranges: impl Iterator<Item = Range<u64>>) -> Restored {
+        for range in ranges {
+            // What is no run of whole chunks of the file is missing.
+            let _ = self.claims.restore(range.start, range.end - range.start);
         }
-        let Some(tree) = &mut self.tree else {
+        self
+    }
+
+    /// Adds a recorded chunk. False for one that cannot be of this file; one of bytes that are
+    /// there already changes nothing.
+    pub fn add(&mut self, chunk: &Chunk) -> bool {
+        if self.claims.has_any(chunk.offset, chunk.len) {
             return true;
-        };
-        let added = match &chunk.digest {
-            Some(digest) => tree.add_subtree(chunk.offset, chunk.len, *digest),
-            None => tree.add_zeros(chunk.offset, chunk.len),
-        };
-        added == Added::New
+        }
+        if let Some(tree) = &mut self.tree {
+            let added = match &chunk.digest {
+                Some(digest) => tree.add_subtree(chunk.offset, chunk.len, *digest),
+                None => tree.add_zeros(chunk.offset, chunk.len),
+            };
+            if added != Added::New {
+                return false;
+            }
+        }
+        self.claims.restore(chunk.offset, chunk.len).is_ok()
     }
 
     /// What of it comes in multiples of `grain`.
@@ -140,7 +150,8 @@ mod tests {
             ] {
                 assert!(fine.add(&piece(offset, len)));
             }
-            assert!(!fine.add(&piece(1000, 1000)), "no part of a chunk");
+            assert!(!fine.add(&piece(UNIT * 7 / 4 + 1000, 1000)), "no chunk");
+            assert!(fine.add(&piece(0, UNIT)), "parts of it are there");
             let expected = [0..UNIT, 2 * UNIT..3 * UNIT, 4 * UNIT..size];
             assert!(fine.whole_chunks(UNIT).eq(expected.clone()));
             let whole = fine.in_grains(UNIT);

@@ -199,6 +199,7 @@ impl<'a> Exchange<'a> {
                 Said::Pass(Message::Landed(landed))
             }
             message @ (Message::Want(_)
+            | Message::Missing(_)
             | Message::Ack(_)
             | Message::Nack(_)
             | Message::Busy(_)

@@ -25,6 +25,7 @@ use crate::session::between::routes::Routes;
 use crate::session::client::{Lost, Session};
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, CONCLUSION_PATIENCE, Met, Server, may_ask};
+use crate::session::owner;
 use crate::session::request::{Host, Request};
 use crate::session::roster::{Flow, Roster};
 use crate::session::ways::{Inband, Ways};
@@ -106,7 +107,8 @@ async fn log_in(
         true => (connect(source).await?, connect(dest).await?),
         false => tokio::try_join!(connect(source), connect(dest))?,
     };
-    let (of_sender, of_receiver) = (told(&from.hello), told(&to.hello));
+    let of_sender = owner::introduce(told(&from.hello), request);
+    let of_receiver = told(&to.hello);
     agree((source, &of_sender), (dest, &of_receiver))?;
     let (sender, receiver) = tokio::try_join!(from.greet(&of_receiver), to.greet(&of_sender))?;
     Ok(Servers { sender, receiver })

@@ -95,7 +95,12 @@ impl Client<'_> {
         let same_machine = host::is_this_machine(&far.hello.boot_id);
         let sessions = Sessions {
             heard: Some(far.heard.clone()),
-            ..operands::sessions(self.session.id, self.session.before, self.seat)
+            ..operands::sessions(
+                self.request,
+                self.session.id,
+                self.session.before,
+                self.seat,
+            )
         };
         let destination = operands::destination(self.request, same_machine, sessions);
         let rules = operands::rules(self.request);
@@ -158,6 +163,7 @@ impl Client<'_> {
             budget: self.budget,
             chunk_size: CHUNK_SIZE,
             grain: self.seat.hello().grain(far.hello, CHUNK_SIZE as u32),
+            peer_tells: far.hello.tells(),
             control: far.control.clone(),
             tally: self.seat.tally.clone(),
             progress: self.seat.progress.clone(),

@@ -130,6 +130,8 @@ pub fn destination(to: To, sources: Vec<Vec<u8>>, open: &Open, same_machine: boo
         sessions: Sessions {
             own: open.session,
             before: open.before.clone(),
+            owner: [0; 16],
+            trusts: false,
             tell: tell(),
             heard: None,
         },

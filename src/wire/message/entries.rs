@@ -63,6 +63,16 @@ pub struct Want {
     pub kind: WantKind,
 }
 
+/// Ranges of a file that the receiver said it has and that turned out to be damaged. They are to be
+/// sent, each once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    pub entry: EntryId,
+    /// Bytes, from a grain to a grain; at most [`RANGES_MAX`] of them.
+    #[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")]
+    pub spans: Vec<Span>,
+}
+
 /// What is done since the last `Ack`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {

@@ -21,6 +21,7 @@ impl Message {
                 let lists = [&ack.chunks, &ack.entries, &ack.failed];
                 lists.map(Spans::len).iter().sum::<usize>() * size_of::<Span>()
             }
+            Message::Missing(missing) => size_of_val(&missing.spans[..]),
             Message::Nack(chunks) => chunks.len() * size_of::<u64>(),
             Message::Digests((_, digests)) => digests.len() * size_of::<Digest>(),
             Message::EntryEnd(ends) => size_of_val(&ends[..]),

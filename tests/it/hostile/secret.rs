@@ -39,7 +39,10 @@ fn a_secret_is_in_no_command_line_no_environment_and_no_file() {
                 let content = std::fs::read(&path).expect("read a file");
                 assert!(!is_in(&content), "{path:?}");
             }
-            assert!(case.home.names().is_empty(), "{:?}", case.home.names());
+            assert_eq!(case.home.names(), [".local"]);
+            let state = case.home.dir(".local/state/fastcp");
+            assert_eq!(state.names(), ["key"]);
+            assert!(!is_in(&state.read("key")));
         });
     });
 }

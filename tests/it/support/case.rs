@@ -269,8 +269,9 @@ impl Case {
         known.extend(contents(&self.src).map(|(_, content)| content));
         for dir in [&self.dst, &self.home] {
             for (path, content) in contents(dir) {
-                let is_cache = path.starts_with(".cache/fastcp");
-                if !is_cache && !known.contains(&content) {
+                let own = [".cache/fastcp", ".local/state/fastcp/key"];
+                let is_own = own.iter().any(|own| path.starts_with(own));
+                if !is_own && !known.contains(&content) {
                     faults.push(format!("neither a source nor what stood there: {path:?}"));
                 }
             }

@@ -4,12 +4,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use fastcp::journal::record::{Body, Key, LEN};
+use fastcp::journal::record::{Body, LEN};
 use rustix::process::{Signal, kill_process};
 
 use super::procs::{self, until};
 use super::run::Running;
-use super::{Case, MIB, Way};
+use super::{Case, MIB, Way, journals};
 
 /// Bytes of what is copied.
 pub const SIZE: usize = 24 * MIB;
@@ -35,7 +35,10 @@ pub fn aged() {
 pub fn has_third(journal: &Path) -> bool {
     let content = std::fs::read(journal).unwrap_or_default();
     let (records, _) = content.as_chunks::<LEN>();
-    let Some(key) = records.first().and_then(Key::read) else {
+    let key = records
+        .first()
+        .and_then(|header| journals::key(journal, header));
+    let Some(key) = key else {
         return false;
     };
     let len = |record| match Body::decode(record, &key) {

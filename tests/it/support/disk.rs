@@ -49,6 +49,38 @@ impl Mounted {
         made.then_some(mounted)
     }
 
+    /// An ext4 of `bytes` at `at` whose disk can be full for a moment: it lies in a tmpfs. What
+    /// describes files is written beforehand, so that only contents are lost.
+    pub fn thin(case: &Case, at: &Path, bytes: u64) -> Option<Mounted> {
+        let below = case.scratch.dir("below").0;
+        let mut mounted = Mounted::small(&below, 2 * bytes)?;
+        let image = below.join("ext4.img");
+        image_of(&image, bytes);
+        let without = "^has_journal,^metadata_csum,^uninit_bg";
+        let options = ["-q", "-O", without, "-E", "nodiscard,lazy_itable_init=0"];
+        let made = run("mkfs.ext4", &options, &[&image])
+            && mounted.mount("loop,errors=continue", &image, at)
+            && run("sync", &["-f"], &[at]);
+        made.then_some(mounted)
+    }
+
+    /// Fills the disk below a thin one, has `meanwhile` write, tells whoever asks for `file` that
+    /// writes failed, and gives the disk its room back. True if writes failed.
+    pub fn lose(&self, file: &File, meanwhile: impl FnOnce()) -> bool {
+        let below = &self.at[0];
+        let used = |field: &rustix::fs::StatVfs| (field.f_blocks - field.f_bfree) * field.f_frsize;
+        let now = used(&rustix::fs::statvfs(below).expect("its size"));
+        let size = |bytes: u64| {
+            let options = format!("remount,size={bytes}");
+            assert!(run("mount", &["-o", &options], &[below]), "remount it");
+        };
+        size(now);
+        meanwhile();
+        let failed = file.sync_all().is_err();
+        size(4 * now + (1 << 30));
+        failed
+    }
+
     /// A tmpfs of `bytes` at `at`.
     pub fn small(at: &Path, bytes: u64) -> Option<Mounted> {
         let mut mounted = Mounted { at: Vec::new() };

@@ -1,0 +1,151 @@
+//! Bytes that an earlier session wrote, read from the disk and not from the page cache: after a
+//! failed write-back the cache may hold what the disk does not.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fstat, seek};
+use rustix::io::Errno;
+
+use super::{Slot, Standing};
+use crate::cache;
+use crate::digest::Digest;
+use crate::error::Result;
+use crate::manifest::file_type;
+
+/// Bytes of a whole file that are read and hashed at a time.
+const STEP: u64 = 1 << 20;
+
+/// A descriptor of its own: write errors that it learns of are still told to the others.
+pub struct Readback {
+    file: File,
+    /// Nothing shares its errors.
+    is_own: bool,
+}
+
+impl Readback {
+    /// Of a file that is open.
+    pub(super) fn of(file: &File) -> io::Result<Readback> {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match File::open(path) {
+            Ok(file) => Ok(Readback::new(file, true)),
+            // Without /proc.
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
+                Ok(Readback::new(file.try_clone()?, false))
+            }
+            Err(cause) => Err(cause),
+        }
+    }
+
+    pub(super) fn of_device(path: &Path) -> io::Result<Readback> {
+        Ok(Readback::new(File::open(path)?, true))
+    }
+
+    /// Of the regular file that stands in `slot`. None where it is not what `expected` says.
+    ///
+    /// # Errors
+    /// Where it cannot be opened.
+    pub fn of_standing(slot: &Slot, expected: &Standing) -> Result<Option<Readback>> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let opened = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty());
+        let fd: OwnedFd = match opened {
+            Ok(fd) => fd,
+            Err(cause) => {
+                return match Errno::from_io_error(&cause) {
+                    // Gone or replaced since it was looked at.
+                    Some(Errno::NOENT | Errno::LOOP) => Ok(None),
+                    _ => Err(slot.error("cannot read what is there", cause)),
+                };
+            }
+        };
+        let stat = fstat(&fd).map_err(|cause| slot.error("cannot read what is there", cause))?;
+        let is_it = file_type(&stat) == FileType::RegularFile && Standing::of(&stat) == *expected;
+        Ok(is_it.then(|| Readback::new(File::from(fd), true)))
+    }
+
+    fn new(file: File, is_own: bool) -> Readback {
+        // What is read ahead of a range would be dropped before that is read.
+        cache::read_politely(&file);
+        Readback { file, is_own }
+    }
+
+    /// Has the disk bring `range`, which is read soon. False where the disk did not take what was
+    /// written there.
+    pub fn prepare(&self, range: &Range<u64>) -> bool {
+        let is_written = match self.is_own {
+            true => cache::through_to_disk(&self.file, range),
+            false => {
+                cache::drop_read(&self.file, range.clone());
+                true
+            }
+        };
+        cache::read_soon(&self.file, range);
+        is_written
+    }
+
+    /// The same for a range that is to be a hole: it is not read ahead.
+    pub fn prepare_hole(&self, range: &Range<u64>) -> bool {
+        match self.is_own {
+            true => cache::through_to_disk(&self.file, range),
+            false => true,
+        }
+    }
+
+    /// Reads all of `into`; the range was [prepared](Readback::prepare).
+    pub fn read(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        self.file.read_exact_at(into, offset)
+    }
+
+    /// The range does not stay in the cache.
+    pub fn drop_cache(&self, range: Range<u64>) {
+        cache::drop_read(&self.file, range);
+    }
+
+    /// Where in `range` there may be data, a hole before it left out. None if all of it is a hole.
+    pub fn data_in(&self, range: Range<u64>) -> Option<Range<u64>> {
+        match seek(&self.file, SeekFrom::Data(range.start)) {
+            Ok(data) if data >= range.end => None,
+            Ok(data) => Some(data.max(range.start)..range.end),
+            // No data up to the end.
+            Err(Errno::NXIO) => {
+                let end = self.file.metadata().map_or(0, |meta| meta.len());
+                (end < range.end).then_some(range)
+            }
+            // A file system, or a device, that does not tell.
+            Err(_) => Some(range),
+        }
+    }
+
+    /// The BLAKE3 of all of it, or none where the disk did not take all of it. `goes_on` is asked
+    /// after each step with its bytes; then there is none either.
+    pub fn digest(
+        &self,
+        size: u64,
+        mut goes_on: impl FnMut(u64) -> bool,
+    ) -> io::Result<Option<Digest>> {
+        let mut hasher = blake3::Hasher::new();
+        let mut buffer = vec![0; size.min(STEP) as usize];
+        let step = |at: u64| at..size.min(at + STEP);
+        let mut is_written = self.prepare(&step(0));
+        let mut at = 0;
+        while at < size {
+            let (now, next) = (step(at), step(step(at).end));
+            if !next.is_empty() {
+                is_written &= self.prepare(&next);
+            }
+            let data = &mut buffer[..(now.end - now.start) as usize];
+            self.read(data, now.start)?;
+            hasher.update(data);
+            at = now.end;
+            if !goes_on(now.end - now.start) {
+                return Ok(None);
+            }
+        }
+        let has_size = self.file.metadata()?.len() == size;
+        Ok((is_written && has_size).then(|| *hasher.finalize().as_bytes()))
+    }
+}

@@ -1,0 +1,190 @@
+//! The secret key of the user who runs this: journals are recognised by it, and owners told apart.
+//!
+//! It lies in `~/.local/state/fastcp/key` (or `$XDG_STATE_HOME/fastcp/key`): 32 random bytes that
+//! nobody else may read. It is made when it is first needed and never changes. Where there is no
+//! place for it, a key of this process alone takes its place; then nothing of this copy can be
+//! resumed by another process.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use nix::libc;
+use nix::unistd::{Uid, User};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::state::{make_private, state_directory};
+
+const NAME: &str = "key";
+
+const LEN: usize = 32;
+
+pub struct UserKey {
+    pub bytes: [u8; LEN],
+    /// A later process finds the same one.
+    pub is_kept: bool,
+}
+
+/// This user's key, the same for as long as the process lives.
+pub fn user_key() -> &'static UserKey {
+    static KEY: OnceLock<UserKey> = OnceLock::new();
+    KEY.get_or_init(|| {
+        let kept = places().iter().find_map(|dir| kept_in(dir));
+        let is_kept = kept.is_some();
+        let bytes = kept.unwrap_or_else(random);
+        UserKey { bytes, is_kept }
+    })
+}
+
+/// Directories for it, the best first. `sudo` may leave HOME as another user's, where a file of
+/// this one would only be in the way.
+fn places() -> Vec<PathBuf> {
+    let named = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+    let owner = |path: &Path| {
+        let found = path.ancestors().find_map(|above| above.metadata().ok());
+        found.map(|found| found.uid())
+    };
+    let uid = Uid::effective();
+    let own = |dir: &PathBuf| owner(dir) == Some(uid.as_raw());
+    let first = state_directory(named).ok().filter(own);
+    let user = User::from_uid(uid).ok().flatten();
+    let second = user
+        .map(|user| user.dir.join(".local/state/fastcp"))
+        .filter(own);
+    first.into_iter().chain(second).collect()
+}
+
+/// The key in `dir`, made if there is none. None where that cannot be.
+fn kept_in(dir: &Path) -> Option<[u8; LEN]> {
+    make_private(dir).ok()?;
+    let path = dir.join(NAME);
+    match read(&path) {
+        Found::Key(key) => return Some(key),
+        Found::NotOurs => return None,
+        Found::Nothing => {}
+        // Others may know it, or it was cut: a new one takes its place.
+        Found::Spoilt => std::fs::remove_file(&path).ok()?,
+    }
+    let key = random();
+    let mut own = OsString::from(format!("{NAME}."));
+    own.push(key_name());
+    let own = dir.join(own);
+    let made = make(&own, &key).and_then(|()| std::fs::hard_link(&own, &path));
+    let _ = std::fs::remove_file(&own);
+    match made {
+        Ok(()) => {}
+        // Another process was faster; a file system without links gets the key by a rename, where
+        // two may come at once, and what is read below is one of them.
+        Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(_) => {
+            let renamed = make(&own, &key).and_then(|()| std::fs::rename(&own, &path));
+            if renamed.is_err() {
+                let _ = std::fs::remove_file(&own);
+            }
+        }
+    }
+    match read(&path) {
+        Found::Key(key) => Some(key),
+        _ => None,
+    }
+}
+
+enum Found {
+    Key([u8; LEN]),
+    Nothing,
+    Spoilt,
+    NotOurs,
+}
+
+fn read(path: &Path) -> Found {
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path);
+    let mut file = match opened {
+        Ok(file) => file,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Found::Nothing,
+        Err(_) => return Found::NotOurs,
+    };
+    let Ok(meta) = file.metadata() else {
+        return Found::NotOurs;
+    };
+    if !meta.is_file() || meta.uid() != Uid::effective().as_raw() {
+        return Found::NotOurs;
+    }
+    let mut key = [0; LEN];
+    let is_private = meta.mode() & 0o077 == 0;
+    // Its name for a moment after it was made.
+    let is_whole = meta.len() == LEN as u64 && file.read_exact(&mut key).is_ok();
+    match is_private && is_whole {
+        true => Found::Key(key),
+        false => Found::Spoilt,
+    }
+}
+
+fn make(path: &Path, key: &[u8; LEN]) -> std::io::Result<()> {
+    let mut file: File = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(key)?;
+    // A power cut must not leave an empty one.
+    file.sync_all()
+}
+
+fn key_name() -> String {
+    random()[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+fn random() -> [u8; LEN] {
+    let mut random = [0; LEN];
+    // Waits for entropy just after a boot; 32 bytes come whole.
+    let _ = getrandom(&mut random, GetRandomFlags::empty());
+    random
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn many_who_make_a_key_at_once_have_one_and_it_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("a/fastcp");
+        let keys: Vec<_> = std::thread::scope(|scope| {
+            let each = || scope.spawn(|| kept_in(&dir).expect("a key"));
+            let threads: Vec<_> = (0..8).map(|_| each()).collect();
+            threads.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        assert!(keys.iter().all(|key| *key == keys[0] && *key != [0; LEN]));
+        let names: Vec<_> = std::fs::read_dir(&dir).unwrap().collect();
+        assert_eq!(names.len(), 1);
+        let meta = std::fs::metadata(dir.join(NAME)).unwrap();
+        assert_eq!(meta.mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_key_that_others_could_read_is_replaced_and_a_link_is_not_followed() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("fastcp");
+        let first = kept_in(&dir).unwrap();
+        let path = dir.join(NAME);
+        let mode = |mode| std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&path, mode(0o644)).unwrap();
+        let second = kept_in(&dir).unwrap();
+        assert_ne!(first, second);
+        std::fs::write(&path, b"cut").unwrap();
+        assert_ne!(kept_in(&dir).unwrap(), second);
+        std::fs::rename(&path, temp.path().join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("../elsewhere", &path).unwrap();
+        assert_eq!(kept_in(&dir), None);
+    }
+}

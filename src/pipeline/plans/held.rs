@@ -1,0 +1,144 @@
+//! Files that the receiver has from an earlier session and reads while others are sent. Nothing is
+//! held open for them here; what the receiver finds damaged is opened and sent again.
+
+use std::sync::Arc;
+
+use super::chores::Discarded;
+use super::{Fresh, Held, Open, Plans, State, Work};
+use crate::chunk::ranges::RangeSet;
+use crate::digest::Digest;
+use crate::manifest::{Entry, EntryId};
+use crate::pipeline::plan::File;
+use crate::wire::hello::OPEN_ENTRIES;
+
+/// The receiver asked for what it never said it has.
+#[derive(Debug)]
+pub struct NotHad;
+
+impl Plans {
+    /// The receiver believes that it has all `size` bytes of a file that was announced or asked
+    /// about: no more than its description is kept, and given. None if it is none of those.
+    pub fn hold(&self, entry: EntryId, size: u64, digest: Option<Digest>) -> Option<Entry> {
+        let mut state = self.lock();
+        let is_announced = match (state.open.get(&entry), state.asked.get(&entry)) {
+            (Some(Open::Announced(it)), _) if it.source.found().entry.size == size => true,
+            (None, Some(member)) if member.found.entry.size == size => false,
+            _ => return None,
+        };
+        let (found, listed) = if is_announced {
+            match state.open.remove(&entry)? {
+                Open::Announced(it) => {
+                    let found = it.source.found().clone();
+                    state.discarded.push(Discarded::Source(it.source));
+                    (found, it.listed)
+                }
+                _ => return None,
+            }
+        } else {
+            let member = state.asked.remove(&entry)?;
+            (member.found, member.listed)
+        };
+        let described = found.entry.clone();
+        let held = Held {
+            found,
+            listed,
+            digest,
+            missing: None,
+        };
+        state.held.insert(entry, held);
+        drop(state);
+        self.wake();
+        Some(described)
+    }
+
+    /// The receiver asks for ranges that it said it has. True if they were counted as had; `Err`
+    /// where it never said so.
+    pub fn missing(&self, entry: EntryId, ranges: RangeSet) -> Result<bool, NotHad> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let asked = if let Some(held) = state.held.get_mut(&entry) {
+            let all = held.missing.get_or_insert_default();
+            let is_first = all.is_empty();
+            let size = held.found.entry.size;
+            let are_new = ranges
+                .iter()
+                .all(|range| range.end <= size && !all.contains_any(range));
+            all.extend(ranges.iter());
+            if is_first {
+                state.reopen.push_back(entry);
+            }
+            are_new.then_some(false).ok_or(NotHad)
+        } else {
+            match state.open.get(&entry).map(Open::sending) {
+                Some(Some(file)) => state.take_back(&file, &ranges).map(|()| true),
+                // It is being opened just now.
+                Some(None) => {
+                    let is_opened = matches!(state.open.get(&entry), Some(Open::Reopening));
+                    if is_opened {
+                        state.late.entry(entry).or_default().extend(ranges.iter());
+                    }
+                    Ok(false)
+                }
+                // It has failed meanwhile.
+                None => Ok(false),
+            }
+        };
+        self.wake();
+        asked
+    }
+
+    /// A held file was opened again, and is sent.
+    pub fn reopened(&self, entry: EntryId, file: Arc<File>) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if !matches!(state.open.get(&entry), Some(Open::Reopening)) {
+            return; // It failed at the receiver meanwhile.
+        }
+        state.open.insert(entry, Open::Sending(file.clone()));
+        state.fresh.push_back(Fresh::File(file.clone()));
+        if let Some(ranges) = state.late.remove(&entry) {
+            // Looked at when they came.
+            let _ = state.take_back(&file, &ranges);
+        }
+        self.wake();
+    }
+}
+
+impl Open {
+    fn sending(&self) -> Option<Arc<File>> {
+        match self {
+            Open::Sending(file) => Some(file.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl State {
+    /// As many files may be open as when they are announced.
+    pub(super) fn may_reopen(&self) -> bool {
+        !self.reopen.is_empty() && self.open.len() < OPEN_ENTRIES as usize
+    }
+
+    pub(super) fn next_to_reopen(&mut self) -> Option<Work> {
+        while self.may_reopen() {
+            let entry = self.reopen.pop_front()?;
+            // It may have failed at the receiver meanwhile.
+            let Some(mut held) = self.held.remove(&entry) else {
+                continue;
+            };
+            let missing = held.missing.take().unwrap_or_default();
+            self.open.insert(entry, Open::Reopening);
+            return Some(Work::Reopen(Box::new(held), missing));
+        }
+        None
+    }
+
+    fn take_back(&mut self, file: &Arc<File>, ranges: &RangeSet) -> Result<(), NotHad> {
+        file.take_back(ranges).ok_or(NotHad)?;
+        let is_this = |fresh: &Fresh| matches!(fresh, Fresh::File(it) if Arc::ptr_eq(it, file));
+        if !self.fresh.iter().any(is_this) {
+            self.fresh.push_back(Fresh::File(file.clone()));
+        }
+        Ok(())
+    }
+}

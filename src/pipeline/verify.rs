@@ -1,0 +1,477 @@
+//! What earlier sessions left is read and verified here, on threads of its own and while the
+//! missing chunks are on their way. A file gets its name only when this is done.
+//!
+//! A range that does not hold what was recorded becomes missing: the sender is asked for it
+//! ([`Message::Missing`]), and its chunks come like any others.
+
+use std::collections::VecDeque;
+use std::ops::{ControlFlow, Range};
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::chunk::ranges::RangeSet;
+use crate::dest::{Readback, Standing};
+use crate::digest::{Digest, of_range};
+use crate::journal::record::{Chunk, Finished};
+use crate::journal::{Begun, Journal};
+use crate::pipeline::jobs::Job;
+use crate::pipeline::open_file::OpenFile;
+use crate::pipeline::receiver::Receiver;
+use crate::pipeline::resume::{Resuming, span};
+use crate::wire::message::{Message, Missing, RANGES_MAX, Span};
+
+/// Threads that read. A second one keeps the disk busy while the first one hashes.
+pub const THREADS: usize = 2;
+
+/// Finished files that may wait to be read: some 4 MB. Whoever finds another reads it at once.
+const PLACED_MAX: usize = 4096;
+
+/// Bytes that are read between two reports of progress.
+const TELL_EVERY: u64 = 16 << 20;
+
+/// Damaged ranges are asked for together, up to so many and after so long at the latest.
+const LOST_MAX: usize = 64;
+const LOST_WAIT: Duration = Duration::from_millis(200);
+
+/// Recorded chunks that the disk is asked for before they are read.
+const AHEAD: usize = 4;
+
+/// Bytes of zeros that are read at a time.
+const STEP: usize = 1 << 20;
+
+/// What of an open file was written by earlier sessions and not read since.
+pub struct Unread {
+    /// Bytes.
+    ranges: Mutex<RangeSet>,
+    /// Somebody reads, or will.
+    is_open: AtomicBool,
+}
+
+impl Unread {
+    /// None where there is nothing to read.
+    pub fn new(ranges: RangeSet) -> Option<Unread> {
+        let is_open = AtomicBool::new(true);
+        let ranges = (!ranges.is_empty()).then_some(ranges)?;
+        Some(Unread {
+            ranges: Mutex::new(ranges),
+            is_open,
+        })
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.is_open.load(Acquire)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RangeSet> {
+        self.ranges.lock().expect("no panic while held")
+    }
+}
+
+/// A file that an earlier session finished.
+pub struct Placed {
+    pub file: Resuming,
+    pub finished: Finished,
+    pub standing: Standing,
+    /// Its chunks, where the journal has no digest of the whole.
+    pub begun: Option<Begun>,
+}
+
+/// Something to be read.
+enum Check {
+    /// The rest of a file that is open. `trusted`: it is believed without reading.
+    Open {
+        file: Arc<OpenFile>,
+        begun: Begun,
+        trusted: bool,
+    },
+    Placed(Box<Placed>),
+}
+
+/// What waits to be read.
+#[derive(Default)]
+pub struct Checks {
+    waiting: Mutex<Waiting>,
+    came: Condvar,
+    /// Bytes that were read since the other end was told.
+    untold: AtomicU64,
+}
+
+#[derive(Default)]
+struct Waiting {
+    checks: VecDeque<Check>,
+    is_closed: bool,
+}
+
+impl Checks {
+    fn add(&self, check: Check) {
+        let mut waiting = self.lock();
+        if !waiting.is_closed {
+            waiting.checks.push_back(check);
+            self.came.notify_one();
+        }
+    }
+
+    /// Waits for the next; None once the copy ends.
+    fn next(&self) -> Option<Check> {
+        let waiting = self.came.wait_while(self.lock(), |waiting| {
+            waiting.checks.is_empty() && !waiting.is_closed
+        });
+        waiting.expect("no panic while held").checks.pop_front()
+    }
+
+    fn is_full(&self) -> bool {
+        self.lock().checks.len() >= PLACED_MAX
+    }
+
+    fn is_idle(&self) -> bool {
+        self.lock().checks.is_empty()
+    }
+
+    /// Drops what is left, and ends those that wait.
+    pub fn close(&self) {
+        let mut waiting = self.lock();
+        waiting.is_closed = true;
+        let left = std::mem::take(&mut waiting.checks);
+        drop(waiting);
+        self.came.notify_all();
+        drop(left);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("no panic while held")
+    }
+}
+
+/// A thread that reads: runs until the copy ends.
+pub fn verify(receiver: &Receiver) {
+    let mut buffer = Vec::new();
+    while let Some(check) = receiver.checks.next() {
+        match check {
+            Check::Open {
+                file,
+                begun,
+                trusted,
+            } => receiver.verify_open(&file, &begun, trusted, &mut buffer),
+            Check::Placed(placed) => receiver.verify_placed(*placed),
+        }
+    }
+}
+
+impl Receiver {
+    /// Has what is unread of an open file read.
+    pub(super) fn verify_later(&self, file: Arc<OpenFile>, begun: Begun, trusted: bool) {
+        let check = Check::Open {
+            file,
+            begun,
+            trusted,
+        };
+        self.checks.add(check);
+    }
+
+    /// Has a finished file read, which is known as being resumed until then. Reads it at once where
+    /// too many wait.
+    pub(super) fn verify_placed_later(&self, placed: Placed) {
+        if self.checks.is_full() {
+            return self.verify_placed(placed);
+        }
+        self.checks.add(Check::Placed(Box::new(placed)));
+    }
+
+    /// Reads what is unread of an open file.
+    fn verify_open(
+        &self,
+        file: &Arc<OpenFile>,
+        begun: &Begun,
+        trusted: bool,
+        buffer: &mut Vec<u8>,
+    ) {
+        let (Some(unread), Some(journal)) = (&file.unread, self.journal()) else {
+            return;
+        };
+        let partial = file.partial.lock().expect("no panic while held").clone();
+        let Some(partial) = partial else {
+            return; // It failed meanwhile.
+        };
+        let readback = match trusted {
+            true => None,
+            false => partial.readback().ok(),
+        };
+        let goes_on = || !self.ending.is_ending() && !file.closing.load(Acquire);
+        let mut lost = Lost::default();
+        buffer.resize(STEP.max(self.chunk_size as usize), 0);
+        let mut look = |ready: Ready| {
+            let Ready { chunk, is_written } = ready;
+            let range = chunk.offset..chunk.offset + chunk.len;
+            // It may be missing along with a neighbour.
+            if !unread.lock().contains_all(range.clone()) {
+                return;
+            }
+            let holds = trusted
+                || is_written
+                    && readback
+                        .as_ref()
+                        .is_some_and(|disk| holds(disk, &chunk, file.entry.size, buffer));
+            if !trusted {
+                if let Some(disk) = readback.as_ref().filter(|_| self.rules.drop_cache) {
+                    disk.drop_cache(range.clone());
+                }
+                self.tell_checked(chunk.len, TELL_EVERY);
+            }
+            unread.lock().remove(range.clone());
+            match holds {
+                true => self.add_recorded(file, &chunk),
+                false => lost.add(range),
+            }
+            if lost.is_due() {
+                self.ask_for(file, unread, journal, &mut lost);
+            }
+        };
+        let mut ahead = VecDeque::with_capacity(AHEAD);
+        journal.replay(begun, |chunk| {
+            if !goes_on() {
+                return ControlFlow::Break(());
+            }
+            let end = chunk.offset.checked_add(chunk.len);
+            let is_inside = end.is_some_and(|end| end <= file.entry.size) && chunk.len > 0;
+            let range = chunk.offset..end.unwrap_or(chunk.offset);
+            // Another record may be of the same range, or of a part of it.
+            if !is_inside || !unread.lock().contains_all(range.clone()) {
+                return ControlFlow::Continue(());
+            }
+            let is_written = match &readback {
+                Some(disk) if chunk.digest.is_some() => disk.prepare(&range),
+                Some(disk) => disk.prepare_hole(&range),
+                None => true,
+            };
+            ahead.push_back(Ready { chunk, is_written });
+            if ahead.len() > AHEAD
+                && let Some(ready) = ahead.pop_front()
+            {
+                look(ready);
+            }
+            ControlFlow::Continue(())
+        });
+        if !goes_on() {
+            return;
+        }
+        ahead.into_iter().for_each(&mut look);
+        // What the journal tells no more of.
+        let left: Vec<_> = unread.lock().iter().collect();
+        left.into_iter().for_each(|range| lost.add(range));
+        self.ask_for(file, unread, journal, &mut lost);
+        self.tell_checked(0, 1);
+        // Whoever commits the file holds it alone.
+        drop(readback);
+        drop(partial);
+        unread.is_open.store(false, Release);
+        if file.is_complete() {
+            // Fails only when the copy is ending.
+            self.jobs.add(Job::Close(file.clone()));
+        }
+    }
+
+    /// A recorded range holds what was recorded.
+    fn add_recorded(&self, file: &OpenFile, chunk: &Chunk) {
+        let Some(tree) = &file.tree else { return };
+        let mut tree = tree.lock().expect("no panic while held");
+        match chunk.digest {
+            Some(digest) => tree.add_subtree(chunk.offset, chunk.len, digest),
+            None => tree.add_zeros(chunk.offset, chunk.len),
+        };
+    }
+
+    /// Ranges that do not hold what was recorded are missing, and the sender is told.
+    fn ask_for(&self, file: &OpenFile, unread: &Unread, journal: &Journal, lost: &mut Lost) {
+        let ranges = std::mem::take(lost).ranges;
+        if ranges.is_empty() {
+            return;
+        }
+        // A later run believes nothing of this without reading it.
+        journal.doubted();
+        let mut missing = RangeSet::new();
+        {
+            let mut claims = file.claims.lock().expect("no panic while held");
+            for range in ranges.iter() {
+                let start = range.start / self.grain * self.grain;
+                let end = range.end.next_multiple_of(self.grain).min(file.entry.size);
+                if let Ok(range) = claims.forget(start..end) {
+                    unread.lock().remove(range.clone());
+                    missing.insert(range);
+                }
+            }
+        }
+        self.progress.add_damaged(missing.count());
+        let spans: Vec<Span> = missing.iter().map(span).collect();
+        for spans in spans.chunks(RANGES_MAX) {
+            self.say(Message::Missing(Missing {
+                entry: file.entry.id,
+                spans: spans.to_vec(),
+            }));
+        }
+    }
+
+    /// Reads a finished file. It is in place if it is what was recorded; else it is sent again.
+    fn verify_placed(&self, placed: Placed) {
+        if self.ending.is_ending() || self.lock().is_accounted(placed.file.entry.id) {
+            return;
+        }
+        let is_as_recorded = self.is_as_recorded(&placed);
+        if self.checks.is_idle() {
+            // Before the copy may be complete.
+            self.tell_checked(0, 1);
+        }
+        if is_as_recorded {
+            return self.found_in_place(placed.file, placed.finished.digest);
+        }
+        if self.ending.is_ending() {
+            return;
+        }
+        if let Some(journal) = self.journal() {
+            journal.doubted();
+        }
+        let entry = &placed.file.entry;
+        let (id, parent, size) = (entry.id, entry.parent, entry.size);
+        match self.begin(placed.file, 0) {
+            Ok(_) => {
+                let spans = vec![Span {
+                    start: 0,
+                    end: size,
+                }];
+                self.say(Message::Missing(Missing { entry: id, spans }));
+            }
+            Err(error) => self.fail(id, parent, &error),
+        }
+    }
+
+    /// Reads a finished file. What cannot be read is not what was recorded.
+    pub(super) fn is_as_recorded(&self, placed: &Placed) -> bool {
+        let Ok(Some(disk)) = Readback::of_standing(&placed.file.slot, &placed.standing) else {
+            return false;
+        };
+        let size = placed.file.entry.size;
+        let checked = |len| {
+            self.tell_checked(len, TELL_EVERY);
+            !self.ending.is_ending()
+        };
+        match (placed.finished.digest, &placed.begun) {
+            (Some(digest), _) => {
+                let found = disk.digest(size, checked);
+                if self.rules.drop_cache {
+                    disk.drop_cache(0..size);
+                }
+                matches!(found, Ok(found) if found == Some(digest))
+            }
+            (None, Some(begun)) => self.has_chunks(&disk, begun, size, checked),
+            (None, None) => false,
+        }
+    }
+
+    /// True if all of a file is what its recorded chunks say.
+    fn has_chunks(
+        &self,
+        disk: &Readback,
+        begun: &Begun,
+        size: u64,
+        mut checked: impl FnMut(u64) -> bool,
+    ) -> bool {
+        let Some(journal) = self.journal() else {
+            return false;
+        };
+        let mut buffer = vec![0; STEP.max(self.chunk_size as usize)];
+        let mut found = RangeSet::new();
+        journal.replay(begun, |chunk| {
+            let Some(end) = chunk.offset.checked_add(chunk.len) else {
+                return ControlFlow::Break(());
+            };
+            let range = chunk.offset..end;
+            let is_new = !found.contains_all(range.clone());
+            if is_new {
+                let is_written = match chunk.digest {
+                    Some(_) => disk.prepare(&range),
+                    None => disk.prepare_hole(&range),
+                };
+                // A damaged range may have been sent once more, and recorded twice.
+                if is_written && holds(disk, &chunk, size, &mut buffer) {
+                    found.insert(range);
+                }
+            }
+            match checked(chunk.len) {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        });
+        found.is_full(size)
+    }
+
+    /// Counts `bytes` as read, and tells the other end, which may be the one that shows it, when
+    /// `every` of them came together.
+    pub(super) fn tell_checked(&self, bytes: u64, every: u64) {
+        use std::sync::atomic::Ordering::Relaxed;
+        let all = self.progress.add_checked(bytes);
+        if self.checks.untold.fetch_add(bytes, Relaxed) + bytes >= every {
+            self.checks.untold.store(0, Relaxed);
+            self.say(Message::Checked(all));
+        }
+    }
+}
+
+struct Ready {
+    chunk: Chunk,
+    /// The disk took what was written there, as far as it says.
+    is_written: bool,
+}
+
+/// Ranges to be asked for.
+#[derive(Default)]
+struct Lost {
+    ranges: RangeSet,
+    since: Option<Instant>,
+}
+
+impl Lost {
+    fn add(&mut self, range: Range<u64>) {
+        self.ranges.insert(range);
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    fn is_due(&self) -> bool {
+        let waited = self.since.is_some_and(|since| since.elapsed() >= LOST_WAIT);
+        waited || self.ranges.fragments() >= LOST_MAX
+    }
+}
+
+/// Reads a recorded range, which lies in the file, and compares it with what was recorded.
+pub(super) fn holds(disk: &Readback, chunk: &Chunk, size: u64, buffer: &mut [u8]) -> bool {
+    let range = chunk.offset..chunk.offset.saturating_add(chunk.len);
+    if chunk.len == 0 || range.end > size {
+        return false;
+    }
+    let Some(digest) = chunk.digest else {
+        return holds_zeros(disk, range, buffer);
+    };
+    let Some(data) = buffer.get_mut(..chunk.len as usize) else {
+        return false;
+    };
+    disk.read(data, chunk.offset).is_ok() && digest_of(data, chunk, size) == digest
+}
+
+fn digest_of(data: &[u8], chunk: &Chunk, size: u64) -> Digest {
+    of_range(data, chunk.offset, chunk.len == size)
+}
+
+fn holds_zeros(disk: &Readback, mut range: Range<u64>, buffer: &mut [u8]) -> bool {
+    while let Some(data) = disk.data_in(range.clone()) {
+        let step = (data.end - data.start).min(buffer.len() as u64);
+        let found = &mut buffer[..step as usize];
+        if disk.read(found, data.start).is_err() || found.iter().any(|&byte| byte != 0) {
+            return false;
+        }
+        range.start = data.start + step;
+        if range.is_empty() {
+            break;
+        }
+    }
+    true
+}

@@ -1,0 +1,27 @@
+//! Whose copy it is: a hash that only the client's user can give, another for each destination, so
+//! that no host can use it at another.
+
+use std::os::unix::ffi::OsStrExt;
+
+use crate::dest::user_key;
+use crate::session::request::Request;
+use crate::wire::hello::Hello;
+
+/// Of copies to this destination, as it was typed.
+pub fn of(request: &Request) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new_keyed(&user_key().bytes);
+    hasher.update(b"owner of copies to ");
+    hasher.update(request.dest.typed.as_bytes());
+    let mut owner = [0; 16];
+    owner.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    owner
+}
+
+/// What a receiver is told of its client.
+pub fn introduce(hello: Hello, request: &Request) -> Hello {
+    Hello {
+        owner: format!("{:032x}", u128::from_be_bytes(of(request))),
+        trust_partial: request.trust_partial,
+        ..hello
+    }
+}

@@ -1,0 +1,290 @@
+//! What an interrupted copy left and what was damaged since: the same command finds it, sends it
+//! again and ends well.
+
+use std::fs::{File, OpenOptions};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+use rustix::process::Signal;
+
+use crate::support::cut_short::{SIZE, SLOW, aged, has_third, kill_receiver};
+use crate::support::disk::Mounted;
+use crate::support::done::Done;
+use crate::support::journals;
+use crate::support::procs::until;
+use crate::support::*;
+
+ways! { local_push, local_pull, here =>
+    any_damage_to_a_partial_is_found_and_sent_again,
+    a_finished_file_of_a_tree_that_was_damaged_is_sent_again,
+}
+
+ways! { local_push, local_pull =>
+    a_hole_and_data_that_changed_places_are_found,
+    trust_skips_the_reading_but_not_where_a_length_differs,
+}
+
+ways! { push, between =>
+    what_is_damaged_is_sent_again_over_ssh_and_between_hosts,
+}
+
+ways! { local_push =>
+    a_write_that_the_disk_lost_is_found_after_a_kill,
+    what_several_hosts_have_is_verified_for_each,
+}
+
+const PAGE: u64 = 4096;
+
+/// Copies `a` to `b` and kills the receiver when a third is recorded. Gives what is.
+fn interrupted(case: &Case) -> Vec<Range<u64>> {
+    let run = case.copying(&SLOW, "a", "b").start();
+    let journal = until("a third is there", || {
+        case.dst
+            .journals()
+            .pop()
+            .filter(|journal| has_third(journal))
+    });
+    kill_receiver(case, run);
+    journals::recorded(&journal)
+}
+
+fn partial(case: &Case) -> File {
+    let path = case.dst.partials().pop().expect("a partial");
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    file.expect("open the partial")
+}
+
+/// Runs it again to its end.
+#[track_caller]
+fn again(case: &Case, flags: &[&str]) -> Done {
+    let all = [&["--summary", "--compress", "none"], flags].concat();
+    let done = case.copy(&all, "a", "b");
+    done.succeeds();
+    assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
+    assert_eq!(case.dst.names(), ["b"]);
+    done
+}
+
+fn flip(file: &File, at: u64) {
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).expect("read");
+    byte[0] ^= 1;
+    file.write_all_at(&byte, at).expect("write");
+}
+
+fn clear(file: &File, at: u64, len: u64) {
+    let zeros = vec![0; len as usize];
+    file.write_all_at(&zeros, at).expect("write");
+}
+
+fn any_damage_to_a_partial_is_found_and_sent_again(case: &Case) {
+    type Damage = fn(&File, &[Range<u64>]);
+    let damages: [(&str, Damage); 8] = [
+        ("a bit at the start", |file, there| {
+            flip(file, there[0].start)
+        }),
+        ("a bit in the middle", |file, there| {
+            flip(file, there[there.len() / 2].start + 70_001)
+        }),
+        ("a bit at the end", |file, there| {
+            flip(file, there.last().expect("some").end - 1)
+        }),
+        ("a page at the start", |file, there| {
+            clear(file, there[0].start, PAGE)
+        }),
+        ("a page in the middle", |file, there| {
+            clear(file, there[there.len() / 2].start + PAGE, PAGE)
+        }),
+        ("three pieces", |file, there| {
+            let third = there.len() / 3;
+            for range in &there[third..third + 3] {
+                clear(file, range.start, range.end - range.start);
+            }
+        }),
+        ("cut", |file, there| {
+            let most = there.iter().map(|range| range.end).max().expect("some");
+            file.set_len(most / 2 + 17).expect("cut");
+        }),
+        ("extended", |file, _| {
+            file.set_len(SIZE as u64 + 5000).expect("extend");
+        }),
+    ];
+    case.src.file("a", noise(1, SIZE));
+    aged();
+    for (what, damage) in damages {
+        let there = interrupted(case);
+        damage(&partial(case), &there);
+        let done = again(case, &[]);
+        let wire = done.wire_bytes();
+        println!("{what}: {wire} bytes on the wire");
+        if what != "extended" && what != "cut" {
+            done.says("damaged there and came again");
+        }
+        if what != "cut" && case.way != Way::Here {
+            assert!(wire < SIZE - SIZE / 5, "{what}: {wire} bytes were sent");
+        }
+        std::fs::remove_file(case.dst.path("b")).expect("remove");
+    }
+}
+
+fn a_hole_and_data_that_changed_places_are_found(case: &Case) {
+    let piece = noise(9, 3 * MIB);
+    let pieces: Vec<(u64, &[u8])> = (0..8)
+        .map(|number| (number * 16 * MIB as u64, &piece[..]))
+        .collect();
+    case.src.sparse("a", 200 * MIB as u64 + 5, &pieces);
+    aged();
+    for digests in [false, true] {
+        interrupted(case);
+        let file = partial(case);
+        let whole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&file, whole, PAGE, 16 * PAGE).expect("punch a hole");
+        file.write_all_at(b"not a hole", 9 * MIB as u64 + 77)
+            .expect("write");
+        let list = case.scratch.path("list");
+        let flags = ["--digests", list.to_str().expect("ASCII")];
+        again(case, if digests { &flags } else { &[] });
+        if digests {
+            let digest = blake3::hash(&case.src.read("a"));
+            let listed = String::from_utf8(case.scratch.read("list")).expect("UTF-8");
+            assert_eq!(listed, format!("{digest}  b\n"));
+        }
+        std::fs::remove_file(case.dst.path("b")).expect("remove");
+    }
+}
+
+fn trust_skips_the_reading_but_not_where_a_length_differs(case: &Case) {
+    case.src.file("a", noise(1, SIZE));
+    aged();
+    interrupted(case);
+    again(case, &["--trust-partial"]).says("already there and not read again");
+    std::fs::remove_file(case.dst.path("b")).expect("remove");
+    let there = interrupted(case);
+    let most = there.iter().map(|range| range.end).max().expect("some");
+    partial(case).set_len(most / 2).expect("cut");
+    again(case, &["--trust-partial"]);
+    std::fs::remove_file(case.dst.path("b")).expect("remove");
+    interrupted(case);
+    let journal = case.dst.journals().pop().expect("a journal");
+    journals::age_by_a_boot(&journal);
+    again(case, &["--trust-partial"]).says("already there and verified");
+}
+
+fn a_finished_file_of_a_tree_that_was_damaged_is_sent_again(case: &Case) {
+    let tree = case.src.dir("a");
+    for number in 0..200 {
+        tree.file(format!("d/{number:03}"), noise(number, 9_000));
+    }
+    tree.hard_link("d/linked", "d/003");
+    tree.file("e", noise(7, 8 * MIB));
+    tree.sparse("f", 20 * MIB as u64, &[(MIB as u64, &noise(8, 8 * MIB))]);
+    case.src
+        .sparse("g", 40 * MIB as u64, &[(MIB as u64, &noise(9, 8 * MIB))]);
+    case.src.file("h", noise(10, 8 * MIB));
+    let into = case.dst.dir("b");
+    aged();
+    let copy = |flags: &[&str]| {
+        let run = case.fastcp().args(flags).arg("-r");
+        run.args([case.src("a"), case.src("g"), case.src("h"), case.dst("b")])
+    };
+    // Which come first is the sender's choice.
+    let big = ["a/e", "a/f", "g", "h"];
+    let placed = || big.into_iter().filter(|name| into.has(name));
+    let run = copy(&SLOW).start();
+    until("some are finished and some are not", || {
+        (1..4).contains(&placed().count()).then_some(())
+    });
+    kill_receiver(case, run);
+    // Of the small ones a pack may be there.
+    let small = into.dir("a/d").names();
+    let small = small.iter().filter(|name| !name.starts_with('.'));
+    let small: Vec<_> = small.map(|name| format!("a/d/{name}")).collect();
+    let some = small.first().into_iter().chain(small.last());
+    for name in some.map(String::as_str).chain(placed()) {
+        let path = into.path(name);
+        let meta = std::fs::metadata(&path).expect("it is there");
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let file = file.expect("open");
+        flip(&file, (meta.len() - 1).min(MIB as u64 + 77));
+        // As a disk does that forgets: the times stay.
+        let times = std::fs::FileTimes::new().set_modified(meta.modified().expect("a time"));
+        file.set_times(times).expect("set times");
+    }
+    copy(&["--compress", "none"]).run().succeeds();
+    assert_same(&tree.0, into.path("a"), Also::Nothing);
+    for name in ["g", "h"] {
+        assert_same(case.src.path(name), into.path(name), Also::Nothing);
+    }
+    assert_eq!(into.names(), ["a", "g", "h"]);
+}
+
+fn what_is_damaged_is_sent_again_over_ssh_and_between_hosts(case: &Case) {
+    case.src.file("a", noise(1, SIZE));
+    aged();
+    let there = interrupted(case);
+    flip(&partial(case), there[there.len() / 2].start);
+    again(case, &[]);
+}
+
+/// A thin volume that is full for a moment: the system says so to whoever syncs, and to nobody who
+/// asks later. What the page cache holds is not what is on the disk.
+fn a_write_that_the_disk_lost_is_found_after_a_kill(case: &Case) {
+    let at = case.dst.dir("disk");
+    let Some(disk) = Mounted::thin(case, &at.0, 256 << 20) else {
+        return skip("root and ext4");
+    };
+    case.src.file("a", noise(1, 2 * SIZE));
+    aged();
+    let run = case.copying(&SLOW, "a", "disk/b").start();
+    let there = |bytes: u64| (at.partial_bytes() > bytes).then_some(());
+    until("some of it is there", || there(8 << 20));
+    let partial = File::open(at.partials().pop().expect("a partial")).expect("open it");
+    partial.sync_all().expect("there is room");
+    let lost = disk.lose(&partial, || {
+        let before = at.partial_bytes();
+        until("more of it is written", || there(before + (6 << 20)));
+    });
+    drop(partial);
+    assert!(lost, "the disk took it all");
+    kill_receiver(case, run);
+    let done = case.copy(&["--summary"], "a", "disk/b");
+    done.succeeds().says("damaged there and came again");
+    // As it is on the disk.
+    let copied = File::open(at.path("b")).expect("open it");
+    copied.sync_all().expect("there is room");
+    fadvise(&copied, 0, None, Advice::DontNeed).expect("drop the cache");
+    assert_same(case.src.path("a"), at.path("b"), Also::Nothing);
+    std::fs::remove_file(at.path("b")).expect("remove it");
+}
+
+fn what_several_hosts_have_is_verified_for_each(case: &Case) {
+    case.src.file("a", noise(1, SIZE));
+    let hosts = ["one", "two"].map(|name| case.dst.dir(name));
+    aged();
+    let copy = |flags: &[&str]| {
+        let at = |nth: usize| format!("h{nth}:{}", hosts[nth].path("b").display());
+        let run = case.fastcp().args(flags).arg(case.src("a"));
+        run.arg(at(0)).arg("--also").arg(at(1))
+    };
+    let run = copy(&["-l", "40000", "--compress", "none", "--retries", "0"]).start();
+    until("some of it is recorded at both", || {
+        let journals = hosts.iter().filter_map(|dir| dir.journals().pop());
+        let recorded = journals.filter(|journal| !journals::recorded(journal).is_empty());
+        (recorded.count() == 2).then_some(())
+    });
+    run.signal(Signal::INT);
+    assert_ne!(run.wait().code, Some(0));
+    for (dir, part) in hosts.iter().zip([3, 5]) {
+        let journal = dir.journals().pop().expect("a journal");
+        let there = journals::recorded(&journal);
+        let path = dir.partials().pop().expect("a partial");
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        flip(&file.expect("open"), there[there.len() / part].start);
+    }
+    copy(&["--compress", "none"]).run().succeeds();
+    for dir in &hosts {
+        assert_same(case.src.path("a"), dir.path("b"), Also::Nothing);
+        assert_eq!(dir.names(), ["b"]);
+    }
+}
