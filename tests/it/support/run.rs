@@ -22,7 +22,7 @@ use super::offspring::dying_with_this_thread;
 use super::procs;
 
 /// Long enough for a debug build on a busy machine of two cores; a hang is told from it.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(150);
 /// How long output may stay open after the process has ended.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(10);
 
