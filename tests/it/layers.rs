@@ -22,7 +22,7 @@ const SPEAKS: &[&str] = &["cli", "ui"];
 /// All but those that do no I/O, read no clock and spawn nothing.
 const ACTS: &[&str] = &[
     "cli", "ui", "session", "pipeline", "route", "ssh", "control", "stream", "source", "dest",
-    "journal", "progress", "dir", "command", "device", "cache", "program", "pipe",
+    "journal", "progress", "dir", "command", "device", "cache", "program", "pipe", "threads",
 ];
 
 const PLACES: &[Place] = &[
