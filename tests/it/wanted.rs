@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fastcp::chunk::GRAINS;
 use fastcp::digest::{Tree, of_range};
-use fastcp::manifest::{ANEW, Entry};
+use fastcp::manifest::{ANEW, Entry, Extension, YOUNG};
 use fastcp::session::host;
 use fastcp::wire::frame::{FrameHeader, FrameKind};
 use fastcp::wire::hello::Hello;
@@ -207,11 +207,10 @@ fn a_file_that_the_receiver_has_all_of_ends_without_a_chunk() {
     big_case(3 * MIB + 1, |case, content| {
         let done = pushed(case, &[], "big", false, |peer| {
             peer.entries();
+            // It reads the file while others are sent, and would ask for what is damaged.
             peer.want(have(&content, &[0, 1, 2, 3]));
-            let end = peer.end();
-            assert_eq!(end.root, Some(*blake3::hash(&content).as_bytes()));
-            assert_eq!(end.length, content.len() as u64);
             peer.done(&[], 1);
+            assert!(peer.frames.try_recv().is_err(), "a frame was sent");
         });
         done.succeeds();
     });
@@ -300,7 +299,8 @@ fn a_file_that_changed_while_it_was_read_is_read_once_more() {
         big_case(3 * MIB, |case, _| {
             let src = &case.src;
             let done = pushed(case, &[], "big", false, |peer| {
-                assert!(peer.entries()[0].extensions.is_empty());
+                let first_time = |one: &Extension| one.tag == YOUNG;
+                assert!(peer.entries()[0].extensions.iter().all(first_time));
                 src.append("big", "more");
                 peer.want(WantKind::Fresh);
                 let old = peer.pieces(3);
