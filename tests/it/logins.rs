@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
 
+use socket2::{Domain, Socket, Type};
+
 use crate::support::host::Host;
 use crate::support::keys;
 use crate::support::procs::until;
@@ -71,7 +73,12 @@ fn a_host_that_starts_up_is_waited_for(case: &Case) {
 
 fn a_first_login_is_tried_again_for_as_long_as_asked(case: &Case) {
     case.src.file("a", "one");
-    let there = format!("scp://127.0.0.1:{}/tmp/x", closed_port().port());
+    // It is bound and does not listen: nobody else gets the port meanwhile.
+    let closed = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    closed.bind(&any.into()).expect("bind it");
+    let at = closed.local_addr().expect("it is bound").as_socket_ipv4();
+    let there = format!("scp://127.0.0.1:{}/tmp/x", at.expect("IPv4").port());
     let copy = |flags: &[&str]| {
         let run = case.fastcp().args(flags).arg(case.src("a"));
         run.arg(&there).run()
