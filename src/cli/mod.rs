@@ -24,6 +24,7 @@ use crate::program;
 use crate::progress::Progress;
 use crate::progress::together::Together;
 use crate::session::{self, NotServed};
+use crate::ssh;
 use crate::ui::{Copied, Screen, stdout};
 use crate::wire::greeting;
 
@@ -32,6 +33,9 @@ use check::Order;
 
 /// Runs what the command line asks for; returns the exit code.
 pub fn main() -> i32 {
+    if let Some(code) = ssh::ask::asked() {
+        return code;
+    }
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {

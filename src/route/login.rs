@@ -218,16 +218,17 @@ struct Words {
 }
 
 impl Words {
-    fn hear(stderr: tokio::process::ChildStderr) -> Words {
+    fn hear(stderr: ssh::Stderr) -> Words {
         let last = Arc::new(std::sync::Mutex::new(String::new()));
         let keep = last.clone();
-        let relay = tokio::spawn(ssh::relay_stderr(stderr, move |line| {
+        let show = move |line: &str| {
             let mut last = keep.lock().expect("no panic while held");
             // What ssh says of a refusal is not always the last that it says.
             if !is_refusal(&last) {
                 line.clone_into(&mut last);
             }
-        }));
+        };
+        let relay = tokio::spawn(ssh::relay_stderr(stderr, show, ssh::no_hold));
         Words { last, relay }
     }
 

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+use tokio::process::{ChildStdin, ChildStdout};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -13,9 +14,9 @@ use crate::control::{ControlError, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side};
 use crate::session::owner;
 use crate::session::placing::{NoHello, Placing};
-use crate::session::request::Request;
+use crate::session::request::{Reporter, Request};
 use crate::session::{Half, Seat, cause_of, host as this_host, off_task, reached};
-use crate::ssh::{self, Errand, Host, Process, Rsh, Said, SshOptions, Startup};
+use crate::ssh::{self, Errand, Host, Process, Rsh, Said, SshOptions, Startup, Stderr};
 use crate::tuner::Verdict;
 use crate::units::printable;
 use crate::wire::hello::Hello;
@@ -118,6 +119,8 @@ impl Met {
             hello = hello => hello,
             () = seat.ending.wait() => {
                 process.end_by_signal(ABORT_PATIENCE).await;
+                // A program of ssh's that asks gives the terminal its echo back, and ends after it.
+                words.last().await;
                 return Err(cause_of(&seat.ending));
             }
         };
@@ -333,13 +336,13 @@ const LOGIN_MAX: usize = 8 << 10;
 impl Words {
     /// Shows ssh's lines. Where they are `hidden` until the login is through they are for `-v`: the
     /// user is told of the outage as a whole.
-    fn relay(stderr: ChildStderr, seat: &Seat, hidden: bool) -> Words {
+    fn relay(stderr: Stderr, seat: &Seat, hidden: bool) -> Words {
         let last = Arc::new(Mutex::new(String::new()));
         let is_login = Arc::new(AtomicBool::new(true));
         let (reporter, keep, asks) = (seat.reporter.clone(), last.clone(), is_login.clone());
         let of_login = Arc::new(Mutex::new(String::new()));
         let lines = of_login.clone();
-        let relay = tokio::spawn(ssh::relay_stderr(stderr, move |line| {
+        let show = move |line: &str| {
             let mut last = keep.lock().expect("no panic while held");
             // A refusal is not always the last line.
             if !(asks.load(Relaxed) && ssh::is_refusal(&last)) {
@@ -359,7 +362,18 @@ impl Words {
             } else {
                 reporter.notice(line);
             }
-        }));
+        };
+        let (reporter, said) = (seat.reporter.clone(), last.clone());
+        let hold = move || {
+            let said = said.lock().expect("no panic while held");
+            // A wrong password is no outage: the user must know before the next try.
+            if hidden && ssh::is_refusal(&said) {
+                reporter.notice(&said);
+            }
+            hold(reporter.clone())
+        };
+        let relay = ssh::relay_stderr(stderr, show, hold);
+        let relay = tokio::spawn(relay);
         Words {
             last,
             of_login,
@@ -383,4 +397,16 @@ impl Words {
         let _ = timeout(ABORT_PATIENCE, &mut self.relay).await;
         self.last.lock().expect("no panic while held").clone()
     }
+}
+
+/// Clears the terminal for a question; nothing else is written while the value lives.
+async fn hold(reporter: Arc<dyn Reporter>) -> Box<dyn Send> {
+    let (told, shown) = oneshot::channel();
+    let held = reporter.hold(Box::new(move || {
+        // Refused where the login has ended.
+        let _ = told.send(());
+    }));
+    // Fails where the screen is closed, or full of lines: the question is asked all the same.
+    let _ = shown.await;
+    held
 }

@@ -238,4 +238,12 @@ pub trait Reporter: Send + Sync {
     fn detail(&self, line: &str);
     /// The user asked how far it is.
     fn status(&self);
+
+    /// Takes the bars away and calls `shown` when all lines so far are on the terminal. Nothing is
+    /// written from then on until the value is dropped. `shown` is dropped uncalled where the screen
+    /// is closed or takes no more lines.
+    fn hold(&self, shown: Box<dyn FnOnce() + Send>) -> Box<dyn Send> {
+        shown();
+        Box::new(())
+    }
 }

@@ -58,7 +58,7 @@ impl Visit {
         drop(stdin);
         let stderr_lines = Arc::new(Mutex::new(String::new()));
         let keep = stderr_lines.clone();
-        let relay = tokio::spawn(ssh::relay_stderr(stderr, move |line| {
+        let show = move |line: &str| {
             eprintln!("{line}");
             let mut lines = keep.lock().expect("no panic while held");
             if lines.len() + line.len() >= NOISE_MAX {
@@ -66,7 +66,8 @@ impl Visit {
             }
             lines.push_str(line);
             lines.push('\n');
-        }));
+        };
+        let relay = tokio::spawn(ssh::relay_stderr(stderr, show, ssh::no_hold));
         let mut said = Vec::new();
         let mut stdout = stdout.take(NOISE_MAX as u64);
         let may_ask = !self.ssh.batch && host::has_terminal();

@@ -5,11 +5,14 @@
 //! these are overruled, as scp does. What the process prints on stderr is passed on line by line,
 //! made printable, since a far end's text must not reach the terminal raw.
 
+pub mod ask;
 mod ending;
 pub mod names;
 mod pinned;
 mod prompt;
+mod questions;
 mod startup;
+mod stderr;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -18,18 +21,19 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use crate::error::{Error, Kind, Result, Side};
-use crate::units::printable;
 
 pub use ending::{Said, classify, is_refusal, is_refused, may_pass, why_lost, why_no_hello};
 pub use names::connect_timeout;
 pub use pinned::pinned;
 pub use prompt::{asks_on_terminal, within};
 pub use startup::{Errand, Patience, Startup};
+pub use stderr::{Stderr, no_hold, relay_stderr};
+
+use questions::Questions;
 
 /// How to reach a host by ssh.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -111,15 +115,12 @@ const PIPE_OPTIONS: [&str; 9] = [
     "-oSessionType=default",
 ];
 
-/// Bytes of one line of the far end's stderr that are shown.
-const LINE_MAX: u64 = 4096;
-
 /// A far end that was started: what it says is read from `stdout`, and dropping `stdin` ends it.
 pub struct FarEnd {
     child: Child,
     pub stdin: ChildStdin,
     pub stdout: ChildStdout,
-    pub stderr: ChildStderr,
+    pub stderr: Stderr,
 }
 
 /// The command line of ssh up to the remote command.
@@ -219,6 +220,13 @@ pub fn start(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
+    let questions = match rsh {
+        Rsh::Ssh if !options.batch => Questions::expected(),
+        Rsh::Ssh | Rsh::Local => None,
+    };
+    if let Some(questions) = &questions {
+        questions.offer(&mut command);
+    }
     // SAFETY: ignoring a signal is one system call, which allocates nothing and locks nothing.
     unsafe { command.pre_exec(ignore_status_signal) };
     let program = command.as_std().get_program().to_owned();
@@ -229,7 +237,10 @@ pub fn start(
     Ok(FarEnd {
         stdin: child.stdin.take().expect(taken),
         stdout: child.stdout.take().expect(taken),
-        stderr: child.stderr.take().expect(taken),
+        stderr: Stderr {
+            pipe: child.stderr.take().expect(taken),
+            questions,
+        },
         child,
     })
 }
@@ -280,7 +291,7 @@ impl Drop for Process {
 }
 
 impl FarEnd {
-    pub fn split(self) -> (Process, ChildStdin, ChildStdout, ChildStderr) {
+    pub fn split(self) -> (Process, ChildStdin, ChildStdout, Stderr) {
         let id = number(&self.child);
         RUNNING.lock().expect("no panic while held").extend(id);
         (
@@ -322,36 +333,6 @@ impl Process {
     }
 }
 
-/// Passes the far end's stderr on, a printable line at a time, until it is closed. Longer lines than
-/// [`LINE_MAX`] come in pieces.
-pub async fn relay_stderr(stderr: ChildStderr, mut line_out: impl FnMut(&str)) {
-    let mut reader = BufReader::new(stderr);
-    let mut goes_on = false;
-    loop {
-        let mut line = Vec::new();
-        match (&mut reader)
-            .take(LINE_MAX)
-            .read_until(b'\n', &mut line)
-            .await
-        {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-        let is_whole = line.last() == Some(&b'\n');
-        while line
-            .last()
-            .is_some_and(|byte| matches!(byte, b'\n' | b'\r'))
-        {
-            line.pop();
-        }
-        // The end of a line that was as long as a piece is no empty line.
-        if !(goes_on && line.is_empty()) {
-            line_out(&printable(&line));
-        }
-        goes_on = !is_whole;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -378,21 +359,6 @@ mod tests {
             text[9..].join(" "),
             "-p 2222 -i id -o A=b -l u -oBatchMode=yes -oForwardAgent=no -v -v -- h"
         );
-    }
-
-    #[tokio::test]
-    async fn a_long_line_comes_in_pieces_and_its_end_is_no_line() {
-        let script = "head -c 8192 /dev/zero | tr '\\0' A >&2; printf '\\n\\nend\\n' >&2";
-        let mut child = Command::new("sh")
-            .args(["-c", script])
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = Vec::new();
-        let stderr = child.stderr.take().unwrap();
-        relay_stderr(stderr, |line| lines.push(line.len())).await;
-        child.wait().await.unwrap();
-        assert_eq!(lines, [4096, 4096, 0, 3]);
     }
 
     #[test]

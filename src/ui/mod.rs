@@ -84,9 +84,26 @@ pub struct Screen {
 
 enum Message {
     Line(String),
+    /// Leave the terminal to somebody else for a while.
+    Hold(Hold),
     /// Say how far it is.
     Status,
     End,
+}
+
+/// A question on the terminal, during which nothing else is written.
+struct Hold {
+    /// Called once the lines are out and the bars are gone.
+    shown: Box<dyn FnOnce() + Send>,
+    /// Nothing is sent; it is closed when the question is answered.
+    answered: Receiver<()>,
+}
+
+impl Hold {
+    fn wait(self) {
+        (self.shown)();
+        let _ = self.answered.recv();
+    }
 }
 
 /// Passes on lines, as many as `output` allows.
@@ -263,6 +280,12 @@ impl Reporter for Teller {
     fn status(&self) {
         self.tell(Message::Status);
     }
+
+    fn hold(&self, shown: Box<dyn FnOnce() + Send>) -> Box<dyn Send> {
+        let (until, answered) = mpsc::channel::<()>();
+        self.tell(Message::Hold(Hold { shown, answered }));
+        Box::new(until)
+    }
 }
 
 /// `fastcp: dest: /data/a: no space left`, `fastcp: no such host`.
@@ -283,6 +306,10 @@ fn pass_on(lines: &Receiver<Message>, reading: &Reading) {
         let line = match message {
             Ok(Message::Line(line)) => line,
             Ok(Message::Status) => status::line(&reading(), rate.per_s()),
+            Ok(Message::Hold(hold)) => {
+                hold.wait();
+                continue;
+            }
             Err(RecvTimeoutError::Timeout) => continue,
             Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => return,
         };
@@ -304,7 +331,12 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, reading: &Reading) {
         if asleep.elapsed() >= TICK + STOPPED {
             bars = Bars::new(terminal.glyphs);
         }
+        let mut hold = None;
         let is_last = match message {
+            Ok(Message::Hold(held)) => {
+                hold = Some(held);
+                false
+            }
             Ok(message @ (Message::Line(_) | Message::Status)) => {
                 let line = match message {
                     Message::Line(line) => line,
@@ -328,13 +360,13 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, reading: &Reading) {
         rate.note(now, snapshot.moved_bytes);
         let mut size = terminal.size();
         while !steady.note(Instant::now(), size) {
-            if !is_last {
+            if !is_last && hold.is_none() {
                 continue 'ticks;
             }
             std::thread::sleep(TICK);
             size = terminal.size();
         }
-        let shown = if is_last {
+        let shown = if is_last || hold.is_some() {
             Vec::new()
         } else {
             view::lines(&snapshot, rate.per_s(), terminal.glyphs, size.columns)
@@ -348,6 +380,11 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, reading: &Reading) {
             write(&above);
         }
         above.clear();
+        if let Some(hold) = hold {
+            hold.wait();
+            // The answer has moved the cursor.
+            bars = Bars::new(terminal.glyphs);
+        }
         if is_last {
             return;
         }

@@ -37,6 +37,7 @@ mod neighbours;
 mod operands;
 mod output;
 mod own_names;
+mod password;
 mod permissions;
 mod pipes;
 mod placement;

@@ -28,6 +28,11 @@ pub const NAME: &str = "far";
 /// And another, where there are two.
 pub const NEAR: &str = "near";
 
+/// What [`Host::ask_for_password`] takes, as `crypt` makes it.
+pub const PASSWORD: &str = "open sesame";
+const PASSWORD_HASH: &str = "$6$fastcptest$C4ZL0R9oXPOfkcAzRaFqpL3CV6sR2vKV3VxqGgwqgyKIbOqmW07wF7uzS7v\
+                             IR1FgbP2sQ8XHVr6veC.zEbAbq0";
+
 pub struct Host {
     dir: Dir,
     address: SocketAddr,
@@ -215,6 +220,17 @@ impl Host {
         *self.shared.refusals.lock().expect("no panic while held") = (taken, refused);
     }
 
+    /// From now on a login takes the password [`PASSWORD`], and no key. Only root can have this: the
+    /// password holds in a view of the file system that sshd alone has.
+    pub fn ask_for_password(&self) {
+        let shadow = format!("{}:{PASSWORD_HASH}:19000:0:99999:7:::\n", user());
+        self.dir.file("shadow", shadow);
+        let config = String::from_utf8(self.dir.read("sshd_config")).expect("text");
+        let config = config.replace("PasswordAuthentication no", "PasswordAuthentication yes");
+        self.dir
+            .file("sshd_config", config + "PubkeyAuthentication no\n");
+    }
+
     /// The key is good for this command alone, as a line of `authorized_keys` says it.
     pub fn force(&self, command: &str) {
         let config = self.dir.read("sshd_config");
@@ -373,7 +389,17 @@ fn accept(listener: &TcpListener, sshd: &Path, config: &Path, log: &Path, shared
 
 fn start_sshd(sshd: &Path, config: &Path, log: &Path, connection: OwnedFd) -> Child {
     let again = connection.try_clone().expect("duplicate a socket");
-    let mut command = dying_with_this_thread(sshd);
+    let shadow = config.with_file_name("shadow");
+    let mut command = match shadow.is_file() {
+        false => dying_with_this_thread(sshd),
+        true => {
+            let script = "mount --bind \"$0\" /etc/shadow && exec \"$@\"";
+            let mut command = dying_with_this_thread("unshare");
+            command.args(["--mount", "sh", "-c", script]);
+            command.arg(shadow).arg(sshd);
+            command
+        }
+    };
     command
         .arg("-i")
         .arg("-f")

@@ -259,7 +259,10 @@ impl Inject {
             if ready.recv().is_err() {
                 return;
             }
-            child_sender.send(command.spawn()).ok();
+            let spawned = command.spawn();
+            // It holds the run's terminal open.
+            drop(command);
+            child_sender.send(spawned).ok();
             // The kernel kills the child when this thread ends.
             kept.recv().ok();
         });

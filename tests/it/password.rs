@@ -1,0 +1,173 @@
+//! What ssh asks on the terminal, and in which order its messages and questions come.
+
+use std::time::Duration;
+
+use rustix::process::{Signal, geteuid};
+
+use crate::support::host::PASSWORD;
+use crate::support::inject::{self, Inject};
+use crate::support::procs::until;
+use crate::support::pty::{Screen, Terminal};
+use crate::support::run::Running;
+use crate::support::*;
+
+ways! { push, pull => a_wrong_password_is_told_before_the_next_question }
+
+ways! { push =>
+    the_two_hosts_of_a_jump_are_asked_for_in_turn,
+    an_unknown_host_is_confirmed_by_what_one_sees,
+    a_signal_to_fastcp_alone_gives_the_echo_back,
+    who_asks_stays_the_users_choice,
+}
+
+const TOLD: &str = "Permission denied, please try again.";
+
+/// False where no password can be had, which is told.
+fn has_passwords(case: &Case) -> bool {
+    if !geteuid().is_root() {
+        skip("root, who makes passwords");
+        return false;
+    }
+    case.src.file("a", "one");
+    case.host().ask_for_password();
+    true
+}
+
+/// Copies `a` on the terminal.
+fn on(terminal: &Terminal, run: Run) -> Running {
+    let run = run.env("TERM", "xterm");
+    run.start_on(terminal.output(), terminal.slave())
+}
+
+fn questions(run: &Running) -> usize {
+    run.stdout.text().matches("password: ").count()
+}
+
+/// Types `answer` to the question of this number, whose answer is hidden.
+fn answer(terminal: &Terminal, run: &Running, number: usize, answer: &str) {
+    until("ssh asks", || (questions(run) == number).then_some(()));
+    until("what is typed is hidden", || {
+        (!terminal.echoes()).then_some(())
+    });
+    terminal.type_in(&format!("{answer}\n"));
+}
+
+/// What a person sees.
+fn seen(run: &Running) -> Vec<String> {
+    let mut screen = Screen::new(200);
+    screen.draw(&run.stdout.so_far());
+    screen.text()
+}
+
+fn a_wrong_password_is_told_before_the_next_question(case: &Case) {
+    if !has_passwords(case) || !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    // fastcp comes late to write what ssh has said.
+    let late = Inject::new().delay("write", Duration::from_millis(400));
+    let late = late.on("/dev/pts/*");
+    for inject in [None, Some(late)] {
+        let terminal = Terminal::open(200, 24);
+        let mut run = case.copying(&[], "a", "a");
+        if let Some(inject) = &inject {
+            run = run.inject(inject);
+        }
+        let run = on(&terminal, run);
+        answer(&terminal, &run, 1, "wrong");
+        answer(&terminal, &run, 2, "wrong");
+        answer(&terminal, &run, 3, PASSWORD);
+        let screen = run.stdout.clone();
+        run.wait().succeeds();
+        let text = screen.text();
+        let parts: Vec<_> = text.split("password: ").collect();
+        assert_eq!(parts.len(), 4, "{text}");
+        for between in &parts[1..3] {
+            assert_eq!(between.matches(TOLD).count(), 1, "{text:?}");
+        }
+        assert!(terminal.echoes(), "the echo is back");
+        assert!(
+            !text.contains("wrong") && !text.contains(PASSWORD),
+            "{text}"
+        );
+        assert_eq!(case.dst.read("a"), b"one");
+    }
+}
+
+fn the_two_hosts_of_a_jump_are_asked_for_in_turn(case: &Case) {
+    if !has_passwords(case) {
+        return;
+    }
+    let terminal = Terminal::open(200, 24);
+    let run = on(&terminal, case.copying(&["-J", "far"], "a", "a"));
+    answer(&terminal, &run, 1, "wrong");
+    answer(&terminal, &run, 2, PASSWORD);
+    answer(&terminal, &run, 3, PASSWORD);
+    run.wait().succeeds();
+    assert_eq!(case.dst.read("a"), b"one");
+}
+
+fn an_unknown_host_is_confirmed_by_what_one_sees(case: &Case) {
+    case.src.file("a", "one");
+    let known = case.scratch.path("known_hosts").display().to_string();
+    let flags = [
+        "-o",
+        &format!("UserKnownHostsFile={known}"),
+        "-o",
+        "StrictHostKeyChecking=ask",
+    ];
+    let terminal = Terminal::open(200, 24);
+    let run = on(&terminal, case.copying(&flags, "a", "a"));
+    until("ssh asks", || {
+        run.stdout.text().contains("[fingerprint])? ").then_some(())
+    });
+    assert!(terminal.echoes());
+    terminal.type_in("what\n");
+    until("ssh asks again", || {
+        run.stdout
+            .text()
+            .contains("or the fingerprint: ")
+            .then_some(())
+    });
+    terminal.type_in("yes\n");
+    let screen = run.stdout.clone();
+    run.wait().succeeds();
+    assert!(screen.text().contains("[fingerprint])? what"));
+    assert!(case.scratch.has("known_hosts"));
+}
+
+fn a_signal_to_fastcp_alone_gives_the_echo_back(case: &Case) {
+    if !has_passwords(case) {
+        return;
+    }
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let terminal = Terminal::open(200, 24);
+        let run = on(&terminal, case.copying(&[], "a", "a"));
+        until("ssh asks", || (questions(&run) == 1).then_some(()));
+        until("what is typed is hidden", || {
+            (!terminal.echoes()).then_some(())
+        });
+        run.signal(signal);
+        let lines = seen(&run);
+        run.wait().exits(code);
+        assert!(terminal.echoes(), "the echo is back: {lines:?}");
+    }
+}
+
+fn who_asks_stays_the_users_choice(case: &Case) {
+    if !has_passwords(case) {
+        return;
+    }
+    case.scratch.file(
+        "own",
+        format!("#!/bin/sh\necho asked >&2\necho '{PASSWORD}'\n"),
+    );
+    case.scratch.mode("own", 0o755);
+    let terminal = Terminal::open(200, 24);
+    let run = case.copying(&[], "a", "a");
+    let run = run.env("SSH_ASKPASS", case.scratch.path("own"));
+    let run = on(&terminal, run.env("SSH_ASKPASS_REQUIRE", "force"));
+    let screen = run.stdout.clone();
+    run.wait().succeeds();
+    assert!(screen.text().contains("asked"));
+    assert!(!screen.text().contains("password:"));
+}
