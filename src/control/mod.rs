@@ -35,6 +35,8 @@ const BUFFER_KEPT: usize = 256 << 10;
 
 /// Bytes that are gathered into one write, so that many small messages cost one system call.
 const BATCH_MAX: usize = 64 << 10;
+/// Bytes, more than the message with the secret has.
+const SECRET_ROOM: usize = 1 << 10;
 
 /// How long the other end may take to say hello once the connection stands.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
@@ -242,7 +244,7 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
         if self.buffer.is_empty() && self.buffer.capacity() > BUFFER_KEPT {
             self.buffer = Vec::new();
         }
-        grow(&mut self.buffer, 16 << 10);
+        grow(&mut self.buffer, 16 << 10, self.parsed < 2);
         match self.reader.read_buf(&mut self.buffer).await? {
             0 => Err(ControlError::Closed),
             read => {
@@ -263,29 +265,25 @@ impl Outgoing {
         let (queue, mut messages) = mpsc::channel(QUEUE);
         let (data, mut pieces) = mpsc::channel::<Word>(1);
         let task = tokio::spawn(async move {
-            // Wiped when it is dropped.
-            let mut bytes = Zeroizing::new(Vec::with_capacity(2 * BATCH_MAX));
+            let mut bytes = Vec::with_capacity(2 * BATCH_MAX);
             let mut waiting = Vec::new();
             // Both queues close together.
             while let Some(word) = next(&mut messages, &mut pieces).await {
-                word.message.encode(&mut bytes);
-                let mut is_secret = word.is_secret();
+                let mut secret = word.encode(&mut bytes);
                 waiting.extend(word.waits);
-                // The secret is the last of its batch: a buffer that grows behind it leaves a copy.
-                while bytes.len() < BATCH_MAX && !is_secret {
+                while bytes.len() < BATCH_MAX && secret.is_none() {
                     let Ok(word) = messages.try_recv() else {
                         break;
                     };
-                    is_secret = word.is_secret();
-                    if is_secret {
-                        grow(&mut bytes, BATCH_MAX);
-                    }
-                    word.message.encode(&mut bytes);
+                    secret = word.encode(&mut bytes);
                     waiting.extend(word.waits);
                 }
                 writer.write_all(&bytes).await?;
+                if let Some(secret) = secret {
+                    writer.write_all(&secret).await?;
+                }
                 writer.flush().await?;
-                bytes.zeroize();
+                bytes.clear();
                 bytes.shrink_to(2 * BATCH_MAX);
                 for waits in waiting.drain(..) {
                     // Nobody waits that long.
@@ -352,8 +350,16 @@ impl Outgoing {
 }
 
 impl Word {
-    fn is_secret(&self) -> bool {
-        matches!(self.message, Message::Secret(_))
+    /// Appends it to `bytes`. The secret is returned instead, in a buffer that never grows and is
+    /// wiped when it is dropped.
+    fn encode(&self, bytes: &mut Vec<u8>) -> Option<Zeroizing<Vec<u8>>> {
+        if !matches!(self.message, Message::Secret(_)) {
+            self.message.encode(bytes);
+            return None;
+        }
+        let mut secret = Zeroizing::new(Vec::with_capacity(SECRET_ROOM));
+        self.message.encode(&mut secret);
+        Some(secret)
     }
 
     /// None where there is no room now.
@@ -367,9 +373,9 @@ impl Word {
     }
 }
 
-/// Makes room for `more` bytes. A vector that grew by itself would leave what it held, the secret
-/// too, in memory that it gives back.
-fn grow(buffer: &mut Vec<u8>, more: usize) {
+/// Makes room for `more` bytes. A vector that grew by itself would leave what it held in memory
+/// that it gives back: where that may be the secret, it is wiped.
+fn grow(buffer: &mut Vec<u8>, more: usize, wipe: bool) {
     let (len, capacity) = (buffer.len(), buffer.capacity());
     if capacity - len >= more {
         return;
@@ -377,7 +383,9 @@ fn grow(buffer: &mut Vec<u8>, more: usize) {
     let wanted = (len + more).max(capacity + capacity / 2);
     let mut grown = Vec::with_capacity(wanted);
     grown.extend_from_slice(buffer);
-    buffer.zeroize();
+    if wipe {
+        buffer.zeroize();
+    }
     *buffer = grown;
 }
 
