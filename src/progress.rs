@@ -60,6 +60,8 @@ pub struct Progress {
     failed: AtomicU64,
     /// FIFOs, sockets and devices in trees, which are skipped.
     special: AtomicU64,
+    /// Files whose further names came as files of their own.
+    unlinked: AtomicU64,
     streams: AtomicU32,
     logins: AtomicU32,
     /// Indexed by codec number.
@@ -114,6 +116,7 @@ pub struct Snapshot {
     pub files: u64,
     pub failed: u64,
     pub special: u64,
+    pub unlinked: u64,
     pub streams: u32,
     /// Logins after the first.
     pub logins_again: u32,
@@ -229,6 +232,11 @@ impl Progress {
         self.special.fetch_add(count.min(1 << 40), Relaxed);
     }
 
+    pub fn add_unlinked(&self, count: u64) {
+        // As above.
+        self.unlinked.fetch_add(count.min(1 << 40), Relaxed);
+    }
+
     pub fn add_failed(&self) {
         self.failed.fetch_add(1, Relaxed);
     }
@@ -282,6 +290,7 @@ impl Progress {
             &self.files,
             &self.failed,
             &self.special,
+            &self.unlinked,
             &self.scanned_files,
             &self.scanned_bytes,
         ] {
@@ -349,6 +358,7 @@ impl Progress {
             files: together.files,
             failed: self.failed.load(Relaxed),
             special: self.special.load(Relaxed),
+            unlinked: self.unlinked.load(Relaxed),
             streams: self.streams.load(Relaxed),
             logins_again: self.logins.load(Relaxed).saturating_sub(1),
             codec_chunks: std::array::from_fn(|codec| self.codec_chunks[codec].load(Relaxed)),

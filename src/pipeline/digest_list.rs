@@ -49,10 +49,18 @@ pub struct DigestList {
 /// Further names of one file have its digest and no content of their own.
 #[derive(Default)]
 struct Links {
-    /// Of files with several names.
-    digests: HashMap<EntryId, Digest>,
+    /// Of files with several names, until the last of these is in place.
+    firsts: HashMap<EntryId, First>,
     /// Further names that are not yet in place.
     waiting: BTreeMap<EntryId, (Listed, EntryId)>,
+}
+
+struct First {
+    digest: Digest,
+    /// Further names that are not yet in place.
+    waiting: u32,
+    /// No more of them come.
+    had_last: bool,
 }
 
 enum Out {
@@ -156,13 +164,23 @@ impl DigestList {
     /// Remembers the digest of a file that may have further names.
     pub fn remember(&self, entry: &Entry, digest: &Digest) {
         if entry.links > 1 {
-            self.links().digests.insert(entry.id, *digest);
+            let first = First {
+                digest: *digest,
+                waiting: 0,
+                had_last: false,
+            };
+            self.links().firsts.insert(entry.id, first);
         }
     }
 
     /// `link` is to be a further name of `first`.
-    pub fn add_link(&self, link: EntryId, first: EntryId, listed: Listed) {
-        self.links().waiting.insert(link, (listed, first));
+    pub fn add_link(&self, link: &Entry, first: EntryId, listed: Listed) {
+        let mut links = self.links();
+        if let Some(first) = links.firsts.get_mut(&first) {
+            first.waiting = first.waiting.saturating_add(1);
+            first.had_last |= link.links <= 1;
+        }
+        links.waiting.insert(link.id, (listed, first));
     }
 
     /// The entries with these numbers are in place; so were the first names of the links among
@@ -174,9 +192,15 @@ impl DigestList {
             let Some((listed, first)) = links.waiting.remove(&id) else {
                 continue;
             };
-            if let Some(digest) = links.digests.get(&first) {
-                self.add(&listed, digest);
+            let Some(known) = links.firsts.get_mut(&first) else {
+                continue;
+            };
+            known.waiting = known.waiting.saturating_sub(1);
+            let digest = known.digest;
+            if known.had_last && known.waiting == 0 {
+                links.firsts.remove(&first);
             }
+            self.add(&listed, &digest);
         }
     }
 

@@ -16,6 +16,7 @@ pub mod ending;
 pub mod jobs;
 pub mod keeper;
 pub mod landing;
+mod linked;
 pub mod open_file;
 mod opening;
 mod pieces;

@@ -74,6 +74,7 @@ pub fn place(
             Message::Fault(fault) => receiver.sender_failed(fault),
             Message::Vanished(fault) if receiver.options.live => receiver.vanished(fault),
             Message::Special(count) => receiver.progress.add_special(count),
+            Message::Unlinked(count) => receiver.progress.add_unlinked(count),
             Message::AllSent(all) => receiver.all_sent(&all),
             _ => receiver.breach("a message out of place"),
         }
@@ -214,7 +215,7 @@ impl Receiver {
             }
             (Spot::Slot(slot, listed), EntryKind::HardLink(first)) => {
                 let first = *first;
-                let from = self.lock().links.get(&first).cloned();
+                let from = self.lock().linked.first(first, &entry);
                 let Some(from) = from else {
                     // The first name failed here or at the sender; this entry fails with it.
                     let message = "the file that it is a hard link to was not copied";
@@ -223,7 +224,7 @@ impl Receiver {
                     return None;
                 };
                 if let (Some(list), Some(listed)) = (&self.digests, listed) {
-                    list.add_link(entry.id, first, listed);
+                    list.add_link(&entry, first, listed);
                 }
                 let placed = dest::place_hard_link(&from, &slot, &entry, &self.rules).map(drop);
                 self.link_placed(&entry, placed);

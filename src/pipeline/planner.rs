@@ -38,6 +38,7 @@ struct Planner<'a> {
     roots: HashMap<*const Dir, usize>,
     /// Files that were sent again since their first name could not be placed.
     relinked: HashMap<EntryId, EntryId>,
+    /// The last entry was a further name.
     in_links: bool,
     /// FIFOs, sockets and devices that were skipped.
     special: u64,
@@ -65,9 +66,10 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
         unsized_files: unsized_files::Unsized::default(),
     };
     match sources {
-        Sources::Files(walk) => {
+        Sources::Files(mut walk) => {
             sender.plans.begin_walk(root_id(walk.named()));
-            walk.into_iter().try_for_each(|step| planner.step(step))?;
+            walk.by_ref().try_for_each(|step| planner.step(step))?;
+            planner.tell_unlinked(walk.unlinked())?;
         }
         Sources::Stream(inlet) => planner.nameless(&inlet)?,
     }
@@ -123,6 +125,7 @@ impl Planner<'_> {
             self.send_outgrown()?;
         }
         let listed = self.place_in_list(&found);
+        self.in_links &= matches!(found.entry.kind, EntryKind::HardLink(_));
         match &found.entry.kind {
             EntryKind::Stream => self.stream(found, listed),
             EntryKind::File if self.is_unsized(&found) => self.unsized_file(found, listed),
@@ -219,9 +222,15 @@ impl Planner<'_> {
         let EntryKind::HardLink(first) = found.entry.kind else {
             return Ok(());
         };
-        let first = self.relinked.get(&first).copied().unwrap_or(first);
-        if plans.has_failed(first) {
-            self.relinked.insert(first, found.entry.id);
+        let is_last = found.entry.links <= 1;
+        let known = self.relinked.get(&first).copied();
+        if is_last {
+            self.relinked.remove(&first);
+        }
+        if plans.has_failed(known.unwrap_or(first)) {
+            if !is_last {
+                self.relinked.insert(first, found.entry.id);
+            }
             found.entry.kind = EntryKind::File;
             found.entry.size = found.identity.size;
             let sent = if found.entry.size <= SMALL_FILE_MAX {
@@ -232,12 +241,21 @@ impl Planner<'_> {
             sent.and_then(|()| self.flush())?;
             return plans.wait_idle();
         }
+        let first = known.unwrap_or(first);
         found.entry.kind = EntryKind::HardLink(first);
         if let (Some(list), Some(listed)) = (&self.sender.digests, listed) {
-            list.add_link(found.entry.id, first, listed);
+            list.add_link(&found.entry, first, listed);
         }
         self.entries.push(found.entry);
         self.flush_full()
+    }
+
+    fn tell_unlinked(&self, unlinked: u64) -> Result<(), Ended> {
+        if unlinked == 0 {
+            return Ok(());
+        }
+        self.sender.progress.add_unlinked(unlinked);
+        self.sender.say_or_end(Message::Unlinked(unlinked))
     }
 
     /// Where the entry stands below the destination, if a list of digests wants to know.

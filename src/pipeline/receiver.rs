@@ -175,8 +175,8 @@ impl Receiver {
         }
         match self.finish(file) {
             Ok(digest) => {
-                if let Some(slot) = file.at.slot().filter(|_| file.entry.links > 1) {
-                    self.lock().links.insert(file.entry.id, slot.clone());
+                if let Some(slot) = file.at.slot() {
+                    self.lock().linked.placed(&file.entry, slot);
                 }
                 self.file_placed(&file.entry, file.listed.as_ref(), || {
                     digest.unwrap_or_default()

@@ -398,9 +398,7 @@ impl Receiver {
         self.progress.add_resumed(entry.size);
         self.progress.add_resumed_files(1);
         self.progress.add_files(1);
-        if entry.links > 1 {
-            self.lock().links.insert(entry.id, slot);
-        }
+        self.lock().linked.placed(&entry, &slot);
         self.acks.entry(entry.id);
         self.settle(entry.id, entry.parent);
     }

@@ -11,6 +11,7 @@ use crate::journal;
 use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name, Root};
 use crate::pipeline::digest_list::Listed;
+use crate::pipeline::linked::Linked;
 use crate::pipeline::open_file::OpenFile;
 use crate::pipeline::plans::UNSETTLED_ENTRIES_MAX;
 
@@ -70,8 +71,7 @@ pub struct Table {
     pub files: HashMap<EntryId, Arc<OpenFile>>,
     /// Files that workers look for the remains of.
     resuming: HashSet<EntryId>,
-    /// Where files with further names stand.
-    pub links: HashMap<EntryId, Slot>,
+    pub linked: Linked,
     /// Entries in place or failed.
     accounted: RangeSet,
     /// Chunks that were written: of packs to know them again, of files so that there are no gaps

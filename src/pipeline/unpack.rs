@@ -103,9 +103,7 @@ impl Receiver {
                     }
                     _ => self.progress.add_skipped(entry.size),
                 }
-                if entry.links > 1 {
-                    self.lock().links.insert(entry.id, slot);
-                }
+                self.lock().linked.placed(entry, &slot);
                 self.file_placed(entry, listed.as_ref(), || digest);
             }
             Err(error) => self.fail(entry.id, entry.parent, &error),

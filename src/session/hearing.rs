@@ -171,6 +171,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Vanished(_)
         | Message::Busy(_)
         | Message::Special(_)
+        | Message::Unlinked(_)
         | Message::Checked(_) => true,
         Message::Open(_)
         | Message::Secret(_)

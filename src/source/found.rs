@@ -129,13 +129,13 @@ pub const GREW: &str = "grew while it was copied; --live copies files that are i
 const SHRANK: &str = "shrank while it was copied";
 
 /// Brings `entry` up to what the status of a regular file, which is open, is now. The link count
-/// never falls below the one that the walk saw: the walk announces further names by that count, and
-/// the receiver remembers the place of a file only if its entry counts several names.
+/// stays as the walk saw it: the walk announces further names by that count, and the receiver
+/// remembers the place of a file only if its entry counts several names.
 pub(super) fn refresh(entry: &mut Entry, file: &File, stat: &Stat) {
     let name = entry.name.clone();
     let (id, parent) = (entry.id, entry.parent);
     *entry = Entry {
-        links: entry.links.max(stat.st_nlink),
+        links: entry.links,
         user: std::mem::take(&mut entry.user),
         group: std::mem::take(&mut entry.group),
         birth: entry.birth,

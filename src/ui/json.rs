@@ -33,6 +33,7 @@ fn summary(outcome: &Outcome) -> Value {
         "failed": outcome.failures.len() as u64 + outcome.more_failures,
         "files": counters.files,
         "special_files_skipped": counters.special,
+        "files_not_linked": counters.unlinked,
         "bytes": placed,
         "already_bytes": counters.already_bytes,
         "verified_bytes": counters.checked_bytes,

@@ -166,6 +166,9 @@ impl Screen {
         if tell > Tell::Failures && outcome.unlisted > 0 {
             lines.push(summary::unlisted(outcome.unlisted));
         }
+        if tell > Tell::Failures && outcome.counters.unlinked > 0 {
+            lines.push(summary::unlinked(outcome.counters.unlinked));
+        }
         if let Some(fatal) = &outcome.fatal {
             lines.push(teller.sentence(fatal));
         }

@@ -60,6 +60,9 @@ fn told(copied: &Copied, tell: Tell, width: usize) -> Vec<String> {
         Tell::Incomplete if is_partial => summary::figures(outcome, width),
         Tell::Incomplete | Tell::Failures => Vec::new(),
     };
+    if tell > Tell::Failures && outcome.counters.unlinked > 0 {
+        told.push(summary::unlinked(outcome.counters.unlinked));
+    }
     told.extend(outcome.fatal.as_ref().map(sentence));
     if let Some(last) = told.last_mut()
         && exit_code != 0

@@ -71,6 +71,15 @@ fn broken(line: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// Hard links that the copy did not keep.
+pub fn unlinked(files: u64) -> String {
+    format!(
+        "fastcp: {} with several names (hard links) did not fit into memory, so further names of \
+         these were copied as files of their own",
+        plural(files, "file", "files")
+    )
+}
+
 /// What `--digests` could not list.
 pub fn unlisted(names: u64) -> String {
     format!(

@@ -127,6 +127,8 @@ messages! {
     31 => Missing(Missing),
     // FIFOs, sockets and devices in the source's trees that the sender has skipped.
     0x801f => Special(u64),
+    // Files whose further names (hard links) came as files of their own.
+    0x8020 => Unlinked(u64),
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

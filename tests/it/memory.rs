@@ -1,12 +1,16 @@
 //! Memory is what `--help` says: the pool of buffers and at most 64 MiB besides, whatever is
 //! copied and however slow the destination is.
 
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use super::support::inject::{self, Inject};
 use super::support::*;
 
-ways!(local_push => long_symbolic_links_wait_at_the_sender);
+ways!(local_push =>
+    long_symbolic_links_wait_at_the_sender,
+    further_names_wait_in_bounded_memory,
+);
 
 /// Waits until `number` has stood still for a while.
 fn wait_until_steady(number: impl Fn() -> u64) {
@@ -39,6 +43,30 @@ fn long_symbolic_links_wait_at_the_sender(case: &Case) {
     inject.release();
     let done = running.wait();
     done.succeeds();
+    let peak = done.peak_rss_bytes as usize / MIB;
+    assert!(peak < 30, "{peak} MiB");
+}
+
+/// 40,000 hard links with names of 240 bytes: kept until the end of the walk they make 29 MB at the
+/// sender.
+fn further_names_wait_in_bounded_memory(case: &Case) {
+    let files = 1000;
+    let first = |n: usize| format!("tree/{}/{n}", n % 50);
+    let long = "n".repeat(234);
+    let further = |n: usize| format!("tree/d{}/{long}{n:06}", n % 97);
+    let made = |n: usize| case.src.file(first(n), n.to_string());
+    let made: Vec<_> = (0..files).map(made).collect();
+    (0..97).for_each(|n| drop(case.src.dir(format!("tree/d{n}"))));
+    for n in 0..40 * files {
+        std::fs::hard_link(&made[n % files], case.src.path(further(n))).unwrap();
+    }
+    let done = case.copy(&["-r"], "tree", "tree");
+    done.succeeds();
+    let meta = |rel: String| case.dst.meta(rel);
+    for n in 0..40 * files {
+        let (one, other) = (meta(first(n % files)), meta(further(n)));
+        assert_eq!((one.ino(), 41), (other.ino(), other.nlink()), "{n}");
+    }
     let peak = done.peak_rss_bytes as usize / MIB;
     assert!(peak < 30, "{peak} MiB");
 }

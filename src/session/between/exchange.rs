@@ -162,6 +162,10 @@ impl<'a> Exchange<'a> {
                 self.seat.progress.add_special(count);
                 Said::Taken
             }
+            Message::Unlinked(count) => {
+                self.seat.progress.add_unlinked(count);
+                Said::Taken
+            }
             Message::Tune(tune) => {
                 if !tune.reason.is_empty() {
                     let reason: String = tune.reason.chars().take(TEXT_MAX).collect();

@@ -1,17 +1,19 @@
 //! The walk: from what the user named to one step per entry, depth first and in the order that
 //! directories are read, so that a tree takes memory for its depth and not for its size. The one
-//! exception: of inodes with several names the number is kept, and each further name until the end.
+//! exception are files with several names, within bounds: see [`names`].
 //!
 //! Everything is reached by handle, one component at a time, so neither a path's length nor
 //! somebody who swaps a directory for a link matters.
 //!
 //! Order of steps: all that the user named, in order; then each named directory's tree, ending in
-//! its `EndDirectory`; then the further names of what was met before (hard links).
+//! its `EndDirectory`; then the further names of what was met before (hard links). When
+//! [`FURTHER_NAMES_MAX`] of them wait they come at once, wherever the walk is.
 
 mod level;
+mod names;
 mod spot;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,10 +30,15 @@ use super::found::{Found, special};
 use super::inlet::is_stream;
 use super::operand::Named;
 use level::Level;
+use names::FirstNames;
 use spot::Spot;
 
 /// Innermost directories that keep a handle for reading; those further out remember their place.
 const READING_MAX: usize = 64;
+
+/// Further names that wait to be announced, some 300 bytes each. Each may keep a directory open at
+/// the receiver.
+const FURTHER_NAMES_MAX: usize = 1 << 13;
 
 // Nearly all steps are entries, so a box for them would save nothing.
 #[allow(clippy::large_enum_variant)]
@@ -69,9 +76,12 @@ pub struct Walk {
     levels: Vec<Level>,
     queued: VecDeque<Step>,
     next_id: EntryId,
-    /// By device and inode, the first entry of each file with several names.
-    first_names: HashMap<(u64, u64), FirstName>,
+    first_names: FirstNames,
+    /// No name of a file comes twice: one thing was named, and no link is followed.
+    distinct: bool,
     further_names: VecDeque<FurtherName>,
+    /// Too many wait: they come before anything else.
+    overflows: bool,
 }
 
 struct Entering {
@@ -79,29 +89,6 @@ struct Entering {
     parent: Arc<Dir>,
     name: Name,
     identity: (u64, u64),
-}
-
-/// The first name of a file with several names. Size and time tell it from another file that got
-/// the inode when all names of the first were removed.
-struct FirstName {
-    entry: EntryId,
-    size: i64,
-    mtime: (i64, i64),
-}
-
-impl FirstName {
-    fn of(entry: EntryId, stat: &Stat) -> FirstName {
-        FirstName {
-            entry,
-            size: stat.st_size,
-            mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
-        }
-    }
-
-    fn is_of(&self, stat: &Stat) -> bool {
-        let other = FirstName::of(self.entry, stat);
-        (self.size, self.mtime) == (other.size, other.mtime)
-    }
 }
 
 struct FurtherName {
@@ -115,6 +102,7 @@ impl Walk {
     pub fn new(roots: Vec<Named>, follow_links: bool, handles: Arc<Handles>) -> Walk {
         Walk {
             next_id: root_id(roots.len()),
+            distinct: roots.len() == 1 && !follow_links,
             is_confined: roots.iter().any(|root| root.confine.is_some()),
             roots: roots.into_iter().enumerate(),
             follow_links,
@@ -124,8 +112,9 @@ impl Walk {
             entering: None,
             levels: Vec::new(),
             queued: VecDeque::new(),
-            first_names: HashMap::new(),
+            first_names: FirstNames::default(),
             further_names: VecDeque::new(),
+            overflows: false,
         }
     }
 
@@ -134,9 +123,21 @@ impl Walk {
         self.roots.len()
     }
 
+    /// Files with several names that were announced as files with one: there was no room to
+    /// remember them.
+    pub fn unlinked(&self) -> u64 {
+        self.first_names.unlinked()
+    }
+
     /// Goes on by one piece of work, which may queue steps. False at the end.
     fn advance(&mut self) -> bool {
-        if let Some((nth, root)) = self.roots.next() {
+        self.overflows |= self.further_names.len() >= FURTHER_NAMES_MAX;
+        if self.overflows
+            && let Some(further) = self.further_names.pop_front()
+        {
+            self.overflows = !self.further_names.is_empty();
+            self.further_name(further);
+        } else if let Some((nth, root)) = self.roots.next() {
             if let Err(cause) = self.root(root_id(nth), &root) {
                 self.fail_io(root.path, "cannot open", cause);
             }
@@ -274,21 +275,22 @@ impl Walk {
         }
     }
 
-    fn file(&mut self, spot: Spot, stat: Stat) {
-        let inode = (stat.st_dev, stat.st_ino);
+    fn file(&mut self, spot: Spot, mut stat: Stat) {
         if stat.st_nlink > 1
-            && let Some(name) = self.first_names.get(&inode)
-            && name.is_of(&stat)
+            && let Some((first, is_last)) = self.first_names.find(&stat, self.distinct)
         {
-            let first = name.entry;
             self.count_child(&spot);
+            if is_last {
+                stat.st_nlink = 1;
+            }
             let further = FurtherName { spot, first, stat };
             self.further_names.push_back(further);
             return;
         }
         let id = self.number(&spot);
-        if stat.st_nlink > 1 {
-            self.first_names.insert(inode, FirstName::of(id, &stat));
+        let name_len = spot.name.as_bytes().len();
+        if stat.st_nlink > 1 && !self.first_names.remember(id, name_len, &stat) {
+            stat.st_nlink = 1;
         }
         self.announce(id, spot, EntryKind::File, &stat);
     }

@@ -51,7 +51,8 @@ impl Message {
             | Message::Conclusion(_)
             | Message::Tried(_)
             | Message::Checked(_)
-            | Message::Special(_) => 0,
+            | Message::Special(_)
+            | Message::Unlinked(_) => 0,
         };
         size_of::<Message>() + inside
     }

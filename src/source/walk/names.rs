@@ -1,0 +1,142 @@
+//! Files with several names: which of their names came first, so that the others can be announced
+//! as hard links to it.
+//!
+//! A file is forgotten when all its names have come. Of those that wait for more names as many are
+//! remembered as fit into [`LINKED_BYTES_MAX`]; the others count as files with one name each.
+
+use std::collections::BTreeMap;
+
+use rustix::fs::Stat;
+
+use crate::manifest::{EntryId, LINKED_BYTES_MAX, linked_weight};
+
+#[derive(Default)]
+pub struct FirstNames {
+    /// By device and inode.
+    files: BTreeMap<(u64, u64), FirstName>,
+    /// What they weigh at the receiver, which takes more than here.
+    bytes: usize,
+    /// Files with several names that found no room.
+    unlinked: u64,
+}
+
+/// The first name of a file. Size and time tell the file from another one that got its inode when
+/// all its names were removed.
+struct FirstName {
+    entry: EntryId,
+    size: i64,
+    mtime: (i64, u32),
+    weight: u32,
+    /// Names that have come, this one included.
+    seen: u32,
+}
+
+impl FirstName {
+    fn is_of(&self, stat: &Stat) -> bool {
+        (self.size, self.mtime) == (stat.st_size, mtime(stat))
+    }
+}
+
+fn mtime(stat: &Stat) -> (i64, u32) {
+    (stat.st_mtime, stat.st_mtime_nsec as u32)
+}
+
+impl FirstNames {
+    /// The entry of the first name, if this is a further one. With `distinct` no name comes twice,
+    /// so the file is forgotten at its last name; then the second value is true.
+    pub fn find(&mut self, stat: &Stat, distinct: bool) -> Option<(EntryId, bool)> {
+        let inode = (stat.st_dev, stat.st_ino);
+        let first = self.files.get_mut(&inode)?;
+        if !first.is_of(stat) {
+            return None;
+        }
+        first.seen = first.seen.saturating_add(1);
+        let entry = first.entry;
+        let is_last = distinct && u64::from(first.seen) >= stat.st_nlink;
+        if is_last {
+            self.forget(inode);
+        }
+        Some((entry, is_last))
+    }
+
+    /// Remembers the first name, of so many bytes, of a file. False where there is no room.
+    pub fn remember(&mut self, entry: EntryId, name_len: usize, stat: &Stat) -> bool {
+        let inode = (stat.st_dev, stat.st_ino);
+        self.forget(inode);
+        let weight = linked_weight(name_len);
+        if self.bytes + weight > LINKED_BYTES_MAX {
+            self.unlinked += 1;
+            return false;
+        }
+        self.bytes += weight;
+        let first = FirstName {
+            entry,
+            size: stat.st_size,
+            mtime: mtime(stat),
+            weight: weight as u32,
+            seen: 1,
+        };
+        self.files.insert(inode, first);
+        true
+    }
+
+    pub fn unlinked(&self) -> u64 {
+        self.unlinked
+    }
+
+    fn forget(&mut self, inode: (u64, u64)) {
+        if let Some(first) = self.files.remove(&inode) {
+            self.bytes -= first.weight as usize;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(inode: u64, links: u64) -> Stat {
+        let mut stat = rustix::fs::stat("/").unwrap();
+        (stat.st_ino, stat.st_nlink, stat.st_size) = (inode, links, 7);
+        stat
+    }
+
+    #[test]
+    fn a_file_whose_names_have_all_come_makes_room_for_another() {
+        let mut names = FirstNames::default();
+        // Many more than fit at once.
+        for inode in 0..400_000 {
+            assert!(names.remember(inode + 1, 20, &stat(inode, 3)));
+            assert_eq!(names.find(&stat(inode, 3), true), Some((inode + 1, false)));
+            assert_eq!(names.find(&stat(inode, 3), true), Some((inode + 1, true)));
+            assert_eq!(names.find(&stat(inode, 3), true), None);
+        }
+        assert_eq!(
+            (names.unlinked(), names.bytes, names.files.len()),
+            (0, 0, 0)
+        );
+    }
+
+    #[test]
+    fn names_that_may_come_twice_do_not_count() {
+        let mut names = FirstNames::default();
+        names.remember(1, 20, &stat(5, 2));
+        for _ in 0..3 {
+            assert_eq!(names.find(&stat(5, 2), false), Some((1, false)));
+        }
+    }
+
+    #[test]
+    fn files_that_wait_for_more_names_than_fit_are_counted() {
+        let mut names = FirstNames::default();
+        let mut held = 0;
+        while names.remember(held + 1, 255, &stat(held, 2)) {
+            held += 1;
+        }
+        assert!((60_000..200_000).contains(&held), "{held}");
+        assert_eq!(names.unlinked(), 1);
+        assert_eq!(names.find(&stat(held, 2), true), None);
+        assert_eq!(names.find(&stat(0, 2), true), Some((1, true)));
+        assert!(names.remember(held + 2, 255, &stat(held, 2)), "room again");
+    }
+}
