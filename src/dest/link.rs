@@ -3,15 +3,16 @@
 //! What stands under the name goes in one step: the link is made under a temporary name and
 //! renamed. A link cannot be locked, so that name is a random one.
 
-use std::ffi::OsString;
+use std::cell::Cell;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Stat, linkat, readlinkat, renameat, symlinkat, unlinkat,
-    utimensat,
+    AtFlags, FileType, Mode, OFlags, Stat, fstat, linkat, readlinkat, renameat, statat, symlinkat,
+    unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -40,7 +41,7 @@ pub fn place_symlink(slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed
     }
     let failed = |cause: io::Error| slot.error("cannot make the link", cause);
     let dir = slot.dir.handle().map_err(failed)?;
-    let make = |name: &std::ffi::OsStr| symlinkat(text.as_slice(), &*dir, name);
+    let make = |name: &OsStr| symlinkat(text.as_slice(), &*dir, name);
     match make(slot.name.as_os_str()) {
         Ok(()) => {}
         Err(Errno::EXIST) => {
@@ -72,22 +73,57 @@ pub fn place_symlink(slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed
     Ok(Placed::Copied)
 }
 
-/// Makes `slot` a further name of `first`, a regular file that this copy has placed; where the
-/// file system has no such names, a copy of it with the metadata of `entry`.
-pub fn place_hard_link(first: &Slot, slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed> {
+/// A file that this copy has placed, or found in place, and that gets further names.
+#[derive(Clone)]
+pub struct FirstName {
+    pub slot: Slot,
+    /// Device and inode; None where the file system has no lasting ones.
+    pub inode: Option<(u64, u64)>,
+}
+
+impl FirstName {
+    fn is(&self, stat: &Stat) -> bool {
+        let inode = (stat.st_dev, stat.st_ino);
+        file_type(stat) == FileType::RegularFile && self.inode.is_none_or(|own| own == inode)
+    }
+}
+
+/// Makes `slot` a further name of `first`; where the file system has no such names, a copy of it
+/// with the metadata of `entry`.
+///
+/// # Errors
+/// Where something else has taken the first name: nothing of that stays under `slot`.
+pub fn place_hard_link(
+    first: &FirstName,
+    slot: &Slot,
+    entry: &Entry,
+    rules: &Rules,
+) -> Result<Placed> {
     let failed = |cause: io::Error| slot.error("cannot make the hard link", cause);
+    let (first_name, first) = (first, &first.slot);
     // Looked at first: a peer may call a link "first" that it made itself.
     let placed = match first.stat()? {
-        Some(stat) if file_type(&stat) == FileType::RegularFile => stat,
-        _ => {
-            let message = "the file that it is a further name of is not there";
-            return Err(Error::new(Kind::Entry, Side::Dest, message).at(slot.path()));
-        }
+        Some(stat) if first_name.is(&stat) => stat,
+        Some(_) => return Err(replaced(slot)),
+        None => return Err(gone(slot, "is not there any more")),
     };
     let from = first.dir.handle().map_err(failed)?;
     let to = slot.dir.handle().map_err(failed)?;
-    let make = |name: &std::ffi::OsStr| {
-        linkat(&*from, first.name.as_os_str(), &*to, name, AtFlags::empty())
+    let is_other = Cell::new(false);
+    let make = |name: &OsStr| {
+        linkat(&*from, first.name.as_os_str(), &*to, name, AtFlags::empty())?;
+        // Another process may have replaced the first name since it was looked at.
+        let made = statat(&*to, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if first_name.is(&made) {
+            return Ok(());
+        }
+        is_other.set(true);
+        let now = statat(&*from, first.name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW)?;
+        // Else that process has also put something of its own under the new name.
+        if same_file(&made, &now) {
+            unlinkat(&*to, name, AtFlags::empty())?;
+        }
+        Err(Errno::STALE)
     };
     let made = match make(slot.name.as_os_str()) {
         Err(Errno::EXIST) => match slot.stat()? {
@@ -103,7 +139,8 @@ pub fn place_hard_link(first: &Slot, slot: &Slot, entry: &Entry, rules: &Rules) 
     };
     match made {
         Ok(()) => {}
-        Err(cause) if has_no_links(&cause) => return copy(first, slot, entry, rules),
+        Err(_) if is_other.get() => return Err(replaced(slot)),
+        Err(cause) if has_no_links(&cause) => return copy(first_name, slot, entry, rules),
         Err(cause) => return Err(failed(cause)),
     }
     if rules.fsync {
@@ -112,11 +149,20 @@ pub fn place_hard_link(first: &Slot, slot: &Slot, entry: &Entry, rules: &Rules) 
     Ok(Placed::Copied)
 }
 
+fn gone(slot: &Slot, what: &str) -> Error {
+    let message = format!("the file that it is a hard link to {what}");
+    Error::new(Kind::Entry, Side::Dest, message).at(slot.path())
+}
+
+fn replaced(slot: &Slot) -> Error {
+    gone(slot, "was replaced by another process")
+}
+
 /// Makes a link under a temporary name and renames it to `slot`.
 fn replace(
     slot: &Slot,
     dir: &Arc<OwnedFd>,
-    make: impl Fn(&std::ffi::OsStr) -> rustix::io::Result<()>,
+    make: impl Fn(&OsStr) -> rustix::io::Result<()>,
 ) -> io::Result<()> {
     let temporary: OsString = random_name(slot);
     make(&temporary)?;
@@ -158,15 +204,15 @@ fn has_no_links(cause: &io::Error) -> bool {
 }
 
 /// Writes what `first` holds to `slot`.
-fn copy(first: &Slot, slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed> {
-    let from = first
-        .dir
-        .open(
-            first.name.as_os_str(),
-            OFlags::RDONLY | OFlags::NONBLOCK,
-            Mode::empty(),
-        )
-        .map_err(|cause| first.error("cannot read what was placed", cause))?;
+fn copy(first: &FirstName, slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed> {
+    let failed = |cause: io::Error| first.slot.error("cannot read what was placed", cause);
+    let name = first.slot.name.as_os_str();
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let from = first.slot.dir.open(name, flags, Mode::empty());
+    let from = from.map_err(failed)?;
+    if !first.is(&fstat(&from).map_err(|cause| failed(cause.into()))?) {
+        return Err(replaced(slot));
+    }
     let temporary = Temporary::create(slot)?;
     // The standard library keeps to what the kernel can copy by itself, where it can.
     io::copy(&mut File::from(from), &mut &temporary.file)
@@ -185,6 +231,33 @@ mod tests {
 
     use super::super::testing::*;
     use super::*;
+
+    /// What stands under the name "first".
+    fn first(dir: &std::path::Path) -> FirstName {
+        let slot = slot(dir, "first");
+        let stat = slot.stat().unwrap().unwrap();
+        let inode = Some((stat.st_dev, stat.st_ino));
+        FirstName { slot, inode }
+    }
+
+    #[test]
+    fn what_has_taken_the_first_name_gets_no_further_name() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        std::fs::write(at("first"), b"content").unwrap();
+        std::fs::write(at("theirs"), b"theirs").unwrap();
+        let first = first(temp.path());
+        std::fs::rename(at("theirs"), at("first")).unwrap();
+        let second = slot(temp.path(), "second");
+        for error in [
+            place_hard_link(&first, &second, &file(7, 0o644), &rules()).map(drop),
+            copy(&first, &second, &file(7, 0o644), &rules()).map(drop),
+        ] {
+            let message = error.unwrap_err().message;
+            assert!(message.contains("was replaced by another"), "{message}");
+        }
+        assert_eq!(names(temp.path()), ["first"]);
+    }
 
     fn link(text: &str) -> Entry {
         let mut entry = file(0, 0o777);
@@ -235,7 +308,7 @@ mod tests {
         std::fs::write(temp.path().join("first"), b"content").unwrap();
         std::fs::write(temp.path().join("other"), b"old").unwrap();
         std::fs::hard_link(temp.path().join("first"), temp.path().join("same")).unwrap();
-        let first = slot(temp.path(), "first");
+        let first = first(temp.path());
         for name in ["other", "same", "new"] {
             place_hard_link(&first, &slot(temp.path(), name), &file(0, 0o644), &rules()).unwrap();
         }
@@ -254,7 +327,7 @@ mod tests {
         for (name, content) in [("first", "one"), ("same", "one"), ("other", "two")] {
             std::fs::write(temp.path().join(name), content).unwrap();
         }
-        let first = slot(temp.path(), "first");
+        let first = first(temp.path());
         let hard = |name| {
             let slot = slot(temp.path(), name);
             place_hard_link(&first, &slot, &file(0, 0o644), &no_clobber)
@@ -271,7 +344,7 @@ mod tests {
     fn without_hard_links_the_file_is_copied() {
         let temp = tempfile::tempdir().unwrap();
         std::fs::write(temp.path().join("first"), b"content").unwrap();
-        let (first, second) = (slot(temp.path(), "first"), slot(temp.path(), "second"));
+        let (first, second) = (first(temp.path()), slot(temp.path(), "second"));
         copy(&first, &second, &file(7, 0o640), &rules()).unwrap();
         let meta = std::fs::metadata(temp.path().join("second")).unwrap();
         assert_eq!(

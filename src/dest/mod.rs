@@ -56,7 +56,7 @@ use crate::manifest::{Entry, Name, file_type};
 pub use directory::Directory;
 pub use drain::Drain;
 pub use exit::Exit;
-pub use link::{place_hard_link, place_symlink};
+pub use link::{FirstName, place_hard_link, place_symlink};
 pub use ordered::{Ordered, Put};
 pub use outlet::Outlet;
 pub use own_name::{JournalName, is_own_name};

@@ -96,7 +96,7 @@ impl Receiver {
                 // First, since the acknowledgement is of what is skipped.
                 self.say(Message::Want(vec![Want { entry: id, kind }]));
                 self.progress.add_resumed(size);
-                self.found_in_place(*file, digest);
+                self.found_in_place(*file, digest, None);
                 None
             }
             // What cannot be looked at is not known to be there.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::dest::Slot;
+use crate::dest::{FirstName, Slot};
 use crate::dir::Dir;
 use crate::manifest::{Entry, EntryId, LINKED_BYTES_MAX, Name, linked_weight};
 
@@ -22,29 +22,35 @@ pub struct Linked {
 struct First {
     dir: Arc<Dir>,
     name: Name,
+    /// Device and inode, where the file system has lasting ones.
+    inode: Option<(u64, u64)>,
 }
 
 impl Linked {
-    /// A file is in place at `slot`, where its further names are linked to.
-    pub fn placed(&mut self, entry: &Entry, slot: &Slot) {
+    /// A file with this device and inode is in place at `slot`, where its further names are linked
+    /// to.
+    pub fn placed(&mut self, entry: &Entry, slot: &Slot, inode: Option<(u64, u64)>) {
         let weight = weight(&slot.name);
         // A file is placed once, so none is replaced here.
         if entry.links > 1 && self.bytes + weight <= BYTES_MAX {
             self.bytes += weight;
             let (dir, name) = (slot.dir.clone(), slot.name.clone());
-            self.files.insert(entry.id, First { dir, name });
+            self.files.insert(entry.id, First { dir, name, inode });
         }
     }
 
-    /// Where the first name stands of which `entry` is a further one. None if it was not placed.
-    pub fn first(&mut self, first: EntryId, entry: &Entry) -> Option<Slot> {
+    /// The first name of which `entry` is a further one. None if it was not placed.
+    pub fn first(&mut self, first: EntryId, entry: &Entry) -> Option<FirstName> {
         let found = self.files.get(&first)?;
-        let slot = Slot::new(found.dir.clone(), found.name.clone());
+        let name = FirstName {
+            slot: Slot::new(found.dir.clone(), found.name.clone()),
+            inode: found.inode,
+        };
         if entry.links <= 1 {
             self.bytes -= weight(&found.name);
             self.files.remove(&first);
         }
-        Some(slot)
+        Some(name)
     }
 }
 

@@ -153,7 +153,7 @@ impl Receiver {
         for small in there {
             match small {
                 Small::Missing => {}
-                Small::InPlace(file, digest) => self.found_in_place(*file, digest),
+                Small::InPlace(placed) => self.placed_stays(*placed),
                 Small::Unread(placed) => self.verify_placed_later(*placed),
             }
         }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::chunk::{Chunk, ChunkKind, EncodedChunk, Pool};
 use crate::codec::Decoder;
 use crate::control::Outgoing;
-use crate::dest::{self, JournalName, Rules, Slot};
+use crate::dest::{self, JournalName, Rules, Slot, Standing};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::journal::Journal;
@@ -174,9 +174,9 @@ impl Receiver {
             return;
         }
         match self.finish(file) {
-            Ok(digest) => {
+            Ok((digest, standing)) => {
                 if let Some(slot) = file.at.slot() {
-                    self.lock().linked.placed(&file.entry, slot);
+                    self.remember_linked(&file.entry, slot, standing.as_ref());
                 }
                 self.file_placed(&file.entry, file.listed.as_ref(), || {
                     digest.unwrap_or_default()
@@ -191,14 +191,16 @@ impl Receiver {
         }
     }
 
-    fn finish(&self, file: &OpenFile) -> Result<Option<Digest>, Error> {
+    /// Gives its digest, and what stands under its name where this copy has put it there.
+    fn finish(&self, file: &OpenFile) -> Result<(Option<Digest>, Option<Standing>), Error> {
         let Some(end) = file.end.get() else {
             return Err(
                 Error::new(Kind::Lost, Side::Dest, "ended before its time").at(file.at.path())
             );
         };
         if let (true, At::Slot(slot)) = (file.compare, &file.at) {
-            return self.finish_compared(file, slot, end.root);
+            let digest = self.finish_compared(file, slot, end.root)?;
+            return Ok((digest, None));
         }
         let root = file.root();
         if file.is_stream() && (root.is_none() || root != end.root) {
@@ -212,7 +214,7 @@ impl Receiver {
             return Err(changed(file));
         }
         if let Some(drain) = file.at.drain() {
-            return drain.finish(length).map(|()| root);
+            return drain.finish(length).map(|()| (root, None));
         }
         let partial = file.partial.lock().expect("no panic while held").take();
         // No claim is open, so no worker holds it any more.
@@ -231,7 +233,7 @@ impl Receiver {
             }
             journal.finished(&[record]);
         }
-        Ok(root)
+        Ok((root, Some(standing)))
     }
 
     /// A further session may find it in place. What is read like a stream and can be read again is
@@ -262,6 +264,24 @@ impl Receiver {
         } else {
             Err(dest::stays(slot, &self.rules))
         }
+    }
+
+    /// A file is in place, whose further names may come. Without `standing` it is what stands there
+    /// now.
+    pub(super) fn remember_linked(&self, entry: &Entry, slot: &Slot, standing: Option<&Standing>) {
+        if entry.links <= 1 {
+            return;
+        }
+        let inode = match standing {
+            _ if slot.dir.lasting_number() == 0 => None,
+            Some(standing) => Some((standing.dev, standing.ino)),
+            None => match dest::standing(slot) {
+                Ok(Some(standing)) => Some((standing.dev, standing.ino)),
+                // Its further names find nothing either.
+                Ok(None) | Err(_) => return,
+            },
+        };
+        self.lock().linked.placed(entry, slot, inode);
     }
 
     pub(super) fn fail_file(&self, file: &OpenFile, error: Error) {

@@ -74,7 +74,7 @@ pub fn finished(
 /// A small file that the sender asks about.
 pub enum Small {
     Missing,
-    InPlace(Box<Resuming>, Option<Digest>),
+    InPlace(Box<Placed>),
     /// If what is there is what was recorded.
     Unread(Box<Placed>),
 }
@@ -226,7 +226,7 @@ impl Receiver {
             // First, since what follows is of what the sender was told of.
             self.say(Message::Want(vec![Want { entry: id, kind }]));
             match trusted {
-                true => self.found_in_place(placed.file, digest),
+                true => self.placed_stays(placed),
                 false => self.verify_placed_later(placed),
             }
             return Ok(PlacedOrNot::Placed(None));
@@ -234,7 +234,7 @@ impl Receiver {
         if !trusted && !self.is_as_recorded(&placed) {
             return Ok(PlacedOrNot::Not(Box::new(placed.file)));
         }
-        let file = placed.file;
+        let Placed { file, standing, .. } = placed;
         // A list of digests at the other end needs its digest too.
         if let (true, None, Some(digest)) = (self.options.digests, &self.digests, digest) {
             self.progress.add_resumed(size);
@@ -244,7 +244,7 @@ impl Receiver {
         }
         let kind = WantKind::Skip;
         self.say(Message::Want(vec![Want { entry: id, kind }]));
-        self.found_in_place(file, digest);
+        self.found_in_place(file, digest, Some(&standing));
         Ok(PlacedOrNot::Placed(None))
     }
 
@@ -305,7 +305,7 @@ impl Receiver {
         if !trusted && !self.is_as_recorded(&placed) {
             return Small::Missing;
         }
-        Small::InPlace(Box::new(placed.file), placed.finished.digest)
+        Small::InPlace(Box::new(placed))
     }
 
     /// What was written of a source that may be another now: its chunks are compared.
@@ -378,7 +378,12 @@ impl Receiver {
     }
 
     /// Accounts for a file that is in place.
-    pub(super) fn found_in_place(&self, file: Resuming, digest: Option<Digest>) {
+    pub(super) fn found_in_place(
+        &self,
+        file: Resuming,
+        digest: Option<Digest>,
+        standing: Option<&Standing>,
+    ) {
         let Resuming {
             entry,
             slot,
@@ -398,7 +403,7 @@ impl Receiver {
         self.progress.add_resumed(entry.size);
         self.progress.add_resumed_files(1);
         self.progress.add_files(1);
-        self.lock().linked.placed(&entry, &slot);
+        self.remember_linked(&entry, &slot, standing);
         self.acks.entry(entry.id);
         self.settle(entry.id, entry.parent);
     }

@@ -93,17 +93,17 @@ impl Receiver {
         };
         let placed = self.rules.check_name(&slot);
         match placed.and_then(|()| dest::place_small(&slot, entry, content, &self.rules)) {
-            Ok(placed) => {
+            Ok(standing) => {
                 let digest = *blake3::hash(content).as_bytes();
-                match (placed, path) {
+                match (&standing, path) {
                     (Some(standing), Some(path)) => {
                         let young = self.is_young(entry);
-                        records.push(finished(path, entry, young, &standing, Some(digest)));
+                        records.push(finished(path, entry, young, standing, Some(digest)));
                         self.progress.add_bytes(entry.size);
                     }
                     _ => self.progress.add_skipped(entry.size),
                 }
-                self.lock().linked.placed(entry, &slot);
+                self.remember_linked(entry, &slot, standing.as_ref());
                 self.file_placed(entry, listed.as_ref(), || digest);
             }
             Err(error) => self.fail(entry.id, entry.parent, &error),

@@ -323,7 +323,7 @@ impl Receiver {
             self.tell_checked(0, 1);
         }
         if is_as_recorded {
-            return self.found_in_place(placed.file, placed.finished.digest);
+            return self.placed_stays(placed);
         }
         if self.ending.is_ending() {
             return;
@@ -343,6 +343,11 @@ impl Receiver {
             }
             Err(error) => self.fail(id, parent, &error),
         }
+    }
+
+    /// A file that an earlier session finished is as that left it.
+    pub(super) fn placed_stays(&self, placed: Placed) {
+        self.found_in_place(placed.file, placed.finished.digest, Some(&placed.standing));
     }
 
     /// Reads a finished file. What cannot be read is not what was recorded.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::process::geteuid;
 
 use crate::support::chaos::{Fault, Flow, Script, Step};
+use crate::support::inject::{self, Inject};
 use crate::support::limits::without_powers;
 use crate::support::procs::until;
 use crate::support::storm::Storm;
@@ -16,6 +17,10 @@ ways! { push, pull =>
     a_directory_that_becomes_a_link_leads_nowhere,
     what_is_added_to_the_source_does_no_harm,
     a_file_of_anothers_in_a_sticky_directory_stays,
+}
+
+ways! { local_push, local_pull, here =>
+    a_file_that_takes_the_first_name_of_another_gets_no_hard_link,
 }
 
 ways! { local_push, local_pull => many_files_cross_a_slow_and_late_link }
@@ -120,6 +125,39 @@ fn a_file_of_anothers_in_a_sticky_directory_stays(case: &Case) {
     assert_eq!(case.dst.meta("tree/theirs").uid(), 12345);
     assert_eq!(case.dst.read("tree/ours"), b"new too");
     assert_eq!(case.dst.dir("tree").names(), ["ours", "theirs"]);
+}
+
+fn a_file_that_takes_the_first_name_of_another_gets_no_hard_link(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("first", "content");
+    for name in ["new", "old"] {
+        case.src.hard_link(name, "first");
+    }
+    // One name is free at the destination, and something stands under the other.
+    case.dst.file("old", "what stood there");
+    let theirs = case.dst.file("theirs", "theirs");
+    case.remember();
+    // Each link is seen to be right, and made after that.
+    let inject = Inject::new().hold("linkat").on("first");
+    let sources = ["first", "new", "old"].map(|name| case.src(name));
+    let run = case
+        .fastcp()
+        .args(sources)
+        .arg(case.dst(""))
+        .inject(&inject);
+    let run = run.start();
+    inject.wait_until_struck(1);
+    std::fs::rename(theirs, case.dst.path("first")).expect("replace the file");
+    inject.release();
+    let done = run.wait();
+    done.exits(1)
+        .says("new: ")
+        .says("was replaced by another process");
+    assert!(!case.dst.has("new"));
+    assert_eq!(case.dst.read("old"), b"what stood there");
+    assert_eq!(case.dst.dir("").names(), ["first", "old"]);
 }
 
 /// 300 KB/s and 40 ms more each way, on every connection that is ever made.
