@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, Mode, OFlags, mkfifoat};
 use rustix::process::Signal;
 
+use crate::support::ending::{ENDS_WITHIN, ends_on};
 use crate::support::inject::{self, Inject};
 use crate::support::procs::until;
 use crate::support::run::{Run, Running, fastcp_binary};
@@ -42,10 +43,6 @@ ways! { here =>
 /// Silence that either end bears, and for how long a call hangs: it would be noticed.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const HANGS: Duration = Duration::from_secs(8);
-
-/// How long a copy may take to end once it is to end: 2 s, and as much again where the machine is
-/// busy. The call hangs for as long as the test runs.
-const ENDS_WITHIN: Duration = Duration::from_secs(4);
 
 /// A copy that hangs, and a call that does.
 struct Hung<'a> {
@@ -89,7 +86,7 @@ impl Hung<'_> {
 
     fn is_left(&self) {
         let (copy, held) = self.start();
-        is_left(self.case, copy);
+        ends_on(self.case, copy, Signal::INT, 130);
         held.release();
     }
 
@@ -126,18 +123,6 @@ fn empty(case: &Case) {
         removed.expect("empty the destination");
     }
     case.sweep();
-}
-
-/// Ctrl-C ends the client, and the server with it.
-fn is_left(case: &Case, copy: Running) {
-    let since = Instant::now();
-    copy.signal(Signal::INT);
-    copy.wait().exits(130);
-    for server in case.servers() {
-        assert!(server.ends_within(ENDS_WITHIN), "{}", server.describe());
-    }
-    let took = since.elapsed();
-    assert!(took < ENDS_WITHIN, "it took {took:?}");
 }
 
 /// A tree with a sparse file, which `hangs` by its name, and small and big ones beside it.
@@ -245,7 +230,7 @@ fn a_list_of_digests_that_nobody_reads_is_waited_for_and_can_be_left(case: &Case
     until("every file is in place", || {
         (case.dst.dir("tree").names().len() == 300).then_some(())
     });
-    is_left(case, run);
+    ends_on(case, run, Signal::INT, 130);
     case.sweep();
 }
 
@@ -388,7 +373,7 @@ fn a_list_that_is_not_read_does_not_slow_the_others(case: &Case) {
         list.is_ok_and(|list| list.lines().count() == 300)
             .then_some(())
     });
-    is_left(case, copy);
+    ends_on(case, copy, Signal::INT, 130);
     drop(reader);
     case.sweep();
 }

@@ -53,6 +53,7 @@ mod special;
 mod ssh;
 mod stopped;
 mod streams;
+mod stuck;
 mod terminal;
 mod tuning;
 mod verification;

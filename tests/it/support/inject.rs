@@ -11,9 +11,10 @@
 //! A name is that of a call ("pwrite64"), of a family ("open", "stat", "rename", "unlink", …) or
 //! "lease", "seek_data", "seek_hole"; the table is in `calls.rs`. Each action starts a rule, and
 //! the words after it narrow that rule; of two rules that fit, the first one acts. `hold` keeps
-//! calls until `release`; `wait_until_struck` waits for the event. Only processes of fastcp are
-//! struck, unless `of` names another program. A failed `close` closes all the same, as the
-//! kernel's does; every other failed call does nothing. Start a test with
+//! calls until `release`, or `release_first` for those of the first rules; `wait_until_struck`
+//! waits for the event. Only processes of fastcp are struck, unless `of` names another program. A
+//! failed `close` closes all the same, as the kernel's does; every other failed call does nothing.
+//! Start a test with
 //! `if !inject::permitted() { return skip("seccomp user notification"); }`.
 
 mod calls;
@@ -95,6 +96,8 @@ struct Bell {
 struct State {
     struck: usize,
     released: bool,
+    /// The first rules, of which so many let their calls happen.
+    released_rules: usize,
 }
 
 /// True where this machine lets us filter system calls.
@@ -242,6 +245,13 @@ impl Inject {
         self.bell.changed.notify_all();
     }
 
+    /// The same for the first rule alone, or for the first few.
+    pub fn release_first(&self, rules: usize) {
+        let mut state = self.bell.state.lock().expect("no panic while held");
+        state.released_rules = rules;
+        self.bell.changed.notify_all();
+    }
+
     /// Starts a command under the filter, from a thread that lives as long as the [`Keeper`].
     pub fn spawn(&self, mut command: Command) -> io::Result<(Child, Keeper)> {
         let wanted: Vec<Wanted> = self
@@ -277,20 +287,21 @@ impl Inject {
     /// Until the last process under the filter has ended.
     fn supervise(self, listener: Arc<Listener>) {
         while let Some(notice) = listener.next() {
-            match self.rules.iter().find(|rule| rule.strikes(&notice)) {
+            let mut rules = self.rules.iter().enumerate();
+            match rules.find(|(_, rule)| rule.strikes(&notice)) {
                 None => listener.go_on(&notice),
-                Some(rule) => {
+                Some((nth, rule)) => {
                     // Counted first: after the answer the run may be over.
                     rule.struck.fetch_add(1, SeqCst);
                     self.bell.state.lock().expect("no panic while held").struck += 1;
                     self.bell.changed.notify_all();
-                    self.act(rule.act, &listener, notice);
+                    self.act(nth, rule.act, &listener, notice);
                 }
             }
         }
     }
 
-    fn act(&self, act: Act, listener: &Arc<Listener>, notice: Notice) {
+    fn act(&self, nth: usize, act: Act, listener: &Arc<Listener>, notice: Notice) {
         match act {
             Act::Fail(error) => {
                 if i64::from(notice.data.nr) == nix::libc::SYS_close {
@@ -299,8 +310,8 @@ impl Inject {
                 listener.returns(&notice, -i64::from(error.raw_os_error()));
             }
             Act::Return(value) => listener.returns(&notice, value.into()),
-            Act::Delay(time) => self.later(listener, notice, Some(Instant::now() + time)),
-            Act::Hold => self.later(listener, notice, None),
+            Act::Delay(time) => self.later(nth, listener, notice, Some(Instant::now() + time)),
+            Act::Hold => self.later(nth, listener, notice, None),
             Act::Kill => {
                 if let Some(pid) = process_of(notice.pid) {
                     rustix::process::kill_process(pid, Signal::KILL).ok();
@@ -310,11 +321,12 @@ impl Inject {
     }
 
     /// On a thread of its own, so that a call that waits holds no other one up.
-    fn later(&self, listener: &Arc<Listener>, notice: Notice, until: Option<Instant>) {
+    fn later(&self, nth: usize, listener: &Arc<Listener>, notice: Notice, until: Option<Instant>) {
         let (bell, listener) = (self.bell.clone(), listener.clone());
         thread::spawn(move || {
             let mut state = bell.state.lock().expect("no panic while held");
-            while !state.released && listener.still_waits(&notice) {
+            let is_held = |state: &State| !state.released && nth >= state.released_rules;
+            while is_held(&state) && listener.still_waits(&notice) {
                 let mut wait = Duration::from_secs(1);
                 if let Some(until) = until {
                     let left = until.saturating_duration_since(Instant::now());

@@ -6,6 +6,7 @@ pub mod chaos;
 pub mod cut_short;
 pub mod disk;
 pub mod done;
+pub mod ending;
 pub mod fake_server;
 pub mod host;
 pub mod inject;

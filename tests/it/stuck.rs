@@ -1,0 +1,140 @@
+//! A write or a removal at the destination that does not return, at a moment when the receiver needs
+//! its end: one entry waits for it, and nothing else does.
+
+use std::path::Path;
+use std::time::Duration;
+
+use fastcp::journal::record::{Body, LEN};
+use rustix::process::Signal;
+
+use crate::support::ending::ends_on;
+use crate::support::inject::{self, Inject};
+use crate::support::procs::until;
+use crate::support::*;
+
+ways! { local_push, local_pull, here =>
+    a_write_of_an_earlier_reading_holds_one_file_up,
+    clearing_what_is_not_begun_ends_with_the_copy,
+}
+
+ways! { local_push, local_pull =>
+    clearing_what_failed_is_no_silence,
+}
+
+/// Slow enough to be met in the middle, with memory for so many workers.
+const SLOW: [&str; 5] = [
+    "-r",
+    "--bwlimit=4M",
+    "--memory=64Mi",
+    "--threads=4",
+    "--compress=none",
+];
+
+/// The receiver has let go of what was written of a file.
+fn has_dropped(journal: &Path) -> bool {
+    let content = std::fs::read(journal).unwrap_or_default();
+    let (records, _) = content.as_chunks::<LEN>();
+    let key = records
+        .first()
+        .and_then(|header| journals::key(journal, header));
+    let Some(key) = key else {
+        return false;
+    };
+    let mut bodies = records
+        .iter()
+        .filter_map(|record| Body::decode(record, &key));
+    bodies.any(|body| matches!(body, Body::Dropped(_)))
+}
+
+/// The source grows and is read a second time, which begins when the writes of the first reading
+/// have returned. What comes later does not wait for that.
+fn a_write_of_an_earlier_reading_holds_one_file_up(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    let tree = case.src.dir("tree");
+    tree.file("a", noise(1, 48 * MIB));
+    let later = case.src.dir("later");
+    for number in 0..20 {
+        later.file(format!("{number}/small"), noise(number, 3000));
+    }
+    later.file("big", noise(2, MIB / 2));
+    // The walk comes to the second operand when the first is read again: only then are its
+    // directories announced. The sources are counted before, which takes two calls.
+    let held = Inject::new()
+        .hold("getdents64")
+        .on("*/src/later")
+        .after(2)
+        .hold("sync_file_range")
+        .on("*.part")
+        .nth(4);
+    // Behind the writes, so that the other workers write on, and the sender reads on.
+    let run = case.fastcp().args(SLOW).arg("--drop-cache");
+    let run = run.args([case.src("tree"), case.src("later"), case.dst("")]);
+    let copy = run.inject(&held).start();
+    held.wait_until_struck(2);
+    tree.append("a", "more");
+    let journal = until("there is a journal", || case.dst.journals().pop());
+    until("what was written is dropped", || {
+        has_dropped(&journal).then_some(())
+    });
+    held.release_first(1);
+    let into = case.dst.dir("later");
+    until("everything else is in place", || {
+        let big = std::fs::read(into.path("big")).is_ok_and(|bytes| bytes == later.read("big"));
+        let mut small = (0..20).map(|number| into.has(format!("{number}/small")));
+        (big && small.all(|is_there| is_there)).then_some(())
+    });
+    assert!(!case.dst.has("tree/a"), "it waits");
+    ends_on(case, copy, Signal::INT, 130);
+    held.release();
+    case.sweep();
+    assert_same(&later.0, &into.0, Also::Nothing);
+}
+
+/// An unfinished file of which nothing has arrived is removed when the copy ends.
+fn clearing_what_is_not_begun_ends_with_the_copy(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("a", noise(1, 8 * MIB));
+    let held = Inject::new().hold("unlink").on("*.part");
+    let copy = case
+        .copying(&["--no-resume", "--bwlimit=10k"], "a", "a")
+        .inject(&held)
+        .start();
+    until("the copy is under way", || {
+        (!case.dst.partials().is_empty()).then_some(())
+    });
+    ends_on(case, copy, Signal::INT, 130);
+    assert!(held.struck() > 0, "nothing was removed: {held}");
+    held.release();
+    case.sweep();
+}
+
+/// The source is replaced, so its copy fails and is removed while others go on. The two ends hear
+/// each other for as long as that takes.
+fn clearing_what_failed_is_no_silence(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    let tree = case.src.dir("tree");
+    tree.file("a", noise(1, 8 * MIB));
+    let held = Inject::new().hold("unlink").on("*.part");
+    let copy = case
+        .copying(&["--no-resume", "--timeout=5s"], "tree", "")
+        .args(SLOW)
+        .inject(&held)
+        .start();
+    let into = case.dst.dir("tree");
+    until("the copy is under way", || into.has_partial().then_some(()));
+    std::fs::remove_file(tree.path("a")).expect("remove it");
+    held.wait_until_struck(1);
+    // Longer than either end bears silence.
+    std::thread::sleep(Duration::from_secs(8));
+    held.release();
+    let done = copy.wait();
+    done.exits(7).says("while it was copied");
+    done.never_says("nothing was heard");
+    assert_eq!(into.names(), [""; 0]);
+}

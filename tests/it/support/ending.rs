@@ -1,0 +1,25 @@
+//! Copies that are to end at once, though a call into the system does not return.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::Case;
+use super::run::Running;
+
+/// How long a copy may take to end once it is to end: 2 s, and as much again where the machine is
+/// busy. The call hangs for as long as the test runs.
+pub const ENDS_WITHIN: Duration = Duration::from_secs(4);
+
+/// A signal ends the client with this code, and the server with it.
+#[track_caller]
+pub fn ends_on(case: &Case, copy: Running, signal: Signal, code: i32) {
+    let since = Instant::now();
+    copy.signal(signal);
+    copy.wait().exits(code);
+    for server in case.servers() {
+        assert!(server.ends_within(ENDS_WITHIN), "{}", server.describe());
+    }
+    let took = since.elapsed();
+    assert!(took < ENDS_WITHIN, "it took {took:?}");
+}
