@@ -7,6 +7,7 @@
 
 pub mod acl;
 mod confine;
+pub mod open_files;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
@@ -24,18 +25,10 @@ use crate::manifest::Name;
 use acl::Acl;
 
 pub use confine::{Confine, Outside, RESERVED, is_reserved, may_leave};
+pub use open_files::open_share;
 
 /// Handles of directories that are held open at once, besides those of roots.
 const OPEN_MAX: usize = 256;
-
-/// At most `most`, and one in `parts` of the files that this process may have open (`ulimit -n`).
-pub fn open_share(parts: usize, most: usize) -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let limit = limit.map_or(usize::MAX, |limit| {
-        usize::try_from(limit).unwrap_or(usize::MAX)
-    });
-    (limit / parts).clamp(1, most)
-}
 
 /// The deepest directory that is opened, counted from a root: opening one again goes through its
 /// parents, and so does letting them go, on the stack.

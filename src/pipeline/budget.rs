@@ -7,6 +7,7 @@ use crate::dir::open_share;
 use crate::error::{Error, Result};
 use crate::pipeline::plans::UNACKED_MAX;
 use crate::tuner::Method;
+use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::CopyOptions;
 
 /// Bytes of each process's budget unless told otherwise, or an eighth of the machine's memory.
@@ -54,8 +55,14 @@ impl Budget {
     /// Streams that a buffer each can be spared for.
     pub fn streams_max(&self) -> u16 {
         let spare = self.slots.saturating_sub(2 * self.workers).max(1);
-        let spare = open_share(8, spare);
-        u16::try_from(spare).unwrap_or(u16::MAX)
+        u16::try_from(spare)
+            .unwrap_or(u16::MAX)
+            .min(Budget::open_streams())
+    }
+
+    /// Streams that there are handles for.
+    pub fn open_streams() -> u16 {
+        open_share(4, STREAMS_MAX.into()) as u16
     }
 
     /// All that may be spent, in bytes.
@@ -73,8 +80,10 @@ impl Budget {
         let workers = options
             .threads
             .map_or(processors, usize::from)
-            .clamp(1, THREADS_MAX);
-        let streams = streams.unwrap_or(STREAMS_AUTO);
+            .clamp(1, THREADS_MAX)
+            // Each has a file open, and a receiver's at times its directory.
+            .min(open_share(8, THREADS_MAX));
+        let streams = streams.unwrap_or(STREAMS_AUTO).min(Budget::open_streams());
         let strong = context_size(Compress::Zstd(STRONGEST));
         let mut context = context_size(options.compress);
         let mut strongest = Method::Zstd(STRONG);

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::ranges::RangeSet;
 use crate::dir::Dir;
-use crate::dir::open_share;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::plan::Stream;
@@ -19,7 +18,6 @@ use crate::pipeline::plans::Ended;
 use crate::pipeline::sender::Sender;
 use crate::source::inlet::once;
 use crate::source::{Found, Inlet, Sources, Step, root_id};
-use crate::wire::hello::OPEN_ENTRIES;
 use crate::wire::message::{AllSent, EntryEnd, Message, Span};
 
 /// Directories and links that are gathered into one message.
@@ -153,11 +151,9 @@ impl Planner<'_> {
             }
         };
         let entry = source.found().entry.clone();
-        // Where both ends are this process an entry takes two.
-        let limit = open_share(6, OPEN_ENTRIES as usize);
         self.sender
             .plans
-            .announce(entry.id, source, listed, limit, || self.flush())?;
+            .announce(entry.id, source, listed, || self.flush())?;
         self.sender.plans.announcing(std::slice::from_ref(&entry));
         self.sender.say_or_end(Message::Entries(vec![entry]))
     }

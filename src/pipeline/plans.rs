@@ -82,6 +82,8 @@ struct State {
     changed: Vec<(Arc<File>, Error)>,
     /// Parts of streams that were read and not yet begun.
     parts: VecDeque<Arc<Plan>>,
+    /// How many big files may be in `open`.
+    open_max: usize,
     /// Big files that are announced and not yet in place or failed.
     open: HashMap<EntryId, Open>,
     /// Small files that the receiver was asked about.
@@ -181,6 +183,13 @@ pub struct Plans {
 pub struct Ended;
 
 impl Plans {
+    /// With at most `open_max` big files open at once, and at least one.
+    pub fn of(open_max: u32) -> Plans {
+        let plans = Plans::default();
+        plans.lock().open_max = (open_max as usize).max(1);
+        plans
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic while held")
     }

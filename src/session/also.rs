@@ -103,8 +103,11 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
     let mut seats: Vec<Seat> = seats.collect();
     let mut outcomes: Vec<Option<Outcome>> = seats.iter().map(|_| None).collect();
     let resumes = !request.options.no_resume;
-    share(request, &mut seats);
-    let failed = match list_digests(request, &mut seats).and_then(|()| runtime()) {
+    let begun = host::prepare(seats.len()).and_then(|()| {
+        share(request, &mut seats);
+        list_digests(request, &mut seats)
+    });
+    let failed = match begun.and_then(|()| runtime()) {
         Err(error) => Some(error),
         Ok(runtime) => {
             // Their conversations share this thread; the work is done on others.
@@ -196,7 +199,6 @@ async fn carry_out(
     started: Instant,
     outcomes: &mut [Option<Outcome>],
 ) {
-    host::prepare();
     if request.options.nice {
         host::be_nice();
     }

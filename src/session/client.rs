@@ -319,6 +319,7 @@ impl Client<'_> {
         let control = server.control.clone();
         let inband = Inband::new(roster.flow(), is_wanted, control.clone(), proven.clone());
         inband.hold();
+        let streams_there = server.hello.limits.streams.max(1);
         Chooser {
             facing: Arc::new(keyring.facing()),
             request: self.request,
@@ -326,8 +327,8 @@ impl Client<'_> {
             hello: server.hello.clone(),
             opened_at: Instant::now(),
             remembered: self.remembered,
-            forced: self.streams(),
-            streams_max: self.budget.streams_max(),
+            forced: self.streams().map(|streams| streams.min(streams_there)),
+            streams_max: self.budget.streams_max().min(streams_there),
             keyring,
             suite,
             proven,
@@ -350,7 +351,10 @@ impl Client<'_> {
             place: Place::Client {
                 host: printable(server.host.name.as_bytes()),
                 reporter: self.seat.reporter.clone(),
-                streams_max: self.streams().unwrap_or(self.budget.streams_max()),
+                streams_max: self
+                    .streams()
+                    .unwrap_or(self.budget.streams_max())
+                    .min(server.hello.limits.streams),
             },
             timeout_s: self.request.options.timeout_s,
             control: server.control.clone(),

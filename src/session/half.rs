@@ -63,6 +63,8 @@ pub struct Common {
     pub chunk_size: usize,
     /// What pieces of files end at multiples of: less than a chunk where both ends know of it.
     pub grain: u64,
+    /// Big files that both ends can have open at once.
+    pub open_entries: u32,
     /// A receiver can ask for ranges again that it finds damaged, and a sender says which files were
     /// just written.
     pub peer_tells: bool,
@@ -96,7 +98,7 @@ impl SendingHalf {
         // As many as ever may wait; how many do is up to the steering.
         let frames = Frames::new(FRAMES_MAX);
         let sender = Arc::new(Sender {
-            plans: Plans::default(),
+            plans: Plans::of(common.open_entries),
             steering: Steering::new(common.options.compress),
             options: common.options,
             chunk_size: common.chunk_size,

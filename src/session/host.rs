@@ -8,16 +8,21 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{Error, Kind, Side};
+use crate::dir::{open_files, open_share};
+use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::Ending;
+use crate::pipeline::budget::Budget;
 use crate::seal::Suite;
 use crate::session::Reporter;
 use crate::ssh;
-use crate::wire::hello::Hello;
+use crate::wire::hello::{Hello, OPEN_ENTRIES};
 
 /// Raises what a copy of many files needs, and takes the system's signal for a file that grows
 /// beyond the user's limit as an error of the write.
-pub fn prepare() {
+///
+/// # Errors
+/// `Kind::FarEnd` where too few files may be open for so many copies at once.
+pub fn prepare(copies: usize) -> Result<()> {
     // No core file may hold the session's secret. It is also what keeps other processes of the user
     // from reading it, so a debug build, into which tests look, goes without.
     #[cfg(all(target_os = "linux", not(debug_assertions)))]
@@ -34,6 +39,7 @@ pub fn prepare() {
     use nix::sys::signal::{SigHandler, Signal};
     // SAFETY: ignoring a signal installs no handler that could run.
     let _ = unsafe { nix::sys::signal::signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
+    open_files::prepare(copies)
 }
 
 /// Gives everything else on this host the right of way: this process runs when nothing else would,
@@ -66,7 +72,15 @@ pub fn hello() -> Hello {
         suites.reverse();
     }
     suites.push(Suite::Tag.number());
-    Hello::of_this_build(boot_id(), processors as u16, suites, vec![0, 1, 2, 3])
+    let mut hello = Hello::of_this_build(boot_id(), processors as u16, suites, vec![0, 1, 2, 3]);
+    hello.limits.streams = Budget::open_streams();
+    hello.limits.open_entries = open_entries();
+    hello
+}
+
+/// Big files that this end has open at once: one handle for each, two where both ends are here.
+pub fn open_entries() -> u32 {
+    open_share(8, OPEN_ENTRIES as usize) as u32
 }
 
 /// The same at both ends where both are on one machine; empty where it cannot be read.
@@ -130,12 +144,18 @@ pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
     let own = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let hearing = Arc::new(Mutex::new(hearing));
+    // Both survive where the thread is refused: dropping a runtime here would be a panic.
+    let hearing = Arc::new(Mutex::new((own.ok(), hearing)));
     let here = hearing.clone();
-    let started = own.and_then(|runtime| {
-        let thread = std::thread::Builder::new().name("signals".to_owned());
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    let is_refused = hearing.lock().expect("no panic while held").0.is_none();
+    let started = (!is_refused).then(|| {
         thread.spawn(move || {
-            let tasks = std::mem::take(&mut *here.lock().expect("no panic while held"));
+            let mut here = here.lock().expect("no panic while held");
+            let (Some(runtime), tasks) = (here.0.take(), std::mem::take(&mut here.1)) else {
+                return;
+            };
+            drop(here);
             runtime.block_on(async {
                 let tasks: Vec<_> = tasks.into_iter().map(tokio::spawn).collect();
                 for task in tasks {
@@ -145,9 +165,11 @@ pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
             });
         })
     });
-    if started.is_err() {
+    if !matches!(started, Some(Ok(_))) {
         // Without a thread the runtime of the copy has to do.
-        let tasks = std::mem::take(&mut *hearing.lock().expect("no panic while held"));
+        let (own, tasks) = std::mem::take(&mut *hearing.lock().expect("no panic while held"));
+        own.into_iter()
+            .for_each(tokio::runtime::Runtime::shutdown_background);
         tasks.into_iter().for_each(|task| drop(tokio::spawn(task)));
     }
     at_once

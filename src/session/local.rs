@@ -125,6 +125,7 @@ impl Both {
             budget,
             chunk_size: CHUNK_SIZE,
             grain: CHUNK_SIZE as u64,
+            open_entries: host::open_entries(),
             peer_tells: true,
             control: control.clone(),
             tally,

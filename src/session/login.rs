@@ -131,6 +131,7 @@ impl Met {
                 drop(stdin);
                 process.end(ABORT_PATIENCE).await;
                 words.last().await;
+                words.show_own(&*seat.reporter, None);
                 return Err(error);
             }
             Err(why) => {
@@ -145,6 +146,7 @@ impl Met {
                 };
                 let mut error =
                     no_hello(why, host, request, &options, &startup, status, &said).await;
+                words.show_own(&*seat.reporter, Some(&error));
                 if is_pinned {
                     seat.reached.missed(host, &last);
                 }
@@ -161,6 +163,7 @@ impl Met {
             }
         };
         words.said_hello();
+        words.show_own(&*seat.reporter, None);
         seat.reached.note(host, &hello.reached);
         Ok(Met {
             host: host.clone(),
@@ -326,12 +329,17 @@ struct Words {
     last: Arc<Mutex<String>>,
     /// All lines of the login, as far as [`LOGIN_MAX`].
     of_login: Arc<Mutex<String>>,
+    /// What the server itself said at the login, and was not shown: an error may quote it.
+    own: Arc<Mutex<Vec<String>>>,
     is_login: Arc<AtomicBool>,
     relay: JoinHandle<()>,
 }
 
 /// Bytes of a login's lines that are kept: the newest.
 const LOGIN_MAX: usize = 8 << 10;
+
+/// Lines of the server's own that wait until the login is over.
+const OWN_MAX: usize = 8;
 
 impl Words {
     /// Shows ssh's lines. Where they are `hidden` until the login is through they are for `-v`: the
@@ -341,6 +349,8 @@ impl Words {
         let is_login = Arc::new(AtomicBool::new(true));
         let (reporter, keep, asks) = (seat.reporter.clone(), last.clone(), is_login.clone());
         let of_login = Arc::new(Mutex::new(String::new()));
+        let own = Arc::<Mutex<Vec<String>>>::default();
+        let keep_own = own.clone();
         let lines = of_login.clone();
         let show = move |line: &str| {
             let mut last = keep.lock().expect("no panic while held");
@@ -357,7 +367,12 @@ impl Words {
                 lines.push_str(line);
                 lines.push('\n');
             }
-            if hidden && asks.load(Relaxed) {
+            if asks.load(Relaxed) && line.starts_with(ssh::OWN) {
+                let mut own = keep_own.lock().expect("no panic while held");
+                if own.len() < OWN_MAX {
+                    own.push(line.to_owned());
+                }
+            } else if hidden && asks.load(Relaxed) {
                 reporter.detail(line);
             } else {
                 reporter.notice(line);
@@ -377,6 +392,7 @@ impl Words {
         Words {
             last,
             of_login,
+            own,
             is_login,
             relay,
         }
@@ -384,6 +400,17 @@ impl Words {
 
     fn of_login(&self) -> String {
         self.of_login.lock().expect("no panic while held").clone()
+    }
+
+    /// Shows what the server itself said at the login, but for what `error` quotes.
+    fn show_own(&self, reporter: &dyn Reporter, error: Option<&Error>) {
+        let quotes = |line: &str| {
+            error.is_some_and(|error| error.message.ends_with(line.trim_start_matches(ssh::OWN)))
+        };
+        let own = std::mem::take(&mut *self.own.lock().expect("no panic while held"));
+        for line in own.iter().filter(|line| !quotes(line)) {
+            reporter.notice(line);
+        }
     }
 
     /// What was said at the login is no cause of what comes later.

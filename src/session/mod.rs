@@ -219,7 +219,7 @@ fn outcome(seat: &Seat, copied: Result<String>, started: Instant) -> Outcome {
 }
 
 fn copy(request: Request, seat: &mut Seat) -> Result<String> {
-    host::prepare();
+    host::prepare(1)?;
     if request.options.nice {
         host::be_nice();
     }
@@ -318,7 +318,7 @@ pub enum NotServed {
 /// The far end: speaks control on stdin and stdout until the client is done. `placed`: a client
 /// has brought this program, which has checked itself.
 pub fn serve(placed: bool, permit: Permit) -> Result<(), NotServed> {
-    host::prepare();
+    host::prepare(1).map_err(NotServed::NotBegun)?;
     host::ignore_status_signal();
     let mut hello = host::hello();
     let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();

@@ -275,6 +275,7 @@ impl<'a> Server<'a> {
             Some(_) => self.budget.streams,
             None => self.budget.streams_max(),
         };
+        let streams_max = streams_max.min(self.client.limits.streams).max(1);
         let control = self.control.clone();
         Ways {
             inband: Inband::new(self.roster.flow(), true, control, proven.clone()),
@@ -304,6 +305,7 @@ impl<'a> Server<'a> {
             budget: self.budget,
             chunk_size: self.open.chunk_size as usize,
             grain: host::hello().grain(self.client, self.open.chunk_size),
+            open_entries: host::open_entries().min(self.client.limits.open_entries),
             peer_tells: self.client.tells(),
             control: self.control.clone(),
             tally: Arc::new(Tally::silent(self.progress.clone())),

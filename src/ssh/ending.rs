@@ -29,6 +29,9 @@ pub fn why_no_hello(
     let name = printable(host.name.as_bytes());
     let error = |kind, message| Error::new(kind, Side::Here, format!("{name}: {message}"));
     let says = |words: &str| said.stderr.contains(words);
+    if let Some(words) = refused_itself(status, said.stderr) {
+        return error(Kind::FarEnd, format!("fastcp cannot run there: {words}"));
+    }
     let no_path = "the command of --remote-path is not there, or cannot be run";
     match (status.and_then(|status| status.code()), &startup.sudo) {
         (Some(127), Some(_)) => error(Kind::FarEnd, "it has no sudo".to_owned()),
@@ -67,6 +70,16 @@ pub fn why_no_hello(
         ),
         (code, _) => error(Kind::FarEnd, ended(code, startup, said)),
     }
+}
+
+/// How a server begins a line for the user.
+pub const OWN: &str = "fastcp: ";
+
+/// Why a server that had started did not want to go on (too few threads, or open files).
+fn refused_itself(status: Option<ExitStatus>, stderr: &str) -> Option<&str> {
+    let refuses = status?.code()? == Kind::FarEnd.exit_code();
+    let mut lines = stderr.lines().filter(|_| refuses);
+    lines.rfind(|line| line.starts_with(OWN))?.strip_prefix(OWN)
 }
 
 /// The end of a far end for no reason that is known. What it printed may tell more.
@@ -228,6 +241,15 @@ mod tests {
         assert_eq!(kind, Kind::FarEnd);
         let printed = "printed: Welcome / \\x1b[2JThis account is currently not available.";
         assert!(told.ends_with(printed), "{told}");
+        let few = "noise\nfastcp: only 32 files may be open at once\n";
+        let (kind, told) = why(4, Some("/x"), None, b"", few);
+        assert_eq!(
+            (kind, told.as_str()),
+            (
+                Kind::FarEnd,
+                "h: fastcp cannot run there: only 32 files may be open at once"
+            )
+        );
         let sftp = b"This service allows sftp connections only.\n";
         assert!(why(1, None, None, sftp, "").1.contains("allows only sftp"));
         let (_, told) = why(1, Some("/bin/false"), None, b"", "");

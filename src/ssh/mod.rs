@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use crate::error::{Error, Kind, Result, Side};
 
-pub use ending::{Said, classify, is_refusal, is_refused, may_pass, why_lost, why_no_hello};
+pub use ending::{OWN, Said, classify, is_refusal, is_refused, may_pass, why_lost, why_no_hello};
 pub use names::connect_timeout;
 pub use pinned::pinned;
 pub use prompt::{asks_on_terminal, within};

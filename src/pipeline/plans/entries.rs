@@ -25,19 +25,19 @@ pub enum Closed {
 }
 
 impl Plans {
-    /// Remembers a big file that is about to be announced, waiting while `limit` of them are open;
+    /// Remembers a big file that is about to be announced, waiting while as many are open as may be;
     /// `before` is done first if that takes a wait.
     pub fn announce(
         &self,
         entry: EntryId,
         source: SourceFile,
         listed: Option<Listed>,
-        limit: usize,
         before: impl FnOnce() -> Result<(), Ended>,
     ) -> Result<(), Ended> {
         // A file that is not closed yet still takes a descriptor.
-        let has_room =
-            |state: &State| state.open.len() + state.discarded.len() + state.closing < limit;
+        let has_room = |state: &State| {
+            state.open.len() + state.discarded.len() + state.closing < state.open_max
+        };
         if !has_room(&self.lock()) {
             before()?;
         }

@@ -9,7 +9,6 @@ use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::plan::File;
-use crate::wire::hello::OPEN_ENTRIES;
 
 /// The receiver asked for what it never said it has.
 #[derive(Debug)]
@@ -116,7 +115,7 @@ impl Open {
 impl State {
     /// As many files may be open as when they are announced.
     pub(super) fn may_reopen(&self) -> bool {
-        !self.reopen.is_empty() && self.open.len() < OPEN_ENTRIES as usize
+        !self.reopen.is_empty() && self.open.len() < self.open_max
     }
 
     pub(super) fn next_to_reopen(&mut self) -> Option<Work> {

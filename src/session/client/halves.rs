@@ -162,6 +162,7 @@ impl Client<'_> {
             options: self.request.options.clone(),
             budget: self.budget,
             chunk_size: CHUNK_SIZE,
+            open_entries: host::open_entries().min(far.hello.limits.open_entries),
             grain: self.seat.hello().grain(far.hello, CHUNK_SIZE as u32),
             peer_tells: far.hello.tells(),
             control: far.control.clone(),
