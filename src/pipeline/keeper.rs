@@ -28,6 +28,10 @@ const BEHIND: usize = 4;
 /// How often a wait for a sync looks whether the copy is ending.
 const STEP: Duration = Duration::from_millis(200);
 
+/// How long the end of a copy waits for a sync that is under way. It writes what all processes have
+/// left on this file system, which may take minutes.
+const SETTLE_MAX: Duration = Duration::from_secs(10);
+
 #[derive(Default)]
 pub struct Keeper {
     state: Mutex<State>,
@@ -48,14 +52,19 @@ impl Keeper {
     }
 
     /// Ends [`keep`] and waits for a sync that is under way, since it may tell of an error. Returns
-    /// early when the copy `is_ending`.
-    pub fn settle(&self, is_ending: impl Fn() -> bool) {
+    /// early when the copy `is_ending`. False if the sync takes longer than it is waited for.
+    pub fn settle(&self, is_ending: impl Fn() -> bool) -> bool {
         self.end();
+        let until = Instant::now() + SETTLE_MAX;
         let mut state = self.lock();
         while state.is_syncing && !is_ending() {
+            if Instant::now() >= until {
+                return false;
+            }
             let waited = self.changed.wait_timeout(state, STEP);
             state = waited.expect("no panic while held").0;
         }
+        true
     }
 
     /// True after a second, false when the copy is over.

@@ -340,7 +340,7 @@ impl Receiver {
         let table = self.lock();
         if table.is_done() {
             drop(table);
-            self.keeper.settle(|| self.ending.is_ending());
+            self.settle_keeper();
             self.journal_done();
             if let Some(list) = &self.digests {
                 list.tell_rest();
@@ -350,6 +350,19 @@ impl Receiver {
             self.breach("a directory that has less in it than was said");
         } else if table.is_scattered() {
             self.breach("it sends more at once than it may");
+        }
+    }
+
+    /// Waits for a sync beside the copy, which may tell of an error. With `--fsync` each file has
+    /// told of its own.
+    fn settle_keeper(&self) {
+        if self.rules.fsync {
+            return self.keeper.end();
+        }
+        if !self.keeper.settle(|| self.ending.is_ending()) {
+            let line = "fastcp: the disk is still writing what was copied; an error that it meets \
+                        from now on is not told (--fsync waits for the disk)";
+            (self.sessions.tell)(line);
         }
     }
 

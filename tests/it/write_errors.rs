@@ -17,6 +17,7 @@ ways! { local_push, local_pull, here =>
 
 ways! { local_push =>
     an_error_of_syncfs_fails_the_copy,
+    a_sync_without_an_end_holds_no_copy_up,
 }
 
 ways! { local_push, here =>
@@ -112,6 +113,27 @@ fn an_error_of_syncfs_fails_the_copy(case: &Case) {
     inject.wait_until_struck_within(2, Duration::from_secs(90));
     inject.release();
     running.wait().exits(8).says("disk error");
+    assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
+}
+
+/// A file system on which others write takes minutes to sync.
+fn a_sync_without_an_end_holds_no_copy_up(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("tree/big", noise(1, 5 * MIB));
+    // The copy goes on when the sync has begun.
+    let inject = Inject::new()
+        .hold("syncfs")
+        .delay("pwrite64", Duration::from_secs(35))
+        .on("*.part")
+        .nth(3);
+    let run = case.copying(&["-r"], "tree", "").inject(&inject);
+    let running = run.limit(Duration::from_secs(90)).start();
+    inject.wait_until_struck_within(2, Duration::from_secs(60));
+    let done = running.wait();
+    inject.release();
+    done.exits(0).says("the disk is still writing what was copied");
     assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
 }
 
