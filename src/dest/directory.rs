@@ -9,10 +9,11 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Mode, OFlags, Stat, chmod, fchmod, fstat, futimens, mkdirat};
 use rustix::io::Errno;
 
+use super::partial::inode_of;
 use super::{Rules, Slot, own_name, sync_directory, times_of};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Entry, NO_PARENT, Name, file_type};
+use crate::manifest::{Entry, Inode, NO_PARENT, Name, Timestamp, file_type};
 
 /// What an owner needs to fill a directory.
 const WORKING: u32 = 0o700;
@@ -105,6 +106,21 @@ impl Directory {
     /// The mode that it had before it was opened up.
     pub fn restore(&self) -> Option<u32> {
         self.restore
+    }
+
+    /// What tells it from every other directory of its file system, now and later. None where that
+    /// keeps no lasting numbers or no times of birth.
+    pub fn lasting_inode(&self) -> Option<Inode> {
+        if self.dir.lasting_number() == 0 {
+            return None;
+        }
+        let inode = inode_of(&*self.dir.handle().ok()?).ok()?;
+        (inode.birth != Timestamp::default()).then_some(inode)
+    }
+
+    /// It has the mode that a directory gets when it is made, until its last child is in.
+    pub fn has_working_mode(&self) -> bool {
+        self.stat().is_ok_and(|stat| stat.st_mode & 0o777 == WORKING)
     }
 
     /// An earlier run of this copy has made it, or opened it up. Set-id bits and the sticky bit stay

@@ -6,6 +6,7 @@ mod holes;
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -354,8 +355,8 @@ fn rehearse(temporary: &Temporary, old: Option<&Stat>) -> Result<()> {
     }
 }
 
-fn inode_of(file: &File) -> io::Result<Inode> {
-    let told = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
+pub(super) fn inode_of(file: impl AsFd) -> io::Result<Inode> {
+    let told = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
     let birth = match told {
         Ok(told) if told.stx_mask & StatxFlags::BTIME.bits() != 0 => Timestamp {
             s: told.stx_btime.tv_sec,
@@ -364,7 +365,7 @@ fn inode_of(file: &File) -> io::Result<Inode> {
         // An old kernel, or a file system that does not keep it.
         _ => Timestamp::default(),
     };
-    let stat = fstat(file)?;
+    let stat = fstat(&file)?;
     Ok(Inode {
         dev: stat.st_dev,
         ino: stat.st_ino,

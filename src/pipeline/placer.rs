@@ -11,6 +11,7 @@ use crate::dest::{self, Directory, Exit, Spec};
 use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::record::{self, Hash};
+use crate::journal::{self, Journal};
 use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::jobs::Job;
@@ -266,15 +267,13 @@ impl Receiver {
         }
     }
 
-    /// A directory that an earlier run made is one that this copy has made. Where existing
-    /// directories stay as they are, nothing that is recorded changes that.
+    /// A directory that an earlier run made is one that this copy has made.
     fn remember(&self, directory: &mut Directory, path: Hash) {
         let Some(journal) = self.journal() else {
             return;
         };
-        // A rule of the key outranks what a journal says was so.
-        if self.rules.untouched && !directory.made() {
-            return;
+        if self.rules.untouched {
+            return remember_made(journal, directory, path);
         }
         let before = journal
             .directory_before(&path)
@@ -375,5 +374,26 @@ impl Receiver {
         self.unpark();
         self.flushing();
         self.finish_directories(None);
+    }
+}
+
+/// Where existing directories stay as they are, only one that an earlier run made, and that nobody
+/// has given another mode since, is one that this copy has made. It is recorded by its inode too.
+fn remember_made(journal: &Journal, directory: &mut Directory, path: Hash) {
+    let Some(inode) = directory.lasting_inode() else {
+        return;
+    };
+    let numbers = [inode.ino, inode.birth.s as u64, inode.birth.ns.into()];
+    let numbers = numbers.map(u64::to_le_bytes).concat();
+    let path = journal::hash([&path[..], &numbers].into_iter());
+    let made = directory.made();
+    if made {
+        journal.directory(record::Directory {
+            path,
+            made,
+            restore: None,
+        });
+    } else if directory.has_working_mode() && journal.directory_before(&path).is_some() {
+        directory.adopt(true, None);
     }
 }

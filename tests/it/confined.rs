@@ -20,6 +20,7 @@ ways! { push =>
     links_that_a_confined_key_places_stay_inside,
     what_looks_like_a_journal_changes_no_directory,
     a_key_that_only_writes_resumes_for_its_own_client_alone,
+    directories_of_a_killed_run_get_their_modes_with_such_a_key,
 }
 
 ways! { local_push => no_journal_gives_a_directory_set_id_bits }
@@ -343,6 +344,46 @@ fn what_looks_like_a_journal_changes_no_directory(case: &Case) {
             assert_ne!(case.dst.meta("keep").mtime(), 1_000_000_000);
         }
     }
+}
+
+/// The server is killed while it fills directories. What the copy made gets its mode from the next
+/// run, what somebody made or closed since does not.
+fn directories_of_a_killed_run_get_their_modes_with_such_a_key(case: &Case) {
+    let tree = case.src.dir("tree");
+    for name in ["made", "replaced", "changed"] {
+        tree.file(format!("{name}/big"), noise(1, SIZE));
+        tree.mode(name, 0o755);
+    }
+    let from = tree.0.display().to_string();
+    aged();
+    let dir = case.dst.0.display().to_string();
+    force(
+        case,
+        &format!("--confine '{dir}' --write-only --no-overwrite"),
+    );
+    let slow = case.fastcp().args(SLOW).args(["-r", &from, "far:b"]);
+    let slow = slow.start();
+    until("a third is there", || {
+        case.dst
+            .journals()
+            .pop()
+            .filter(|journal| has_third(journal))
+    });
+    kill_receiver(case, slow);
+    let names = ["made", "replaced", "changed"].map(|name| format!("b/{name}"));
+    for name in &names {
+        assert_eq!(case.dst.mode_of(name), 0o700, "{name}: the test's premise");
+    }
+    let other = case.dst.path("other");
+    std::fs::create_dir(&other).expect("make a directory");
+    std::fs::remove_dir_all(case.dst.path("b/replaced")).expect("remove");
+    std::fs::rename(&other, case.dst.path("b/replaced")).expect("rename");
+    case.dst.mode("b/replaced", 0o700);
+    case.dst.mode("b/changed", 0o710);
+    copy(case, &["-r"], &from, "far:b").succeeds();
+    let modes = names.map(|name| case.dst.mode_of(name));
+    assert_eq!(modes, [0o755, 0o700, 0o710], "made, replaced, changed");
+    assert_same(&from, case.dst.path("b"), Also::Nothing);
 }
 
 fn no_journal_gives_a_directory_set_id_bits(case: &Case) {
