@@ -212,6 +212,12 @@ impl Progress {
         self.add_again(bytes);
     }
 
+    /// The same of a copy between two hosts, whose sender counts what comes once more.
+    pub fn add_damaged_elsewhere(&self, bytes: u64) {
+        // A peer's word: it is not to overflow.
+        self.damaged_bytes.fetch_add(bytes.min(1 << 40), Relaxed);
+    }
+
     /// A frame of `wire` bytes in `codec` that stands for `raw` bytes was sent or received.
     pub fn add_frame(&self, codec: u8, raw: u64, wire: u64) {
         self.begin();

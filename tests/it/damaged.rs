@@ -224,7 +224,9 @@ fn what_is_damaged_is_sent_again_over_ssh_and_between_hosts(case: &Case) {
     aged();
     let there = interrupted(case);
     flip(&partial(case), there[there.len() / 2].start);
-    again(case, &[]);
+    let done = again(case, &[]);
+    done.says("damaged there and came again");
+    done.never_says("before it changed");
 }
 
 /// A thin volume that is full for a moment: the system says so to whoever syncs, and to nobody who

@@ -202,8 +202,14 @@ impl<'a> Exchange<'a> {
                 self.seat.progress.set_phase(Phase::Copying);
                 Said::Pass(Message::Landed(landed))
             }
+            Message::Missing(missing) => {
+                let lens = missing.spans.iter();
+                let lens = lens.map(|span| span.end.saturating_sub(span.start));
+                let count = lens.fold(0, u64::saturating_add);
+                self.seat.progress.add_damaged_elsewhere(count);
+                Said::Pass(Message::Missing(missing))
+            }
             message @ (Message::Want(_)
-            | Message::Missing(_)
             | Message::Ack(_)
             | Message::Nack(_)
             | Message::Busy(_)
