@@ -85,6 +85,8 @@ struct Former {
     /// Content that was on its way, in all of them: no less than what they left there.
     raw_bytes: u64,
     already_bytes: u64,
+    /// Content that was read and verified, in all of them: what one has read the next does not.
+    checked_bytes: u64,
 }
 
 /// One reading of all counters.
@@ -107,7 +109,7 @@ pub struct Snapshot {
     pub already_bytes: u64,
     /// Content that needed no sending in this session, and not since it was there: holes.
     pub unsent_bytes: u64,
-    /// Content that was there and was read again in this session,
+    /// Content that was there and was read again in all sessions,
     pub checked_bytes: u64,
     /// and what of it was damaged and came again.
     pub damaged_bytes: u64,
@@ -284,6 +286,7 @@ impl Progress {
             moved_bytes: now.moved_bytes,
             raw_bytes: self.raw_bytes.load(Relaxed),
             already_bytes: now.already_bytes,
+            checked_bytes: now.checked_bytes,
         };
         for counter in [
             &self.bytes,
@@ -320,6 +323,9 @@ impl Progress {
                 .already_bytes
                 .max(resumed.saturating_sub(former.raw_bytes)),
             raw_bytes: former.raw_bytes,
+            checked_bytes: former
+                .checked_bytes
+                .saturating_add(self.checked_bytes.load(Relaxed)),
         }
     }
 
@@ -357,7 +363,7 @@ impl Progress {
                 .skipped_bytes
                 .load(Relaxed)
                 .saturating_sub(self.resumed_bytes.load(Relaxed)),
-            checked_bytes: self.checked_bytes.load(Relaxed),
+            checked_bytes: together.checked_bytes,
             damaged_bytes: self.damaged_bytes.load(Relaxed),
             wire_bytes: self.wire_bytes.load(Relaxed),
             raw_bytes: self.raw_bytes.load(Relaxed),

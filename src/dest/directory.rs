@@ -120,7 +120,8 @@ impl Directory {
 
     /// It has the mode that a directory gets when it is made, until its last child is in.
     pub fn has_working_mode(&self) -> bool {
-        self.stat().is_ok_and(|stat| stat.st_mode & 0o777 == WORKING)
+        self.stat()
+            .is_ok_and(|stat| stat.st_mode & 0o777 == WORKING)
     }
 
     /// An earlier run of this copy has made it, or opened it up. Set-id bits and the sticky bit stay

@@ -23,7 +23,9 @@
 //! can pass for a journal. Reading stops at the first damaged record; what is before it counts.
 //! A record says which bytes were written, not that they are still there: the caller reads all of
 //! them again before a file gets its name. [`Journal::trusts`] tells where the user may skip that:
-//! everything was written during this boot and to this mount, and no lost write is known.
+//! everything was written during this boot and to this mount, and no lost write is known. What
+//! sessions of the same command wrote or read under these conditions is not read a second time
+//! ([`Journal::certain`]): on a link that drops all the time a copy would never end.
 //!
 //! # Who
 //!
@@ -41,7 +43,7 @@ mod tests;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -51,12 +53,13 @@ use rustix::fs::{
     AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps, flock, fstat, unlinkat,
 };
 
+use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
 use crate::dir::Dir;
 use crate::error::Result;
 pub use lock::Waiting;
-pub use past::Begun;
 use past::Past;
+pub use past::{Begun, Trust};
 use record::{Body, Chunk, Directory, Finished, Hash, Key, LEN, Session, UserKey};
 
 /// Where a journal is.
@@ -151,7 +154,7 @@ impl Journal {
             return Ok(None);
         };
         let known = past::key(&file, &opening.user).filter(|_| !opening.afresh);
-        let past = known.map(|key| (Past::read(&file, &key, &own), key));
+        let past = known.map(|key| (Past::read(&file, &key, &own, waiting.before), key));
         let (past, key) = past
             .filter(|(past, _)| {
                 let is_cut_alike = |last: Session| last.chunk_size == opening.chunk_size;
@@ -295,16 +298,16 @@ impl Journal {
         self.past().begun.remove(path)
     }
 
-    /// The file with this path as it was finished, and whether its content may be believed without
+    /// The file with this path as it was finished, and how far its content may be believed without
     /// reading it, where the file is on `dev`.
-    pub fn finished_before(&self, path: &Hash, dev: u64) -> Option<(Finished, bool)> {
-        let (index, is_trusted) = {
+    pub fn finished_before(&self, path: &Hash, dev: u64) -> Option<(Finished, Trust)> {
+        let (index, trust) = {
             let past = self.past();
             let index = *past.finished.get(path)?;
-            (index, past.is_trusted(index, dev == self.identity.0))
+            (index, past.trust(index, dev == self.identity.0))
         };
         match self.record(index)? {
-            Body::Finished(finished) if finished.path == *path => Some((finished, is_trusted)),
+            Body::Finished(finished) if finished.path == *path => Some((finished, trust)),
             _ => None,
         }
     }
@@ -313,7 +316,37 @@ impl Journal {
     /// written during this boot, to this mount, which is the journal's own.
     pub fn trusts(&self, begun: &Begun) -> bool {
         let is_here = begun.file.inode.dev == self.identity.0;
-        self.past().is_trusted(begun.first, is_here)
+        self.past().trust(begun.first, is_here) >= Trust::OfBoot
+    }
+
+    /// Ranges of the file that former sessions of this command wrote, or read and found as recorded:
+    /// they need not be read again.
+    pub fn certain(&self, begun: &Begun) -> RangeSet {
+        let since = self.past().since_run.max(begun.first);
+        let mut certain = RangeSet::new();
+        if begun.file.inode.dev != self.identity.0 || since > begun.last {
+            return certain;
+        }
+        // What cannot be read is not there.
+        let _ = past::records(&self.file, &self.key, since..begun.last + 1, |_, body| {
+            match body {
+                Body::Chunk(number, Chunk { offset, len, .. }) if number == begun.number => {
+                    certain.insert(offset..offset.saturating_add(len));
+                }
+                Body::Checked { number, start, end } if number == begun.number => {
+                    certain.insert(start..end);
+                }
+                _ => {}
+            }
+            ControlFlow::Continue(())
+        });
+        certain
+    }
+
+    /// What former sessions recorded of a range of this file was read, and was as recorded.
+    pub fn checked(&self, number: u32, range: Range<u64>) {
+        let Range { start, end } = range;
+        self.append(&Body::Checked { number, start, end }.encode(&self.key));
     }
 
     /// The directory with this path, if this copy has made it or opened it up.

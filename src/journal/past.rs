@@ -37,6 +37,16 @@ pub struct Begun {
     pub(super) last: u64,
 }
 
+/// Why what is recorded may be believed without reading it. From least to most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trust {
+    None,
+    /// It was written during this boot, to this mount, and no lost write or damage is known.
+    OfBoot,
+    /// It was, by this command: by sessions whose connection was lost since.
+    OfRun,
+}
+
 #[derive(Default)]
 pub(super) struct Past {
     pub begun: HashMap<Hash, Begun>,
@@ -48,6 +58,8 @@ pub(super) struct Past {
     /// From this record on everything was written during this boot, to this mount, and no lost
     /// write or damage is known.
     pub since_mount: u64,
+    /// From this record on all that besides was written by sessions of the command that resumes.
+    pub since_run: u64,
     pub last: Option<Session>,
     /// Whose sessions these are, if they are all of one owner.
     pub owner: Option<Hash>,
@@ -59,27 +71,34 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Reads until the first record that is not whole; `own` is who reads.
-    pub fn read(file: &File, key: &Key, own: &Session) -> Past {
+    /// Reads until the first record that is not whole; `own` is who reads, `before` the sessions of
+    /// the same command that came before it.
+    pub fn read(file: &File, key: &Key, own: &Session, before: &[[u8; 16]]) -> Past {
         let mut past = Past {
             records: 1,
             since_mount: u64::MAX,
+            since_run: u64::MAX,
             ..Past::default()
         };
         // What cannot be read is not there.
         let _ = records(file, key, 1..u64::MAX, |index, body| {
             past.records = index + 1;
-            past.take(index, body, own);
+            past.take(index, body, (own, before));
             ControlFlow::Continue(())
         });
         past
     }
 
-    fn take(&mut self, index: u64, body: Body, own: &Session) {
+    fn take(&mut self, index: u64, body: Body, (own, before): (&Session, &[[u8; 16]])) {
         match body {
             Body::Session(session) => {
                 self.since_mount = match session.is_of_mount(own) {
                     true => self.since_mount.min(index),
+                    false => u64::MAX,
+                };
+                let is_of_run = session.is_of_mount(own) && before.contains(&session.id);
+                self.since_run = match is_of_run {
+                    true => self.since_run.min(index),
                     false => u64::MAX,
                 };
                 self.last = Some(session);
@@ -89,7 +108,7 @@ impl Past {
                 let is_same = self.owners == 1 || self.owner == Some(owner);
                 self.owner = is_same.then_some(owner);
             }
-            Body::Doubted => self.since_mount = u64::MAX,
+            Body::Doubted => (self.since_mount, self.since_run) = (u64::MAX, u64::MAX),
             Body::File(number, file) => {
                 self.next = self.next.max(number.saturating_add(1));
                 let begun = Begun {
@@ -118,6 +137,12 @@ impl Past {
                     begun.last = index;
                 }
             }
+            Body::Checked { number, .. } => {
+                let path = self.paths.get(&number);
+                if let Some(begun) = path.and_then(|path| self.begun.get_mut(path)) {
+                    begun.last = index;
+                }
+            }
             Body::Finished(finished) => {
                 // Without a digest of the whole, those of its chunks tell whether it is intact.
                 if finished.digest.is_some() {
@@ -142,10 +167,16 @@ impl Past {
         }
     }
 
-    /// True if everything from the record `first` on may be believed without reading it, as far
-    /// as a journal can tell; files are on the journal's own disk, or not.
-    pub fn is_trusted(&self, first: u64, is_here: bool) -> bool {
-        is_here && first >= self.since_mount
+    /// How far everything from the record `first` on may be believed without reading it; files are
+    /// on the journal's own disk, or not.
+    pub fn trust(&self, first: u64, is_here: bool) -> Trust {
+        if is_here && first >= self.since_run {
+            Trust::OfRun
+        } else if is_here && first >= self.since_mount {
+            Trust::OfBoot
+        } else {
+            Trust::None
+        }
     }
 
     fn forget(&mut self, path: &Hash) {

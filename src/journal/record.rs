@@ -38,6 +38,7 @@ const DIRECTORY: u8 = 6;
 const DROPPED: u8 = 7;
 const OWNER: u8 = 8;
 const DOUBTED: u8 = 9;
+const RANGE_CHECKED: u8 = 10;
 
 const YOUNG: u8 = 1;
 const INPLACE: u8 = 2;
@@ -122,6 +123,12 @@ pub enum Body {
     /// The file gets this number.
     File(u32, File),
     Chunk(u32, Chunk),
+    /// What an earlier session recorded of this range was read, and was as recorded.
+    Checked {
+        number: u32,
+        start: u64,
+        end: u64,
+    },
     Finished(Finished),
     /// What was recorded before this many bytes of the journal is on the disk.
     Synced(u64),
@@ -204,6 +211,10 @@ impl Body {
                 let flags = flag(file.young, YOUNG) | flag(file.inplace, INPLACE);
                 (FILE, flags, *number)
             }
+            Body::Checked { number, start, end } => {
+                out.u64(*start).u64(*end);
+                (RANGE_CHECKED, 0, *number)
+            }
             Body::Chunk(number, chunk) => {
                 out.u64(chunk.offset).u64(chunk.len);
                 out.put(&chunk.digest.unwrap_or_default());
@@ -275,6 +286,11 @@ impl Body {
                     inplace: has(INPLACE),
                 },
             ),
+            RANGE_CHECKED => Body::Checked {
+                number,
+                start: from.take_u64(),
+                end: from.take_u64(),
+            },
             CHUNK => Body::Chunk(
                 number,
                 Chunk {

@@ -121,8 +121,9 @@ fn what_one_session_records_the_next_one_reads() {
     assert_eq!(chunks(&second, &begun), Vec::from_iter(0..10));
     let dev = second.identity.0;
     let before = |path, dev| second.finished_before(&[path; 16], dev);
-    assert_eq!(before(3, dev), Some((done(3), certain)));
-    assert_eq!(before(3, dev + 1), Some((done(3), false)));
+    let trust = [Trust::None, Trust::OfBoot][usize::from(certain)];
+    assert_eq!(before(3, dev), Some((done(3), trust)));
+    assert_eq!(before(3, dev + 1), Some((done(3), Trust::None)));
     assert_eq!(before(9, dev), None);
     assert!(second.directory_before(&[5; 16]).unwrap().made);
     // What is gone on with keeps its number, and a new file gets another.
@@ -251,8 +252,8 @@ fn nothing_is_trusted_after_a_reboot_a_mount_a_lost_write_or_damage() {
         assert_eq!(chunks(&then, &begun), Vec::from_iter(0..10));
         let is_trusted = nth == 0 && tells;
         assert_eq!(then.trusts(&begun), is_trusted, "change {nth}");
-        let (_, trusted) = then.finished_before(&[3; 16], dev).unwrap();
-        assert_eq!(trusted, is_trusted, "change {nth}");
+        let (_, trust) = then.finished_before(&[3; 16], dev).unwrap();
+        assert_eq!(trust == Trust::OfBoot, is_trusted, "change {nth}");
         // What is written from now on is.
         let number = then.begin(&file(6, dev));
         then.chunk(number, 0, C, None);
@@ -261,6 +262,55 @@ fn nothing_is_trusted_after_a_reboot_a_mount_a_lost_write_or_damage() {
         let begun = last.take_begun(&[6; 16]).unwrap();
         assert_eq!(last.trusts(&begun), tells);
     }
+}
+
+/// A command that logs in again reads what others left once, and what it wrote itself not at all.
+#[test]
+fn what_a_command_wrote_or_read_is_certain_for_its_later_sessions_alone() {
+    let temp = tempfile::tempdir().unwrap();
+    let opened = |session: u8, before: &[[u8; 16]]| {
+        let opened = try_open(temp.path(), &opening(session), before);
+        opened.unwrap().expect("a journal")
+    };
+    let first = opened(1, &[]);
+    let (dev, tells) = (first.identity.0, tells_mounts(&first));
+    fill(&first);
+    drop(first);
+    let second = opened(2, &[]);
+    let begun = second.take_begun(&[1; 16]).unwrap();
+    assert!(second.certain(&begun).is_empty(), "of another command");
+    second.checked(begun.number, 2 * C..4 * C);
+    second.chunk(begun.number, 20 * C, C, None);
+    second.finished(&[done(4)]);
+    drop(second);
+    let certain = |journal: &Journal| {
+        let begun = journal.take_begun(&[1; 16]).unwrap();
+        assert_eq!(begun.bytes, 11 * C, "what was read is not there twice");
+        Vec::from_iter(journal.certain(&begun).iter())
+    };
+    let of_run = |journal: &Journal, path: u8| {
+        let (_, trust) = journal.finished_before(&[path; 16], dev).unwrap();
+        trust == Trust::OfRun
+    };
+    let third = opened(3, &[[2; 16]]);
+    let wanted = [2 * C..4 * C, 20 * C..21 * C];
+    assert_eq!(certain(&third), if tells { &wanted[..] } else { &[] });
+    assert_eq!((of_run(&third, 4), of_run(&third, 3)), (tells, false));
+    drop(third);
+    // One that names nobody, and one that finds a session of others after its own.
+    for before in [&[][..], &[[2; 16]]] {
+        let other = opened(9, before);
+        assert_eq!(certain(&other), [], "{before:?}");
+        assert!(!of_run(&other, 4));
+        drop(other);
+    }
+    let fourth = opened(4, &[[2; 16], [3; 16], [9; 16]]);
+    assert_eq!(of_run(&fourth, 4), tells);
+    fourth.doubted();
+    drop(fourth);
+    let fifth = opened(5, &[[2; 16], [3; 16], [9; 16], [4; 16]]);
+    assert_eq!(certain(&fifth), [], "after damage was found");
+    assert!(!of_run(&fifth, 4));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::dest::{self, Partial, Slot, Standing};
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::journal::record::{self, Finished, Hash};
-use crate::journal::{self, Begun, Journal};
+use crate::journal::{self, Begun, Journal, Trust};
 use crate::manifest::{Entry, Timestamp};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::opening::Written;
@@ -191,7 +191,13 @@ impl Receiver {
         self.say(Message::Want(vec![Want { entry: id, kind }]));
         let file = self.lock().files.get(&id).cloned();
         if let Some(file) = file {
-            self.verify_later(file, begun, trusted);
+            let certain = match trusted {
+                true => std::iter::once(0..entry.size).collect(),
+                // Others may have written into what was not made by the copy.
+                false if is_intact => journal.certain(&begun),
+                false => RangeSet::new(),
+            };
+            self.verify_later(file, begun, certain);
         }
         Ok(None)
     }
@@ -270,14 +276,18 @@ impl Receiver {
         let Some(standing) = dest::standing(&file.slot)?.filter(|standing| standing.is_file) else {
             return Ok(None);
         };
-        let Some((finished, trusted)) = journal.finished_before(&file.path, standing.dev) else {
+        let Some((finished, trust)) = journal.finished_before(&file.path, standing.dev) else {
             return Ok(None);
         };
         let is_same = is_of(&finished) && finished.placed == placed(&standing);
         if !is_same || self.options.digests && finished.digest.is_none() {
             return Ok(None);
         }
-        let trusted = trusted && self.sessions.trusts;
+        let trusted = match trust {
+            Trust::None => false,
+            Trust::OfBoot => self.sessions.trusts,
+            Trust::OfRun => true,
+        };
         Ok(Some(Found {
             finished,
             standing,

@@ -1,5 +1,6 @@
 //! What earlier sessions left is read and verified here, on threads of its own and while the
-//! missing chunks are on their way. A file gets its name only when this is done.
+//! missing chunks are on their way. A file gets its name only when this is done. What this command
+//! wrote or read before it lost its connection is not read again.
 //!
 //! A range that does not hold what was recorded becomes missing: the sender is asked for it
 //! ([`Message::Missing`]), and its chunks come like any others.
@@ -80,11 +81,11 @@ pub struct Placed {
 
 /// Something to be read.
 enum Check {
-    /// The rest of a file that is open. `trusted`: it is believed without reading.
+    /// The rest of a file that is open. What is `certain` of it is believed without reading.
     Open {
         file: Arc<OpenFile>,
         begun: Begun,
-        trusted: bool,
+        certain: RangeSet,
     },
     Placed(Box<Placed>),
 }
@@ -152,8 +153,8 @@ pub fn verify(receiver: &Receiver) {
             Check::Open {
                 file,
                 begun,
-                trusted,
-            } => receiver.verify_open(&file, &begun, trusted, &mut buffer),
+                certain,
+            } => receiver.verify_open(&file, &begun, &certain, &mut buffer),
             Check::Placed(placed) => receiver.verify_placed(*placed),
         }
     }
@@ -161,11 +162,11 @@ pub fn verify(receiver: &Receiver) {
 
 impl Receiver {
     /// Has what is unread of an open file read.
-    pub(super) fn verify_later(&self, file: Arc<OpenFile>, begun: Begun, trusted: bool) {
+    pub(super) fn verify_later(&self, file: Arc<OpenFile>, begun: Begun, certain: RangeSet) {
         let check = Check::Open {
             file,
             begun,
-            trusted,
+            certain,
         };
         self.checks.add(check);
     }
@@ -184,7 +185,7 @@ impl Receiver {
         &self,
         file: &Arc<OpenFile>,
         begun: &Begun,
-        trusted: bool,
+        certain: &RangeSet,
         buffer: &mut Vec<u8>,
     ) {
         let (Some(unread), Some(journal)) = (&file.unread, self.journal()) else {
@@ -194,26 +195,27 @@ impl Receiver {
         let Some(partial) = partial else {
             return; // It failed meanwhile.
         };
-        let readback = match trusted {
-            true => None,
-            false => partial.readback().ok(),
-        };
+        let readback = partial.readback().ok();
         let goes_on = || !self.ending.is_ending() && !file.closing.load(Acquire);
         let mut lost = Lost::default();
         buffer.resize(STEP.max(self.chunk_size as usize), 0);
         let mut look = |ready: Ready| {
-            let Ready { chunk, is_written } = ready;
+            let Ready {
+                chunk,
+                is_written,
+                is_certain,
+            } = ready;
             let range = chunk.offset..chunk.offset + chunk.len;
             // It may be missing along with a neighbour.
             if !unread.lock().contains_all(range.clone()) {
                 return;
             }
-            let holds = trusted
+            let holds = is_certain
                 || is_written
                     && readback
                         .as_ref()
                         .is_some_and(|disk| holds(disk, &chunk, file.entry.size, buffer));
-            if !trusted {
+            if !is_certain {
                 if let Some(disk) = readback.as_ref().filter(|_| self.rules.drop_cache) {
                     disk.drop_cache(range.clone());
                 }
@@ -222,7 +224,10 @@ impl Receiver {
             unread.lock().remove(range.clone());
             match holds {
                 true => self.add_recorded(file, &chunk),
-                false => lost.add(range),
+                false => lost.add(range.clone()),
+            }
+            if holds && !is_certain {
+                journal.checked(begun.number, range);
             }
             if lost.is_due() {
                 self.ask_for(file, unread, journal, &mut lost);
@@ -240,12 +245,18 @@ impl Receiver {
             if !is_inside || !unread.lock().contains_all(range.clone()) {
                 return ControlFlow::Continue(());
             }
+            let is_certain = certain.contains_all(range.clone());
             let is_written = match &readback {
+                _ if is_certain => true,
                 Some(disk) if chunk.digest.is_some() => disk.prepare(&range),
                 Some(disk) => disk.prepare_hole(&range),
                 None => true,
             };
-            ahead.push_back(Ready { chunk, is_written });
+            ahead.push_back(Ready {
+                chunk,
+                is_written,
+                is_certain,
+            });
             if ahead.len() > AHEAD
                 && let Some(ready) = ahead.pop_front()
             {
@@ -323,6 +334,10 @@ impl Receiver {
             self.tell_checked(0, 1);
         }
         if is_as_recorded {
+            if let Some(journal) = self.journal() {
+                // For another session of this command.
+                journal.finished(&[placed.finished]);
+            }
             return self.placed_stays(placed);
         }
         if self.ending.is_ending() {
@@ -426,6 +441,8 @@ struct Ready {
     chunk: Chunk,
     /// The disk took what was written there, as far as it says.
     is_written: bool,
+    /// It need not be read.
+    is_certain: bool,
 }
 
 /// Ranges to be asked for.

@@ -4,13 +4,16 @@
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
-use rustix::process::Signal;
+use rustix::io::Errno;
+use rustix::process::{Signal, kill_process};
 
 use crate::support::cut_short::{SIZE, SLOW, aged, has_third, kill_receiver};
 use crate::support::disk::Mounted;
 use crate::support::done::Done;
+use crate::support::inject::{self, Inject};
 use crate::support::journals;
 use crate::support::procs::until;
 use crate::support::*;
@@ -23,6 +26,9 @@ ways! { local_push, local_pull, here =>
 ways! { local_push, local_pull =>
     a_hole_and_data_that_changed_places_are_found,
     trust_skips_the_reading_but_not_where_a_length_differs,
+    what_cannot_be_read_again_is_sent_again,
+    a_disk_that_hangs_while_it_is_read_again_ends_with_the_user,
+    what_one_login_has_read_or_written_the_next_does_not_read,
 }
 
 ways! { push, between =>
@@ -227,6 +233,79 @@ fn what_is_damaged_is_sent_again_over_ssh_and_between_hosts(case: &Case) {
     let done = again(case, &[]);
     done.says("damaged there and came again");
     done.never_says("before it changed");
+}
+
+fn what_cannot_be_read_again_is_sent_again(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("a", noise(1, SIZE));
+    aged();
+    interrupted(case);
+    let inject = Inject::new().fail("pread64", Errno::IO);
+    let inject = inject.on("*.part").after(1).times(2);
+    let run = case.copying(&["--summary", "--compress", "none"], "a", "b");
+    let done = run.inject(&inject).run();
+    done.succeeds().says("damaged there and came again");
+    inject.assert_struck(2);
+    assert!(done.wire_bytes() < SIZE, "{} bytes", done.wire_bytes());
+    assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
+}
+
+/// The first read of the partial hangs: that is no silence of the other end, and Ctrl-C ends it.
+fn a_disk_that_hangs_while_it_is_read_again_ends_with_the_user(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("a", noise(1, SIZE));
+    aged();
+    interrupted(case);
+    let inject = Inject::new().hold("pread64").on("*.part").times(1);
+    let run = case.copying(&["--timeout", "5s", "--retries", "0"], "a", "b");
+    let running = run.inject(&inject).start();
+    inject.wait_until_struck(1);
+    std::thread::sleep(Duration::from_secs(7));
+    let began = Instant::now();
+    running.signal(Signal::INT);
+    running.wait().exits(130);
+    assert!(began.elapsed() < Duration::from_secs(10));
+    inject.release();
+    until("the other end is gone", || {
+        procs::marked(case.mark()).is_empty().then_some(())
+    });
+    again(case, &[]);
+}
+
+fn what_one_login_has_read_or_written_the_next_does_not_read(case: &Case) {
+    case.src.file("a", noise(1, SIZE));
+    aged();
+    let bytes = |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).sum();
+    let there: u64 = bytes(&interrupted(case));
+    let flags = [
+        "-l",
+        "40000",
+        "--memory",
+        "16Mi",
+        "--compress",
+        "none",
+        "--json",
+    ];
+    let running = case.copying(&flags, "a", "b").start();
+    until("more is there", || {
+        let recorded: u64 = bytes(&journals::recorded(&case.dst.journals().pop()?));
+        (recorded > there + 6 * MIB as u64).then_some(())
+    });
+    let server = case.servers().pop().expect("a server runs").pid;
+    kill_process(server, Signal::KILL).expect("kill the server");
+    let done = running.wait();
+    done.succeeds();
+    assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
+    let told: serde_json::Value = serde_json::from_str(&done.stdout_text()).expect("JSON");
+    assert_eq!(told["logins_again"], 1);
+    let verified = told["verified_bytes"].as_u64().expect("a number");
+    // A chunk may be read and not recorded when the server dies.
+    assert!(verified >= there, "{verified} of {there}");
+    assert!(verified < there + 3 * MIB as u64, "{verified} of {there}");
 }
 
 /// A thin volume that is full for a moment: the system says so to whoever syncs, and to nobody who

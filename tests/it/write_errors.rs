@@ -133,7 +133,8 @@ fn a_sync_without_an_end_holds_no_copy_up(case: &Case) {
     inject.wait_until_struck_within(2, Duration::from_secs(60));
     let done = running.wait();
     inject.release();
-    done.exits(0).says("the disk is still writing what was copied");
+    done.exits(0)
+        .says("the disk is still writing what was copied");
     assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
 }
 

@@ -65,6 +65,11 @@ fn bodies() -> Vec<Body> {
             made: false,
             restore: Some(0o555),
         }),
+        Body::Checked {
+            number: 7,
+            start: 5,
+            end: 1 << 40,
+        },
         Body::Dropped(7),
         Body::Owner([6; 16]),
         Body::Doubted,
@@ -123,7 +128,7 @@ fn the_bytes_of_a_journal_are_these() {
     let hash = blake3::hash(&[&header[..], &all].concat());
     assert_eq!(
         &hash.to_hex()[..16],
-        "5f26270965158710",
+        "b120836032799133",
         "a change of the format"
     );
 }
