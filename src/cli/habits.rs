@@ -1,6 +1,8 @@
 //! Answers to options of scp, rsync, cp and rclone that fastcp does not have, and to misspelled
 //! ones. A tip never names an option that `--help` does not list.
 
+use std::ffi::OsString;
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 
@@ -203,7 +205,7 @@ const HABITS: &[(&[&str], &str)] = &[
 
 /// What is said of an option that does not exist: its name, and what to do where that is known.
 /// None for any other fault.
-pub fn unknown_option(error: &clap::Error, command: &Command) -> Option<String> {
+pub fn unknown_option(error: &clap::Error, line: &[OsString], command: &Command) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
@@ -214,10 +216,46 @@ pub fn unknown_option(error: &clap::Error, command: &Command) -> Option<String> 
     let tip = habit(name).map(str::to_owned);
     let tip = tip.or_else(|| Some(format!("did you mean {}?", close(name, command)?)));
     let tip = tip.map_or_else(String::new, |tip| format!(": {tip}"));
+    let others = with(name, line, command).into_iter().map(|letter| {
+        let tip = habit(&letter).map_or_else(String::new, |tip| format!(": {tip}"));
+        format!("; nor {letter}{tip}")
+    });
+    let others: String = others.collect();
     let name = crate::units::printable(name.as_bytes());
     Some(format!(
-        "fastcp: there is no option {name}{tip} (see fastcp --help)"
+        "fastcp: there is no option {name}{tip}{others} (see fastcp --help)"
     ))
+}
+
+/// The other letters in the word with the letter `first`, as `-z` in `-avz`, that are no options
+/// either.
+fn with(first: &str, line: &[OsString], command: &Command) -> Vec<String> {
+    let unknown = |word: &OsString| -> Vec<String> {
+        let letters = word.to_str().and_then(|word| word.strip_prefix('-'));
+        let mut unknown = Vec::new();
+        for letter in letters.unwrap_or_default().chars() {
+            let known = command
+                .get_arguments()
+                .find(|arg| arg.get_short() == Some(letter));
+            match known {
+                // The rest of the word is its value.
+                Some(arg) if arg.get_action().takes_values() => break,
+                Some(_) => {}
+                None => unknown.push(format!("-{letter}")),
+            }
+        }
+        unknown
+    };
+    let words = line.iter().take_while(|word| *word != "--");
+    let mut found = words.filter(|word| !word.to_string_lossy().starts_with("--"));
+    let letters = found.find_map(|word| {
+        let letters = unknown(word);
+        (letters.first().map(String::as_str) == Some(first)).then_some(letters)
+    });
+    let mut letters = letters.unwrap_or_default();
+    letters.dedup();
+    letters.retain(|letter| letter != first);
+    letters
 }
 
 fn habit(name: &str) -> Option<&'static str> {
@@ -248,7 +286,8 @@ mod tests {
         let words = std::iter::once("fastcp").chain(line.split_whitespace());
         let error = Args::try_parse_from(words).expect_err(line);
         let command = Args::command();
-        unknown_option(&error, &command).unwrap_or_else(|| panic!("{line}: {error}"))
+        let typed: Vec<_> = line.split_whitespace().map(OsString::from).collect();
+        unknown_option(&error, &typed, &command).unwrap_or_else(|| panic!("{line}: {error}"))
     }
 
     #[test]
@@ -256,6 +295,7 @@ mod tests {
         for (line, tip) in [
             ("-a a h:", "-rp copies trees"),
             ("-avz a h:", "-rp copies trees"),
+            ("-avz a h:", "; nor -z: fastcp compresses"),
             ("-rpz a h:", "fastcp compresses"),
             ("-e ssh a h:", "-P PORT"),
             ("-n a h:", "no dry run"),

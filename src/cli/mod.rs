@@ -85,7 +85,8 @@ fn speaks(versions: &str) -> i32 {
 
 /// clap's text with our name before it, as in every other error.
 fn usage(error: &clap::Error) -> String {
-    if let Some(line) = habits::unknown_option(error, &Args::command()) {
+    let typed: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some(line) = habits::unknown_option(error, &typed, &Args::command()) {
         return line + "\n";
     }
     let text = error.render().to_string();
