@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::session::Outcome;
 
-use super::summary::{codecs, time};
+use super::summary::{codecs, time, verdict};
 
 /// A line, with its end. Sizes are in bytes, times in seconds, shares from 0 to 1.
 pub fn line(outcome: &Outcome) -> String {
@@ -48,7 +48,7 @@ fn summary(outcome: &Outcome) -> Value {
         "streams": counters.streams,
         "route": outcome.route,
         "logins_again": counters.logins_again,
-        "verdict": outcome.verdict,
+        "verdict": verdict(outcome),
     })
 }
 
@@ -73,6 +73,12 @@ mod tests {
         assert_eq!(read["verdict"]["limit"], "network");
         assert_eq!(read["verdict"]["shares"]["network"], 0.97);
         assert!(read["error"].is_null());
+        outcome.data = std::time::Duration::from_millis(999);
+        let read: Value = serde_json::from_str(&line(&outcome)).expect("JSON");
+        assert!(
+            read["verdict"].is_null(),
+            "less than a second of data tells nothing"
+        );
         outcome.fatal = Some(Error::new(Kind::Lost, Side::Here, "a\nb \u{1b}[31m"));
         let text = line(&outcome);
         let text = text.strip_suffix('\n').expect("a line");

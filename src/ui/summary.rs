@@ -12,8 +12,7 @@ use crate::units::{count, duration, rate, size};
 /// What was done, and what limited it. Nothing for a session that never copied.
 pub fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
     let mut lines = figures(outcome, width);
-    let long_enough = outcome.data >= TELLING;
-    if let Some(verdict) = outcome.verdict.as_ref().filter(|_| long_enough) {
+    if let Some(verdict) = verdict(outcome) {
         lines.extend(told(verdict, width));
     }
     lines
@@ -44,6 +43,12 @@ pub fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
 
 /// Data that moved for a shorter time was limited by its start.
 const TELLING: Duration = Duration::from_secs(1);
+
+/// What limited the copy, where that can be said.
+pub fn verdict(outcome: &Outcome) -> Option<&Verdict> {
+    let is_long_enough = outcome.data >= TELLING;
+    outcome.verdict.as_ref().filter(|_| is_long_enough)
+}
 
 /// What limited the copy, and behind it what would help.
 fn told(verdict: &Verdict, width: usize) -> Vec<String> {
