@@ -123,6 +123,9 @@ pub struct Args {
     /// Keep the part of a pipe that came before a failure
     #[arg(long, help_heading = STREAMS)]
     pub spool: bool,
+    /// Let an empty pipe replace a file with content
+    #[arg(long, help_heading = STREAMS)]
+    pub allow_empty: bool,
     /// Read on until idle for IDLE [1min], or SIGUSR2
     #[arg(long = "follow", value_name = "IDLE", help_heading = STREAMS, num_args = 0..=1,
           require_equals = true, default_missing_value = "1min", value_parser = idle)]

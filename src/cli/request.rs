@@ -75,6 +75,7 @@ pub fn request(
             address: args.address,
         },
         trust_partial: args.trust_partial,
+        allow_empty: args.allow_empty,
         retry: Retry::of(args.retry_for, args.retries),
         encrypt: !args.no_encrypt,
         digest_lists: Vec::new(),

@@ -86,6 +86,8 @@ pub struct Rules {
     /// `--force`: a file that another process holds open for writing is replaced all the same, and a
     /// device that is in use is written.
     pub force: bool,
+    /// A pipe from which nothing came may replace a file that has content.
+    pub allow_empty: bool,
     /// What stands there is not read, not even to be compared.
     pub blind: bool,
     /// Directories that stand there keep mode and times.

@@ -289,6 +289,7 @@ impl Partial {
     /// Gives the file its identity and its name. The caller has seen that every range is written.
     /// Returns what stands under the name now.
     pub fn commit(self) -> Result<Standing> {
+        self.keep_from_an_empty_pipe()?;
         if let (Some(behind), Medium::File(file)) = (&self.behind, self.medium()) {
             let finished = behind.finish(file);
             finished.map_err(|cause| self.write_error(cause))?;
@@ -299,6 +300,23 @@ impl Partial {
             Target::Device(device) => return device.finish(),
         };
         Ok(Standing::of(&stat))
+    }
+
+    /// In `producer | fastcp - DEST` only the shell knows whether the producer has failed, and one
+    /// that fails at once leaves an empty pipe.
+    fn keep_from_an_empty_pipe(&self) -> Result<()> {
+        let is_empty = self.entry.is_once() && self.length == 0;
+        if !is_empty || self.rules.allow_empty || matches!(self.target, Target::Device(_)) {
+            return Ok(());
+        }
+        match self.slot().stat()? {
+            Some(old) if file_type(&old) == FileType::RegularFile && old.st_size > 0 => {
+                let message = "nothing came from the pipe, and this file is not empty: it was left \
+                               as it was (--allow-empty replaces it)";
+                Err(self.slot().refused(message))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub fn slot(&self) -> &Slot {

@@ -26,6 +26,7 @@ pub fn rules() -> Rules {
         fsync: false,
         inplace: false,
         force: false,
+        allow_empty: false,
         blind: false,
         untouched: false,
         set_id: true,

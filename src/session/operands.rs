@@ -195,6 +195,7 @@ pub fn rules(request: &Request) -> Rules {
         fsync: request.options.fsync,
         inplace: request.options.inplace,
         force: request.options.force,
+        allow_empty: request.takes_empty(),
         blind: false,
         untouched: false,
         set_id: true,

@@ -22,6 +22,7 @@ pub fn introduce(hello: Hello, request: &Request) -> Hello {
     Hello {
         owner: format!("{:032x}", u128::from_be_bytes(of(request))),
         trust_partial: request.trust_partial,
+        allow_empty: request.takes_empty(),
         ..hello
     }
 }

@@ -71,6 +71,8 @@ pub struct Request {
     pub rate_file: Option<PathBuf>,
     /// `--trust-partial`: what an earlier run left is not read again where nothing speaks against it.
     pub trust_partial: bool,
+    /// `--allow-empty`: a pipe from which nothing came may replace a file that has content.
+    pub allow_empty: bool,
     pub retry: Retry,
     pub encrypt: bool,
     /// Where `--digests` writes a list for each destination; none without it.
@@ -120,6 +122,13 @@ pub struct RouteOptions {
 }
 
 impl Request {
+    /// True if a pipe from which nothing came may replace a file that has content. A command that
+    /// succeeded has said itself that nothing is its output, as with a shell's `CMD > FILE`.
+    pub fn takes_empty(&self) -> bool {
+        let is_command = |source: &Operand| source.what == What::Command;
+        self.allow_empty || self.sources.iter().any(is_command)
+    }
+
     /// A copy of which nothing more was said than this; hosts are this machine by other names.
     pub fn local(sources: Vec<Operand>, dest: Operand, options: CopyOptions) -> Request {
         Request {
@@ -136,6 +145,7 @@ impl Request {
             route: RouteOptions::default(),
             rate_file: None,
             trust_partial: false,
+            allow_empty: false,
             retry: Retry::never(),
             encrypt: true,
             digest_lists: Vec::new(),

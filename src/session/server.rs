@@ -17,6 +17,7 @@ use opening::opening;
 
 use crate::control::stdio::Stdio;
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
+use crate::dest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
 use crate::pipeline::digest_list::DigestList;
@@ -364,7 +365,10 @@ impl<'a> Server<'a> {
             heard: Some(self.heard.clone()),
             ..destination.sessions
         };
-        let rules = self.permit.restrict(rules(&self.open));
+        let rules = dest::Rules {
+            allow_empty: self.client.allow_empty,
+            ..self.permit.restrict(rules(&self.open))
+        };
         let (roster, crowd) = (self.roster.clone(), self.roster.crowd().clone());
         let mut common = self.common();
         // Of other copies the client is an end, and lists what comes to it or goes from it.

@@ -56,6 +56,9 @@ pub struct Hello {
     /// Of a client: `--trust-partial`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trust_partial: bool,
+    /// Of a client: a pipe from which nothing came may replace a file that has content.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_empty: bool,
 }
 
 /// What an end takes from the other.
@@ -122,6 +125,7 @@ impl Hello {
             reached: String::new(),
             owner: String::new(),
             trust_partial: false,
+            allow_empty: false,
         }
     }
 

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use rustix::fs::{CWD, Mode, mkfifoat};
+
 use crate::support::*;
 
 /// Lengths around a chunk, and one that takes several streams.
@@ -16,6 +18,7 @@ ways! { push, pull, here, local_between =>
     a_consumer_that_fails_is_named,
     a_consumer_that_has_enough_is_told_of,
     a_command_that_writes_nothing_makes_an_empty_file,
+    an_empty_pipe_leaves_a_file_with_content_alone,
     what_a_slow_producer_has_written_arrives_while_it_waits,
 }
 
@@ -333,4 +336,51 @@ fn no_child_inherits_a_descriptor(case: &Case) {
     }
     let has = |what: &str| seen.iter().any(|seen| seen.contains(what));
     assert!(has("pipe") && has("socket") && has(".part"), "{seen:?}");
+}
+
+fn an_empty_pipe_leaves_a_file_with_content_alone(case: &Case) {
+    case.src.file("empty", "");
+    case.src.file("full", "good");
+    // A FIFO where the source is far, for which stdin cannot stand in.
+    let fifo = case.src.path("fifo");
+    mkfifoat(CWD, &fifo, Mode::RUSR | Mode::WUSR).expect("make a FIFO");
+    let piped = |from: &str, flags: &[&str]| {
+        if case.way == Way::Push || case.way == Way::Here {
+            let run = case.fastcp().args(flags).arg("-").arg(case.dst("a"));
+            return fed(run, &case.src.path(from)).run();
+        }
+        let script = "cat -- \"$0\" > \"$1\" & shift; \"$@\"; code=$?; wait; exit $code";
+        let run = case.fastcp().args(flags);
+        let run = run.arg(case.src("fifo")).arg(case.dst("a"));
+        let from = case.src.path(from);
+        run.under([
+            "sh".as_ref(),
+            "-c".as_ref(),
+            script.as_ref(),
+            from.as_os_str(),
+            fifo.as_os_str(),
+        ])
+        .run()
+    };
+    // Nothing stands there, or nothing is in it.
+    for _ in 0..2 {
+        piped("empty", &[]).succeeds();
+        assert_eq!(case.dst.read("a"), b"");
+    }
+    piped("full", &[]).succeeds();
+    for flags in [&[][..], &["--inplace"]] {
+        piped("empty", flags)
+            .exits(11)
+            .says("nothing came from the pipe")
+            .says("left as it was (--allow-empty");
+        assert_eq!(case.dst.read("a"), b"good");
+        assert_eq!(case.dst.names(), ["a"]);
+    }
+    piped("empty", &["--allow-empty"]).succeeds();
+    assert_eq!(case.dst.read("a"), b"");
+    // A command has said itself that it succeeded.
+    piped("full", &[]).succeeds();
+    case.dst.file("made", "old");
+    made_by(case, "true").run().succeeds();
+    assert_eq!(case.dst.read("made"), b"");
 }

@@ -157,6 +157,7 @@ pub fn rules(open: &Open) -> Rules {
         fsync: open.options.fsync,
         inplace: open.options.inplace,
         force: open.options.force,
+        allow_empty: false,
         blind: false,
         untouched: false,
         set_id: true,
