@@ -31,7 +31,9 @@
 //! goes and does as it says.
 //!
 //! What row 12 has written is recorded in the [`journal`], so that a copy which is cut short goes on
-//! where it was.
+//! where it was. The next one asks for the missing chunks at once, and [`pipeline::verify`] reads what
+//! is there meanwhile: a range that is not what the journal says is asked for again, and row 13 waits
+//! until all is verified.
 //!
 //! [`pipeline::sender`] strings 1–7 together, [`pipeline::receiver`] 8–13. One worker thread
 //! carries a chunk through 3–6 and one through 9–12, without a hop, while it is warm in cache.
