@@ -125,10 +125,12 @@ impl Receiver {
             is_ending: &|| self.ending.is_ending(),
             tell: &*destination.sessions.tell,
         };
-        let places = match first.landing.device() {
+        let mut places = match first.landing.device() {
             Some(device) => device_places(device, destination, handles),
             None => places(targets, first),
         };
+        // Where an earlier session could not begin one in the best place, it lies in another.
+        places.sort_by_key(|place| place.roots(&opening.user) != Some(opening.roots));
         for place in places {
             if let Some(journal) = Journal::open(place, &opening, &waiting)? {
                 let name = JournalName::reserve(journal.dir(), journal.name());

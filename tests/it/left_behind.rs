@@ -5,7 +5,10 @@ use std::fs::{File, FileTimes};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
+
 use crate::support::cut_short::{SIZE, SLOW, aged, bytes_on_disk, has_third, kill_receiver};
+use crate::support::inject::{self, Inject};
 use crate::support::loops::Loop;
 use crate::support::procs::until;
 use crate::support::*;
@@ -14,6 +17,7 @@ ways! { local_push, local_pull =>
     what_a_disk_lost_before_it_was_mounted_again_is_sent_again,
     what_another_source_left_under_this_name_is_found_out,
     what_was_brought_from_another_place_is_not_gone_on_with,
+    a_journal_that_could_not_lie_in_the_best_place_is_found,
 }
 
 /// Copies `from` and kills the receiver when two thirds of it are there.
@@ -145,4 +149,31 @@ fn what_was_brought_from_another_place_is_not_gone_on_with(case: &Case) {
     // What is there itself is as good as before.
     let wire = finished(case, "a", "there/b");
     assert!(wire < SIZE - SIZE / 4, "{wire} bytes were sent");
+}
+
+/// Beside the tree no journal could be made at that moment, and it was made within.
+fn a_journal_that_could_not_lie_in_the_best_place_is_found(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("tree/a", noise(1, SIZE));
+    aged();
+    let into = case.dst.dir("tree");
+    let full = Inject::new()
+        .fail("open", Errno::NFILE)
+        .on(".fastcp-*.journal")
+        .times(1);
+    let flags = [&SLOW[..], &["-r"]].concat();
+    let run = case.copying(&flags, "tree", "").inject(&full).start();
+    until("two thirds are there", || {
+        let recorded = has_third(&into.journals().pop()?);
+        (recorded && into.partial_bytes() as usize > SIZE / 3 * 2).then_some(())
+    });
+    kill_receiver(case, run);
+    full.assert_struck(1);
+    let flags = ["-r", "--summary", "--compress", "none"];
+    let done = case.copy(&flags, "tree", "");
+    assert!(done.succeeds().wire_bytes() < SIZE - SIZE / 4, "{done}");
+    assert_same(case.src.path("tree"), &into.0, Also::Nothing);
+    assert_eq!(case.dst.names(), ["tree"]);
 }
