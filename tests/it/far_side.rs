@@ -1,5 +1,6 @@
 //! Hosts that have no fastcp: it places itself on the login that there is, or says why it cannot.
 
+mod planted;
 mod poor;
 
 use std::path::{Path, PathBuf};

@@ -40,9 +40,16 @@ ways! { here =>
     a_list_that_is_not_read_does_not_slow_the_others,
 }
 
-/// Silence that either end bears, and for how long a call hangs: it would be noticed.
+/// Silence that either end bears.
 const TIMEOUT: Duration = Duration::from_secs(5);
-const HANGS: Duration = Duration::from_secs(8);
+
+/// For how long a call hangs where the test waits for its end: it would be noticed. Everywhere else
+/// it hangs until the copy has ended. `FASTCP_HANGS_S=n` makes it so many seconds.
+fn hangs() -> Duration {
+    let asked = std::env::var("FASTCP_HANGS_S").ok();
+    let seconds = asked.and_then(|asked| asked.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(8))
+}
 
 /// A copy that hangs, and a call that does.
 struct Hung<'a> {
@@ -77,7 +84,7 @@ impl Hung<'_> {
     /// Both ends hear of each other while the call hangs.
     fn is_waited_for(&self) {
         let (copy, held) = self.start();
-        thread::sleep(HANGS);
+        thread::sleep(hangs());
         held.release();
         let done = copy.wait();
         done.succeeds().never_says("nothing was heard");
@@ -215,7 +222,7 @@ fn a_list_of_digests_that_nobody_reads_is_waited_for_and_can_be_left(case: &Case
     until("every file is in place", || {
         (copied.names().len() == 300).then_some(())
     });
-    thread::sleep(HANGS);
+    thread::sleep(hangs());
     let flags = OFlags::empty();
     rustix::fs::fcntl_setfl(&reader, flags).expect("let the reader wait");
     let lines = thread::spawn(move || std::io::read_to_string(reader).expect("read"));
@@ -328,7 +335,7 @@ fn slows_nobody(case: &Case, flags: &[&str], length: usize, held: &Inject) {
     until("the copies to the others have ended", || {
         (is_there(&case.dst) && is_there(&three) && case.servers().len() == 1).then_some(())
     });
-    thread::sleep(HANGS);
+    thread::sleep(hangs());
     held.release();
     copy.wait().succeeds().never_says("nothing was heard");
     assert!(is_there(&two));

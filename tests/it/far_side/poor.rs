@@ -26,7 +26,7 @@ fn in_temporary(case: &Case) -> Vec<String> {
 
 /// A login that sees mounts of its own: `mounts` are shell lines, `$T` a directory to which /tmp,
 /// /var/tmp and /dev/shm lead, and `$C` the cache in the home directory.
-fn login_with_mounts(case: &Case, mounts: &str) -> Option<Login> {
+pub fn login_with_mounts(case: &Case, mounts: &str) -> Option<Login> {
     if !rustix::process::geteuid().is_root() {
         skip("root, for mounts");
         return None;

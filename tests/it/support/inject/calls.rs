@@ -11,7 +11,6 @@ pub enum Files {
     /// Pairs of arguments: the descriptor of a directory, and a path below it.
     At(&'static [(usize, usize)]),
     /// Arguments that are paths.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     Paths(&'static [usize]),
 }
 
@@ -83,7 +82,7 @@ const CALLS: &[Call] = calls! {
     "flistxattr" SYS_flistxattr FD,
     "clone" SYS_clone Files::None,
     "clone3" SYS_clone3 Files::None,
-    "execve" SYS_execve Files::None,
+    "execve" SYS_execve Files::Paths(&[0]),
     "socket" SYS_socket Files::None,
     "connect" SYS_connect Files::None,
     "bind" SYS_bind Files::None,
@@ -134,6 +133,11 @@ pub fn named(name: &str) -> Vec<Wanted> {
         "lease" => return with_argument("fcntl", 1, libc::F_SETLEASE as u64),
         "seek_data" => return with_argument("lseek", 2, libc::SEEK_DATA as u64),
         "seek_hole" => return with_argument("lseek", 2, libc::SEEK_HOLE as u64),
+        // By a path, of a link itself or of what it leads to.
+        "look_at_link" => {
+            return with_argument("newfstatat", 3, libc::AT_SYMLINK_NOFOLLOW as u64);
+        }
+        "look_through_link" => return with_argument("newfstatat", 3, 0),
         name => &[name],
     };
     let all = CALLS.iter().chain(OLD_CALLS);

@@ -1,0 +1,217 @@
+//! Two users on one far host where the kernel does not protect links in /tmp
+//! (`fs.protected_symlinks=0`): one plants programs there and exchanges names between two looks of
+//! the other one's start-up script, whose calls are delayed for that.
+
+use std::fs::File;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_gid, set_thread_uid};
+
+use crate::support::inject::{self, Inject};
+use crate::support::run::stripped_binary;
+use crate::support::*;
+
+ways! { local_push => no_program_of_another_user_is_run_whatever_the_timing }
+
+const VICTIM: u32 = 23_456;
+const ATTACKER: u32 = 12_345;
+
+/// How much later each look of the script happens.
+const LATER: Duration = Duration::from_millis(250);
+
+/// The looks of version 0.1, one after the other at a path in /tmp.
+const FOOLED: &str = "for f in /tmp/fastcp-*/*-*/fastcp; do d=${f%/*/fastcp}; \
+                      [ -h \"$d\" ] || { [ -O \"$d\" ] && [ -O \"$f\" ] && \"$f\"; }; done";
+
+/// `fs.protected_symlinks=0` for as long as this lives; one test of this machine at a time.
+struct Unprotected {
+    setting: File,
+    before: String,
+}
+
+const SETTING: &str = "/proc/sys/fs/protected_symlinks";
+
+impl Unprotected {
+    /// None where that may not be set.
+    fn new() -> Option<Unprotected> {
+        let setting = File::open(SETTING).ok()?;
+        flock(&setting, FlockOperation::LockExclusive).ok()?;
+        let before = std::fs::read_to_string(SETTING).ok()?;
+        std::fs::write(SETTING, "0").ok()?;
+        Some(Unprotected { setting, before })
+    }
+}
+
+impl Drop for Unprotected {
+    fn drop(&mut self) {
+        std::fs::write(SETTING, &self.before).ok();
+        flock(&self.setting, FlockOperation::Unlock).ok();
+    }
+}
+
+/// What is /tmp to the login, and what the two users have there.
+struct Tmp {
+    dir: Dir,
+    name: String,
+    ran: PathBuf,
+}
+
+impl Tmp {
+    fn new(case: &Case) -> Tmp {
+        let dir = case.scratch.dir("temporary");
+        case.scratch.mode("temporary", 0o1777);
+        let digest = blake3::hash(&std::fs::read(stripped_binary()).expect("read it"));
+        let tmp = Tmp {
+            name: format!("0.1.0-{digest}"),
+            ran: dir.path("was-run"),
+            dir,
+        };
+        for name in ["home", "out"] {
+            tmp.dir.dir(name);
+            give(&tmp.dir.path(name), VICTIM);
+        }
+        let own = tmp.dir.file("home/own", "a file of the victim's");
+        give(&own, VICTIM);
+        tmp
+    }
+
+    /// Makes, as the attacker, what is exchanged: a directory with a program, a link to a directory
+    /// of the victim's, and a directory with a link to a file of the victim's.
+    fn plant(&self) {
+        let path = |stage: &str| format!("{stage}/{}/fastcp", self.name);
+        let text = "#!/bin/sh\nid -u >>/tmp/was-run\necho '=fastcp= ok'\n";
+        self.dir.file(path("fastcp-theirs"), text);
+        self.dir.mode(path("fastcp-theirs"), 0o755);
+        self.dir.file(path("linking"), "");
+        std::fs::remove_file(self.dir.path(path("linking"))).expect("remove");
+        symlink("/tmp/home/own", self.dir.path(path("linking"))).expect("link");
+        symlink("/tmp/home", self.dir.path("leading")).expect("link");
+    }
+
+    /// Before each look at `fastcp-theirs` makes it what lets that look pass.
+    fn attack(&self, looks: &Inject, over: &AtomicBool) {
+        set_thread_gid(Gid::from_raw(ATTACKER)).expect("a group");
+        set_thread_uid(Uid::from_raw(ATTACKER)).expect("a user");
+        let swap = |one: &str, other: &str| {
+            let (one, other) = (self.dir.path(one), self.dir.path(other));
+            renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).is_ok()
+        };
+        // By rule: a directory with a program, a link to a directory of the victim's, a directory
+        // with a link to a file of the victim's, and the program.
+        let stages = [None, Some("leading"), Some("linking"), None];
+        let (mut seen, mut stage) = (vec![0; stages.len()], None);
+        while !over.load(Relaxed) {
+            let now = looks.struck_by_rule();
+            let next = (0..stages.len()).find(|&rule| now[rule] > seen[rule]);
+            if let Some(rule) = next.filter(|&rule| stages[rule] != stage) {
+                for other in [stage, stages[rule]].into_iter().flatten() {
+                    assert!(swap("fastcp-theirs", other), "{other}");
+                }
+                stage = stages[rule];
+            }
+            seen = now;
+            // What the victim makes is the victim's.
+            for name in self.dir.names() {
+                let is_new = name.starts_with("fastcp-") && name != "fastcp-theirs";
+                assert!(!(is_new && swap(&name, "fastcp-theirs")), "{name}");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Runs `body` while the attacker is at work. True if the planted program has run.
+    fn under_attack(&self, body: impl FnOnce(&Inject)) -> bool {
+        self.plant();
+        for name in ["fastcp-theirs", "linking"] {
+            give_all(&self.dir.path(name), ATTACKER);
+        }
+        std::os::unix::fs::lchown(self.dir.path("leading"), Some(ATTACKER), Some(ATTACKER))
+            .expect("give away");
+        let (directory, program) = ("*/fastcp-theirs", "*/fastcp-theirs/*/fastcp");
+        let looks = [
+            ("look_at_link", directory),
+            ("look_through_link", directory),
+            ("look_through_link", program),
+            ("execve", program),
+        ];
+        let looks = looks.into_iter().fold(Inject::new(), |looks, (call, on)| {
+            looks.delay(call, LATER).of("dash").on(on)
+        });
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let attack = scope.spawn(|| self.attack(&looks, &over));
+            let done = catch_unwind(AssertUnwindSafe(|| body(&looks)));
+            over.store(true, Relaxed);
+            attack.join().expect("the attacker");
+            if let Err(panic) = done
+                && !self.ran.exists()
+            {
+                resume_unwind(panic);
+            }
+        });
+        let has_run = self.ran.exists();
+        std::fs::remove_file(&self.ran).ok();
+        for name in ["fastcp-theirs", "linking", "leading"] {
+            let path = self.dir.path(name);
+            std::fs::remove_dir_all(&path)
+                .or_else(|_| std::fs::remove_file(&path))
+                .expect("remove");
+        }
+        has_run
+    }
+}
+
+fn give(path: &Path, user: u32) {
+    chown(path, Some(user), Some(user)).expect("give away");
+}
+
+fn give_all(path: &Path, user: u32) {
+    std::os::unix::fs::lchown(path, Some(user), Some(user)).expect("give away");
+    if path.is_dir() && !path.is_symlink() {
+        for entry in std::fs::read_dir(path).expect("read").flatten() {
+            give_all(&entry.path(), user);
+        }
+    }
+}
+
+fn no_program_of_another_user_is_run_whatever_the_timing(case: &Case) {
+    if !rustix::process::geteuid().is_root() || !inject::permitted() {
+        return skip("root and seccomp user notification");
+    }
+    let is_dash = std::fs::canonicalize("/bin/sh").is_ok_and(|shell| shell.ends_with("dash"));
+    let Some(_unprotected) = Unprotected::new().filter(|_| is_dash) else {
+        return skip("fs.protected_symlinks, and dash as /bin/sh");
+    };
+    let Some(under) = super::poor::login_with_mounts(case, "").map(|login| login.under) else {
+        return;
+    };
+    let tmp = Tmp::new(case);
+    // In place of ssh: a login of the victim's.
+    let login = case.scratch.file(
+        "login",
+        format!(
+            "#!/bin/sh\nfor last; do :; done\n[ \"$1\" = -G ] && exit 1\n\
+             exec {under} setpriv --reuid {VICTIM} --regid {VICTIM} --clear-groups \
+             env -i PATH=/usr/bin:/bin HOME= /bin/sh -c \"$last\"\n",
+        ),
+    );
+    std::fs::set_permissions(&login, PermissionsExt::from_mode(0o755)).expect("set a mode");
+    let is_fooled = tmp.under_attack(|looks| {
+        Run::new(&login, "/").arg(FOOLED).inject(looks).run();
+    });
+    assert!(is_fooled, "the attacker is not able to");
+    case.src.file("a", "one");
+    let is_fooled = tmp.under_attack(|looks| {
+        let run = case.bare().program(stripped_binary()).arg("-S").arg(&login);
+        let run = run.arg(case.src.path("a")).arg("far:/tmp/out/a");
+        run.inject(looks).run().succeeds().says("placing");
+    });
+    assert!(!is_fooled, "a program of another user was run");
+    assert_eq!(tmp.dir.read("out/a"), b"one");
+}
