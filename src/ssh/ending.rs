@@ -8,6 +8,7 @@ use nix::libc;
 use super::{Host, Rsh, Startup};
 use crate::error::{Error, Kind, Side};
 use crate::units::printable;
+use crate::wire::hello::MAGIC;
 
 /// What a process printed before it ended.
 pub struct Said<'a> {
@@ -31,6 +32,10 @@ pub fn why_no_hello(
     let says = |words: &str| said.stderr.contains(words);
     if let Some(words) = refused_itself(status, said.stderr) {
         return error(Kind::FarEnd, format!("fastcp cannot run there: {words}"));
+    }
+    if said.stdout.windows(MAGIC.len()).any(|part| part == MAGIC) {
+        let message = "the connection ended in the middle of the far end's hello";
+        return error(Kind::Lost, message.to_owned());
     }
     let no_path = "the command of --remote-path is not there, or cannot be run";
     match (status.and_then(|status| status.code()), &startup.sudo) {

@@ -22,6 +22,7 @@ ways! { push, pull, between =>
     a_refused_login,
     a_far_side_without_fastcp,
     a_far_side_of_another_protocol_version,
+    a_hello_that_is_cut_short_is_a_lost_connection,
     a_far_side_that_talks_nonsense,
     a_far_side_that_panics_is_not_logged_in_to_again,
 }
@@ -229,6 +230,15 @@ fn a_far_side_of_another_protocol_version(case: &Case) {
         .exits(4)
         .says("protocol 77 ")
         .says("protocol 1 ");
+}
+
+fn a_hello_that_is_cut_short_is_a_lost_connection(case: &Case) {
+    let real = fastcp_binary().display();
+    let script = format!("true | '{real}' --server | head -c 100");
+    far_side(case, &script)
+        .exits(5)
+        .says("in the middle of the far end's hello")
+        .never_says("protocol_min");
 }
 
 fn a_far_side_that_talks_nonsense(case: &Case) {
