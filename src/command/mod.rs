@@ -9,12 +9,14 @@
 mod relay;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{self, Child, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal as Named;
@@ -38,6 +40,20 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// Characters of a command that a message shows.
 const SHOWN_MAX: usize = 60;
+
+/// Groups of commands that run now, and those of their watches.
+static RUNNING: Mutex<BTreeMap<i32, i32>> = Mutex::new(BTreeMap::new());
+
+/// Kills every command of this process, which then exits.
+pub fn kill_all() {
+    for (command, watch) in RUNNING.lock().expect("no panic while held").iter() {
+        // The watch comes second: it holds a consumer's stdin open, which must not see an end.
+        for group in [command, watch] {
+            // Fails only for a group that has ended meanwhile.
+            let _ = Pid::from_raw(*group).map(|group| kill_process_group(group, Signal::KILL));
+        }
+    }
+}
 
 /// What a command is to the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +131,11 @@ impl Command {
         // It has our copies of the pipes' other ends, and while it has them no pipe ends.
         drop(shell);
         let group = Pid::from_child(&child);
+        let number = group.as_raw_nonzero().get();
+        RUNNING
+            .lock()
+            .expect("no panic while held")
+            .insert(number, watch.group());
         let watched = watch.guard(group);
         let command = Command {
             name: name.to_owned(),
@@ -199,6 +220,8 @@ impl Command {
             let _ = kill_process_group(self.group, Signal::KILL);
             self.is_gone_within(KILL_MAX);
         }
+        let number = self.group.as_raw_nonzero().get();
+        RUNNING.lock().expect("no panic while held").remove(&number);
         self.watch.end();
         self.relay.end();
     }

@@ -48,6 +48,11 @@ impl Watch {
         Ok(Watch { child, lifeline })
     }
 
+    /// Of the watch itself.
+    pub fn group(&self) -> i32 {
+        Pid::from_child(&self.child).as_raw_nonzero().get()
+    }
+
     pub fn guard(&mut self, group: Pid) -> io::Result<()> {
         self.say(&format!("{}\n", group.as_raw_nonzero()))
     }

@@ -231,7 +231,7 @@ async fn carry_out(
                 }
                 None => return,
             },
-            () = at_once.cancelled() => return,
+            () = at_once.cancelled() => return host::kill_all(),
         }
     }
 }

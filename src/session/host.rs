@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::command;
 use crate::dir::{open_files, open_share};
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::Ending;
@@ -179,14 +180,21 @@ pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
 fn exit_soon(kind: Kind) {
     let exit = move || {
         std::thread::sleep(LAST_LINES);
-        ssh::kill_all();
+        kill_all();
         std::process::exit(kind.exit_code());
     };
     let thread = std::thread::Builder::new().name("exit".to_owned());
     if thread.spawn(exit).is_err() {
-        ssh::kill_all();
+        kill_all();
         std::process::exit(kind.exit_code());
     }
+}
+
+/// Kills every process that this one has started for a copy, for the second signal: a command may
+/// ignore the first for as long as it likes.
+pub fn kill_all() {
+    command::kill_all();
+    ssh::kill_all();
 }
 
 /// For a server whose copy is over: ends the process when its client has gone and something still

@@ -245,7 +245,10 @@ fn copy(request: Request, seat: &mut Seat) -> Result<String> {
         };
         tokio::select! {
             copied = copy => copied,
-            () = at_once.cancelled() => Err(cause_of(&seat.ending)),
+            () = at_once.cancelled() => {
+                host::kill_all();
+                Err(cause_of(&seat.ending))
+            }
         }
     });
     // A thread that is stuck in the kernel does not keep the user waiting.

@@ -1,7 +1,7 @@
 //! Signals from the user, the shell and the terminal.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -17,7 +17,13 @@ ways! { push, pull =>
     usr1_prints_how_far_it_is,
     a_signal_tells_what_is_kept,
     nohup_keeps_a_copy_from_a_hangup,
-    a_second_ctrl_c_waits_for_nothing,
+}
+
+ways! { push, pull, between => a_second_ctrl_c_waits_for_nothing }
+
+ways! { here =>
+    a_second_signal_ends_commands_that_ignore_it,
+    a_second_signal_ends_a_copy_whose_disk_hangs,
 }
 
 ways! { local_push, local_pull => a_second_signal_ends_what_hangs_for_another_cause }
@@ -84,17 +90,105 @@ fn nohup_keeps_a_copy_from_a_hangup(case: &Case) {
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
 }
 
+/// How long the second signal may take to end every process of the copy here.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// The least time of three tries is not more: the machine may be busy with something else.
+fn ends_at_once(mut try_once: impl FnMut() -> Duration) {
+    let mut times = Vec::new();
+    while times.len() < 3 {
+        times.push(try_once());
+        if times.last().is_some_and(|time| *time <= AT_ONCE) {
+            return;
+        }
+    }
+    panic!("{AT_ONCE:?} is the most: {times:?}");
+}
+
+/// Sends two signals, and gives the time from the second to the end of all `processes`. Two of one
+/// kind could become one.
+fn after_the_second(run: Running, processes: &[procs::Process]) -> Duration {
+    run.signal(Signal::INT);
+    run.signal(Signal::TERM);
+    let since = Instant::now();
+    for process in processes {
+        let limit = Duration::from_secs(20);
+        assert!(process.ends_within(limit), "{}", process.describe());
+    }
+    let time = since.elapsed();
+    let done = run.wait();
+    done.never_says("panicked");
+    assert!(matches!(done.code, Some(130 | 143)), "{done}");
+    time
+}
+
+/// fastcp here and the ssh that it has started, without what is on the hosts.
+fn here(case: &Case) -> Vec<procs::Process> {
+    let program = fastcp_binary().display().to_string();
+    let is_here = |process: &procs::Process| {
+        let line = &process.line;
+        let is_client = line.starts_with(&program) && !line.contains("--server");
+        is_client || line.starts_with("ssh ")
+    };
+    let all = procs::marked(case.mark());
+    all.into_iter().filter(is_here).collect()
+}
+
 fn a_second_ctrl_c_waits_for_nothing(case: &Case) {
-    let run = under_way(case, &[]);
-    let server = case.servers().pop().expect("a server runs");
-    // It takes no notice of the first.
-    rustix::process::kill_process(server.pid, Signal::STOP).expect("stop the server");
-    run.signal(Signal::INT);
-    run.signal(Signal::INT);
-    run.wait().exits(130).never_says("panicked");
-    rustix::process::kill_process(server.pid, Signal::CONT).expect("continue the server");
-    case.host().wait_for_logins();
-    case.dst.sweep();
+    ends_at_once(|| {
+        let run = under_way(case, &[]);
+        let servers = case.servers();
+        assert!(!servers.is_empty(), "a server runs");
+        // They take no notice of the first.
+        for server in &servers {
+            rustix::process::kill_process(server.pid, Signal::STOP).expect("stop the server");
+        }
+        let processes = here(case);
+        assert!(processes.len() > 1, "fastcp and its ssh");
+        let time = after_the_second(run, &processes);
+        for server in &servers {
+            rustix::process::kill_process(server.pid, Signal::CONT).expect("continue the server");
+        }
+        case.host().wait_for_logins();
+        case.dst.sweep();
+        time
+    });
+}
+
+fn a_second_signal_ends_commands_that_ignore_it(case: &Case) {
+    let deaf = "trap '' INT TERM HUP;";
+    ends_at_once(|| {
+        let from = format!("{deaf} while :; do echo line; sleep 0.1; done");
+        let to = format!("{deaf} while :; do head -c 1 > /dev/null; sleep 0.1; done");
+        let run = case.fastcp();
+        let run = run.args(["--from-command", &from, "--to-command", &to]);
+        let run = run.start();
+        let processes = until("both commands run", || {
+            let all = procs::marked(case.mark());
+            let commands = all.iter().filter(|process| {
+                process.line.starts_with("sh -c") && process.line.contains("trap '' INT TERM HUP;")
+            });
+            (commands.count() >= 2).then_some(all)
+        });
+        after_the_second(run, &processes)
+    });
+}
+
+fn a_second_signal_ends_a_copy_whose_disk_hangs(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("a", noise(1, 3 * MIB));
+    ends_at_once(|| {
+        let hold = Inject::new().hold("close").on("*.part");
+        let run = case.copying(&[], "a", "a").inject(&hold).start();
+        hold.wait_until_struck(1);
+        let processes = here(case);
+        let time = after_the_second(run, &processes);
+        hold.release();
+        case.sweep();
+        time
+    });
 }
 
 /// The connection is lost, and the disk hangs while the end that receives gives up: no signal was
