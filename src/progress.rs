@@ -54,6 +54,9 @@ pub struct Progress {
     damaged_bytes: AtomicU64,
     /// Bytes given to sockets, headers and tags included.
     wire_bytes: AtomicU64,
+    /// Those of frames whose chunk had been sent before: its stream was lost or slow, or it
+    /// arrived damaged.
+    sent_again_bytes: AtomicU64,
     /// Bytes of content that those stood for.
     raw_bytes: AtomicU64,
     files: AtomicU64,
@@ -114,6 +117,8 @@ pub struct Snapshot {
     /// and what of it was damaged and came again.
     pub damaged_bytes: u64,
     pub wire_bytes: u64,
+    /// Of `wire_bytes`, what had been sent before.
+    pub sent_again_bytes: u64,
     pub raw_bytes: u64,
     pub files: u64,
     pub failed: u64,
@@ -228,6 +233,11 @@ impl Progress {
         if let Some(count) = self.codec_chunks.get(usize::from(codec)) {
             count.fetch_add(1, Relaxed);
         }
+    }
+
+    /// A frame of so many bytes was not the first of its chunk; it counts in `add_frame` too.
+    pub fn add_sent_again(&self, wire: u64) {
+        self.sent_again_bytes.fetch_add(wire, Relaxed);
     }
 
     pub fn add_files(&self, count: u64) {
@@ -366,6 +376,7 @@ impl Progress {
             checked_bytes: together.checked_bytes,
             damaged_bytes: self.damaged_bytes.load(Relaxed),
             wire_bytes: self.wire_bytes.load(Relaxed),
+            sent_again_bytes: self.sent_again_bytes.load(Relaxed),
             raw_bytes: self.raw_bytes.load(Relaxed),
             files: together.files,
             failed: self.failed.load(Relaxed),

@@ -22,9 +22,14 @@ const INTERVAL: Duration = Duration::from_millis(2);
 /// one that reads none, and sends on, is not told of all.
 const FRAGMENTS_MAX: usize = 1 << 17;
 
+/// Ranges of chunks that came, as far as they are told apart. A sender sends them about in order.
+const CAME_MAX: usize = 1 << 13;
+
 #[derive(Default)]
 pub struct Acks {
     pending: Mutex<Pending>,
+    /// Chunks that came, whole or damaged.
+    came: Mutex<RangeSet>,
     news: Notify,
     finished: AtomicBool,
 }
@@ -37,6 +42,12 @@ struct Pending {
 }
 
 impl Acks {
+    /// A chunk comes; false if it came before.
+    pub fn comes(&self, chunk: u64) -> bool {
+        let mut came = self.came.lock().expect("no panic while held");
+        came.fragments() >= CAME_MAX || came.insert_one(chunk)
+    }
+
     /// The chunk's bytes are verified and written.
     pub fn chunk(&self, chunk: u64) {
         self.add(|pending| &mut pending.chunks, chunk);

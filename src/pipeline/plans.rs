@@ -43,6 +43,10 @@ const FRESH_MAX: usize = 64;
 /// Entries that may be announced and neither in place nor failed.
 pub const UNSETTLED_ENTRIES_MAX: u64 = 1 << 15;
 
+/// Times that one chunk may be sent again because its stream is slow: the stream that took it
+/// then may have become slow too.
+const REPEATS_MAX: u8 = 3;
+
 /// Times that one chunk may arrive damaged before its entry is given up.
 pub const NACKS_MAX: u8 = 3;
 
@@ -56,6 +60,18 @@ struct InFlight {
     stream: Option<u16>,
     /// Times that it was sent again because its stream was slow.
     repeated: u8,
+    was_taken: bool,
+}
+
+/// What a stream that takes a frame is to do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Send it: nobody has sent this chunk.
+    First,
+    /// Send it, although it was sent before.
+    Again,
+    /// Drop it: the chunk is settled.
+    Settled,
 }
 
 #[derive(Default)]
@@ -292,9 +308,15 @@ impl Plans {
     }
 
     /// A stream took the chunk's frame.
-    pub fn taken(&self, chunk: u64, stream: u16) {
-        if let Some(in_flight) = self.lock().in_flight.get_mut(&chunk) {
-            in_flight.stream = Some(stream);
+    pub fn taken(&self, chunk: u64, stream: u16) -> Taken {
+        let mut state = self.lock();
+        let Some(in_flight) = state.in_flight.get_mut(&chunk) else {
+            return Taken::Settled;
+        };
+        in_flight.stream = Some(stream);
+        match std::mem::replace(&mut in_flight.was_taken, true) {
+            false => Taken::First,
+            true => Taken::Again,
         }
     }
 
@@ -315,8 +337,9 @@ impl Plans {
     }
 
     /// Sends again what lies on these streams, which are slow, the oldest first and at most `most`,
-    /// each so many `times`, unless there is something else to send. Gives how many that are.
-    pub fn repeat(&self, slow: &[u16], most: usize, times: u8) -> usize {
+    /// each no more than [`REPEATS_MAX`] times, unless there is something else to send. Gives how
+    /// many that are.
+    pub fn repeat(&self, slow: &[u16], most: usize) -> usize {
         let mut state = self.lock();
         let state = &mut *state;
         // What must leave in order may wait for one chunk; else what is planned may be begun soon.
@@ -326,10 +349,10 @@ impl Plans {
         }
         let is_slow = |it: &InFlight| it.stream.is_some_and(|stream| slow.contains(&stream));
         let lying = state.in_flight.iter_mut();
-        let lying = lying.filter(|(_, it)| it.repeated < times && is_slow(it));
+        let lying = lying.filter(|(_, it)| it.repeated < REPEATS_MAX && is_slow(it));
         let before = state.again.len();
         for (&chunk, in_flight) in lying.take(most) {
-            in_flight.repeated = in_flight.repeated.saturating_add(1);
+            in_flight.repeated += 1;
             state.again.insert(chunk, in_flight.plan.clone());
         }
         self.wake();

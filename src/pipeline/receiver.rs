@@ -139,6 +139,9 @@ impl Receiver {
             _ => u64::from(encoded.place.raw_len),
         };
         self.progress.add_frame(codec, raw_len, wire_len as u64);
+        if !self.acks.comes(encoded.place.chunk) {
+            self.progress.add_sent_again(wire_len as u64);
+        }
         match encoded.place.kind {
             ChunkKind::Pack => self.encoded_pack(encoded, hands),
             ChunkKind::Range | ChunkKind::Zeros => self.piece(encoded, hands),

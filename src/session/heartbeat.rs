@@ -277,9 +277,7 @@ impl Shared {
             && sender.frames.is_empty()
             && !looked.slow.is_empty()
         {
-            sender
-                .plans
-                .repeat(&looked.slow, looked.idle * REPEATS, u8::MAX);
+            sender.plans.repeat(&looked.slow, looked.idle * REPEATS);
         }
     }
 

@@ -42,6 +42,10 @@ struct State {
     live: BTreeMap<u16, Live>,
     course: Course,
     now: Duration,
+    /// Heartbeats that had come at the last look.
+    beats: u64,
+    /// See `Sight::share`.
+    share: u64,
     next_number: u16,
     most: usize,
     has_begun: bool,
@@ -69,7 +73,7 @@ pub struct Looked {
     pub stands: bool,
     /// Streams with nothing to do.
     pub idle: usize,
-    /// Numbers of those that will not be done with what they have for a while.
+    /// Numbers of those whose bytes another would carry clearly sooner.
     pub slow: Vec<u16>,
 }
 
@@ -162,6 +166,9 @@ impl Roster {
         let mut state = self.lock();
         let state = &mut *state;
         let passed = now.saturating_sub(state.now);
+        if beats == std::mem::replace(&mut state.beats, beats) {
+            state.share = 0;
+        }
         state.now = now;
         let mut looked = Looked::default();
         for (&stream, live) in &mut state.live {
@@ -172,6 +179,7 @@ impl Roster {
                 kernel: live.meter.kernel(),
                 beats,
                 peer: peer.get(&(stream, live.attempt)).copied(),
+                share: state.share,
             };
             live.count(self.flow, sight.peer, passed);
             let doubtful = &mut state.doubtful[live.route as usize];
@@ -185,10 +193,9 @@ impl Roster {
             }
             looked.stands |= live.meter.is_proven() && now - live.since >= STANDS_AFTER;
             looked.idle += usize::from(live.watch.is_idle());
-            if live.watch.is_draining_slowly() {
-                looked.slow.push(live.number);
-            }
         }
+        looked.slow = state.slow();
+        state.share = state.share();
         looked
     }
 

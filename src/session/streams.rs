@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use crate::error::Error;
 use crate::pipeline::Ending;
 use crate::pipeline::jobs::Job;
+use crate::pipeline::plans::Taken;
 use crate::pipeline::receiver::Receiver;
 use crate::pipeline::sender::Sender;
 use crate::route::{Connection, Fate, Named, Route};
@@ -45,14 +46,23 @@ pub struct Pace {
 }
 
 impl Sent for Sender {
-    fn taken(&self, stream: u16, header: &FrameHeader) {
-        self.plans.taken(header.chunk, stream);
+    fn taken(&self, stream: u16, header: &FrameHeader) -> bool {
+        let taken = self.plans.taken(header.chunk, stream);
+        if taken == Taken::Settled {
+            // Workers may wait for the room that it took.
+            self.steering.taken(0, 0, self.frames.len());
+            return false;
+        }
         let wire = u64::from(header.wire_len) + crate::wire::frame::HEADER_LEN as u64;
         let is_content = matches!(header.kind, FrameKind::Range | FrameKind::Pack);
         let raw = if is_content { header.raw_len } else { 0 };
         self.steering.taken(u64::from(raw), wire, self.frames.len());
         self.progress
             .add_frame(header.codec.number(), u64::from(header.raw_len), wire);
+        if taken == Taken::Again {
+            self.progress.add_sent_again(wire);
+        }
+        true
     }
 }
 

@@ -187,7 +187,7 @@ impl Shared {
         let sender = &self.terms.sender;
         if sender.frames.is_empty() && sender.plans.is_all_taken() {
             let (late, idle) = roster.late();
-            sender.plans.repeat(&late, idle, 1);
+            sender.plans.repeat(&late, idle);
         }
     }
 

@@ -21,6 +21,8 @@ pub struct KernelFacts {
     pub since_ack: Duration,
     /// Smoothed.
     pub round_trip: Duration,
+    /// The shortest that the connection has seen for some minutes; zero where that is not told.
+    pub round_trip_min: Duration,
     /// Bytes that the other kernel acknowledged; 0 where this one does not count them.
     pub acked_bytes: u64,
     /// Bytes that were sent once more.
@@ -42,11 +44,23 @@ const UNSENT_PARTS: u64 = 10;
 const UNSENT_MIN: u32 = 64 << 10;
 const UNSENT_MAX: u32 = 4 << 20;
 
+/// A queue stands on the way when a round trip takes so much more than the shortest.
+const QUEUED: f64 = 1.25;
+const QUEUED_MIN: Duration = Duration::from_millis(5);
+
 impl KernelFacts {
     /// How long until `more` bytes are acknowledged that come behind those that are held.
     pub fn due(&self, more: u64) -> Duration {
         let seconds = self.held.saturating_add(more) as f64 / self.rate.max(1) as f64;
         Duration::from_secs_f64(seconds.min(3600.0))
+    }
+
+    /// True if segments are on their way and take clearly longer than the shortest round trip: they
+    /// wait in a queue. Where none are it is the reader who is slow.
+    pub fn is_queued(&self) -> bool {
+        let min = self.round_trip_min;
+        let is_slow = !min.is_zero() && self.round_trip > min.mul_f64(QUEUED) + QUEUED_MIN;
+        is_slow && self.unacknowledged > 0
     }
 
     /// Bytes, a power of two.
@@ -107,6 +121,7 @@ pub fn facts(socket: impl AsFd) -> Option<KernelFacts> {
         unacknowledged: info.tcpi_unacked,
         since_ack: Duration::from_millis(info.tcpi_last_ack_recv.into()),
         round_trip: Duration::from_micros(info.tcpi_rtt.into()),
+        round_trip_min: Duration::from_micros(info.tcpi_min_rtt.into()),
         // What an older kernel does not know stays zero.
         acked_bytes: info.tcpi_bytes_acked,
         retransmitted_bytes: info.tcpi_bytes_retrans,

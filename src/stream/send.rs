@@ -16,8 +16,9 @@ use crate::wire::frame::FrameHeader;
 
 /// What the owner of the chunks is told.
 pub trait Sent: Send + Sync {
-    /// The stream has taken this frame; if it dies now, the chunk must be sent again.
-    fn taken(&self, stream: u16, header: &FrameHeader);
+    /// The stream has taken this frame; if it dies now, the chunk must be sent again. False where
+    /// the frame is not to be sent: its chunk has arrived by another stream.
+    fn taken(&self, stream: u16, header: &FrameHeader) -> bool;
 }
 
 /// How often the kernel is asked what has become of the bytes.
@@ -89,7 +90,9 @@ pub async fn send(
             ended = &mut ended => return Err(ended),
         };
         // No await lies between taking a frame and saying so: none can be lost unnoticed.
-        owner.taken(stream, frame.header());
+        if !owner.taken(stream, frame.header()) {
+            continue;
+        }
         meter.take(frame.bytes().len());
         tokio::select! {
             written = write(&mut writer, frame.bytes(), limit, meter) => written?,

@@ -3,7 +3,8 @@
 //! A slow receiver is not a dead stream. What tells them apart is what the other end says of the
 //! stream: that its reader waits for a buffer, or that it has parsed something since. Time counts
 //! only while the other end speaks: one that is stopped, or whose words are on their way, has not
-//! had the time to parse anything.
+//! had the time to parse anything. Where many streams share a slow link each of them waits long for
+//! its turn, so what the session carries tells how long a stream may have to wait.
 
 use std::time::Duration;
 
@@ -15,6 +16,16 @@ const STALL: Duration = Duration::from_secs(5);
 
 /// The same in round trips, for links on which that is longer.
 const STALL_ROUND_TRIPS: u32 = 20;
+
+/// Where all streams go on, but slowly, each may take as long as its part of what they carry takes
+/// for so many bytes: some forty packets, so that a few that are lost in a row are no stall.
+const TURN: u64 = 64 << 10;
+
+/// A stream that has had no turn for so long never gets one.
+const TURN_MAX: Duration = Duration::from_secs(60);
+
+/// Where no stream carried anything for so long all stand still: two heartbeats and a bit.
+const QUIET: Duration = Duration::from_millis(2500);
 
 /// An other end that said nothing for so long begins anew when it speaks again.
 const SILENCE: Duration = Duration::from_secs(3);
@@ -37,6 +48,9 @@ pub struct Sight {
     pub beats: u64,
     /// What the last of them said of this stream.
     pub peer: Option<PeerSight>,
+    /// Bytes a second that the session's streams carried by the last heartbeat, as a mean of those
+    /// that have something to carry.
+    pub share: u64,
 }
 
 /// What the other end says of a stream.
@@ -71,8 +85,14 @@ pub struct Watch {
     silent: Duration,
     unparsed: Duration,
     unacknowledged: Duration,
-    /// Bytes that the other end parsed between its last two heartbeats.
+    /// How long no stream of the session carried anything.
+    quiet: Duration,
+    /// Bytes that others carried, as a mean, since this one stands still.
+    turn: u64,
+    /// Bytes that the other end parsed between its last two heartbeats, and the most of them
+    /// lately: an eighth is taken off with each.
     step: u64,
+    best_step: u64,
     /// What the other end had not parsed when it last spoke was given before the last look.
     is_behind: bool,
 }
@@ -109,6 +129,7 @@ impl Watch {
             self.count_parsed(sight, passed);
         }
         self.count_acknowledged(sight, passed);
+        self.count_turn(sight, passed);
         if let (Some(sent), Some(peer)) = (self.last.sent, sight.peer) {
             self.is_behind = sent > peer.bytes;
         }
@@ -120,6 +141,9 @@ impl Watch {
         if self.unlisted_beats >= UNLISTED_BEATS || self.unlisted >= NEVER_LISTED {
             return Some(Dead::NotListed);
         }
+        if self.waits_for_its_turn() {
+            return None;
+        }
         if self.unparsed >= patience {
             return Some(Dead::NothingParsed(self.unparsed));
         }
@@ -128,13 +152,40 @@ impl Watch {
 
     /// What it was given will not have arrived soon; not of what it was given just now, of which the
     /// other end has had no time to speak.
-    pub fn is_draining_slowly(&self) -> bool {
+    fn is_draining_slowly(&self) -> bool {
         let (Some(sent), Some(peer)) = (self.last.sent, self.last.peer) else {
             return false;
         };
         let backlog = sent.saturating_sub(peer.bytes);
         // What it has would take it more than the two seconds until the next look but one.
         self.is_behind && !peer.waits && backlog > 2 * self.step
+    }
+
+    /// What it was given would arrive clearly sooner by a stream that carries `fastest` bytes from
+    /// one heartbeat to the next: twice as fast, and two heartbeats.
+    pub fn is_slower_than(&self, fastest: u64) -> bool {
+        self.is_draining_slowly() && 2 * self.backlog() / fastest.max(1) + 2 < self.beats_left()
+    }
+
+    /// The most bytes that it lately carried from one heartbeat to the next.
+    pub fn fastest(&self) -> u64 {
+        self.best_step
+    }
+
+    /// What the other end parsed between its last two heartbeats; None of a stream with nothing to
+    /// carry.
+    pub fn carries(&self) -> Option<u64> {
+        (self.step > 0 || self.backlog() > 0).then_some(self.step)
+    }
+
+    fn backlog(&self) -> u64 {
+        let parsed = self.last.peer.map_or(0, |peer| peer.bytes);
+        self.last.sent.unwrap_or(0).saturating_sub(parsed)
+    }
+
+    /// Heartbeats until it has carried what it was given.
+    fn beats_left(&self) -> u64 {
+        self.backlog() / self.step.max(1)
     }
 
     /// All that it was given has arrived.
@@ -158,6 +209,7 @@ impl Watch {
         let parsed = sight.peer.map_or(0, |peer| peer.bytes);
         let before = self.last.peer.map_or(0, |peer| peer.bytes);
         self.step = parsed.saturating_sub(before);
+        self.best_step = self.step.max(self.best_step - self.best_step / 8);
         let is_owed = sight.sent.is_some_and(|sent| sent > parsed);
         let waits = sight.peer.is_some_and(|peer| peer.waits);
         // Of what was owed already when it was last looked at: what was sent since is under way.
@@ -167,6 +219,26 @@ impl Watch {
         } else {
             self.unparsed = Duration::ZERO;
         }
+    }
+
+    /// Counts what others carry, as a mean, while this one stands still.
+    fn count_turn(&mut self, sight: &Sight, passed: Duration) {
+        if sight.share > 0 {
+            self.quiet = Duration::ZERO;
+        } else {
+            self.quiet += passed;
+        }
+        self.turn = match self.unparsed.max(self.unacknowledged) {
+            Duration::ZERO => 0,
+            _ => self.turn + (sight.share as f64 * passed.as_secs_f64()) as u64,
+        };
+    }
+
+    /// Others go on, and so slowly that this one may not have had its turn. Where all stand still
+    /// it is no matter of turns.
+    fn waits_for_its_turn(&self) -> bool {
+        let still = self.unparsed.max(self.unacknowledged);
+        self.quiet < QUIET && self.turn < TURN && still < TURN_MAX
     }
 
     /// An idle stream's last acknowledgement may be old when its next segment goes out, so only
@@ -217,6 +289,43 @@ mod tests {
             matches!(dead, Some((6..=8, Dead::NothingParsed(_)))),
             "{dead:?}"
         );
+    }
+
+    #[test]
+    fn a_stream_waits_for_its_turn_where_all_are_slow_and_not_where_it_stands_alone() {
+        let stalled = |share| {
+            let dead = watch(120, |second| Sight {
+                sent: Some(4000),
+                beats: second.into(),
+                peer: peer(1000, false),
+                share,
+                ..Sight::default()
+            });
+            dead.map(|(second, _)| second)
+        };
+        // 128 streams on 1 Mbit/s, 16 on 2 Mbit/s, and one that stands still beside fast ones.
+        assert!(matches!(stalled(900), Some(60..=63)));
+        assert!(matches!(stalled(15_000), Some(5..=8)));
+        assert!(matches!(stalled(4_000), Some(17..=20)));
+        assert!(matches!(stalled(0), Some(5..=8)), "the link is dead");
+    }
+
+    #[test]
+    fn a_stream_is_slower_than_another_by_what_each_carries() {
+        let mut watch = Watch::new(Duration::ZERO);
+        for second in 1..=4u32 {
+            watch.look(&Sight {
+                now: SECOND * second,
+                sent: Some(1_000_000),
+                beats: second.into(),
+                peer: peer(u64::from(second) * 20_000, false),
+                ..Sight::default()
+            });
+        }
+        // 920 kB are left: 46 s.
+        assert_eq!((watch.fastest(), watch.carries()), (20_000, Some(20_000)));
+        assert!(!watch.is_slower_than(20_000) && !watch.is_slower_than(40_000));
+        assert!(watch.is_slower_than(100_000));
     }
 
     #[test]

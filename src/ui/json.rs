@@ -40,6 +40,7 @@ fn summary(outcome: &Outcome) -> Value {
         "damaged_bytes": counters.damaged_bytes,
         "unsent_bytes": counters.unsent_bytes,
         "wire_bytes": counters.wire_bytes,
+        "sent_again_bytes": counters.sent_again_bytes,
         "seconds": outcome.elapsed.as_secs_f64(),
         "login_seconds": outcome.login.map(|login| login.as_secs_f64()),
         "data_seconds": data_seconds,

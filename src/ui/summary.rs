@@ -169,6 +169,9 @@ fn how(outcome: &Outcome) -> String {
         if ratio >= 0.95 {
             how.push(format!("{ratio:.1}:1"));
         }
+        if counters.sent_again_bytes > 0 {
+            how.push(format!("{} sent again", size(counters.sent_again_bytes)));
+        }
     }
     let codecs: Vec<_> = codecs(counters).map(|(name, _)| name).collect();
     if !codecs.is_empty() {

@@ -55,6 +55,7 @@ impl State {
             plan: plan.clone(),
             stream: None,
             repeated: 0,
+            was_taken: false,
         };
         self.in_flight.insert(chunk, in_flight);
         plan
@@ -75,7 +76,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fresh, Landed, Work};
+    use super::super::{Fresh, Landed, Taken, Work};
     use super::*;
 
     #[test]
@@ -86,10 +87,13 @@ mod tests {
         let pack = || Fresh::Pack(Arc::default());
         plans.lock().fresh.extend([pack(), pack()]);
         assert!(matches!(plans.next(), Ok(Work::Chunk(_))));
-        plans.taken(0, 7);
-        assert_eq!(plans.repeat(&[7], 9, 1), 0, "the other waits for room");
+        assert_eq!(plans.taken(0, 7), Taken::First);
+        assert_eq!(plans.repeat(&[7], 9), 0, "the other waits for room");
         plans.lock().fresh.clear();
-        assert_eq!(plans.repeat(&[6], 9, 1), 0);
-        assert_eq!(plans.repeat(&[7], 9, 1), 1);
+        assert_eq!(plans.repeat(&[6], 9), 0);
+        assert_eq!(plans.repeat(&[7], 9), 1);
+        assert_eq!(plans.taken(0, 8), Taken::Again);
+        plans.settle_chunks(0..1, |_| {});
+        assert_eq!(plans.taken(0, 9), Taken::Settled);
     }
 }

@@ -13,8 +13,10 @@ use crate::stream::meter::{Meter, Orders};
 use crate::tuner::Sample;
 use crate::wire::hello::STREAMS_MAX;
 
-/// What takes a stream longer than this, and two round trips, may go by another too.
+/// What one stream carries later than another would, by this much and this factor, may go by the
+/// other too. Rates are estimates, and one that is wrong by less must not fill a slow link twice.
 const SOON: Duration = Duration::from_millis(300);
+const SOONER: u32 = 2;
 
 /// The same for all streams, those to come included.
 pub(super) struct Course {
@@ -79,6 +81,15 @@ fn carried(meter: &Meter) -> (u64, u64) {
     }
 }
 
+/// True if what a stream holds, and the `rest` of its frame, takes it clearly longer than it would
+/// take an idle one. Not where a queue stands in front of it: that is the link's, and what is sent
+/// again stands in it too.
+fn is_late(facts: &KernelFacts, rest: u64, idle: &KernelFacts) -> bool {
+    let bytes = facts.held.saturating_add(rest);
+    let by_other = Duration::from_secs_f64((bytes as f64 / idle.rate.max(1) as f64).min(3600.0));
+    !facts.is_queued() && facts.due(rest) > SOON + SOONER * (idle.round_trip + by_other)
+}
+
 impl Roster {
     /// How many streams there are to be, from 1 on: who dials makes up for what lacks, and who
     /// sends lets those beyond rest.
@@ -126,19 +137,25 @@ impl Roster {
         !self.lock().live.is_empty()
     }
 
-    /// Streams that will not be done soon with what they took, and how many have nothing to do.
+    /// Streams whose bytes an idle stream would carry clearly sooner, and how many are idle.
     pub fn late(&self) -> (Vec<u16>, usize) {
-        let (mut late, mut idle) = (Vec::new(), 0);
+        let (mut busy, mut idle) = (Vec::new(), Vec::new());
         for live in self.lock().live.values() {
-            let (rest, facts) = (live.meter.rest(), live.meter.kernel());
-            let is_late = |facts: KernelFacts| facts.due(rest) > SOON + 2 * facts.round_trip;
-            if facts.is_some_and(is_late) {
-                late.push(live.number);
+            let Some(facts) = live.meter.kernel() else {
+                continue;
+            };
+            let is_idle = live.meter.waits() && facts.held == 0;
+            if is_idle && !live.meter.is_parked() {
+                idle.push(facts);
             } else {
-                idle += usize::from(live.meter.waits());
+                busy.push((live.number, live.meter.rest(), facts));
             }
         }
-        (late, idle)
+        let other = idle.iter().max_by_key(|facts| facts.rate);
+        let is_late =
+            |rest, facts: &KernelFacts| other.is_some_and(|other| is_late(facts, rest, other));
+        let late = busy.iter().filter(|(_, rest, facts)| is_late(*rest, facts));
+        (late.map(|(number, ..)| *number).collect(), idle.len())
     }
 
     /// How much streams waited.
@@ -168,5 +185,43 @@ impl Roster {
             sample.round_trip = Duration::from_micros(round_trips / working.len() as u64);
         }
         sample.link_busy = self.crowd.none_waits();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(rate: u64, round_trip_ms: u64) -> KernelFacts {
+        KernelFacts {
+            rate,
+            round_trip: Duration::from_millis(round_trip_ms),
+            round_trip_min: Duration::from_millis(100),
+            unacknowledged: 20,
+            held: 100_000,
+            ..KernelFacts::default()
+        }
+    }
+
+    #[test]
+    fn a_chunk_goes_twice_only_where_its_stream_is_clearly_slower_and_the_link_is_not_full() {
+        let idle = facts(1_000_000, 100);
+        assert!(
+            is_late(&facts(50_000, 100), 100_000, &idle),
+            "4 s and 0.3 s"
+        );
+        let alike = facts(50_000, 100);
+        assert!(
+            !is_late(&facts(50_000, 100), 100_000, &alike),
+            "a slow link"
+        );
+        assert!(
+            !is_late(&facts(400_000, 100), 100_000, &idle),
+            "0.5 s and 0.3 s"
+        );
+        assert!(
+            !is_late(&facts(50_000, 400), 100_000, &idle),
+            "a queue stands"
+        );
     }
 }

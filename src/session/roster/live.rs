@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::route::Route;
-use crate::session::roster::{Flow, Roster};
+use crate::session::roster::{Flow, Roster, State};
 use crate::stream::meter::Meter;
 use crate::stream::opening::StreamId;
 use crate::stream::stall::{Dead, PeerSight, Watch};
@@ -57,6 +57,27 @@ impl Live {
             Flow::Out => self.through > PACKET,
             Flow::In => self.meter.bytes() > PACKET,
         }
+    }
+}
+
+impl State {
+    /// Streams whose bytes another would carry clearly sooner. Where a queue stands in front of
+    /// one it is the link that is slow, for whatever is sent again too.
+    pub(super) fn slow(&self) -> Vec<u16> {
+        let fastest = self.live.values().map(|live| live.watch.fastest()).max();
+        let is_slow = |live: &&Live| {
+            let is_queued = live.meter.kernel().is_some_and(|facts| facts.is_queued());
+            !is_queued && live.watch.is_slower_than(fastest.unwrap_or(0))
+        };
+        let slow = self.live.values().filter(is_slow);
+        slow.map(|live| live.number).collect()
+    }
+
+    /// See `Sight::share`.
+    pub(super) fn share(&self) -> u64 {
+        let carried = self.live.values().filter_map(|live| live.watch.carries());
+        let (sum, streams) = carried.fold((0, 0), |(sum, streams), step| (sum + step, streams + 1));
+        sum / u64::max(streams, 1)
     }
 }
 
