@@ -66,8 +66,8 @@ impl AsRef<std::path::Path> for Name {
 }
 
 /// What the files that wait for further names may weigh at the sender, in bytes: with names of 20
-/// bytes 170,000 files.
-pub const LINKED_BYTES_MAX: usize = 24 << 20;
+/// bytes 113,000 files.
+pub const LINKED_BYTES_MAX: usize = 16 << 20;
 
 /// About how many bytes of the receiver's memory a file takes that waits for further names, by the
 /// length of its first one.
