@@ -262,7 +262,9 @@ impl Barren {
         };
         let is_fruitful = looked.stands || done != self.done;
         self.done = done;
-        if !is_judge || !terms.roster.has_begun() || is_fruitful || needs_none() {
+        // The other end may look at a slow disk for as long as that takes: it is heard on control.
+        let prepares = terms.roster.was_ever_proven() && !terms.roster.was_ever_listed();
+        if !is_judge || !terms.roster.has_begun() || prepares || is_fruitful || needs_none() {
             self.since = None;
             return Duration::ZERO;
         }

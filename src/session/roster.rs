@@ -50,6 +50,7 @@ struct State {
     most: usize,
     has_begun: bool,
     was_ever_proven: bool,
+    was_ever_listed: bool,
     last_cause: Option<String>,
     /// Of streams that have ended, by route.
     carried: [u64; Route::ALL.len()],
@@ -165,6 +166,7 @@ impl Roster {
             .collect();
         let mut state = self.lock();
         let state = &mut *state;
+        state.was_ever_listed |= !peer.is_empty();
         let passed = now.saturating_sub(state.now);
         if beats == std::mem::replace(&mut state.beats, beats) {
             state.share = 0;
@@ -250,6 +252,12 @@ impl Roster {
     /// Some other end has shown on a stream that it knows the secret.
     pub fn was_ever_proven(&self) -> bool {
         self.lock().was_ever_proven
+    }
+
+    /// The other end has taken some stream. Until it has prepared its half it answers openings
+    /// and takes none.
+    pub fn was_ever_listed(&self) -> bool {
+        self.lock().was_ever_listed
     }
 
     /// Why a stream ended, or could not be dialled, last.

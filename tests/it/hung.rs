@@ -51,6 +51,9 @@ fn hangs() -> Duration {
     Duration::from_secs(seconds.unwrap_or(8))
 }
 
+/// Longer than streams stand that the other end has not taken, and than the silence after that.
+const LONG: Duration = Duration::from_secs(20);
+
 /// A copy that hangs, and a call that does.
 struct Hung<'a> {
     case: &'a Case,
@@ -62,10 +65,14 @@ impl Hung<'_> {
     /// The copy succeeds once the call returns, and can be left before. Where there is another
     /// process at the other end, its silence is noticed too.
     fn is_borne(&self) {
+        self.is_borne_for(hangs());
+    }
+
+    fn is_borne_for(&self, time: Duration) {
         if !inject::permitted() {
             return skip("seccomp user notification");
         }
-        self.is_waited_for();
+        self.is_waited_for(time);
         self.is_left();
         if self.case.way != Way::Here {
             self.hides_no_silence();
@@ -82,9 +89,9 @@ impl Hung<'_> {
     }
 
     /// Both ends hear of each other while the call hangs.
-    fn is_waited_for(&self) {
+    fn is_waited_for(&self, time: Duration) {
         let (copy, held) = self.start();
-        thread::sleep(hangs());
+        thread::sleep(time);
         held.release();
         let done = copy.wait();
         done.succeeds().never_says("nothing was heard");
@@ -100,8 +107,8 @@ impl Hung<'_> {
     /// The other end says nothing any more while the call hangs.
     fn hides_no_silence(&self) {
         let (copy, held) = self.start();
+        let server = until("the server runs", || self.case.servers().pop());
         let since = Instant::now();
-        let server = self.case.servers().pop().expect("it runs");
         rustix::process::kill_process(server.pid, Signal::STOP).expect("stop it");
         let done = copy.wait();
         let took = since.elapsed();
@@ -263,7 +270,7 @@ fn a_list_of_digests_that_is_not_closed_is_waited_for_and_can_be_left(case: &Cas
         inject: &|| Inject::new().hold("close").on("*/sums"),
     };
     // Everything else is over by then.
-    hung.is_waited_for();
+    hung.is_waited_for(hangs());
     hung.is_left();
 }
 
@@ -288,7 +295,7 @@ fn a_key_whose_directory_hangs_is_waited_for_and_can_be_left(case: &Case) {
         run: &|| case.copying(&flags, "tree", ""),
         inject: &|| Inject::new().hold("open").on(&at).at_server(),
     }
-    .is_borne();
+    .is_borne_for(hangs().max(LONG));
 }
 
 /// As on a file system in user space, which is asked at each close.
