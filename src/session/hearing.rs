@@ -142,8 +142,10 @@ async fn hear<R: AsyncRead + Unpin>(
                 }
             }
             message => {
-                if let (Message::Tune(tune), Some(heart)) = (&message, heart) {
-                    heart.tune(tune);
+                match (&message, heart) {
+                    (Message::Tune(tune), Some(heart)) => heart.tune(tune),
+                    (Message::Roots(_) | Message::Landed(_), Some(heart)) => heart.peer_is_ready(),
+                    _ => {}
                 }
                 return Ok(message);
             }

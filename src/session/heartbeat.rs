@@ -111,6 +111,8 @@ struct Shared {
     peer: Mutex<Peer>,
     /// This end does not read control for now, so silence means nothing.
     is_paused: AtomicBool,
+    /// The other end has said what it sends, or where that lands.
+    is_peer_ready: AtomicBool,
     sender: OnceLock<Arc<Sender>>,
 }
 
@@ -134,6 +136,7 @@ impl Heart {
             timeout,
             peer: Mutex::default(),
             is_paused: AtomicBool::new(false),
+            is_peer_ready: AtomicBool::new(false),
             sender: OnceLock::new(),
         });
         let beating = tokio::spawn(beat(shared.clone()));
@@ -148,6 +151,11 @@ impl Heart {
         let mut peer = self.shared.peer.lock().expect("no panic while held");
         peer.beats += 1;
         peer.streams = heartbeat.streams;
+    }
+
+    /// The other end has prepared its half, as its words tell: streams are taken from now on.
+    pub fn peer_is_ready(&self) {
+        self.shared.is_peer_ready.store(true, Relaxed);
     }
 
     /// Control is not read while this end has too much of it to work through.
@@ -263,7 +271,8 @@ impl Barren {
         let is_fruitful = looked.stands || done != self.done;
         self.done = done;
         // The other end may look at a slow disk for as long as that takes: it is heard on control.
-        let prepares = terms.roster.was_ever_proven() && !terms.roster.was_ever_listed();
+        let is_ready = shared.is_peer_ready.load(Relaxed) || terms.roster.was_ever_listed();
+        let prepares = terms.roster.was_ever_proven() && !is_ready;
         if !is_judge || !terms.roster.has_begun() || prepares || is_fruitful || needs_none() {
             self.since = None;
             return Duration::ZERO;
