@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use crate::digest::Digest;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 
 /// The end of a copy, or of one of its sessions: what ends the copy ends its session too.
 #[derive(Default)]
@@ -42,10 +42,12 @@ impl Ending {
     }
 
     /// Ends the copy, or the session, for `cause`, unless it is ending already: what comes later
-    /// is teardown.
+    /// is teardown. Only a breach counts more than a lost connection, which an end that broke the
+    /// protocol may leave behind.
     pub fn end(&self, cause: Error) {
         let mut kept = self.cause.lock().expect("no panic while held");
-        if kept.is_none() && self.cause_of_copy().is_none() {
+        let is_stronger = |kept: &Error| kept.kind == Kind::Lost && cause.kind == Kind::Breach;
+        if kept.as_ref().is_none_or(is_stronger) && self.cause_of_copy().is_none() {
             *kept = Some(cause);
         }
         drop(kept);
@@ -116,7 +118,7 @@ impl Ending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{Kind, Side};
+    use crate::error::Side;
 
     fn error(text: &str) -> Error {
         Error::new(Kind::Lost, Side::Here, text)
@@ -137,6 +139,17 @@ mod tests {
         second.end(error("teardown"));
         assert_eq!(second.cause(), Some(error("Ctrl-C")));
         assert_eq!(first.cause(), Some(error("cut")));
+    }
+
+    #[test]
+    fn a_breach_counts_more_than_the_loss_of_the_connection() {
+        let ending = Ending::default();
+        let breach = |text: &str| Error::new(Kind::Breach, Side::Dest, text);
+        ending.end(error("cut"));
+        ending.end(breach("first"));
+        ending.end(breach("second"));
+        ending.end(error("teardown"));
+        assert_eq!(ending.cause(), Some(breach("first")));
     }
 
     #[test]

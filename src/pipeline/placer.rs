@@ -216,7 +216,14 @@ impl Receiver {
             }
             (Spot::Slot(slot, listed), EntryKind::HardLink(first)) => {
                 let first = *first;
-                let from = self.lock().linked.first(first, &entry);
+                let (is_known, from) = {
+                    let mut table = self.lock();
+                    (table.is_known(first), table.linked.first(first, &entry))
+                };
+                if !is_known || first >= entry.id {
+                    self.breach("a hard link to an entry that was not announced");
+                    return None;
+                }
                 let Some(from) = from else {
                     // The first name failed here or at the sender; this entry fails with it.
                     let message = "the file that it is a hard link to was not copied";

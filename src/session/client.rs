@@ -143,6 +143,9 @@ async fn over(
         }
         Err(error) => error,
     };
+    if let Some(half) = &half {
+        half.work_off(&error).await;
+    }
     // Before anything is torn down: what that leads to is not the cause.
     seat.ending.end(error);
     let mut error = cause_of(&seat.ending);

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use crate::chunk::Pool;
 use crate::control::Outgoing;
@@ -55,6 +56,9 @@ const JOIN_PATIENCE: Duration = Duration::from_millis(900);
 
 /// How long the clearing may take at least, where threads took all of that.
 const CLEARING_PATIENCE: Duration = Duration::from_millis(200);
+
+/// How long the placer may take for what came before the connection was lost: a disk may hang.
+const WORK_OFF_PATIENCE: Duration = Duration::from_millis(500);
 
 /// What either half is made from.
 pub struct Common {
@@ -254,6 +258,20 @@ impl ReceivingHalf {
     pub async fn room(&self) {
         while self.is_full() {
             self.receiver.emptied.notified().await;
+        }
+    }
+
+    /// Works through what came before the connection was lost, in bounded time: if it breaks the
+    /// protocol, that is the cause to tell.
+    pub async fn work_off(&self) {
+        let worked_off = async {
+            while self.receiver.queued.load(Relaxed) > 0 {
+                self.receiver.emptied.notified().await;
+            }
+        };
+        tokio::select! {
+            _ = timeout(WORK_OFF_PATIENCE, worked_off) => {}
+            () = self.receiver.ending.wait() => {}
         }
     }
 

@@ -392,6 +392,13 @@ impl Half {
         }
     }
 
+    /// Before `error` is taken for the cause: what has come may tell a better one.
+    async fn work_off(&self, error: &Error) {
+        if let (Half::Receiving(half), Kind::Lost) = (self, error.kind) {
+            half.work_off().await;
+        }
+    }
+
     async fn done(&mut self) {
         match self {
             Half::Sending(half) => half.done().await,

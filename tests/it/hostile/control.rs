@@ -189,7 +189,8 @@ fn an_end_before_everything_came_is_no_success() {
                 }
                 assert!(server.control.hear_until(unasked).is_none(), "done: {what}");
             });
-            held_out(&done).fails();
+            // Where it may still come, the connection is what is missing.
+            held_out(&done).exits(if what < 3 { 5 } else { 13 });
             assert!(!case.dst.has("tree/f"));
         });
     }

@@ -239,7 +239,8 @@ fn a_name_that_comes_twice_harms_nothing_else() {
 
 #[test]
 fn a_further_name_is_only_of_what_this_copy_has_placed() {
-    for first in [0, 1, 2, 99, u64::MAX] {
+    // The entry itself is 3.
+    for first in [0, 1, 2, 3, 99, u64::MAX] {
         pull_case(|case| {
             // What stood there before is none of the copy's.
             case.dst.file("tree/old", "old");
@@ -251,7 +252,11 @@ fn a_further_name_is_only_of_what_this_copy_has_placed() {
                 server.end(1, 2, None);
                 server.all_sent(3);
             });
-            held_out(&done);
+            match first {
+                // Known to this copy, and no file that it has placed.
+                1 | 2 => held_out(&done).exits(1).says("was not copied"),
+                _ => held_out(&done).exits(13).says("was not announced"),
+            };
             assert!(!case.dst.has("tree/further"));
         });
     }
@@ -276,7 +281,7 @@ fn a_further_name_is_not_of_what_took_the_place_of_the_first() {
             server.end(1, 3, None);
             server.all_sent(4);
         });
-        held_out(&done);
+        held_out(&done).exits(1).says("was replaced");
         assert!(!case.dst.has("tree/further"));
     });
 }
@@ -301,6 +306,20 @@ fn what_belongs_to_no_directory_ends_the_copy() {
     }
 }
 
+/// The connection is closed while entries are placed, of which the last words break the protocol.
+#[test]
+fn a_breach_wins_over_the_loss_of_the_connection() {
+    pull_case(|case| {
+        let done = pull_tree(case, |server| {
+            let links = |id| symlink(id, 1, &format!("l{id}"), "x");
+            server.entries((2..300).map(links).collect());
+            server.entries(vec![directory(2, 1, "again")]);
+            server.leave();
+        });
+        held_out(&done).exits(13).says("announced twice");
+    });
+}
+
 /// Deeper than any path can name: neither the copy nor what ends it may run out of stack.
 #[test]
 fn a_bottomless_tree_ends_the_copy_in_good_order() {
@@ -311,7 +330,7 @@ fn a_bottomless_tree_ends_the_copy_in_good_order() {
             }
             server.leave();
         });
-        readable(&done).fails();
+        readable(&done).exits(5).says("nested too deep");
         // Too deep for what removes the case's directory by path.
         let removed = std::process::Command::new("rm")
             .arg("-rf")

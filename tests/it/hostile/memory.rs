@@ -41,7 +41,7 @@ fn the_longest_lists_take_little_memory_at_a_receiver() {
                 }
                 server.finish();
             });
-            held_out(&done).fails();
+            held_out(&done).exits(13).says("broke the protocol");
             let peak = done.peak_rss_bytes;
             let number = u16::from_le_bytes([said[0][0], said[0][1]]);
             assert!(peak < MOST, "{number}: {} MiB", peak / MIB as u64);
@@ -66,7 +66,7 @@ fn the_longest_lists_take_little_memory_at_a_sender() {
                 }
                 server.finish();
             });
-            held_out(&done).fails();
+            held_out(&done).exits(13).says("broke the protocol");
             let peak = done.peak_rss_bytes;
             assert!(peak < MOST, "{number}: {} MiB", peak / MIB as u64);
         });

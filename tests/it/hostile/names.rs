@@ -200,11 +200,7 @@ fn a_root_is_what_it_was_announced_as() {
                 server.all_sent(1);
                 server.finish();
             });
-            match kind {
-                // As where the first name vanished: the entry fails, and nothing else.
-                EntryKind::HardLink(_) => held_out(&done).exits(1).says("was not copied"),
-                _ => held_out(&done).exits(13).says("broke the protocol"),
-            };
+            held_out(&done).exits(13).says("broke the protocol");
             assert!(case.dst.names().is_empty(), "{kind:?}");
         });
     }
