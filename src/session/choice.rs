@@ -113,7 +113,7 @@ impl Chooser<'_> {
     /// the server takes them.
     pub async fn run(self, listen: oneshot::Receiver<Listen>) {
         self.roster.begin();
-        self.want(tuning::first_streams(self.forced, self.remembered));
+        self.want(tuning::first_streams(self.forced));
         match self.request.route.asked {
             None => self.choose(listen).await,
             Some(route) => self.only(route, listen).await,
@@ -292,11 +292,7 @@ impl Chooser<'_> {
         let answered = self.opened_at.elapsed();
         let was = self.remembered.map(|it| it.round_trip());
         let round_trip = was.map_or(answered, |was| was.min(answered));
-        self.want(tuner::first_streams(
-            round_trip,
-            self.remembered,
-            self.forced,
-        ));
+        self.want(tuner::first_streams(round_trip, self.forced));
     }
 
     fn want(&self, streams: u16) {

@@ -121,9 +121,7 @@ impl Roster {
             before.leash.end(Dead::Replaced);
         }
         state.park();
-        // Routes that are tried side by side do not add up: data goes by one of them.
-        let beside = state.live.values().filter(|live| live.route == route);
-        state.most = state.most.max(beside.count());
+        state.count_most(self.flow);
         Some(Member {
             roster: self.clone(),
             id,
@@ -316,6 +314,7 @@ mod tests {
     #[test]
     fn routes_that_are_tried_side_by_side_do_not_add_up() {
         let roster = Roster::new(Flow::Out);
+        roster.put_to_work(8);
         let first = |route: Route| route.stream(0);
         let member = |stream| roster.join(id(stream, 0)).unwrap();
         let _inside = member(first(Route::Inband));
@@ -359,7 +358,7 @@ mod tests {
     #[test]
     fn a_stream_that_rests_takes_the_place_of_one_that_is_lost() {
         let roster = Roster::new(Flow::Out);
-        roster.want(2);
+        roster.put_to_work(2);
         let members: Vec<_> = (0..4).map(|n| roster.join(id(n, 0)).unwrap()).collect();
         let other = roster.join(id(Route::Inband.stream(0), 0)).unwrap();
         let mut members = members.into_iter();
@@ -371,7 +370,7 @@ mod tests {
         assert!(parked().eq([false, false, true]));
         let again = roster.join(id(0, 1)).unwrap();
         assert!(!again.meter.is_parked() && parked().eq([false, true, true]));
-        roster.want(4);
+        roster.put_to_work(4);
         assert!(parked().eq([false, false, false]));
     }
 

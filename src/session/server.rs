@@ -160,7 +160,7 @@ async fn copy<R: AsyncRead + Unpin>(
     doors::take_streams(open, control, keyring, roster, proven).await?;
     ways.inband.offer();
     // Until who sends says better.
-    let streams = tuning::first_streams(open.streams, open.remembered);
+    let streams = tuning::first_streams(open.streams);
     roster.want(streams.min(server.budget.streams_max()));
     let mut reports = Reports::default();
     let half = slot.insert(match hearing.during(end(open, permit, control)).await?? {

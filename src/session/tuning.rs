@@ -202,7 +202,9 @@ impl Shared {
         sender.steering.steer(decision);
         sender.plans.steer(decision.in_flight, decision.streams);
         if let Some(roster) = roster {
-            roster.want(decision.streams);
+            roster.want(decision.ready);
+            roster.put_to_work(decision.streams);
+            sender.progress.set_streams(roster.most());
             let is_new = before.is_some_and(|before| before.congestion != decision.congestion);
             if is_new && !start.forced.congestion {
                 match decision.congestion {
@@ -215,7 +217,7 @@ impl Shared {
                 }
             }
         }
-        let has_news = before.is_none_or(|before| before.streams != decision.streams);
+        let has_news = before.is_none_or(|before| before.ready != decision.ready);
         match audience {
             Audience::User(reporter, control) => {
                 if let Some(reason) = reason {
@@ -235,15 +237,15 @@ impl Shared {
 
 fn tell(decision: &Decision, reason: String) -> Message {
     Message::Tune(Tune {
-        streams: Some(decision.streams),
+        streams: Some(decision.ready),
         rate_limit: None,
         reason,
     })
 }
 
-/// How many streams to begin with where nothing is known of the way but what was remembered.
-pub fn first_streams(forced: Option<u16>, remembered: Option<Remembered>) -> u16 {
-    tuner::first_streams(ROUND_TRIP_GUESS, remembered, forced)
+/// How many streams to dial while nothing is known of the way.
+pub fn first_streams(forced: Option<u16>) -> u16 {
+    tuner::first_streams(ROUND_TRIP_GUESS, forced)
 }
 
 /// What is known at the sending end before the first stream is up; `far` is the other end's word.

@@ -33,6 +33,8 @@ pub struct KernelFacts {
     pub send_buffer: u32,
     /// Bytes a second that the congestion window lets through.
     pub rate: u64,
+    /// Bytes that were sent and are not acknowledged, whole segments.
+    pub under_way: u64,
     /// Bytes that this end holds until they are acknowledged, whole segments.
     pub held: u64,
 }
@@ -41,7 +43,7 @@ pub struct KernelFacts {
 /// of a second. What lies there another stream cannot take, and a buffer that once grew for a fast
 /// connection never shrinks: at 300 KB/s a megabyte lies there for 3 s.
 const UNSENT_PARTS: u64 = 10;
-const UNSENT_MIN: u32 = 64 << 10;
+const UNSENT_MIN: u32 = 16 << 10;
 const UNSENT_MAX: u32 = 4 << 20;
 
 /// A queue stands on the way when a round trip takes so much more than the shortest.
@@ -128,6 +130,7 @@ pub fn facts(socket: impl AsFd) -> Option<KernelFacts> {
         receive_window: info.tcpi_snd_wnd,
         send_buffer: u32::try_from(send_buffer).unwrap_or(u32::MAX),
         rate: segments(info.tcpi_snd_cwnd) * 1_000_000 / u64::from(info.tcpi_rtt.max(1)),
+        under_way: segments(info.tcpi_unacked),
         held: segments(info.tcpi_unacked) + u64::from(info.tcpi_notsent_bytes),
     })
 }
@@ -143,7 +146,8 @@ mod tests {
             held: 100_000,
             ..KernelFacts::default()
         };
-        assert_eq!(facts(300_000).unsent_max(), UNSENT_MIN);
+        assert_eq!(facts(100_000).unsent_max(), UNSENT_MIN);
+        assert_eq!(facts(300_000).unsent_max(), 32 << 10);
         assert_eq!(facts(5_000_000).unsent_max(), 512 << 10);
         assert_eq!(facts(u64::MAX).unsent_max(), UNSENT_MAX);
         assert_eq!(facts(300_000).due(200_000), Duration::from_secs(1));

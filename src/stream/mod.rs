@@ -21,9 +21,10 @@ use tokio::net::TcpStream;
 /// Probes of a silent connection begin after this; a host that vanished is noticed by them.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// Bytes that the kernel may hold and not have sent. On a slow stream more would be seconds of what
-/// others could have carried by the time the copy ends; less costs a fast one more system calls.
-const UNSENT_MAX: u32 = 256 << 10;
+/// Bytes that the kernel may hold and not have sent until it is known what the stream carries
+/// (`kernel::KernelFacts::unsent_max`): half a second of a link of 1 Mbit/s, and more than a fast one
+/// sends in its first two round trips.
+const UNSENT_MAX: u32 = 64 << 10;
 
 /// Options of a data connection: no delay, probes while it is silent, and little unsent data in
 /// the kernel, so that a stream which is free for a frame is one whose network has room, and a

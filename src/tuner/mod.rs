@@ -17,6 +17,7 @@ mod model;
 mod pace;
 mod rate_limit;
 mod remembered;
+mod rise;
 mod sample;
 mod steps;
 mod streams;
@@ -41,6 +42,8 @@ pub use verdict::{Limit, Shares, Verdict};
 
 use method::MIDDLE;
 use rate_limit::RateLimit;
+pub use rise::AT_WORK_FIRST;
+use rise::Rise;
 use trial::{Holds, Trial};
 use window::{Window, Workers};
 
@@ -133,8 +136,10 @@ pub struct Decision {
     /// costs no time there. Far away, where links are slow at first and often for good, a stronger
     /// one than in a room.
     pub spare: Option<Method>,
-    /// 1 to [`STREAMS_MAX`]. Those too many are parked, not closed.
+    /// At work, 1 to [`STREAMS_MAX`]. Those too many are parked, not closed.
     pub streams: u16,
+    /// That are to be there: those at work and those that may soon be.
+    pub ready: u16,
     /// Chunks read and not yet acknowledged, at most.
     pub in_flight: u16,
     /// Frames that may wait for a stream. What waits was made by the method before.
@@ -153,6 +158,7 @@ impl Decision {
             scout: None,
             spare: None,
             streams,
+            ready: streams,
             in_flight: IN_FLIGHT_MAX,
             queue: QUEUE_PER_STREAM * streams,
             congestion: Congestion::System,
@@ -176,6 +182,9 @@ pub struct Tuner {
     window: Window,
     trial: Option<Trial>,
     holds: Holds,
+    rise: Rise,
+    /// What a slow link carried when it was full, in bytes a second, and when that was.
+    full: Option<(f64, Duration)>,
     /// When anything but the scout changed last.
     changed: Duration,
     /// The shortest that was seen. A way that becomes longer is taken for one on which a queue
@@ -195,12 +204,9 @@ pub struct Tuner {
     scouted: [Duration; RUNGS],
 }
 
-/// How many streams to begin with, before any of them is up. `round_trip` may be a guess.
-pub fn first_streams(
-    round_trip: Duration,
-    remembered: Option<Remembered>,
-    forced: Option<u16>,
-) -> u16 {
+/// How many streams to dial before any of them is up. `round_trip` may be a guess. What was
+/// remembered counts once a round trip has shown what the link is now.
+pub fn first_streams(round_trip: Duration, forced: Option<u16>) -> u16 {
     // Near at hand one stream after another costs wake-ups: 1 GB on loopback with 2 busy processors
     // took 2.4 s with 1 stream, 2.6 with 2, 2.9 with 4 and 3.4 with 8. Two are not lost at once.
     let by_distance = match round_trip.as_millis() {
@@ -208,9 +214,7 @@ pub fn first_streams(
         5..100 => 8,
         _ => 16,
     };
-    let remembered = remembered.filter(|it| it.is_of(round_trip));
-    let wanted = forced.or(remembered.and_then(|it| it.streams));
-    wanted.unwrap_or(by_distance).clamp(1, STREAMS_MAX)
+    forced.unwrap_or(by_distance).clamp(1, STREAMS_MAX)
 }
 
 impl Tuner {
@@ -226,6 +230,7 @@ impl Tuner {
                 scout: None,
                 spare: None,
                 streams: 1,
+                ready: 1,
                 in_flight: IN_FLIGHT_MIN,
                 queue: QUEUE_MIN,
                 congestion: Congestion::System,
@@ -234,6 +239,8 @@ impl Tuner {
             window: Window::default(),
             trial: None,
             holds: Holds::default(),
+            rise: Rise::to(1),
+            full: None,
             changed: Duration::ZERO,
             round_trip_min: start.round_trip,
             rate_limit: RateLimit::new(start.forced.rate_limit),
@@ -244,7 +251,9 @@ impl Tuner {
             scouted: [Duration::ZERO; RUNGS],
             start,
         };
-        tuner.decision.streams = tuner.first_streams();
+        tuner.rise = Rise::to(tuner.rise_target());
+        tuner.decision.streams = tuner.at_work_first();
+        tuner.decision.ready = tuner.ready();
         match tuner.start.forced.compress {
             Some(method) => tuner.decision.method = method,
             None => {
@@ -275,11 +284,9 @@ impl Tuner {
         let reason = if self.rate_limit.follow(now, sample, self.workers) {
             self.on_rate_limit(now)
         } else {
-            match self.trial.take() {
-                Some(trial) => self.judge(now, trial),
-                None => self.consider(now),
-            }
+            self.go_on(now)
         };
+        self.decision.ready = self.ready();
         self.note_unlimited(now);
         if reason.is_some() {
             self.changed = now;
@@ -291,6 +298,17 @@ impl Tuner {
             decision: self.decision,
             reason,
         })
+    }
+
+    /// Gives the reason of a change, if it made one.
+    fn go_on(&mut self, now: Duration) -> Option<String> {
+        if self.rise(now) {
+            return None;
+        }
+        match self.trial.take() {
+            Some(trial) => self.judge(now, trial),
+            None => self.consider(now),
+        }
     }
 
     pub fn decision(&self) -> Decision {
@@ -332,20 +350,6 @@ impl Tuner {
         self.trial
             .as_ref()
             .map_or(self.decision, |trial| trial.before)
-    }
-
-    fn first_streams(&self) -> u16 {
-        let Start {
-            round_trip,
-            remembered,
-            forced,
-            ..
-        } = &self.start;
-        let first = first_streams(*round_trip, *remembered, forced.streams);
-        match forced.streams {
-            Some(_) => first,
-            None => first.min(self.streams_max()),
-        }
     }
 
     /// The cheapest, unless the link is sure to be the limit at first.

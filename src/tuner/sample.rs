@@ -36,6 +36,11 @@ pub struct Sample {
     pub queued: u32,
     /// Mean of the streams' smoothed round trips, zero if unknown.
     pub round_trip: Duration,
+    /// Bytes that are sent and not acknowledged, all streams at work together; 0 if unknown.
+    pub under_way_bytes: u64,
+    /// Bytes that are known to have come through, of streams that are at work: `carried_bytes`
+    /// counts what was handed to sockets until the kernel is asked.
+    pub confirmed_bytes: u64,
     /// Bytes that the receiver's windows let be under way, all streams together; 0 if unknown.
     pub receive_window: u64,
     /// Bytes that this end's socket buffers hold, all streams together; 0 if unknown.

@@ -101,6 +101,11 @@ impl Tuner {
     /// Looks for something to change, and gives the reason if it did.
     pub(super) fn consider(&mut self, now: Duration) -> Option<String> {
         let pace = self.pace();
+        let quick = self.window.last(pace.quick, self.workers);
+        let fewer = quick.and_then(|rates| self.shrink(now, &rates));
+        if fewer.is_some() {
+            return fewer;
+        }
         let span = pace.of_method(now);
         if now < self.changed + span {
             return None;

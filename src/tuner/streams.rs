@@ -29,6 +29,9 @@ impl Tuner {
             return None;
         }
         let linked = rates.link >= LIMITED && !self.is_rate_limited(rates);
+        if self.is_fit(now, rates) {
+            return None;
+        }
         let (queue, lossy) = (self.is_queue(), self.is_lossy(rates));
         if linked && lossy && self.may_try_bbr(now, rates) {
             self.begin(now, Change::Congestion(Congestion::Bbr), rates);
@@ -42,7 +45,8 @@ impl Tuner {
             return None;
         }
         // A queue that stands is a link that is full: more streams would only push others aside.
-        if linked && (!queue || self.is_windows_full(rates)) {
+        // On a slow one windows are small because it is, and look full.
+        if linked && (!queue || (self.is_windows_full(rates) && !self.is_slow(rates))) {
             let more = self.more_streams(now, rates, lossy);
             if more.is_some() {
                 return more;
@@ -122,14 +126,20 @@ impl Tuner {
             .min(CUBIC_SLACK * streams * cubic(loss, round_trip))
     }
 
-    /// Something is lost on the way, and not because a queue overflows. Near at hand a queue is too
-    /// short to be seen.
+    /// Something is lost on the way, and not because a queue overflows, or did just now. Near at
+    /// hand a queue is too short to be seen.
     pub(super) fn is_lossy(&self, rates: &Rates) -> bool {
-        rates.loss >= LOSSY && !self.is_queue() && self.round_trip_min >= FAR_AWAY
+        let lately = self.window.longest_round_trip(self.pace().sure);
+        let was_queue = self.is_slow(rates) && self.is_queue_at(lately);
+        let is_queue = was_queue || self.is_queue();
+        rates.loss >= LOSSY && !is_queue && self.round_trip_min >= FAR_AWAY
     }
 
     fn is_queue(&self) -> bool {
-        let is = self.window.newest().round_trip;
+        self.is_queue_at(self.window.newest().round_trip)
+    }
+
+    fn is_queue_at(&self, is: Duration) -> bool {
         is > self.round_trip_min.mul_f64(QUEUE) && is > self.round_trip_min + QUEUE_MIN
     }
 

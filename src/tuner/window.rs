@@ -120,6 +120,15 @@ impl Window {
             .unwrap_or_default()
     }
 
+    /// Of the samples of the last `span`.
+    pub fn longest_round_trip(&self, span: Duration) -> Duration {
+        let now = self.samples.back().map_or(Duration::ZERO, |(now, _)| *now);
+        let samples = self.samples.iter().rev();
+        let lately = samples.take_while(|(at, _)| *at + span >= now);
+        let round_trips = lately.map(|(_, sample)| sample.round_trip);
+        round_trips.max().unwrap_or_default()
+    }
+
     /// How uneven the wire's rate was over the last `span`: the standard error of its mean, as a
     /// part of it.
     pub fn unevenness(&self, span: Duration) -> f64 {

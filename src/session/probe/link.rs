@@ -277,6 +277,7 @@ fn steer(ends: &Ends<'_>, streams: u16) {
         .plans
         .steer(decision.in_flight, decision.streams);
     ends.roster.want(streams);
+    ends.roster.put_to_work(streams);
 }
 
 async fn look(ends: &Ends<'_>) -> Sample {

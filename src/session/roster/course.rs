@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::route::Route;
-use crate::session::roster::{Roster, State};
+use crate::session::roster::{Flow, Roster, State};
 use crate::stream::crowd::Crowd;
 use crate::stream::kernel::KernelFacts;
 use crate::stream::meter::{Meter, Orders};
-use crate::tuner::Sample;
+use crate::tuner::{AT_WORK_FIRST, Sample};
 use crate::wire::hello::STREAMS_MAX;
 
 /// What one stream carries later than another would, by this much and this factor, may go by the
@@ -20,8 +20,10 @@ const SOONER: u32 = 2;
 
 /// The same for all streams, those to come included.
 pub(super) struct Course {
-    /// Streams of each route that are to be at work. Those beyond are parked, not closed.
+    /// Streams of each route that are to be there.
     wanted: watch::Sender<u16>,
+    /// Those of them that are to be at work. Those beyond are parked, not closed.
+    at_work: u16,
     congestion: Option<Arc<str>>,
     looks: u64,
     /// What streams that are gone had carried and sent again.
@@ -32,6 +34,7 @@ impl Default for Course {
     fn default() -> Course {
         Course {
             wanted: watch::Sender::new(STREAMS_MAX),
+            at_work: AT_WORK_FIRST,
             congestion: None,
             looks: 0,
             past: (0, 0),
@@ -58,10 +61,21 @@ impl Course {
 }
 
 impl State {
+    /// Takes note of how many streams are at work, or are there where the other end sends: routes
+    /// that are tried side by side do not add up, since data goes by one of them.
+    pub(super) fn count_most(&mut self, flow: Flow) {
+        let mut at_work = [0; Route::ALL.len()];
+        for live in self.live.values() {
+            let counts = flow == Flow::In || !live.meter.is_parked();
+            at_work[live.route as usize] += usize::from(counts);
+        }
+        self.most = at_work.into_iter().fold(self.most, usize::max);
+    }
+
     /// Puts the first of each route to work and lets the others rest; to be called whenever a
     /// stream comes or goes, so that one that rests takes the place of one that is lost.
     pub(super) fn park(&self) {
-        let wanted = usize::from(*self.course.wanted.borrow());
+        let wanted = usize::from(self.course.at_work);
         let mut at_work = [0; Route::ALL.len()];
         for live in self.live.values() {
             let others = &mut at_work[live.route as usize];
@@ -91,13 +105,18 @@ fn is_late(facts: &KernelFacts, rest: u64, idle: &KernelFacts) -> bool {
 }
 
 impl Roster {
-    /// How many streams there are to be, from 1 on: who dials makes up for what lacks, and who
-    /// sends lets those beyond rest.
+    /// How many streams there are to be, from 1 on: who dials makes up for what lacks.
     pub fn want(&self, streams: u16) {
-        let state = self.lock();
         let streams = streams.clamp(1, STREAMS_MAX);
-        state.course.wanted.send_replace(streams);
+        self.lock().course.wanted.send_replace(streams);
+    }
+
+    /// How many streams are to be at work, from 1 on: who sends lets those beyond rest.
+    pub fn put_to_work(&self, streams: u16) {
+        let mut state = self.lock();
+        state.course.at_work = streams.clamp(1, STREAMS_MAX);
         state.park();
+        state.count_most(self.flow);
     }
 
     pub fn wanted(&self) -> watch::Receiver<u16> {
@@ -174,11 +193,19 @@ impl Roster {
             sample.retransmitted_bytes += again;
             if !live.meter.is_parked() && live.route != Route::Inband {
                 sample.streams += 1;
-                working.extend(live.meter.kernel());
+                let facts = live.meter.kernel();
+                sample.confirmed_bytes += match (facts, live.route) {
+                    (Some(facts), _) => facts.acked_bytes,
+                    // No kernel tells, then or ever.
+                    (None, Route::Ssh) => live.meter.bytes(),
+                    (None, _) => 0,
+                };
+                working.extend(facts);
             }
         }
         let sum = |get: fn(&KernelFacts) -> u64| working.iter().map(get).sum::<u64>();
         sample.receive_window = sum(|facts| facts.receive_window.into());
+        sample.under_way_bytes = sum(|facts| facts.under_way);
         sample.send_window = sum(|facts| facts.send_buffer.into());
         let round_trips = sum(|facts| facts.round_trip.as_micros() as u64);
         if !working.is_empty() {

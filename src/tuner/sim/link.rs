@@ -6,8 +6,17 @@ use crate::tuner::Congestion;
 const SEGMENT: f64 = 1460.0;
 const FIRST_WINDOW: f64 = 10.0 * SEGMENT;
 
-/// What the queue at the bottleneck holds, in bandwidth-delay products. bbr leaves most of it.
+/// What the queue at the bottleneck holds, in bandwidth-delay products, and at least before a slow
+/// link: 100 packets. bbr leaves most of it.
 const QUEUE: f64 = 1.0;
+const QUEUE_LEAST: f64 = 150e3;
+const SLOW: f64 = 12.5e6;
+
+/// What cubic leaves of a window when something is lost. On fast links it is back within a step.
+const BACKS_OFF: f64 = 0.7;
+
+/// No window gets smaller.
+const LAST_WINDOW: f64 = 2.0 * SEGMENT;
 const QUEUE_BBR: f64 = 0.2;
 
 /// Sent again where a queue overflows.
@@ -30,6 +39,7 @@ struct Group {
 #[derive(Default)]
 pub struct Link {
     groups: Vec<Group>,
+    round_trip_s: f64,
 }
 
 /// What the streams could carry in this moment.
@@ -37,6 +47,10 @@ pub struct Carries {
     pub bytes_per_s: f64,
     pub loss: f64,
     pub round_trip_s: f64,
+    /// Bytes on their way and in the queue.
+    pub under_way: f64,
+    /// Bytes that found no room in the queue in this step.
+    pub dropped: f64,
 }
 
 impl Link {
@@ -44,29 +58,50 @@ impl Link {
         self.fit(streams);
         let bbr = how == Congestion::Bbr;
         let most = stream_window(world, how);
+        let is_slow = world.link < SLOW;
+        // Before a slow link the queue is what a round trip takes.
+        let round_trip = if is_slow {
+            self.round_trip_s.max(world.rtt)
+        } else {
+            world.rtt
+        };
         for group in &mut self.groups {
-            let growth: f64 = if group.slow_start || bbr { 2.0 } else { 1.15 };
-            group.window = (group.window * growth.powf(dt / world.rtt).min(64.0)).min(most);
+            let round_trips = dt / round_trip;
+            let grown = match group.slow_start || bbr {
+                true => group.window * 2_f64.powf(round_trips).min(64.0),
+                false if is_slow => group.window + SEGMENT * round_trips,
+                false => group.window * 1.15_f64.powf(round_trips).min(64.0),
+            };
+            group.window = grown.min(most);
         }
         let share = share(world, streams, how);
-        let queue = 1.0 + if bbr { QUEUE_BBR } else { QUEUE };
-        let offered: f64 = self
-            .groups
-            .iter()
-            .map(|it| it.count * it.window / world.rtt)
-            .sum();
-        let over = offered / (share * queue);
+        let (queue, floor) = match is_slow {
+            true => ((share * world.rtt).max(QUEUE_LEAST), LAST_WINDOW),
+            false => (QUEUE * share * world.rtt, 0.0),
+        };
+        let queue = if bbr {
+            QUEUE_BBR * share * world.rtt
+        } else {
+            queue
+        };
+        let room = share * world.rtt + queue;
+        let offered: f64 = self.groups.iter().map(|it| it.count * it.window).sum();
+        let over = offered / room;
         if over > 1.0 {
             for group in &mut self.groups {
-                group.window /= over;
+                let backs_off = if is_slow { BACKS_OFF } else { 1.0 };
+                group.window = (group.window * backs_off / over).max(floor);
                 group.slow_start = false;
             }
         }
-        let offered = offered.min(share * queue);
+        let under_way = offered.min(room);
+        self.round_trip_s = under_way / share;
         Carries {
-            bytes_per_s: offered.min(share),
+            bytes_per_s: (under_way / world.rtt).min(share),
             loss: world.loss + if over > 1.0 { OVERFLOW_LOSS } else { 0.0 },
-            round_trip_s: world.rtt * (offered / share).max(1.0),
+            round_trip_s: world.rtt.max(under_way / share),
+            under_way,
+            dropped: (offered - room).max(0.0),
         }
     }
 

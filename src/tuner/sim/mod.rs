@@ -78,6 +78,10 @@ pub struct Run {
     /// Content written at the receiver, bytes a second, of every 250 ms.
     pub goodput: Vec<f64>,
     pub adjustments: Vec<(f64, Adjustment)>,
+    /// Seconds of the link that were on their way and in its queue, of every step.
+    pub in_flight_s: Vec<f64>,
+    /// Bytes that found no room in the queue and were sent again, for one that was carried.
+    pub overhead: f64,
     pub tuner: Tuner,
     pub world: World,
 }
@@ -175,6 +179,8 @@ pub fn run(mut world: World, start: Start, seed: u64, seconds: f64, events: &[Ev
     let mut run = Run {
         goodput: Vec::new(),
         adjustments: Vec::new(),
+        in_flight_s: Vec::new(),
+        overhead: 0.0,
         tuner,
         world,
     };
@@ -187,6 +193,7 @@ pub fn run(mut world: World, start: Start, seed: u64, seconds: f64, events: &[Ev
             event(&mut run.world);
         }
         copy.step(step, &run.world, &decision);
+        run.in_flight_s.push(copy.under_way / run.world.link);
         if step.is_multiple_of(STEPS_PER_NOTE) {
             run.goodput
                 .push((copy.acked - acked) / (STEP * STEPS_PER_NOTE as f64));
@@ -201,6 +208,7 @@ pub fn run(mut world: World, start: Start, seed: u64, seconds: f64, events: &[Ev
             }
         }
     }
+    run.overhead = copy.dropped / copy.wire.max(1.0);
     run
 }
 
@@ -221,6 +229,8 @@ struct Copy {
     raw: f64,
     wire: f64,
     retransmitted: f64,
+    under_way: f64,
+    dropped: f64,
     far: Far,
     sample: Sample,
     seed: u64,
@@ -240,6 +250,8 @@ impl Copy {
             raw: 0.0,
             wire: 0.0,
             retransmitted: 0.0,
+            under_way: 0.0,
+            dropped: 0.0,
             far: Far::default(),
             sample: Sample::default(),
             seed,
@@ -302,6 +314,7 @@ impl Copy {
     fn carry(&mut self, world: &World, decision: &Decision) {
         let streams = f64::from(decision.streams);
         let carries = self.link.step(STEP, world, streams, decision.congestion);
+        (self.under_way, self.dropped) = (carries.under_way, self.dropped + carries.dropped);
         let rate = carries.bytes_per_s * (1.0 + world.noise * self.chance());
         let rate = world
             .rate_limit
@@ -344,6 +357,8 @@ impl Copy {
         sample.queued = (self.queued / CHUNK) as u32;
         sample.retransmitted_bytes = self.retransmitted as u64;
         sample.round_trip = Duration::from_secs_f64(round_trip_s);
+        sample.confirmed_bytes = self.wire as u64;
+        sample.under_way_bytes = carries.under_way as u64;
         sample.receive_window = (world.window * streams) as u64;
         sample.streams = decision.streams;
     }
