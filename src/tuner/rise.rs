@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::model::LIMITED;
+use super::model::{LIMITED, LOSSY};
 use super::streams::streams;
 use super::window::Rates;
 use super::{Congestion, FAR_AWAY, Tuner, first_streams};
@@ -55,6 +55,8 @@ pub(super) struct Rise {
     /// It may rise again when so many bytes are confirmed: what was under way when it rose last has
     /// come back by then, and has shown whether a queue stands.
     confirmed_at: u64,
+    /// It is over by then; None: at the end of the copy's opening.
+    until: Option<Duration>,
 }
 
 impl Rise {
@@ -63,6 +65,7 @@ impl Rise {
         Rise {
             target: Some(target),
             confirmed_at: FIRST_WINDOW * u64::from(target.min(AT_WORK_FIRST)),
+            until: None,
         }
     }
 }
@@ -106,7 +109,8 @@ impl Tuner {
             return false;
         };
         let newest = self.window.newest();
-        if self.decision.streams >= target || now > self.pace().opening || self.is_queuing() {
+        let until = self.rise.until.unwrap_or(self.pace().opening);
+        if self.decision.streams >= target || now > until || self.is_queuing() {
             self.rise.target = None;
             return false;
         }
@@ -116,13 +120,24 @@ impl Tuner {
         if !is_busy || newest.confirmed_bytes < self.rise.confirmed_at {
             return is_busy;
         }
+        // What was remembered beyond that was for a link that loses something or for windows.
+        let usual = first_streams(self.start.round_trip, None);
+        let wants = |rates: Rates| rates.loss >= LOSSY || self.is_windows_full(&rates);
+        if self.decision.streams >= usual && !rates.is_some_and(wants) {
+            return false;
+        }
         let confirming = newest.under_way_bytes / 4 * 3;
         self.rise.confirmed_at = newest.confirmed_bytes + confirming;
         let by = match self.decision.streams {
             ..=AT_WORK_FIRST => FIRST_STEP,
             _ => STEP,
         };
-        self.decision.streams = self.decision.streams.saturating_mul(by).min(target);
+        let most = if self.decision.streams < usual {
+            target.min(usual)
+        } else {
+            target
+        };
+        self.decision.streams = self.decision.streams.saturating_mul(by).min(most);
         true
     }
 
@@ -147,6 +162,22 @@ impl Tuner {
         self.decision.streams = fit;
         self.full = Some((rates.wire, now));
         Some(format!("{}: the link is slow and full", streams(fit)))
+    }
+
+    /// Begins to rise once more where a slow link that was full carries clearly more and no queue
+    /// stands: it has become a faster one. New streams find out sooner than old ones how fast, which
+    /// have given up their slow start.
+    pub(super) fn rise_again(&mut self, now: Duration, rates: &Rates) {
+        let is_faster = |(wire, _): &(f64, Duration)| rates.wire > wire * FULL_MOST;
+        if !self.full.as_ref().is_some_and(is_faster) || self.is_queuing() {
+            return;
+        }
+        self.full = None;
+        self.rise = Rise {
+            target: Some(self.rise_target()),
+            confirmed_at: self.window.newest().confirmed_bytes,
+            until: Some(now + self.pace().opening),
+        };
     }
 
     pub(super) fn is_slow(&self, rates: &Rates) -> bool {

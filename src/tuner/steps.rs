@@ -102,6 +102,9 @@ impl Tuner {
     pub(super) fn consider(&mut self, now: Duration) -> Option<String> {
         let pace = self.pace();
         let quick = self.window.last(pace.quick, self.workers);
+        if let Some(rates) = &quick {
+            self.rise_again(now, rates);
+        }
         let fewer = quick.and_then(|rates| self.shrink(now, &rates));
         if fewer.is_some() {
             return fewer;

@@ -70,6 +70,34 @@ fn a_slow_link_is_filled_and_carries_the_data_once_whatever_was_remembered() {
 }
 
 #[test]
+fn a_link_that_was_slow_for_a_while_is_filled_again() {
+    for seed in 0..20 {
+        let rtt = [0.02, 0.05, 0.1, 0.15][seed % 4];
+        let data = Data::Random;
+        let world = World { rtt, data, ..WORLD };
+        let events: [Event; 2] = [
+            (20.0, |w| w.link = 5.0 * MBIT),
+            (40.0, |w| w.link = 1000.0 * MBIT),
+        ];
+        let run = run(world, start(&world), seed as u64, 80.0, &events);
+        for (from, to) in [(20.0, 40.0), (40.0, 80.0)] {
+            let due = from + 3f64.max(20.0 * rtt);
+            let (soon, later) = (run.mean(due, due + 2.0), run.mean(to - 5.0, to));
+            assert!(
+                soon >= 0.9 * later,
+                "{rtt} s, {seed}: {soon:.3e} of {later:.3e} at {due} s\n{}",
+                told(&run)
+            );
+        }
+        assert!(
+            run.mean(75.0, 80.0) >= 0.9 * world.link,
+            "{rtt} s, {seed}\n{}",
+            told(&run)
+        );
+    }
+}
+
+#[test]
 fn the_memory_of_a_slow_link_does_not_slow_a_fast_one() {
     for rtt in [0.02, 0.05, 0.15] {
         let world = World {
