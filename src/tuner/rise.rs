@@ -152,10 +152,11 @@ impl Tuner {
         }
         let holds = HOLDS * rates.wire * self.round_trip_min.as_secs_f64();
         let fit = ((holds / PART) as u16).max(1);
-        let since = self.full.map_or(now, |(_, since)| since);
-        self.full = Some((rates.wire, since));
         // The rate is not the same in every second.
         if self.decision.streams <= fit.saturating_add(fit / 4) {
+            if let Some((wire, _)) = &mut self.full {
+                *wire = rates.wire;
+            }
             return None;
         }
         self.rise.target = None;

@@ -130,7 +130,7 @@ impl Tuner {
     /// hand a queue is too short to be seen.
     pub(super) fn is_lossy(&self, rates: &Rates) -> bool {
         let lately = self.window.longest_round_trip(self.pace().sure);
-        let was_queue = self.is_slow(rates) && self.is_queue_at(lately);
+        let was_queue = self.full.is_some() && self.is_queue_at(lately);
         let is_queue = was_queue || self.is_queue();
         rates.loss >= LOSSY && !is_queue && self.round_trip_min >= FAR_AWAY
     }
