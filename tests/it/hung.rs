@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,10 @@ ways! { local_pull =>
 
 ways! { local_push, local_pull =>
     a_key_whose_directory_hangs_is_waited_for_and_can_be_left,
+}
+
+ways! { local_between =>
+    of_two_hosts_either_may_look_at_a_slow_disk_first,
 }
 
 ways! { here =>
@@ -280,22 +284,50 @@ fn a_key_whose_directory_hangs_is_waited_for_and_can_be_left(case: &Case) {
     let allowed = case.scratch.0.parent().expect("that of the case");
     let name = allowed.file_name().expect("a name").to_string_lossy();
     let script = case.scratch.path("forced");
-    let binary = fastcp_binary().display();
-    let text = format!(
-        "#!/bin/sh\nexec '{binary}' \"$@\" --confine '{}'\n",
-        allowed.display()
-    );
-    std::fs::write(&script, text).expect("write");
-    let executable = std::fs::Permissions::from_mode(0o700);
-    std::fs::set_permissions(&script, executable).expect("make it executable");
-    let flags = ["-r", "--remote-path", script.to_str().expect("UTF-8")];
+    let (binary, dir) = (fastcp_binary().display(), allowed.display());
+    executable(&script, &format!("'{binary}' \"$@\" --confine '{dir}'"));
     let at = format!("*/{name}");
+    let flags = ["-r", "--remote-path", script.to_str().expect("UTF-8")];
     Hung {
         case,
         run: &|| case.copying(&flags, "tree", ""),
         inject: &|| Inject::new().hold("open").on(&at).at_server(),
     }
     .is_borne_for(hangs().max(LONG));
+}
+
+/// Each asks for its user's home first. The receiver dials when it has that, and the sender takes
+/// no stream before; which of the two asks first is chance.
+fn of_two_hosts_either_may_look_at_a_slow_disk_first(case: &Case) {
+    tree(case);
+    let (script, home) = (case.scratch.path("homeless"), case.home.0.display());
+    let command = format!(
+        "env -u HOME XDG_STATE_HOME='{home}' '{}' \"$@\"",
+        fastcp_binary().display()
+    );
+    executable(&script, &command);
+    let script = script.to_str().expect("UTF-8");
+    let flags = ["-r", "--remote-path", script, "--route=reverse"];
+    for nth in [1, 2] {
+        Hung {
+            case,
+            run: &|| case.copying(&flags, "tree", ""),
+            inject: &|| {
+                Inject::new()
+                    .hold("open")
+                    .on("/etc/passwd")
+                    .at_server()
+                    .nth(nth)
+            },
+        }
+        .is_waited_for(hangs().max(LONG));
+    }
+}
+
+fn executable(path: &Path, command: &str) {
+    std::fs::write(path, format!("#!/bin/sh\nexec {command}\n")).expect("write");
+    let executable = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(path, executable).expect("make it executable");
 }
 
 /// As on a file system in user space, which is asked at each close.

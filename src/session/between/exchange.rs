@@ -92,6 +92,7 @@ pub struct Exchange<'a> {
     told: Cell<bool>,
     heard: RefCell<Counts>,
     account: watch::Sender<Account>,
+    has_landed: watch::Sender<bool>,
 }
 
 impl<'a> Exchange<'a> {
@@ -102,12 +103,18 @@ impl<'a> Exchange<'a> {
             told: Cell::new(false),
             heard: RefCell::default(),
             account: watch::Sender::default(),
+            has_landed: watch::Sender::default(),
         }
     }
 
     /// The sender's last account.
     pub fn account(&self) -> watch::Receiver<Account> {
         self.account.subscribe()
+    }
+
+    /// True once the receiver has said where things land: it takes streams since then.
+    pub fn has_landed(&self) -> watch::Receiver<bool> {
+        self.has_landed.subscribe()
     }
 
     /// Passes on what the sender says, until its last word.
@@ -200,6 +207,7 @@ impl<'a> Exchange<'a> {
                     self.seat.ending.set_once();
                 }
                 self.seat.progress.set_phase(Phase::Copying);
+                self.has_landed.send_replace(true);
                 Said::Pass(Message::Landed(landed))
             }
             Message::Missing(missing) => {

@@ -174,6 +174,7 @@ impl Between<'_> {
             sender: sender.control.clone(),
             receiver: receiver.control.clone(),
             account: exchange.account(),
+            has_landed: exchange.has_landed(),
             inband: from_sender.clone(),
             notes: Arc::default(),
             opened_at: Instant::now(),

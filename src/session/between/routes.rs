@@ -42,6 +42,8 @@ pub struct Routes<'a> {
     pub sender: Outgoing,
     pub receiver: Outgoing,
     pub account: watch::Receiver<Account>,
+    /// The receiver has prepared its half.
+    pub has_landed: watch::Receiver<bool>,
     /// Towards the sender.
     pub inband: Arc<Inband>,
     pub notes: Arc<Notes>,
@@ -109,7 +111,8 @@ impl Routes<'_> {
         }
     }
 
-    /// Ends the session when there has been no stream for too long.
+    /// Ends the session when there has been no stream for too long. Either end may look at a slow
+    /// disk before it dials or takes one.
     async fn mind(&self, route: Route) -> Infallible {
         let timeout = Duration::from_secs(self.request.options.timeout_s.into());
         let (mut since, mut bytes) = (Instant::now(), 0);
@@ -122,7 +125,7 @@ impl Routes<'_> {
                 (way.sound > 0, account.counts.bytes)
             };
             was_sound |= is_sound;
-            let is_at_it = self.account.has_changed().unwrap_or(false);
+            let is_at_it = self.account.has_changed().unwrap_or(false) && *self.has_landed.borrow();
             if is_sound || carried != bytes || !is_at_it {
                 (since, bytes) = (Instant::now(), carried);
             }
