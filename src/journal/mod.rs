@@ -56,7 +56,7 @@ use rustix::fs::{
 use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
 use crate::dir::Dir;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result, Side};
 pub use lock::Waiting;
 use past::Past;
 pub use past::{Begun, Trust};
@@ -195,7 +195,8 @@ impl Journal {
         let records = [Body::Session(own), Body::Owner(owner)].map(|body| body.encode(&self.key));
         self.append(records.as_flattened());
         if cut.is_err() || self.broken.load(Relaxed) {
-            self.remove();
+            // What could not be written cannot be removed there either: no news for the user.
+            let _ = self.remove();
             return None;
         }
         Some(self)
@@ -409,17 +410,25 @@ impl Journal {
     }
 
     /// The copy has come to its end. What stands under the name and is not this journal stays.
-    pub fn remove(&self) {
+    ///
+    /// # Errors
+    /// `Kind::Write` where it stays: the next copy to this place finds it to be of no use.
+    pub fn remove(&self) -> Result<()> {
+        let Place { dir, name } = &self.place;
         let is_this = |name: &OsStr| {
-            let stat = self.place.dir.stat(name);
+            let stat = dir.stat(name);
             stat.is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity)
         };
-        if is_this(&self.place.name)
-            && let Ok(dir) = self.place.dir.handle()
-        {
-            // Left behind it is found to be of no use by the next copy to this place.
-            let _ = unlinkat(&*dir, &self.place.name, AtFlags::empty());
+        if !is_this(name) {
+            return Ok(());
         }
+        let removed = dir
+            .handle()
+            .and_then(|dir| Ok(unlinkat(&*dir, name, AtFlags::empty())?));
+        removed.map_err(|cause| {
+            let what = "cannot remove the journal of this copy";
+            Error::io(Kind::Write, Side::Dest, dir.path().join(name), what, cause)
+        })
     }
 
     /// Lets another session have it, although threads of this one may be stuck with it.

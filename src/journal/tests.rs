@@ -136,7 +136,7 @@ fn what_one_session_records_the_next_one_reads() {
     assert_eq!(third.take_begun(&[2; 16]).unwrap().chunks, 11);
     assert!(third.take_begun(&[1; 16]).is_none());
     assert!(third.finished_before(&[1; 16], 0).is_some());
-    third.remove();
+    third.remove().unwrap();
     assert!(!path(temp.path()).exists());
 }
 

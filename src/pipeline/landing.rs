@@ -151,7 +151,7 @@ impl Receiver {
         // The directory may be one that has got its times already.
         let dir = journal.dir().handle().ok().filter(|_| self.rules.preserve);
         let before = dir.as_ref().and_then(|dir| fstat(&**dir).ok());
-        journal.remove();
+        self.remove_journal(journal);
         if let (Some(dir), Some(stat)) = (dir, before)
             && self.lock().is_landing(journal.dir())
         {
@@ -165,6 +165,14 @@ impl Receiver {
             };
             // A time is all that is lost.
             let _ = futimens(&*dir, &times);
+        }
+    }
+
+    /// A journal that stays does no harm, so it fails nothing; but it is the user's to remove.
+    fn remove_journal(&self, journal: &Journal) {
+        if let Err(error) = journal.remove() {
+            let line = format!("fastcp: {error}; it is of no more use, remove it by hand");
+            (self.sessions.tell)(&line);
         }
     }
 
@@ -198,7 +206,7 @@ impl Receiver {
             }
         }
         if !journal.is_useful() || is_breach {
-            journal.remove();
+            self.remove_journal(journal);
         } else if !user_key().is_kept {
             let line = "fastcp: nothing of this copy can be resumed: this user has no place for a \
                         key in ~/.local/state/fastcp on the host that receives; set XDG_STATE_HOME";

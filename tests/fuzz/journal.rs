@@ -79,5 +79,5 @@ fn read_back(written: &[u8], paths: &[Hash]) {
             assert!(chunks >= begun.chunks.min(1));
         }
     }
-    journal.remove();
+    let _ = journal.remove();
 }

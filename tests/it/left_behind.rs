@@ -20,6 +20,8 @@ ways! { local_push, local_pull =>
     a_journal_that_could_not_lie_in_the_best_place_is_found,
 }
 
+ways! { local_push, local_pull, here => a_journal_that_cannot_be_removed_is_told }
+
 /// Copies `from` and kills the receiver when two thirds of it are there.
 fn interrupted(case: &Case, from: &str, into: &Dir, to: &str) {
     let run = case.copying(&SLOW, from, to).start();
@@ -42,6 +44,27 @@ fn finished(case: &Case, from: &str, to: &str) -> usize {
 fn the_one(found: Vec<PathBuf>) -> PathBuf {
     let [only] = <[PathBuf; 1]>::try_from(found).expect("there is one");
     only
+}
+
+/// As in a directory that only grows (`chattr +a`).
+fn a_journal_that_cannot_be_removed_is_told(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("tree/a", noise(1, 3 * MIB));
+    let inject = Inject::new().fail("unlink", Errno::PERM).on("*.journal");
+    let done = case.copying(&["-r"], "tree", "").inject(&inject).run();
+    inject.assert_struck(1);
+    let journal = the_one(case.dst.journals());
+    let told = format!(
+        "dest: {}: cannot remove the journal of this copy: operation not permitted; it is of no \
+         more use, remove it by hand\n",
+        journal.display()
+    );
+    done.succeeds().says(&told);
+    assert_eq!(done.stderr.matches("journal of").count(), 1, "{done}");
+    std::fs::remove_file(journal).expect("remove it");
+    assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
 }
 
 /// The machine runs on, so that nothing but the mount tells that what was written may be gone.
