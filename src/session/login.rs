@@ -152,7 +152,8 @@ impl Met {
                 }
                 ssh::classify(&mut error, &last);
                 match attempt {
-                    _ if last.is_empty() => {}
+                    // The server's own line is in the error, or was shown.
+                    _ if last.is_empty() || last.starts_with(ssh::OWN) => {}
                     Attempt::Again { .. } => error.message = last,
                     Attempt::First if is_retried(request) => {
                         error.message = format!("{}: {last}", printable(host.name.as_bytes()));

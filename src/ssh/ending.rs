@@ -193,7 +193,8 @@ pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<Error> {
     };
     match (status.signal(), status.code()) {
         (Some(signal), _) => lost(format!("{program} was ended by signal {signal}")),
-        (_, Some(255)) if rsh == Rsh::Ssh && !words.is_empty() => {
+        // A line of the server's own is none of ssh's, and the user has seen it.
+        (_, Some(255)) if rsh == Rsh::Ssh && !words.is_empty() && !words.starts_with(OWN) => {
             let words = words.trim_end_matches(['.', ' ']);
             lost(format!("ssh: {}", words.trim_start_matches("ssh: ")))
         }
@@ -293,6 +294,8 @@ mod tests {
             told(code(255), "Connection to h closed by remote host.").unwrap(),
             "ssh: Connection to h closed by remote host"
         );
+        let own = "fastcp: the disk is still writing what was copied";
+        assert_eq!(told(code(255), own), told(code(255), ""));
         let killed = told(code(128 + 9), "").unwrap();
         assert_eq!(killed, "the far end was ended there by signal 9");
         assert!(told(code(255), "").unwrap().contains("without a message"));

@@ -35,6 +35,8 @@ ways! { push, pull =>
     spent_retries_are_told_with_cause_and_last_login,
 }
 
+ways! { push => a_server_that_does_not_want_to_start_again_is_quoted }
+
 ways! { local_push, local_pull => a_broken_protocol_is_not_tried_again }
 
 /// A copy of `a`, once content arrives.
@@ -311,6 +313,23 @@ fn spent_retries_are_told_with_cause_and_last_login(case: &Case) {
         assert!(at("BatchMode=yes") < at("BatchMode=no"), "{again}");
         at("ConnectTimeout=15");
     }
+    case.dst.sweep();
+}
+
+/// The server's own line is quoted in the error, without the name that begins it.
+fn a_server_that_does_not_want_to_start_again_is_quoted(case: &Case) {
+    let ssh = SshOnce::ending(case, "fastcp: only 9 files may be open at once", 4);
+    let program = ssh.program();
+    let run = under_way(
+        case,
+        &["-S", &program, "--retries", "1", "--route", "direct"],
+    );
+    case.servers().pop().expect("a server runs").kill();
+    let done = run.wait();
+    let why = "far: fastcp cannot run there: only 9 files may be open at once";
+    done.exits(5)
+        .says(&format!("another login (the last: {why})"))
+        .never_says(" fastcp: only");
     case.dst.sweep();
 }
 

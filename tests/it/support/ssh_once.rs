@@ -11,14 +11,19 @@ pub struct SshOnce {
 }
 
 impl SshOnce {
-    /// Later logins hear these words.
+    /// Later logins hear these words of ssh.
     pub fn new(case: &Case, words: &str) -> SshOnce {
+        SshOnce::ending(case, words, 255)
+    }
+
+    /// Later logins hear these words, and end with `code`.
+    pub fn ending(case: &Case, words: &str, code: u8) -> SshOnce {
         let ssh = find_program("ssh").expect("ssh is there: the case has a host");
         let log = case.scratch.path("logins");
         let script = format!(
             "#!/bin/sh\necho \"$*\" >> '{1}'\n\
              [ $(wc -l < '{1}') = 1 ] && exec '{0}' \"$@\"\n\
-             echo '{words}' >&2\nexit 255\n",
+             echo '{words}' >&2\nexit {code}\n",
             ssh.display(),
             log.display()
         );
