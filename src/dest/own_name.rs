@@ -268,3 +268,22 @@ fn is_taken(slot: &Slot) -> Error {
 fn in_use() -> MutexGuard<'static, BTreeMap<Place, Holder>> {
     IN_USE.lock().expect("no panic while held")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    /// Its lock says so too, where it has one and is still there.
+    #[test]
+    fn the_name_of_the_journal_is_kept_for_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let slot = slot(temp.path(), ".fastcp-0123456789abcdef.journal");
+        assert!(slot.stat().unwrap().is_none());
+        let name = JournalName::reserve(&slot.dir, slot.name.as_os_str());
+        assert_eq!(slot.stat().unwrap_err().kind, Kind::Busy);
+        assert!(while_unused(&slot, || ()).is_none());
+        drop(name);
+        assert!(slot.stat().unwrap().is_none());
+    }
+}

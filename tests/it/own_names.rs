@@ -9,6 +9,7 @@ use crate::support::*;
 ways! { local_push, local_pull, here, local_between =>
     every_kind_of_entry_may_have_the_name_of_a_partial,
     what_a_cut_copy_left_in_the_source_is_copied,
+    an_unfinished_file_that_was_replaced_gives_its_name_to_nothing_else,
 }
 
 ways! { push, here =>
@@ -77,27 +78,50 @@ fn every_kind_of_entry_may_have_the_name_of_a_partial(case: &Case) {
     }
 }
 
-/// A directory into which a copy was cut short, copied as it is.
+/// A directory into which a copy was cut short, copied as it is. What lies there has the names of
+/// that directory, and the copy of it those of another.
 fn what_a_cut_copy_left_in_the_source_is_copied(case: &Case) {
-    let tree = case.src.dir("tree");
-    tree.file("big", noise(1, 3 * MIB));
-    tree.file("small", "a small file");
-    for name in ["big", "small"] {
-        let left = tree.file(tree.partial_of(name), noise(2, 2 * MIB));
-        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        std::fs::set_permissions(left, private).expect("set its mode");
+    if !inject::permitted() {
+        return skip("seccomp user notification");
     }
-    tree.file(tree.journal_of_content(), "not a journal");
+    let whole = case.src.dir("whole");
+    whole.file("big", noise(1, 3 * MIB));
+    let tree = case.src.dir("tree");
+    let kill = Inject::new().kill("rename").on("*.part");
+    let run = case.bare().arg("-r").arg(whole.path("")).arg(&tree.0);
+    run.inject(&kill).run();
+    kill.assert_struck(1);
+    assert_eq!((tree.journals().len(), tree.partials().len()), (1, 1));
+    case.remember();
     for flags in [&["-r"][..], &["-rp"], &["-r", "--inplace"]] {
         case.copy(flags, "tree", "").succeeds();
         assert_same(&tree.0, case.dst.path("tree"), Also::HardLinks);
         case.copy(flags, "tree/", "new").succeeds();
         assert_same(&tree.0, case.dst.path("new"), Also::HardLinks);
     }
-    // The files alone: what stands beside them is nobody's to remove.
-    case.copy_all(&[], &["tree/big", "tree/small"], "tree")
-        .succeeds();
+    // The file alone: what stands beside it is nobody's to remove.
+    case.copy(&[], "whole/big", "tree").succeeds();
+    tree.file("big", whole.read("big"));
     assert_same(&tree.0, case.dst.path("tree"), Also::HardLinks);
+}
+
+/// Another process moves the unfinished file away and puts one of its own under that name.
+fn an_unfinished_file_that_was_replaced_gives_its_name_to_nothing_else(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("a", noise(1, 3 * MIB));
+    let held = Inject::new().hold("pwrite64").on("*.part").times(1);
+    let copy = case.copying(&[], "a", "a").inject(&held).start();
+    held.wait_until_struck(1);
+    let at = case.dst.path(case.dst.partial_of("a"));
+    std::fs::rename(&at, case.dst.path("moved away")).expect("move it away");
+    std::fs::write(&at, "of another process").expect("write");
+    held.release();
+    copy.wait().succeeds();
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+    assert_eq!(std::fs::read(&at).expect("it stays"), b"of another process");
+    std::fs::remove_file(at).expect("remove it");
 }
 
 /// Its journal is where a copy is resumed from, so nothing takes its place while the copy runs.
@@ -140,6 +164,11 @@ fn without_locks_and_leases_every_copy_is_whole(case: &Case) {
     let held = without().hold("pwrite64").on("*.part").after(3);
     let first = case.copying(&[], "one", "name").inject(&held).start();
     held.wait_until_struck(3);
+    // No other process finds what it writes, and what lies there may be another's.
+    let usual = case.dst.partial_of("name");
+    assert!(!case.dst.has(&usual) && case.dst.partials().len() == 1);
+    case.dst.file(&usual, "of another fastcp");
+    case.dst.mode(&usual, 0o600);
     let second = case.copying(&[], "two", "name").inject(&without()).run();
     second.succeeds();
     assert_same(case.src.path("two"), case.dst.path("name"), Also::Nothing);
@@ -151,5 +180,6 @@ fn without_locks_and_leases_every_copy_is_whole(case: &Case) {
         case.dst.path("name"),
         Also::Nothing,
     );
+    assert_eq!(case.dst.read(&usual), b"of another fastcp");
     case.sweep();
 }
