@@ -3,6 +3,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
+use std::net::UdpSocket;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -17,6 +18,11 @@ use crate::tuner::{FILE_MAX, Remembered, Routes};
 /// Copies of one process that end at once wait for each other: each reads all that is kept.
 static WRITING: Mutex<()> = Mutex::new(());
 
+const ROUTE_TABLE: &str = "/proc/net/route";
+
+/// An address of no host (RFC 5737), to which the default route leads.
+const ELSEWHERE: &str = "192.0.2.1:9";
+
 /// In fastcp's own directory among the user's caches.
 const NAME: &str = "routes.json";
 
@@ -26,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// None where nothing is known of this pair of hosts.
 pub async fn recall(request: &Request) -> Option<Remembered> {
     let pair = pair(request)?;
-    let read = tokio::task::spawn_blocking(move || routes(&path()?).get(&pair));
+    let read = tokio::task::spawn_blocking(move || routes(&path()?).get(&on_this_network(&pair)));
     timeout(PATIENCE, read).await.ok()?.ok().flatten()
 }
 
@@ -37,7 +43,7 @@ pub async fn remember(request: &Request, what: Remembered) {
         let Some(path) = path() else { return };
         let _writing = WRITING.lock();
         let mut routes = routes(&path);
-        routes.put(&pair, what);
+        routes.put(&on_this_network(&pair), what);
         // Of two processes that end at once the later one's word counts.
         let _ = write(&path, &routes.to_text());
     });
@@ -58,6 +64,41 @@ fn pair(request: &Request) -> Option<String> {
         (None, Some(_)) => format!("to {}", named(host)),
         (None, None) => format!("from {}", named(host)),
     })
+}
+
+/// The same hosts are another pair where this one is in another network: it is told by the
+/// gateway of the default route and this host's address on the way there. A wrong guess costs
+/// little, since the first round trips of a copy have to confirm what was remembered.
+fn on_this_network(pair: &str) -> String {
+    let table = fs::read_to_string(ROUTE_TABLE).unwrap_or_default();
+    match default_route(&table) {
+        Some(gateway) => format!("{pair} by {gateway} as {}", own_address()),
+        None => pair.to_owned(),
+    }
+}
+
+/// The interface and the gateway of the default route with the lowest metric, as they stand in
+/// Linux's table of IPv4 routes.
+fn default_route(table: &str) -> Option<String> {
+    let routes = table.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [interface, "00000000", gateway, _, _, _, metric, ..] = fields[..] else {
+            return None;
+        };
+        Some((
+            metric.parse::<u32>().ok()?,
+            format!("{interface} {gateway}"),
+        ))
+    });
+    routes.min().map(|(_, route)| route)
+}
+
+/// This host's address on the default route; nothing is sent to find out.
+fn own_address() -> String {
+    let socket = UdpSocket::bind("0.0.0.0:0");
+    let connected = socket.and_then(|socket| socket.connect(ELSEWHERE).map(|()| socket));
+    let address = connected.and_then(|socket| socket.local_addr());
+    address.map_or_else(|_| String::new(), |address| address.ip().to_string())
 }
 
 fn path() -> Option<PathBuf> {
@@ -100,4 +141,23 @@ fn write(path: &PathBuf, text: &[u8]) -> std::io::Result<()> {
         let _ = fs::remove_file(&part);
     }
     written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_gateway_is_another_network_and_the_lowest_metric_is_the_one_in_use() {
+        let table = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n\
+                     wlan0 00000000 0101A8C0 0003 0 0 600 00000000 0 0 0\n\
+                     eth0 0000A8C0 00000000 0001 0 0 100 00FFFFFF 0 0 0\n\
+                     eth0 00000000 FE01A8C0 0003 0 0 100 00000000 0 0 0\n";
+        assert_eq!(default_route(table).as_deref(), Some("eth0 FE01A8C0"));
+        let wireless: String = table.lines().take(2).map(|it| format!("{it}\n")).collect();
+        assert_eq!(default_route(&wireless).as_deref(), Some("wlan0 0101A8C0"));
+        for garbage in ["", "Iface", "\n\n a b", "Iface\nx 00000000 y z a b -1\n"] {
+            assert_eq!(default_route(garbage), None);
+        }
+    }
 }
