@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
@@ -171,6 +172,7 @@ fn time_at_a_prompt_is_told_from_a_login_that_hangs(case: &Case) {
     let terminal = Terminal::open(80, 24);
     let run = case
         .copying(&["-i", key.to_str().expect("an ASCII path")], "a", "a")
+        .args(LIMIT)
         .env("TERM", "xterm")
         .start_on(terminal.output(), terminal.slave());
     let id = run.pid().as_raw_pid() as u32;
@@ -179,6 +181,8 @@ fn time_at_a_prompt_is_told_from_a_login_that_hangs(case: &Case) {
         let is_asked = run.stdout.text().contains("passphrase");
         (is_asked && fastcp::ssh::asks_on_terminal(id)).then_some(())
     });
+    // Longer than the limit.
+    std::thread::sleep(Duration::from_secs(6));
     terminal.type_in("open sesame\n");
     run.wait().succeeds();
 }

@@ -1,8 +1,11 @@
 //! Signals from the user, the shell and the terminal.
 
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{CWD, Mode, OFlags, mkfifoat};
 use rustix::process::Signal;
 
 use crate::support::inject::{self, Inject};
@@ -24,9 +27,10 @@ ways! { push, pull, between => a_second_ctrl_c_waits_for_nothing }
 ways! { here =>
     a_second_signal_ends_commands_that_ignore_it,
     a_second_signal_ends_a_copy_whose_disk_hangs,
+    a_second_signal_ends_what_hangs_for_another_cause,
 }
 
-ways! { local_push, local_pull => a_second_signal_ends_what_hangs_for_another_cause }
+ways! { local_push => a_server_without_a_client_ends_although_its_disk_hangs }
 
 ways! { push =>
     ctrl_c_at_a_question_of_ssh_gives_the_terminal_back,
@@ -191,41 +195,50 @@ fn a_second_signal_ends_a_copy_whose_disk_hangs(case: &Case) {
     });
 }
 
-/// The connection is lost, and the disk hangs while the end that receives gives up: no signal was
-/// the cause, and still the second one ends it. A server whose client has gone ends without any.
+/// The copy has failed, and nobody reads what it says of that: no signal was the cause, and still
+/// the second one ends it.
 fn a_second_signal_ends_what_hangs_for_another_cause(case: &Case) {
+    case.src.file("a", "one");
+    let path = case.scratch.path("not read");
+    mkfifoat(CWD, &path, Mode::from_raw_mode(0o600)).expect("make a FIFO");
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let mut options = std::fs::File::options();
+    let full = options.read(true).write(true).custom_flags(flags);
+    let mut full = full.open(&path).expect("open the FIFO");
+    while full.write(b"x").is_ok() {}
+    let script = format!("exec \"$@\" 2> '{}'", path.display());
+    ends_at_once(|| {
+        let run = case.copying(&[], "a", "/proc/nowhere/x");
+        let run = run.under(["sh", "-c", &script, "sh"]).start();
+        until("it waits for a reader", || {
+            let tasks = format!("/proc/{}/task", run.pid().as_raw_nonzero());
+            let waits = std::fs::read_dir(tasks).ok()?.flatten().any(|task| {
+                let place = std::fs::read_to_string(task.path().join("wchan"));
+                place.is_ok_and(|place| place.contains("pipe_write"))
+            });
+            waits.then_some(())
+        });
+        after_the_second(run, &here(case))
+    });
+}
+
+/// Its client has gone while its disk hangs: it ends without a signal.
+fn a_server_without_a_client_ends_although_its_disk_hangs(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
     }
-    ends_at_once(|| hangs_for_another_cause(case));
-}
-
-fn hangs_for_another_cause(case: &Case) -> Duration {
     case.src.file("a", noise(1, 20 * MIB));
     let hold = Inject::new().hold("close").on("*.part");
-    let run = case.copying(&SLOW, "a", "a").args(["--retries", "0"]);
-    let run = run.inject(&hold).start();
+    let run = case.copying(&SLOW, "a", "a").inject(&hold).start();
     wait_for_content(case);
     let server = case.servers().pop().expect("a server runs");
-    if case.way == Way::LocalPull {
-        server.kill();
-        hold.wait_until_struck(1);
-        // The code is that of the first, where the wait for the disk ended before the second came.
-        let time = after_the_second(run, &here(case));
-        hold.release();
-        case.sweep();
-        return time;
-    } else {
-        run.signal(Signal::KILL);
-        hold.wait_until_struck(1);
-        let limit = Duration::from_secs(20);
-        assert!(server.ends_within(limit), "{}", server.describe());
-        run.wait();
-    }
+    run.signal(Signal::KILL);
+    hold.wait_until_struck(1);
+    let limit = Duration::from_secs(20);
+    assert!(server.ends_within(limit), "{}", server.describe());
+    run.wait();
     hold.release();
     case.sweep();
-    // No signal was needed.
-    Duration::ZERO
 }
 
 /// A copy that `script` starts as `"$@"`, in a shell with job control on a terminal.

@@ -1,12 +1,16 @@
 //! Lists that take a byte on the wire and fifty in memory.
 
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use fastcp::chunk::{ChunkKind, Place};
-use fastcp::wire::message::{HEADER_LEN, Message};
+use fastcp::wire::message::Message;
 
 use super::{known, pull_case};
-use crate::support::fake_server::{pull, push};
+use crate::support::fake_server::{FakeServer, pull, pull_with, push, push_with};
+use crate::support::inject::{self, Inject};
 use crate::support::peer::*;
 use crate::support::*;
 
@@ -73,19 +77,73 @@ fn the_longest_lists_take_little_memory_at_a_sender() {
     }
 }
 
-/// No message is longer in memory than its type allows, whatever its body says.
-#[test]
-fn a_message_weighs_no_more_than_some_bodies() {
-    for said in lists() {
-        let number = u16::from_le_bytes([said[0], said[1]]);
-        if let Ok(Some(message)) = Message::decode(number, &said[HEADER_LEN..]) {
-            assert!(
-                message.weight() < 32 * MIB,
-                "{number}: {}",
-                message.weight()
-            );
+/// The largest legal message of entries: 250 links of 4,019 bytes each, numbered from `first`.
+fn long_links(first: u64) -> Vec<u8> {
+    let text = ["x".repeat(200).as_str(); 20].join("/");
+    let link = |id| symlink(id, 1, &format!("l{id}"), &text);
+    encode(&Message::Entries((first..first + 250).map(link).collect()))
+}
+
+/// Says so many of them until the client reads no more, then lets the held call happen.
+fn say_until_full(server: &mut FakeServer, inject: &Inject, messages: u64) {
+    let mut to = server.control.take_writer();
+    let said = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for nth in 0..messages {
+                // Fails where the client has ended, as its exit code tells.
+                to.write_all(&long_links(2 + nth * 250)).ok();
+                said.fetch_add(1, Relaxed);
+            }
+        });
+        let (mut last, mut since) = (0, Instant::now());
+        while last < messages && since.elapsed() < Duration::from_secs(3) {
+            std::thread::park_timeout(Duration::from_millis(50));
+            if std::mem::replace(&mut last, said.load(Relaxed)) != last {
+                since = Instant::now();
+            }
         }
+        inject.release();
+    });
+}
+
+/// The disk hangs at the first of 25,000 links, which are 100 MB of text.
+#[test]
+fn links_wait_outside_of_a_receiver_whose_disk_hangs() {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
     }
+    pull_case(|case| {
+        let inject = Inject::new().hold("symlinkat").times(1);
+        let done = pull_with(case, &inject, &["-r"], |mut server| {
+            server.begin(root(1, "tree", true));
+            server.entries(vec![directory(1, 0, "tree")]);
+            say_until_full(&mut server, &inject, 100);
+        });
+        held_out(&done).exits(5);
+        let peak = done.peak_rss_bytes;
+        assert!(peak < MOST, "{} MiB", peak / MIB as u64);
+    });
+}
+
+/// The client looks for what it has to send, and a peer says what is none of its business.
+#[test]
+fn words_wait_outside_of_a_sender_whose_disk_hangs() {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    pull_case(|case| {
+        let source = case.src.dir("tree");
+        source.file("sub/file", "x");
+        let inject = Inject::new().hold("getdents64").on("*/src/tree/sub");
+        let done = push_with(case, &inject, &source.0, |mut server| {
+            inject.wait_until_struck(1);
+            say_until_full(&mut server, &inject, 100);
+        });
+        held_out(&done).exits(13).says("broke the protocol");
+        let peak = done.peak_rss_bytes;
+        assert!(peak < MOST, "{} MiB", peak / MIB as u64);
+    });
 }
 
 /// 96 bytes that stand for 64 megabytes take no more of the disk than was announced.

@@ -25,6 +25,7 @@ use fastcp::wire::message::{
 };
 
 use super::case::Case;
+use super::inject::Inject;
 use super::peer::{Control, Keys};
 use super::run::Done;
 
@@ -331,19 +332,63 @@ fn unique() -> u64 {
 /// given control before anything was said on it. Streams are direct.
 pub fn against_control(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control) + Send) -> Done {
     let words = [&["--route".as_ref(), "direct".as_ref()], words].concat();
-    by_any_route(case, &words, peer)
+    by_any_route(case, &words, None, peer)
 }
 
-/// As [`against`], and the client looks for a route.
-pub fn against_free(case: &Case, words: &[&OsStr], peer: impl FnOnce(FakeServer) + Send) -> Done {
-    by_any_route(case, words, |control| {
+/// As [`pull`], with these faults in the client's system calls.
+pub fn pull_with(
+    case: &Case,
+    inject: &Inject,
+    flags: &[&str],
+    peer: impl FnOnce(FakeServer) + Send,
+) -> Done {
+    let words = ["--route", "direct", "--streams", "8"].iter().chain(flags);
+    let mut words: Vec<&OsStr> = words.map(OsStr::new).collect();
+    words.extend(["far:/x/tree".as_ref(), case.dst.0.as_os_str()]);
+    with_faults(case, inject, &words, peer)
+}
+
+/// As [`push`], with these faults in the client's system calls.
+pub fn push_with(
+    case: &Case,
+    inject: &Inject,
+    source: &Path,
+    peer: impl FnOnce(FakeServer) + Send,
+) -> Done {
+    let words = ["--route", "direct", "--streams", "8", "-r"];
+    let mut words: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
+    words.extend([source.as_os_str(), "far:there".as_ref()]);
+    with_faults(case, inject, &words, peer)
+}
+
+fn with_faults(
+    case: &Case,
+    inject: &Inject,
+    words: &[&OsStr],
+    peer: impl FnOnce(FakeServer) + Send,
+) -> Done {
+    by_any_route(case, words, Some(inject), |control| {
         if let Some(server) = FakeServer::open(control, &host::hello()) {
             peer(server);
         }
     })
 }
 
-fn by_any_route(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control) + Send) -> Done {
+/// As [`against`], and the client looks for a route.
+pub fn against_free(case: &Case, words: &[&OsStr], peer: impl FnOnce(FakeServer) + Send) -> Done {
+    by_any_route(case, words, None, |control| {
+        if let Some(server) = FakeServer::open(control, &host::hello()) {
+            peer(server);
+        }
+    })
+}
+
+fn by_any_route(
+    case: &Case,
+    words: &[&OsStr],
+    inject: Option<&Inject>,
+    peer: impl FnOnce(Control) + Send,
+) -> Done {
     let fifos = Fifos::make(case);
     let script = format!("'{}'", fifos.script.display());
     let run = case
@@ -352,6 +397,10 @@ fn by_any_route(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control) + Send
         // A peer plays one session.
         .args(["--retries", "0"])
         .args(words);
+    let run = match inject {
+        Some(inject) => run.inject(inject),
+        None => run,
+    };
     std::thread::scope(|scope| {
         let (gone, client_gone) = mpsc::channel::<()>();
         let playing = scope.spawn(|| {
