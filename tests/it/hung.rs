@@ -25,6 +25,10 @@ ways! { local_push, local_pull, here =>
     closing_that_hangs_holds_nothing_up,
 }
 
+ways! { local_push, here =>
+    an_operand_that_hangs_is_waited_for_and_can_be_left,
+}
+
 ways! { local_pull =>
     a_pattern_that_hangs_is_waited_for_and_can_be_left,
 }
@@ -194,6 +198,22 @@ fn a_directory_that_hangs_is_waited_for_and_can_be_left(case: &Case) {
         inject: &|| Inject::new().hold("getdents64").on("*/src/tree/sub"),
     }
     .is_borne();
+}
+
+/// It is looked up before there is a session.
+fn an_operand_that_hangs_is_waited_for_and_can_be_left(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    tree(case);
+    let hung = Hung {
+        case,
+        run: &|| case.copying(&["-r"], "tree", ""),
+        inject: &|| Inject::new().hold("stat").on("*/src/tree").at_client(),
+    };
+    hung.is_waited_for(hangs());
+    hung.is_left();
+    case.sweep();
 }
 
 fn a_pattern_that_hangs_is_waited_for_and_can_be_left(case: &Case) {
