@@ -57,8 +57,9 @@ const JOIN_PATIENCE: Duration = Duration::from_millis(900);
 /// How long the clearing may take at least, where threads took all of that.
 const CLEARING_PATIENCE: Duration = Duration::from_millis(200);
 
-/// How long the placer may take for what came before the connection was lost: a disk may hang.
-const WORK_OFF_PATIENCE: Duration = Duration::from_millis(500);
+/// How long the placer may take for what came before the connection was lost: a disk may hang, and
+/// it is waited for no longer than this.
+const WORK_OFF_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What either half is made from.
 pub struct Common {
