@@ -32,11 +32,12 @@ ways! { push =>
 
 ways! { local_push, local_pull => rsh_local_needs_no_ssh }
 
-/// Stands in for ssh: notes its arguments, one a line, and becomes the real one.
+/// Stands in for ssh: notes the arguments of a login, one a line, and becomes the real one. Where a
+/// stream's connection takes long to come up, ssh is asked for its configuration too, with `-G`.
 fn noting_ssh(case: &Case) -> OsString {
     let log = case.scratch.path("argv");
     let script = format!(
-        "#!/bin/sh\nprintf '%s\\n' \"$@\" >> '{}'\nexec ssh \"$@\"\n",
+        "#!/bin/sh\n[ \"$1\" = -G ] || printf '%s\\n' \"$@\" >> '{}'\nexec ssh \"$@\"\n",
         log.display()
     );
     case.scratch.file("ssh", script);
