@@ -119,9 +119,9 @@ async fn tune(shared: Arc<Shared>) {
         roster.set_congestion(name);
     }
     shared.carry_out(&first, None, None);
-    let (began, mut before) = (Instant::now(), first);
+    let mut before = first;
     loop {
-        tokio::time::sleep(tuner::next_sample(began.elapsed())).await;
+        tokio::time::sleep(shared.next_sample()).await;
         if let Some(roster) = &shared.terms.roster {
             roster.ask();
             tokio::time::sleep(ANSWER).await;
@@ -180,6 +180,12 @@ impl Shared {
             None => sample.carried_bytes = sample.wire_bytes,
         }
         sample
+    }
+
+    fn next_sample(&self) -> Duration {
+        let state = self.lock();
+        let state = state.as_ref().expect("made before the first sample");
+        state.tuner.next_sample(state.began.elapsed())
     }
 
     /// At the end of a copy, what lies on streams that loss has slowed down goes by idle ones too.

@@ -273,24 +273,33 @@ impl Tuner {
         (tuner, decision)
     }
 
-    /// To be called every [`next_sample`]; what comes within 40 ms of the last is left out.
+    /// To be called every [`Tuner::next_sample`]; what comes within 40 ms of the last only shows
+    /// whether the first round trip is over.
     /// `now` is the time since the start, and never less than the last time.
     pub fn on_sample(&mut self, now: Duration, sample: &Sample) -> Option<Adjustment> {
+        let before = self.decision;
+        let has_leapt = self.leap(sample);
         if !self.window.push(now, sample) {
-            return None;
+            return has_leapt.then(|| self.adjust(before, None)).flatten();
         }
         self.note_round_trip(sample.round_trip);
-        let before = self.decision;
-        let reason = if self.rate_limit.follow(now, sample, self.workers) {
+        let reason = if has_leapt {
+            None
+        } else if self.rate_limit.follow(now, sample, self.workers) {
             self.on_rate_limit(now)
         } else {
             self.go_on(now)
         };
-        self.decision.ready = self.ready();
         self.note_unlimited(now);
         if reason.is_some() {
             self.changed = now;
         }
+        self.adjust(before, reason)
+    }
+
+    /// Follows what was decided with all that depends on it.
+    fn adjust(&mut self, before: Decision, reason: Option<String>) -> Option<Adjustment> {
+        self.decision.ready = self.ready();
         let (frames_per_s, on_the_way) = self.frames();
         self.decision.in_flight = self.in_flight(on_the_way);
         self.decision.queue = self.queue(frames_per_s);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::model::{LIMITED, LOSSY};
 use super::streams::streams;
 use super::window::Rates;
-use super::{Congestion, FAR_AWAY, Tuner, first_streams};
+use super::{Congestion, FAR_AWAY, Sample, Tuner, first_streams, next_sample};
 
 /// Streams at work from the start.
 pub const AT_WORK_FIRST: u16 = 2;
@@ -20,8 +20,19 @@ pub const AT_WORK_FIRST: u16 = 2;
 const FIRST_STEP: u16 = 4;
 const STEP: u16 = 2;
 
-/// Streams that are dialled and wait for the next round trips to show that they are of use.
+/// Streams that are dialled and wait for the next round trips to show that they are of use; those
+/// that are usual at this distance in any case.
 const READY: u16 = 4;
+
+/// What all usual streams send first may stand in a queue for this part of a round trip.
+const LEAP: u32 = 4;
+
+/// The smoothed round trip takes over an eighth of each that is measured (RFC 6298): after those of
+/// a first window it has gone about half of the way.
+const SMOOTHED: u32 = 2;
+
+/// How often it is looked whether the first round trip is over.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Most of what a stream sends before anything comes back: ten segments in Linux.
 const FIRST_WINDOW: u64 = 10 << 10;
@@ -97,9 +108,44 @@ impl Tuner {
     /// Streams that are to be dialled: those at work, and some for the next step of a rise.
     pub(super) fn ready(&self) -> u16 {
         let at_work = self.decision.streams;
-        let next = at_work.saturating_mul(READY);
+        let usual = first_streams(self.start.round_trip, None);
+        let next = at_work.saturating_mul(READY).max(usual);
         let target = self.rise.target.unwrap_or(at_work);
         target.min(next).max(at_work)
+    }
+
+    /// How long after `now` the next sample is wanted.
+    pub fn next_sample(&self, now: Duration) -> Duration {
+        let apart = next_sample(now);
+        if self.is_first_step() && now < self.pace().opening {
+            apart.min(LOOK)
+        } else {
+            apart
+        }
+    }
+
+    fn is_first_step(&self) -> bool {
+        let at_work = self.decision.streams;
+        at_work == AT_WORK_FIRST && self.rise.target.is_some_and(|target| target > at_work)
+    }
+
+    /// Puts to work at once what is usual at this distance, where the first windows have come back
+    /// so soon that those of all of them would be no queue to speak of. Slow start takes a round
+    /// trip to double what is under way: each that the rise takes is one more of slow start.
+    pub(super) fn leap(&mut self, sample: &Sample) -> bool {
+        if !self.is_first_step() || sample.confirmed_bytes < self.rise.confirmed_at {
+            return false;
+        }
+        let usual = first_streams(self.start.round_trip, None);
+        let streams = self.rise.target.map_or(usual, |target| target.min(usual));
+        let queue = sample.round_trip.saturating_sub(self.round_trip_min);
+        let of_all = queue * SMOOTHED * u32::from(streams) / u32::from(AT_WORK_FIRST);
+        if of_all > self.round_trip_min / LEAP {
+            return false;
+        }
+        self.rise.confirmed_at = sample.confirmed_bytes + confirming(sample);
+        self.decision.streams = streams;
+        true
     }
 
     /// Puts more streams to work where the last round trip shows that the link has room. True while
@@ -126,8 +172,7 @@ impl Tuner {
         if self.decision.streams >= usual && !rates.is_some_and(wants) {
             return false;
         }
-        let confirming = newest.under_way_bytes / 4 * 3;
-        self.rise.confirmed_at = newest.confirmed_bytes + confirming;
+        self.rise.confirmed_at = newest.confirmed_bytes + confirming(&newest);
         let by = match self.decision.streams {
             ..=AT_WORK_FIRST => FIRST_STEP,
             _ => STEP,
@@ -198,5 +243,61 @@ impl Tuner {
     pub(super) fn is_queuing(&self) -> bool {
         let is = self.window.newest().round_trip;
         is > self.round_trip_min.mul_f64(QUEUE) + QUEUE_MIN
+    }
+}
+
+/// Most of what is under way; the last of it need not be waited for.
+fn confirming(sample: &Sample) -> u64 {
+    sample.under_way_bytes / 4 * 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Forced, Method, Start};
+    use super::*;
+
+    fn tuner(round_trip_ms: u64) -> Tuner {
+        let start = Start {
+            round_trip: Duration::from_millis(round_trip_ms),
+            processors_here: 2,
+            processors_there: 2,
+            slots: 400,
+            strongest: Method::Zstd(9),
+            may_bbr: false,
+            nice: false,
+            remembered: None,
+            forced: Forced::default(),
+        };
+        Tuner::new(start).0
+    }
+
+    /// Streams at work after one sample in which the first windows have come back.
+    fn after_the_first_windows(round_trip_ms: u64, is_ms: f64) -> u16 {
+        let mut tuner = tuner(round_trip_ms);
+        let sample = Sample {
+            confirmed_bytes: AT_WORK_FIRST as u64 * FIRST_WINDOW,
+            round_trip: Duration::from_secs_f64(is_ms / 1e3),
+            ..Sample::default()
+        };
+        let adjustment = tuner.on_sample(Duration::from_millis(15), &sample);
+        adjustment.map_or(AT_WORK_FIRST, |it| it.decision.streams)
+    }
+
+    #[test]
+    fn a_first_round_trip_without_a_queue_puts_all_usual_streams_to_work() {
+        // 1 Gbit/s, as measured; what ten segments of each of two streams take at 5 Mbit/s.
+        assert_eq!(after_the_first_windows(150, 150.4), 16);
+        assert_eq!(after_the_first_windows(50, 50.2), 8);
+        assert_eq!(after_the_first_windows(150, 162.0), AT_WORK_FIRST);
+        assert_eq!(after_the_first_windows(300, 312.0), AT_WORK_FIRST);
+        // Before they are back nothing is known.
+        let mut tuner = tuner(150);
+        let sample = Sample {
+            confirmed_bytes: FIRST_WINDOW,
+            round_trip: Duration::from_millis(150),
+            ..Sample::default()
+        };
+        assert_eq!(tuner.on_sample(Duration::from_millis(15), &sample), None);
+        assert_eq!(tuner.next_sample(Duration::from_millis(15)), LOOK);
     }
 }
