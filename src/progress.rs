@@ -155,6 +155,15 @@ impl Progress {
         self.totals_known.store(true, Relaxed);
     }
 
+    /// Bytes of content that are not at the destination yet; None where the totals are not known or
+    /// a stream's length is not.
+    pub fn rest_bytes(&self) -> Option<u64> {
+        let totals = self.totals_known.load(Relaxed);
+        let totals = totals.then(|| *self.totals.lock().expect("no panic while held"))?;
+        let done = self.bytes.load(Relaxed) + self.skipped_bytes.load(Relaxed);
+        (totals.streams == 0).then(|| totals.bytes.saturating_sub(done))
+    }
+
     /// Goes up with everything that is done.
     pub fn done(&self) -> u64 {
         let counters = [&self.bytes, &self.skipped_bytes, &self.files];

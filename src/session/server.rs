@@ -165,9 +165,10 @@ async fn copy<R: AsyncRead + Unpin>(
     let mut reports = Reports::default();
     let half = slot.insert(match hearing.during(end(open, permit, control)).await?? {
         End::Source(found) => {
-            hearing.during(tell_roots(&found, open, control)).await??;
+            let totals = hearing.during(tell_roots(&found, open, control)).await??;
             let limit = pace.limit.clone();
             let half = server.send(found, connections, pace);
+            half.sender.progress.set_totals(totals);
             reports = server.report(&half, limit);
             heart.attach(half.sender.clone());
             Half::Sending(half)

@@ -167,6 +167,7 @@ impl Shared {
         } = &self.terms;
         let mut sample = Sample {
             acked_bytes: sender.progress.bytes(),
+            rest_bytes: sender.progress.rest_bytes(),
             queued: sender.frames.len() as u32,
             far: far(sender.far()),
             rate_limit: limit.rate(),

@@ -12,6 +12,8 @@ use super::method::RUNGS;
 pub struct Sample {
     /// Bytes of content that the receiver acknowledged as written.
     pub acked_bytes: u64,
+    /// Bytes of content that are still to be written; None where nobody knows.
+    pub rest_bytes: Option<u64>,
     /// Bytes of content that stand in the frames which streams have taken.
     pub raw_bytes: u64,
     /// Bytes of those frames.

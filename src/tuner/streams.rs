@@ -12,6 +12,11 @@ use super::{Congestion, FAR_AWAY, Sample, Tuner};
 const QUEUE: f64 = 1.5;
 const QUEUE_MIN: Duration = Duration::from_millis(3);
 
+/// This much of one already shows that the link is full, where nothing is lost that more streams
+/// would make up for.
+const SLIGHT: f64 = 1.1;
+const SLIGHT_MIN: Duration = Duration::from_millis(5);
+
 /// Streams fill what windows allow when they carry this much of it.
 const WINDOWS_FULL: f64 = 0.75;
 
@@ -73,7 +78,11 @@ impl Tuner {
         // Loss does not hold bbr back.
         let lossy = lossy && self.decision.congestion != Congestion::Bbr;
         // Where each stream is held back by itself many will be wanted.
-        let by = if lossy || full { 4 } else { 2 };
+        let is_held_back = lossy || full;
+        if !is_held_back && self.is_slight_queue() || !self.pays_off(rates, is_held_back) {
+            return None;
+        }
+        let by = if is_held_back { 4 } else { 2 };
         let wanted = own.saturating_mul(by).min(self.streams_max());
         let change = Change::MoreStreams(wanted);
         if wanted <= own || !self.holds.is_open(now, change) {
@@ -87,6 +96,15 @@ impl Tuner {
             _ => "the network is the limit",
         };
         Some(format!("{}: {why}", streams(wanted)))
+    }
+
+    /// New streams begin slowly, and what they were given then is what the copy ends with: it must
+    /// last long enough for them to become fast, and longer where they are only tried.
+    fn pays_off(&self, rates: &Rates, is_held_back: bool) -> bool {
+        let sure = self.pace().sure.as_secs_f64();
+        let least = if is_held_back { sure } else { 2.0 * sure };
+        let rest = self.window.newest().rest_bytes;
+        rest.is_none_or(|rest| rest as f64 >= least * rates.goodput)
     }
 
     /// Only where streams are far below what their windows allow: it pushes others aside.
@@ -139,6 +157,11 @@ impl Tuner {
         self.is_queue_at(self.window.newest().round_trip)
     }
 
+    fn is_slight_queue(&self) -> bool {
+        let is = self.window.newest().round_trip;
+        is > self.round_trip_min.mul_f64(SLIGHT) && is > self.round_trip_min + SLIGHT_MIN
+    }
+
     fn is_queue_at(&self, is: Duration) -> bool {
         is > self.round_trip_min.mul_f64(QUEUE) && is > self.round_trip_min + QUEUE_MIN
     }
@@ -173,6 +196,7 @@ pub(super) fn streams(count: u16) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Forced, Method, Start};
     use super::*;
 
     #[test]
@@ -182,5 +206,54 @@ mod tests {
         assert!((44.0..47.0).contains(&window), "{window}");
         // Where nothing is lost it holds nothing back.
         assert!(cubic(0.0, 0.15) > 1e9);
+    }
+
+    /// The most streams at work on a link of 1 Gbit/s that is full for 5 s, of a copy of so many
+    /// bytes, where a round trip takes so long.
+    fn most_streams(bytes: Option<u64>, round_trip: Duration) -> u16 {
+        let start = Start {
+            round_trip: Duration::from_millis(150),
+            processors_here: 2,
+            processors_there: 2,
+            slots: 400,
+            strongest: Method::Zstd(9),
+            may_bbr: false,
+            nice: false,
+            remembered: None,
+            forced: Forced {
+                compress: Some(Method::None),
+                ..Forced::default()
+            },
+        };
+        let (mut tuner, first) = Tuner::new(start);
+        let mut most = first.streams;
+        for at in (1..=100).map(|step| Duration::from_millis(50) * step) {
+            let carried = (125e6 * at.as_secs_f64()) as u64;
+            let sample = Sample {
+                acked_bytes: carried,
+                rest_bytes: bytes.map(|bytes| bytes.saturating_sub(carried)),
+                raw_bytes: carried,
+                wire_bytes: carried,
+                carried_bytes: carried,
+                confirmed_bytes: carried,
+                frames: carried >> 20,
+                link_busy: at,
+                round_trip,
+                ..Sample::default()
+            };
+            if let Some(adjustment) = tuner.on_sample(at, &sample) {
+                most = most.max(adjustment.decision.streams);
+            }
+        }
+        most
+    }
+
+    #[test]
+    fn streams_are_only_tried_where_there_is_room_and_something_left_to_send() {
+        let idle = Duration::from_millis(150);
+        assert_eq!(most_streams(None, idle), 32);
+        assert_eq!(most_streams(Some(1 << 40), idle), 32);
+        assert_eq!(most_streams(Some(300_000_000), idle), 16, "over in 2.4 s");
+        assert_eq!(most_streams(None, Duration::from_millis(190)), 16, "full");
     }
 }

@@ -10,6 +10,7 @@ use crate::control::Outgoing;
 use crate::dest::{self, Exit, Rules, Spec, process_umask};
 use crate::dir::Confine;
 use crate::error::{Error, Result};
+use crate::manifest::Totals;
 use crate::pipeline::landing::{Sessions, Tell};
 use crate::pipeline::placer::{Destination, To, Typed};
 use crate::session::operands::Expanded;
@@ -82,12 +83,13 @@ fn spec(path: &[u8], open: &Open, base: PathBuf, confine: Option<Arc<Confine>>) 
 }
 
 /// Counts what the client asked for, and tells it.
-pub async fn tell_roots(found: &Expanded, open: &Open, control: &Outgoing) -> Result<()> {
+pub async fn tell_roots(found: &Expanded, open: &Open, control: &Outgoing) -> Result<Totals> {
     let (counted, options) = (found.clone(), open.options.clone());
     let scan = move || counted.count(&options, &mut |_, _| ());
     let totals = off_task(scan).await?;
     let roots = found.roots()?;
-    say(control, Message::Roots(Roots { roots, totals })).await
+    say(control, Message::Roots(Roots { roots, totals })).await?;
+    Ok(totals)
 }
 
 /// Finds what the client asked for.
