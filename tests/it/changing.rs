@@ -11,7 +11,9 @@ use std::time::Duration;
 use rustix::fs::{Advice, fadvise};
 use rustix::process::geteuid;
 
-use crate::support::procs::{self, until};
+use crate::support::inject::{self, Inject};
+use crate::support::offspring::dying_with_this_thread;
+use crate::support::procs::{self, TcpState, until};
 use crate::support::run::Running;
 use crate::support::*;
 
@@ -21,6 +23,11 @@ ways! { push, pull =>
     a_file_that_is_removed_or_replaced_is_never_called_whole,
     files_that_vanish_from_a_tree_are_told,
     a_disk_that_fails_in_the_middle_of_a_file_fails_that_file_alone,
+}
+
+ways! { local_push, local_pull =>
+    a_file_that_grows_before_its_pack_is_sent_again_fails_alone,
+    a_file_without_a_size_that_grows_before_its_pack_is_sent_again_fails_alone,
 }
 
 const SIZE: usize = 24 * MIB;
@@ -207,4 +214,72 @@ fn a_disk_that_fails_in_the_middle_of_a_file_fails_that_file_alone(case: &Case) 
     let there = case.dst.dir("there");
     assert_eq!(there.read("a"), content[0].1);
     assert!(!there.has("bad") && there.partials().is_empty());
+}
+
+/// Copies `path`, which gets its name, and `last`, which hangs before it does, in one pack. Then
+/// their stream is lost, and the sender reads the pack once more after `grow`. It has opened the
+/// file so many times before.
+fn sends_the_pack_again(case: &Case, path: &Path, opened: usize, grow: impl FnOnce()) {
+    if !inject::permitted() || !procs::may_tamper() {
+        return skip("seccomp user notification and the right to call pidfd_getfd");
+    }
+    let name = path.file_name().expect("a name");
+    let before = std::fs::read(path).expect("read");
+    case.src.file("before", &before);
+    let last = case.src.file("last", "last");
+    let at = path.to_str().expect("UTF-8");
+    let inject = Inject::new().hold("open").on(at).after(opened);
+    let inject = inject.hold("rename").on("*/dst/last");
+    let run = case
+        .fastcp()
+        .args(["--streams=1", "--route=direct"])
+        .args([case.from(path), case.from(last), case.dst("")])
+        .inject(&inject)
+        .start();
+    inject.wait_until_struck(1);
+    grow();
+    let sockets = procs::tcp_sockets(run.pid(), TcpState::Established);
+    let reset = sockets.iter().filter(|socket| socket.reset()).count();
+    assert!(reset > 0, "there was no stream");
+    inject.wait_until_struck(2);
+    inject.release_first(1);
+    let grew = format!("{at}: grew");
+    until("it says so", || {
+        run.stderr.text().contains(&grew).then_some(())
+    });
+    inject.release();
+    run.wait().exits(7);
+    assert_eq!(case.dst.read("last"), b"last");
+    assert_eq!(case.dst.read(name), before);
+}
+
+fn a_file_that_grows_before_its_pack_is_sent_again_fails_alone(case: &Case) {
+    let path = case.src.file("grows", "a few bytes");
+    let grow = || case.src.append("grows", noise(1, 300_000));
+    sends_the_pack_again(case, &path, 2, grow);
+}
+
+/// The words of a process, as /proc shows them, become more than a pack holds.
+fn a_file_without_a_size_that_grows_before_its_pack_is_sent_again_fails_alone(case: &Case) {
+    let more = "read line; exec sh -c 'read line' $(seq 60000)";
+    let mut shell = dying_with_this_thread("sh");
+    shell.args(["-c", more]).stdin(Stdio::piped());
+    let mut shell = shell.spawn().expect("run a shell");
+    let mut stdin = shell.stdin.take().expect("piped");
+    let path = format!("/proc/{}/cmdline", shell.id());
+    let words = || std::fs::read(&path).expect("read");
+    until("it is the shell", || {
+        words().starts_with(b"sh\0").then_some(())
+    });
+    // Open, so that it is the same file after the kernel has forgotten others.
+    let _open = File::open(&path).expect("open");
+    // Whether it has a size is found out before its pack is read.
+    sends_the_pack_again(case, path.as_ref(), 2, || {
+        stdin.write_all(b"more\n").expect("write to the shell");
+        until("it has more words", || {
+            (words().len() > 300_000).then_some(())
+        });
+    });
+    drop(stdin);
+    shell.wait().expect("it ends");
 }
