@@ -246,13 +246,18 @@ fn loss_is_answered_by_bbr_where_it_may_be_and_by_streams_where_not() {
         data: Data::Random,
         ..LOSSY
     };
-    let decide = |change: fn(&mut Start)| {
+    let story = |change: fn(&mut Start)| {
         let mut start = start(&world);
         change(&mut start);
-        run(world, start, 6, 30.0, &[]).tuner.decision()
+        run(world, start, 6, 30.0, &[])
     };
-    let bbr = decide(|start| start.may_bbr = true);
+    let decide = |change| story(change).tuner.decision();
+    let with_bbr = story(|start| start.may_bbr = true);
+    let bbr = with_bbr.tuner.decision();
     assert_eq!((bbr.congestion, bbr.streams), (Congestion::Bbr, 16));
+    // No more are tried: each takes what it finds by itself.
+    let most = with_bbr.adjustments.iter().map(|it| it.1.decision.streams);
+    assert_eq!(most.max(), Some(16), "{}", told(&with_bbr));
     let plain = decide(|_| ());
     assert_eq!((plain.congestion, plain.streams), (Congestion::System, 64));
     let nice = decide(|start| (start.may_bbr, start.nice) = (true, true));

@@ -50,8 +50,10 @@ impl Tuner {
             return None;
         }
         // A queue that stands is a link that is full: more streams would only push others aside.
-        // On a slow one windows are small because it is, and look full.
-        if linked && (!queue || (self.is_windows_full(rates) && !self.is_slow(rates))) {
+        // On a slow one windows are small because it is, and look full. Each stream under bbr takes
+        // what it finds by itself, however much is lost.
+        let has_room = !queue && self.decision.congestion != Congestion::Bbr;
+        if linked && (has_room || (self.is_windows_full(rates) && !self.is_slow(rates))) {
             let more = self.more_streams(now, rates, lossy);
             if more.is_some() {
                 return more;
