@@ -369,51 +369,54 @@ fn closing_that_hangs_holds_nothing_up(case: &Case) {
     assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
 }
 
-/// A copy to three destinations, of which the disk of one hangs: the copies to the others end.
-fn slows_nobody(case: &Case, flags: &[&str], length: usize, held: &Inject) {
+/// A copy to several destinations, of which the disk of one hangs: the copies to the others end.
+fn slows_nobody(case: &Case, others: &[&str], flags: &[&str], length: usize, held: &Inject) {
     if !inject::permitted() {
         return skip("seccomp user notification");
     }
     let path = case.src.file("file", noise(1, length));
-    let (two, three) = (case.scratch.dir("two"), case.scratch.dir("three"));
+    let hangs_at = case.scratch.dir("hangs");
+    let others: Vec<Dir> = others.iter().map(|name| case.scratch.dir(name)).collect();
+    let also = |dir: &Dir| ["--also".to_owned(), format!("host:{}/", dir.0.display())];
     let copy = case
         .fastcp()
         .args(["--rsh", "local"])
         .args(timeout())
         .args(flags)
         .arg(&path)
-        .arg(format!("one:{}/", case.dst.0.display()))
-        .arg("--also")
-        .arg(format!("two:{}/", two.0.display()))
-        .arg("--also")
-        .arg(format!("three:{}/", three.0.display()))
+        .arg(format!("host:{}/", hangs_at.0.display()))
+        .args(others.iter().flat_map(also))
         .inject(held)
         .start();
     held.wait_until_struck(1);
-    let is_there = |dir: &Dir| std::fs::read(dir.path("file")).ok() == std::fs::read(&path).ok();
     until("the copies to the others have ended", || {
-        (is_there(&case.dst) && is_there(&three) && case.servers().len() == 1).then_some(())
+        let are_there = others.iter().all(|dir| dir.has("file"));
+        (are_there && case.servers().len() == 1).then_some(())
     });
     thread::sleep(hangs());
     held.release();
     copy.wait().succeeds().never_says("nothing was heard");
-    assert!(is_there(&two));
+    for dir in others.iter().chain([&hangs_at]) {
+        assert_same(&path, dir.path("file"), Also::Nothing);
+    }
 }
 
 fn a_destination_that_hangs_before_the_name_does_not_slow_the_others(case: &Case) {
-    let held = Inject::new().hold("rename").on("*/two/*");
-    slows_nobody(case, &[], 3 * MIB, &held);
+    let held = Inject::new().hold("rename").on("*/hangs/*");
+    slows_nobody(case, &["two", "three"], &[], 3 * MIB, &held);
 }
 
-/// The file is longer than what they hold in memory together.
+/// The file is longer than what that one takes before it hangs and what is kept for it. Of two
+/// alone, all that is kept is for it.
 fn a_destination_that_hangs_when_written_does_not_slow_the_others(case: &Case) {
-    let held = Inject::new().hold("pwrite64").on("*/two/*.part");
-    slows_nobody(case, &["--memory=160Mi"], 64 * MIB, &held);
+    let held = Inject::new().hold("pwrite64").on("*/hangs/*.part");
+    let few = ["--memory=48Mi", "--streams=1", "--threads=1"];
+    slows_nobody(case, &["two"], &few, 128 * MIB, &held);
 }
 
 fn a_destination_that_hangs_at_its_end_does_not_slow_the_others(case: &Case) {
-    let held = Inject::new().hold("unlink").on("*/two/*.journal");
-    slows_nobody(case, &[], 3 * MIB, &held);
+    let held = Inject::new().hold("unlink").on("*/hangs/*.journal");
+    slows_nobody(case, &["two", "three"], &[], 3 * MIB, &held);
 }
 
 /// The list of one destination is a FIFO that nobody reads.
