@@ -264,8 +264,8 @@ impl Progress {
         self.unlinked.fetch_add(count.min(1 << 40), Relaxed);
     }
 
-    pub fn add_failed(&self) {
-        self.failed.fetch_add(1, Relaxed);
+    pub fn add_failed(&self, entries: u64) {
+        self.failed.fetch_add(entries, Relaxed);
     }
 
     pub fn set_streams(&self, count: u32) {

@@ -350,6 +350,11 @@ impl Journal {
         self.append(&Body::Checked { number, start, end }.encode(&self.key));
     }
 
+    /// What was recorded of a finished file is worth nothing any more.
+    pub fn forget_finished(&self, path: &Hash) {
+        self.past().finished.remove(path);
+    }
+
     /// The directory with this path, if this copy has made it or opened it up.
     pub fn directory_before(&self, path: &Hash) -> Option<Directory> {
         let index = *self.past().directories.get(path)?;

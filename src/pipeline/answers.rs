@@ -12,7 +12,7 @@ use crate::chunk::split::{Cut, whole_chunks};
 use crate::digest::{Added, Digest, NONE, Tree};
 use crate::manifest::{EntryId, Name};
 use crate::pipeline::plan::{File, Live, Member, Plan, Reading, Stream, What};
-use crate::pipeline::plans::{Announced, Closed, Discarded, Landed};
+use crate::pipeline::plans::{Announced, Closed, Discarded, Landed, Settled, Sum};
 use crate::pipeline::sender::Sender;
 use crate::pipeline::shelf::Key;
 use crate::units::printable;
@@ -88,7 +88,8 @@ impl Sender {
         let ranges: RangeSet = spans.collect();
         let count = ranges.count();
         let had = self.plans.missing(missing.entry, ranges);
-        if had.map_err(|_| breach())? {
+        if let Some(had) = had.map_err(|_| breach())? {
+            self.progress.add_resumed(had);
             self.progress.add_damaged(count);
         }
         Ok(())
@@ -234,9 +235,11 @@ impl Sender {
                 if !possible || !self.plans.is_met(span.end - 1) {
                     return Err(Breach("an impossible entry"));
                 }
-                for entry in self.plans.settle_entries(span.start..span.end) {
+                let Settled { open, kept } = self.plans.settle_entries(span.start..span.end);
+                for entry in open {
                     self.close_file(entry, placed);
                 }
+                self.count_kept(kept, placed);
                 if let (Some(list), true) = (&self.digests, placed) {
                     list.links_placed(span.start..span.end);
                 }
@@ -283,6 +286,16 @@ impl Sender {
         }
     }
 
+    /// Small files that the receiver had are in place, or failed along with their directory.
+    fn count_kept(&self, kept: Sum, placed: bool) {
+        if !placed {
+            return self.progress.add_failed(kept.files);
+        }
+        self.progress.add_resumed(kept.bytes);
+        self.progress.add_resumed_files(kept.files);
+        self.progress.add_files(kept.files);
+    }
+
     /// A file is in place, or failed along with its directory.
     fn close_file(&self, entry: EntryId, placed: bool) {
         let Some(closed) = self.plans.close(entry) else {
@@ -290,7 +303,7 @@ impl Sender {
         };
         self.progress.end_name(entry);
         if !placed {
-            self.progress.add_failed();
+            self.progress.add_failed(1);
             return self.discard(closed);
         }
         self.progress.add_files(1);

@@ -18,7 +18,7 @@ use crate::pipeline::jobs::Job;
 use crate::pipeline::landing::Sessions;
 use crate::pipeline::opening::anew;
 use crate::pipeline::receiver::Receiver;
-use crate::pipeline::resume::{Resuming, Small, span};
+use crate::pipeline::resume::{Asked, Resuming, span};
 use crate::pipeline::table::Spot;
 use crate::progress::Phase;
 use crate::wire::message::{AllSent, EntryEnd, Fault, Message, Span, Want, WantKind};
@@ -134,13 +134,13 @@ impl Receiver {
                     path,
                 }),
                 // What becomes of it its pack tells.
-                (Spot::Lost, _) => Small::Missing,
+                (Spot::Lost, _) => Asked::Missing,
                 _ => return self.breach("an entry of a directory that was not announced"),
             };
             let kind = match &small {
-                Small::Missing => WantKind::Fresh,
-                Small::InPlace(..) => WantKind::Skip,
-                Small::Unread(placed) => {
+                Asked::Missing => WantKind::Fresh,
+                Asked::InPlace(..) => WantKind::Skip,
+                Asked::Unread(placed) => {
                     self.lock().set_resuming(id);
                     let digest = placed.finished.digest.unwrap_or_default();
                     WantKind::Have(vec![(span(0..size), digest)])
@@ -153,9 +153,9 @@ impl Receiver {
         self.say(Message::Want(wants));
         for small in there {
             match small {
-                Small::Missing => {}
-                Small::InPlace(placed) => self.placed_stays(*placed),
-                Small::Unread(placed) => self.verify_placed_later(*placed),
+                Asked::Missing => {}
+                Asked::InPlace(placed) => self.placed_stays(*placed),
+                Asked::Unread(placed) => self.verify_placed_later(*placed),
             }
         }
     }

@@ -9,6 +9,7 @@ mod chores;
 mod entries;
 mod flight;
 mod held;
+mod kept;
 mod parts;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -25,7 +26,8 @@ use crate::pipeline::plan::{File, Member, Plan, Stream};
 use crate::source::{Found, SourceFile};
 use begin::Begun;
 pub use chores::{Chores, Discarded};
-pub use entries::Closed;
+pub use entries::{Closed, Settled};
+pub use kept::Sum;
 
 /// Chunks that may be sent and unacknowledged at most: at 1 MiB each more than 10 Gbit/s of
 /// threefold compressed data at 150 ms needs.
@@ -104,9 +106,13 @@ struct State {
     open: HashMap<EntryId, Open>,
     /// Small files that the receiver was asked about.
     asked: BTreeMap<EntryId, Member>,
-    /// Files that the receiver has and is reading.
+    /// Small files that the receiver has and is reading,
+    kept: kept::Kept,
+    /// and other files, with all that is known of them.
     held: BTreeMap<EntryId, Held>,
-    /// Those of them that it has asked for.
+    /// Small ones of them that it has found damaged, each once,
+    damaged: VecDeque<EntryId>,
+    /// and others.
     reopen: VecDeque<EntryId>,
     /// Ranges that it asked for while their file was opened.
     late: HashMap<EntryId, RangeSet>,
@@ -162,6 +168,8 @@ pub struct Held {
     pub listed: Option<Listed>,
     /// As the receiver knows it.
     pub digest: Option<Digest>,
+    /// It was asked about, so it comes in a pack.
+    is_small: bool,
     /// Asked for since.
     missing: Option<RangeSet>,
 }
@@ -368,6 +376,7 @@ impl Plans {
             && state.looking == 0
             && state.in_flight.is_empty()
             && state.reopen.is_empty()
+            && state.damaged.is_empty()
             && state.open.values().all(is_sending)
     }
 
@@ -423,7 +432,7 @@ impl State {
     }
 
     fn has_planned(&self) -> bool {
-        !self.fresh.is_empty() || !self.answered.is_empty()
+        !self.fresh.is_empty() || !self.answered.is_empty() || !self.damaged.is_empty()
     }
 
     /// The next chunk is not too far ahead of the first without an acknowledgement.
@@ -438,5 +447,6 @@ impl State {
             && self.open.is_empty()
             && self.asked.is_empty()
             && self.held.is_empty()
+            && self.kept.count() == 0
     }
 }

@@ -314,7 +314,7 @@ impl Receiver {
     }
 
     pub(super) fn lost_with_directory(&self, entry: &Entry) {
-        self.progress.add_failed();
+        self.progress.add_failed(1);
         self.acks.failed(entry.id);
         self.settle(entry.id, entry.parent);
     }

@@ -16,11 +16,12 @@ use crate::digest::Digest;
 use crate::error::Result;
 use crate::journal::record::{self, Finished, Hash};
 use crate::journal::{self, Begun, Journal, Trust};
-use crate::manifest::{Entry, Timestamp};
+use crate::manifest::{Entry, EntryKind, Timestamp};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::opening::Written;
 use crate::pipeline::receiver::Receiver;
-use crate::pipeline::verify::{Placed, holds};
+use crate::pipeline::table::Spot;
+use crate::pipeline::verify::{Placed, Small, holds};
 use crate::source::is_just_written;
 use crate::wire::message::{EntryEnd, Message, RANGES_MAX, Want, WantKind};
 pub use restored::{Restored, span};
@@ -72,7 +73,7 @@ pub fn finished(
 }
 
 /// A small file that the sender asks about.
-pub enum Small {
+pub enum Asked {
     Missing,
     InPlace(Box<Placed>),
     /// If what is there is what was recorded.
@@ -226,6 +227,7 @@ impl Receiver {
             finished,
             standing,
             begun,
+            is_small: false,
         };
         if self.sender_tells && size > 0 {
             let kind = have;
@@ -297,10 +299,10 @@ impl Receiver {
 
     /// What is there of a small file that the sender asks about. It is read later, if the sender
     /// can be asked for it then, and else now.
-    pub(super) fn resume_small(&self, file: Resuming) -> Small {
+    pub(super) fn resume_small(&self, file: Resuming) -> Asked {
         // What cannot be looked at is sent, and fails for its reason then.
         let Ok(Some(found)) = self.is_placed(&file, false) else {
-            return Small::Missing;
+            return Asked::Missing;
         };
         let trusted = found.trusted || file.entry.size == 0;
         let placed = Placed {
@@ -308,14 +310,70 @@ impl Receiver {
             finished: found.finished,
             standing: found.standing,
             begun: None,
+            is_small: true,
         };
         if !trusted && self.sender_tells {
-            return Small::Unread(Box::new(placed));
+            return Asked::Unread(Box::new(placed));
         }
         if !trusted && !self.is_as_recorded(&placed) {
-            return Small::Missing;
+            return Asked::Missing;
         }
-        Small::InPlace(Box::new(placed))
+        Asked::InPlace(Box::new(placed))
+    }
+
+    /// What is to be known of a small file to read it, which was in place when the sender asked.
+    /// None if its directory is not known any more.
+    pub(super) fn describe(&self, small: Small) -> Option<Resuming> {
+        let Small {
+            id,
+            parent,
+            name,
+            size,
+            has_links,
+        } = small;
+        let table = self.lock();
+        let path = table.path_of(id, parent, &name)?;
+        let Spot::Slot(slot, listed) = table.spot(id, parent, &name, false) else {
+            return None;
+        };
+        drop(table);
+        let time = Timestamp::default();
+        let entry = Entry {
+            id,
+            parent,
+            name,
+            kind: EntryKind::File,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            user: Vec::new(),
+            group: Vec::new(),
+            size: size.into(),
+            allocated: size.into(),
+            mtime: time,
+            atime: time,
+            ctime: time,
+            birth: time,
+            dev: 0,
+            ino: 0,
+            links: 1 + u64::from(has_links),
+            rdev: 0,
+            extensions: Vec::new(),
+        };
+        Some(Resuming {
+            entry,
+            slot,
+            listed,
+            path,
+        })
+    }
+
+    /// What was recorded of a small file that was in place when the sender asked, and what stands
+    /// there. None where it is not in place any more.
+    pub(super) fn still_stands(&self, file: &Resuming) -> Option<(Finished, Standing)> {
+        // Its source was compared then. What cannot be looked at is sent, and fails for its reason.
+        let found = self.standing_since(file, |_| true).ok()??;
+        Some((found.finished, found.standing))
     }
 
     /// What was written of a source that may be another now: its chunks are compared.
@@ -377,6 +435,7 @@ impl Receiver {
             finished,
             standing,
             begun: None,
+            is_small: false,
         };
         let is_there = trusted || self.is_as_recorded(&placed);
         let mut file = placed.file;

@@ -18,9 +18,10 @@ use crate::pipeline::plans::UNSETTLED_ENTRIES_MAX;
 /// Chunks that may arrive damaged, each a few times, before the copy is given up.
 const DAMAGED_MAX: usize = 1024;
 
-/// Gaps between entries that are accounted for, and directories that are not full: the sender's
-/// bound on unsettled entries and then some.
-const SCATTERED_MAX: usize = 2 * UNSETTLED_ENTRIES_MAX as usize;
+/// Gaps between entries that are accounted for, or between those that are there and not read yet,
+/// and directories that are not full: the sender's bounds and then some.
+const SCATTERED_MAX: usize = 3 * UNSETTLED_ENTRIES_MAX as usize;
+const DIRECTORIES_MAX: usize = 2 * UNSETTLED_ENTRIES_MAX as usize;
 
 /// Gaps between chunks that were written. Those of a file that fails while it is sent stay, so
 /// this is a bound on memory (some 8 MB) that no honest copy comes near.
@@ -69,8 +70,8 @@ pub struct Table {
     /// Directories that were full, and get their modes and times now.
     finishing: usize,
     pub files: HashMap<EntryId, Arc<OpenFile>>,
-    /// Files that workers look for the remains of.
-    resuming: HashSet<EntryId>,
+    /// Files that workers look for the remains of, or that are there and wait to be read.
+    resuming: RangeSet,
     pub linked: Linked,
     /// Entries in place or failed.
     accounted: RangeSet,
@@ -180,18 +181,28 @@ impl Table {
 
     /// True for a number that was given twice, which no sender does.
     pub fn is_known(&self, id: EntryId) -> bool {
-        self.accounted.contains(id) || self.files.contains_key(&id) || self.resuming.contains(&id)
+        self.accounted.contains(id) || self.files.contains_key(&id) || self.resuming.contains(id)
     }
 
-    /// A worker looks for what is there of this file.
+    /// A worker looks for what is there of this file, or reads it.
     pub fn set_resuming(&mut self, id: EntryId) {
-        self.resuming.insert(id);
+        self.resuming.insert_one(id);
+    }
+
+    /// What is there is damaged: the file comes like any other. False if it has failed meanwhile.
+    pub fn end_resuming(&mut self, id: EntryId) -> bool {
+        self.remove_resuming(id);
+        !self.accounted.contains(id)
+    }
+
+    fn remove_resuming(&mut self, id: EntryId) {
+        self.resuming.remove(id..id.saturating_add(1));
     }
 
     /// The file's chunks may come. False if it has failed meanwhile.
     pub fn open(&mut self, file: Arc<OpenFile>) -> bool {
         let id = file.entry.id;
-        self.resuming.remove(&id);
+        self.remove_resuming(id);
         let open = !self.accounted.contains(id);
         if open {
             self.files.insert(id, file);
@@ -232,7 +243,7 @@ impl Table {
     /// The entry is in place or failed, once. Gives its directory if it was the last one there.
     pub fn account(&mut self, id: EntryId, parent: EntryId) -> Option<Node> {
         self.files.remove(&id);
-        self.resuming.remove(&id);
+        self.remove_resuming(id);
         if id == 0 || !self.accounted.insert_one(id) {
             return None;
         }
@@ -266,7 +277,8 @@ impl Table {
     /// More at once than a sender that keeps to its bounds can bring about.
     pub fn is_scattered(&self) -> bool {
         self.accounted.fragments() > SCATTERED_MAX + self.roots.len()
-            || self.directories.len() > SCATTERED_MAX
+            || self.resuming.fragments() > SCATTERED_MAX + self.roots.len()
+            || self.directories.len() > DIRECTORIES_MAX
             || self.chunks_done.fragments() > CHUNKS_SCATTERED_MAX
     }
 

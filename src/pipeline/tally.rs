@@ -57,7 +57,7 @@ impl Tally {
 
     pub fn add(&self, error: &Error) {
         let Some(tell) = &self.tell else { return };
-        self.progress.add_failed();
+        self.progress.add_failed(1);
         let mut failures = self.lock();
         let is_new = !failures.told.contains(&hash(error));
         if failures.kept.len() < FAILURES_MAX {

@@ -5,11 +5,13 @@
 //! A range that does not hold what was recorded becomes missing: the sender is asked for it
 //! ([`Message::Missing`]), and its chunks come like any others.
 
+mod checks;
+
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::chunk::ranges::RangeSet;
@@ -22,12 +24,11 @@ use crate::pipeline::open_file::OpenFile;
 use crate::pipeline::receiver::Receiver;
 use crate::pipeline::resume::{Resuming, span};
 use crate::wire::message::{Message, Missing, RANGES_MAX, Span};
+use checks::Check;
+pub use checks::{Checks, Small};
 
 /// Threads that read. A second one keeps the disk busy while the first one hashes.
 pub const THREADS: usize = 2;
-
-/// Finished files that may wait to be read: some 4 MB. Whoever finds another reads it at once.
-const PLACED_MAX: usize = 4096;
 
 /// Bytes that are read between two reports of progress.
 const TELL_EVERY: u64 = 16 << 20;
@@ -77,72 +78,8 @@ pub struct Placed {
     pub standing: Standing,
     /// Its chunks, where the journal has no digest of the whole.
     pub begun: Option<Begun>,
-}
-
-/// Something to be read.
-enum Check {
-    /// The rest of a file that is open. What is `certain` of it is believed without reading.
-    Open {
-        file: Arc<OpenFile>,
-        begun: Begun,
-        certain: RangeSet,
-    },
-    Placed(Box<Placed>),
-}
-
-/// What waits to be read.
-#[derive(Default)]
-pub struct Checks {
-    waiting: Mutex<Waiting>,
-    came: Condvar,
-    /// Bytes that were read since the other end was told.
-    untold: AtomicU64,
-}
-
-#[derive(Default)]
-struct Waiting {
-    checks: VecDeque<Check>,
-    is_closed: bool,
-}
-
-impl Checks {
-    fn add(&self, check: Check) {
-        let mut waiting = self.lock();
-        if !waiting.is_closed {
-            waiting.checks.push_back(check);
-            self.came.notify_one();
-        }
-    }
-
-    /// Waits for the next; None once the copy ends.
-    fn next(&self) -> Option<Check> {
-        let waiting = self.came.wait_while(self.lock(), |waiting| {
-            waiting.checks.is_empty() && !waiting.is_closed
-        });
-        waiting.expect("no panic while held").checks.pop_front()
-    }
-
-    fn is_full(&self) -> bool {
-        self.lock().checks.len() >= PLACED_MAX
-    }
-
-    fn is_idle(&self) -> bool {
-        self.lock().checks.is_empty()
-    }
-
-    /// Drops what is left, and ends those that wait.
-    pub fn close(&self) {
-        let mut waiting = self.lock();
-        waiting.is_closed = true;
-        let left = std::mem::take(&mut waiting.checks);
-        drop(waiting);
-        self.came.notify_all();
-        drop(left);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().expect("no panic while held")
-    }
+    /// The sender was told of it when it asked: what is damaged comes in a pack.
+    pub is_small: bool,
 }
 
 /// A thread that reads: runs until the copy ends.
@@ -156,6 +93,7 @@ pub fn verify(receiver: &Receiver) {
                 certain,
             } => receiver.verify_open(&file, &begun, &certain, &mut buffer),
             Check::Placed(placed) => receiver.verify_placed(*placed),
+            Check::Small(files) => receiver.verify_small(files),
         }
     }
 }
@@ -174,6 +112,12 @@ impl Receiver {
     /// Has a finished file read, which is known as being resumed until then. Reads it at once where
     /// too many wait.
     pub(super) fn verify_placed_later(&self, placed: Placed) {
+        if placed.is_small && placed.file.listed.is_none() {
+            let small = Small::of(&placed.file.entry);
+            if small.is_some_and(|small| self.checks.add_small(&small)) {
+                return;
+            }
+        }
         if self.checks.is_full() {
             return self.verify_placed(placed);
         }
@@ -323,6 +267,50 @@ impl Receiver {
         }
     }
 
+    /// Reads small finished files.
+    fn verify_small(&self, files: Vec<Small>) {
+        for small in files {
+            if self.ending.is_ending() || self.lock().is_accounted(small.id) {
+                continue;
+            }
+            // A directory stays until all in it is settled, or the copy ends.
+            let Some(file) = self.describe(small) else {
+                continue;
+            };
+            let Some((finished, standing)) = self.still_stands(&file) else {
+                self.small_is_damaged(&file);
+                continue;
+            };
+            self.verify_placed(Placed {
+                file,
+                finished,
+                standing,
+                begun: None,
+                is_small: true,
+            });
+        }
+    }
+
+    /// A small file that was found damaged is sent like one that is not there.
+    fn small_is_damaged(&self, file: &Resuming) {
+        if self.ending.is_ending() {
+            return;
+        }
+        let (id, size) = (file.entry.id, file.entry.size);
+        self.tell_checked(0, 1);
+        if let Some(journal) = self.journal() {
+            journal.doubted();
+            journal.forget_finished(&file.path);
+        }
+        if !self.lock().end_resuming(id) {
+            return;
+        }
+        self.progress.add_resumed(size);
+        self.progress.add_damaged(size);
+        let spans = vec![span(0..size)];
+        self.say(Message::Missing(Missing { entry: id, spans }));
+    }
+
     /// Reads a finished file. It is in place if it is what was recorded; else it is sent again.
     fn verify_placed(&self, placed: Placed) {
         if self.ending.is_ending() || self.lock().is_accounted(placed.file.entry.id) {
@@ -340,6 +328,9 @@ impl Receiver {
             }
             return self.placed_stays(placed);
         }
+        if placed.is_small {
+            return self.small_is_damaged(&placed.file);
+        }
         if self.ending.is_ending() {
             return;
         }
@@ -348,6 +339,8 @@ impl Receiver {
         }
         let entry = &placed.file.entry;
         let (id, parent, size) = (entry.id, entry.parent, entry.size);
+        self.progress.add_resumed(size);
+        self.progress.add_damaged(size);
         match self.begin(placed.file, 0) {
             Ok(_) => {
                 let spans = vec![Span {

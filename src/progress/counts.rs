@@ -105,7 +105,7 @@ mod tests {
         there.add_frame(2, 70, 90);
         there.add_again(5);
         let (here, mut heard) = (Progress::default(), Counts::default());
-        here.add_failed();
+        here.add_failed(1);
         here.follow(&mut heard, &there.counts());
         there.add_bytes(30);
         here.follow(&mut heard, &there.counts());

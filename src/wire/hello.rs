@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use super::{PROTOCOL_MAX, PROTOCOL_MIN};
 use crate::chunk::{CHUNK_SIZE, GRAINS};
 
-/// The feature of a sender that says which files were just written, and that sends ranges again
-/// which the receiver finds damaged ([`Missing`](super::message::Missing)).
-const TELLS: &str = "missing";
+/// The feature of a sender that says which files were just written, and that sends again what the
+/// receiver finds damaged ([`Missing`](super::message::Missing)): ranges of big files, and small
+/// files in packs.
+const TELLS: &str = "missing-packs";
 
 /// Stands before the hello; what a login shell prints before it is skipped.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";

@@ -4,8 +4,10 @@
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use fastcp::journal::record::LEN;
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
@@ -38,6 +40,7 @@ ways! { push, between =>
 ways! { local_push =>
     a_write_that_the_disk_lost_is_found_after_a_kill,
     what_several_hosts_have_is_verified_for_each,
+    what_is_missing_comes_before_small_files_are_read,
 }
 
 const PAGE: u64 = 4096;
@@ -208,14 +211,7 @@ fn a_finished_file_of_a_tree_that_was_damaged_is_sent_again(case: &Case) {
     let small: Vec<_> = small.map(|name| format!("a/d/{name}")).collect();
     let some = small.first().into_iter().chain(small.last());
     for name in some.map(String::as_str).chain(placed()) {
-        let path = into.path(name);
-        let meta = std::fs::metadata(&path).expect("it is there");
-        let file = OpenOptions::new().read(true).write(true).open(&path);
-        let file = file.expect("open");
-        flip(&file, (meta.len() - 1).min(MIB as u64 + 77));
-        // As a disk does that forgets: the times stay.
-        let times = std::fs::FileTimes::new().set_modified(meta.modified().expect("a time"));
-        file.set_times(times).expect("set times");
+        damage(&into.path(name));
     }
     copy(&["--compress", "none"]).run().succeeds();
     assert_same(&tree.0, into.path("a"), Also::Nothing);
@@ -223,6 +219,17 @@ fn a_finished_file_of_a_tree_that_was_damaged_is_sent_again(case: &Case) {
         assert_same(case.src.path(name), into.path(name), Also::Nothing);
     }
     assert_eq!(into.names(), ["a", "g", "h"]);
+}
+
+/// As a disk does that forgets: the times stay. Gives the file's bytes.
+fn damage(path: &Path) -> u64 {
+    let meta = std::fs::metadata(path).expect("it is there");
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    let file = file.expect("open");
+    flip(&file, (meta.len() - 1).min(MIB as u64 + 77));
+    let times = std::fs::FileTimes::new().set_modified(meta.modified().expect("a time"));
+    file.set_times(times).expect("set times");
+    meta.len()
 }
 
 fn what_is_damaged_is_sent_again_over_ssh_and_between_hosts(case: &Case) {
@@ -368,4 +375,83 @@ fn what_several_hosts_have_is_verified_for_each(case: &Case) {
         assert_same(case.src.path("a"), dir.path("b"), Also::Nothing);
         assert_eq!(dir.names(), ["b"]);
     }
+}
+
+const SMALL: usize = 5000;
+
+/// Makes a directory to which a walk comes when it has met most of the small files beside it. In
+/// which order names are read is up to the file system.
+fn late_directory(beside: &Dir) -> String {
+    let names = |from: usize| (from..from + 32).map(|number| format!("dir-{number}"));
+    names(0).for_each(|name| drop(beside.dir(name)));
+    for number in 0..SMALL {
+        beside.file(small(number), format!("{number} is small"));
+    }
+    names(32).for_each(|name| drop(beside.dir(name)));
+    let read = std::fs::read_dir(&beside.0).expect("read the directory");
+    let read = read.map(|entry| entry.expect("a name").file_name().into_string());
+    let read: Vec<_> = read.map(|name| name.expect("UTF-8")).collect();
+    let late = read.iter().rposition(|name| name.starts_with("dir-"));
+    let late = late.expect("it was made");
+    assert!(late > SMALL - SMALL / 10, "only {late} names come before");
+    for name in names(0).chain(names(32)).filter(|name| *name != read[late]) {
+        std::fs::remove_dir(beside.path(name)).expect("remove the directory");
+    }
+    read[late].clone()
+}
+
+fn small(number: usize) -> String {
+    format!("small-{number}")
+}
+
+/// A tree of small files that are there, and one file that is missing: it comes at once, however
+/// many are still to be read. No small one counts as there unread.
+fn what_is_missing_comes_before_small_files_are_read(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    // In memory where that is permitted: many disks take long to make so many files.
+    let [_src, _dst] = [&case.src, &case.dst].map(|dir| Mounted::small(&dir.0, 64 << 20));
+    let tree = case.src.dir("tree");
+    let late = late_directory(&tree.dir("d"));
+    let late = format!("d/{late}");
+    let big = format!("{late}/big");
+    tree.file(&big, noise(1, 5 * MIB));
+    let small = |number| format!("d/{}", small(number));
+    tree.hard_link("linked", small(3));
+    aged();
+    let there = case.dst.dir("tree");
+    let copy = || case.copying(&["-rp", "--json", "--retries", "0"], "tree", "");
+    // Nothing comes of the big file.
+    let inject = Inject::new().hold("seek_data").on("*/src/tree/*/big");
+    let run = copy().inject(&inject).start();
+    // One of the two names of a file comes when everything else is there.
+    until("the small files are there", || {
+        let names = std::fs::read_dir(there.path("d")).ok()?.flatten();
+        let placed = names.filter(|name| !name.file_name().as_encoded_bytes().starts_with(b"."));
+        let recorded = std::fs::metadata(case.dst.journals().pop()?).ok()?.len() as usize / LEN;
+        (recorded > SMALL && placed.count() >= SMALL).then_some(())
+    });
+    kill_receiver(case, run);
+    for partial in there.dir(&late).partials() {
+        std::fs::remove_file(partial).expect("remove the partial");
+    }
+    let damaged = [0, 7, SMALL / 2, SMALL - 1].map(|number| damage(&there.path(small(number))));
+    let inject = Inject::new().hold("sync_file_range").on("small-*");
+    let run = copy().inject(&inject).start();
+    until("the big file is there", || there.has(&big).then_some(()));
+    inject.wait_until_struck(1);
+    let has_both = there.has("linked") && there.has(small(3));
+    assert!(!has_both, "a further name of what was not read");
+    inject.release();
+    let done = run.wait();
+    done.succeeds();
+    assert_same(&tree.0, &there.0, Also::ModesAndTimes);
+    assert_same(&tree.0, &there.0, Also::HardLinks);
+    assert_eq!(case.dst.names(), ["tree"]);
+    let told: serde_json::Value = serde_json::from_str(&done.stdout_text()).expect("JSON");
+    let damaged: u64 = damaged.iter().sum();
+    assert_eq!(told["damaged_bytes"], damaged, "{told}");
+    let verified = told["verified_bytes"].as_u64().expect("a number");
+    assert_eq!(told["already_bytes"], verified - damaged, "{told}");
 }

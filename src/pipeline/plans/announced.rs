@@ -1,5 +1,6 @@
 //! Entries that were announced and are neither in place nor failed. The receiver holds them until
-//! then, so their memory is bounded here, by bytes and by open directories.
+//! then, so their memory is bounded here, by bytes and by open directories. Of small files that it
+//! has already it keeps next to nothing: they count at [`Kept`](super::kept::Kept).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -68,6 +69,12 @@ impl Announced {
         while self.directories.front().is_some_and(|&id| id < self.floor) {
             self.directories.pop_front();
         }
+    }
+
+    /// The receiver keeps next to nothing of this entry.
+    pub(super) fn lighten(&mut self, entry: EntryId) {
+        let weight = self.weights.remove(&entry).unwrap_or(0);
+        self.bytes -= weight as usize;
     }
 
     pub(super) fn has_room(&self) -> bool {

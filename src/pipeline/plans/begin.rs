@@ -44,7 +44,8 @@ impl State {
         if let Some(plan) = self.parts.pop_front() {
             return Some(Begun::Work(Work::Chunk(plan)));
         }
-        let fresh = self.fresh.pop_front().or_else(|| {
+        let fresh = self.fresh.pop_front();
+        let fresh = fresh.or_else(|| self.damaged_pack()).or_else(|| {
             let members = self.answered.take()?;
             Some(Fresh::Pack(Arc::new(members)))
         });

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::kept::Sum;
 use super::{Announced, Ended, Fresh, Held, Open, Plans, State, UNSETTLED_ENTRIES_MAX};
 use crate::manifest::EntryId;
 use crate::pipeline::digest_list::Listed;
@@ -22,6 +23,14 @@ pub enum Closed {
     },
     /// The receiver had it.
     Held(Box<Held>),
+}
+
+/// What entries were that are in place or failed.
+pub struct Settled {
+    /// Those that are to be closed: big files, and small ones that the receiver was asked about.
+    pub open: Vec<EntryId>,
+    /// The others that the receiver had.
+    pub kept: Sum,
 }
 
 impl Plans {
@@ -154,9 +163,10 @@ impl Plans {
         self.wake();
     }
 
-    /// Waits until so few entries are unsettled, and so few bytes of them announced, that `entry` may be announced; `before` is done
-    /// first if that takes a wait, since what is not yet announced cannot settle. False if nothing
-    /// may settle before what has outgrown its pack is sent.
+    /// Waits until so few entries are unsettled, and so few bytes of them announced, that `entry`
+    /// may be announced; `before` is done first if that takes a wait, since what is not yet
+    /// announced cannot settle. Small files that the receiver has already count by their bytes here
+    /// alone. False if nothing may settle before what has outgrown its pack is sent.
     pub fn wait_entry_room(
         &self,
         entry: EntryId,
@@ -164,8 +174,12 @@ impl Plans {
     ) -> Result<bool, Ended> {
         // A further name of something that was typed comes last, with a low number.
         let has_room = |state: &State| {
-            entry.saturating_sub(state.settled.count()) <= UNSETTLED_ENTRIES_MAX
+            let counted = state.settled.count() + state.kept.count();
+            entry.saturating_sub(counted) <= UNSETTLED_ENTRIES_MAX
+                // Each gap takes memory here and at the receiver.
+                && state.settled.fragments() as u64 <= UNSETTLED_ENTRIES_MAX
                 && state.announced.has_room()
+                && state.kept.has_room()
         };
         let mut state = self.lock();
         state.highest = state.highest.max(entry);
@@ -210,22 +224,22 @@ impl Plans {
         state.planned && state.is_idle() && state.settled.contains_all(1..state.highest + 1)
     }
 
-    /// These entries are in place or failed. Gives those that are to be closed: big files, and
-    /// small ones that the receiver was asked about.
-    pub fn settle_entries(&self, entries: Range<EntryId>) -> Vec<EntryId> {
+    /// These entries are in place or failed.
+    pub fn settle_entries(&self, entries: Range<EntryId>) -> Settled {
         let mut state = self.lock();
         state.settled.insert(entries.clone());
         let State {
             announced, settled, ..
         } = &mut *state;
         announced.settle(entries.clone(), settled);
+        let kept = state.kept.settle(entries.clone());
         let open = state.open.keys().filter(|id| entries.contains(id));
         let asked = state.asked.range(entries.clone()).map(|(id, _)| id);
         let held = state.held.range(entries.clone()).map(|(id, _)| id);
         let open = open.chain(asked).chain(held).copied().collect();
         drop(state);
         self.wake();
-        open
+        Settled { open, kept }
     }
 
     /// Remembers that an entry failed, for its pack and for its further names.

@@ -16,7 +16,8 @@ pub struct NotHad;
 
 impl Plans {
     /// The receiver believes that it has all `size` bytes of a file that was announced or asked
-    /// about: no more than its description is kept, and given. None if it is none of those.
+    /// about: no more than its description is kept, and given. Of most small files that is less.
+    /// None if it is none of those.
     pub fn hold(&self, entry: EntryId, size: u64, digest: Option<Digest>) -> Option<Entry> {
         let mut state = self.lock();
         let is_announced = match (state.open.get(&entry), state.asked.get(&entry)) {
@@ -38,10 +39,19 @@ impl Plans {
             (member.found, member.listed)
         };
         let described = found.entry.clone();
+        let is_small = !is_announced;
+        if is_small && listed.is_none() && state.kept.add(&found) {
+            state.announced.lighten(entry);
+            drop(state);
+            // There may be room for the walk; there is nothing to be sent.
+            self.changed.wake_all();
+            return Some(described);
+        }
         let held = Held {
             found,
             listed,
             digest,
+            is_small,
             missing: None,
         };
         state.held.insert(entry, held);
@@ -50,12 +60,20 @@ impl Plans {
         Some(described)
     }
 
-    /// The receiver asks for ranges that it said it has. True if they were counted as had; `Err`
-    /// where it never said so.
-    pub fn missing(&self, entry: EntryId, ranges: RangeSet) -> Result<bool, NotHad> {
+    /// The receiver asks for ranges that it said it has. Gives how many bytes of the file count as
+    /// had only from now on, nothing of one that has failed meanwhile; `Err` where it never said so.
+    pub fn missing(&self, entry: EntryId, ranges: RangeSet) -> Result<Option<u64>, NotHad> {
         let mut state = self.lock();
         let state = &mut *state;
-        let asked = if let Some(held) = state.held.get_mut(&entry) {
+        let asked = if let Some(size) = state.kept.size(entry) {
+            // All of it comes.
+            let is_all = ranges.iter().eq(std::iter::once(0..size));
+            if !is_all || !state.kept.set_damaged(entry) {
+                return Err(NotHad);
+            }
+            state.damaged.push_back(entry);
+            Ok(Some(size))
+        } else if let Some(held) = state.held.get_mut(&entry) {
             let all = held.missing.get_or_insert_default();
             let is_first = all.is_empty();
             let size = held.found.entry.size;
@@ -63,23 +81,26 @@ impl Plans {
                 .iter()
                 .all(|range| range.end <= size && !all.contains_any(range));
             all.extend(ranges.iter());
-            if is_first {
-                state.reopen.push_back(entry);
+            match held.is_small {
+                true if is_first => state.damaged.push_back(entry),
+                false if is_first => state.reopen.push_back(entry),
+                _ => {}
             }
-            are_new.then_some(false).ok_or(NotHad)
+            let had = if is_first { size } else { 0 };
+            are_new.then_some(Some(had)).ok_or(NotHad)
         } else {
             match state.open.get(&entry).map(Open::sending) {
-                Some(Some(file)) => state.take_back(&file, &ranges).map(|()| true),
+                Some(Some(file)) => state.take_back(&file, &ranges).map(|()| Some(0)),
                 // It is being opened just now.
                 Some(None) => {
                     let is_opened = matches!(state.open.get(&entry), Some(Open::Reopening));
                     if is_opened {
                         state.late.entry(entry).or_default().extend(ranges.iter());
                     }
-                    Ok(false)
+                    Ok(is_opened.then_some(0))
                 }
                 // It has failed meanwhile.
-                None => Ok(false),
+                None => Ok(None),
             }
         };
         self.wake();

@@ -64,7 +64,8 @@ pub struct Want {
 }
 
 /// Ranges of a file that the receiver said it has and that turned out to be damaged. They are to be
-/// sent, each once.
+/// sent, each once. Of a small file that the sender asked about it is all of it, which comes in a
+/// pack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     pub entry: EntryId,
