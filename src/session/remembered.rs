@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -18,10 +18,15 @@ use crate::tuner::{FILE_MAX, Remembered, Routes};
 /// Copies of one process that end at once wait for each other: each reads all that is kept.
 static WRITING: Mutex<()> = Mutex::new(());
 
-const ROUTE_TABLE: &str = "/proc/net/route";
+const ROUTES: &str = "/proc/net/route";
+const ROUTES_6: &str = "/proc/net/ipv6_route";
 
-/// An address of no host (RFC 5737), to which the default route leads.
+/// Addresses of no host (RFC 5737, RFC 3849), to which the default routes lead.
 const ELSEWHERE: &str = "192.0.2.1:9";
+const ELSEWHERE_6: &str = "[2001:db8::1]:9";
+
+/// In Linux's table of IPv6 routes: the destination of a default route.
+const ANY_6: &str = "00000000000000000000000000000000";
 
 /// In fastcp's own directory among the user's caches.
 const NAME: &str = "routes.json";
@@ -70,9 +75,14 @@ fn pair(request: &Request) -> Option<String> {
 /// gateway of the default route and this host's address on the way there. A wrong guess costs
 /// little, since the first round trips of a copy have to confirm what was remembered.
 fn on_this_network(pair: &str) -> String {
-    let table = fs::read_to_string(ROUTE_TABLE).unwrap_or_default();
-    match default_route(&table) {
-        Some(gateway) => format!("{pair} by {gateway} as {}", own_address()),
+    let table = |path| fs::read_to_string(path).unwrap_or_default();
+    let found = default_route(&table(ROUTES)).map(|route| (route, own_network(ELSEWHERE)));
+    let found = found.or_else(|| {
+        let route = default_route_6(&table(ROUTES_6))?;
+        Some((route, own_network(ELSEWHERE_6)))
+    });
+    match found {
+        Some((gateway, own)) => format!("{pair} by {gateway} as {own}"),
         None => pair.to_owned(),
     }
 }
@@ -93,12 +103,44 @@ fn default_route(table: &str) -> Option<String> {
     routes.min().map(|(_, route)| route)
 }
 
-/// This host's address on the default route; nothing is sent to find out.
-fn own_address() -> String {
-    let socket = UdpSocket::bind("0.0.0.0:0");
-    let connected = socket.and_then(|socket| socket.connect(ELSEWHERE).map(|()| socket));
-    let address = connected.and_then(|socket| socket.local_addr());
-    address.map_or_else(|_| String::new(), |address| address.ip().to_string())
+/// The same of Linux's table of IPv6 routes, where metrics are hexadecimal. Hosts that have an
+/// IPv4 route too are told by that one.
+fn default_route_6(table: &str) -> Option<String> {
+    let routes = table.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [ANY_6, "00", _, _, gateway, metric, .., interface] = fields[..] else {
+            return None;
+        };
+        let metric = u32::from_str_radix(metric, 16).ok()?;
+        (interface != "lo").then(|| (metric, format!("{interface} {gateway}")))
+    });
+    routes.min().map(|(_, route)| route)
+}
+
+/// This host's address on the default route, and of an IPv6 address the network alone, since hosts
+/// change the rest every day (RFC 8981); nothing is sent to find out.
+fn own_network(elsewhere: &str) -> String {
+    let any = if elsewhere == ELSEWHERE_6 {
+        "[::]:0"
+    } else {
+        "0.0.0.0:0"
+    };
+    let socket = UdpSocket::bind(any);
+    let connected = socket.and_then(|socket| socket.connect(elsewhere).map(|()| socket));
+    match connected.and_then(|socket| socket.local_addr()) {
+        Ok(address) => network_of(address.ip()),
+        Err(_) => String::new(),
+    }
+}
+
+fn network_of(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            format!("{a:x}:{b:x}:{c:x}:{d:x}")
+        }
+    }
 }
 
 fn path() -> Option<PathBuf> {
@@ -158,6 +200,47 @@ mod tests {
         assert_eq!(default_route(&wireless).as_deref(), Some("wlan0 0101A8C0"));
         for garbage in ["", "Iface", "\n\n a b", "Iface\nx 00000000 y z a b -1\n"] {
             assert_eq!(default_route(garbage), None);
+            assert_eq!(default_route_6(garbage), None);
         }
+    }
+
+    #[test]
+    fn a_network_of_ipv6_alone_is_told_by_gateway_and_prefix() {
+        let line = |to: &str, length, gateway, metric, interface| {
+            format!("{to} {length} {ANY_6} 00 {gateway} {metric} 00000002 0 00000003 {interface}\n")
+        };
+        let table = [
+            line(
+                "fd000000000000000000000000000000",
+                "40",
+                ANY_6,
+                "00000100",
+                "eth0",
+            ),
+            line(
+                ANY_6,
+                "00",
+                "fe800000000000000000000000000002",
+                "00000400",
+                "wlan0",
+            ),
+            line(
+                ANY_6,
+                "00",
+                "fe800000000000000000000000000001",
+                "00000064",
+                "eth0",
+            ),
+            line(ANY_6, "00", ANY_6, "00000000", "lo"),
+        ];
+        let found = default_route_6(&table.concat());
+        assert_eq!(
+            found.as_deref(),
+            Some("eth0 fe800000000000000000000000000001")
+        );
+        let network = |text: &str| network_of(text.parse().expect("an address"));
+        let other_day = network("2001:db8:1:2:c0ff:ee:1:1");
+        assert_eq!(network("2001:db8:1:2:a:b:c:d"), other_day);
+        assert_ne!(network("2001:db8:1:3:a:b:c:d"), other_day);
     }
 }
