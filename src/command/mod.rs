@@ -41,6 +41,9 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Characters of a command that a message shows.
 const SHOWN_MAX: usize = 60;
 
+/// How long commands that are ended may take, and be alive after that only in the kernel.
+pub const END_MAX: Duration = Duration::from_millis(2500);
+
 /// Groups of commands that run now, and those of their watches.
 static RUNNING: Mutex<BTreeMap<i32, i32>> = Mutex::new(BTreeMap::new());
 
@@ -53,6 +56,11 @@ pub fn kill_all() {
             let _ = Pid::from_raw(*group).map(|group| kill_process_group(group, Signal::KILL));
         }
     }
+}
+
+/// True while a command of this process is not known to have ended, with all of its group.
+pub fn are_running() -> bool {
+    !RUNNING.lock().expect("no panic while held").is_empty()
 }
 
 /// What a command is to the stream.

@@ -3,8 +3,9 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -179,6 +180,8 @@ pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
 /// Ends this process within a second, and ssh with it: it might wait for a far end that hangs.
 fn exit_soon(kind: Kind) {
     let exit = move || {
+        // Their ends, and the hosts, need not wait for our last lines.
+        kill_all();
         std::thread::sleep(LAST_LINES);
         kill_all();
         std::process::exit(kind.exit_code());
@@ -197,28 +200,77 @@ pub fn kill_all() {
     ssh::kill_all();
 }
 
-/// For a server whose copy is over: ends the process when its client has gone and something still
-/// hangs. What was received stays for a later run, as after a power cut.
+/// How long a command may take to heed TERM where the client has gone without a word: that may be
+/// the user's second signal, after which nothing of the copy lives for more than a second.
+const LOST_GRACE: Duration = Duration::from_millis(400);
+
+/// How often the client's end of control is looked at while commands end.
+const GONE_LOOK: Duration = Duration::from_millis(20);
+
+/// For a server whose copy has ended before its time, for a cause of this `kind`: ends the process
+/// when its client has gone and something still hangs. What was received stays for a later run, as
+/// after a power cut.
+///
+/// A client that waits for us has closed our stdin alone, and commands have the time that they are
+/// given to heed TERM. Where our stdout is closed too nobody waits any more: they are killed.
 pub fn exit_without_client(kind: Kind) {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let watch = move || {
-        let stdin = std::io::stdin();
-        let mut handles = [PollFd::new(&stdin, PollFlags::RDHUP)];
-        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        let pause = Timespec {
-            tv_sec: 1,
-            tv_nsec: 0,
-        };
-        // Interrupted by a signal it looks again.
-        while !(poll(&mut handles, Some(&pause)).is_ok() && handles[0].revents().intersects(gone)) {
+        while !is_control_closed() {}
+        let closed = Instant::now();
+        loop {
+            let is_gone = is_stdout_closed();
+            if is_gone && (kind != Kind::Lost || closed.elapsed() >= LOST_GRACE) {
+                command::kill_all();
+            }
+            let may_end = !is_gone && command::are_running() && closed.elapsed() < command::END_MAX;
+            if closed.elapsed() >= LAST_LINES && !may_end {
+                break;
+            }
+            std::thread::sleep(GONE_LOOK);
         }
-        std::thread::sleep(LAST_LINES);
+        kill_all();
         std::process::exit(kind.exit_code());
     };
     // Without a thread for it there is no watch.
     let _ = std::thread::Builder::new()
         .name("watch".to_owned())
         .spawn(watch);
+}
+
+/// Waits until the commands of a copy that was cut short have ended: who waits for this process
+/// then waits for them too.
+pub async fn commands_end() {
+    let until = Instant::now() + command::END_MAX;
+    while command::are_running() && Instant::now() < until {
+        tokio::time::sleep(GONE_LOOK).await;
+    }
+}
+
+/// Waits for up to a second for the client to close our stdin, or to go.
+fn is_control_closed() -> bool {
+    let (stdin, stdout) = (std::io::stdin(), std::io::stdout());
+    let mut handles = [
+        PollFd::new(&stdin, PollFlags::RDHUP),
+        PollFd::new(&stdout, PollFlags::empty()),
+    ];
+    let pause = Timespec {
+        tv_sec: 1,
+        tv_nsec: 0,
+    };
+    is_one_gone(&mut handles, &pause)
+}
+
+/// Nobody reads what we say: ssh has ended, or its client has.
+fn is_stdout_closed() -> bool {
+    let stdout = std::io::stdout();
+    let mut handles = [PollFd::new(&stdout, PollFlags::empty())];
+    is_one_gone(&mut handles, &Timespec::default())
+}
+
+/// False where it was interrupted by a signal, after which its caller looks again.
+fn is_one_gone(handles: &mut [PollFd<'_>], limit: &Timespec) -> bool {
+    let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    poll(handles, Some(limit)).is_ok() && handles.iter().any(|one| one.revents().intersects(gone))
 }
 
 /// Ends the copy with an error when any thread or task of this process panics. Without it a panic

@@ -26,6 +26,9 @@ use crate::wire::message::{Conclusion, Fault, Message};
 const END_PATIENCE: Duration = Duration::from_secs(10);
 const ABORT_PATIENCE: Duration = Duration::from_millis(500);
 
+/// The same where a command runs there, which may take its time to heed TERM.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(3);
+
 /// How long the far end may take to say what limited the copy: no more than it is worth.
 pub const CONCLUSION_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -54,6 +57,8 @@ pub struct Met {
     pub hello: Hello,
     rsh: Rsh,
     process: Process,
+    /// How long it may take to end after a failed copy.
+    abort_patience: Duration,
     words: Words,
     incoming: Incoming<ChildStdout>,
     stdin: ChildStdin,
@@ -65,6 +70,8 @@ pub struct Server {
     pub hello: Hello,
     rsh: Rsh,
     process: Process,
+    /// How long it may take to end after a failed copy.
+    abort_patience: Duration,
     words: Words,
     pub incoming: Incoming<ChildStdout>,
     pub control: Outgoing,
@@ -171,6 +178,10 @@ impl Met {
             hello,
             rsh: request.rsh,
             process,
+            abort_patience: match request.has_far_command() {
+                true => COMMAND_PATIENCE,
+                false => ABORT_PATIENCE,
+            },
             words,
             incoming,
             stdin,
@@ -193,6 +204,7 @@ impl Met {
             hello: self.hello,
             rsh: self.rsh,
             process: self.process,
+            abort_patience: self.abort_patience,
             words: self.words,
             incoming: self.incoming,
             control,
@@ -247,7 +259,7 @@ impl Server {
         // The last handle closes the server's stdin, at which it ends.
         drop(self.control);
         let patience = if error.is_some() {
-            ABORT_PATIENCE
+            self.abort_patience
         } else {
             END_PATIENCE
         };

@@ -129,6 +129,12 @@ impl Request {
         self.allow_empty || self.sources.iter().any(is_command)
     }
 
+    /// True if a command runs on another host.
+    pub fn has_far_command(&self) -> bool {
+        let mut operands = std::iter::once(&self.dest).chain(&self.sources);
+        operands.any(|operand| operand.what == What::Command && operand.host.is_some())
+    }
+
     /// A copy of which nothing more was said than this; hosts are this machine by other names.
     pub fn local(sources: Vec<Operand>, dest: Operand, options: CopyOptions) -> Request {
         Request {

@@ -96,16 +96,19 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     if let Err(error) = &served {
         // What is kept of an unfinished copy depends on it.
         ending.end(error.clone());
+        if error.kind != Kind::Breach {
+            host::exit_without_client(error.kind);
+        }
         // Before anything is torn down, so that the client hears the cause and not its effects.
         // Where control is lost there is nobody to tell.
         let abort = Message::Abort(Fault::of(error, 0, 0));
         let _ = timeout(ABORT_PATIENCE, control.send_through(abort)).await;
     }
-    if let Some(error) = served.as_ref().err().filter(|e| e.kind != Kind::Breach) {
-        host::exit_without_client(error.kind);
-    }
     if let Some(half) = half {
         half.stop().await;
+    }
+    if served.is_err() {
+        host::commands_end().await;
     }
     // The client closes control when it knows.
     let closed = async { while incoming.next().await.is_ok() {} };

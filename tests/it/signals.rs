@@ -22,7 +22,11 @@ ways! { push, pull =>
     nohup_keeps_a_copy_from_a_hangup,
 }
 
-ways! { push, pull, between => a_second_ctrl_c_waits_for_nothing }
+ways! { push, pull, between =>
+    a_second_ctrl_c_waits_for_nothing,
+    a_second_signal_ends_far_commands_that_ignore_it,
+    after_one_signal_far_commands_have_time_to_end,
+}
 
 ways! { here =>
     a_second_signal_ends_commands_that_ignore_it,
@@ -112,7 +116,12 @@ fn ends_at_once(mut try_once: impl FnMut() -> Duration) {
 /// Sends two signals, and gives the time from the second to the end of all `processes`. Two of one
 /// kind could become one.
 fn after_the_second(run: Running, processes: &[procs::Process]) -> Duration {
+    after_the_second_of(run, processes, Duration::ZERO)
+}
+
+fn after_the_second_of(run: Running, processes: &[procs::Process], pause: Duration) -> Duration {
     run.signal(Signal::INT);
+    std::thread::sleep(pause);
     run.signal(Signal::TERM);
     let since = Instant::now();
     for process in processes {
@@ -176,6 +185,66 @@ fn a_second_signal_ends_commands_that_ignore_it(case: &Case) {
         });
         after_the_second(run, &processes)
     });
+}
+
+/// Whether the host has heard of the first signal before the second one closes the connection, or
+/// not.
+fn a_second_signal_ends_far_commands_that_ignore_it(case: &Case) {
+    let deaf = "trap '' INT TERM HUP; while :; do sleep 0.1; done &";
+    let from = format!("{deaf} while :; do echo line; sleep 0.1; done");
+    let to = format!("{deaf} while :; do head -c 1 > /dev/null; sleep 0.1; done");
+    for pause in [Duration::ZERO, Duration::from_millis(300)] {
+        ends_at_once(|| {
+            let run = case.fastcp().args(["--from-command", &from]);
+            let run = run.args(["--to-command", &to]);
+            let run = match case.way {
+                Way::Push => run.args(["-".into(), case.to("")]),
+                Way::Pull => run.args([case.from(""), "-".into()]),
+                _ => run.args([case.from(""), case.to("")]),
+            };
+            let run = run.start();
+            let processes = until("both commands and what they started run", || {
+                let all = procs::marked(case.mark());
+                let all = all.into_iter().filter(|one| !one.line.contains("sshd"));
+                let all: Vec<_> = all.collect();
+                let is_shell = |one: &&procs::Process| one.line.starts_with("sh -c -- trap");
+                (all.iter().filter(is_shell).count() >= 4).then_some(all)
+            });
+            let time = after_the_second_of(run, &processes, pause);
+            case.host().wait_for_logins();
+            time
+        });
+    }
+}
+
+fn after_one_signal_far_commands_have_time_to_end(case: &Case) {
+    let done = case.scratch.path("done");
+    let tidy = |end: &str| {
+        let done = done.display();
+        format!("trap 'sleep 0.8; echo {end} >> \"{done}\"; exit' TERM;")
+    };
+    let from = format!("{} while :; do echo line; sleep 0.1; done", tidy("from"));
+    let to = format!("{} while :; do head -c 1 > /dev/null; done", tidy("to"));
+    let run = match case.way {
+        Way::Push => case.fastcp().args(["-".into(), case.to("")]),
+        Way::Pull => case.fastcp().args([case.from(""), "-".into()]),
+        _ => case.fastcp().args([case.from(""), case.to("")]),
+    };
+    let run = run.args(["--from-command", &from, "--to-command", &to]);
+    let run = run.start();
+    until("both commands run", || {
+        let all = procs::marked(case.mark());
+        let shells = all
+            .iter()
+            .filter(|one| one.line.starts_with("sh -c -- trap"));
+        (shells.count() >= 2).then_some(())
+    });
+    run.signal(Signal::INT);
+    run.wait().exits(130);
+    let ends = String::from_utf8(case.scratch.read("done")).expect("two words");
+    let mut ends: Vec<&str> = ends.lines().collect();
+    ends.sort_unstable();
+    assert_eq!(ends, ["from", "to"]);
 }
 
 fn a_second_signal_ends_a_copy_whose_disk_hangs(case: &Case) {
