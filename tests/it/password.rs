@@ -15,6 +15,7 @@ ways! { push, pull => a_wrong_password_is_told_before_the_next_question }
 
 ways! { push =>
     the_two_hosts_of_a_jump_are_asked_for_in_turn,
+    several_hosts_that_ask_are_named_and_asked_for_in_turn,
     an_unknown_host_is_confirmed_by_what_one_sees,
     a_signal_to_fastcp_alone_gives_the_echo_back,
     who_asks_stays_the_users_choice,
@@ -104,6 +105,61 @@ fn the_two_hosts_of_a_jump_are_asked_for_in_turn(case: &Case) {
     answer(&terminal, &run, 3, PASSWORD);
     run.wait().succeeds();
     assert_eq!(case.dst.read("a"), b"one");
+}
+
+/// Names of the same host that ssh tells apart.
+fn two_names(case: &Case) -> String {
+    let read = |path| std::fs::read_to_string(path).expect("read");
+    let config = read(case.host().ssh_config());
+    let (one, rest) = config.split_once("Host *").expect("what holds for all");
+    let known = case.scratch.path("known");
+    let mut text = format!("Host *\n\tUserKnownHostsFile \"{}\"\n", known.display());
+    let mut keys = String::new();
+    let key = read(case.host().ssh_config().with_file_name("known_hosts"));
+    for name in ["one", "two"] {
+        text += &one.replace("far", name);
+        text += &format!("\tHostKeyAlias {name}\n");
+        let (_, key) = key.split_once(' ').expect("a name and a key");
+        keys += &format!("{name} {key}");
+    }
+    case.scratch.file("known", keys);
+    let config = case.scratch.file("config", format!("{text}Host *{rest}"));
+    config.display().to_string()
+}
+
+fn several_hosts_that_ask_are_named_and_asked_for_in_turn(case: &Case) {
+    if !has_passwords(case) {
+        return;
+    }
+    let config = two_names(case);
+    let (from, dst) = (case.src.path("a"), case.dst.0.display());
+    let from = from.display();
+    let also = format!("{from} one:{dst}/also1 --also two:{dst}/also2");
+    let between = format!("one:{from} two:{dst}/between");
+    for words in [also, between] {
+        let terminal = Terminal::open(200, 24);
+        let run = case.bare().args(["-F", &config]).args(words.split(' '));
+        let run = on(&terminal, run);
+        for (nth, name, typed) in [
+            (1, "one", "wrong"),
+            (2, "one", PASSWORD),
+            (3, "two", "wrong"),
+            (4, "two", PASSWORD),
+        ] {
+            until("ssh asks", || (questions(&run) == nth).then_some(()));
+            let asked = format!("@{name}'s password: ");
+            let text = run.stdout.text();
+            assert!(text.ends_with(&asked), "{asked:?} is not last: {text:?}");
+            // The other does not ask meanwhile.
+            std::thread::sleep(Duration::from_millis(300));
+            assert_eq!(questions(&run), nth, "{:?}", run.stdout.text());
+            answer(&terminal, &run, nth, typed);
+        }
+        run.wait().succeeds();
+    }
+    for name in ["also1", "also2", "between"] {
+        assert_eq!(case.dst.read(name), b"one");
+    }
 }
 
 fn an_unknown_host_is_confirmed_by_what_one_sees(case: &Case) {
