@@ -15,6 +15,7 @@ mod forecast;
 mod method;
 mod model;
 mod pace;
+mod path;
 mod rate_limit;
 mod remembered;
 mod rise;
@@ -41,6 +42,7 @@ pub use sample::{Coded, Far, Sample};
 pub use verdict::{Limit, Shares, Verdict};
 
 use method::MIDDLE;
+use path::Path;
 use rate_limit::RateLimit;
 pub use rise::AT_WORK_FIRST;
 use rise::Rise;
@@ -187,9 +189,9 @@ pub struct Tuner {
     full: Option<(f64, Duration)>,
     /// When anything but the scout changed last.
     changed: Duration,
-    /// The shortest that was seen. A way that becomes longer is taken for one on which a queue
-    /// stands: then no streams are added, unless their windows are full.
+    /// The shortest that was seen, since the path last became longer.
     round_trip_min: Duration,
+    path: Path,
     rate_limit: RateLimit,
     /// The last settings that stood while no rate limit held the copy back, and for how long any
     /// did.
@@ -243,6 +245,7 @@ impl Tuner {
             full: None,
             changed: Duration::ZERO,
             round_trip_min: start.round_trip,
+            path: Path::default(),
             rate_limit: RateLimit::new(start.forced.rate_limit),
             unlimited: None,
             sampled: Duration::ZERO,
@@ -283,6 +286,7 @@ impl Tuner {
             return has_leapt.then(|| self.adjust(before, None)).flatten();
         }
         self.note_round_trip(sample.round_trip);
+        self.note_path(now);
         let reason = if has_leapt {
             None
         } else if self.rate_limit.follow(now, sample, self.workers) {

@@ -219,6 +219,11 @@ impl Tuner {
             return;
         }
         self.full = None;
+        self.begin_rise(now);
+    }
+
+    /// Begins to rise once more, for as long as a copy's opening takes.
+    pub(super) fn begin_rise(&mut self, now: Duration) {
         self.rise = Rise {
             target: Some(self.rise_target()),
             confirmed_at: self.window.newest().confirmed_bytes,

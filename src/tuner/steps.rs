@@ -34,16 +34,6 @@ const GROWING: f64 = 1.1;
 const RATE_LIMITED: f64 = 0.8;
 
 impl Tuner {
-    pub(super) fn note_round_trip(&mut self, is: Duration) {
-        if is.is_zero() {
-            return;
-        }
-        self.round_trip_min = match self.round_trip_min {
-            Duration::ZERO => is,
-            min => min.min(is),
-        };
-    }
-
     /// Frames that the link carries in a second, and those that it holds; zero before that is
     /// known.
     pub(super) fn frames(&self) -> (f64, f64) {
@@ -63,7 +53,7 @@ impl Tuner {
 
     /// Gives the reason of a change, if it made one.
     pub(super) fn judge(&mut self, now: Duration, mut trial: Trial) -> Option<String> {
-        let pace = self.pace();
+        let pace = Pace::of(trial.round_trip);
         let Some(rates) = self.window.last(pace.quick, self.workers) else {
             self.trial = Some(trial);
             return None;
@@ -82,7 +72,9 @@ impl Tuner {
             Judgement::KeepAndGoOn => {
                 self.holds.forget(trial.change);
                 self.changed = now;
-                self.consider_streams(now, &rates)
+                // Streams that are still in slow start are yet to show what they bring.
+                let is_growing = now <= pace.opening && self.is_growing(pace.quick, &rates);
+                (!is_growing).then(|| self.consider_streams(now, &rates))?
             }
             Judgement::Revert => {
                 self.holds.add(now, &trial);
@@ -105,7 +97,10 @@ impl Tuner {
         if let Some(rates) = &quick {
             self.rise_again(now, rates);
         }
-        let fewer = quick.and_then(|rates| self.shrink(now, &rates));
+        let fewer = quick.and_then(|rates| match self.is_queue_certain(now, &rates) {
+            true => self.shrink(now, &rates),
+            false => None,
+        });
         if fewer.is_some() {
             return fewer;
         }
@@ -310,8 +305,13 @@ impl Tuner {
     /// To be called before the decision changes.
     pub(super) fn begin(&mut self, now: Duration, change: Change, base: &Rates) {
         let newest = self.window.newest();
+        let round_trip = match self.is_longer_to_be_tried(base) {
+            true => newest.round_trip,
+            false => self.round_trip_min,
+        };
         self.trial = Some(Trial {
             change,
+            round_trip: round_trip.min(ROUND_TRIP_MAX),
             before: self.decision,
             base: *base,
             lasting: self.lasting(change, base),

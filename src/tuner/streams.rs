@@ -52,8 +52,11 @@ impl Tuner {
         // A queue that stands is a link that is full: more streams would only push others aside.
         // On a slow one windows are small because it is, and look full. Each stream under bbr takes
         // what it finds by itself, however much is lost.
-        let has_room = !queue && self.decision.congestion != Congestion::Bbr;
-        if linked && (has_room || (self.is_windows_full(rates) && !self.is_slow(rates))) {
+        let is_bbr = self.decision.congestion == Congestion::Bbr;
+        let has_room = (!queue && !is_bbr)
+            || (self.is_windows_full(rates) && !self.is_slow(rates))
+            || self.is_longer_to_be_tried(rates);
+        if linked && has_room {
             let more = self.more_streams(now, rates, lossy);
             if more.is_some() {
                 return more;
@@ -81,18 +84,24 @@ impl Tuner {
         let lossy = lossy && self.decision.congestion != Congestion::Bbr;
         // Where each stream is held back by itself many will be wanted.
         let is_held_back = lossy || full;
-        if !is_held_back && self.is_slight_queue() || !self.pays_off(rates, is_held_back) {
+        let is_doubtful = self.is_longer_to_be_tried(rates);
+        let is_full = !is_held_back && !is_doubtful && self.is_slight_queue();
+        if is_full || !self.pays_off(rates, is_held_back) {
             return None;
         }
         let by = if is_held_back { 4 } else { 2 };
         let wanted = own.saturating_mul(by).min(self.streams_max());
-        let change = Change::MoreStreams(wanted);
+        let change = match is_doubtful {
+            true => Change::ToldByStreams(wanted),
+            false => Change::MoreStreams(wanted),
+        };
         if wanted <= own || !self.holds.is_open(now, change) {
             return None;
         }
         self.begin(now, change, rates);
         self.decision.streams = wanted;
         let why = match (lossy, full) {
+            _ if is_doubtful => "the path may have become longer",
             (true, _) => "some is lost on the way",
             (_, true) => "their windows are full",
             _ => "the network is the limit",
@@ -107,6 +116,13 @@ impl Tuner {
         let least = if is_held_back { sure } else { 2.0 * sure };
         let rest = self.window.newest().rest_bytes;
         rest.is_none_or(|rest| rest as f64 >= least * rates.goodput)
+    }
+
+    /// Round trips that are long are those of a queue, as far as trials of more streams can tell.
+    pub(super) fn is_queue_certain(&self, now: Duration, rates: &Rates) -> bool {
+        let more = Change::ToldByStreams(self.decision.streams);
+        let may_try = self.holds.is_open(now, more) && self.decision.streams < self.streams_max();
+        !(may_try && self.may_be_longer(rates))
     }
 
     /// Only where streams are far below what their windows allow: it pushes others aside.
@@ -150,7 +166,10 @@ impl Tuner {
     /// hand a queue is too short to be seen.
     pub(super) fn is_lossy(&self, rates: &Rates) -> bool {
         let lately = self.window.longest_round_trip(self.pace().sure);
-        let was_queue = self.full.is_some() && self.is_queue_at(lately);
+        // The queue of slow start says nothing of what comes after it.
+        let is_settled = self.sampled > self.pace().opening;
+        let may_be_full = self.full.is_some() || (is_settled && self.is_slow(rates));
+        let was_queue = may_be_full && self.is_queue_at(lately);
         let is_queue = was_queue || self.is_queue();
         rates.loss >= LOSSY && !is_queue && self.round_trip_min >= FAR_AWAY
     }

@@ -34,11 +34,13 @@ const MOVED_AFTER: Duration = Duration::from_secs(2);
 pub(super) enum Change {
     Rung(usize),
     MoreStreams(u16),
+    /// They show whether the path is longer or a queue stands.
+    ToldByStreams(u16),
     FewerStreams(u16),
     Congestion(Congestion),
 }
 
-const KINDS: usize = RUNGS + 3;
+const KINDS: usize = RUNGS + 4;
 
 impl Change {
     fn kind(self) -> usize {
@@ -47,6 +49,7 @@ impl Change {
             Change::MoreStreams(_) => RUNGS,
             Change::FewerStreams(_) => RUNGS + 1,
             Change::Congestion(_) => RUNGS + 2,
+            Change::ToldByStreams(_) => RUNGS + 3,
         }
     }
 }
@@ -54,6 +57,8 @@ impl Change {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
     pub change: Change,
+    /// How long it takes to show what it brings goes by this.
+    pub round_trip: Duration,
     /// What it goes back to.
     pub before: Decision,
     pub base: Rates,
@@ -78,6 +83,11 @@ pub(super) enum Judgement {
 }
 
 impl Trial {
+    /// More streams are to show whether the path is longer.
+    pub fn is_of_path(&self) -> bool {
+        matches!(self.change, Change::ToldByStreams(_))
+    }
+
     /// `rates` of the last `pace.quick`, `frames` that streams have taken.
     pub fn judge(&mut self, now: Duration, pace: Pace, rates: &Rates, frames: u64) -> Judgement {
         if self.drained_at.is_none() && (frames >= self.drained || now >= self.began + DRAIN) {
@@ -97,6 +107,10 @@ impl Trial {
                 }
                 _ => Judgement::Wait,
             },
+            // A path that is longer is found to be before that, and ends the trial. What they brought
+            // otherwise they took from others.
+            Change::ToldByStreams(_) if sure => Judgement::Revert,
+            Change::ToldByStreams(_) => Judgement::Wait,
             _ => {
                 let gain = self.gain(rates);
                 if now >= self.began + pace.quick && gain >= 1.0 + GREAT_GAIN {
