@@ -1,5 +1,6 @@
 //! The tuner against a simulated copy: finds its way, follows what happens, leaves things alone.
 
+mod changing_links;
 mod hours;
 mod slow_links;
 

@@ -29,17 +29,46 @@ const CUBIC: f64 = 4.8;
 /// bbr made 412 Mbit/s of 500 with 8 streams on the same link.
 const BBR_LOSSY: f64 = 0.85;
 
+/// A stream that was not dialled in advance takes so many round trips to come up.
+const DIAL_ROUND_TRIPS: f64 = 2.0;
+
 /// Streams that were added at one time, all alike.
 struct Group {
     count: f64,
     window: f64,
     slow_start: bool,
+    /// Seconds until they are up.
+    dialling_s: f64,
+}
+
+impl Group {
+    fn new(count: f64) -> Group {
+        Group {
+            count,
+            window: FIRST_WINDOW,
+            slow_start: true,
+            dialling_s: 0.0,
+        }
+    }
+
+    /// Bytes that they have under way.
+    fn offers(&self) -> f64 {
+        match self.dialling_s > 0.0 {
+            true => 0.0,
+            false => self.count * self.window,
+        }
+    }
 }
 
 #[derive(Default)]
 pub struct Link {
     groups: Vec<Group>,
+    /// Streams of others on a slow link. On a fast one they take their share, and no more is known
+    /// of them.
+    others: Option<Group>,
     round_trip_s: f64,
+    /// The most streams that were there at once.
+    dialled: f64,
 }
 
 /// What the streams could carry in this moment.
@@ -49,23 +78,39 @@ pub struct Carries {
     pub round_trip_s: f64,
     /// Bytes on their way and in the queue.
     pub under_way: f64,
+    /// Those, and those that found no room.
+    pub sent: f64,
     /// Bytes that found no room in the queue in this step.
     pub dropped: f64,
 }
 
 impl Link {
-    pub fn step(&mut self, dt: f64, world: &World, streams: f64, how: Congestion) -> Carries {
-        self.fit(streams);
+    /// `ready`: streams that are dialled, of which `streams` are at work.
+    pub fn step(
+        &mut self,
+        dt: f64,
+        world: &World,
+        streams: f64,
+        ready: f64,
+        how: Congestion,
+    ) -> Carries {
+        self.fit(streams, world);
+        self.dialled = self.dialled.max(ready);
         let bbr = how == Congestion::Bbr;
         let most = stream_window(world, how);
         let is_slow = world.link < SLOW;
+        self.meet(if is_slow { world.competing } else { 0.0 });
         // Before a slow link the queue is what a round trip takes.
         let round_trip = if is_slow {
             self.round_trip_s.max(world.rtt)
         } else {
             world.rtt
         };
-        for group in &mut self.groups {
+        for group in self.groups.iter_mut().chain(&mut self.others) {
+            if group.dialling_s > 0.0 {
+                group.dialling_s -= dt;
+                continue;
+            }
             let round_trips = dt / round_trip;
             let grown = match group.slow_start || bbr {
                 true => group.window * 2_f64.powf(round_trips).min(64.0),
@@ -74,45 +119,58 @@ impl Link {
             };
             group.window = grown.min(most);
         }
-        let share = share(world, streams, how);
+        let share = match is_slow {
+            true => link(world, how),
+            false => share(world, streams, how),
+        };
         let (queue, floor) = match is_slow {
             true => ((share * world.rtt).max(QUEUE_LEAST), LAST_WINDOW),
             false => (QUEUE * share * world.rtt, 0.0),
         };
+        let queue = queue.max(share * world.queue_s);
         let queue = if bbr {
             QUEUE_BBR * share * world.rtt
         } else {
             queue
         };
         let room = share * world.rtt + queue;
-        let offered: f64 = self.groups.iter().map(|it| it.count * it.window).sum();
+        let own: f64 = self.groups.iter().map(Group::offers).sum();
+        let offered = own + self.others.as_ref().map_or(0.0, Group::offers);
         let over = offered / room;
         if over > 1.0 {
-            for group in &mut self.groups {
+            for group in self.groups.iter_mut().chain(&mut self.others) {
                 let backs_off = if is_slow { BACKS_OFF } else { 1.0 };
                 group.window = (group.window * backs_off / over).max(floor);
                 group.slow_start = false;
             }
         }
+        // On a fast link overflows are over within a step, and few packets of it are lost.
+        let overflow = match over > 1.0 {
+            true if is_slow => OVERFLOW_LOSS.max(1.0 - 1.0 / over),
+            true => OVERFLOW_LOSS,
+            false => 0.0,
+        };
+        let part = own / offered.max(1.0);
         let under_way = offered.min(room);
-        self.round_trip_s = under_way / share;
+        self.round_trip_s = world.rtt.max(under_way / share);
         Carries {
-            bytes_per_s: (under_way / world.rtt).min(share),
-            loss: world.loss + if over > 1.0 { OVERFLOW_LOSS } else { 0.0 },
-            round_trip_s: world.rtt.max(under_way / share),
-            under_way,
-            dropped: (offered - room).max(0.0),
+            bytes_per_s: part * under_way / self.round_trip_s,
+            loss: world.loss + overflow,
+            round_trip_s: self.round_trip_s,
+            under_way: part * under_way,
+            sent: own,
+            dropped: part * (offered - room).max(0.0),
         }
     }
 
-    fn fit(&mut self, streams: f64) {
+    fn fit(&mut self, streams: f64, world: &World) {
         let mut surplus = self.groups.iter().map(|group| group.count).sum::<f64>() - streams;
         if surplus < 0.0 {
-            self.groups.push(Group {
-                count: -surplus,
-                window: FIRST_WINDOW,
-                slow_start: true,
-            });
+            let mut group = Group::new(-surplus);
+            if !self.groups.is_empty() && streams > self.dialled {
+                group.dialling_s = DIAL_ROUND_TRIPS * world.rtt;
+            }
+            self.groups.push(group);
         }
         while surplus > 0.0
             && let Some(last) = self.groups.last_mut()
@@ -123,6 +181,14 @@ impl Link {
             if last.count <= 0.0 {
                 self.groups.pop();
             }
+        }
+    }
+
+    /// So many streams of others are there.
+    fn meet(&mut self, count: f64) {
+        let is_same = self.others.as_ref().map_or(0.0, |it| it.count) == count;
+        if !is_same {
+            self.others = (count > 0.0).then(|| Group::new(count));
         }
     }
 }
@@ -136,9 +202,12 @@ fn stream_window(world: &World, how: Congestion) -> f64 {
 }
 
 fn share(world: &World, streams: f64, how: Congestion) -> f64 {
+    link(world, how) * streams / (streams + world.competing)
+}
+
+fn link(world: &World, how: Congestion) -> f64 {
     let lossy = how == Congestion::Bbr && world.loss > 0.0;
-    let link = world.link * if lossy { BBR_LOSSY } else { 1.0 };
-    link * streams / (streams + world.competing)
+    world.link * if lossy { BBR_LOSSY } else { 1.0 }
 }
 
 /// What `streams` carry once they are up to speed.

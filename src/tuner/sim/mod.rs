@@ -41,6 +41,8 @@ pub struct World {
     pub loss: f64,
     /// Bytes that one stream may have under way.
     pub window: f64,
+    /// Seconds that the queue at the bottleneck holds, where that is more than usual.
+    pub queue_s: f64,
     /// Streams of others through the same bottleneck.
     pub competing: f64,
     pub read: f64,
@@ -62,6 +64,7 @@ pub const WORLD: World = World {
     rtt: 0.02,
     loss: 0.0,
     window: 6e6,
+    queue_s: 0.0,
     competing: 0.0,
     read: 3e9,
     write: 2e9,
@@ -78,7 +81,8 @@ pub struct Run {
     /// Content written at the receiver, bytes a second, of every 250 ms.
     pub goodput: Vec<f64>,
     pub adjustments: Vec<(f64, Adjustment)>,
-    /// Seconds of the link that were on their way and in its queue, of every step.
+    /// How long the link takes to carry what its streams sent and the receiver has not confirmed, in
+    /// seconds, of every step.
     pub in_flight_s: Vec<f64>,
     /// Bytes that found no room in the queue and were sent again, for one that was carried.
     pub overhead: f64,
@@ -101,6 +105,13 @@ impl Run {
             .iter()
             .filter(|(at, it)| *at >= from_s && it.reason.is_some());
         told.count()
+    }
+
+    /// The longest of the steps in that time.
+    pub fn most_in_flight_s(&self, from_s: f64, to_s: f64) -> f64 {
+        let (from, to) = ((from_s / STEP) as usize, (to_s / STEP) as usize);
+        let part = &self.in_flight_s[from..to.min(self.in_flight_s.len())];
+        part.iter().copied().fold(0.0, f64::max)
     }
 
     /// What a copy would make in this world that knew everything.
@@ -169,7 +180,25 @@ pub fn start(world: &World) -> Start {
     }
 }
 
-pub fn run(mut world: World, start: Start, seed: u64, seconds: f64, events: &[Event]) -> Run {
+pub fn run(world: World, start: Start, seed: u64, seconds: f64, events: &[Event]) -> Run {
+    let mut worlds = Vec::new();
+    let mut is = world;
+    is.rate_limit = is.rate_limit.or(start.forced.rate_limit);
+    for (at, event) in events {
+        event(&mut is);
+        worlds.push((*at, is));
+    }
+    run_through(world, start, seed, seconds, &worlds)
+}
+
+/// Through one world after the other, each from the second that stands before it.
+pub fn run_through(
+    mut world: World,
+    start: Start,
+    seed: u64,
+    seconds: f64,
+    worlds: &[(f64, World)],
+) -> Run {
     let workers = (
         f64::from(start.processors_here),
         f64::from(start.processors_there),
@@ -185,15 +214,15 @@ pub fn run(mut world: World, start: Start, seed: u64, seconds: f64, events: &[Ev
         world,
     };
     let mut copy = Copy::new(workers, seed);
-    let (mut decision, mut acked, mut events) = (decision, 0.0, events.iter().peekable());
+    let (mut decision, mut acked, mut worlds) = (decision, 0.0, worlds.iter().peekable());
     let mut next_sample = next_sample(Duration::ZERO);
     for step in 1..=(seconds / STEP).round() as u64 {
         let now = step as f64 * STEP;
-        while let Some((_, event)) = events.next_if(|(at, _)| *at < now) {
-            event(&mut run.world);
+        while let Some((_, next)) = worlds.next_if(|(at, _)| *at < now) {
+            run.world = *next;
         }
         copy.step(step, &run.world, &decision);
-        run.in_flight_s.push(copy.under_way / run.world.link);
+        run.in_flight_s.push(copy.sent / run.world.link);
         if step.is_multiple_of(STEPS_PER_NOTE) {
             run.goodput
                 .push((copy.acked - acked) / (STEP * STEPS_PER_NOTE as f64));
@@ -229,7 +258,7 @@ struct Copy {
     raw: f64,
     wire: f64,
     retransmitted: f64,
-    under_way: f64,
+    sent: f64,
     dropped: f64,
     far: Far,
     sample: Sample,
@@ -250,7 +279,7 @@ impl Copy {
             raw: 0.0,
             wire: 0.0,
             retransmitted: 0.0,
-            under_way: 0.0,
+            sent: 0.0,
             dropped: 0.0,
             far: Far::default(),
             sample: Sample::default(),
@@ -313,8 +342,10 @@ impl Copy {
 
     fn carry(&mut self, world: &World, decision: &Decision) {
         let streams = f64::from(decision.streams);
-        let carries = self.link.step(STEP, world, streams, decision.congestion);
-        (self.under_way, self.dropped) = (carries.under_way, self.dropped + carries.dropped);
+        let ready = f64::from(decision.ready);
+        let how = decision.congestion;
+        let carries = self.link.step(STEP, world, streams, ready, how);
+        (self.sent, self.dropped) = (carries.sent, self.dropped + carries.dropped);
         let rate = carries.bytes_per_s * (1.0 + world.noise * self.chance());
         let rate = world
             .rate_limit
