@@ -270,6 +270,10 @@ pub struct Args {
     #[command(flatten)]
     pub ignored: Ignored,
 
+    /// Waits for the file system of stdin, a directory, for a process that must not.
+    #[arg(long, hide = true)]
+    pub syncfs: bool,
+
     /// The far end: speaks the protocol on stdin and stdout.
     #[arg(long, hide = true)]
     pub server: bool,

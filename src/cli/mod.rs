@@ -20,6 +20,7 @@ use std::sync::Arc;
 use clap::{CommandFactory, Parser};
 
 use crate::error::{Error, Kind, Result};
+use crate::pipeline::keeper;
 use crate::program;
 use crate::progress::Progress;
 use crate::progress::together::Together;
@@ -54,6 +55,9 @@ pub fn main() -> i32 {
     }
     if let Some(versions) = &args.speaks {
         return speaks(versions);
+    }
+    if args.syncfs {
+        return keeper::sync_stdin();
     }
     if args.server {
         return match session::serve(args.placed.is_some(), args.permit.to_permit(args.ports)) {

@@ -3,12 +3,15 @@
 //! compared after the machine went down; a write error that shows itself there fails the copy.
 
 use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::error::{Error, Kind, Side};
 use crate::journal::Journal;
@@ -132,12 +135,45 @@ fn sync(journal: &Journal) -> io::Result<()> {
     let Ok(dir) = journal.dir().handle() else {
         return Ok(());
     };
-    match rustix::fs::syncfs(&*dir) {
-        Ok(()) => journal.synced(position),
-        Err(Errno::NOSYS) => {}
-        Err(cause) => return Err(cause.into()),
+    match syncfs_beside(&dir) {
+        Some(Ok(())) => journal.synced(position),
+        None | Some(Err(Errno::NOSYS)) => {}
+        Some(Err(cause)) => return Err(cause.into()),
     }
     Ok(())
+}
+
+/// Syncs the file system of `dir` by a process of its own, which [`sync_stdin`] runs in. None where
+/// that was ended before it knew.
+///
+/// A thread inside `syncfs` takes no signal, not even SIGKILL: this process could exit no earlier
+/// than the disk is done.
+fn syncfs_beside(dir: &OwnedFd) -> Option<rustix::io::Result<()>> {
+    let started = dir.try_clone().and_then(|dir| {
+        Command::new("/proc/self/exe")
+            .arg("--syncfs")
+            .stdin(dir)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+    });
+    match started {
+        Ok(status) => match status.code()? {
+            0 => Some(Ok(())),
+            errno => Some(Err(Errno::from_raw_os_error(errno))),
+        },
+        // No process is to be had, or no /proc.
+        Err(_) => Some(rustix::fs::syncfs(dir)),
+    }
+}
+
+/// The process beside a copy; gives its exit code, the number of the error. It ends with the copy,
+/// or when the kernel lets it.
+pub fn sync_stdin() -> i32 {
+    // Where it is refused the process ends when the disk is done.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let synced = rustix::fs::syncfs(io::stdin());
+    synced.map_or_else(Errno::raw_os_error, |()| 0)
 }
 
 impl Receiver {

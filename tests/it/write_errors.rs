@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::support::disk::Mounted;
 use crate::support::inject::{self, Inject};
+use crate::support::procs;
 use crate::support::*;
 
 ways! { local_push, local_pull, here =>
@@ -17,6 +18,9 @@ ways! { local_push, local_pull, here =>
 
 ways! { local_push =>
     an_error_of_syncfs_fails_the_copy,
+}
+
+ways! { local_push, local_pull =>
     a_sync_without_an_end_holds_no_copy_up,
 }
 
@@ -116,7 +120,8 @@ fn an_error_of_syncfs_fails_the_copy(case: &Case) {
     assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
 }
 
-/// A file system on which others write takes minutes to sync.
+/// A file system on which others write takes minutes to sync. No thread of the copy is inside: the
+/// kernel would let its process go no earlier.
 fn a_sync_without_an_end_holds_no_copy_up(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -131,7 +136,14 @@ fn a_sync_without_an_end_holds_no_copy_up(case: &Case) {
     let run = case.copying(&["-r"], "tree", "").inject(&inject);
     let running = run.limit(Duration::from_secs(90)).start();
     inject.wait_until_struck_within(2, Duration::from_secs(60));
+    let is_beside = |process: &procs::Process| process.line.contains(" --syncfs");
+    let beside = procs::marked(case.mark()).into_iter().find(is_beside);
+    let beside = beside.expect("a process for it alone");
     let done = running.wait();
+    assert!(
+        beside.ends_within(Duration::from_secs(10)),
+        "it outlives the copy"
+    );
     inject.release();
     done.exits(0)
         .says("the disk is still writing what was copied");
