@@ -120,17 +120,24 @@ impl Readback {
         }
     }
 
-    /// The BLAKE3 of all of it, or none where the disk did not take all of it. `goes_on` is asked
-    /// after each step with its bytes; then there is none either.
+    /// Has the disk bring the first of `size` bytes, for [`digest`](Readback::digest). False as
+    /// [`prepare`](Readback::prepare) says.
+    pub fn begin(&self, size: u64) -> bool {
+        self.prepare(&(0..size.min(STEP)))
+    }
+
+    /// The BLAKE3 of all of it, or none where the disk did not take all of it; `is_written` is what
+    /// [`begin`](Readback::begin) said. `goes_on` is asked after each step with its bytes; then
+    /// there is none either.
     pub fn digest(
         &self,
         size: u64,
+        mut is_written: bool,
         mut goes_on: impl FnMut(u64) -> bool,
     ) -> io::Result<Option<Digest>> {
         let mut hasher = blake3::Hasher::new();
         let mut buffer = vec![0; size.min(STEP) as usize];
         let step = |at: u64| at..size.min(at + STEP);
-        let mut is_written = self.prepare(&step(0));
         let mut at = 0;
         while at < size {
             let (now, next) = (step(at), step(step(at).end));

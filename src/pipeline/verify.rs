@@ -82,6 +82,22 @@ pub struct Placed {
     pub is_small: bool,
 }
 
+/// A file of which the disk brings the first bytes.
+struct Whole {
+    disk: Readback,
+    /// The disk took them, as far as it says.
+    is_written: bool,
+}
+
+impl Placed {
+    /// None where it cannot be opened, or is not what stood there.
+    fn open(&self) -> Option<Whole> {
+        let disk = Readback::of_standing(&self.file.slot, &self.standing).ok()??;
+        let is_written = disk.begin(self.file.entry.size);
+        Some(Whole { disk, is_written })
+    }
+}
+
 /// A thread that reads: runs until the copy ends.
 pub fn verify(receiver: &Receiver) {
     let mut buffer = Vec::new();
@@ -267,28 +283,53 @@ impl Receiver {
         }
     }
 
-    /// Reads small finished files.
+    /// Reads small finished files: the disk brings all of them before the first one is read.
     fn verify_small(&self, files: Vec<Small>) {
-        for small in files {
-            if self.ending.is_ending() || self.lock().is_accounted(small.id) {
-                continue;
+        let mut intact = Vec::with_capacity(files.len());
+        let begun = files
+            .into_iter()
+            .filter_map(|small| self.begin_small(small));
+        for (placed, disk) in begun.collect::<Vec<_>>() {
+            // There may have been no descriptor left beside those of the others.
+            let disk = disk.or_else(|| placed.open());
+            let is_as_recorded = disk.is_some_and(|disk| self.reads_as_recorded(&placed, &disk));
+            match is_as_recorded {
+                true => intact.push(placed),
+                false => self.small_is_damaged(&placed.file),
             }
-            // A directory stays until all in it is settled, or the copy ends.
-            let Some(file) = self.describe(small) else {
-                continue;
-            };
-            let Some((finished, standing)) = self.still_stands(&file) else {
-                self.small_is_damaged(&file);
-                continue;
-            };
-            self.verify_placed(Placed {
-                file,
-                finished,
-                standing,
-                begun: None,
-                is_small: true,
-            });
         }
+        if self.checks.is_idle() {
+            // Before the copy may be complete.
+            self.tell_checked(0, 1);
+        }
+        if let Some(journal) = self.journal() {
+            // For another session of this command.
+            let records: Vec<_> = intact.iter().map(|placed| placed.finished).collect();
+            journal.finished(&records);
+        }
+        intact.into_iter().for_each(|file| self.placed_stays(file));
+    }
+
+    /// Has the disk bring a small finished file, if it still stands there.
+    fn begin_small(&self, small: Small) -> Option<(Placed, Option<Whole>)> {
+        if self.ending.is_ending() || self.lock().is_accounted(small.id) {
+            return None;
+        }
+        // A directory stays until all in it is settled, or the copy ends.
+        let file = self.describe(small)?;
+        let Some((finished, standing)) = self.still_stands(&file) else {
+            self.small_is_damaged(&file);
+            return None;
+        };
+        let placed = Placed {
+            file,
+            finished,
+            standing,
+            begun: None,
+            is_small: true,
+        };
+        let disk = placed.open();
+        Some((placed, disk))
     }
 
     /// A small file that was found damaged is sent like one that is not there.
@@ -360,9 +401,12 @@ impl Receiver {
 
     /// Reads a finished file. What cannot be read is not what was recorded.
     pub(super) fn is_as_recorded(&self, placed: &Placed) -> bool {
-        let Ok(Some(disk)) = Readback::of_standing(&placed.file.slot, &placed.standing) else {
-            return false;
-        };
+        let disk = placed.open();
+        disk.is_some_and(|disk| self.reads_as_recorded(placed, &disk))
+    }
+
+    fn reads_as_recorded(&self, placed: &Placed, whole: &Whole) -> bool {
+        let Whole { disk, is_written } = whole;
         let size = placed.file.entry.size;
         let checked = |len| {
             self.tell_checked(len, TELL_EVERY);
@@ -370,13 +414,13 @@ impl Receiver {
         };
         match (placed.finished.digest, &placed.begun) {
             (Some(digest), _) => {
-                let found = disk.digest(size, checked);
+                let found = disk.digest(size, *is_written, checked);
                 if self.rules.drop_cache {
                     disk.drop_cache(0..size);
                 }
                 matches!(found, Ok(found) if found == Some(digest))
             }
-            (None, Some(begun)) => self.has_chunks(&disk, begun, size, checked),
+            (None, Some(begun)) => self.has_chunks(disk, begun, size, checked),
             (None, None) => false,
         }
     }
