@@ -184,6 +184,43 @@ pub const CELLS: &[Cell] = &[
     },
 ];
 
+const SLOW_MBIT_PER_S: [u32; 6] = [1, 2, 5, 10, 20, 50];
+const SLOW_ROUND_TRIPS_MS: [u32; 3] = [20, 100, 300];
+
+/// How long a slow link carries what is copied over it.
+const SLOW_SECONDS: u64 = 25;
+
+const SLOW_GOALS: &[Goal] = &[goal("scp", 1.03)];
+
+/// Links of every rate and round trip.
+pub fn slow_links() -> Vec<Link> {
+    let links = SLOW_MBIT_PER_S.into_iter().flat_map(|rate| {
+        SLOW_ROUND_TRIPS_MS.map(|round_trip| {
+            // They last as long as the bench.
+            let name = format!("{rate} Mbit/s, {round_trip} ms").leak();
+            link(name, round_trip, rate)
+        })
+    });
+    links.collect()
+}
+
+/// Random data on a slow link: nothing but the link counts.
+pub fn slow_cell(link: &Link) -> Cell {
+    Cell {
+        link: link.name,
+        input: "random",
+        bytes: u64::from(link.mbit_per_s) * 125_000 * SLOW_SECONDS,
+        tools: &[],
+        goals: SLOW_GOALS,
+    }
+}
+
+/// Streams that a link wanted that loses packets far away: what the next copy finds in its memory.
+pub const WRONG_STREAMS: u16 = 128;
+
+/// A copy with the memory of another link may take so many times one with none.
+pub const WRONG_MEMORY_MAX: f64 = 1.05;
+
 /// What fastcp is tried with once for the regret, before the best three are run again.
 pub const SWEEP_CODECS: [&str; 5] = ["none", "lz4", "zstd:1", "zstd:3", "zstd:9"];
 pub const SWEEP_STREAMS: [u16; 3] = [16, 4, 1];

@@ -7,6 +7,7 @@
 mod cells;
 mod chart;
 mod input;
+mod memory;
 mod place;
 mod regret;
 mod results;
@@ -24,18 +25,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use cells::{CELLS, Cell, LINKS, Link, SWEEP_SECONDS, shrinks};
+use cells::{CELLS, Cell, LINKS, Link, SWEEP_SECONDS, shrinks, slow_cell, slow_links};
 use input::{Input, Sizes};
 use place::{How, Place};
 use results::Measured;
 use rounds::Bench;
 
 const USAGE: &str = "\
-usage: cargo bench --bench compare -- --all [options]      every cell of benches/compare/cells.rs
+usage: cargo bench --bench compare -- --all [options]      every cell of benches/compare/cells.rs but the slow
        cargo bench --bench compare -- [user@]HOST:/SCRATCH/DIR [options]
                                                            the link to this host, as it is
   --quick              tiny inputs, one round: shows that everything works
+  --slow               links of 1 to 50 Mbit/s and 20 to 300 ms, random data beside scp
   --regret             the tuner's choices beside a sweep of forced ones
+  --wrong-memory       fastcp with 128 streams remembered from another link beside itself with nothing
   --link-with CMD      makes links: CMD up --rtt MS --rate MBIT --loss PERCENT [--fw none],
                        CMD src WORDS (from there `ssh dst` works), CMD down
   --links A;B          only these links, or those whose names hold such a word
@@ -57,7 +60,9 @@ struct Asked {
     /// The directory of a host that was named.
     far_dir: Option<String>,
     is_quick: bool,
+    is_slow: bool,
     is_regret: bool,
+    is_wrong_memory: bool,
     links: Vec<String>,
     inputs: Vec<String>,
     tools: Vec<String>,
@@ -102,7 +107,9 @@ fn parse(words: Vec<String>) -> Result<Asked, String> {
         how: How::Own,
         far_dir: None,
         is_quick: false,
+        is_slow: false,
         is_regret: false,
+        is_wrong_memory: false,
         links: Vec::new(),
         inputs: Vec::new(),
         tools: Vec::new(),
@@ -120,7 +127,9 @@ fn parse(words: Vec<String>) -> Result<Asked, String> {
         match word.as_str() {
             "--all" => {}
             "--quick" => (asked.is_quick, asked.rounds) = (true, 1),
+            "--slow" => asked.is_slow = true,
             "--regret" => asked.is_regret = true,
+            "--wrong-memory" => asked.is_wrong_memory = true,
             "--link-with" => asked.how = How::With(value()?),
             "--links" => asked.links = list(value()?, ';'),
             "--inputs" => asked.inputs = list(value()?, ','),
@@ -175,9 +184,13 @@ struct Found {
 
 fn compare(asked: &Asked) -> Result<(), String> {
     let mut found = Found::default();
+    let all = match asked.is_slow {
+        true => slow_links(),
+        false => LINKS.to_vec(),
+    };
     let is_wanted = |link: &Link| {
         let wants = |word: &String| {
-            let is_name = LINKS.iter().any(|other| other.name == word);
+            let is_name = all.iter().any(|other| other.name == word);
             link.name == word || (!is_name && link.name.contains(word.as_str()))
         };
         asked.links.is_empty() || asked.links.iter().any(wants)
@@ -187,7 +200,7 @@ fn compare(asked: &Asked) -> Result<(), String> {
             name: "this host",
             ..LINKS[0]
         }],
-        _ => LINKS.into_iter().filter(is_wanted).collect(),
+        _ => all.iter().copied().filter(is_wanted).collect(),
     };
     for link in &links {
         println!("\n{}", link.name);
@@ -233,6 +246,7 @@ fn cells_of(link: &Link, asked: &Asked) -> Vec<Cell> {
     let cells = match &asked.how {
         How::Host { .. } if asked.input.is_some() => return all(&["what was named"]),
         How::Host { .. } => all(&INPUTS),
+        _ if asked.is_slow => vec![slow_cell(link)],
         _ if asked.is_regret => all(&INPUTS),
         _ => CELLS
             .iter()
@@ -263,6 +277,15 @@ fn try_cell(
         |dir| format!("{dir}/fastcp-compare-{}", std::process::id()),
     );
     let bench = Bench { asked, place, into };
+    if asked.is_wrong_memory {
+        let input = match cell.bytes {
+            0 => input,
+            bytes => input.cut((bytes as f64 * asked.scale) as u64, &asked.work)?,
+        };
+        let regret = bench.wrong_memory(link, cell, &input)?;
+        found.regrets.push(regret);
+        return Ok(());
+    }
     if asked.is_regret {
         let bytes = match link.mbit_per_s {
             0 => input.bytes,
@@ -297,7 +320,10 @@ impl Found {
     fn write(&self, asked: &Asked) -> Result<(), String> {
         let machine = table::machine();
         let mut files = Vec::new();
-        if asked.is_regret {
+        if asked.is_wrong_memory {
+            let text = regret::markdown_of_memory(&self.regrets, asked.rounds, &machine);
+            files.push(("wrong-memory.md", text));
+        } else if asked.is_regret {
             files.push(("regret.md", regret::markdown(&self.regrets, &machine)));
         } else {
             let rounds = asked.rounds;

@@ -4,7 +4,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use crate::cells::{REGRET_MAX, REGRET_MEAN_MAX, SWEEP_CODECS, SWEEP_STREAMS};
+use crate::cells::{
+    REGRET_MAX, REGRET_MEAN_MAX, SWEEP_CODECS, SWEEP_STREAMS, WRONG_MEMORY_MAX, WRONG_STREAMS,
+};
 use crate::results::median;
 use crate::tools::COPY_MAX;
 
@@ -84,6 +86,28 @@ pub fn measure(
         best,
         flags: flags.join(" "),
     })
+}
+
+pub fn markdown_of_memory(all: &[Regret], rounds: usize, machine: &str) -> String {
+    let mut out = format!(
+        "{machine}\n\nMedians of {rounds} interleaved rounds in seconds, with {WRONG_STREAMS} streams \
+         remembered from another link and with nothing remembered.\n\n\
+         | link | input | {WRONG_STREAMS} streams | nothing | ratio |\n|---|---|---:|---:|---:|\n"
+    );
+    for it in all {
+        let missed = match it.ratio() > WRONG_MEMORY_MAX {
+            true => " **missed**",
+            false => "",
+        };
+        let (link, input, ratio) = (&it.link, &it.input, it.ratio());
+        let _ = writeln!(
+            out,
+            "| {link} | {input} | {:.2} | {:.2} | {ratio:.2}{missed} |",
+            it.default, it.best
+        );
+    }
+    let _ = writeln!(out, "\nEach ratio is to be at most {WRONG_MEMORY_MAX}.");
+    out
 }
 
 pub fn markdown(all: &[Regret], machine: &str) -> String {

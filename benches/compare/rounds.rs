@@ -1,12 +1,15 @@
 //! Tools at work: each into an empty directory, each copy compared with its source.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::Asked;
-use crate::cells::{BEST, Cell, Link};
+use crate::cells::{BEST, Cell, Link, WRONG_STREAMS};
 use crate::input::{self, Input};
+use crate::memory;
 use crate::place::Place;
-use crate::results::{Measured, Row};
+use crate::regret::Regret;
+use crate::results::{Measured, Row, median};
 use crate::shell;
 use crate::spent::{self, Spent};
 use crate::tools::{self, COPY_MAX, Chosen, Errand, FASTCP, TIMED_OUT, Tool};
@@ -48,7 +51,7 @@ impl Bench<'_> {
         for round in 1..=self.asked.rounds {
             logins.push(self.place.login_time()?);
             for (tool, row) in tools.iter().zip(&mut rows) {
-                match self.once(tool, input, &flags, COPY_MAX, &mut chosen) {
+                match self.once(tool, input, &flags, COPY_MAX, None, &mut chosen) {
                     Ok((took, spent)) => {
                         row.times.push(took);
                         row.spent.extend(self.place.is_here.then_some(spent));
@@ -80,13 +83,62 @@ impl Bench<'_> {
         flags: &[String],
         most: Duration,
     ) -> Result<Option<Duration>, String> {
+        self.copy_with(input, flags, most, None)
+    }
+
+    /// The same with this remembered.
+    fn copy_with(
+        &self,
+        input: &Input,
+        flags: &[String],
+        most: Duration,
+        memory: Option<&str>,
+    ) -> Result<Option<Duration>, String> {
         let fastcp = tools::named(FASTCP).expect("it is in the list");
         let flags = [&self.asked.fastcp_flags[..], flags].concat();
-        match self.once(fastcp, input, &flags, most, &mut Chosen::default()) {
+        let chosen = &mut Chosen::default();
+        match self.once(fastcp, input, &flags, most, memory, chosen) {
             Ok((took, _)) => Ok(Some(took)),
             Err(why) if why.contains(TIMED_OUT) => Ok(None),
             Err(why) => Err(why),
         }
+    }
+
+    /// fastcp with nothing remembered, and with the memory of another link, in turns.
+    ///
+    /// # Errors
+    /// Its own, a copy that differs, and one that is too short for anything to be remembered.
+    pub fn wrong_memory(&self, link: &Link, cell: &Cell, input: &Input) -> Result<Regret, String> {
+        let copy = |memory: Option<&str>| {
+            let took = self.copy_with(input, &[], COPY_MAX, memory)?;
+            took.ok_or_else(|| format!("{COPY_MAX:?} were not enough"))
+        };
+        // What it is called by, and its round trip, are this link's own.
+        copy(None)?;
+        let wrong = memory::of_other_link(&self.cache())?;
+        let (mut none, mut with) = (Vec::new(), Vec::new());
+        for round in 1..=self.asked.rounds {
+            none.push(copy(None)?);
+            with.push(copy(Some(&wrong))?);
+            let seconds = |times: &[Duration]| times.last().map_or(0.0, Duration::as_secs_f64);
+            println!(
+                "  round {round}: {:.2} s with nothing remembered, {:.2} s with {WRONG_STREAMS} streams",
+                seconds(&none),
+                seconds(&with)
+            );
+        }
+        Ok(Regret {
+            link: link.name.to_owned(),
+            input: cell.input.to_owned(),
+            default: median(&with).ok_or("no round")?,
+            best: median(&none).ok_or("no round")?,
+            flags: "nothing remembered".to_owned(),
+        })
+    }
+
+    /// Where fastcp keeps what it remembers.
+    fn cache(&self) -> PathBuf {
+        self.asked.work.join("cache")
     }
 
     fn once(
@@ -95,12 +147,16 @@ impl Bench<'_> {
         input: &Input,
         flags: &[String],
         most: Duration,
+        memory: Option<&str>,
         chosen: &mut Chosen,
     ) -> Result<(Duration, Spent), String> {
         let into = shell::quote(&self.into);
         shell::finish(self.place.far(&format!("rm -rf {into} && mkdir -p {into}")))?;
-        let cache = self.asked.work.join("cache");
+        let cache = self.cache();
         input::remove(&cache).map_err(|e| e.to_string())?;
+        if let Some(memory) = memory {
+            memory::put(&cache, memory)?;
+        }
         let errand = Errand {
             place: self.place,
             cache: &cache,
