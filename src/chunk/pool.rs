@@ -33,6 +33,12 @@ struct Shared {
     capacity: usize,
 }
 
+/// Memory of a pool that is used for something else. Dropped, it goes back.
+pub struct Lent {
+    shared: Arc<Shared>,
+    slots: usize,
+}
+
 /// The pool was closed while waiting: the copy is ending.
 #[derive(Debug, thiserror::Error)]
 #[error("the buffer pool is closed")]
@@ -80,6 +86,24 @@ impl Pool {
 
     pub fn free(&self) -> usize {
         self.permits.len()
+    }
+
+    /// The memory of `slots` free buffers for something else, until what comes back is dropped;
+    /// None where so many are not free.
+    pub fn lend(&self, slots: usize) -> Option<Lent> {
+        let mut lent = Lent {
+            shared: self.shared.clone(),
+            slots: 0,
+        };
+        while lent.slots < slots {
+            self.permits.try_recv().ok()?;
+            lent.slots += 1;
+        }
+        let mut free = self.shared.free.lock().expect("no panic while held");
+        // Buffers that were used have memory, which now is another's.
+        free.truncate(self.permits.len());
+        drop(free);
+        Some(lent)
     }
 
     fn get(&self) -> Buffer {
@@ -152,6 +176,15 @@ impl Buffer {
         debug_assert_eq!(self.bytes.len(), other.bytes.len());
         std::mem::swap(&mut self.bytes, &mut other.bytes);
         std::mem::swap(&mut self.len, &mut other.len);
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        for _ in 0..self.slots {
+            // Fails only when the pool is closed, when nobody waits any more.
+            let _ = self.shared.permit.try_send(());
+        }
     }
 }
 

@@ -80,9 +80,10 @@ pub fn user(text: &str) -> Result<String, String> {
     }
 }
 
-/// Levels that `--compress zstd` and `gzip` mean, those of the tools of these names.
+/// Levels that `--compress zstd`, `gzip` and `lzma` mean, those of the tools of these names.
 const ZSTD_LEVEL: i32 = 3;
 const GZIP_LEVEL: u32 = 6;
+const LZMA_LEVEL: u32 = 6;
 
 pub fn compress(text: &str) -> Result<Compress, String> {
     let (codec, level) = match text.split_once(':') {
@@ -95,6 +96,7 @@ pub fn compress(text: &str) -> Result<Compress, String> {
         ("lz4", None) => Ok(Compress::Lz4),
         ("zstd", None) => Ok(Compress::Zstd(ZSTD_LEVEL)),
         ("gzip", None) => Ok(Compress::Gzip(GZIP_LEVEL)),
+        ("lzma", None) => Ok(Compress::Lzma(LZMA_LEVEL)),
         ("zstd", Some(level)) => match level.parse() {
             Ok(level @ -7..=19) => Ok(Compress::Zstd(level)),
             _ => Err("zstd's levels are -7 to 19".to_owned()),
@@ -103,8 +105,15 @@ pub fn compress(text: &str) -> Result<Compress, String> {
             Ok(level @ 1..=9) => Ok(Compress::Gzip(level)),
             _ => Err("gzip's levels are 1 to 9".to_owned()),
         },
+        ("lzma", Some(level)) => match level.parse() {
+            Ok(level @ 1..=9) => Ok(Compress::Lzma(level)),
+            _ => Err("lzma's levels are 1 to 9".to_owned()),
+        },
         ("auto" | "none" | "lz4", Some(_)) => Err(format!("{codec} has no levels")),
-        _ => Err("expected auto, none, lz4, zstd[:LEVEL] or gzip[:LEVEL]".to_owned()),
+        _ => {
+            let known = "auto, none, lz4, zstd[:LEVEL], gzip[:LEVEL] or lzma[:LEVEL]";
+            Err(format!("expected {known}"))
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use zstd::bulk::Decompressor;
 
-use super::Codec;
+use super::{Codec, lzma};
 use crate::chunk::{Buffer, Chunk, EncodedChunk};
 
 /// The chunk is not what it was announced as.
@@ -73,6 +73,7 @@ impl Decoder {
             // size the peer would choose. Past the end of `room` is an error.
             Codec::Zstd => self.zstd.decompress_to_buffer(buffer.data(), room).ok(),
             Codec::Gzip => inflate(&mut self.inflate, buffer.data(), room),
+            Codec::Lzma => lzma::decompress(buffer.data(), room),
         };
         if found != Some(raw_len) {
             return Err(DecodeError::Garbage(codec));

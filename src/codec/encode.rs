@@ -3,7 +3,7 @@
 
 use zstd::bulk::Compressor;
 
-use super::{Codec, Compress};
+use super::{Codec, Compress, lzma};
 use crate::chunk::pool::TAILROOM;
 use crate::chunk::{Chunk, EncodedChunk};
 use crate::digest::Digest;
@@ -110,6 +110,7 @@ impl Encoder {
             Compress::Lz4 => self.lz4(data),
             Compress::Zstd(level) => self.zstd(data, level),
             Compress::Gzip(level) => self.gzip(data, level),
+            Compress::Lzma(level) => self.lzma(data, level),
         }
     }
 
@@ -158,6 +159,12 @@ impl Encoder {
     fn zstd(&mut self, data: &[u8], level: i32) -> Option<(Codec, usize)> {
         let len = self.zstd.compress(data, &mut self.scratch, level)?;
         Some((Codec::Zstd, len))
+    }
+
+    fn lzma(&mut self, data: &[u8], level: u32) -> Option<(Codec, usize)> {
+        // No more room than makes it worthwhile.
+        let len = lzma::compress(data, &mut self.scratch[..data.len()], level)?;
+        Some((Codec::Lzma, len))
     }
 
     fn gzip(&mut self, data: &[u8], level: u32) -> Option<(Codec, usize)> {

@@ -8,11 +8,13 @@
 
 mod decode;
 mod encode;
+mod lzma;
 
 use serde::{Deserialize, Serialize};
 
 pub use decode::{DecodeError, Decoder};
 pub use encode::{AUTO, Encoder};
+pub use lzma::ENCODER_BYTES as LZMA_BYTES;
 
 /// A discriminant is the codec's number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +27,14 @@ pub enum Codec {
     Zstd = 2,
     /// gzip's method, deflate, without a header.
     Gzip = 3,
+    /// One LZMA2 stream without a header; its dictionary is as long as the chunk.
+    Lzma = 4,
 }
 
 impl Codec {
+    /// Numbers of those that this build decodes.
+    pub const KNOWN: [u8; 5] = [0, 1, 2, 3, 4];
+
     pub const fn number(self) -> u8 {
         self as u8
     }
@@ -38,6 +45,7 @@ impl Codec {
             1 => Some(Codec::Lz4),
             2 => Some(Codec::Zstd),
             3 => Some(Codec::Gzip),
+            4 => Some(Codec::Lzma),
             _ => None,
         }
     }
@@ -56,6 +64,8 @@ pub enum Compress {
     Zstd(i32),
     /// Level, 1 to 9.
     Gzip(u32),
+    /// Level, 1 to 9, as of xz.
+    Lzma(u32),
 }
 
 #[cfg(test)]
@@ -91,13 +101,14 @@ mod tests {
         rows.flat_map(String::into_bytes).take(len).collect()
     }
 
-    const ALL: [Compress; 6] = [
+    const ALL: [Compress; 7] = [
         Compress::Auto,
         Compress::None,
         Compress::Lz4,
         Compress::Zstd(1),
         Compress::Zstd(-5),
         Compress::Gzip(6),
+        Compress::Lzma(4),
     ];
 
     #[test]
@@ -137,7 +148,7 @@ mod tests {
             assert!(compress == Compress::None || encoded.buffer.len() < SIZE / 2);
             encoded.codec
         });
-        assert_eq!(codecs, [2, 0, 1, 2, 2, 3]);
+        assert_eq!(codecs, [2, 0, 1, 2, 2, 3, 4]);
     }
 
     #[test]
@@ -178,7 +189,12 @@ mod tests {
     #[test]
     fn a_bomb_stops_at_the_announced_length() {
         let (mut encoder, mut decoder) = (Encoder::new(SIZE), Decoder::new(SIZE));
-        for compress in [Compress::Lz4, Compress::Zstd(1), Compress::Gzip(1)] {
+        for compress in [
+            Compress::Lz4,
+            Compress::Zstd(1),
+            Compress::Gzip(1),
+            Compress::Lzma(1),
+        ] {
             let mut encoded = encoder.encode(chunk(&[0; SIZE]), compress, [0; 32]);
             encoded.place.raw_len = 1000;
             assert!(matches!(
@@ -203,14 +219,19 @@ mod tests {
     proptest! {
         #[test]
         fn garbage_is_an_error_or_a_chunk_of_the_announced_length(
-            codec in 0u8..6, data in prop::collection::vec(any::<u8>(), 0..300),
-            raw_len in 0u32..5000, cut in prop::option::of((0usize..3, any::<u16>(), any::<u8>()))
+            codec in 0u8..7, data in prop::collection::vec(any::<u8>(), 0..300),
+            raw_len in 0u32..5000, cut in prop::option::of((0usize..4, any::<u16>(), any::<u8>()))
         ) {
             let (mut encoder, mut decoder) = (Encoder::new(SIZE), Decoder::new(SIZE));
             let encoded = match cut {
                 // One that was right but for a byte.
                 Some((which, at, byte)) => {
-                    let how = [Compress::Lz4, Compress::Zstd(1), Compress::Gzip(1)][which];
+                    let how = [
+                        Compress::Lz4,
+                        Compress::Zstd(1),
+                        Compress::Gzip(1),
+                        Compress::Lzma(1),
+                    ][which];
                     let mut encoded = encoder.encode(chunk(&rows(4000)), how, [0; 32]);
                     let at = usize::from(at) % encoded.buffer.len();
                     encoded.buffer.room()[at] ^= byte;

@@ -2,7 +2,7 @@
 //! worker. Streams, then workers, are cut until it fits.
 
 use crate::chunk::Pool;
-use crate::codec::Compress;
+use crate::codec::{Compress, LZMA_BYTES};
 use crate::dir::open_share;
 use crate::error::{Error, Result};
 use crate::pipeline::plans::UNACKED_MAX;
@@ -22,6 +22,9 @@ const STREAMS_AUTO: u16 = 16;
 const STRONGEST: i32 = 9;
 const STRONG: i32 = 3;
 
+/// One buffer of so many may be lent to encoders of LZMA: a slow link has no use for many.
+const LZMA_SHARE: usize = 2;
+
 /// More worker threads than any chunk rate needs.
 const THREADS_MAX: usize = 256;
 
@@ -34,8 +37,10 @@ pub struct Budget {
     pub slots: usize,
     pub workers: usize,
     pub streams: u16,
-    /// The strongest method that every worker has room for, where none was asked for.
+    /// The strongest level of zstd that every worker has room for, where none was asked for.
     pub strongest: Method,
+    /// Workers that may compress by LZMA at once, in memory that the pool lends.
+    pub lzma_workers: usize,
 }
 
 /// Chunks of a stream that may be on their way, at least.
@@ -91,7 +96,15 @@ impl Budget {
             (context, strongest) = (strong, Method::Zstd(STRONGEST));
         }
         let fit = Budget::fit(memory, workers, streams, chunk_size, context)?;
-        Ok(Budget { strongest, ..fit })
+        let lzma_workers = match options.compress {
+            Compress::Auto => (fit.slots / LZMA_SHARE / lzma_slots(chunk_size)).min(fit.workers),
+            _ => 0,
+        };
+        Ok(Budget {
+            strongest,
+            lzma_workers,
+            ..fit
+        })
     }
 
     fn fit(
@@ -111,6 +124,7 @@ impl Budget {
                     workers,
                     streams,
                     strongest: Method::None,
+                    lzma_workers: 0,
                 });
             }
             match (streams, workers) {
@@ -128,10 +142,16 @@ impl Budget {
     }
 }
 
+/// Buffers whose memory one encoder of LZMA takes.
+pub fn lzma_slots(chunk_size: usize) -> usize {
+    LZMA_BYTES.div_ceil(Pool::slot_size(chunk_size))
+}
+
 /// Bytes of a worker's encoding and decoding contexts. zstd's tables for 1 MiB of input, by
 /// `ZSTD_estimateCCtxSize` of version 1.5.7, rounded up.
 fn context_size(compress: Compress) -> usize {
     let zstd = match compress {
+        Compress::Lzma(_) => LZMA_BYTES,
         Compress::Zstd(level) if level > 12 => 24 << 20,
         Compress::Zstd(level) if level > 4 => 10 << 20,
         _ => 3 << 20,

@@ -17,6 +17,7 @@ pub mod jobs;
 pub mod keeper;
 pub mod landing;
 mod linked;
+pub mod lzma_room;
 pub mod open_file;
 mod opening;
 mod pieces;

@@ -18,6 +18,7 @@ use crate::pipe::Stop;
 use crate::pipeline::Ending;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::landing::Tell;
+use crate::pipeline::lzma_room::LzmaRoom;
 use crate::pipeline::plan::{File, Member, Plan, Stream, What};
 use crate::pipeline::plans::{Ended, NACKS_MAX, Plans, Work};
 use crate::pipeline::reading::{SETTLE, Settling};
@@ -29,8 +30,12 @@ use crate::progress::{Phase, Progress};
 use crate::seal::Sealer;
 use crate::source::{self, Changes, Found, Inlet, SourceFile};
 use crate::stream::frames::{Frame, Frames};
+use crate::tuner::Method;
 use crate::wire::SealedChunk;
 use crate::wire::message::{Busy, CopyOptions, Fault, Message};
+
+/// How a chunk is compressed that was to be by LZMA, where there is no memory for that.
+const NO_ROOM: Compression = Compression::Sampled(Method::Zstd(3));
 
 /// Everything that the sending end of one copy shares between its threads and tasks.
 pub struct Sender {
@@ -52,6 +57,7 @@ pub struct Sender {
     pub tell: Tell,
     pub sealer: Sealer,
     pub steering: Steering,
+    pub lzma_room: LzmaRoom,
     /// Frames that no stream has taken yet.
     pub frames: Frames,
     pub control: Outgoing,
@@ -184,7 +190,15 @@ impl Sender {
             }
             _ => {
                 let raw = chunk.buffer.len();
+                let (compression, room) = match compression {
+                    Compression::Sampled(Method::Lzma(_)) => {
+                        let room = self.lzma_room.enter(&self.pool);
+                        (room.as_ref().map_or(NO_ROOM, |_| compression), room)
+                    }
+                    _ => (compression, None),
+                };
                 let encoded = compression.encode(encoder, chunk, digest);
+                drop(room);
                 let took = shift.turn_to(Doing::Rest);
                 let made = encoded.buffer.len();
                 self.steering.coded(compression, raw, made, took);

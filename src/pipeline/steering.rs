@@ -212,6 +212,7 @@ pub fn compress(method: Method) -> Compress {
         Method::Lz4 => Compress::Lz4,
         Method::Zstd(level) => Compress::Zstd(level),
         Method::Gzip(level) => Compress::Gzip(level),
+        Method::Lzma(level) => Compress::Lzma(level),
     }
 }
 
@@ -223,6 +224,7 @@ pub fn method(compress: Compress) -> Option<Method> {
         Compress::Lz4 => Some(Method::Lz4),
         Compress::Zstd(level) => Some(Method::Zstd(level)),
         Compress::Gzip(level) => Some(Method::Gzip(level)),
+        Compress::Lzma(level) => Some(Method::Lzma(level)),
     }
 }
 
@@ -242,6 +244,7 @@ mod tests {
             processors_there: 2,
             slots: 200,
             strongest: Method::Zstd(9),
+            may_lzma: true,
             may_bbr: false,
             nice: false,
             remembered: None,

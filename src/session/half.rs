@@ -16,10 +16,12 @@ use crate::dest::Rules;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
 use crate::pipeline::acks::Acks;
+use crate::pipeline::budget::lzma_slots;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::jobs::Jobs;
 use crate::pipeline::keeper;
 use crate::pipeline::landing::Tell;
+use crate::pipeline::lzma_room::LzmaRoom;
 use crate::pipeline::placer::{self, Destination};
 use crate::pipeline::planner;
 use crate::pipeline::plans::Plans;
@@ -105,6 +107,7 @@ impl SendingHalf {
         let sender = Arc::new(Sender {
             plans: Plans::of(common.open_entries),
             steering: Steering::new(common.options.compress),
+            lzma_room: LzmaRoom::new(common.budget.lzma_workers, lzma_slots(common.chunk_size)),
             options: common.options,
             chunk_size: common.chunk_size,
             grain: common.grain,

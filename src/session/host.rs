@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::codec::Codec;
 use crate::command;
 use crate::dir::{open_files, open_share};
 use crate::error::{Error, Kind, Result, Side};
@@ -74,7 +75,8 @@ pub fn hello() -> Hello {
         suites.reverse();
     }
     suites.push(Suite::Tag.number());
-    let mut hello = Hello::of_this_build(boot_id(), processors as u16, suites, vec![0, 1, 2, 3]);
+    let mut hello =
+        Hello::of_this_build(boot_id(), processors as u16, suites, Codec::KNOWN.to_vec());
     hello.limits.streams = Budget::open_streams();
     hello.limits.open_entries = open_entries();
     hello

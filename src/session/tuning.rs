@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::codec::Codec;
 use crate::control::Outgoing;
 use crate::error::{Error, Result};
 use crate::pipeline::sender::Sender;
@@ -270,6 +271,7 @@ pub fn start(
         processors_there: processors,
         slots: budget.slots,
         strongest: budget.strongest,
+        may_lzma: budget.lzma_workers > 0 && far.codecs.contains(&Codec::Lzma.number()),
         may_bbr: options.congestion.is_none() && may_bbr(),
         nice: options.nice,
         remembered,

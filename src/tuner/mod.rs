@@ -41,7 +41,7 @@ pub use remembered::{FILE_MAX, Remembered, Routes};
 pub use sample::{Coded, Far, Sample};
 pub use verdict::{Limit, Shares, Verdict};
 
-use method::MIDDLE;
+use method::{LZMA, MIDDLE};
 use path::Path;
 use rate_limit::RateLimit;
 pub use rise::AT_WORK_FIRST;
@@ -80,6 +80,9 @@ const FAR_AWAY: Duration = Duration::from_millis(5);
 /// faster than it carries what comes of it.
 const SLOW_BYTES_PER_S: u64 = 100_000_000;
 
+/// LZMA is left alone for so long after workers were too slow for it.
+const LZMA_SHUT: Duration = Duration::from_secs(30);
+
 /// A copy shorter than this has learnt nothing.
 const REMEMBER_AFTER_S: f64 = 3.0;
 
@@ -96,8 +99,10 @@ pub struct Start {
     pub processors_there: u16,
     /// Buffers of the smaller pool: streams and twice the workers must fit.
     pub slots: usize,
-    /// The strongest method that memory and the peer allow.
+    /// The strongest level of zstd that memory allows.
     pub strongest: Method,
+    /// Memory and the peer allow LZMA too.
+    pub may_lzma: bool,
     /// The kernel lets this user choose bbr.
     pub may_bbr: bool,
     /// `--nice`: nothing that pushes others aside.
@@ -202,6 +207,8 @@ pub struct Tuner {
     link: Option<(f64, Duration)>,
     /// The rung that is measured beside the one in use, and since when that one alone was.
     scouting: (Option<usize>, Duration),
+    /// Until when LZMA is left alone, and for how long the next time.
+    lzma_shut: (Duration, Duration),
     /// When each rung was last measured; zero for never.
     scouted: [Duration; RUNGS],
 }
@@ -251,6 +258,7 @@ impl Tuner {
             sampled: Duration::ZERO,
             link: None,
             scouting: (None, Duration::ZERO),
+            lzma_shut: (Duration::ZERO, LZMA_SHUT),
             scouted: [Duration::ZERO; RUNGS],
             start,
         };
@@ -365,7 +373,8 @@ impl Tuner {
             .map_or(self.decision, |trial| trial.before)
     }
 
-    /// The cheapest, unless the link is sure to be the limit at first.
+    /// The cheapest, unless the link is sure to be the limit at first. Never LZMA, by which a link
+    /// that is faster than it was last time is not even seen to be.
     fn first_rung(&self) -> usize {
         let is_slow = |rate| rate < SLOW_BYTES_PER_S;
         let by_distance = if self.start.round_trip >= FAR_AWAY
@@ -386,15 +395,21 @@ impl Tuner {
             .filter(|it| it.is_of(self.start.round_trip))
     }
 
-    /// The highest rung that may be used.
+    /// The highest rung below LZMA that may be used.
     fn strongest(&self) -> usize {
         match self.start.strongest {
-            Method::Zstd(level) => (0..RUNGS)
+            Method::Zstd(level) => (0..LZMA)
                 .rev()
                 .find(|at| !matches!(LADDER[*at], Method::Zstd(other) if other > level))
                 .unwrap_or(0),
             method => rung(method).unwrap_or(0),
         }
+    }
+
+    /// There is memory for this rung, and the peer knows it.
+    fn may_use(&self, now: Duration, rung: usize) -> bool {
+        let may_lzma = self.start.may_lzma && now >= self.lzma_shut.0;
+        rung <= self.strongest() || (rung >= LZMA && (may_lzma || rung == self.decision.rung))
     }
 
     fn streams_max(&self) -> u16 {

@@ -17,6 +17,9 @@ pub(super) const PROMISE: f64 = 1.06;
 /// One that promises this much is worth a few chunks to find out.
 const CURIOUS: f64 = 1.03;
 
+/// Text takes so much more time than a database's pages, by LZMA and measured by what zstd takes.
+const CAREFUL: f64 = 1.5;
+
 /// What a byte costs a worker besides compression, at the least: digest and seal, 4.5 GB/s each.
 const PLAIN_NS_MIN: f64 = 0.3;
 
@@ -123,6 +126,23 @@ impl Stages {
             here_ns: self.here_ns(facts),
             there_ns: self.there_ns(rung, facts),
         }
+    }
+
+    /// The rung that promises most by what is guessed of it; none where that is not clearly more than
+    /// the one in use makes.
+    pub fn jump(
+        &self,
+        facts: &[Option<Facts>; RUNGS],
+        open: impl Iterator<Item = usize>,
+    ) -> Option<usize> {
+        let own = self.goodput(self.rung, facts[self.rung]?);
+        let careful = |rung| {
+            let Facts { ns_per_byte, ratio } = guess(rung, facts);
+            let ns_per_byte = ns_per_byte * CAREFUL;
+            (rung, self.goodput(rung, Facts { ns_per_byte, ratio }))
+        };
+        let (rung, promised) = open.map(careful).max_by(|a, b| a.1.total_cmp(&b.1))?;
+        (promised > own * PROMISE).then_some(rung)
     }
 
     /// Among the rungs that are `open`. Without a figure for the link one rung down is as far as

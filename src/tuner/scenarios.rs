@@ -2,6 +2,7 @@
 
 mod changing_links;
 mod hours;
+mod lzma;
 mod slow_links;
 
 use proptest::prelude::*;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::method::{Facts, LADDER, MIDDLE, RUNGS, rung as rung_of};
+use super::method::{Facts, LADDER, LZMA, MIDDLE, RUNGS, extrapolate, rung as rung_of};
 use super::model::{LIMITED, Stages};
 use super::pace::Pace;
 use super::streams::streams;
@@ -32,6 +32,12 @@ const GROWING: f64 = 1.1;
 
 /// Of a rate limit that is in effect. What is compressed comes in pieces, and leaves gaps.
 const RATE_LIMITED: f64 = 0.8;
+
+/// Longest time for which LZMA is left alone after workers were too slow for it.
+const LZMA_SHUT_MAX: Duration = Duration::from_secs(600);
+
+/// A link that has something to send for less of the time is far from full.
+const IDLE: f64 = 0.5;
 
 impl Tuner {
     /// Frames that the link carries in a second, and those that it holds; zero before that is
@@ -78,6 +84,9 @@ impl Tuner {
             }
             Judgement::Revert => {
                 self.holds.add(now, &trial);
+                if matches!(trial.change, Change::Rung(rung) if rung >= LZMA) {
+                    self.shut_lzma(now);
+                }
                 let (tried, base) = (self.decision, &trial.base);
                 self.decision = trial.before;
                 let (what, than) = self.undone(&trial, &tried);
@@ -103,6 +112,11 @@ impl Tuner {
         });
         if fewer.is_some() {
             return fewer;
+        }
+        let jumped =
+            quick.and_then(|rates| self.jump(now, &rates).or_else(|| self.fall(now, &rates)));
+        if jumped.is_some() {
+            return jumped;
         }
         let span = pace.of_method(now);
         if now < self.changed + span {
@@ -199,20 +213,80 @@ impl Tuner {
         self.sampled = now;
     }
 
+    /// Goes over to LZMA unmeasured where a link is seen to be slow and a queue stands before it: a
+    /// frame may take seconds there, and measuring first takes several of them. What is on trial is
+    /// taken back where it does not bring what it must.
+    fn jump(&mut self, now: Duration, rates: &Rates) -> Option<String> {
+        let is_limit = rates.link >= LIMITED && self.is_slow(rates) && self.is_queuing();
+        let rung = self.decision.rung;
+        if !is_limit || rung >= LZMA || self.start.forced.compress.is_some() {
+            return None;
+        }
+        let is_open = |other: &usize| {
+            self.may_use(now, *other) && self.holds.is_open(now, Change::Rung(*other))
+        };
+        let stages = Stages::new(rates, self.workers, rung, Some(rates.wire));
+        // Chunks come by seldom.
+        let whole = self.window.whole(self.workers).facts;
+        let lately = self.facts(now);
+        let facts = std::array::from_fn(|rung| lately[rung].or(whole[rung]));
+        let to = stages.jump(&facts, (LZMA..RUNGS).filter(is_open))?;
+        self.link = Some((rates.wire, now));
+        self.begin(now, Change::Rung(to), rates);
+        self.set_rung(to);
+        self.decision.spare = None;
+        self.set_scout(now, None);
+        Some(format!("{}: the link is slow and full", LADDER[to]))
+    }
+
+    /// Leaves a method for slow links in one step where workers are the limit and the link waits for
+    /// them: the link has become too fast, or processors have other things to do.
+    fn fall(&mut self, now: Duration, rates: &Rates) -> Option<String> {
+        let rung = self.decision.rung;
+        let rested = now >= self.changed + self.pace().quick;
+        if rung <= MIDDLE + 1 || !rested || self.start.forced.compress.is_some() {
+            return None;
+        }
+        self.note_link(now, rates);
+        if rates.workers < LIMITED || rates.link >= LIMITED {
+            return None;
+        }
+        let to = match self.link {
+            None if rates.link < IDLE => MIDDLE,
+            Some((link, _)) if rung >= LZMA => {
+                let cheap = extrapolate(MIDDLE + 1, rung, self.facts(now)[rung]?);
+                if rates.goodput >= link * cheap.ratio {
+                    return None;
+                }
+                self.shut_lzma(now);
+                MIDDLE + 1
+            }
+            _ => return None,
+        };
+        let from = self.decision.method;
+        self.set_rung(to);
+        self.set_scout(now, None);
+        Some(format!("{}: workers are too slow for {from}", LADDER[to]))
+    }
+
+    /// LZMA is left alone for a while, and for twice as long the next time.
+    fn shut_lzma(&mut self, now: Duration) {
+        let (_, length) = self.lzma_shut;
+        self.lzma_shut = (now + length, (2 * length).min(LZMA_SHUT_MAX));
+    }
+
     fn consider_method(&mut self, now: Duration, rates: &Rates, growing: bool) -> Option<String> {
         if self.start.forced.compress.is_some() {
             return None;
         }
         let facts = self.facts(now);
         // In slow start the link is slower than it will be.
-        let highest = if growing {
-            self.strongest().min(MIDDLE)
-        } else {
-            self.strongest()
-        };
+        let highest = if growing { MIDDLE } else { RUNGS - 1 };
         let rung = self.decision.rung;
         let open: [bool; RUNGS] = std::array::from_fn(|other| {
-            other <= highest.max(rung) && self.holds.is_open(now, Change::Rung(other))
+            self.may_use(now, other)
+                && other <= highest.max(rung)
+                && self.holds.is_open(now, Change::Rung(other))
         });
         let link = self.link.map(|(carried, _)| carried);
         let choice = Stages::new(rates, self.workers, rung, link).choose(&facts, open);
@@ -228,7 +302,8 @@ impl Tuner {
         if choice.is_scout_first && self.scouting.0 == choice.scout {
             return None;
         }
-        let to = choice.better?;
+        // Down from LZMA it is a fall.
+        let to = choice.better.filter(|to| rung < LZMA || *to >= LZMA)?;
         let of = facts[to]?;
         self.begin(now, Change::Rung(to), rates);
         self.set_rung(to);

@@ -238,6 +238,7 @@ mod tests {
             processors_there: 2,
             slots: 400,
             strongest: Method::Zstd(9),
+            may_lzma: false,
             may_bbr: false,
             nice: false,
             remembered: None,

@@ -156,6 +156,7 @@ fn word(method: Method) -> String {
         Method::Lz4 => "lz4".to_owned(),
         Method::Zstd(level) => format!("zstd:{level}"),
         Method::Gzip(level) => format!("gzip:{level}"),
+        Method::Lzma(level) => format!("lzma:{level}"),
     }
 }
 

@@ -210,6 +210,7 @@ fn name(codec: Codec) -> &'static str {
         Codec::Lz4 => "lz4",
         Codec::Zstd => "zstd",
         Codec::Gzip => "gzip",
+        Codec::Lzma => "lzma",
     }
 }
 

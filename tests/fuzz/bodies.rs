@@ -125,7 +125,8 @@ pub fn codecs(data: &[u8]) {
         Compress::Lz4,
         Compress::Zstd(i32::from(low % 4)),
         Compress::Gzip(1),
-    ][usize::from(codec % 4)];
+        Compress::Lzma(1),
+    ][usize::from(codec % 5)];
     let chunk = Chunk {
         place,
         buffer: buffer(bytes),

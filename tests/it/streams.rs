@@ -43,13 +43,14 @@ fn every_codec_gives_the_bytes_back(case: &Case) {
     tree.file("mixed", mixed);
     tree.file("small", "small");
     for codec in [
-        "auto", "none", "lz4", "zstd", "zstd:-5", "zstd:6", "gzip", "gzip:1", "gzip:9",
+        "auto", "none", "lz4", "zstd", "zstd:-5", "zstd:6", "gzip", "gzip:1", "gzip:9", "lzma",
+        "lzma:1",
     ] {
         case.copy(&["-r", "--compress", codec], "tree/", codec)
             .succeeds();
         assert_same(&tree.0, case.dst.path(codec), Also::Nothing);
     }
-    for codec in ["lzma", "zstd:99", "zstd:", "gzip:0", ""] {
+    for codec in ["brotli", "lzma:10", "zstd:99", "zstd:", "gzip:0", ""] {
         case.copy(&["-r", "--compress", codec], "tree", "no")
             .exits(2);
     }

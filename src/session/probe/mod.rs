@@ -199,7 +199,7 @@ fn try_codecs(
         read: sample.read,
         ..Codecs::default()
     };
-    for method in methods(budget.strongest, compress) {
+    for method in methods(&budget, compress) {
         let (facts, plain_ns) = codecs::measure(&sample, method, budget.workers, suite);
         let per_byte = plain_ns + facts.ns_per_byte;
         let coded = Coded {
@@ -218,9 +218,10 @@ fn try_codecs(
 }
 
 /// Those between which the tuner would choose, and the user's if it is none of them.
-fn methods(strongest: Method, compress: Compress) -> Vec<Method> {
-    let is_open = |method: &Method| match (method, strongest) {
+fn methods(budget: &Budget, compress: Compress) -> Vec<Method> {
+    let is_open = |method: &Method| match (method, budget.strongest) {
         (Method::Zstd(level), Method::Zstd(most)) => *level <= most,
+        (Method::Lzma(_), _) => budget.lzma_workers >= budget.workers,
         _ => true,
     };
     let forced = steering::method(compress);

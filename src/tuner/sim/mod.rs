@@ -173,6 +173,7 @@ pub fn start(world: &World) -> Start {
         processors_there: world.there.ceil() as u16,
         slots: 400,
         strongest: Method::Zstd(9),
+        may_lzma: true,
         may_bbr: false,
         nice: false,
         remembered: None,

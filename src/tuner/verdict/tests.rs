@@ -12,6 +12,7 @@ fn start() -> Start {
         processors_there: 8,
         slots: 256,
         strongest: Method::Zstd(9),
+        may_lzma: true,
         may_bbr: false,
         nice: false,
         remembered: None,

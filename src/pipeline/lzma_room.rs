@@ -1,0 +1,103 @@
+//! Who may compress by LZMA: it takes more memory than can be had ready for each worker, so the pool
+//! lends it for a chunk at a time. Slow links leave most of the pool unused.
+
+use std::sync::{Condvar, Mutex};
+
+use crate::chunk::Pool;
+use crate::chunk::pool::Lent;
+
+pub struct LzmaRoom {
+    /// Workers at once.
+    most: usize,
+    /// Of the pool, for one worker.
+    slots: usize,
+    at_work: Mutex<usize>,
+    left: Condvar,
+}
+
+/// A worker is inside as long as it holds this.
+pub struct Inside<'a> {
+    room: &'a LzmaRoom,
+    _memory: Lent,
+}
+
+impl LzmaRoom {
+    pub fn new(most: usize, slots: usize) -> LzmaRoom {
+        LzmaRoom {
+            most,
+            slots,
+            at_work: Mutex::new(0),
+            left: Condvar::new(),
+        }
+    }
+
+    /// Waits while as many as may are inside, none for longer than one chunk takes. None where the
+    /// pool has no memory to spare: then the chunk is compressed in another way.
+    pub fn enter(&self, pool: &Pool) -> Option<Inside<'_>> {
+        if self.most == 0 {
+            return None;
+        }
+        let at_work = self.at_work.lock().expect("no panic while held");
+        let mut at_work = self
+            .left
+            .wait_while(at_work, |at_work| *at_work >= self.most)
+            .expect("no panic while held");
+        let memory = pool.lend(self.slots)?;
+        *at_work += 1;
+        Some(Inside {
+            room: self,
+            _memory: memory,
+        })
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        *self.room.at_work.lock().expect("no panic while held") -= 1;
+        self.room.left.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn memory_is_the_pools_and_comes_back() {
+        let pool = Pool::new(8, 1 << 10);
+        let room = LzmaRoom::new(4, 3);
+        let used = pool.take_blocking().expect("open");
+        let first = room.enter(&pool).expect("7 are free");
+        let second = room.enter(&pool).expect("4 are free");
+        assert_eq!(pool.free(), 1);
+        assert!(room.enter(&pool).is_none(), "1 is free");
+        assert_eq!(pool.free(), 1, "what was not enough is back");
+        drop((first, second, used));
+        assert_eq!(pool.free(), 8);
+        assert!(LzmaRoom::new(0, 3).enter(&pool).is_none());
+    }
+
+    #[test]
+    fn one_more_than_may_waits_for_another_to_leave() {
+        let pool = Pool::new(8, 1 << 10);
+        let room = LzmaRoom::new(1, 2);
+        let inside = room.enter(&pool).expect("nobody is inside");
+        std::thread::scope(|scope| {
+            let (tell, told) = mpsc::channel();
+            let (room, pool) = (&room, &pool);
+            scope.spawn(move || {
+                tell.send("waits").expect("heard");
+                let entered = room.enter(pool).is_some();
+                tell.send(if entered { "entered" } else { "left" })
+                    .expect("heard");
+            });
+            assert_eq!(told.recv(), Ok("waits"));
+            assert!(told.try_recv().is_err());
+            assert_eq!(pool.free(), 6);
+            drop(inside);
+            assert_eq!(told.recv(), Ok("entered"));
+        });
+        assert_eq!(pool.free(), 8);
+    }
+}
