@@ -213,7 +213,7 @@ pub struct Args {
     /// Address to dial for the end that listens
     #[arg(long, value_name = "ADDR", help_heading = DATA, value_parser = address)]
     pub address: Option<String>,
-    /// auto [what pays], none, lz4, zstd[:N], gzip[:N], lzma[:N]
+    /// auto, none, lz4, zstd[:N], gzip[:N], lzma[:N]
     #[arg(long, value_name = "CODEC", help_heading = DATA, default_value = "auto",
           hide_default_value = true, allow_hyphen_values = true, value_parser = compress)]
     pub compress: Compress,

@@ -48,7 +48,7 @@ fn each_fault_has_its_name() {
     let (kind, raw_len) = (FrameKind::Range, header().raw_len);
     assert_eq!(parse(|b| b[0] = 2), Err(BadFrame::Version(2)));
     assert_eq!(parse(|b| b[1] = 8), Err(BadFrame::Kind(8)));
-    assert_eq!(parse(|b| b[2] = 4), Err(BadFrame::Codec(4)));
+    assert_eq!(parse(|b| b[2] = 5), Err(BadFrame::Codec(5)));
     assert_eq!(parse(|b| b[3] = 4), Err(BadFrame::Suite(4)));
     assert_eq!(parse(|b| b[6] = 1), Err(BadFrame::Flags(0x1_0506)));
     assert_eq!(parse(|b| b[12] = 1), Err(BadFrame::Dictionary(1)));

@@ -16,6 +16,9 @@ use super::tree::Dir;
 const TRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// A killed receiver's sync ends when the disk is done with it.
+const BUSY_TRIES: usize = 600;
+
 /// A loop device; detached when dropped.
 pub struct Loop {
     pub path: PathBuf,
@@ -67,13 +70,13 @@ impl Loop {
 
     /// Makes a file system on it and mounts it, until the guard goes.
     pub fn mounted(&self, at: &Path) -> Option<Mount> {
-        let made = again_and_again(|| run("mkfs.ext4", &["-q".as_ref(), &self.path]));
+        let made = again_and_again(TRIES, || run("mkfs.ext4", &["-q".as_ref(), &self.path]));
         made.then(|| self.mounted_again(at)).flatten()
     }
 
     /// Mounts the file system that it has.
     pub fn mounted_again(&self, at: &Path) -> Option<Mount> {
-        again_and_again(|| run("mount", &[&self.path, at])).then(|| Mount(at.to_owned()))
+        again_and_again(TRIES, || run("mount", &[&self.path, at])).then(|| Mount(at.to_owned()))
     }
 }
 
@@ -87,7 +90,7 @@ pub struct Mount(PathBuf);
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if !again_and_again(|| run("umount", &[&self.0])) {
+        if !again_and_again(BUSY_TRIES, || run("umount", &[&self.0])) {
             run("umount", &["--lazy".as_ref(), &self.0]);
         }
     }
@@ -95,12 +98,14 @@ impl Drop for Mount {
 
 /// Mounts the file system in a file; false where this machine does not allow it.
 pub fn mount(options: &str, image: &Path, at: &Path) -> bool {
-    again_and_again(|| run("mount", &["-o".as_ref(), options.as_ref(), image, at]))
+    again_and_again(TRIES, || {
+        run("mount", &["-o".as_ref(), options.as_ref(), image, at])
+    })
 }
 
 /// True once `what` succeeds.
-fn again_and_again(what: impl Fn() -> bool) -> bool {
-    (0..TRIES).any(|nth| {
+fn again_and_again(tries: usize, what: impl Fn() -> bool) -> bool {
+    (0..tries).any(|nth| {
         if nth > 0 {
             std::thread::sleep(PAUSE);
         }
