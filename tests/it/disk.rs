@@ -1,5 +1,5 @@
 //! A destination that refuses in the middle of a tree: what cannot be written fails with its
-//! reason, and everything else arrives.
+//! reason, and everything else arrives. And disks whose sync fails or never ends.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::support::disk::Mounted;
 use crate::support::inject::{self, Inject};
 use crate::support::limits::without_powers;
-use crate::support::procs::until;
+use crate::support::procs::{self, until};
 use crate::support::*;
 
 ways! { push, pull, here =>
@@ -21,6 +21,14 @@ ways! { push, pull =>
     directories_that_are_closed_while_we_copy_fail_alone,
     reasons_of_both_ends_are_told,
     a_disk_that_fills_after_a_login_again_is_the_cause_that_is_told,
+}
+
+ways! { local_push =>
+    an_error_of_syncfs_fails_the_copy,
+}
+
+ways! { local_push, local_pull =>
+    a_sync_without_an_end_holds_no_copy_up,
 }
 
 ways! { local_push, here =>
@@ -196,4 +204,55 @@ fn a_journal_that_cannot_be_written_is_not_left_behind(case: &Case) {
             assert_eq!(case.dst.names(), ["a"]);
         }
     }
+}
+
+/// The sync beside the copy, which comes every 30 s: the error is not of a file that has a name.
+fn an_error_of_syncfs_fails_the_copy(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("tree/big", noise(1, 5 * MIB));
+    case.src.file("tree/other", noise(2, 2 * MIB));
+    // The copy is held until the sync has failed.
+    let inject = Inject::new()
+        .fail("syncfs", Errno::IO)
+        .hold("pwrite64")
+        .on("*.part")
+        .nth(3);
+    let run = case.copying(&["-r"], "tree", "").inject(&inject);
+    let running = run.limit(Duration::from_secs(120)).start();
+    inject.wait_until_struck_within(2, Duration::from_secs(90));
+    inject.release();
+    running.wait().exits(8).says("disk error");
+    assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
+}
+
+/// A file system on which others write takes minutes to sync. No thread of the copy is inside: the
+/// kernel would let its process go no earlier.
+fn a_sync_without_an_end_holds_no_copy_up(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("tree/big", noise(1, 5 * MIB));
+    // The copy goes on when the sync has begun.
+    let inject = Inject::new()
+        .hold("syncfs")
+        .delay("pwrite64", Duration::from_secs(35))
+        .on("*.part")
+        .nth(3);
+    let run = case.copying(&["-r"], "tree", "").inject(&inject);
+    let running = run.limit(Duration::from_secs(90)).start();
+    inject.wait_until_struck_within(2, Duration::from_secs(60));
+    let is_beside = |process: &procs::Process| process.line.contains(" --syncfs");
+    let beside = procs::marked(case.mark()).into_iter().find(is_beside);
+    let beside = beside.expect("a process for it alone");
+    let done = running.wait();
+    assert!(
+        beside.ends_within(Duration::from_secs(10)),
+        "it outlives the copy"
+    );
+    inject.release();
+    done.exits(0)
+        .says("the disk is still writing what was copied");
+    assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
 }

@@ -221,7 +221,7 @@ fn after_one_signal_far_commands_have_time_to_end(case: &Case) {
     let done = case.scratch.path("done");
     let tidy = |end: &str| {
         let done = done.display();
-        format!("trap 'sleep 0.8; echo {end} >> \"{done}\"; exit' TERM;")
+        format!("trap 'sleep 0.8; echo {end} >> \"{done}\"; exit' TERM; : > \"{done}.{end}\";")
     };
     let from = format!("{} while :; do echo line; sleep 0.1; done", tidy("from"));
     let to = format!("{} while :; do head -c 1 > /dev/null; done", tidy("to"));
@@ -232,12 +232,9 @@ fn after_one_signal_far_commands_have_time_to_end(case: &Case) {
     };
     let run = run.args(["--from-command", &from, "--to-command", &to]);
     let run = run.start();
-    until("both commands run", || {
-        let all = procs::marked(case.mark());
-        let shells = all
-            .iter()
-            .filter(|one| one.line.starts_with("sh -c -- trap"));
-        (shells.count() >= 2).then_some(())
+    until("both commands have their traps", || {
+        let both = ["done.from", "done.to"];
+        both.iter().all(|one| case.scratch.has(one)).then_some(())
     });
     run.signal(Signal::INT);
     run.wait().exits(130);

@@ -210,14 +210,20 @@ fn words(len: usize) -> Vec<u8> {
 fn changes_are_told_with_their_reasons(case: &Case) {
     case.src.file("a", words(20 * MIB));
     let done = case.copy(&["-l", "8000", "-v"], "a", "a");
-    // By zstd or LZMA, as the processors have time.
+    // First of streams, zstd or LZMA, as the processors have time.
     let is_told = done.succeeds().stderr.lines().any(|line| {
-        let is_method = line.starts_with("fastcp: zstd") || line.starts_with("fastcp: lzma");
-        let reasons = [
-            ": the network is the limit; ",
-            ": the link is slow and full",
-        ];
-        is_method && reasons.iter().any(|reason| line.contains(reason))
+        let Some((change, reason)) = line
+            .strip_prefix("fastcp: ")
+            .and_then(|line| line.split_once(": "))
+        else {
+            return false;
+        };
+        let is_change = change.ends_with(" streams")
+            || change.starts_with("zstd")
+            || change.starts_with("lzma");
+        is_change
+            && (reason.starts_with("the network is the limit")
+                || reason.starts_with("the link is slow and full"))
     });
     assert!(is_told, "{done}");
 }

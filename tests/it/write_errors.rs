@@ -1,27 +1,16 @@
 //! Errors that the system tells of when it writes back, syncs or closes: each of them reaches the
 //! exit code, whatever else was asked for.
 
-use std::time::Duration;
-
 use rustix::io::Errno;
 
 use crate::support::disk::Mounted;
 use crate::support::inject::{self, Inject};
-use crate::support::procs;
 use crate::support::*;
 
 ways! { local_push, local_pull, here =>
     an_error_of_write_back_fails_the_file,
     an_error_of_close_fails_the_file,
     an_error_of_fsync_fails_the_file,
-}
-
-ways! { local_push =>
-    an_error_of_syncfs_fails_the_copy,
-}
-
-ways! { local_push, local_pull =>
-    a_sync_without_an_end_holds_no_copy_up,
 }
 
 ways! { local_push, here =>
@@ -97,57 +86,6 @@ fn an_error_of_fsync_fails_the_file(case: &Case) {
         &["--fsync", "--inplace", "--drop-cache"],
     ];
     each_fails(case, &options, "fsync", Errno::IO, "durable");
-}
-
-/// The sync beside the copy, which comes every 30 s: the error is not of a file that has a name.
-fn an_error_of_syncfs_fails_the_copy(case: &Case) {
-    if !inject::permitted() {
-        return skip("seccomp user notification");
-    }
-    case.src.file("tree/big", noise(1, 5 * MIB));
-    case.src.file("tree/other", noise(2, 2 * MIB));
-    // The copy is held until the sync has failed.
-    let inject = Inject::new()
-        .fail("syncfs", Errno::IO)
-        .hold("pwrite64")
-        .on("*.part")
-        .nth(3);
-    let run = case.copying(&["-r"], "tree", "").inject(&inject);
-    let running = run.limit(Duration::from_secs(120)).start();
-    inject.wait_until_struck_within(2, Duration::from_secs(90));
-    inject.release();
-    running.wait().exits(8).says("disk error");
-    assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
-}
-
-/// A file system on which others write takes minutes to sync. No thread of the copy is inside: the
-/// kernel would let its process go no earlier.
-fn a_sync_without_an_end_holds_no_copy_up(case: &Case) {
-    if !inject::permitted() {
-        return skip("seccomp user notification");
-    }
-    case.src.file("tree/big", noise(1, 5 * MIB));
-    // The copy goes on when the sync has begun.
-    let inject = Inject::new()
-        .hold("syncfs")
-        .delay("pwrite64", Duration::from_secs(35))
-        .on("*.part")
-        .nth(3);
-    let run = case.copying(&["-r"], "tree", "").inject(&inject);
-    let running = run.limit(Duration::from_secs(90)).start();
-    inject.wait_until_struck_within(2, Duration::from_secs(60));
-    let is_beside = |process: &procs::Process| process.line.contains(" --syncfs");
-    let beside = procs::marked(case.mark()).into_iter().find(is_beside);
-    let beside = beside.expect("a process for it alone");
-    let done = running.wait();
-    assert!(
-        beside.ends_within(Duration::from_secs(10)),
-        "it outlives the copy"
-    );
-    inject.release();
-    done.exits(0)
-        .says("the disk is still writing what was copied");
-    assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
 }
 
 /// The directory of a tree's own name, and that of a directory which is made for the sources.
