@@ -121,6 +121,29 @@ impl Program {
         Ok(digest.as_ref().iter().map(|b| format!("{b:02x}")).collect())
     }
 
+    /// All of it by gzip, about two fifths of it. The fastest level, in some 100 ms: the next ones
+    /// save a tenth of what travels and take three times as long.
+    ///
+    /// # Errors
+    /// `Kind::FarEnd`, if it cannot be read any more.
+    pub fn gzipped(&self) -> Result<Vec<u8>> {
+        use std::io::Write;
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        let mut piece = vec![0; PIECE];
+        let mut at = 0;
+        let what = "cannot compress the program";
+        let failed = |cause| Error::io(Kind::FarEnd, Side::Here, &self.path, what, cause);
+        loop {
+            match self.read(&mut piece, at)? {
+                0 => return encoder.finish().map_err(failed),
+                read => {
+                    encoder.write_all(&piece[..read]).map_err(failed)?;
+                    at += read as u64;
+                }
+            }
+        }
+    }
+
     /// Reads what stands at `offset`; 0 at its end.
     ///
     /// # Errors

@@ -60,6 +60,35 @@ pub struct Placing<'a> {
     pub prompts: Option<u32>,
 }
 
+/// A program, and what travels of it.
+struct Parcel {
+    program: Program,
+    sha256: String,
+    /// For a host that has gzip.
+    gzipped: Option<Vec<u8>>,
+}
+
+impl Parcel {
+    /// Bytes that travel.
+    fn length(&self) -> u64 {
+        match &self.gzipped {
+            Some(bytes) => bytes.len() as u64,
+            None => self.program.length(),
+        }
+    }
+
+    /// Of what travels, what stands at `offset`; 0 at its end.
+    fn read(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        let Some(bytes) = &self.gzipped else {
+            return self.program.read(into, offset);
+        };
+        let rest = &bytes[bytes.len().min(offset as usize)..];
+        let len = rest.len().min(into.len());
+        into[..len].copy_from_slice(&rest[..len]);
+        Ok(len)
+    }
+}
+
 impl Placing<'_> {
     /// Waits for the far side's hello, and places the program if it has to.
     pub async fn hello<R, W>(
@@ -71,19 +100,25 @@ impl Placing<'_> {
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        let (system, machine) = match self.first(incoming).await? {
+        let (system, machine, gzip) = match self.first(incoming).await? {
             First::Hello(hello) => return Ok(hello),
-            First::Greeting(Greeting::Want { system, machine }) => (system, machine),
+            First::Greeting(Greeting::Want {
+                system,
+                machine,
+                gzip,
+            }) => (system, machine, gzip),
             First::Greeting(Greeting::Forbidden) => return Err(self.forbidden().into()),
             First::Greeting(_) => return Err(self.out_of_place().into()),
         };
-        let (program, sha256) = self.program(&system, &machine).await?;
-        let line = offer(program.digest(), program.length(), &sha256);
+        let parcel = self.parcel(&system, &machine, gzip).await?;
+        let program = &parcel.program;
+        let gzipped = parcel.gzipped.as_ref().map(|bytes| bytes.len() as u64);
+        let line = offer(program.digest(), program.length(), &parcel.sha256, gzipped);
         // What is wrong with a far side that does not listen it says itself.
         let _ = timeout(self.limit, write(stdin, line.as_bytes())).await;
         let directory = match self.first(incoming).await? {
             // One of this very digest is there: that of another machine's.
-            First::Hello(hello) => return self.checked(hello, &program),
+            First::Hello(hello) => return self.checked(hello, program),
             First::Greeting(Greeting::Send { directory }) => directory,
             First::Greeting(Greeting::Failed(failure)) => return Err(self.failed(failure).into()),
             First::Greeting(_) => return Err(self.out_of_place().into()),
@@ -92,11 +127,11 @@ impl Placing<'_> {
             "fastcp: {}: placing fastcp there, in {} ({})",
             self.name(),
             printable(&directory),
-            size(program.length()),
+            size(gzipped.unwrap_or(program.length())),
         ));
-        self.send(stdin, &program).await?;
+        self.send(stdin, &parcel).await?;
         match incoming.first(self.limit * ARRIVAL_LIMITS).await {
-            Ok(First::Hello(hello)) => self.checked(hello, &program),
+            Ok(First::Hello(hello)) => self.checked(hello, program),
             Ok(First::Greeting(Greeting::Failed(failure))) => Err(self.failed(failure).into()),
             Ok(First::Greeting(_)) => Err(self.out_of_place().into()),
             Err(ControlError::Closed | ControlError::Io(_)) => Err(NoHello::CutShort),
@@ -123,8 +158,8 @@ impl Placing<'_> {
         }
     }
 
-    /// The program that fits, and its SHA-256.
-    async fn program(&self, system: &str, machine: &str) -> Result<(Arc<Program>, String)> {
+    /// The program that fits.
+    async fn parcel(&self, system: &str, machine: &str, gzip: bool) -> Result<Arc<Parcel>> {
         let name = self.name();
         let (shown_system, shown) = (printable(system.as_bytes()), printable(machine.as_bytes()));
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -155,20 +190,24 @@ impl Placing<'_> {
                 .refusal("the program for it is too big to be one")
                 .at(program.path()));
         }
-        let program = Arc::new(program);
-        let read = program.clone();
-        let sha256 = off_task(move || read.sha256()).await??;
-        Ok((program, sha256))
+        off_task(move || {
+            Ok(Arc::new(Parcel {
+                sha256: program.sha256()?,
+                gzipped: gzip.then(|| program.gzipped()).transpose()?,
+                program,
+            }))
+        })
+        .await?
     }
 
-    async fn send<W>(&self, stdin: &mut W, program: &Arc<Program>) -> Result<()>
+    async fn send<W>(&self, stdin: &mut W, parcel: &Arc<Parcel>) -> Result<()>
     where
         W: AsyncWrite + Unpin,
     {
         let mut piece = vec![0; PIECE];
         let mut at = 0;
-        while at < program.length() {
-            let (reader, mut buffer) = (program.clone(), piece);
+        while at < parcel.length() {
+            let (reader, mut buffer) = (parcel.clone(), piece);
             let read = off_task(move || (reader.read(&mut buffer, at), buffer));
             let read = read.await?;
             piece = read.1;
@@ -176,7 +215,7 @@ impl Placing<'_> {
             if read == 0 {
                 return Err(self
                     .refusal("the program became shorter")
-                    .at(program.path()));
+                    .at(parcel.program.path()));
             }
             match timeout(self.limit, write(stdin, &piece[..read])).await {
                 Ok(Ok(())) => at += read as u64,

@@ -4,7 +4,8 @@
 //! The user's login shell (csh, fish, ...) reads the command before `sh` does. So the command is
 //! one line in single quotes without a quote, `!`, backslash or newline in it, and no name of a user
 //! or file is ever part of it. Besides `sh` it needs `uname`, `mkdir`, `chmod`, `ls`, `rm`, `dd`,
-//! `wc` and, only to place a program, `mktemp`; it uses `sleep` and `sha256sum` where they exist.
+//! `wc` and, only to place a program, `mktemp`; it uses `sleep`, `gzip` and `sha256sum` where they
+//! exist.
 //! Its output is described in [`wire::greeting`](crate::wire::greeting).
 //!
 //! # Programs of other users
@@ -70,7 +71,7 @@ const MINE: &str = concat!(
 ///   whether programs may run there, and zeros tell whether there is room. It returns if not.
 /// - A client that has gone must not end the script by a signal, since it has a file to remove.
 /// - `dd` reads the bytes that are available and at most the missing ones, so it never takes the
-///   bytes that follow the program.
+///   bytes that follow the program. They come as file `w`, by gzip if `k`, their number, is not 0.
 const SCRIPT: &str = concat!(
     r#"g=DIGEST; p=SPEAKS; s="MARK"; "#,
     r#"z=$; ok() { { { sh -c "echo pid $z$z; exec sleep PATIENCE" && echo end; } & "#,
@@ -85,16 +86,19 @@ const SCRIPT: &str = concat!(
     r#"f=$(command -v fastcp) && ok "$f" && exec "$f" ROLE; look; m=$(uname -m); "#,
     r#"for f in /usr/lib/fastcp/${m%l}*/fastcp; do [ -x "$f" ] && ok "$f" && exec "$f" ROLE; done; "#,
     r#"[ -e /etc/fastcp/no-install ] && { echo "$s forbidden"; exit 4; }; "#,
-    r#"echo "$s want $(uname -s) $m"; read -r g l q || exit 4; look; "#,
+    r#"echo "$s want $(uname -s) $m" $(command -v gzip >/dev/null && echo gzip); "#,
+    r#"read -r g l q k || exit 4; look; "#,
     r#"u=$(umask); umask 077; trap "" PIPE; "#,
-    r#"clear() { rm -f $t; rmdir "$d"; } 2>/dev/null; "#,
+    r#"clear() { rm -f $t $t.gz; rmdir "$d"; } 2>/dev/null; "#,
     r#"fail() { clear; echo "$s failed $1"; exit 4; }; "#,
     r#"place() { { [ -O $x/. ] && chmod 700 $x/. && mine && rm -f $t && true >$t && chmod 700 $t "#,
-    r#"&& $t && dd if=/dev/zero of=$t bs=65536 count=$((l/65536+1)); } 2>/dev/null || "#,
+    r#"&& $t && dd if=/dev/zero of=$t bs=65536 count=$(((l+k)/65536+1)); } 2>/dev/null || "#,
     r#"{ clear; return 1; }; "#,
-    r#"echo "$s send $d"; true >$t; r=$l; while [ $r -gt 0 ]; do o=$r; "#,
-    r#"c=$((r<65536?r:65536)); dd bs=$c count=1 >>$t 2>/dev/null; r=$((l-$(wc -c <$t))); "#,
+    r#"echo "$s send $d"; true >$t; w=$t; [ $k = 0 ] || { l=$k; w=$t.gz; }; "#,
+    r#"r=$l; while [ $r -gt 0 ]; do o=$r; "#,
+    r#"c=$((r<65536?r:65536)); dd bs=$c count=1 >>$w 2>/dev/null; r=$((l-$(wc -c <$w))); "#,
     r#"[ $r -lt $o ] || fail length; done; "#,
+    r#"[ $k = 0 ] || { gzip -dc <$w >$t 2>/dev/null && rm -f $w; } || fail digest; "#,
     r#"command -v sha256sum >/dev/null && case $(sha256sum <$t) in $q*);; *) fail digest;; esac; "#,
     r#"ok $t --placed $g || { $t --speaks $p >/dev/null </dev/null; fail start; }; "#,
     r#"umask $u; exec $t --placed $g ROLE; }; "#,

@@ -2,11 +2,11 @@
 //! the far side is a shell script yet.
 //!
 //! ```text
-//! far side   =fastcp= want SYSTEM MACHINE    (or: =fastcp= forbidden)
-//! client     DIGEST LENGTH SHA256
-//! far side   =fastcp= send DIRECTORY         (or: =fastcp= failed nowhere)
-//! client     LENGTH bytes of a program
-//! far side   its hello                       (or: =fastcp= failed WHY)
+//! far side   =fastcp= want SYSTEM MACHINE [gzip]    (or: =fastcp= forbidden)
+//! client     DIGEST LENGTH SHA256 GZIPPED
+//! far side   =fastcp= send DIRECTORY                (or: =fastcp= failed nowhere)
+//! client     a program: GZIPPED bytes by gzip, or LENGTH bytes if that is 0
+//! far side   its hello                              (or: =fastcp= failed WHY)
 //! ```
 
 /// Begins each line of the far side; what a login shell prints before it is skipped. A shell
@@ -26,6 +26,8 @@ pub enum Greeting {
     Want {
         system: String,
         machine: String,
+        /// It has gzip.
+        gzip: bool,
     },
     /// Its administrator does not want programs placed.
     Forbidden,
@@ -60,9 +62,11 @@ impl Greeting {
             b"want" => {
                 let rest = std::str::from_utf8(rest).ok()?;
                 let (system, machine) = rest.split_once(' ')?;
+                let without = machine.strip_suffix(" gzip");
                 Some(Greeting::Want {
                     system: system.to_owned(),
-                    machine: machine.to_owned(),
+                    machine: without.unwrap_or(machine).to_owned(),
+                    gzip: without.is_some(),
                 })
             }
             b"forbidden" => Some(Greeting::Forbidden),
@@ -81,9 +85,10 @@ impl Greeting {
     }
 }
 
-/// The client's line: what it is about to send.
-pub fn offer(digest: &str, length: u64, sha256: &str) -> String {
-    format!("{digest} {length} {sha256}\n")
+/// The client's line: what it is about to send. `gzipped`: bytes that it sends, if by gzip.
+pub fn offer(digest: &str, length: u64, sha256: &str, gzipped: Option<u64>) -> String {
+    let gzipped = gzipped.unwrap_or(0);
+    format!("{digest} {length} {sha256} {gzipped}\n")
 }
 
 /// True if versions `PROTOCOLS` of another build, as it asks for them, and this one's have one in
@@ -103,11 +108,14 @@ mod tests {
 
     #[test]
     fn a_far_side_says_one_of_a_few_things() {
-        let want = Greeting::Want {
+        let want = |gzip| Greeting::Want {
             system: "Linux".into(),
             machine: "x86_64".into(),
+            gzip,
         };
-        assert_eq!(Greeting::parse(b" want Linux x86_64"), Some(want));
+        let parse = |line: &str| Greeting::parse(line.as_bytes()).unwrap();
+        assert_eq!(parse(" want Linux x86_64"), want(false));
+        assert_eq!(parse(" want Linux x86_64 gzip"), want(true));
         let directory = b"/a b\xff".to_vec();
         assert_eq!(
             Greeting::parse(b" send /a b\xff"),

@@ -14,6 +14,7 @@ ways! { push, pull => a_host_without_fastcp_is_given_it_once }
 ways! { push =>
     every_login_shell_is_understood,
     a_host_with_little_more_than_a_shell_will_do,
+    a_host_that_has_gzip_is_sent_less,
     another_version_on_the_path_gives_way,
     a_program_that_hangs_when_asked_gives_way,
     a_placing_that_is_cut_short_leaves_nothing,
@@ -161,6 +162,28 @@ fn a_host_with_little_more_than_a_shell_will_do(case: &Case) {
             ..Login::default()
         });
         copy(case, &[]).succeeds().says("placing fastcp");
+        remove(case);
+    }
+}
+
+fn a_host_that_has_gzip_is_sent_less(case: &Case) {
+    case.src.file("a", "one");
+    let found = |program: &str| find_program(program).expect("on every system");
+    let without = bin_of(case, &NEEDED, found);
+    let program = std::fs::metadata(stripped_binary()).expect("it is there");
+    for (path, is_less) in [(BARE.to_owned(), true), (without, false)] {
+        case.host().set_login(&Login {
+            path,
+            ..Login::default()
+        });
+        let done = copy(case, &["-v"]);
+        done.succeeds().says("placing fastcp");
+        let sent = done.stderr.split("Transferred: sent ").nth(1);
+        let sent = sent.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
+        let sent = sent.expect("ssh tells how much it sent");
+        assert_eq!(sent < program.len() * 6 / 10, is_less, "{done}");
+        let names = case.home.dir(".cache/fastcp").names();
+        assert_eq!(names.len(), 1, "{names:?}");
         remove(case);
     }
 }
