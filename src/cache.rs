@@ -16,8 +16,8 @@ use rustix::io::{ReadWriteFlags, preadv2};
 /// Bytes of one file that may be on their way to the disk: enough to keep it busy.
 const BEHIND_MAX: u64 = 16 << 20;
 
-/// The same of all files of this process. Half of what a polite copy may have dirty: each writer
-/// adds at most a chunk before it looks.
+/// The same of all files of this process. Half of what a copy that drops its pages may have dirty:
+/// each writer adds at most a chunk before it looks.
 const DIRTY_MAX: u64 = 128 << 20;
 
 /// No kernel has smaller pages.
@@ -27,7 +27,7 @@ const PAGE: u64 = 4096;
 static DIRTY: AtomicU64 = AtomicU64::new(0);
 
 /// Reads without filling the cache with what nobody asked for.
-pub fn read_politely(file: &File) {
+pub fn read_without_readahead(file: &File) {
     // Else what comes next would be there before it is known whether it was.
     let _ = fadvise(file, 0, None, Advice::Random);
 }
@@ -244,7 +244,7 @@ fn sync_range(file: &File, range: &Range<u64>, flags: libc::c_uint) -> Result<()
         };
         match errno {
             libc::EINTR => {}
-            // A kernel or a file system without the call: only politeness is lost.
+            // A kernel or a file system without the call: its pages stay in the cache.
             libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL | libc::ESPIPE => return Ok(()),
             _ => return Err(errno),
         }
@@ -282,7 +282,7 @@ mod tests {
         assert!(under_way <= BEHIND_MAX);
         behind.finish(&file).unwrap();
         assert!(behind.lock().is_empty());
-        read_politely(&file);
+        read_without_readahead(&file);
         if is_cached(&file, 0..MIB) || is_cached(&file, 39 * MIB..40 * MIB) {
             // A file system that keeps its cache.
             return;

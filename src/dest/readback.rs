@@ -69,7 +69,7 @@ impl Readback {
 
     fn new(file: File, is_own: bool) -> Readback {
         // What is read ahead of a range would be dropped before that is read.
-        cache::read_politely(&file);
+        cache::read_without_readahead(&file);
         Readback { file, is_own }
     }
 

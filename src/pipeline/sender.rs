@@ -297,7 +297,7 @@ impl Sender {
         }
         let source = SourceFile::open(found, self.changes())?;
         Ok(match self.options.drop_cache {
-            true => source.politely(),
+            true => source.dropping_pages(),
             false => source,
         })
     }

@@ -47,19 +47,19 @@ pub enum Unpacked {
 
 /// Reads small files into one pack, one after another, so that one descriptor is open at a time.
 /// Their entries in the pack have the sizes and times of when they were opened. One that changed
-/// while it was read is read once more, unless changes are taken. Where `polite`, what is read leaves
-/// the page cache again.
+/// while it was read is read once more, unless changes are taken. Where `drops_pages`, what is read
+/// leaves the page cache again.
 pub fn read_pack<'a>(
     members: impl Iterator<Item = &'a Found>,
     changes: Changes,
-    polite: bool,
+    drops_pages: bool,
     buffer: &mut Buffer,
 ) -> PackRead {
     let mut pack = PackWriter::new(buffer);
     let mut packed = Vec::with_capacity(members.size_hint().0);
     let mut left_out = Vec::new();
     for (place, found) in members.enumerate() {
-        match read_member(found, changes, polite, &mut pack) {
+        match read_member(found, changes, drops_pages, &mut pack) {
             Ok((digest, size)) => packed.push(Packed {
                 place,
                 digest,
@@ -80,7 +80,7 @@ pub fn read_pack<'a>(
 fn read_member(
     found: &Found,
     changes: Changes,
-    polite: bool,
+    drops_pages: bool,
     pack: &mut PackWriter,
 ) -> Result<(Digest, u64), Unpacked> {
     twice_if_changed(|| {
@@ -89,7 +89,7 @@ fn read_member(
             return read_made_up(found, &file, &before, pack);
         }
         let len = found.entry.size as usize;
-        let brings = polite && !is_cached(&file, 0..len as u64);
+        let brings = drops_pages && !is_cached(&file, 0..len as u64);
         behind(&file, brings, 0, len, || {
             read_open(found, &file, &before, changes, pack)
         })

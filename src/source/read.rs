@@ -31,7 +31,7 @@ enum Medium {
         /// Before the first byte was read.
         stat: Stat,
         /// What is read of it leaves the page cache again, but for what was there before.
-        polite: Option<Before>,
+        before: Option<Before>,
     },
     Device(SourceDevice),
 }
@@ -46,16 +46,16 @@ impl SourceFile {
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         let mut found = found.clone();
         refresh(&mut found.entry, &file, &stat);
-        let polite = None;
-        let medium = Medium::File { file, stat, polite };
+        let before = None;
+        let medium = Medium::File { file, stat, before };
         Ok(SourceFile { found, medium })
     }
 
     /// What is read of it leaves the page cache again, if the copy has brought it there.
-    pub fn politely(mut self) -> SourceFile {
-        if let Medium::File { file, polite, .. } = &mut self.medium {
-            *polite = Some(Before::default());
-            cache::read_politely(file);
+    pub fn dropping_pages(mut self) -> SourceFile {
+        if let Medium::File { file, before, .. } = &mut self.medium {
+            *before = Some(Before::default());
+            cache::read_without_readahead(file);
         }
         self
     }
@@ -85,8 +85,8 @@ impl SourceFile {
         buffer.set_len(len);
         let room = &mut buffer.room()[..len];
         match &self.medium {
-            Medium::File { file, polite, .. } => {
-                let brings = self.brings(file, polite, offset);
+            Medium::File { file, before, .. } => {
+                let brings = self.brings(file, before, offset);
                 let read = behind(file, brings, offset, len, || {
                     file.read_exact_at(room, offset)
                 });
@@ -100,9 +100,9 @@ impl SourceFile {
     /// fewer only at the file's end.
     pub fn read_up_to(&self, offset: u64, room: &mut [u8]) -> Result<usize> {
         match &self.medium {
-            Medium::File { file, polite, .. } => {
+            Medium::File { file, before, .. } => {
                 let len = room.len();
-                let brings = self.brings(file, polite, offset);
+                let brings = self.brings(file, before, offset);
                 let read = behind(file, brings, offset, len, || read_up_to(file, offset, room));
                 read.map_err(|cause| self.found.cannot_read(cause))
             }
@@ -110,11 +110,11 @@ impl SourceFile {
         }
     }
 
-    /// Whether a polite reading brings into the cache what was not there.
-    fn brings(&self, file: &File, polite: &Option<Before>, offset: u64) -> bool {
+    /// Whether a reading that drops its pages brings into the cache what was not there.
+    fn brings(&self, file: &File, before: &Option<Before>, offset: u64) -> bool {
         let size = self.found.entry.size;
         let was_cached = |before: &Before| before.was_cached(file, offset, size);
-        polite.as_ref().is_some_and(|before| !was_cached(before))
+        before.as_ref().is_some_and(|before| !was_cached(before))
     }
 
     /// Bytes as they are now.

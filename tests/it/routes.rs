@@ -16,7 +16,7 @@ ways! { push, pull, local_push, local_pull => each_route_carries_a_copy_alone }
 
 ways! { local_push, local_pull =>
     a_rate_is_changed_while_the_copy_runs,
-    a_polite_copy_gives_way_and_leaves_caches_alone,
+    a_nice_copy_is_idle_and_leaves_caches_alone,
 }
 
 ways! { push, pull =>
@@ -154,8 +154,8 @@ fn a_rate_is_changed_while_the_copy_runs(case: &Case) {
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
 }
 
-/// What the kernel says of the processes of a copy that is polite.
-fn a_polite_copy_gives_way_and_leaves_caches_alone(case: &Case) {
+/// What the kernel says of the processes of a copy that is nice.
+fn a_nice_copy_is_idle_and_leaves_caches_alone(case: &Case) {
     let tree = case.src.dir("tree");
     tree.file("big", noise(1, 12 * MIB));
     tree.file("small", "small");

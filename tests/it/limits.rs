@@ -1,4 +1,4 @@
-//! Limits for polite use, as the kernel counts them: bytes that connections carry, pages in the
+//! Limits of what a copy takes from others, as the kernel counts them: bytes that connections carry, pages in the
 //! cache, classes of threads. A machine that is busy makes a copy slow and never fast, so only the
 //! upper bounds are sharp.
 
@@ -16,7 +16,7 @@ use crate::support::*;
 
 ways! { local_push, local_pull =>
     a_rate_is_kept_by_all_streams_together_and_changed_by_its_file,
-    a_polite_copy_leaves_nothing_in_the_caches_of_either_end,
+    a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end,
 }
 
 ways! { here => on_one_machine_too_a_rate_is_kept_until_its_file_lets_go }
@@ -134,7 +134,7 @@ fn uncache(path: &Path, kept: u64) {
     rustix::fs::fadvise(&file, kept, None, advice).expect("drop its pages");
 }
 
-fn a_polite_copy_leaves_nothing_in_the_caches_of_either_end(case: &Case) {
+fn a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end(case: &Case) {
     const KEPT: u64 = 8 * MIB as u64;
     const DIRTY_MAX: u64 = 256 * MIB as u64;
     let tree = case.src.dir("tree");
