@@ -3,6 +3,7 @@
 mod changing_links;
 mod hours;
 mod lzma;
+mod polite;
 mod slow_links;
 
 use proptest::prelude::*;

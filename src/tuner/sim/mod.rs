@@ -2,6 +2,7 @@
 //! 50 ms. The same seed gives the same run to the byte.
 
 mod link;
+pub mod shared;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -417,14 +418,19 @@ impl Copy {
     fn chance(&mut self) -> f64 {
         let mut sum = 0.0;
         for _ in 0..3 {
-            self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.seed;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            sum += ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64;
+            sum += noise(&mut self.seed);
         }
         (sum - 1.5) * 2.0
     }
+}
+
+/// From 0 to 1, by splitmix64.
+fn noise(seed: &mut u64) -> f64 {
+    *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *seed;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
 fn ns(ns: f64) -> Duration {

@@ -1,0 +1,551 @@
+//! The rate of a polite copy (`--polite`): what other traffic leaves of the link, found by the
+//! queueing delay alone.
+//!
+//! LEDBAT (RFC 6817) is the model. The shortest round trip of the last minutes is the base; what a
+//! round trip takes beyond it is queueing delay, whoever causes it. The rate falls by a factor when
+//! the delay is above a target, and rises while there is none. As in LEDBAT++
+//! (draft-irtf-iccrg-ledbat-plus-plus) the copy makes way from time to time, so that the base is
+//! measured again. Four things differ:
+//!
+//! * One rate holds for all streams of the session together.
+//! * The smoothed round trip of the kernel is too slow: at the lowest rate few acknowledgements come,
+//!   and the mean takes seconds to forget a queue that is gone. The newest round trip is computed
+//!   from the change of the mean.
+//! * The rate that the link has carried is remembered. The copy stays a little below it, where its
+//!   own packets form no queue. A queue there is made by others, and the copy yields: to half, and
+//!   to the lowest rate if that does not help. Slow start ends early where it meets a queue, so a
+//!   flow which begins beside a slow retreat stays slow for many seconds.
+//! * Each rise is larger than the one before while no queue forms, so that the link is full again
+//!   within 2 s after the others have gone.
+//!
+//! Where the queue of the bottleneck holds less than the target, as in most switches of a local
+//! network, no delay tells of others; then the congestion control of TCP shares the link.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::units;
+
+/// How often the streams are to be looked at.
+pub const LOOK: Duration = Duration::from_millis(25);
+
+/// Streams of a polite copy, unless the user asks for another number: each sends packets in pairs,
+/// and pairs of many streams form a queue of their own on a slow link.
+pub const POLITE_STREAMS: u16 = 2;
+
+/// The queueing delay from which on the rate falls. Those who talk or type on the link notice 20 ms.
+const TARGET: Duration = Duration::from_millis(8);
+
+/// Packets that may always wait: at 5 Mbit/s each takes 2.4 ms. The target grows up to a bound.
+const TARGET_PACKETS: f64 = 6.0;
+const TARGET_MAX: Duration = Duration::from_millis(10);
+const PACKET: f64 = 1500.0;
+
+/// The first rate: so many packets in a round trip, as a new connection sends.
+const FIRST_PACKETS: f64 = 10.0;
+
+/// The lowest rate, as a part of what the link has carried, and at least in bytes a second: five
+/// pairs of packets, so that the end of the other traffic is noticed soon.
+const LOWEST_PART: f64 = 0.01;
+const LOWEST: f64 = 16e3;
+
+/// The part of what the link has carried at which the copy stays.
+const CRUISE_PART: f64 = 0.97;
+/// At a rate up to this part of it the copy forms no queue.
+const ALONE_PART: f64 = 0.98;
+/// From this part on it waits so long before it looks whether the link carries more, where the last
+/// look formed a queue.
+const NEAR_PART: f64 = 0.95;
+const NEAR_WAIT: Duration = Duration::from_secs(2);
+
+/// That is a mean over so long: packets go in pairs, and shorter spans show more than there is.
+const CARRIED_SPAN: Duration = Duration::from_millis(400);
+/// It shrinks to this part when the copy yields, once in so long: the link may have become slower.
+const CARRIED_PART: f64 = 0.95;
+const CARRIED_HOLDS: Duration = Duration::from_secs(10);
+
+/// Less than this part of it came through when a queue formed: others are there.
+const OTHERS_PART: f64 = 0.85;
+
+/// A single short queue may be chance: a busy host or a radio link. The rate falls to this part, and
+/// the copy yields if there is another queue within this time.
+const DOUBT_PART: f64 = 0.5;
+const DOUBT: Duration = Duration::from_secs(1);
+/// It may also be that the link carries a little less than was measured.
+const DOUBTED_PART: f64 = 0.98;
+
+/// Rates that differ by less are about the same.
+const SAME: f64 = 1.1;
+
+/// So long a copy that has yielded does not rise, for the slow start of the others.
+const YIELD_ROUND_TRIPS: u32 = 8;
+const YIELD_MIN: Duration = Duration::from_millis(200);
+const YIELD_MAX: Duration = Duration::from_millis(400);
+
+/// The part of what came through when a queue formed that is sent once the queue is gone.
+const SAFE_PART: f64 = 0.95;
+
+/// To what part the rate falls by a queue, at least and at most.
+const FALL_MIN: f64 = 0.25;
+const FALL_MAX: f64 = 0.9;
+
+/// A queue of less than this part of what it was when the rate fell is draining.
+const DRAINING: f64 = 0.8;
+
+/// By what part of itself the rate rises first, and at most; more where it is not sure that the link
+/// carries no more, and most where the rate is low, for that is little of the link.
+const RISE_FIRST: f64 = 0.025;
+const RISE_MAX: f64 = 1.0;
+const RISE_UNSURE: f64 = 0.06;
+const RISE_LOW: f64 = 3.0;
+const LOW_PART: f64 = 0.125;
+
+/// Each rise is so many times the one before, below what the link has carried and above.
+const FASTER: f64 = 2.0;
+const FASTER_ABOVE: f64 = 1.3;
+
+/// The rate rises only where so much of it is used, and the delay is below this part of the target.
+const USED_PART: f64 = 0.7;
+const RISE_TARGET: u32 = 2;
+
+/// Bytes that may be missing from what a span shows: packets that go in pairs.
+const PAIRS: f64 = 8.0 * PACKET;
+
+/// After this long with a queue the copy makes way for two round trips. The kernel remembers the
+/// shortest round trip for 5 minutes.
+const MAKE_WAY_AFTER: Duration = Duration::from_secs(60);
+const MAKE_WAY_PART: f64 = 0.7;
+const NO_QUEUE: Duration = Duration::from_millis(2);
+
+/// The weight of a new round trip in the kernel's mean (RFC 6298), and so many that nothing is left
+/// of those before.
+const WEIGHT: f64 = 0.125;
+const ACKS_MAX: u32 = 1000;
+
+/// The user hears of a rate that is by this factor another, and not more often than this.
+const NEWS_FACTOR: f64 = 2.0;
+const NEWS_APART: Duration = Duration::from_secs(2);
+
+/// What the kernel knows of one stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StreamSight {
+    /// Of the connection: one that is dialled again has another.
+    pub number: u16,
+    /// Smoothed.
+    pub round_trip: Duration,
+    /// The shortest of the last minutes; zero if unknown.
+    pub round_trip_min: Duration,
+    /// Segments that came from the other host. They carry no data, so they are acknowledgements.
+    pub acks: u32,
+    pub acked_bytes: u64,
+}
+
+/// Chooses the rate; time is passed in.
+pub struct PoliteRate {
+    /// Bytes a second.
+    rate: f64,
+    /// By what part of itself the rate rises next.
+    rise: f64,
+    /// What is sent when the queue at which the rate fell is gone.
+    safe: f64,
+    /// The most that the link carried, in bytes a second; 0 at first.
+    carried: f64,
+    /// When it was carried, or shrank.
+    carried_at: Duration,
+    /// What it was when more formed a queue; and more has formed one again.
+    full: f64,
+    is_sure: bool,
+    changed: Duration,
+    /// The queueing delay at which the rate fell, until that queue is gone.
+    fell_at: Option<Duration>,
+    yields_until: Duration,
+    /// When a queue was last seen that may be chance.
+    doubted: Duration,
+    /// What the link carries is not known before the first queue.
+    has_fallen: bool,
+    /// Looks in a row with a queue.
+    queued: u32,
+    /// When there was last no queue.
+    empty: Duration,
+    base: Duration,
+    before: BTreeMap<u16, StreamSight>,
+    /// What comes through now, and over a longer span.
+    quick: Span,
+    long: Span,
+    /// The rate of which the user heard last, and when.
+    told: Option<(f64, Duration)>,
+}
+
+/// Counts what comes through.
+#[derive(Default)]
+struct Span {
+    since: Duration,
+    bytes: f64,
+    /// Of the span before, in bytes a second.
+    rate: f64,
+}
+
+impl Span {
+    /// True if the span ends now.
+    fn ends(&mut self, now: Duration, least: Duration) -> bool {
+        let passed = now.saturating_sub(self.since);
+        if passed < least || passed.is_zero() {
+            return false;
+        }
+        *self = Span {
+            since: now,
+            bytes: 0.0,
+            rate: self.bytes / passed.as_secs_f64(),
+        };
+        true
+    }
+}
+
+/// What a look found.
+#[derive(Clone, Copy)]
+struct Look {
+    now: Duration,
+    round_trip: Duration,
+    delay: Duration,
+    /// The copy alone would have formed no queue.
+    is_alone_clear: bool,
+}
+
+impl PoliteRate {
+    /// `round_trip` may be a guess.
+    pub fn new(round_trip: Duration) -> PoliteRate {
+        let first = FIRST_PACKETS * PACKET / round_trip.as_secs_f64().max(1e-3);
+        PoliteRate {
+            rate: first.max(LOWEST),
+            rise: RISE_LOW,
+            safe: 0.0,
+            carried: 0.0,
+            carried_at: Duration::ZERO,
+            full: 0.0,
+            is_sure: false,
+            changed: Duration::ZERO,
+            fell_at: None,
+            yields_until: Duration::ZERO,
+            doubted: Duration::ZERO,
+            has_fallen: false,
+            queued: 0,
+            empty: Duration::ZERO,
+            base: round_trip,
+            before: BTreeMap::new(),
+            quick: Span::default(),
+            long: Span::default(),
+            told: None,
+        }
+    }
+
+    /// Bytes a second, all streams together.
+    pub fn rate(&self) -> u64 {
+        self.rate as u64
+    }
+
+    /// Takes what is known of the streams now and gives the rate from now on. To be called every
+    /// [`LOOK`]; `now` is never less than the last time.
+    pub fn look(&mut self, now: Duration, streams: &[StreamSight]) -> u64 {
+        let mins = streams.iter().map(|it| it.round_trip_min);
+        self.base = mins.filter(|it| !it.is_zero()).min().unwrap_or(self.base);
+        let Some(round_trip) = self.newest(streams) else {
+            return self.rate();
+        };
+        self.count(now, round_trip);
+        let is_steady = self.fell_at.is_none() && self.is_shown(now, round_trip);
+        let look = Look {
+            now,
+            round_trip,
+            delay: round_trip.saturating_sub(self.base),
+            is_alone_clear: is_steady && self.rate <= ALONE_PART * self.carried,
+        };
+        if look.delay <= NO_QUEUE {
+            self.empty = now;
+        }
+        let most = match look.is_alone_clear {
+            true => self.target() / 2,
+            false => self.target(),
+        };
+        if look.delay > most {
+            self.queued += 1;
+            self.fall(look);
+        } else {
+            self.queued = 0;
+            self.go_on(look);
+        }
+        self.rate()
+    }
+
+    /// A line for the user where the rate is clearly another than that of the last line.
+    pub fn news(&mut self, now: Duration) -> Option<String> {
+        let is_new = |(told, at): (f64, Duration)| {
+            let by = (self.rate / told).max(told / self.rate);
+            by >= NEWS_FACTOR && now >= at + NEWS_APART
+        };
+        if now < NEWS_APART || !self.told.is_none_or(is_new) {
+            return None;
+        }
+        self.told = Some((self.rate, now));
+        let rate = units::rate(self.rate);
+        let is_low = self.rate < LOW_PART * self.carried;
+        let yields = is_low && (now < self.yields_until || self.fell_at.is_some());
+        Some(match yields {
+            true => format!("polite: {rate}, others use the link"),
+            false => format!("polite: {rate}"),
+        })
+    }
+
+    /// The shortest of the streams' newest round trips; None where no stream heard anything.
+    fn newest(&mut self, streams: &[StreamSight]) -> Option<Duration> {
+        let mut newest: Option<Duration> = None;
+        for sight in streams {
+            // What a new stream carried before this look is of no known span.
+            let Some(before) = self.before.get(&sight.number) else {
+                continue;
+            };
+            let bytes = sight.acked_bytes.saturating_sub(before.acked_bytes);
+            let acks = sight.acks.wrapping_sub(before.acks);
+            self.quick.bytes += bytes as f64;
+            self.long.bytes += bytes as f64;
+            if acks > 0 && bytes > 0 {
+                let round_trip = unsmoothed(before.round_trip, sight.round_trip, acks);
+                newest = Some(newest.map_or(round_trip, |it| it.min(round_trip)));
+            }
+        }
+        self.before = streams.iter().map(|it| (it.number, *it)).collect();
+        newest
+    }
+
+    fn count(&mut self, now: Duration, round_trip: Duration) {
+        self.quick.ends(now, (2 * LOOK).max(round_trip / 2));
+        if self.long.ends(now, CARRIED_SPAN) && self.long.rate >= self.carried {
+            (self.carried, self.carried_at) = (self.long.rate, now);
+        }
+    }
+
+    fn target(&self) -> Duration {
+        let packets = TARGET_PACKETS * PACKET / self.carried.max(PACKET);
+        TARGET.max(Duration::from_secs_f64(packets).min(TARGET_MAX))
+    }
+
+    /// The last change of the rate shows in what is seen now.
+    fn is_shown(&self, now: Duration, round_trip: Duration) -> bool {
+        now >= self.changed + round_trip + LOOK
+    }
+
+    /// There is a queue.
+    fn fall(&mut self, look: Look) {
+        let Look { now, delay, .. } = look;
+        // One look may be chance, unless it is a long queue.
+        if self.queued < 2 && delay < self.target() {
+            return;
+        }
+        let through = self.quick.rate.min(self.rate);
+        let safe = match self.fell_at {
+            None => SAFE_PART * through,
+            Some(before) if delay < before.mul_f64(DRAINING) => {
+                if self.is_shown(now, look.round_trip) {
+                    self.fell_at = Some(delay);
+                    self.changed = now;
+                }
+                return;
+            }
+            Some(before) if !self.is_shown(now, look.round_trip) && delay < 2 * before => return,
+            // The queue does not drain: others feed it.
+            Some(_) => 0.0,
+        };
+        let is_first = self.fell_at.is_none();
+        // At first nothing is known of the link.
+        let are_others =
+            self.has_fallen && (look.is_alone_clear || through < OTHERS_PART * self.carried);
+        let is_doubtful = through >= OTHERS_PART * self.carried && now >= self.doubted + DOUBT;
+        let part = if are_others && is_first && is_doubtful {
+            self.doubted = now;
+            self.carried *= DOUBTED_PART;
+            DOUBT_PART
+        } else if are_others && now >= self.yields_until && (is_first || now < self.doubted + DOUBT)
+        {
+            self.yield_until(now);
+            0.0
+        } else {
+            if is_first {
+                // Twice at about the same rate is no chance.
+                self.is_sure = self.carried < SAME * self.full;
+                self.full = self.carried;
+            }
+            // Drains the queue in about the time that the next fall waits.
+            let period = (self.base + 2 * LOOK).as_secs_f64();
+            (period / (period + delay.as_secs_f64())).clamp(FALL_MIN, FALL_MAX)
+        };
+        self.set(now, through * part);
+        self.safe = if part > 0.0 { safe } else { 0.0 };
+        (self.fell_at, self.has_fallen) = (Some(delay), true);
+        self.rise = RISE_FIRST;
+    }
+
+    fn yield_until(&mut self, now: Duration) {
+        let time = YIELD_ROUND_TRIPS * self.base;
+        self.yields_until = now + time.clamp(YIELD_MIN, YIELD_MAX);
+        if now >= self.carried_at + CARRIED_HOLDS {
+            self.carried *= CARRIED_PART;
+            (self.carried_at, self.is_sure) = (now, false);
+        }
+    }
+
+    /// There is no queue, or none that matters.
+    fn go_on(&mut self, look: Look) {
+        let Look { now, delay, .. } = look;
+        if !self.is_shown(now, look.round_trip) || now < self.yields_until {
+            return;
+        }
+        if self.fell_at.take().is_some() {
+            let is_low = self.rate < LOW_PART * self.carried;
+            self.rise = if is_low { RISE_LOW } else { RISE_FIRST };
+            if self.safe > self.rate {
+                return self.set(now, self.safe);
+            }
+        }
+        if now >= self.empty + MAKE_WAY_AFTER {
+            self.empty = now;
+            self.safe = self.rate;
+            self.fell_at = Some(delay);
+            return self.set(now, MAKE_WAY_PART * self.rate);
+        }
+        let used = self.quick.rate + PAIRS / (look.round_trip + LOOK).as_secs_f64();
+        if used >= USED_PART * self.rate && delay <= self.target() / RISE_TARGET {
+            self.rise(now);
+        }
+    }
+
+    fn rise(&mut self, now: Duration) {
+        let is_near = self.carried > 0.0 && self.rate >= NEAR_PART * self.carried;
+        let waits = self.is_sure && now < self.changed + NEAR_WAIT;
+        if is_near && self.rise <= RISE_FIRST && waits {
+            return;
+        }
+        let cruise = CRUISE_PART * self.carried;
+        let rate = self.rate * (1.0 + self.rise);
+        if self.has_fallen && self.rate < cruise && rate > cruise {
+            self.rise = if self.is_sure {
+                RISE_FIRST
+            } else {
+                RISE_UNSURE
+            };
+            return self.set(now, cruise);
+        }
+        let faster = if self.rate < cruise {
+            FASTER
+        } else {
+            FASTER_ABOVE
+        };
+        self.rise = (faster * self.rise).min(RISE_MAX);
+        self.set(now, rate);
+    }
+
+    fn set(&mut self, now: Duration, rate: f64) {
+        self.rate = rate.max(LOWEST.max(LOWEST_PART * self.carried));
+        self.changed = now;
+    }
+}
+
+/// The mean of the round trips that brought the smoothed one from `before` to `after`.
+fn unsmoothed(before: Duration, after: Duration, acks: u32) -> Duration {
+    let kept = (1.0 - WEIGHT).powi(acks.min(ACKS_MAX) as i32);
+    let mean = (after.as_secs_f64() - kept * before.as_secs_f64()) / (1.0 - kept);
+    // Not all segments bring a new round trip.
+    Duration::from_secs_f64(mean.clamp(0.0, 60.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_newest_round_trip_comes_out_of_two_smoothed_ones() {
+        let mut smoothed: f64 = 230.0;
+        for acks in 1..=6u32 {
+            smoothed = 0.875 * smoothed + 0.125 * 30.0;
+            let after = Duration::from_secs_f64(smoothed / 1e3);
+            let newest = unsmoothed(230 * MS, after, acks);
+            assert!(newest.abs_diff(30 * MS) < MS, "{acks}: {newest:?}");
+        }
+        assert_eq!(unsmoothed(230 * MS, 10 * MS, 1), Duration::ZERO);
+        assert_eq!(unsmoothed(9 * MS, 40 * MS, u32::MAX), 40 * MS);
+    }
+
+    /// Streams that carry the rate in full, with this queueing delay on 30 ms.
+    fn go(polite: &mut PoliteRate, from: Duration, looks: u32, delay: Duration) -> Duration {
+        let mut now = from;
+        for _ in 0..looks {
+            now += LOOK;
+            let before = polite.before.get(&0).copied().unwrap_or_default();
+            let acked = polite.rate * LOOK.as_secs_f64();
+            let sight = StreamSight {
+                number: 0,
+                round_trip: 30 * MS + delay,
+                round_trip_min: 30 * MS,
+                acks: before.acks + 200,
+                acked_bytes: before.acked_bytes + acked as u64,
+            };
+            polite.look(now, &[sight]);
+        }
+        now
+    }
+
+    #[test]
+    fn it_falls_to_the_lowest_rate_beside_a_queue_that_stays_and_rises_when_that_is_gone() {
+        let mut polite = PoliteRate::new(30 * MS);
+        let now = go(&mut polite, Duration::ZERO, 40, Duration::ZERO);
+        let fast = polite.rate();
+        assert!(fast > 5_000_000, "{fast}");
+        let now = go(&mut polite, now, 100, 150 * MS);
+        let slow = polite.rate();
+        assert!(slow <= fast / 50, "{slow} of {fast}");
+        let now = go(&mut polite, now, 4, 5 * MS);
+        assert_eq!(polite.rate(), slow, "a short queue is no reason to rise");
+        go(&mut polite, now, 60, Duration::ZERO);
+        assert!(polite.rate() > fast / 4, "{} of {fast}", polite.rate());
+    }
+
+    #[test]
+    fn a_rate_that_is_not_used_does_not_rise() {
+        let mut polite = PoliteRate::new(30 * MS);
+        let first = polite.rate();
+        for look in 1..400 {
+            let sight = StreamSight {
+                round_trip: 30 * MS,
+                round_trip_min: 30 * MS,
+                acks: look,
+                acked_bytes: u64::from(look) * 1000,
+                ..StreamSight::default()
+            };
+            polite.look(LOOK * look, &[sight]);
+        }
+        assert!(polite.rate() < 3 * first, "{} of {first}", polite.rate());
+    }
+
+    #[test]
+    fn the_user_hears_of_large_changes_alone() {
+        let mut polite = PoliteRate::new(30 * MS);
+        let second = Duration::from_secs(1);
+        assert_eq!(polite.news(second), None);
+        polite.rate = 1e6;
+        assert_eq!(
+            polite.news(2 * second).as_deref(),
+            Some("polite: 1.00 MB/s")
+        );
+        polite.rate = 1.9e6;
+        assert_eq!(polite.news(9 * second), None);
+        polite.rate = 2e4;
+        (polite.carried, polite.fell_at) = (1e6, Some(150 * MS));
+        let told = polite.news(10 * second);
+        assert_eq!(
+            told.as_deref(),
+            Some("polite: 20.0 KB/s, others use the link")
+        );
+        polite.rate = 1e6;
+        assert_eq!(polite.news(11 * second), None, "too soon");
+    }
+}
