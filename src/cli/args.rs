@@ -33,8 +33,7 @@ connection; 6 verification failed; 7 source changed; 8 no space or write error;
 9 source missing or unreadable; 10 a command failed; 11 refused to replace what
 is there; 12 another fastcp writes there; 13 internal error; 128+n signal n
 
-Memory: at most 256 MiB of buffers in each process (an eighth of the machine's
-if that is less) and 64 MiB besides; the kernel's socket buffers do not count.
+Memory of each process: 64 MiB, and buffers of at most 256 MiB and 1/8 of RAM
 
 Examples:
   fastcp big.iso host:                    into the home directory there
@@ -190,6 +189,9 @@ pub struct Args {
     #[arg(long, value_name = "RATE", help_heading = DATA, value_parser = rate,
           conflicts_with = "limit_kbit_per_s")]
     pub bwlimit: Option<Rate>,
+    /// Give way to other traffic on the link
+    #[arg(long, help_heading = DATA)]
+    pub polite: bool,
     /// Idle CPU and I/O class at both ends
     #[arg(long, help_heading = DATA)]
     pub nice: bool,

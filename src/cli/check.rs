@@ -6,7 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::session::{Operand, Reporter, Request, Rsh, What};
+use crate::session::{Operand, Reporter, Request, Route, Rsh, What};
 use crate::ui::{Output, stdout};
 use crate::units::printable;
 
@@ -44,6 +44,12 @@ pub fn order(mut args: Args) -> Result<Order> {
     let is_remote = |end: &Operand| end.host.is_some();
     let is_remote = also.iter().any(is_remote) || sources.iter().chain([&dest]).any(is_remote);
     let warnings = way(&args, is_remote)?;
+    if args.polite && args.route == Some(Route::Ssh) {
+        return Err(Error::usage(
+            "--polite has no effect on data that goes through ssh: leave out --route ssh, or limit \
+             the rate with --bwlimit",
+        ));
+    }
     if args.no_clobber && args.inplace {
         return Err(Error::usage(
             "--no-clobber leaves alone what is there, --inplace writes into it: choose one",
@@ -163,7 +169,8 @@ fn is_at_terminal(sources: &[Operand], dest: &Operand) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::{Compress, Ports, Route, SshOptions};
+    use crate::session::{Compress, Ports, SshOptions};
+    use crate::tuner::POLITE_STREAMS;
     use clap::{CommandFactory, Parser};
 
     fn ordered(line: &str) -> Result<Order> {
@@ -246,7 +253,7 @@ mod tests {
     fn routes_and_limits_reach_the_request() {
         let request = ordered(
             "a h:b --route reverse --ports 9001 --bind 127.0.0.1 --address fe80::1%eth0 \
-             --bwlimit 40M --nice --drop-cache",
+             --bwlimit 40M --nice --drop-cache --polite",
         )
         .unwrap()
         .request;
@@ -263,7 +270,11 @@ mod tests {
         assert_eq!(route.address.as_deref(), Some("fe80::1%eth0"));
         let options = &request.options;
         assert_eq!(options.rate_limit, Some(40_000_000));
-        assert!(options.nice && options.drop_cache);
+        assert!(options.nice && options.drop_cache && options.polite);
+        assert_eq!(request.streams, Some(POLITE_STREAMS));
+        let request = ordered("a h:b --polite --streams 5").unwrap().request;
+        assert_eq!(request.streams, Some(5));
+        assert!(refused("--polite --route ssh a h:b").contains("--bwlimit"));
         assert!(refused("--bwlimit @/nonexistent a h:b").contains("--bwlimit"));
     }
 

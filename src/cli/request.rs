@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::session::{CopyOptions, Operand, Request, Retry, RouteOptions, SshOptions, rate};
+use crate::tuner::POLITE_STREAMS;
 
 use super::args::Args;
 use super::values::Rate;
@@ -57,13 +58,14 @@ pub fn request(
             spool: args.spool,
             nice: args.nice,
             drop_cache: args.drop_cache,
+            polite: args.polite,
         },
         ssh,
         rsh: args.rsh,
         remote_path: args.remote_path,
         sudo: args.sudo,
         no_install: args.no_install,
-        streams: args.streams,
+        streams: args.streams.or(args.polite.then_some(POLITE_STREAMS)),
         rate_file: match args.bwlimit {
             Some(Rate::File(file)) => Some(file),
             _ => None,

@@ -30,6 +30,7 @@ use crate::route::direct::{Answer, Places};
 use crate::route::{Connection, Route};
 use crate::seal::Suite;
 use crate::session::Seat;
+use crate::session::polite;
 use crate::session::request::Request;
 use crate::session::roster::Roster;
 use crate::session::streams::end_later;
@@ -260,6 +261,9 @@ impl Chooser<'_> {
     /// Ends what else was tried.
     async fn settle(&self, running: &mut Running, chosen: Route) {
         self.detail(&format!("route: {}", chosen.name()));
+        if chosen == Route::Ssh && self.request.options.polite {
+            self.seat.reporter.notice(polite::NO_EFFECT);
+        }
         for route in [Route::Direct, Route::Reverse, Route::Ssh] {
             if route == chosen {
                 continue;

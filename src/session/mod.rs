@@ -21,6 +21,7 @@ pub mod operands;
 mod owner;
 pub mod permit;
 pub mod placing;
+pub mod polite;
 pub mod probe;
 pub mod rate;
 pub mod reached;

@@ -11,6 +11,7 @@ use crate::control::Outgoing;
 use crate::error::{Error, Result};
 use crate::pipeline::sender::Sender;
 use crate::pipeline::{Budget, steering};
+use crate::session::polite;
 use crate::session::request::Reporter;
 use crate::session::roster::Roster;
 use crate::stream::kernel;
@@ -44,6 +45,23 @@ pub enum Audience {
     Nobody,
 }
 
+impl Audience {
+    /// Tells the user, who asked for details.
+    fn tell(&self, line: String) {
+        match self {
+            Audience::User(reporter, _) => reporter.detail(&line),
+            Audience::Peer(control) => {
+                control.try_send(Message::Tune(Tune {
+                    streams: None,
+                    rate_limit: None,
+                    reason: line,
+                }));
+            }
+            Audience::Nobody => {}
+        }
+    }
+}
+
 /// What a tuner needs to know of its session.
 pub struct Terms {
     pub sender: Arc<Sender>,
@@ -60,6 +78,7 @@ pub struct Terms {
 pub struct Tuning {
     shared: Arc<Shared>,
     _tuning: AbortOnDropHandle<()>,
+    _polite: Option<AbortOnDropHandle<()>>,
 }
 
 struct Shared {
@@ -79,9 +98,17 @@ impl Tuning {
             state: Mutex::default(),
         });
         let tuning = tokio::spawn(tune(shared.clone()));
+        let is_polite = shared.terms.sender.options.polite;
+        let roster = shared.terms.roster.clone().filter(|_| is_polite);
+        let polite = roster.map(|roster| {
+            let shared = shared.clone();
+            let tell = move |line| shared.terms.audience.tell(line);
+            AbortOnDropHandle::new(tokio::spawn(polite::keep(roster, tell)))
+        });
         Tuning {
             shared,
             _tuning: AbortOnDropHandle::new(tuning),
+            _polite: polite,
         }
     }
 
@@ -272,7 +299,8 @@ pub fn start(
         slots: budget.slots,
         strongest: budget.strongest,
         may_lzma: budget.lzma_workers > 0 && far.codecs.contains(&Codec::Lzma.number()),
-        may_bbr: options.congestion.is_none() && may_bbr(),
+        // It fills queues that a polite copy leaves empty.
+        may_bbr: options.congestion.is_none() && !options.polite && may_bbr(),
         nice: options.nice,
         remembered,
         forced: Forced {

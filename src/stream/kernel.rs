@@ -23,6 +23,8 @@ pub struct KernelFacts {
     pub round_trip: Duration,
     /// The shortest that the connection has seen for some minutes; zero where that is not told.
     pub round_trip_min: Duration,
+    /// Segments that came from the other host.
+    pub segments_in: u32,
     /// Bytes that the other kernel acknowledged; 0 where this one does not count them.
     pub acked_bytes: u64,
     /// Bytes that were sent once more.
@@ -31,7 +33,7 @@ pub struct KernelFacts {
     pub receive_window: u32,
     /// Bytes that this end's buffer holds.
     pub send_buffer: u32,
-    /// Bytes a second that the congestion window lets through.
+    /// Bytes a second that the congestion window and the pace let through.
     pub rate: u64,
     /// Bytes that were sent and are not acknowledged, whole segments.
     pub under_way: u64,
@@ -89,6 +91,32 @@ pub fn bound_unsent(socket: impl AsFd, bytes: u32) {
     let _ = SockRef::from(&socket).set_tcp_notsent_lowat(bytes);
 }
 
+/// Sends at most so many bytes a second; the kernel itself spaces the packets. Congestion control may
+/// allow less.
+///
+/// # Errors
+/// On what is no socket.
+pub fn set_pace(socket: impl AsFd, bytes_per_s: u64) -> io::Result<()> {
+    // All bits set would mean no limit.
+    let most = libc::c_ulong::MAX - 1;
+    let rate = libc::c_ulong::try_from(bytes_per_s).map_or(most, |rate| rate.clamp(1, most));
+    // SAFETY: the descriptor is borrowed, so it is open; the kernel reads as many bytes as `rate` has,
+    // which lives until the call returns.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw const rate).cast(),
+            size_of_val(&rate) as libc::socklen_t,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// True if data sockets may go by this congestion control here.
 pub fn may_use(name: &str) -> bool {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None);
@@ -118,6 +146,11 @@ pub fn facts(socket: impl AsFd) -> Option<KernelFacts> {
             &mut len,
         )
     };
+    // An older kernel that does not know it leaves zero.
+    let pace = match info.tcpi_max_pacing_rate {
+        0 => u64::MAX,
+        pace => pace,
+    };
     let segments = |count: u32| u64::from(count) * u64::from(info.tcpi_snd_mss);
     (result == 0).then(|| KernelFacts {
         unacknowledged: info.tcpi_unacked,
@@ -125,11 +158,13 @@ pub fn facts(socket: impl AsFd) -> Option<KernelFacts> {
         round_trip: Duration::from_micros(info.tcpi_rtt.into()),
         round_trip_min: Duration::from_micros(info.tcpi_min_rtt.into()),
         // What an older kernel does not know stays zero.
+        segments_in: info.tcpi_segs_in,
         acked_bytes: info.tcpi_bytes_acked,
         retransmitted_bytes: info.tcpi_bytes_retrans,
         receive_window: info.tcpi_snd_wnd,
         send_buffer: u32::try_from(send_buffer).unwrap_or(u32::MAX),
-        rate: segments(info.tcpi_snd_cwnd) * 1_000_000 / u64::from(info.tcpi_rtt.max(1)),
+        rate: (segments(info.tcpi_snd_cwnd) * 1_000_000 / u64::from(info.tcpi_rtt.max(1)))
+            .min(pace),
         under_way: segments(info.tcpi_unacked),
         held: segments(info.tcpi_unacked) + u64::from(info.tcpi_notsent_bytes),
     })
@@ -161,10 +196,14 @@ mod tests {
     fn a_connection_has_facts_and_a_file_has_none() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let unpaced = facts(&socket).unwrap();
+        set_pace(&socket, 20_000).unwrap();
         let facts = facts(&socket).unwrap();
+        assert!(unpaced.rate > 20_000 && facts.rate == 20_000, "{unpaced:?}");
         assert_eq!(facts.unacknowledged, 0);
         assert!(facts.round_trip < Duration::from_secs(10), "{facts:?}");
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(super::facts(&file), None);
+        assert!(set_pace(&file, 20_000).is_err());
     }
 }

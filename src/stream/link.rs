@@ -85,6 +85,15 @@ impl ReadLink<'_> {
         }
     }
 
+    /// # Errors
+    /// Where the kernel cannot pace. What is no TCP connection has no pace.
+    pub fn set_pace(&self, bytes_per_s: u64) -> io::Result<()> {
+        match self {
+            ReadLink::Tcp(reader) => kernel::set_pace(reader.as_ref(), bytes_per_s),
+            ReadLink::Piped(_) => Ok(()),
+        }
+    }
+
     /// See [`KernelFacts::unsent_max`].
     pub fn bound_unsent(&self, bytes: u32) {
         if let ReadLink::Tcp(reader) = self {

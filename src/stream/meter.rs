@@ -26,6 +26,8 @@ pub struct Orders {
     pub is_parked: bool,
     /// None: what its socket came with.
     pub congestion: Option<Arc<str>>,
+    /// Bytes a second at most; None: there never was a limit.
+    pub pace: Option<u64>,
     /// Goes up when the kernel is to be asked what it knows.
     pub looks: u64,
 }

@@ -136,11 +136,21 @@ async fn wait_for_end(
     }
     meter.set_proven();
     let mut orders = meter.orders();
-    let (mut congestion, mut unsent_max) = (None, 0);
+    let (mut congestion, mut pace, mut unsent_max) = (None, None, 0);
     let mut looks = interval(LOOK);
     let mut word = [0; 1];
     loop {
-        let wanted = orders.borrow_and_update().congestion.clone();
+        let Orders {
+            congestion: wanted,
+            pace: wanted_pace,
+            ..
+        } = orders.borrow_and_update().clone();
+        if let Some(rate) = wanted_pace.filter(|_| wanted_pace != pace) {
+            if let Err(error) = reader.set_pace(rate) {
+                return error;
+            }
+            pace = wanted_pace;
+        }
         if wanted != congestion {
             // One that may not be chosen was not: the stream goes on as it is.
             if let Some(name) = &wanted {

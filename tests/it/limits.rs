@@ -16,6 +16,7 @@ use crate::support::*;
 
 ways! { local_push, local_pull =>
     a_rate_is_kept_by_all_streams_together_and_changed_by_its_file,
+    a_polite_copy_paces_each_of_its_two_streams_at_the_sending_end,
     a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end,
 }
 
@@ -76,6 +77,27 @@ fn a_rate_is_kept_by_all_streams_together_and_changed_by_its_file(case: &Case) {
     // It is read once a second.
     std::thread::sleep(Duration::from_secs(3));
     assert_rate(sender, 15e6);
+    run.signal_group(Signal::INT);
+    run.wait().exits(130);
+}
+
+fn a_polite_copy_paces_each_of_its_two_streams_at_the_sending_end(case: &Case) {
+    if !procs::may_tamper() {
+        return skip("sockets of other processes");
+    }
+    let run = case.fastcp().args(["--polite", "--size", "10G"]);
+    let run = run.arg(case.from("/dev/zero")).arg(case.to("/dev/null"));
+    let run = run.limit(Duration::from_secs(120)).start();
+    let paces = || {
+        let sockets = procs::tcp_sockets(sender(case, &run)?, TcpState::Established);
+        let busy = sockets.iter().filter(|it| it.acked_bytes() > 100_000);
+        Some(busy.map(|it| it.pace()).collect::<Vec<_>>())
+    };
+    until("both streams have the same pace", || {
+        let paces = paces()?;
+        let is_same = paces.len() == 2 && paces[0] == paces[1];
+        (is_same && paces[0].is_some()).then_some(())
+    });
     run.signal_group(Signal::INT);
     run.wait().exits(130);
 }

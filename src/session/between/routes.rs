@@ -18,6 +18,7 @@ use crate::seal::Suite;
 use crate::session::Seat;
 use crate::session::between::shown;
 use crate::session::choice::{Notes, Patience, look_up};
+use crate::session::polite;
 use crate::session::request::{Host, Request, Rsh};
 use crate::session::ways::Inband;
 use crate::ssh;
@@ -150,7 +151,7 @@ impl Routes<'_> {
         let mut patience = Patience::default();
         let mut without = Instant::now();
         let mut chosen = None;
-        let mut has_looked_up = false;
+        let (mut has_looked_up, mut has_told) = (false, false);
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -185,6 +186,9 @@ impl Routes<'_> {
             let answer = self.answer(receiver_at.as_ref());
             if waited >= patience.inband(answer) {
                 self.inband.offer();
+                if !std::mem::replace(&mut has_told, true) && self.request.options.polite {
+                    self.seat.reporter.notice(polite::NO_EFFECT);
+                }
             }
             if waited >= patience.reverse(answer)
                 && !dialling.reverse

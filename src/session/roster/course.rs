@@ -6,11 +6,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::route::Route;
+use crate::session::roster::live::Live;
 use crate::session::roster::{Flow, Roster, State};
 use crate::stream::crowd::Crowd;
 use crate::stream::kernel::KernelFacts;
 use crate::stream::meter::{Meter, Orders};
-use crate::tuner::{AT_WORK_FIRST, Sample};
+use crate::tuner::{AT_WORK_FIRST, Sample, StreamSight};
 use crate::wire::hello::STREAMS_MAX;
 
 /// What one stream carries later than another would, by this much and this factor, may go by the
@@ -25,6 +26,8 @@ pub(super) struct Course {
     /// Those of them that are to be at work. Those beyond are parked, not closed.
     at_work: u16,
     congestion: Option<Arc<str>>,
+    /// Bytes a second of each stream.
+    pace: Option<u64>,
     looks: u64,
     /// What streams that are gone had carried and sent again.
     past: (u64, u64),
@@ -36,6 +39,7 @@ impl Default for Course {
             wanted: watch::Sender::new(STREAMS_MAX),
             at_work: AT_WORK_FIRST,
             congestion: None,
+            pace: None,
             looks: 0,
             past: (0, 0),
         }
@@ -47,6 +51,7 @@ impl Course {
         let orders = Orders {
             is_parked: false,
             congestion: self.congestion.clone(),
+            pace: self.pace,
             looks: self.looks,
         };
         Arc::new(Meter::new(crowd.clone(), orders))
@@ -132,6 +137,38 @@ impl Roster {
             live.meter
                 .order(|orders| orders.congestion = Some(name.clone()));
         }
+    }
+
+    /// Bytes a second that all streams together send at most from now on; each that has something to
+    /// send gets the same part.
+    pub fn pace(&self, bytes_per_s: u64) {
+        let mut state = self.lock();
+        let has_work = |live: &&Live| {
+            let holds = live.meter.kernel().is_some_and(|facts| facts.held > 0);
+            holds || !(live.meter.waits() || live.meter.is_parked())
+        };
+        let at_work = state.live.values().filter(has_work).count() as u64;
+        let pace = Some(bytes_per_s / at_work.max(1));
+        state.course.pace = pace;
+        for live in state.live.values() {
+            live.meter.order(|orders| orders.pace = pace);
+        }
+    }
+
+    /// What the kernel knows of each stream; nothing of what is no TCP connection.
+    pub fn sights(&self) -> Vec<StreamSight> {
+        let state = self.lock();
+        let sight = |live: &Live| {
+            let facts = live.meter.kernel()?;
+            Some(StreamSight {
+                number: live.number,
+                round_trip: facts.round_trip,
+                round_trip_min: facts.round_trip_min,
+                acks: facts.segments_in,
+                acked_bytes: facts.acked_bytes,
+            })
+        };
+        state.live.values().filter_map(sight).collect()
     }
 
     /// Has every stream ask the kernel what it knows; they answer soon.

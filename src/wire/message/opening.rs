@@ -58,6 +58,8 @@ pub struct CopyOptions {
     pub nice: bool,
     /// `--drop-cache`: what comes into the page cache goes out behind the copy.
     pub drop_cache: bool,
+    /// `--polite`: the sender leaves the link to other traffic.
+    pub polite: bool,
 }
 
 /// What the server is to be in this copy.

@@ -1,10 +1,11 @@
 //! Processes of a test, found in /proc by the mark that each of them has in its environment.
 
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::libc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::RecvFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
@@ -296,6 +297,26 @@ impl Socket {
     pub fn acked_bytes(&self) -> u64 {
         let facts = self.duplicate().and_then(fastcp::stream::kernel::facts);
         facts.map_or(0, |facts| facts.acked_bytes)
+    }
+
+    /// Bytes a second that the kernel lets it send at most; None where there is no such limit, or the
+    /// process has closed it meanwhile.
+    pub fn pace(&self) -> Option<u64> {
+        let socket = self.duplicate()?;
+        let mut rate: libc::c_ulong = 0;
+        let mut len = size_of_val(&rate) as libc::socklen_t;
+        // SAFETY: the descriptor is open; the kernel writes at most `len` bytes, which is the size of
+        // `rate`, and both live until the call returns.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_MAX_PACING_RATE,
+                (&raw mut rate).cast(),
+                &mut len,
+            )
+        };
+        (result == 0 && rate != libc::c_ulong::MAX).then_some(rate)
     }
 
     /// None when the process has closed it meanwhile.

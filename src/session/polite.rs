@@ -1,0 +1,43 @@
+//! A polite copy at work: looks at the streams that send, and sets their pace.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::session::roster::Roster;
+use crate::tuner::{LOOK, PoliteRate};
+
+/// What a round trip is taken for until a stream is up.
+const ROUND_TRIP_GUESS: Duration = Duration::from_millis(20);
+
+/// A warning for copies whose data goes inside ssh.
+pub const NO_EFFECT: &str =
+    "fastcp: warning: --polite has no effect on data that goes through ssh; --bwlimit has";
+
+/// Keeps the streams of `roster` at the rate of a polite copy until it is dropped; `tell` hears of
+/// rates that are clearly others.
+pub async fn keep(roster: Arc<Roster>, tell: impl Fn(String) + Send) {
+    // A stream that comes up now begins slowly.
+    roster.pace(PoliteRate::new(ROUND_TRIP_GUESS).rate());
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let first = loop {
+        looks.tick().await;
+        if let Some(round_trip) = roster.round_trip() {
+            break round_trip;
+        }
+    };
+    let began = Instant::now();
+    let mut polite = PoliteRate::new(first);
+    loop {
+        // The answers to this are looked at the next time.
+        roster.ask();
+        looks.tick().await;
+        let now = began.elapsed();
+        roster.pace(polite.look(now, &roster.sights()));
+        if let Some(line) = polite.news(now) {
+            tell(line);
+        }
+    }
+}
