@@ -17,6 +17,7 @@ mod model;
 mod pace;
 mod path;
 mod polite;
+mod queue;
 mod rate_limit;
 mod remembered;
 mod rise;

@@ -14,6 +14,7 @@
 use std::time::Duration;
 
 use super::model::{LIMITED, LOSSY};
+use super::queue::Queue;
 use super::trial::Trial;
 use super::window::Rates;
 use super::{Congestion, Tuner};
@@ -103,7 +104,7 @@ impl Tuner {
     /// measured of the former path is forgotten, and the rise begins again.
     pub(super) fn note_path(&mut self, now: Duration) {
         let is = self.window.newest().round_trip;
-        if !self.is_queuing() {
+        if !self.has_queue(Queue::Clear) {
             self.path.doubt = None;
             let rates = self.window.last(self.pace().quick, self.workers);
             if let Some(rates) = rates.filter(|rates| rates.link >= BUSY) {
@@ -211,5 +212,51 @@ impl Doubt {
             settled: Duration::MAX,
             before,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sim::{MBIT, WORLD, World, start};
+    use super::super::{Method, Sample};
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_millis(100);
+
+    /// What is taken for the shortest round trip of a link whose round trip grows after 5 s, and whose
+    /// rate doubles within the 4 s after that, while such a part of it is sent again.
+    fn shortest_after(loss: f64) -> Duration {
+        let mut start = start(&World { rtt: 0.02, ..WORLD });
+        start.forced.compress = Some(Method::None);
+        // More streams on trial are another way to find out.
+        start.forced.streams = Some(8);
+        let mut tuner = Tuner::new(start).0;
+        let (mut carried, mut lost) = (0.0, 0.0);
+        for step in 1..=180 {
+            let now = Duration::from_millis(50) * step;
+            let since = (now.as_secs_f64() - 5.0).max(0.0);
+            let bytes = 20.0 * MBIT * (1.0 + 0.25 * since) * 0.05;
+            carried += bytes;
+            lost += if since > 0.0 { loss * bytes } else { 0.0 };
+            let sample = Sample {
+                raw_bytes: carried as u64,
+                wire_bytes: carried as u64,
+                carried_bytes: carried as u64,
+                confirmed_bytes: carried as u64,
+                retransmitted_bytes: lost as u64,
+                link_busy: now,
+                round_trip: if since > 0.0 { LONG } else { SHORT },
+                ..Sample::default()
+            };
+            tuner.on_sample(now, &sample);
+        }
+        tuner.round_trip_min
+    }
+
+    #[test]
+    fn a_rate_that_grows_shows_a_longer_path_only_where_nothing_is_lost() {
+        assert_eq!(shortest_after(0.0), LONG);
+        assert_eq!(shortest_after(0.01), SHORT);
     }
 }

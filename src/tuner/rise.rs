@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use super::model::{LIMITED, LOSSY};
+use super::queue::Queue;
 use super::streams::streams;
 use super::window::Rates;
 use super::{Congestion, FAR_AWAY, Sample, Tuner, first_streams, next_sample};
@@ -36,10 +37,6 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// Most of what a stream sends before anything comes back: ten segments in Linux.
 const FIRST_WINDOW: u64 = 10 << 10;
-
-/// A round trip that takes so much longer than the shortest shows a queue.
-const QUEUE: f64 = 1.25;
-const QUEUE_MIN: Duration = Duration::from_millis(5);
 
 /// Of the time, streams have something to send where the link is what holds the copy up.
 const BUSY: f64 = 0.5;
@@ -156,7 +153,7 @@ impl Tuner {
         };
         let newest = self.window.newest();
         let until = self.rise.until.unwrap_or(self.pace().opening);
-        if self.decision.streams >= target || now > until || self.is_queuing() {
+        if self.decision.streams >= target || now > until || self.has_queue(Queue::Clear) {
             self.rise.target = None;
             return false;
         }
@@ -192,7 +189,7 @@ impl Tuner {
         let is_of_use = self.start.forced.streams.is_some()
             || self.is_rate_limited(rates)
             || self.decision.congestion == Congestion::Bbr;
-        if !is_slow || is_of_use || !self.is_queuing() {
+        if !is_slow || is_of_use || !self.has_queue(Queue::Clear) {
             return None;
         }
         let holds = HOLDS * rates.wire * self.round_trip_min.as_secs_f64();
@@ -215,7 +212,7 @@ impl Tuner {
     /// have given up their slow start.
     pub(super) fn rise_again(&mut self, now: Duration, rates: &Rates) {
         let is_faster = |(wire, _): &(f64, Duration)| rates.wire > wire * FULL_MOST;
-        if !self.full.as_ref().is_some_and(is_faster) || self.is_queuing() {
+        if !self.full.as_ref().is_some_and(is_faster) || self.has_queue(Queue::Clear) {
             return;
         }
         self.full = None;
@@ -243,12 +240,6 @@ impl Tuner {
             is_same || now < since + self.pace().opening
         })
     }
-
-    /// As [`Tuner::is_queue`], but where a link is slow less of it is a queue.
-    pub(super) fn is_queuing(&self) -> bool {
-        let is = self.window.newest().round_trip;
-        is > self.round_trip_min.mul_f64(QUEUE) + QUEUE_MIN
-    }
 }
 
 /// Most of what is under way; the last of it need not be waited for.
@@ -258,23 +249,12 @@ fn confirming(sample: &Sample) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Forced, Method, Start};
+    use super::super::sim::{WORLD, World, start};
     use super::*;
 
     fn tuner(round_trip_ms: u64) -> Tuner {
-        let start = Start {
-            round_trip: Duration::from_millis(round_trip_ms),
-            processors_here: 2,
-            processors_there: 2,
-            slots: 400,
-            strongest: Method::Zstd(9),
-            may_lzma: false,
-            may_bbr: false,
-            nice: false,
-            remembered: None,
-            forced: Forced::default(),
-        };
-        Tuner::new(start).0
+        let rtt = round_trip_ms as f64 / 1e3;
+        Tuner::new(start(&World { rtt, ..WORLD })).0
     }
 
     /// Streams at work after one sample in which the first windows have come back.

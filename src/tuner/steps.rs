@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::method::{Facts, LADDER, LZMA, MIDDLE, RUNGS, extrapolate, rung as rung_of};
 use super::model::{LIMITED, Stages};
 use super::pace::Pace;
+use super::queue::Queue;
 use super::streams::streams;
 use super::trial::{Change, Judgement, Trial};
 use super::window::Rates;
@@ -217,7 +218,7 @@ impl Tuner {
     /// frame may take seconds there, and measuring first takes several of them. What is on trial is
     /// taken back where it does not bring what it must.
     fn jump(&mut self, now: Duration, rates: &Rates) -> Option<String> {
-        let is_limit = rates.link >= LIMITED && self.is_slow(rates) && self.is_queuing();
+        let is_limit = rates.link >= LIMITED && self.is_slow(rates) && self.has_queue(Queue::Clear);
         let rung = self.decision.rung;
         if !is_limit || rung >= LZMA || self.start.forced.compress.is_some() {
             return None;

@@ -4,18 +4,10 @@
 use std::time::Duration;
 
 use super::model::{LIMITED, LOSSY};
+use super::queue::Queue;
 use super::trial::Change;
 use super::window::Rates;
 use super::{Congestion, FAR_AWAY, Sample, Tuner};
-
-/// A queue stands on the way when a round trip takes so much more than the shortest.
-const QUEUE: f64 = 1.5;
-const QUEUE_MIN: Duration = Duration::from_millis(3);
-
-/// This much of one already shows that the link is full, where nothing is lost that more streams
-/// would make up for.
-const SLIGHT: f64 = 1.1;
-const SLIGHT_MIN: Duration = Duration::from_millis(5);
 
 /// Streams fill what windows allow when they carry this much of it.
 const WINDOWS_FULL: f64 = 0.75;
@@ -37,7 +29,7 @@ impl Tuner {
         if self.is_fit(now, rates) {
             return None;
         }
-        let (queue, lossy) = (self.is_queue(), self.is_lossy(rates));
+        let (queue, lossy) = (self.has_queue(Queue::Long), self.is_lossy(rates));
         if linked && lossy && self.may_try_bbr(now, rates) {
             self.begin(now, Change::Congestion(Congestion::Bbr), rates);
             self.decision.congestion = Congestion::Bbr;
@@ -85,7 +77,7 @@ impl Tuner {
         // Where each stream is held back by itself many will be wanted.
         let is_held_back = lossy || full;
         let is_doubtful = self.is_longer_to_be_tried(rates);
-        let is_full = !is_held_back && !is_doubtful && self.is_slight_queue();
+        let is_full = !is_held_back && !is_doubtful && self.has_queue(Queue::Slight);
         if is_full || !self.pays_off(rates, is_held_back) {
             return None;
         }
@@ -169,22 +161,9 @@ impl Tuner {
         // The queue of slow start says nothing of what comes after it.
         let is_settled = self.sampled > self.pace().opening;
         let may_be_full = self.full.is_some() || (is_settled && self.is_slow(rates));
-        let was_queue = may_be_full && self.is_queue_at(lately);
-        let is_queue = was_queue || self.is_queue();
+        let was_queue = may_be_full && self.shows(Queue::Long, lately);
+        let is_queue = was_queue || self.has_queue(Queue::Long);
         rates.loss >= LOSSY && !is_queue && self.round_trip_min >= FAR_AWAY
-    }
-
-    fn is_queue(&self) -> bool {
-        self.is_queue_at(self.window.newest().round_trip)
-    }
-
-    fn is_slight_queue(&self) -> bool {
-        let is = self.window.newest().round_trip;
-        is > self.round_trip_min.mul_f64(SLIGHT) && is > self.round_trip_min + SLIGHT_MIN
-    }
-
-    fn is_queue_at(&self, is: Duration) -> bool {
-        is > self.round_trip_min.mul_f64(QUEUE) && is > self.round_trip_min + QUEUE_MIN
     }
 
     /// Streams carry what their windows allow, so that nothing but more of them brings more.
@@ -217,7 +196,8 @@ pub(super) fn streams(count: u16) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Forced, Method, Start};
+    use super::super::sim::{WORLD, World, start};
+    use super::super::{Forced, Method};
     use super::*;
 
     #[test]
@@ -232,20 +212,10 @@ mod tests {
     /// The most streams at work on a link of 1 Gbit/s that is full for 5 s, of a copy of so many
     /// bytes, where a round trip takes so long.
     fn most_streams(bytes: Option<u64>, round_trip: Duration) -> u16 {
-        let start = Start {
-            round_trip: Duration::from_millis(150),
-            processors_here: 2,
-            processors_there: 2,
-            slots: 400,
-            strongest: Method::Zstd(9),
-            may_lzma: false,
-            may_bbr: false,
-            nice: false,
-            remembered: None,
-            forced: Forced {
-                compress: Some(Method::None),
-                ..Forced::default()
-            },
+        let mut start = start(&World { rtt: 0.15, ..WORLD });
+        start.forced = Forced {
+            compress: Some(Method::None),
+            ..Forced::default()
         };
         let (mut tuner, first) = Tuner::new(start);
         let mut most = first.streams;

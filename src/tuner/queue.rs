@@ -1,0 +1,63 @@
+//! Queues on the way, as far as the round trip shows them: it takes longer than the shortest.
+
+use std::time::Duration;
+
+use super::Tuner;
+
+/// How much longer the round trip must take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Queue {
+    /// The link is full, where nothing is lost that more streams would make up for.
+    Slight,
+    /// A slow link is full, or the path has become longer.
+    Clear,
+    /// Any link is full, and more streams would only push others aside.
+    Long,
+}
+
+impl Queue {
+    /// What a round trip takes at most, beyond the shortest, where there is no such queue.
+    fn threshold(self, shortest: Duration) -> Duration {
+        const MS: Duration = Duration::from_millis(1);
+        match self {
+            Queue::Slight => (shortest / 10).max(5 * MS),
+            Queue::Clear => shortest / 4 + 5 * MS,
+            Queue::Long => (shortest / 2).max(3 * MS),
+        }
+    }
+}
+
+impl Tuner {
+    /// The newest round trip shows such a queue.
+    pub(super) fn has_queue(&self, queue: Queue) -> bool {
+        self.shows(queue, self.window.newest().round_trip)
+    }
+
+    pub(super) fn shows(&self, queue: Queue, round_trip: Duration) -> bool {
+        round_trip > self.round_trip_min + queue.threshold(self.round_trip_min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sim::{WORLD, World, start};
+    use super::*;
+
+    #[test]
+    fn near_at_hand_a_queue_takes_milliseconds_and_far_away_a_part_of_the_round_trip() {
+        let shown = |shortest_ms: u64, round_trip_ms: u64| {
+            let rtt = shortest_ms as f64 / 1e3;
+            let tuner = Tuner::new(start(&World { rtt, ..WORLD })).0;
+            let round_trip = Duration::from_millis(round_trip_ms);
+            let queues = [Queue::Slight, Queue::Clear, Queue::Long];
+            queues.map(|queue| tuner.shows(queue, round_trip))
+        };
+        assert_eq!(shown(1, 4), [false, false, false]);
+        assert_eq!(shown(1, 5), [false, false, true]);
+        assert_eq!(shown(1, 7), [true, true, true]);
+        assert_eq!(shown(100, 110), [false, false, false]);
+        assert_eq!(shown(100, 111), [true, false, false]);
+        assert_eq!(shown(100, 131), [true, true, false]);
+        assert_eq!(shown(100, 151), [true, true, true]);
+    }
+}
