@@ -96,7 +96,7 @@ const SCRIPT: &str = concat!(
     r#"{ clear; return 1; }; "#,
     r#"echo "$s send $d"; true >$t; w=$t; [ $k = 0 ] || { l=$k; w=$t.gz; }; "#,
     r#"r=$l; while [ $r -gt 0 ]; do o=$r; "#,
-    r#"c=$((r<65536?r:65536)); dd bs=$c count=1 >>$w 2>/dev/null; r=$((l-$(wc -c <$w))); "#,
+    r#"c=$((r<65536?r:65536)); dd bs=$c count=$((r/c)) >>$w 2>/dev/null; r=$((l-$(wc -c <$w))); "#,
     r#"[ $r -lt $o ] || fail length; done; "#,
     r#"[ $k = 0 ] || { gzip -dc <$w >$t 2>/dev/null && rm -f $w; } || fail digest; "#,
     r#"command -v sha256sum >/dev/null && case $(sha256sum <$t) in $q*);; *) fail digest;; esac; "#,

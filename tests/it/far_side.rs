@@ -229,7 +229,8 @@ fn a_placing_that_is_cut_short_leaves_nothing(case: &Case) {
     let bin = case.scratch.dir("slow");
     let real = find_program("dd").expect("on every system");
     let slow = format!(
-        "#!/bin/sh\ncase $1 in if=*) exec {0} \"$@\";; esac\nsleep 0.1; exec {0} \"$@\"\n",
+        "#!/bin/sh\ncase $1 in if=*) exec {0} \"$@\";; esac\n\
+         sleep 0.1; exec {0} \"$1\" count=1\n",
         real.display()
     );
     bin.file("dd", slow);
