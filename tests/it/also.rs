@@ -308,11 +308,12 @@ fn a_host_that_stands_still_holds_nobody(case: &Case) {
 fn memory_stays_within_its_bound_for_all_together(case: &Case) {
     const POOL: usize = 48 * MIB;
     case.src.file("a", noise(1, 64 * MIB));
-    let done = to_all(case, &["--memory", &POOL.to_string()], "a").run();
+    let done = to_all(case, &["--memory", &POOL.to_string()], "a");
+    let done = done.measured().run();
     done.succeeds();
     assert_all(case, "a");
     let most = POOL + 64 * MIB;
-    let peak = done.peak_rss_bytes as usize;
+    let peak = done.peak_rss_bytes() as usize;
     assert!(peak < most, "{peak} bytes, more than {most}");
     to_all(case, &["--memory", "16Mi"], "a")
         .run()

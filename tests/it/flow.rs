@@ -118,14 +118,14 @@ fn a_slow_consumer_slows_the_producer_and_memory_stays_within_the_pool(case: &Ca
         true => run.arg("-").arg(case.to("")),
         false => run.arg(case.from("")).arg("-"),
     };
-    let done = run.run();
+    let done = run.measured().run();
     done.succeeds();
     let wanted = Run::new("sh", &case.scratch.0)
         .args(["-c", &format!("({from}) | cksum")])
         .run();
     assert_eq!(case.scratch.read("sum"), wanted.stdout);
     let most = POOL + 64 * MIB;
-    let peak = done.peak_rss_bytes as usize;
+    let peak = done.peak_rss_bytes() as usize;
     assert!(peak < most, "{peak} bytes, more than {most}");
 }
 

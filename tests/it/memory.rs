@@ -37,13 +37,13 @@ fn long_symbolic_links_wait_at_the_sender(case: &Case) {
     }
     let inject = Inject::new().hold("symlinkat").times(1);
     let run = case.copying(&["-r"], "links", "links").inject(&inject);
-    let running = run.start();
+    let running = run.measured().start();
     inject.wait_until_struck(1);
     wait_until_steady(|| procs::peak_rss_bytes(running.pid()));
     inject.release();
     let done = running.wait();
     done.succeeds();
-    let peak = done.peak_rss_bytes as usize / MIB;
+    let peak = done.peak_rss_bytes() as usize / MIB;
     assert!(peak < 30, "{peak} MiB");
 }
 
@@ -60,13 +60,13 @@ fn further_names_wait_in_bounded_memory(case: &Case) {
     for n in 0..40 * files {
         std::fs::hard_link(&made[n % files], case.src.path(further(n))).unwrap();
     }
-    let done = case.copy(&["-r"], "tree", "tree");
+    let done = case.copying(&["-r"], "tree", "tree").measured().run();
     done.succeeds();
     let meta = |rel: String| case.dst.meta(rel);
     for n in 0..40 * files {
         let (one, other) = (meta(first(n % files)), meta(further(n)));
         assert_eq!((one.ino(), 41), (other.ino(), other.nlink()), "{n}");
     }
-    let peak = done.peak_rss_bytes as usize / MIB;
+    let peak = done.peak_rss_bytes() as usize / MIB;
     assert!(peak < 40, "{peak} MiB");
 }

@@ -142,11 +142,13 @@ fn memory_stays_within_the_pool_and_64_mib(case: &Case) {
         };
         case.src.append("all", content);
     }
-    let done = case.copy(&["--memory", "64Mi", "--streams", "16"], "all", "all");
+    case.host().measure();
+    let flags = ["--memory", "64Mi", "--streams", "16"];
+    let done = case.copying(&flags, "all", "all").measured().run();
     done.succeeds();
     case.host().wait_for_logins();
     let limit = 128 * MIB as u64;
-    let (client, server) = (done.peak_rss_bytes, case.host().peak_rss_bytes());
+    let (client, server) = (done.peak_rss_bytes(), case.host().peak_rss_bytes());
     // Neither is measured where it is not at least what a program takes to start.
     assert!(
         client > MIB as u64 && server > MIB as u64,

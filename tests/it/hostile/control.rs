@@ -54,7 +54,7 @@ fn garbage_on_control_ends_the_copy() {
             let done = told(case, &said);
             held_out(&done).exits(13).says("broke the protocol");
             assert!(case.dst.dir("tree").names().is_empty(), "{said:?}");
-            let peak = done.peak_rss_bytes / MIB as u64;
+            let peak = done.peak_rss_bytes() / MIB as u64;
             assert!(peak < 70, "took {peak} MiB");
         });
     }

@@ -10,8 +10,8 @@ pub struct Done {
     pub signal: Option<i32>,
     pub stdout: Vec<u8>,
     pub stderr: String,
-    /// Of the process itself and of its children, whichever is the largest.
-    pub peak_rss_bytes: u64,
+    /// None if it was not measured.
+    pub(super) peak_rss_bytes: Option<u64>,
     pub elapsed: Duration,
     /// The command line.
     pub line: String,
@@ -64,6 +64,12 @@ impl Done {
             "should have been silent: {self}"
         );
         self
+    }
+
+    /// The most resident memory of the process itself or of one of its children.
+    #[track_caller]
+    pub fn peak_rss_bytes(&self) -> u64 {
+        self.peak_rss_bytes.expect("a run that is measured")
     }
 
     /// What the summary says of the wire, `… (wire 24.1 MB, …`; 0 where it says nothing.

@@ -396,7 +396,9 @@ fn by_any_route(
         .args(["--rsh", "local", "--remote-path", &script])
         // A peer plays one session.
         .args(["--retries", "0"])
-        .args(words);
+        .args(words)
+        // Much of what a liar may try is to make it take memory.
+        .measured();
     let run = match inject {
         Some(inject) => run.inject(inject),
         None => run,

@@ -15,11 +15,11 @@ use std::thread::{self, JoinHandle};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::keys::make_key;
+use super::keys;
 use super::net;
 use super::offspring::dying_with_this_thread;
 use super::procs::MARK;
-use super::run::{fastcp_binary, reap};
+use super::run::{fastcp_binary, reap, reap_and_measure};
 use super::tree::Dir;
 
 /// The name by which ssh's configuration knows the host.
@@ -48,6 +48,7 @@ struct Shared {
     logins: AtomicUsize,
     /// Connections that are to be refused, after so many more that are not.
     refusals: Mutex<(usize, usize)>,
+    is_measured: AtomicBool,
     peak_rss_bytes: Mutex<u64>,
     sessions: Mutex<Vec<Session>>,
 }
@@ -174,7 +175,13 @@ impl Host {
         self.shared.logins.load(SeqCst)
     }
 
-    /// The most resident memory that one process of any login had, of logins that have ended.
+    /// From now on the memory of logins is measured.
+    pub fn measure(&self) {
+        self.shared.is_measured.store(true, SeqCst);
+    }
+
+    /// The most resident memory that one process of any measured login had, of logins that have
+    /// ended.
     pub fn peak_rss_bytes(&self) -> u64 {
         *self
             .shared
@@ -251,8 +258,12 @@ impl Host {
     }
 
     fn make_keys(&self) {
+        let host = self.dir.0.file_name().expect("it has a name");
         for name in ["host_key", "key"] {
-            make_key(&self.dir.path(name), "");
+            let pair = keys::pair(&format!("{}/{name}", host.display()));
+            self.dir.file(name, &pair.private);
+            self.dir.mode(name, 0o600);
+            self.dir.file(format!("{name}.pub"), &pair.public);
         }
         fs::copy(self.dir.path("key.pub"), self.dir.path("authorized_keys")).expect("copy a key");
         let public = fs::read_to_string(self.dir.path("host_key.pub")).expect("read a key");
@@ -375,7 +386,10 @@ fn accept(listener: &TcpListener, sshd: &Path, config: &Path, log: &Path, shared
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let own = shared.clone();
         let waiter = thread::spawn(move || {
-            let peak = reap(child);
+            if !own.is_measured.load(SeqCst) {
+                return reap(child);
+            }
+            let peak = reap_and_measure(child);
             let mut most = own.peak_rss_bytes.lock().expect("no panic while held");
             *most = most.max(peak);
         });

@@ -1,9 +1,36 @@
 //! Keys that logins are made with.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 
 use super::Case;
+
+/// A key pair as it is in its two files.
+#[derive(Clone)]
+pub struct Pair {
+    pub private: Vec<u8>,
+    pub public: Vec<u8>,
+}
+
+/// The key pair of this name, the same for every test of a run: to make one takes longer than many a
+/// copy.
+pub fn pair(name: &str) -> Pair {
+    static PAIRS: Mutex<BTreeMap<String, Pair>> = Mutex::new(BTreeMap::new());
+    let mut pairs = PAIRS.lock().expect("no panic while held");
+    let made = || {
+        let dir = tempfile::tempdir().expect("make a directory");
+        let path = dir.path().join("key");
+        make_key(&path, "");
+        let read = |path: &Path| std::fs::read(path).expect("read a key");
+        Pair {
+            private: read(&path),
+            public: read(&path.with_extension("pub")),
+        }
+    };
+    pairs.entry(name.to_owned()).or_insert_with(made).clone()
+}
 
 /// Makes an ed25519 key pair at `path`.
 pub fn make_key(path: &Path, passphrase: &str) {

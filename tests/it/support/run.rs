@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 pub use super::done::Done;
 use super::inject::{Inject, Keeper};
@@ -61,6 +61,7 @@ pub struct Run {
     cwd: PathBuf,
     limit: Duration,
     inject: Option<Inject>,
+    is_measured: bool,
 }
 
 impl Run {
@@ -73,6 +74,7 @@ impl Run {
             cwd: cwd.as_ref().to_owned(),
             limit: LIMIT,
             inject: None,
+            is_measured: false,
         }
     }
 
@@ -122,6 +124,12 @@ impl Run {
 
     pub fn limit(mut self, limit: Duration) -> Run {
         self.limit = limit;
+        self
+    }
+
+    /// Its peak memory is measured, by a look at all of its processes every 10 ms.
+    pub fn measured(mut self) -> Run {
+        self.is_measured = true;
         self
     }
 
@@ -278,8 +286,9 @@ pub struct Running {
 /// How a process ended, as the kernel tells it.
 #[derive(Clone, Copy, Debug)]
 struct End {
-    status: rustix::process::WaitStatus,
-    peak_rss_bytes: u64,
+    status: WaitStatus,
+    /// None if it was not measured.
+    peak_rss_bytes: Option<u64>,
 }
 
 impl Running {
@@ -293,8 +302,17 @@ impl Running {
         let stdin = child.stdin.take();
         let pid = Pid::from_child(&child);
         let (sender, end) = mpsc::channel();
+        let is_measured = run.is_measured;
         let waiter = thread::spawn(move || {
-            sender.send(wait_and_watch(pid)).ok();
+            let (status, peak_rss_bytes) = match is_measured {
+                true => wait_and_watch(pid),
+                false => (wait_for(pid), None),
+            };
+            let end = End {
+                status,
+                peak_rss_bytes,
+            };
+            sender.send(end).ok();
         });
         Running {
             stdout,
@@ -386,25 +404,35 @@ impl Drop for Running {
     }
 }
 
-/// Waits for `pid` to end and reaps it. Its peak resident memory is read while it runs, with that
-/// of its descendants, of fastcp's processes alone: what the system accounts to a process that has
-/// ended includes the memory of the one that forked it.
-fn wait_and_watch(pid: Pid) -> End {
+/// Waits for `pid` to end and reaps it.
+fn wait_for(pid: Pid) -> WaitStatus {
+    let ended = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+    let (_, status) = ended.expect("it is our child").expect("it waits");
+    status
+}
+
+/// The same. Its peak resident memory is read while it runs, with that of its descendants, of
+/// fastcp's processes alone: what the system accounts to a process that has ended includes the
+/// memory of the one that forked it.
+fn wait_and_watch(pid: Pid) -> (WaitStatus, Option<u64>) {
     let mut peak_rss_bytes = 0;
     loop {
         peak_rss_bytes = peak_rss_bytes.max(procs::peak_rss_bytes(pid));
-        let ended = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
+        let ended = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
         if let Some((_, status)) = ended.expect("it is our child") {
-            return End {
-                status,
-                peak_rss_bytes,
-            };
+            return (status, Some(peak_rss_bytes));
         }
         procs::ended_within(pid, Duration::from_millis(10));
     }
 }
 
-/// Reaps a child that is not a [`Running`]; returns the peak resident memory of fastcp under it.
-pub fn reap(child: Child) -> u64 {
-    wait_and_watch(Pid::from_child(&child)).peak_rss_bytes
+/// Reaps a child that is not a [`Running`].
+pub fn reap(child: Child) {
+    wait_for(Pid::from_child(&child));
+}
+
+/// The same; returns the peak resident memory of fastcp under it.
+pub fn reap_and_measure(child: Child) -> u64 {
+    let (_, peak_rss_bytes) = wait_and_watch(Pid::from_child(&child));
+    peak_rss_bytes.unwrap_or(0)
 }
