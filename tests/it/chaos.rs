@@ -20,9 +20,10 @@ use crate::support::peer::readable;
 use crate::support::storm::Storm;
 use crate::support::*;
 
-/// Scripts that every run of the tests plays.
-const SEEDS: u64 = 200;
-const DISK_SEEDS: u64 = 100;
+/// Scripts that every run of the tests plays. Whoever changes what they play against plays some
+/// thousands more.
+const SEEDS: u64 = 100;
+const DISK_SEEDS: u64 = 60;
 
 /// Copies at once. They wait more than they work, so many fit on few processors.
 const AT_ONCE: usize = 16;

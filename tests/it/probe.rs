@@ -24,6 +24,9 @@ ways! { here => without_a_host_this_machine_is_measured }
 /// Much more than a probe should take, for machines that do other things too.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// One worker and no strong codec: for what is not about codecs, which take all processors.
+const MODEST: [&str; 4] = ["--threads", "1", "--memory", "16Mi"];
+
 /// The first word of each row, and the rest.
 fn rows(done: &done::Done) -> Vec<(String, String)> {
     let text = done.stdout_text();
@@ -51,7 +54,8 @@ fn nothing_stays(dir: &Dir) {
 
 fn a_host_and_a_place_there_are_measured(case: &Case) {
     let sample = case.src.file("sample", prose(1, 3 * MIB));
-    let run = case.fastcp().args(["--probe", "--sample"]).arg(&sample);
+    let run = case.fastcp().args(["--threads", "1"]);
+    let run = run.args(["--probe", "--sample"]).arg(&sample);
     let done = run.arg(case.dst("")).limit(LIMIT).run();
     done.succeeds();
     assert!(done.stderr.is_empty(), "{done}");
@@ -93,6 +97,7 @@ fn a_slow_link_takes_no_longer(case: &Case) {
     let done = case
         .fastcp()
         .args(["--probe", "--json", "-l", "8000", "far:"])
+        .args(["--threads", "1"])
         .limit(LIMIT)
         .run();
     let found = json(&done);
@@ -118,6 +123,7 @@ fn what_the_user_forces_is_measured_and_expected(case: &Case) {
         "gzip:1",
     ];
     let run = case.fastcp().args(words).args(["--no-encrypt", "far:"]);
+    let run = run.args(MODEST);
     let found = json(&run.limit(LIMIT).run());
     let steps = found["streams"].as_array().expect("steps");
     let streams: Vec<_> = steps.iter().map(|step| step["streams"].as_u64()).collect();
@@ -130,7 +136,8 @@ fn what_the_user_forces_is_measured_and_expected(case: &Case) {
 fn by_further_logins_alone_it_works_as_well(case: &Case) {
     let run = case
         .fastcp()
-        .args(["--probe", "--route", "ssh", "--json", "far:"]);
+        .args(["--probe", "--route", "ssh", "--json", "far:"])
+        .args(MODEST);
     let found = json(&run.limit(LIMIT).run());
     assert_eq!(found["route"], "ssh", "{found}");
     assert!(
@@ -150,7 +157,7 @@ fn a_key_that_only_adds_may_be_probed_and_one_that_only_reads_writes_nothing(cas
     };
     let probe = |operand: &str| {
         let run = case.fastcp().args(["--probe", "--json", "--streams", "1"]);
-        run.arg(operand).limit(LIMIT).run()
+        run.args(MODEST).arg(operand).limit(LIMIT).run()
     };
     force(&format!("--confine '{dir}' --write-only --no-overwrite"));
     let found = json(&probe("far:."));
@@ -164,7 +171,7 @@ fn a_key_that_only_adds_may_be_probed_and_one_that_only_reads_writes_nothing(cas
 
 fn a_probe_that_is_interrupted_leaves_nothing(case: &Case) {
     let run = case.fastcp().args(["--probe", "--json"]).arg(case.dst(""));
-    let run = run.limit(LIMIT).start();
+    let run = run.args(MODEST).limit(LIMIT).start();
     until("a server runs", || {
         (!case.servers().is_empty()).then_some(())
     });
@@ -180,7 +187,10 @@ fn a_probe_that_is_interrupted_leaves_nothing(case: &Case) {
 }
 
 fn what_cannot_be_probed_fails_as_a_copy_would(case: &Case) {
-    let probe = |words: &[&str]| case.fastcp().arg("--probe").args(words).limit(LIMIT).run();
+    let probe = |words: &[&str]| {
+        let run = case.fastcp().arg("--probe").args(MODEST);
+        run.args(words).limit(LIMIT).run()
+    };
     let nowhere = case.dst("no/such/place");
     let nowhere = nowhere.to_str().expect("UTF-8");
     probe(&[nowhere]).exits(8).says("does not exist");
@@ -194,14 +204,15 @@ fn what_cannot_be_probed_fails_as_a_copy_would(case: &Case) {
 fn without_a_host_this_machine_is_measured(case: &Case) {
     let place = case.dst.0.display().to_string();
     let run = case.fastcp().args(["--probe", &place]).limit(LIMIT);
-    let done = run.run();
+    let done = run.args(["--threads", "1"]).run();
     done.succeeds();
     assert!(done.stderr.is_empty(), "{done}");
     let rows = rows(&done);
     let names: Vec<_> = rows.iter().map(|(name, _)| name.as_str()).collect();
     assert!(names.contains(&"destination") && !names.contains(&"source"));
     assert!(names.contains(&"a copy makes"), "{done}");
-    let bare = case.fastcp().args(["--probe", "--json"]).limit(LIMIT).run();
+    let bare = case.fastcp().args(["--probe", "--json"]).args(MODEST);
+    let bare = bare.limit(LIMIT).run();
     assert!(json(&bare)["write_bytes_per_s"].is_null());
     nothing_stays(&case.dst);
 }
