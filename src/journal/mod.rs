@@ -448,6 +448,14 @@ impl Journal {
     }
 }
 
+impl Drop for Journal {
+    /// A child of this process that has not yet started its program has the file too: closing it
+    /// here would not end the lock.
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
 /// This process as a writer of `file`, and the file's device and inode.
 fn session(file: &File, opening: &Opening) -> Option<(Session, (u64, u64))> {
     let stat = fstat(file).ok()?;

@@ -163,6 +163,17 @@ fn a_journal_cut_or_bent_anywhere_is_read_up_to_there() {
 }
 
 #[test]
+fn a_child_that_still_has_its_file_does_not_hold_its_lock() {
+    let temp = tempfile::tempdir().unwrap();
+    let journal = open(temp.path());
+    let of_child = journal.file.try_clone().unwrap();
+    assert!(try_open(temp.path(), &opening(1), &[]).is_err());
+    drop(journal);
+    open(temp.path());
+    drop(of_child);
+}
+
+#[test]
 fn a_foreign_journal_is_replaced_and_what_is_not_ours_is_left_alone() {
     let temp = tempfile::tempdir().unwrap();
     let other = tempfile::tempdir().unwrap();
