@@ -17,12 +17,13 @@ pub fn of(request: &Request) -> [u8; 16] {
     owner
 }
 
-/// What a receiver is told of its client.
+/// What a server is told of its client.
 pub fn introduce(hello: Hello, request: &Request) -> Hello {
     Hello {
         owner: format!("{:032x}", u128::from_be_bytes(of(request))),
         trust_partial: request.trust_partial,
         allow_empty: request.takes_empty(),
+        polite: request.options.polite,
         ..hello
     }
 }

@@ -133,6 +133,7 @@ async fn copy<R: AsyncRead + Unpin>(
     let (mut open, secret) = opened.unwrap_or_else(|_| Err(breach("no opening")))?;
     permit.check(&open)?;
     permit.bound(&mut open)?;
+    open.options.polite = client.polite;
     if open.options.nice {
         host::be_nice();
     }

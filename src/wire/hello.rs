@@ -60,6 +60,9 @@ pub struct Hello {
     /// Of a client: a pipe from which nothing came may replace a file that has content.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_empty: bool,
+    /// Of a client: `--polite`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub polite: bool,
 }
 
 /// What an end takes from the other.
@@ -127,6 +130,7 @@ impl Hello {
             owner: String::new(),
             trust_partial: false,
             allow_empty: false,
+            polite: false,
         }
     }
 

@@ -96,7 +96,7 @@ fn messages() -> Vec<Message> {
         spool: true,
         nice: true,
         drop_cache: true,
-        polite: true,
+        polite: false,
     };
     let receiver = Role::Receiver {
         path: b"x".to_vec(),
@@ -251,8 +251,8 @@ fn messages() -> Vec<Message> {
 }
 
 const GOLDEN: [&str; 30] = [
-    "01005600000001017801016101000100010003050101e8070001808080800100010001003c0101070001\
-     010101abababababababababababababababab0101088080400001efefefefefefefefefefefefefefefef\
+    "01005500000001017801016101000100010003050101e8070001808080800100010001003c0101070001\
+     0101abababababababababababababababab0101088080400001efefefefefefefefefefefefefefefef\
      0101a946b84601",
     "020020000000cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
     "03000700000001033a3a31a946",

@@ -58,7 +58,9 @@ pub struct CopyOptions {
     pub nice: bool,
     /// `--drop-cache`: what comes into the page cache goes out behind the copy.
     pub drop_cache: bool,
-    /// `--polite`: the sender leaves the link to other traffic.
+    /// `--polite`: the sender leaves the link to other traffic. The client's hello tells it, since
+    /// a message of version 1 has no field for it.
+    #[serde(skip)]
     pub polite: bool,
 }
 
