@@ -50,7 +50,7 @@
 //! pipeline ....... stages strung together: queues, threads, back-pressure
 //! route .......... how streams come about
 //! ssh control stream ... bytes leave the process                 tokio starts here
-//! wire ........... bytes and meanings, no I/O                    serde lives here and in manifest
+//! wire ........... bytes and meanings, no I/O                    serde lives here, in manifest and in octets
 //! source codec seal dest journal tuner .... one job each, strangers to each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
 //! progress dir command device cache .. commands at either end, block devices, the page cache
@@ -58,7 +58,7 @@
 //! pipe threads ... waits that can be ended; threads that the system may refuse
 //! manifest ....... what an entry is
 //! error
-//! units digest
+//! units digest octets
 //! ```
 
 pub mod cache;
@@ -74,6 +74,7 @@ pub mod dir;
 pub mod error;
 pub mod journal;
 pub mod manifest;
+pub mod octets;
 pub mod pipe;
 pub mod pipeline;
 pub mod program;

@@ -5,7 +5,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{FileType, Stat};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::octets;
 
 /// Dense per session, in walk order, from 1: a parent's number is lower than its children's.
 pub type EntryId = u64;
@@ -15,9 +18,8 @@ pub const NO_PARENT: EntryId = 0;
 
 /// One component of a path: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`. A name from a
 /// peer that is none of these does not decode, so nothing past the wire has to ask again.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
-pub struct Name(Vec<u8>);
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Name(#[serde(with = "octets")] Vec<u8>);
 
 /// The longest name that Linux file systems take, in bytes.
 pub const NAME_MAX: usize = 255;
@@ -40,6 +42,13 @@ impl TryFrom<Vec<u8>> for Name {
         } else {
             Err(NotAName)
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = octets::deserialize(deserializer)?;
+        Name::try_from(bytes).map_err(D::Error::custom)
     }
 }
 
@@ -86,7 +95,7 @@ pub enum EntryKind {
     File,
     Directory,
     /// The link's text, at most 4095 bytes.
-    Symlink(Vec<u8>),
+    Symlink(#[serde(with = "octets")] Vec<u8>),
     /// A further name of an entry that was placed earlier in the same copy.
     HardLink(EntryId),
     /// Bytes that are read once and in order, and whose number nobody knows before their end.
@@ -99,6 +108,7 @@ pub enum EntryKind {
 pub struct Extension {
     /// [`ANEW`], [`DEVICE`], [`ONCE`], [`MADE_UP`], [`YOUNG`] or unknown.
     pub tag: u16,
+    #[serde(with = "octets")]
     pub bytes: Vec<u8>,
 }
 

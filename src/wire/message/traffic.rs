@@ -3,12 +3,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::octets;
 use crate::tuner::{Remembered, Verdict};
 
 /// Bytes of frames that ride on control, for when there is no stream: at most [`DATA_MAX`] each,
 /// and no more than the other end has given `Credit` for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Data {
+    #[serde(with = "octets")]
     pub bytes: Vec<u8>,
 }
 

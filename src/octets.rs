@@ -1,0 +1,59 @@
+//! Byte strings in messages. serde writes and reads a `Vec<u8>` one byte at a time; with these
+//! functions it goes in one piece. In postcard both are a length and the bytes.
+
+use std::fmt;
+
+use serde::de::{Error, Visitor};
+use serde::{Deserializer, Serializer};
+
+/// For `#[serde(with = "octets")]`.
+pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bytes(bytes)
+}
+
+/// For `#[serde(with = "octets")]`. Takes no more memory than the message has.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    deserializer.deserialize_byte_buf(Octets)
+}
+
+struct Octets;
+
+impl Visitor<'_> for Octets {
+    type Value = Vec<u8>;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("bytes")
+    }
+
+    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+        Ok(bytes.to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    #[derive(Serialize, Deserialize)]
+    struct Piece(#[serde(with = "super")] Vec<u8>);
+
+    #[test]
+    fn they_are_written_as_a_list_of_bytes_is() {
+        for len in [0, 1, 127, 128, 70_000] {
+            let bytes = vec![0xa5; len];
+            let written = postcard::to_allocvec(&bytes).unwrap();
+            assert_eq!(
+                postcard::to_allocvec(&Piece(bytes.clone())).unwrap(),
+                written
+            );
+            let read: Piece = postcard::from_bytes(&written).unwrap();
+            assert_eq!(read.0, bytes);
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_the_end_is_refused() {
+        let four_billion = [0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2, 3];
+        assert!(postcard::from_bytes::<Piece>(&four_billion).is_err());
+    }
+}
