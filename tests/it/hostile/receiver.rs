@@ -301,7 +301,9 @@ fn a_port_where_nobody_listens_is_said() {
 
 #[test]
 fn somebody_else_at_the_data_port_gets_nothing_and_is_told_from_the_server() {
-    for answer in [&b""[..], &[b'x'; 40], b"fastcp+1"] {
+    let answers = [&b""[..], &[b'x'; 40], b"fastcp+1"];
+    // At once: each client dials for ten seconds before it gives up.
+    at_once(answers, |answer| {
         push_case(|case| {
             let done = push(
                 case,
@@ -319,7 +321,7 @@ fn somebody_else_at_the_data_port_gets_nothing_and_is_told_from_the_server() {
             );
             held_out(&done).exits(3).says("no data connection");
         });
-    }
+    });
 }
 
 /// An end that has gone silent and keeps the connection open is not waited for for ever.

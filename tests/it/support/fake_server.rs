@@ -216,11 +216,11 @@ impl FakeServer {
         self.end(id, size, Some(blake3::hash(content).into()));
     }
 
-    /// Says for so long that it is there, and nothing else.
+    /// Says for so long that it is there, and nothing else; no longer than anybody hears it.
     pub fn beat_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
-        while Instant::now() < until {
-            self.say(Message::Heartbeat(Heartbeat::default()));
+        let beat = Message::Heartbeat(Heartbeat::default());
+        while Instant::now() < until && self.control.is_heard(&beat) {
             std::thread::park_timeout(Duration::from_secs(1));
         }
     }

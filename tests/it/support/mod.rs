@@ -35,6 +35,16 @@ pub use tree::{Also, Dir, Tree, assert_same, noise, prose};
 
 pub const MIB: usize = 1 << 20;
 
+/// Plays parts of a test that wait most of their time, all of them at once.
+pub fn at_once<T: Send>(parts: impl IntoIterator<Item = T>, play: impl Fn(T) + Sync) {
+    let play = &play;
+    std::thread::scope(|scope| {
+        for part in parts {
+            scope.spawn(move || play(part));
+        }
+    });
+}
+
 /// Makes a test of each function for each way of copying: `ways! { push, pull => a, b }`.
 macro_rules! ways {
     ($($way:ident),+ => $($name:ident),+ $(,)?) => {

@@ -42,6 +42,11 @@ impl Control {
         self.bytes(&encode(&message));
     }
 
+    /// Says it; false once nobody hears it any more.
+    pub fn is_heard(&mut self, message: &Message) -> bool {
+        self.to.write_all(&encode(message)).is_ok()
+    }
+
     pub fn say_hello(&mut self) {
         self.say_hello_as(&host::hello());
     }
