@@ -370,7 +370,8 @@ impl Sender {
         self.begins_pack(members);
         let live: Vec<&Member> = members.iter().filter(|m| !m.failed.load(Relaxed)).collect();
         let founds = live.iter().map(|member| &member.found);
-        let read = source::read_pack(founds, self.changes(), self.options.drop_cache, &mut buffer);
+        let (changes, drops_pages) = (self.changes(), self.options.drop_cache);
+        let read = source::read_pack(founds, changes, drops_pages, self.table_form, &mut buffer);
         for (index, why) in &read.left_out {
             if matches!(why, Unpacked::Grew) && live[*index].found.entry.is_made_up() {
                 // Before its pack is settled, after which nobody looks for it.

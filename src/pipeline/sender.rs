@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
+use crate::chunk::pack::TableForm;
 use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Pool};
 use crate::codec::{Codec, Encoder};
 use crate::control::Outgoing;
@@ -46,6 +47,8 @@ pub struct Sender {
     pub grain: u64,
     /// The receiver reads what it said it has while the rest is sent, and asks for what is damaged.
     pub may_be_asked: bool,
+    /// Of packs, as the receiver takes them.
+    pub table_form: TableForm,
     pub pool: Pool,
     /// Buffers that chunks of streams may take until they are acknowledged.
     pub window: usize,

@@ -105,7 +105,7 @@ impl Sender {
         members
             .iter()
             .all(is_known)
-            .then(|| (share, Key::of_pack(entries)))
+            .then(|| (share, Key::of_pack(entries, self.table_form)))
     }
 
     /// A pack as another has made it, in place of what would be read.

@@ -15,6 +15,7 @@ mod state;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use crate::chunk::pack::TableForm;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::{ChunkKind, EncodedChunk};
 use crate::digest::Digest;
@@ -58,8 +59,9 @@ impl Key {
 
     /// Of small files that travel together: with the same numbers, so that they are the same to
     /// every session.
-    pub fn of_pack<'a>(entries: impl Iterator<Item = &'a Entry>) -> Key {
+    pub fn of_pack<'a>(entries: impl Iterator<Item = &'a Entry>, form: TableForm) -> Key {
         let mut hasher = blake3::Hasher::new();
+        hasher.update(&[u8::from(form == TableForm::Columns)]);
         for entry in entries {
             let (key, name) = (Key::of(entry), entry.name.as_bytes());
             for number in [entry.id, entry.parent, key.dev, key.ino, key.size] {

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::chunk::Pool;
+use crate::chunk::pack::TableForm;
 use crate::control::Outgoing;
 use crate::dest::Rules;
 use crate::error::{Error, Kind, Result, Side};
@@ -75,6 +76,8 @@ pub struct Common {
     /// A receiver can ask for ranges again that it finds damaged, and a sender says which files were
     /// just written.
     pub peer_tells: bool,
+    /// What the peer takes as a receiver.
+    pub table_form: TableForm,
     pub control: Outgoing,
     pub tally: Arc<Tally>,
     pub progress: Arc<Progress>,
@@ -112,6 +115,7 @@ impl SendingHalf {
             chunk_size: common.chunk_size,
             grain: common.grain,
             may_be_asked: common.peer_tells,
+            table_form: common.table_form,
             pool: Pool::new(common.budget.slots, common.chunk_size),
             window: common.budget.window(),
             keeps: !in_memory,

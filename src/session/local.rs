@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::io::{DuplexStream, ReadHalf};
 
 use crate::chunk::CHUNK_SIZE;
+use crate::chunk::pack::TableForm;
 use crate::control::{Incoming, Outgoing};
 use crate::error::{Error, Result};
 use crate::manifest::Totals;
@@ -127,6 +128,8 @@ impl Both {
             grain: CHUNK_SIZE as u64,
             open_entries: host::open_entries(),
             peer_tells: true,
+            // Nothing is compressed on the way.
+            table_form: TableForm::Records,
             control: control.clone(),
             tally,
             progress,

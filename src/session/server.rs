@@ -313,6 +313,7 @@ impl<'a> Server<'a> {
             grain: host::hello().grain(self.client, self.open.chunk_size),
             open_entries: host::open_entries().min(self.client.limits.open_entries),
             peer_tells: self.client.tells(),
+            table_form: self.client.table_form(),
             control: self.control.clone(),
             tally: Arc::new(Tally::silent(self.progress.clone())),
             progress: self.progress.clone(),

@@ -8,7 +8,7 @@ use rustix::fs::{Stat, fstat};
 use rustix::io::Errno;
 
 use crate::cache::is_cached;
-use crate::chunk::pack::PackWriter;
+use crate::chunk::pack::{PackWriter, TableForm};
 use crate::chunk::{Buffer, SMALL_FILE_MAX};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -53,9 +53,10 @@ pub fn read_pack<'a>(
     members: impl Iterator<Item = &'a Found>,
     changes: Changes,
     drops_pages: bool,
+    form: TableForm,
     buffer: &mut Buffer,
 ) -> PackRead {
-    let mut pack = PackWriter::new(buffer);
+    let mut pack = PackWriter::new(buffer, form);
     let mut packed = Vec::with_capacity(members.size_hint().0);
     let mut left_out = Vec::new();
     for (place, found) in members.enumerate() {
@@ -203,7 +204,13 @@ mod tests {
             .unwrap();
 
         let mut buffer = Buffer::loose(CHUNK_SIZE);
-        let pack = read_pack(found.iter(), Changes::Told, false, &mut buffer);
+        let pack = read_pack(
+            found.iter(),
+            Changes::Told,
+            false,
+            TableForm::Columns,
+            &mut buffer,
+        );
         assert_eq!(pack.packed.len(), 4);
         assert_eq!(pack.raw_len as usize, buffer.len());
         let [(1, Unpacked::Failed(gone)), (3, Unpacked::Grew)] = &pack.left_out[..] else {
@@ -240,7 +247,7 @@ mod tests {
             let temp = tempfile::tempdir().unwrap();
             let (path, found) = one(temp.path(), b"0123456789");
             let mut buffer = Buffer::loose(CHUNK_SIZE);
-            let mut pack = PackWriter::new(&mut buffer);
+            let mut pack = PackWriter::new(&mut buffer, TableForm::Records);
             let mut readings = 0;
             let read = twice_if_changed(|| {
                 let (file, before) = found.open(Changes::Told)?;
@@ -269,7 +276,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let (path, found) = one(temp.path(), b"0123456789");
         let mut buffer = Buffer::loose(CHUNK_SIZE);
-        let mut pack = PackWriter::new(&mut buffer);
+        let mut pack = PackWriter::new(&mut buffer, TableForm::Records);
         let (file, before) = found.open(Changes::Taken).unwrap();
         append(&path, b"more");
         let read = read_open(&found, &file, &before, Changes::Taken, &mut pack).unwrap();
@@ -303,7 +310,13 @@ mod tests {
             // Longer, or shorter, than was said.
             std::fs::write(&path, vec![7; len]).unwrap();
             let mut buffer = Buffer::loose(CHUNK_SIZE);
-            let pack = read_pack([&found].into_iter(), Changes::Told, false, &mut buffer);
+            let pack = read_pack(
+                [&found].into_iter(),
+                Changes::Told,
+                false,
+                TableForm::Columns,
+                &mut buffer,
+            );
             match (&pack.packed[..], &pack.left_out[..]) {
                 ([packed], []) if fits => {
                     assert_eq!(packed.size, len as u64);
@@ -320,7 +333,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let (path, found) = one(temp.path(), b"0123456789");
         let mut buffer = Buffer::loose(CHUNK_SIZE);
-        let mut pack = PackWriter::new(&mut buffer);
+        let mut pack = PackWriter::new(&mut buffer, TableForm::Records);
         let (file, before) = found.open(Changes::Told).unwrap();
         append(&path, b"more");
         for message in [crate::source::GREW, "shrank while it was copied"] {

@@ -4,12 +4,16 @@
 use serde::{Deserialize, Serialize};
 
 use super::{PROTOCOL_MAX, PROTOCOL_MIN};
+use crate::chunk::pack::TableForm;
 use crate::chunk::{CHUNK_SIZE, GRAINS};
 
 /// The feature of a sender that says which files were just written, and that sends again what the
 /// receiver finds damaged ([`Missing`](super::message::Missing)): ranges of big files, and small
 /// files in packs.
 const TELLS: &str = "missing-packs";
+
+/// The feature of a receiver that takes packs whose table is by columns.
+const COLUMNS: &str = "pack-columns";
 
 /// Stands before the hello; what a login shell prints before it is skipped.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
@@ -114,7 +118,7 @@ impl Hello {
             protocol_min: PROTOCOL_MIN,
             protocol_max: PROTOCOL_MAX,
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            features: vec![FINE.to_owned(), TELLS.to_owned()],
+            features: [FINE, TELLS, COLUMNS].map(str::to_owned).to_vec(),
             suites,
             codecs,
             limits: Limits {
@@ -147,6 +151,14 @@ impl Hello {
     /// As a sender it says which files are young, and can be asked for damaged ranges.
     pub fn tells(&self) -> bool {
         self.features.iter().any(|feature| feature == TELLS)
+    }
+
+    /// How the tables of packs are written that this end is to receive.
+    pub fn table_form(&self) -> TableForm {
+        match self.features.iter().any(|feature| feature == COLUMNS) {
+            true => TableForm::Columns,
+            false => TableForm::Records,
+        }
     }
 
     /// Has the other end send whole chunks alone.

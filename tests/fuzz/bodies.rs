@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
-use fastcp::chunk::pack::{Pack, PackWriter};
+use fastcp::chunk::pack::{Pack, PackWriter, TableForm};
 use fastcp::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Place, Pool};
 use fastcp::cli;
 use fastcp::codec::{Codec, Compress, Decoder, Encoder};
@@ -159,7 +159,11 @@ fn made_pack(bytes: &[u8]) {
         return;
     };
     let mut buffer = Buffer::loose(CHUNK);
-    let mut writer = PackWriter::new(&mut buffer);
+    let form = match at % 2 {
+        0 => TableForm::Records,
+        _ => TableForm::Columns,
+    };
+    let mut writer = PackWriter::new(&mut buffer, form);
     let mut files = Vec::new();
     for content in bytes.chunks(usize::from(cut).max(1)).take(20) {
         let entry = small_file(files.len() as u64 + 1, content);

@@ -4,7 +4,11 @@
 //! In the buffer stand the contents, one after another; the table, postcard of the `Member`s in
 //! the same order; and the table's length, u32 little-endian. The digest of the chunk is the
 //! table's BLAKE3, and the table holds the BLAKE3 of each content, so that one proves all.
+//!
+//! A receiver whose hello says so takes a table by [`columns`] too: the length then has its highest
+//! bit set, and the digest of the chunk is the BLAKE3 of the table and of the contents' digests.
 
+mod columns;
 mod read;
 mod write;
 
@@ -31,6 +35,9 @@ const RECORD_MAX: usize = 256;
 const FRAME: usize = 10 + LENGTH_LEN;
 const LENGTH_LEN: usize = 4;
 
+/// Set in the length of a table by columns.
+const BY_COLUMNS: u32 = 1 << 31;
+
 /// Room behind a full pack that is left to the seal's tag and to what a codec adds.
 const SPARE: usize = TAILROOM / 2;
 
@@ -42,6 +49,15 @@ struct Member {
     entry: Entry,
     len: u32,
     digest: Digest,
+}
+
+/// How a pack's table is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableForm {
+    /// For every receiver.
+    Records,
+    /// For one that takes it.
+    Columns,
 }
 
 /// Which files go into one pack, decided before any is opened.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{LENGTH_LEN, MEMBERS_MAX, Member, TABLE_MAX};
+use super::{BY_COLUMNS, LENGTH_LEN, MEMBERS_MAX, Member, TABLE_MAX, TableForm, columns};
 use crate::chunk::{Buffer, Chunk, ChunkKind, VerifiedChunk};
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryKind};
@@ -14,8 +14,11 @@ pub struct NotAPack;
 /// The files of a verified pack, in order.
 pub struct Pack<'a> {
     data: &'a [u8],
-    members: std::vec::IntoIter<(Member, Range<usize>)>,
+    members: std::vec::IntoIter<FileOf>,
 }
+
+/// A file, the digest of its content where the table has it, and where that stands.
+type FileOf = (Entry, Option<Digest>, Range<usize>);
 
 impl<'a> Pack<'a> {
     /// # Errors
@@ -34,8 +37,8 @@ impl<'a> Iterator for Pack<'a> {
     type Item = (Entry, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (member, range) = self.members.next()?;
-        Some((member.entry, &self.data[range]))
+        let (entry, _, range) = self.members.next()?;
+        Some((entry, &self.data[range]))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -63,56 +66,91 @@ impl Chunk {
 }
 
 fn is_whole(data: &[u8], digest: &Digest) -> bool {
-    let Ok((_, table)) = split(data) else {
+    let Ok((_, table, form)) = split(data) else {
         return false;
     };
-    if blake3::hash(table).as_bytes() != digest {
+    if form == TableForm::Records && blake3::hash(table).as_bytes() != digest {
         return false;
     }
     let Ok(members) = read_members(data) else {
         return false;
     };
-    members
+    let found = members
         .iter()
-        .all(|(member, range)| *blake3::hash(&data[range.clone()]).as_bytes() == member.digest)
+        .map(|(_, _, range)| *blake3::hash(&data[range.clone()]).as_bytes());
+    match form {
+        TableForm::Records => found
+            .zip(&members)
+            .all(|(found, (_, told, _))| Some(found) == *told),
+        TableForm::Columns => {
+            let found: Vec<Digest> = found.collect();
+            columns::digest(table, found.iter()) == *digest
+        }
+    }
 }
 
 /// Contents and table.
-pub(super) fn split(data: &[u8]) -> Result<(&[u8], &[u8]), NotAPack> {
+pub(super) fn split(data: &[u8]) -> Result<(&[u8], &[u8], TableForm), NotAPack> {
     let (rest, length) = data.split_last_chunk::<LENGTH_LEN>().ok_or(NotAPack)?;
-    let length = u32::from_le_bytes(*length) as usize;
+    let length = u32::from_le_bytes(*length);
+    let form = match length & BY_COLUMNS {
+        0 => TableForm::Records,
+        _ => TableForm::Columns,
+    };
+    let length = (length & !BY_COLUMNS) as usize;
     if length > TABLE_MAX {
         return Err(NotAPack);
     }
     let contents = rest.len().checked_sub(length).ok_or(NotAPack)?;
-    Ok(rest.split_at(contents))
+    let (contents, table) = rest.split_at(contents);
+    Ok((contents, table, form))
 }
 
-/// Every record with the range of its content. Lengths must add up, and nothing may be left over.
-fn read_members(data: &[u8]) -> Result<Vec<(Member, Range<usize>)>, NotAPack> {
-    let (contents, table) = split(data)?;
+/// Every file with its digest, where the table has it, and the range of its content. Lengths must
+/// add up, and nothing may be left over.
+fn read_members(data: &[u8]) -> Result<Vec<FileOf>, NotAPack> {
+    let (contents, table, form) = split(data)?;
+    let listed = match form {
+        TableForm::Records => read_records(table)?,
+        TableForm::Columns => {
+            let entries = columns::decode(table, MEMBERS_MAX)?;
+            entries.into_iter().map(|entry| (entry, None)).collect()
+        }
+    };
+    let mut members = Vec::with_capacity(listed.len());
+    let mut start = 0;
+    for (entry, digest) in listed {
+        let len = usize::try_from(entry.size).map_err(|_| NotAPack)?;
+        let end = usize::checked_add(start, len).ok_or(NotAPack)?;
+        if entry.kind != EntryKind::File || end > contents.len() {
+            return Err(NotAPack);
+        }
+        members.push((entry, digest, start..end));
+        start = end;
+    }
+    match start == contents.len() {
+        true => Ok(members),
+        false => Err(NotAPack),
+    }
+}
+
+/// The records of a table, each of a file that is as long as its record says.
+fn read_records(table: &[u8]) -> Result<Vec<(Entry, Option<Digest>)>, NotAPack> {
     let (count, mut rest) = postcard::take_from_bytes::<usize>(table).map_err(|_| NotAPack)?;
     if count > MEMBERS_MAX {
         return Err(NotAPack);
     }
-    let mut members = Vec::with_capacity(count);
-    let mut start = 0;
+    let mut records = Vec::with_capacity(count);
     for _ in 0..count {
         let (member, after) = postcard::take_from_bytes::<Member>(rest).map_err(|_| NotAPack)?;
         rest = after;
-        let end = start + member.len as usize;
-        let sound = member.entry.kind == EntryKind::File
-            && member.entry.size == u64::from(member.len)
-            && end <= contents.len();
-        if !sound {
+        if member.entry.size != u64::from(member.len) {
             return Err(NotAPack);
         }
-        members.push((member, start..end));
-        start = end;
+        records.push((member.entry, Some(member.digest)));
     }
-    if start == contents.len() && rest.is_empty() {
-        Ok(members)
-    } else {
-        Err(NotAPack)
+    match rest.is_empty() {
+        true => Ok(records),
+        false => Err(NotAPack),
     }
 }

@@ -39,9 +39,48 @@ fn entry(id: u64, name: &[u8], size: u64) -> Entry {
     }
 }
 
+/// As a walk finds it, with all that tells it from its neighbours.
+fn common(id: u64, name: &[u8], size: u64) -> Entry {
+    let extension = Extension {
+        tag: 5,
+        bytes: vec![],
+    };
+    let time = |ns: u64| Timestamp {
+        s: 1_790_000_000 + (id / 3) as i64,
+        ns: (ns * (id + 1) % 1_000_000_000) as u32,
+    };
+    Entry {
+        parent: 7,
+        mode: 0o644,
+        uid: 1000,
+        gid: id as u32 % 2,
+        user: b"me".to_vec(),
+        group: vec![b'g'; id as usize % 2],
+        extensions: vec![extension; usize::from(id.is_multiple_of(7))],
+        allocated: size.next_multiple_of(4096),
+        mtime: time(123_456_789),
+        atime: time(987_654_321),
+        ctime: time(123_456_789),
+        birth: Timestamp::default(),
+        dev: 66,
+        ino: 4_000_000 - 2 * id,
+        links: 1 + id % 2,
+        rdev: 0,
+        ..entry(id, name, size)
+    }
+}
+
 fn packed(contents: &[Vec<u8>]) -> (Chunk, Digest) {
+    packed_as(TableForm::Records, contents, entry)
+}
+
+fn packed_as(
+    form: TableForm,
+    contents: &[Vec<u8>],
+    entry: fn(u64, &[u8], u64) -> Entry,
+) -> (Chunk, Digest) {
     let mut buffer = Buffer::loose(CHUNK_SIZE);
-    let mut pack = PackWriter::new(&mut buffer);
+    let mut pack = PackWriter::new(&mut buffer, form);
     for (id, content) in contents.iter().enumerate() {
         let entry = entry(id as u64, b"name", content.len() as u64);
         pack.room(&entry).unwrap().copy_from_slice(content);
@@ -87,7 +126,7 @@ fn a_record_is_never_longer_than_was_reckoned() {
 fn a_planned_pack_stays_within_a_chunk_and_leaves_room_to_grow() {
     let mut plan = PackPlan::default();
     let mut buffer = Buffer::loose(CHUNK_SIZE);
-    let mut pack = PackWriter::new(&mut buffer);
+    let mut pack = PackWriter::new(&mut buffer, TableForm::Records);
     while plan.fits(255, 700) {
         plan.add(255, 700);
         let mut entry = entry(0, &[b'n'; 255], 700);
@@ -106,7 +145,7 @@ fn a_planned_pack_stays_within_a_chunk_and_leaves_room_to_grow() {
 #[test]
 fn no_more_members_are_taken_than_are_read() {
     let mut buffer = Buffer::loose(CHUNK_SIZE);
-    let mut pack = PackWriter::new(&mut buffer);
+    let mut pack = PackWriter::new(&mut buffer, TableForm::Records);
     let mut small = entry(0, b"n", 0);
     small.extensions.clear();
     while pack.room(&small).is_some() {
@@ -121,7 +160,7 @@ fn no_more_members_are_taken_than_are_read() {
 fn lengths_that_do_not_add_up_are_no_pack() {
     let (whole, _) = packed(&[b"one".to_vec(), b"three".to_vec()]);
     let data = whole.buffer.data();
-    let (contents, table) = split(data).unwrap();
+    let (contents, table, _) = split(data).unwrap();
     assert_eq!(contents, b"onethree");
     let verify = |contents: &[u8], table: &[u8]| {
         let length = (table.len() as u32).to_le_bytes();
@@ -148,6 +187,40 @@ fn lengths_that_do_not_add_up_are_no_pack() {
     assert!(verify(b"", &[0]), "an empty pack is a pack");
 }
 
+#[test]
+fn a_table_by_columns_is_read_as_it_was_written() {
+    let contents: Vec<Vec<u8>> = (0..50).map(|nth| vec![nth; nth.into()]).collect();
+    for form in [TableForm::Records, TableForm::Columns] {
+        let (chunk, digest) = packed_as(form, &contents, common);
+        let verified = chunk.verify_pack(digest).ok().unwrap();
+        assert_eq!(split(verified.data()).unwrap().2, form);
+        for (id, (found, content)) in Pack::parse(&verified).unwrap().enumerate() {
+            assert_eq!(found, common(id as u64, b"name", id as u64));
+            assert_eq!(content, contents[id]);
+        }
+    }
+}
+
+#[test]
+fn times_that_no_column_holds_come_in_records() {
+    let (chunk, digest) = packed_as(TableForm::Columns, &[b"one".to_vec()], entry);
+    let verified = chunk.verify_pack(digest).ok().unwrap();
+    assert_eq!(split(verified.data()).unwrap().2, TableForm::Records);
+    let (found, _) = Pack::parse(&verified).unwrap().next().unwrap();
+    assert_eq!(found, entry(0, b"name", 3));
+}
+
+/// 20,000 files were a tenth larger on the wire for what no codec shrinks.
+#[test]
+fn a_table_by_columns_has_few_bytes_that_do_not_shrink() {
+    let contents: Vec<Vec<u8>> = (0..1000u64).map(|nth| nth.to_le_bytes().into()).collect();
+    let [records, columns] = [TableForm::Records, TableForm::Columns].map(|form| {
+        let (chunk, _) = packed_as(form, &contents, common);
+        zstd::bulk::compress(chunk.buffer.data(), 19).unwrap().len()
+    });
+    assert!(columns + 32_000 < records, "{columns}, {records}");
+}
+
 proptest! {
     #[test]
     fn what_is_packed_comes_out_again(
@@ -164,8 +237,12 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_anywhere_is_no_pack(at in any::<prop::sample::Index>(), bit in 0u8..8) {
-        let (mut chunk, digest) = packed(&[b"one".to_vec(), vec![], vec![7; 1000]]);
+    fn a_flipped_bit_anywhere_is_no_pack(
+        at in any::<prop::sample::Index>(), bit in 0u8..8, by_columns in any::<bool>()
+    ) {
+        let form = if by_columns { TableForm::Columns } else { TableForm::Records };
+        let contents = [b"one".to_vec(), vec![], vec![7; 1000]];
+        let (mut chunk, digest) = packed_as(form, &contents, common);
         let at = at.index(chunk.buffer.len());
         chunk.buffer.room()[at] ^= 1u8 << bit;
         prop_assert!(chunk.verify_pack(digest).is_err());
@@ -177,13 +254,34 @@ proptest! {
         count in 0u8..4,
         records in prop::collection::vec(any::<u8>(), 0..400),
         length in prop::option::of(any::<u32>()),
+        form in prop::sample::select(&[0, BY_COLUMNS]),
     ) {
         let table = [&[count], &records[..]].concat();
-        let length = length.unwrap_or(table.len() as u32).to_le_bytes();
+        let length = length.unwrap_or(table.len() as u32 | form).to_le_bytes();
         let data = [&contents[..], &table, &length].concat();
         let digest = *blake3::hash(&table).as_bytes();
         if let Ok(verified) = of_bytes(&data).verify_pack(digest) {
             Pack::parse(&verified).unwrap();
+        }
+    }
+
+    #[test]
+    fn damaged_columns_with_a_good_digest_are_refused_in_peace(
+        at in any::<prop::sample::Index>(), byte in any::<u8>()
+    ) {
+        let contents = [b"one".to_vec(), b"two".to_vec()];
+        let (mut chunk, _) = packed_as(TableForm::Columns, &contents, common);
+        let at = at.index(chunk.buffer.len());
+        chunk.buffer.room()[at] = byte;
+        let digests = contents.map(|content| *blake3::hash(&content).as_bytes());
+        let digest = match split(chunk.buffer.data()) {
+            Ok((_, table, _)) => columns::digest(table, digests.iter()),
+            Err(NotAPack) => [0; 32],
+        };
+        if let Ok(verified) = chunk.verify_pack(digest) {
+            for (entry, content) in Pack::parse(&verified).unwrap() {
+                prop_assert_eq!(entry.size, content.len() as u64);
+            }
         }
     }
 
@@ -195,7 +293,7 @@ proptest! {
         let at = at.index(chunk.buffer.len());
         chunk.buffer.room()[at] = byte;
         let digest = match split(chunk.buffer.data()) {
-            Ok((_, table)) => *blake3::hash(table).as_bytes(),
+            Ok((_, table, _)) => *blake3::hash(table).as_bytes(),
             Err(NotAPack) => [0; 32],
         };
         if let Ok(verified) = chunk.verify_pack(digest) {

@@ -1,6 +1,8 @@
 //! The sender's half: contents as they are read, then the table.
 
-use super::{FRAME, MEMBERS_MAX, Member, RECORD_MAX, SPARE, TABLE_MAX};
+use super::{
+    BY_COLUMNS, FRAME, MEMBERS_MAX, Member, RECORD_MAX, SPARE, TABLE_MAX, TableForm, columns,
+};
 use crate::chunk::{Buffer, SMALL_FILE_MAX};
 use crate::digest::Digest;
 use crate::manifest::Entry;
@@ -14,10 +16,12 @@ pub struct PackWriter<'a> {
     members: usize,
     /// The records, encoded.
     records: Vec<u8>,
+    /// For a table by columns, which are known at the end: the members, and their digests.
+    by_columns: Option<(Vec<Entry>, Vec<Digest>)>,
 }
 
 impl<'a> PackWriter<'a> {
-    pub fn new(buffer: &'a mut Buffer) -> Self {
+    pub fn new(buffer: &'a mut Buffer, form: TableForm) -> Self {
         let limit = buffer.capacity() - SPARE;
         PackWriter {
             buffer,
@@ -25,6 +29,7 @@ impl<'a> PackWriter<'a> {
             contents: 0,
             members: 0,
             records: Vec::new(),
+            by_columns: (form == TableForm::Columns).then(Default::default),
         }
     }
 
@@ -64,21 +69,43 @@ impl<'a> PackWriter<'a> {
             .expect("every length is known, and a vector grows");
         self.contents = end;
         self.members += 1;
+        if let Some((entries, digests)) = &mut self.by_columns {
+            entries.push(member.entry);
+            digests.push(digest);
+        }
         digest
     }
 
-    /// Writes the table. The buffer's length, and the digest of the table.
+    /// Writes the table. The buffer's length, and the digest of the pack.
     pub fn finish(self) -> (u32, Digest) {
-        let mut table = postcard::to_extend(&self.members, Vec::new())
-            .expect("a number, into a vector that grows");
-        table.extend_from_slice(&self.records);
-        let digest = *blake3::hash(&table).as_bytes();
-        let length = table.len() as u32;
+        let (mut table, length, digest) = self.columns().unwrap_or_else(|| self.table());
         table.extend_from_slice(&length.to_le_bytes());
         let end = self.contents + table.len();
         self.buffer.room()[self.contents..end].copy_from_slice(&table);
         self.buffer.set_len(end);
         (end as u32, digest)
+    }
+
+    /// A table with what stands for its length, and the digest of the pack.
+    fn table(&self) -> (Vec<u8>, u32, Digest) {
+        let mut table = postcard::to_extend(&self.members, Vec::new())
+            .expect("a number, into a vector that grows");
+        table.extend_from_slice(&self.records);
+        let digest = *blake3::hash(&table).as_bytes();
+        let length = table.len() as u32;
+        (table, length, digest)
+    }
+
+    /// The same by columns, if it is to be and is not longer: there is room for the other.
+    fn columns(&self) -> Option<(Vec<u8>, u32, Digest)> {
+        let (entries, digests) = self.by_columns.as_ref()?;
+        let table = columns::encode(entries)?;
+        if table.len() > self.records.len() {
+            return None;
+        }
+        let digest = columns::digest(&table, digests.iter());
+        let length = table.len() as u32 | BY_COLUMNS;
+        Some((table, length, digest))
     }
 }
 

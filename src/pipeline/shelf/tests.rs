@@ -230,7 +230,7 @@ fn packs_of_the_same_files_are_the_same() {
         mtime: Timestamp::default(),
         ..crate::source::Inlet::Stdin.entry(id)
     };
-    let of = |entries: &[Entry]| Key::of_pack(entries.iter());
+    let of = |entries: &[Entry]| Key::of_pack(entries.iter(), TableForm::Records);
     let (a, b) = (entry(1, 10), entry(2, 11));
     assert_eq!(of(&[a.clone(), b.clone()]), of(&[a.clone(), b.clone()]));
     assert_ne!(of(&[a.clone(), b.clone()]), of(&[b.clone(), a.clone()]));

@@ -165,6 +165,7 @@ impl Client<'_> {
             open_entries: host::open_entries().min(far.hello.limits.open_entries),
             grain: self.seat.hello().grain(far.hello, CHUNK_SIZE as u32),
             peer_tells: far.hello.tells(),
+            table_form: far.hello.table_form(),
             control: far.control.clone(),
             tally: self.seat.tally.clone(),
             progress: self.seat.progress.clone(),

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use fastcp::chunk::pack::PackWriter;
+use fastcp::chunk::pack::{PackWriter, TableForm};
 use fastcp::chunk::{Buffer, ChunkKind, Place};
 use fastcp::manifest::{EntryKind, Root};
 use fastcp::wire::message::{Message, Roots};
@@ -81,7 +81,7 @@ fn a_pack_with_a_name_that_is_none_is_not_unpacked() {
                 server.begin(root(1, "tree", true));
                 server.entries(vec![directory(1, 0, "tree")]);
                 let mut buffer = Buffer::loose(server.keys.chunk_size);
-                let mut writer = PackWriter::new(&mut buffer);
+                let mut writer = PackWriter::new(&mut buffer, TableForm::Records);
                 let member = file(2, 1, "EVIL", 4);
                 writer
                     .room(&member)
