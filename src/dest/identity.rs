@@ -4,6 +4,8 @@
 //!
 //! Order matters: a change of owner clears set-id bits, and the mode is also the ACL's mask.
 
+use std::fs::File;
+
 use rustix::fs::{
     Gid, Mode, Stat, Uid, XattrFlags, fchmod, fchown, fgetxattr, fremovexattr, fsetxattr, futimens,
     lgetxattr,
@@ -36,28 +38,51 @@ pub(super) fn give(
         give_attribute(temporary, acl::ACCESS)?;
         give_attribute(temporary, LABEL)?;
     }
-    if !rules.preserve
-        && heir_of.is_none()
-        && let Some(acl) = slot.dir.default_acl()
-    {
-        let given = acl.masked(entry.mode & 0o777).give(&temporary.file, 0);
-        return given.map_err(|cause| slot.error("cannot set the permissions", cause));
-    }
-    let mode = match heir_of {
-        _ if rules.preserve => rules.mode_of(entry, heir_of.unwrap_or(&temporary.stat)),
-        Some(old) => old.st_mode & 0o1777,
-        None => entry.mode & 0o777 & !rules.umask,
-    };
-    // What inherits may have got other bits with its ACL.
-    if heir_of.is_some() || mode != temporary.stat.st_mode & 0o7777 {
-        fchmod(&temporary.file, Mode::from_raw_mode(mode))
-            .map_err(|cause| slot.error("cannot set the mode", cause))?;
+    match heir_of {
+        None => give_mode(slot, &temporary.file, &temporary.stat, entry, rules)?,
+        Some(old) => {
+            let mode = match rules.preserve {
+                true => rules.mode_of(entry, old),
+                false => old.st_mode & 0o1777,
+            };
+            // Always: what inherits may have got other bits with its ACL.
+            set_mode(slot, &temporary.file, mode)?;
+        }
     }
     if rules.preserve {
         futimens(&temporary.file, &times_of(entry))
             .map_err(|cause| slot.error("cannot set the times", cause))?;
     }
     Ok(())
+}
+
+/// Gives `file`, which replaces nothing at `slot` and is as `stat` says, its ACL and mode.
+pub(super) fn give_mode(
+    slot: &Slot,
+    file: &File,
+    stat: &Stat,
+    entry: &Entry,
+    rules: &Rules,
+) -> Result<()> {
+    if !rules.preserve
+        && let Some(acl) = slot.dir.default_acl()
+    {
+        let given = acl.masked(entry.mode & 0o777).give(file, 0);
+        return given.map_err(|cause| slot.error("cannot set the permissions", cause));
+    }
+    let mode = match rules.preserve {
+        true => rules.mode_of(entry, stat),
+        false => entry.mode & 0o777 & !rules.umask,
+    };
+    if mode == stat.st_mode & 0o7777 {
+        return Ok(());
+    }
+    set_mode(slot, file, mode)
+}
+
+fn set_mode(slot: &Slot, file: &File, mode: u32) -> Result<()> {
+    fchmod(file, Mode::from_raw_mode(mode))
+        .map_err(|cause| slot.error("cannot set the mode", cause))
 }
 
 /// Finds out before the content is sent whether the owner can be kept; leaves the file ours.
