@@ -174,10 +174,15 @@ impl Dir {
     /// A number that tells this directory from others and is the same on every run; 0 where the
     /// file system has no such numbers.
     pub fn lasting_number(self: &Arc<Dir>) -> u64 {
-        match has_lasting_numbers(self) {
-            true => self.ino,
-            false => 0,
+        match kind(self) {
+            Some(kind) if !NUMBERED_ANEW.contains(&kind) => self.ino,
+            _ => 0,
         }
+    }
+
+    /// False where closing a file of this directory writes nothing, so that no error can come of it.
+    pub fn may_write_at_close(self: &Arc<Dir>) -> bool {
+        !kind(self).is_some_and(|kind| QUIET_AT_CLOSE.contains(&kind))
     }
 
     /// The list of rights that it lends to what is made in it, if it has one.
@@ -254,22 +259,27 @@ const NUMBERED_ANEW: [u64; 6] = [
     0xfe53_4d42,
 ];
 
+/// File systems that write nothing when a file is closed: ext2 to ext4, XFS, Btrfs, F2FS and tmpfs.
+/// Those of the network and of user space may write then.
+const QUIET_AT_CLOSE: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
+
 /// Devices whose kind is remembered.
 const DEVICES_MAX: usize = 1024;
 
-fn has_lasting_numbers(dir: &Arc<Dir>) -> bool {
-    static KNOWN: Mutex<BTreeMap<u64, bool>> = Mutex::new(BTreeMap::new());
+/// The kind of the directory's file system, as in [`NUMBERED_ANEW`]; None where it does not say.
+fn kind(dir: &Arc<Dir>) -> Option<u64> {
+    static KNOWN: Mutex<BTreeMap<u64, Option<u64>>> = Mutex::new(BTreeMap::new());
     let known = || KNOWN.lock().expect("no panic while held");
-    if let Some(&lasting) = known().get(&dir.dev) {
-        return lasting;
+    if let Some(&kind) = known().get(&dir.dev) {
+        return kind;
     }
     let found = dir.handle().and_then(|fd| Ok(fstatfs(&*fd)?));
-    let lasting = found.is_ok_and(|found| !NUMBERED_ANEW.contains(&(found.f_type as u64)));
+    let kind = found.ok().map(|found| found.f_type as u64);
     let mut known = known();
     if known.len() < DEVICES_MAX {
-        known.insert(dir.dev, lasting);
+        known.insert(dir.dev, kind);
     }
-    lasting
+    kind
 }
 
 fn directory_flags() -> OFlags {

@@ -17,7 +17,7 @@
 //! | 10 | [`codec`]`::decode` | bounded by the announced raw length | `Chunk` |
 //! | 11 | [`chunk::Chunk::verify`] | recomputes the digest | `VerifiedChunk` |
 //! | 12 | [`dest`]`::write` | pwrite at its offset | done range |
-//! | 13 | [`dest`]`::commit` | all ranges in: whole-file digest, metadata, sync, rename | the file in place |
+//! | 13 | [`dest`]`::commit` | all ranges in: whole-file digest, metadata, sync, final name | the file in place |
 //!
 //! A stream (a pipe, a command, a FIFO) has no plans: [`pipeline::planner`] reads it in order, each
 //! of its frames is kept until it is acknowledged, and where the destination is one a

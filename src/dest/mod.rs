@@ -22,6 +22,7 @@ mod identity;
 mod in_use;
 mod inplace;
 mod link;
+mod nameless;
 mod ordered;
 mod outlet;
 mod own_name;

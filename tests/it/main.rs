@@ -49,6 +49,7 @@ mod resume;
 mod routes;
 mod scarce;
 mod signals;
+mod small_files;
 mod special;
 mod ssh;
 mod stopped;

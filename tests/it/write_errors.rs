@@ -4,7 +4,7 @@
 use rustix::io::Errno;
 
 use crate::support::disk::Mounted;
-use crate::support::inject::{self, Inject};
+use crate::support::inject::{self, Inject, UNFINISHED};
 use crate::support::*;
 
 ways! { local_push, local_pull, here =>
@@ -40,7 +40,7 @@ fn each_fails(case: &Case, options: &[&[&str]], call: &str, errno: Errno, words:
                 if existing {
                     case.dst.file(format!("tree/{name}"), "old");
                 }
-                let pattern = if in_place { name } else { "*.part" };
+                let pattern = if in_place { name } else { UNFINISHED };
                 let inject = Inject::new().fail(call, errno).on(pattern);
                 let from = format!("tree/{name}");
                 case.dst.dir("tree");

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::case::Way;
 use super::chaos::Dice;
-use super::inject::Inject;
+use super::inject::{Inject, UNFINISHED};
 
 /// Which files a fault is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +163,7 @@ impl BadDisk {
             let inject = inject.on(match trouble.on {
                 On::Source => "*/case-*/src/*",
                 On::Dest => "*/case-*/dst/*",
-                On::Partial => ".fastcp-*.part",
+                On::Partial => UNFINISHED,
                 On::Journal => ".fastcp-*.journal",
             });
             inject.after(trouble.after).times(trouble.times)

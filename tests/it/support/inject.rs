@@ -41,6 +41,12 @@ use seccomp::{Listener, Notice};
 /// How long a test waits for a fault that it expects.
 const STRIKE_LIMIT: Duration = Duration::from_secs(30);
 
+/// Matches a file that has no name (yet): as /proc shows its descriptor.
+pub const NAMELESS: &str = "#* (deleted)";
+
+/// Matches a file that has not got its final name, whether it has a temporary one or none.
+pub const UNFINISHED: &str = "{*.part,#* (deleted)}";
+
 /// What happens to a call.
 #[derive(Clone, Copy, Debug)]
 enum Act {

@@ -1,0 +1,156 @@
+//! A small new file that has no name until it is complete: it is made without one, written, and
+//! linked to its final name. That takes five system calls in place of twelve, and a killed process
+//! leaves nothing behind.
+//!
+//! A link replaces nothing, so this is for names that are free. For all others, and on file systems
+//! that make no such files, a [`Temporary`](super::temporary::Temporary) is written and renamed.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, futimens, linkat, openat, unlinkat};
+use rustix::io::Errno;
+
+use super::own_name::{is_own_name, usual_name};
+use super::{Rules, Slot, close, identity, space, times_of};
+use crate::error::Result;
+use crate::manifest::Entry;
+
+/// The device of the last directory that refused a file without a name: it is not asked again.
+static WITHOUT_NAMELESS: AtomicU64 = AtomicU64::new(0);
+
+/// This kernel links a descriptor only through /proc: before 6.10 the other way needs
+/// CAP_DAC_READ_SEARCH.
+static THROUGH_PROC: AtomicBool = AtomicBool::new(false);
+
+pub(super) struct Nameless<'a> {
+    slot: &'a Slot,
+    pub file: File,
+}
+
+impl<'a> Nameless<'a> {
+    /// An empty file for `slot`, where the caller found nothing. None where the file needs a
+    /// temporary name: also with `--fsync`, since file systems differ in what they make durable of
+    /// a new link.
+    pub fn create(slot: &'a Slot, entry: &Entry, rules: &Rules) -> Result<Option<Nameless<'a>>> {
+        let device = slot.dir.identity().0;
+        if rules.fsync
+            || is_own_name(slot.name.as_bytes())
+            || WITHOUT_NAMELESS.load(Relaxed) == device
+            || slot.dir.may_write_at_close()
+            || is_being_written(slot)
+        {
+            return Ok(None);
+        }
+        let failed = |cause| slot.error("cannot create a file", cause);
+        let dir = slot.dir.handle().map_err(failed)?;
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        match openat(&*dir, ".", flags, first_mode(slot, entry, rules)) {
+            Ok(fd) => Ok(Some(Nameless {
+                slot,
+                file: File::from(fd),
+            })),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS) => {
+                WITHOUT_NAMELESS.store(device, Relaxed);
+                Ok(None)
+            }
+            // A temporary file meets the same error, unless a policy forbids this call alone.
+            Err(Errno::PERM | Errno::ACCESS | Errno::NOENT) => Ok(None),
+            Err(cause) => Err(failed(cause.into())),
+        }
+    }
+
+    /// Gives the file, whose content is complete, its times, mode and name; returns its status.
+    /// None where the name is taken by now, or cannot be given by a link.
+    pub fn commit(self, entry: &Entry, rules: &Rules) -> Result<Option<Stat>> {
+        let slot = self.slot;
+        if rules.preserve {
+            futimens(&self.file, &times_of(entry))
+                .map_err(|cause| slot.error("cannot set the times", cause))?;
+        }
+        let stat = fstat(&self.file)
+            .map_err(|cause| slot.error("cannot look at what was written", cause))?;
+        identity::give_mode(slot, &self.file, &stat, entry, rules)?;
+        if !self.link()? {
+            return Ok(None);
+        }
+        // The last call, since these file systems write nothing at a close: see `create`.
+        close(self.file).map_err(|cause| {
+            remove(slot, &stat);
+            space::write_error(slot, 0, cause)
+        })?;
+        Ok(Some(stat))
+    }
+
+    /// Links the file to its final name. False where the name is taken, or links are impossible.
+    fn link(&self) -> Result<bool> {
+        let slot = self.slot;
+        let failed = |cause: std::io::Error| slot.error("cannot put it under its name", cause);
+        let dir = slot.dir.handle().map_err(failed)?;
+        let to = slot.name.as_os_str();
+        let through_proc = || {
+            let from = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            linkat(CWD, from, &*dir, to, AtFlags::SYMLINK_FOLLOW)
+        };
+        let linked = match THROUGH_PROC.load(Relaxed) {
+            true => through_proc(),
+            false => match linkat(&self.file, "", &*dir, to, AtFlags::EMPTY_PATH) {
+                Err(Errno::NOENT | Errno::INVAL) => {
+                    through_proc().inspect(|()| THROUGH_PROC.store(true, Relaxed))
+                }
+                linked => linked,
+            },
+        };
+        match linked {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            // There is no /proc, or links are unknown or forbidden here.
+            Err(
+                Errno::NOENT
+                | Errno::PERM
+                | Errno::ACCESS
+                | Errno::XDEV
+                | Errno::OPNOTSUPP
+                | Errno::NOSYS,
+            ) => {
+                WITHOUT_NAMELESS.store(slot.dir.identity().0, Relaxed);
+                Ok(false)
+            }
+            Err(cause) => Err(failed(cause.into())),
+        }
+    }
+}
+
+/// True if the directory has an unfinished file for `slot`. Another fastcp may be writing it, or a
+/// killed one left it: making a [`Temporary`](super::temporary::Temporary) tells these apart.
+fn is_being_written(slot: &Slot) -> bool {
+    !slot.fresh && slot.dir.stat(&usual_name(slot)).is_ok()
+}
+
+/// The mode to make the file with: if possible the final one, which saves a call. Other users
+/// cannot open a file that has no name.
+fn first_mode(slot: &Slot, entry: &Entry, rules: &Rules) -> Mode {
+    let mode = match slot.dir.default_acl() {
+        // The kernel applies it to this mode; `give_mode` sets the right one.
+        Some(_) => 0o600,
+        None if rules.preserve => entry.mode & 0o777,
+        None => entry.mode & 0o777 & !rules.umask,
+    };
+    Mode::from_raw_mode(mode)
+}
+
+/// Removes the name of a file that the file system reported as incomplete.
+fn remove(slot: &Slot, stat: &Stat) {
+    let is_it = |found: &Stat| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino);
+    if slot
+        .dir
+        .stat(slot.name.as_os_str())
+        .is_ok_and(|found| is_it(&found))
+        && let Ok(dir) = slot.dir.handle()
+    {
+        // The entry fails in any case.
+        let _ = unlinkat(&*dir, slot.name.as_os_str(), AtFlags::empty());
+    }
+}
