@@ -92,7 +92,7 @@ pub(super) fn settle(slot: &Slot, file: &File, rules: &Rules) -> Result<()> {
 fn rename(from: &OsStr, slot: &Slot, replace: bool, rules: &Rules) -> Result<Renamed> {
     let failed = |cause: std::io::Error| match Errno::from_io_error(&cause) {
         Some(Errno::ISDIR) => slot.refused("is a directory"),
-        _ => slot.error("cannot put it under its name", cause),
+        _ => slot.name_error("cannot put it under its name", cause),
     };
     let dir = slot.dir.handle().map_err(failed)?;
     let to = slot.name.as_os_str();

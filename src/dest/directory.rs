@@ -47,7 +47,7 @@ impl Directory {
         let made = match mkdirat(&*handle, name, Mode::from_raw_mode(WORKING)) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
-            Err(cause) => return Err(slot.error("cannot make the directory", cause)),
+            Err(cause) => return Err(slot.name_error("cannot make the directory", cause)),
         };
         let closed = match slot.dir.child(&slot.name) {
             Ok(dir) => return Directory::open_up(dir, made, None),

@@ -39,7 +39,14 @@ pub fn place_symlink(slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed
             "is a symbolic link that may lead out of the directory that this key is confined to",
         ));
     }
-    let failed = |cause: io::Error| slot.error("cannot make the link", cause);
+    let failed = |cause: io::Error| match Errno::from_io_error(&cause) {
+        // What symlink(2) says where there are none, and what file systems of user space say.
+        Some(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            let what = "the file system takes no symbolic links here (-L copies what they lead to)";
+            slot.error(what, cause)
+        }
+        _ => slot.name_error("cannot make the link", cause),
+    };
     let dir = slot.dir.handle().map_err(failed)?;
     let make = |name: &OsStr| symlinkat(text.as_slice(), &*dir, name);
     match make(slot.name.as_os_str()) {

@@ -12,6 +12,7 @@
 //! [`Directory::make`] for each directory, then what is in it ([`place_small`], [`Partial`],
 //! [`place_symlink`], [`place_hard_link`]), then [`Directory::finish`].
 
+mod alike;
 mod commit;
 mod conflict;
 mod device;
@@ -54,6 +55,7 @@ use crate::dir::{Dir, RESERVED, is_reserved};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Name, file_type};
 
+pub use alike::{Spelling, spelling};
 pub use directory::Directory;
 pub use drain::Drain;
 pub use exit::Exit;
@@ -186,6 +188,18 @@ impl Slot {
     /// A failed call that was to write here.
     fn error(&self, what: &str, cause: impl Into<io::Error>) -> Error {
         Error::io(Kind::Write, Side::Dest, self.path(), what, cause)
+    }
+
+    /// A failed call that was to make this name.
+    fn name_error(&self, what: &str, cause: impl Into<io::Error>) -> Error {
+        let cause = cause.into();
+        let hint = match Errno::from_io_error(&cause) {
+            Some(Errno::INVAL | Errno::ILSEQ) => {
+                "the file system takes no such name; rename it, or copy it to another one"
+            }
+            _ => return self.error(what, cause),
+        };
+        self.error(&format!("{what}: {hint}"), cause)
     }
 
     fn refused(&self, message: impl Into<String>) -> Error {

@@ -18,6 +18,7 @@ pub mod keeper;
 pub mod landing;
 mod linked;
 pub mod lzma_room;
+mod names;
 pub mod open_file;
 mod opening;
 mod pieces;

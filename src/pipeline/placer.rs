@@ -127,6 +127,10 @@ impl Receiver {
             let (id, size) = (entry.id, entry.size);
             let small = match (spot, path) {
                 _ if !is_new => return self.breach("an entry announced twice"),
+                // It comes then, and fails for that reason.
+                (Spot::Slot(slot, _), Some(_)) if self.check_name(&entry, &slot).is_err() => {
+                    Asked::Missing
+                }
                 (Spot::Slot(slot, listed), Some(path)) => self.resume_small(Resuming {
                     entry,
                     slot,
@@ -176,7 +180,7 @@ impl Receiver {
             (spot, table.path_of(entry.id, entry.parent, &entry.name))
         };
         if let Spot::Slot(slot, _) = &spot
-            && let Err(error) = self.rules.check_name(slot)
+            && let Err(error) = self.check_name(&entry, slot)
         {
             return self.name_refused(entry, &error);
         }

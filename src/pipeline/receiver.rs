@@ -17,7 +17,7 @@ use crate::codec::Decoder;
 use crate::control::Outgoing;
 use crate::dest::{self, JournalName, Rules, Slot, Standing};
 use crate::digest::Digest;
-use crate::error::{Error, Kind, Side};
+use crate::error::{Error, Kind, Result, Side};
 use crate::journal::Journal;
 use crate::manifest::{Entry, EntryId};
 use crate::pipe::Stop;
@@ -27,6 +27,7 @@ use crate::pipeline::digest_list::{DigestList, Listed};
 use crate::pipeline::jobs::{Job, Jobs};
 use crate::pipeline::keeper::Keeper;
 use crate::pipeline::landing::{Sessions, Tell};
+use crate::pipeline::names::Claim;
 use crate::pipeline::open_file::{At, OpenFile};
 use crate::pipeline::resume::{finished, identity_of_stream};
 use crate::pipeline::shifts::{Doing, Shift, Shifts};
@@ -302,6 +303,24 @@ impl Receiver {
         drop(file.partial.lock().expect("no panic while held").take());
         if let Some(drain) = file.at.drain() {
             drain.abandon();
+        }
+    }
+
+    /// Refuses a name that this copy may not give, or that the file system takes for that of another
+    /// entry. Asked again it says the same.
+    pub(super) fn check_name(&self, entry: &Entry, slot: &Slot) -> Result<()> {
+        self.rules.check_name(slot)?;
+        let claim = || self.lock().claim_name(entry.id, entry.parent, &slot.name);
+        let mut claimed = claim();
+        if claimed == Claim::Ask {
+            let spelling = dest::spelling(&slot.dir);
+            self.lock().set_spelling(entry.parent, spelling);
+            claimed = claim();
+        }
+        match claimed {
+            Claim::Refused(why) => Err(Error::new(Kind::Refused, Side::Dest, why).at(slot.path())),
+            // What it makes of names is known now.
+            Claim::Yours | Claim::Ask => Ok(()),
         }
     }
 

@@ -1,17 +1,19 @@
 //! What the receiver knows of entries: directories until their last child is in, big files until
 //! they have their name, and which entries are accounted for.
 
+use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::chunk::VerifiedChunk;
 use crate::chunk::ranges::RangeSet;
-use crate::dest::{Directory, Exit, Landing, Slot, Target};
+use crate::dest::{Directory, Exit, Landing, Slot, Spelling, Target};
 use crate::journal;
 use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name, Root};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::linked::Linked;
+use crate::pipeline::names::{Claim, HELD_MAX, Names};
 use crate::pipeline::open_file::OpenFile;
 use crate::pipeline::plans::UNSETTLED_ENTRIES_MAX;
 
@@ -35,6 +37,7 @@ pub struct Node {
     pub listed: Option<Listed>,
     /// Of its path below the roots.
     path: Hash,
+    names: Names,
     /// Children in place or failed, of how many once that is known.
     settled: u64,
     children: Option<u64>,
@@ -63,6 +66,11 @@ struct Named {
 #[derive(Default)]
 pub struct Table {
     roots: HashMap<EntryId, Named>,
+    /// Of roots that land in a directory under names.
+    root_names: Names,
+    /// Names that are remembered of all directories.
+    names_held: usize,
+    hashing: RandomState,
     has_roots: bool,
     /// The sender has said that something cannot be sent.
     told: bool,
@@ -168,6 +176,26 @@ impl Table {
         }
     }
 
+    /// An entry is to have this name in the directory of `parent`.
+    pub fn claim_name(&mut self, id: EntryId, parent: EntryId, name: &Name) -> Claim {
+        let Some(names) = names_in(&mut self.root_names, &mut self.directories, parent) else {
+            return Claim::Yours;
+        };
+        let (held, room) = (names.held(), HELD_MAX.saturating_sub(self.names_held));
+        let claim = names.claim(id, name, &self.hashing, room);
+        self.names_held += names.held() - held;
+        claim
+    }
+
+    /// What the directory of `parent` makes of names.
+    pub fn set_spelling(&mut self, parent: EntryId, spelling: Spelling) {
+        if let Some(names) = names_in(&mut self.root_names, &mut self.directories, parent) {
+            let held = names.held();
+            names.asked(spelling);
+            self.names_held -= held - names.held();
+        }
+    }
+
     /// A hash of the way from the roots to an entry with this parent and name, the same on every run
     /// of a copy. None where the parent is not known.
     pub fn path_of(&self, id: EntryId, parent: EntryId, name: &Name) -> Option<Hash> {
@@ -227,6 +255,7 @@ impl Table {
             directory,
             path: path.unwrap_or_default(),
             listed,
+            names: Names::default(),
             settled: 0,
             children: None,
             entry,
@@ -263,7 +292,9 @@ impl Table {
             .is_some_and(|children| node.settled >= children)
         {
             self.finishing += 1;
-            self.directories.remove(&id).map(|node| *node)
+            let node = self.directories.remove(&id)?;
+            self.names_held -= node.names.held();
+            Some(*node)
         } else {
             None
         }
@@ -392,4 +423,16 @@ impl Table {
             && self.resuming.is_empty()
             && self.packs_claimed.is_empty()
     }
+}
+
+/// Those in the directory of `parent`. None where it is not known any more.
+fn names_in<'a>(
+    of_roots: &'a mut Names,
+    directories: &'a mut HashMap<EntryId, Box<Node>>,
+    parent: EntryId,
+) -> Option<&'a mut Names> {
+    if parent == NO_PARENT {
+        return Some(of_roots);
+    }
+    directories.get_mut(&parent).map(|node| &mut node.names)
 }

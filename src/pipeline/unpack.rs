@@ -91,7 +91,7 @@ impl Receiver {
             }
             Spot::Lost => return self.lost_with_directory(entry),
         };
-        let placed = self.rules.check_name(&slot);
+        let placed = self.check_name(entry, &slot);
         match placed.and_then(|()| dest::place_small(&slot, entry, content, &self.rules)) {
             Ok(standing) => {
                 let digest = *blake3::hash(content).as_bytes();

@@ -6,6 +6,7 @@
 #[macro_use]
 mod support;
 
+mod alike;
 mod also;
 mod bad_input;
 mod between;

@@ -81,6 +81,17 @@ impl Mounted {
         failed
     }
 
+    /// A file system at `at` that ignores upper and lower case.
+    pub fn caseless(case: &Case, at: &Path) -> Option<Mounted> {
+        let image = case.scratch.path("exfat.img");
+        image_of(&image, 64 << 20);
+        let mut mounted = Mounted { at: Vec::new() };
+        let made = run("mkfs.exfat", &[], &[&image])
+            && run("mount", &["-t", "exfat-fuse", "-o", "loop"], &[&image, at]);
+        mounted.at.extend(made.then(|| at.to_owned()));
+        made.then_some(mounted)
+    }
+
     /// A tmpfs of `bytes` at `at`.
     pub fn small(at: &Path, bytes: u64) -> Option<Mounted> {
         let mut mounted = Mounted { at: Vec::new() };

@@ -1,0 +1,189 @@
+//! Names that entries of one copy have in one directory. They tell when a file system could take
+//! two of them for one, so that no entry silently replaces another of the same copy.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+
+use crate::dest::Spelling;
+use crate::manifest::{EntryId, Name};
+
+/// Names in a directory before it is asked what it makes of them: most tell them apart, and then
+/// none is remembered.
+const UNASKED_MAX: usize = 4096;
+
+/// Names that are remembered at once in directories that mistake some, in 40 bytes each at most.
+pub const HELD_MAX: usize = 1 << 20;
+
+#[derive(Default)]
+pub struct Names {
+    /// None until the directory was asked.
+    spelling: Option<Spelling>,
+    /// By a hash of the name that is the same for all that could be mistaken for it.
+    seen: HashMap<u64, EntryId>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Claim {
+    Yours,
+    /// Whether the name can be given depends on what the directory makes of names.
+    Ask,
+    /// With the reason.
+    Refused(&'static str),
+}
+
+impl Names {
+    /// An entry is to have this name. `room` is how many names may be remembered beyond those that
+    /// are.
+    pub fn claim(&mut self, id: EntryId, name: &Name, hashing: &RandomState, room: usize) -> Claim {
+        let key = key(name.as_bytes(), hashing);
+        let is_twin = self.seen.get(&key).is_some_and(|&other| other != id);
+        let is_dotted = name.as_bytes().ends_with(b".");
+        let is_full = room == 0 && !self.seen.contains_key(&key);
+        let Some(spelling) = self.spelling else {
+            if is_twin || is_dotted || is_full || self.seen.len() >= UNASKED_MAX {
+                return Claim::Ask;
+            }
+            self.seen.insert(key, id);
+            return Claim::Yours;
+        };
+        if is_dotted && spelling.drops_dots {
+            return Claim::Refused(
+                "the file system drops the dot at the end of this name; rename it, or copy it to \
+                 a file system that keeps it",
+            );
+        }
+        if !spelling.ignores_case {
+            return Claim::Yours;
+        }
+        if is_twin {
+            return Claim::Refused(
+                "the file system ignores upper and lower case, and another entry of this copy has \
+                 this name; rename one of them",
+            );
+        }
+        if is_full {
+            return Claim::Refused(
+                "the file system ignores upper and lower case, and there are too many names to \
+                 tell whether another entry has this one; copy the directory in parts",
+            );
+        }
+        self.seen.insert(key, id);
+        Claim::Yours
+    }
+
+    /// What the directory makes of names.
+    pub fn asked(&mut self, spelling: Spelling) {
+        self.spelling = Some(spelling);
+        if !spelling.ignores_case {
+            self.seen = HashMap::new();
+        }
+    }
+
+    /// Names that are remembered.
+    pub fn held(&self) -> usize {
+        self.seen.len()
+    }
+}
+
+/// The same for names that differ in case. File systems know different letters: where one tells two
+/// apart that are the same here, an entry is refused that need not be.
+fn key(name: &[u8], hashing: &RandomState) -> u64 {
+    let mut hasher = hashing.build_hasher();
+    match std::str::from_utf8(name) {
+        Ok(name) => {
+            let upper = name.chars().flat_map(char::to_uppercase);
+            upper.flat_map(char::to_lowercase).for_each(|letter| {
+                hasher.write_u32(letter.into());
+            });
+        }
+        Err(_) => name
+            .iter()
+            .for_each(|byte| hasher.write_u32(byte.to_ascii_lowercase().into())),
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::try_from(text.as_bytes().to_vec()).unwrap()
+    }
+
+    fn claims(names: &mut Names, asked: Spelling, wanted: &[(EntryId, &str)]) -> Vec<bool> {
+        let hashing = RandomState::new();
+        let mut claim = |id, text: &str| match names.claim(id, &name(text), &hashing, HELD_MAX) {
+            Claim::Ask => {
+                names.asked(asked);
+                names.claim(id, &name(text), &hashing, HELD_MAX) == Claim::Yours
+            }
+            claim => claim == Claim::Yours,
+        };
+        let wanted = wanted.iter().map(|&(id, text)| claim(id, text));
+        wanted.collect()
+    }
+
+    const FAT: Spelling = Spelling {
+        ignores_case: true,
+        drops_dots: true,
+    };
+
+    #[test]
+    fn the_second_of_two_names_is_refused_where_case_is_ignored() {
+        let wanted = [
+            (1, "a"),
+            (2, "A"),
+            (1, "a"),
+            (2, "A"),
+            (3, "b"),
+            (4, "ÄB"),
+            (5, "äb"),
+        ];
+        let got = claims(&mut Names::default(), FAT, &wanted);
+        assert_eq!(got, [true, false, true, false, true, true, false]);
+        let got = claims(&mut Names::default(), Spelling::default(), &wanted);
+        assert_eq!(got, [true; 7]);
+    }
+
+    #[test]
+    fn a_dot_at_the_end_is_refused_where_it_is_dropped() {
+        let wanted = [(1, "a."), (2, "a"), (3, "b.c"), (4, "...")];
+        let got = claims(&mut Names::default(), FAT, &wanted);
+        assert_eq!(got, [false, true, true, false]);
+        let got = claims(&mut Names::default(), Spelling::default(), &wanted);
+        assert_eq!(got, [true; 4]);
+    }
+
+    #[test]
+    fn a_directory_that_tells_names_apart_holds_none() {
+        let mut names = Names::default();
+        let wanted: Vec<_> = (1..=UNASKED_MAX as u64 + 9)
+            .map(|id| (id, id.to_string()))
+            .collect();
+        let wanted: Vec<_> = wanted
+            .iter()
+            .map(|(id, text)| (*id, text.as_str()))
+            .collect();
+        let got = claims(&mut names, Spelling::default(), &wanted);
+        assert!(got.iter().all(|&yours| yours));
+        assert_eq!(names.held(), 0);
+        let mut names = Names::default();
+        let got = claims(&mut names, FAT, &wanted);
+        assert!(got.iter().all(|&yours| yours));
+        assert_eq!(names.held(), wanted.len());
+    }
+
+    #[test]
+    fn names_that_cannot_be_remembered_are_refused_only_where_they_could_be_mistaken() {
+        let hashing = RandomState::new();
+        for (spelling, yours) in [(FAT, false), (Spelling::default(), true)] {
+            let mut names = Names::default();
+            assert_eq!(names.claim(1, &name("a"), &hashing, 0), Claim::Ask);
+            names.asked(spelling);
+            let claim = names.claim(1, &name("a"), &hashing, 0);
+            assert_eq!(claim == Claim::Yours, yours);
+        }
+    }
+}
