@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A sample is wanted this often at first, and then less often.
 const APART_FIRST: Duration = Duration::from_millis(50);
-const APART: Duration = Duration::from_millis(250);
+pub(super) const APART: Duration = Duration::from_millis(250);
 const FIRST: Duration = Duration::from_secs(1);
 
 /// What a link carries shows as soon as slow start is over, which is within ten round trips or so:

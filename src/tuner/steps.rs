@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::method::{Facts, LADDER, LZMA, MIDDLE, RUNGS, extrapolate, rung as rung_of};
-use super::model::{LIMITED, Stages};
-use super::pace::Pace;
+use super::model::{LIMITED, LOSSY, Stages};
+use super::pace::{APART, Pace};
 use super::queue::Queue;
 use super::streams::streams;
 use super::trial::{Change, Judgement, Trial};
@@ -29,7 +29,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 const LINK_KNOWN: Duration = Duration::from_secs(30);
 
 /// The rate is still on its way up as long as it grows by this from one span to the next.
-const GROWING: f64 = 1.1;
+pub(super) const GROWING: f64 = 1.1;
+
+/// The rate is still on its way down as long as it falls by this.
+const FALLING: f64 = 1.05;
 
 /// Of a rate limit that is in effect. What is compressed comes in pieces, and leaves gaps.
 const RATE_LIMITED: f64 = 0.8;
@@ -137,6 +140,13 @@ impl Tuner {
                 return more;
             }
         }
+        // Its rate would have the method changed, which streams are to make up for.
+        if !in_opening && self.begins_to_lose(pace, &rates) {
+            let more = self.consider_streams(now, &self.rate_left(pace)?);
+            if more.is_some() {
+                return more;
+            }
+        }
         if let Some(reason) = self.consider_method(now, &rates, growing) {
             return Some(reason);
         }
@@ -151,6 +161,32 @@ impl Tuner {
         }
         let rates = self.window.last(pace.sure, self.workers)?;
         self.consider_streams(now, &rates)
+    }
+
+    /// The path loses much more than it did a short while ago, and not because a queue overflows.
+    /// `rates` are those of `pace.quick`.
+    fn begins_to_lose(&self, pace: Pace, rates: &Rates) -> bool {
+        let is_limit = rates.link >= LIMITED && !self.has_queue(Queue::Long);
+        is_limit && rates.loss >= LOSSY && self.lost_less(2 * pace.sure, rates.loss)
+    }
+
+    /// In the first half of this span the path lost less than half of this.
+    fn lost_less(&self, span: Duration, loss: f64) -> bool {
+        let halves = self.window.halves(span, self.workers);
+        halves.is_some_and(|(before, _)| before.loss < loss / 2.0)
+    }
+
+    /// What the link carries where the path has begun to lose something, by which more streams are
+    /// judged. None where that is not known yet: windows come down by three tenths in a round trip.
+    fn rate_left(&self, pace: Pace) -> Option<Rates> {
+        let sure = self.window.last(pace.sure, self.workers)?;
+        let span = (pace.quick / 2).max(2 * APART);
+        let (before, last) = self.window.halves(span, self.workers)?;
+        if last.wire * GROWING < sure.wire {
+            let is_falling = last.wire * FALLING < before.wire;
+            return (!is_falling && !self.lost_less(span, last.loss)).then_some(last);
+        }
+        (!self.lost_less(pace.sure, last.loss)).then_some(sure)
     }
 
     /// `rates` are those of the last `span`.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::model::{LIMITED, LOSSY};
 use super::queue::Queue;
+use super::steps::GROWING;
 use super::trial::Change;
 use super::window::Rates;
 use super::{Congestion, FAR_AWAY, Sample, Tuner};
@@ -134,7 +135,10 @@ impl Tuner {
         let by_loss = matches!(change, Change::MoreStreams(_) | Change::Congestion(_))
             && self.decision.congestion == Congestion::System
             && self.is_lossy(rates);
-        if !by_loss {
+        // It may have come down already.
+        let sure = self.window.last(self.pace().sure, self.workers);
+        let has_come_down = sure.is_some_and(|sure| rates.wire * GROWING < sure.wire);
+        if !by_loss || has_come_down {
             return rates.wire;
         }
         // What a queue lost when it overflowed in slow start is over in the next span.

@@ -91,6 +91,17 @@ impl Window {
         Some(between(*now - *then, &before, sample, workers))
     }
 
+    /// Both halves of the last `span`; None if it is not covered yet.
+    pub fn halves(&self, span: Duration, workers: Workers) -> Option<(Rates, Rates)> {
+        let (now, sample) = self.samples.back()?;
+        let at = |ago: Duration| self.samples.iter().rev().find(|(at, _)| *at + ago <= *now);
+        let ((first, before), (middle, between_them)) = (at(span)?, at(span / 2)?);
+        Some((
+            between(*middle - *first, before, between_them, workers),
+            between(*now - *middle, between_them, sample, workers),
+        ))
+    }
+
     /// The receiver's word from `span` before its last, or its first: what it did before it had
     /// anything to do says nothing.
     fn far_before(&self, span: Duration) -> Far {

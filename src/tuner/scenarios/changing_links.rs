@@ -100,6 +100,43 @@ fn a_link_that_begins_to_lose_packets_is_filled_as_a_fresh_copy_does() {
     }
 }
 
+#[test]
+fn a_fast_link_that_begins_to_lose_packets_is_filled_in_time() {
+    for seed in 0..100 {
+        let mbit = [100.0, 500.0, 1000.0][seed % 3];
+        let rtt = [0.02, 0.05, 0.1, 0.15, 0.3][seed / 3 % 5];
+        let may_bbr = seed / 15 % 2 == 1;
+        // Windows take 3 s to come down, and streams 2.5 s to be as many as they can be.
+        if mbit * rtt >= 300.0 && !may_bbr {
+            continue;
+        }
+        let world = World {
+            link: mbit * MBIT,
+            rtt,
+            data: Data::Random,
+            ..WORLD
+        };
+        let lossy = World {
+            loss: 0.02,
+            ..world
+        };
+        let start = |world| Start {
+            may_bbr,
+            ..start(world)
+        };
+        let due = due(20.0, &lossy);
+        let run = run_through(world, start(&world), seed as u64, 30.0, &[(20.0, lossy)]);
+        let fresh = super::run(lossy, start(&lossy), seed as u64, 20.0, &[]).mean(10.0, 20.0);
+        let soon = run.mean(due, due + 2.0);
+        assert!(
+            soon >= 0.9 * fresh,
+            "{mbit} Mbit/s, {rtt} s, bbr {may_bbr}, seed {seed}: {soon:.3e} at {due} s, a fresh copy \
+             makes {fresh:.3e}\n{}",
+            told(&run)
+        );
+    }
+}
+
 /// Others come at 20 s and go at 40 s.
 #[test]
 fn other_flows_get_their_part_of_a_slow_link_and_leave_it_behind() {
@@ -107,6 +144,8 @@ fn other_flows_get_their_part_of_a_slow_link_and_leave_it_behind() {
         let (mbit, rtt) = (RATES[seed / 2 % 6], [0.02, 0.03, 0.1, 0.3][seed / 12 % 4]);
         let world = slow(mbit, rtt);
         let memory = MEMORIES[seed / 24 % 3];
+        let loss = if seed % 5 == 4 { 0.01 } else { 0.0 };
+        let world = World { loss, ..world };
         let competing = [1.0, 8.0][seed % 2];
         let others = World { competing, ..world };
         let worlds = [(20.0, others), (40.0, world)];

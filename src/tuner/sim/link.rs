@@ -117,7 +117,9 @@ impl Link {
                 false if is_slow => group.window + SEGMENT * round_trips,
                 false => group.window * 1.15_f64.powf(round_trips).min(64.0),
             };
-            group.window = grown.min(most);
+            // Where the path begins to lose, windows come down by one loss in a round trip.
+            let held = group.window * BACKS_OFF.powf(round_trips);
+            group.window = grown.min(most.max(held));
         }
         let share = match is_slow {
             true => link(world, how),
