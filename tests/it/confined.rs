@@ -254,7 +254,9 @@ fn further_logins_of_such_a_key_carry_streams(case: &Case) {
         &format!("--confine '{dir}' --write-only --no-overwrite"),
     );
     let file = case.src.file("a", noise(1, 4 * MIB)).display().to_string();
-    copy(case, &["--route", "ssh"], &file, "far:a").succeeds();
+    // For long enough that the others are there in time.
+    let slowly = ["--route", "ssh", "--streams", "3", "-l", "4000"];
+    copy(case, &slowly, &file, "far:a").succeeds();
     assert_same(&file, case.dst.path("a"), Also::Nothing);
     assert!(case.host().logins() > 1, "{}", case.host().logins());
 }
