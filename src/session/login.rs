@@ -98,8 +98,6 @@ impl Met {
         };
         let is_pinned = pinned.is_some();
         options = pinned.unwrap_or(options);
-        // Without its messages nobody can tell whether another login may succeed.
-        options.quiet &= !is_retried(request);
         let asked = request.clone();
         let startup = tokio::select! {
             startup = off_task(move || asked.startup()) => startup??,
@@ -150,6 +148,7 @@ impl Met {
                 let said = Said {
                     stdout: &incoming.noise(),
                     stderr: &words.of_login(),
+                    is_shown: !request.ssh.quiet,
                 };
                 let mut error =
                     no_hello(why, host, request, &options, &startup, status, &said).await;

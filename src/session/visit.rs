@@ -111,6 +111,7 @@ impl Visit {
             &Said {
                 stdout: &said,
                 stderr: &stderr,
+                is_shown: true,
             },
         ))
     }

@@ -14,8 +14,21 @@ use crate::wire::hello::MAGIC;
 pub struct Said<'a> {
     /// The last bytes of its stdout.
     pub stdout: &'a [u8],
-    /// The last lines of its stderr, which the user has seen.
+    /// The last lines of its stderr.
     pub stderr: &'a str,
+    /// The user has seen them: without `-q`.
+    pub is_shown: bool,
+}
+
+impl Said<'_> {
+    /// What follows the words that it failed.
+    fn why(&self) -> String {
+        match (self.is_shown, last_lines(self.stderr.as_bytes())) {
+            (true, _) => " (its message is above)".to_owned(),
+            (false, last) if last.is_empty() => String::new(),
+            (false, last) => format!(" ({last})"),
+        }
+    }
 }
 
 /// Why a far end ended before it said hello. `login` is the name of the user there.
@@ -64,14 +77,15 @@ pub fn why_no_hello(
             error(
                 Kind::Connect,
                 format!(
-                    "sudo refuses without a password (its message is above); let it, by visudo \
-                     there: {login} ALL=({user}) NOPASSWD: {command}"
+                    "sudo refuses without a password{}; let it, by visudo there: {login} \
+                     ALL=({user}) NOPASSWD: {command}",
+                    said.why()
                 ),
             )
         }
         (Some(255), _) if rsh == Rsh::Ssh => error(
             Kind::Connect,
-            "ssh could not connect or log in (its message is above)".to_owned(),
+            format!("ssh could not connect or log in{}", said.why()),
         ),
         (code, _) => error(Kind::FarEnd, ended(code, startup, said)),
     }
@@ -80,9 +94,11 @@ pub fn why_no_hello(
 /// How a server begins a line for the user.
 pub const OWN: &str = "fastcp: ";
 
-/// Why a server that had started did not want to go on (too few threads, or open files).
+/// Why a server that had started did not want to go on (too few threads, or open files). Its exit
+/// code is not known where ssh took too long to end.
 fn refused_itself(status: Option<ExitStatus>, stderr: &str) -> Option<&str> {
-    let refuses = status?.code()? == Kind::FarEnd.exit_code();
+    let code = status.and_then(|status| status.code());
+    let refuses = code.is_none_or(|code| code == Kind::FarEnd.exit_code());
     let mut lines = stderr.lines().filter(|_| refuses);
     lines.rfind(|line| line.starts_with(OWN))?.strip_prefix(OWN)
 }
@@ -98,7 +114,7 @@ fn ended(code: Option<i32>, startup: &Startup, said: &Said) -> String {
     let more = if !printed.is_empty() {
         format!(", and printed: {printed}")
     } else if !said.stderr.is_empty() {
-        "; its message is above".to_owned()
+        said.why()
     } else if startup.path.is_some() {
         "; it is not a fastcp".to_owned()
     } else {
@@ -238,7 +254,11 @@ mod tests {
                 status,
                 Rsh::Ssh,
                 &startup,
-                &Said { stdout, stderr },
+                &Said {
+                    stdout,
+                    stderr,
+                    is_shown: true,
+                },
             );
             (error.kind, error.message)
         };

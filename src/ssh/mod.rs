@@ -151,7 +151,8 @@ fn ssh_arguments(host: &Host, options: &SshOptions) -> Vec<OsString> {
     let flags = [
         (options.ipv4, "-4"),
         (options.ipv6, "-6"),
-        (options.quiet, "-q"),
+        // `-q` would keep ssh's errors from the error that quotes them.
+        (options.quiet, "-oLogLevel=ERROR"),
         (options.batch, "-oBatchMode=yes"),
         // scp does not forward the agent unless asked, whatever the configuration says.
         (

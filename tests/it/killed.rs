@@ -96,7 +96,7 @@ fn a_copy_that_is_killed_again_and_again_is_finished() {
         Case::run(way, |case| {
             sources(case, &moment(true));
             for kills_client in [true, false, true] {
-                killed(case, &moment(kills_client));
+                killed(case, &moment(kills_client)).expect("it was not over");
             }
             finished(case);
         });
@@ -105,7 +105,9 @@ fn a_copy_that_is_killed_again_and_again_is_finished() {
 
 fn killed_and_finished(case: &Case, moment: &Moment) {
     sources(case, moment);
-    let Killed { sent, unwritten } = killed(case, moment);
+    let Some(Killed { sent, unwritten }) = killed(case, moment) else {
+        return assert_same(case.src.path("it"), case.dst.path("it"), Also::Nothing);
+    };
     let again = (sent + finished(case)).saturating_sub(moment.size);
     eprintln!(
         "unwritten: {} KiB, sent again: {} KiB, {moment:?}",
@@ -125,24 +127,28 @@ struct Killed {
     unwritten: u64,
 }
 
-fn killed(case: &Case, moment: &Moment) -> Killed {
+/// None where the copy had ended before: on a busy machine the last moments come too late.
+fn killed(case: &Case, moment: &Moment) -> Option<Killed> {
     let storm = Storm::new(case, &Script::calm());
     let run = copying(case, &storm).args(["-l", KBITS]).start();
     until("so many bytes have gone", || {
         (storm.bytes() >= moment.at).then_some(())
     });
     let unwritten = storm.bytes().saturating_sub(bytes_on_disk(&case.dst.0));
-    if moment.kills_client {
+    let is_killed = if moment.kills_client {
         run.signal(Signal::KILL);
+        true
     } else {
-        let server = case.servers().pop().expect("a server runs");
-        kill_process(server.pid, Signal::KILL).expect("kill the server");
-    }
+        let server = case.servers().pop();
+        server.is_some_and(|it| kill_process(it.pid, Signal::KILL).is_ok())
+    };
     let done = run.wait();
-    assert_ne!(done.code, Some(0), "{done}");
+    if !is_killed {
+        done.succeeds();
+    }
     let sent = storm.bytes();
     storm.end();
-    Killed { sent, unwritten }
+    (done.code != Some(0)).then_some(Killed { sent, unwritten })
 }
 
 /// Finishes it; gives the bytes that this took.

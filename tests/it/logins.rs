@@ -87,6 +87,9 @@ fn a_first_login_is_tried_again_for_as_long_as_asked(case: &Case) {
     copy(&["--retry-for", "2s", "-q"])
         .exits(3)
         .says("Connection refused; gave up after");
+    let quiet = copy(&["-q"]);
+    quiet.exits(3).says("Connection refused)");
+    assert_eq!(quiet.stderr.lines().count(), 1, "{quiet}");
     for flags in [&[][..], &["--retry-for", "0"], &["--retries", "3"]] {
         copy(flags).exits(3).never_says("again");
     }
