@@ -61,8 +61,22 @@ fn what_shrinks_goes_by_lzma_where_the_link_is_slow(case: &Case) {
     let digits = noise(1, MIB).into_iter();
     let digits = digits.flat_map(|byte| format!("{byte:02x}").into_bytes());
     case.src.file("a", digits.collect::<Vec<u8>>());
-    let told = told(&case.copy(&["-l", "1600", "--json"], "a", "a"));
-    assert!(number(&told["chunks"]["lzma"]) >= 1.0, "{told}");
+    one_copy_of_few(case, &["-l", "1600", "--json"], |done| {
+        told(done)["chunks"]["lzma"].as_f64() >= Some(1.0)
+    });
+}
+
+/// Copies `a` until `holds`, a few times: what the tuner does depends on how busy the processors
+/// are, and other tests keep them busy.
+fn one_copy_of_few(case: &Case, flags: &[&str], holds: impl Fn(&run::Done) -> bool) {
+    const TRIES: usize = 6;
+    for number in 1..=TRIES {
+        let done = case.copy(flags, "a", "a");
+        if holds(done.succeeds()) {
+            return;
+        }
+        assert!(number < TRIES, "{done}");
+    }
 }
 
 fn what_was_forced_is_not_changed(case: &Case) {
@@ -209,23 +223,23 @@ fn words(len: usize) -> Vec<u8> {
 
 fn changes_are_told_with_their_reasons(case: &Case) {
     case.src.file("a", words(20 * MIB));
-    let done = case.copy(&["-l", "8000", "-v"], "a", "a");
     // First of streams, zstd or LZMA, as the processors have time.
-    let is_told = done.succeeds().stderr.lines().any(|line| {
-        let Some((change, reason)) = line
-            .strip_prefix("fastcp: ")
-            .and_then(|line| line.split_once(": "))
-        else {
-            return false;
-        };
-        let is_change = change.ends_with(" streams")
-            || change.starts_with("zstd")
-            || change.starts_with("lzma");
-        is_change
-            && (reason.starts_with("the network is the limit")
-                || reason.starts_with("the link is slow and full"))
+    one_copy_of_few(case, &["-l", "8000", "-v"], |done| {
+        done.stderr.lines().any(|line| {
+            let Some((change, reason)) = line
+                .strip_prefix("fastcp: ")
+                .and_then(|line| line.split_once(": "))
+            else {
+                return false;
+            };
+            let is_change = change.ends_with(" streams")
+                || change.starts_with("zstd")
+                || change.starts_with("lzma");
+            is_change
+                && (reason.starts_with("the network is the limit")
+                    || reason.starts_with("the link is slow and full"))
+        })
     });
-    assert!(is_told, "{done}");
 }
 
 fn what_a_pair_of_hosts_needed_is_begun_with_the_next_time(case: &Case) {
