@@ -22,6 +22,11 @@ pub const CHUNK_SIZE: usize = 1 << 20;
 /// a whole chunk to carry, some long after the others. A power of two.
 pub const GRAINS: usize = 8;
 
+/// Packs that may be put together into one that is compressed as a whole, where the link is slow: of
+/// 75 MB of program text zstd 9 made 10.1 MB in units of 1 MiB and 8.9 in units of 4 MiB, LZMA 4 9.6
+/// and 8.5. What comes of it fits into a frame and a buffer, or the packs travel by themselves.
+pub const LARGE_PACK: usize = 4;
+
 /// Files up to this many bytes travel in packs.
 pub const SMALL_FILE_MAX: u64 = 256 << 10;
 

@@ -19,6 +19,8 @@ pub struct Buffer {
     /// Bytes of data that count.
     len: usize,
     home: Option<Arc<Shared>>,
+    /// Where it takes the memory of several of a pool.
+    lent: Option<Lent>,
 }
 
 #[derive(Clone)]
@@ -115,6 +117,7 @@ impl Pool {
             bytes,
             len: 0,
             home: Some(self.shared.clone()),
+            lent: None,
         }
     }
 }
@@ -126,7 +129,15 @@ impl Buffer {
             bytes: vec![0; HEADROOM + chunk_size + TAILROOM].into(),
             len: 0,
             home: None,
+            lent: None,
         }
+    }
+
+    /// A buffer for `size` bytes in memory that a pool has lent, until it is dropped.
+    pub fn of_lent(size: usize, lent: Lent) -> Buffer {
+        let mut buffer = Buffer::loose(size);
+        buffer.lent = Some(lent);
+        buffer
     }
 
     /// Most bytes of data that fit.

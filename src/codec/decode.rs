@@ -20,6 +20,11 @@ pub enum DecodeError {
 pub struct Decoder {
     /// Where the next chunk is decoded to; then it changes places with what it was decoded from.
     spare: Buffer,
+    contexts: Contexts,
+}
+
+#[derive(Default)]
+struct Contexts {
     zstd: Decompressor<'static>,
     inflate: Option<flate2::Decompress>,
 }
@@ -29,8 +34,7 @@ impl Decoder {
     pub fn new(chunk_size: usize) -> Decoder {
         Decoder {
             spare: Buffer::loose(chunk_size),
-            zstd: Decompressor::default(),
-            inflate: None,
+            contexts: Contexts::default(),
         }
     }
 
@@ -66,21 +70,60 @@ impl Decoder {
             return Err(unlike(buffer.len()));
         }
         let room = &mut self.spare.room()[..raw_len];
-        let found = match codec {
-            Codec::None => None,
-            Codec::Lz4 => lz4_flex::block::decompress_into(buffer.data(), room).ok(),
-            // In one go, so that zstd writes and looks back in `room` and keeps no window whose
-            // size the peer would choose. Past the end of `room` is an error.
-            Codec::Zstd => self.zstd.decompress_to_buffer(buffer.data(), room).ok(),
-            Codec::Gzip => inflate(&mut self.inflate, buffer.data(), room),
-            Codec::Lzma => lzma::decompress(buffer.data(), room),
-        };
-        if found != Some(raw_len) {
-            return Err(DecodeError::Garbage(codec));
-        }
+        self.contexts.fill(codec, buffer.data(), room)?;
         self.spare.set_len(raw_len);
         buffer.swap(&mut self.spare);
         Ok(Chunk { place, buffer })
+    }
+
+    /// The same into a buffer for what is longer than a chunk; what was not compressed is not.
+    ///
+    /// # Errors
+    /// As of `decode`.
+    pub fn decode_into(
+        &mut self,
+        encoded: EncodedChunk,
+        mut into: Buffer,
+    ) -> Result<Chunk, DecodeError> {
+        let EncodedChunk {
+            place,
+            codec,
+            buffer,
+            ..
+        } = encoded;
+        let codec = Codec::from_number(codec).ok_or(DecodeError::Codec(codec))?;
+        let raw_len = place.raw_len as usize;
+        if codec == Codec::None || raw_len > into.capacity() {
+            return Err(DecodeError::Length {
+                announced: place.raw_len,
+                found: buffer.len(),
+            });
+        }
+        let room = &mut into.room()[..raw_len];
+        self.contexts.fill(codec, buffer.data(), room)?;
+        into.set_len(raw_len);
+        let buffer = into;
+        Ok(Chunk { place, buffer })
+    }
+}
+
+impl Contexts {
+    /// Fills all of `room`.
+    fn fill(&mut self, codec: Codec, data: &[u8], room: &mut [u8]) -> Result<(), DecodeError> {
+        let raw_len = room.len();
+        let found = match codec {
+            Codec::None => None,
+            Codec::Lz4 => lz4_flex::block::decompress_into(data, room).ok(),
+            // In one go, so that zstd writes and looks back in `room` and keeps no window whose
+            // size the peer would choose. Past the end of `room` is an error.
+            Codec::Zstd => self.zstd.decompress_to_buffer(data, room).ok(),
+            Codec::Gzip => inflate(&mut self.inflate, data, room),
+            Codec::Lzma => lzma::decompress(data, room),
+        };
+        match found == Some(raw_len) {
+            true => Ok(()),
+            false => Err(DecodeError::Garbage(codec)),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use zstd::bulk::Compressor;
 
 use super::{Codec, Compress, lzma};
 use crate::chunk::pool::TAILROOM;
-use crate::chunk::{Chunk, EncodedChunk};
+use crate::chunk::{Buffer, Chunk, EncodedChunk};
 use crate::digest::Digest;
 
 /// What a sample is compressed with, whatever the chunk would be: fast, and good enough to tell
@@ -66,6 +66,33 @@ impl Encoder {
     pub fn encode(&mut self, chunk: Chunk, compress: Compress, digest: Digest) -> EncodedChunk {
         let shrunk = self.compress(chunk.buffer.data(), compress);
         self.finish(chunk, shrunk, digest)
+    }
+
+    /// Compresses what is longer than a chunk into at most `most` bytes of another buffer; None where
+    /// it does not fit there. What that takes of memory is given back.
+    pub fn encode_large(
+        chunk: &Chunk,
+        compress: Compress,
+        digest: Digest,
+        mut into: Buffer,
+        most: usize,
+    ) -> Option<EncodedChunk> {
+        let (data, room) = (chunk.buffer.data(), &mut into.room()[..most]);
+        let (codec, len) = match compress {
+            Compress::Zstd(level) => {
+                let len = Zstd::default().compress(data, room, level)?;
+                (Codec::Zstd, len)
+            }
+            Compress::Lzma(level) => (Codec::Lzma, lzma::compress(data, room, level)?),
+            _ => return None,
+        };
+        into.set_len(len);
+        Some(EncodedChunk {
+            place: chunk.place,
+            digest,
+            codec: codec.number(),
+            buffer: into,
+        })
     }
 
     /// The same, but a chunk goes as it is where a sample, or how the last chunks were, says that

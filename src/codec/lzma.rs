@@ -8,6 +8,10 @@ use liblzma::stream::{Action, Filters, LzmaOptions, Status, Stream};
 /// top, at level 4 to 9, as `xz -vv` tells. Before and after a chunk it takes none.
 pub const ENCODER_BYTES: usize = 16 << 20;
 
+/// Bytes of memory for a large pack and an encoder at work on it, of whichever codec: LZMA takes 48
+/// MiB with a dictionary of 4 MiB, as `xz -vv` tells, and more for one that is a little longer.
+pub const LARGE_BYTES: usize = 64 << 20;
+
 /// LZMA knows no shorter dictionary.
 const DICTIONARY_MIN: usize = 4096;
 

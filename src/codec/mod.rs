@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use decode::{DecodeError, Decoder};
 pub use encode::{AUTO, Encoder};
 pub use lzma::ENCODER_BYTES as LZMA_BYTES;
+pub use lzma::LARGE_BYTES;
 
 /// A discriminant is the codec's number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +138,43 @@ mod tests {
                 "{compress:?} of {} bytes",
                 text.len()
             );
+        }
+    }
+
+    #[test]
+    fn what_is_longer_than_a_chunk_goes_into_one_or_not_at_all() {
+        let mut decoder = Decoder::new(SIZE);
+        let large = |text: &[u8]| {
+            let mut buffer = Buffer::loose(4 * SIZE);
+            buffer.room()[..text.len()].copy_from_slice(text);
+            buffer.set_len(text.len());
+            let place = Place {
+                raw_len: text.len() as u32,
+                ..chunk(b"").place
+            };
+            Chunk { place, buffer }
+        };
+        let text = rows(4 * SIZE);
+        for compress in [Compress::Zstd(3), Compress::Lzma(1)] {
+            let into = || Buffer::loose(SIZE);
+            let made = |text: &[u8], most| {
+                Encoder::encode_large(&large(text), compress, [9; 32], into(), most)
+            };
+            let encoded = made(&text, SIZE).expect("it shrinks");
+            let length = encoded.buffer.len();
+            assert!(
+                made(&text, length - 1).is_none(),
+                "no room for the last byte"
+            );
+            assert!(made(&random(4 * SIZE), SIZE).is_none());
+            let again = made(&text, SIZE).expect("as before");
+            assert!(decoder.decode(again).is_err(), "longer than a chunk");
+            let decoded = decoder
+                .decode_into(encoded, Buffer::loose(4 * SIZE))
+                .unwrap();
+            assert!(decoded.buffer.data() == text, "{compress:?}");
+            let short = made(&text, SIZE).expect("as before");
+            assert!(decoder.decode_into(short, Buffer::loose(2 * SIZE)).is_err());
         }
     }
 

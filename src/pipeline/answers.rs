@@ -262,7 +262,9 @@ impl Sender {
                     self.progress.add_bytes(len);
                 }
             }
-            What::Pack(members) => members.iter().for_each(|member| self.count_member(member)),
+            What::Pack(_) | What::Large(_) => {
+                plan.what.members().for_each(|it| self.count_member(it));
+            }
             What::Part(part) if plan.digest.get() == Some(&NONE) => {
                 self.progress.add_skipped(part.len.into());
             }

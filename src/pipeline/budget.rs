@@ -2,7 +2,7 @@
 //! worker. Streams, then workers, are cut until it fits.
 
 use crate::chunk::Pool;
-use crate::codec::{Compress, LZMA_BYTES};
+use crate::codec::{Compress, LARGE_BYTES, LZMA_BYTES};
 use crate::dir::open_share;
 use crate::error::{Error, Result};
 use crate::pipeline::plans::UNACKED_MAX;
@@ -25,6 +25,9 @@ const STRONG: i32 = 3;
 /// One buffer of so many may be lent to encoders of LZMA: a slow link has no use for many.
 const LZMA_SHARE: usize = 2;
 
+/// Of the pool, as a divided number: three fifths may be lent to encoders of large packs.
+const LARGE_SHARE: (usize, usize) = (3, 5);
+
 /// More worker threads than any chunk rate needs.
 const THREADS_MAX: usize = 256;
 
@@ -41,6 +44,8 @@ pub struct Budget {
     pub strongest: Method,
     /// Workers that may compress by LZMA at once, in memory that the pool lends.
     pub lzma_workers: usize,
+    /// Large packs that may be compressed at once, in memory that the pool lends.
+    pub large_packs: usize,
 }
 
 /// Chunks of a stream that may be on their way, at least.
@@ -100,9 +105,12 @@ impl Budget {
             Compress::Auto => (fit.slots / LZMA_SHARE / lzma_slots(chunk_size)).min(fit.workers),
             _ => 0,
         };
+        let lent = fit.slots * LARGE_SHARE.0 / LARGE_SHARE.1;
+        let large_packs = (lent / large_slots(chunk_size)).min(fit.workers);
         Ok(Budget {
             strongest,
             lzma_workers,
+            large_packs,
             ..fit
         })
     }
@@ -125,6 +133,7 @@ impl Budget {
                     streams,
                     strongest: Method::None,
                     lzma_workers: 0,
+                    large_packs: 0,
                 });
             }
             match (streams, workers) {
@@ -145,6 +154,11 @@ impl Budget {
 /// Buffers whose memory one encoder of LZMA takes.
 pub fn lzma_slots(chunk_size: usize) -> usize {
     LZMA_BYTES.div_ceil(Pool::slot_size(chunk_size))
+}
+
+/// Buffers whose memory a large pack takes while it is compressed.
+pub fn large_slots(chunk_size: usize) -> usize {
+    LARGE_BYTES.div_ceil(Pool::slot_size(chunk_size))
 }
 
 /// Bytes of a worker's encoding and decoding contexts. zstd's tables for 1 MiB of input, by

@@ -16,6 +16,7 @@ pub mod ending;
 pub mod jobs;
 pub mod keeper;
 pub mod landing;
+mod large_pack;
 mod linked;
 pub mod lzma_room;
 mod names;

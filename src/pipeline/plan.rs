@@ -119,8 +119,13 @@ pub enum Bytes {
 
 #[derive(Clone)]
 pub enum What {
-    Piece { file: Arc<File>, piece: Piece },
+    Piece {
+        file: Arc<File>,
+        piece: Piece,
+    },
     Pack(Arc<Vec<Member>>),
+    /// Packs that go as one.
+    Large(Vec<Arc<Vec<Member>>>),
     Part(Arc<Part>),
 }
 
@@ -218,6 +223,18 @@ impl Member {
     }
 }
 
+impl What {
+    /// The files of a pack, none of anything else.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        let packs = match self {
+            What::Pack(members) => std::slice::from_ref(members),
+            What::Large(packs) => packs,
+            What::Piece { .. } | What::Part(_) => &[],
+        };
+        packs.iter().flat_map(|members| members.iter())
+    }
+}
+
 /// One chunk to be read and sent.
 pub struct Plan {
     pub chunk: u64,
@@ -252,7 +269,7 @@ impl Plan {
         match &self.what {
             What::Piece { file, .. } => file.found.entry.id == entry,
             What::Part(part) => part.stream.entry.id == entry,
-            What::Pack(_) => false,
+            What::Pack(_) | What::Large(_) => false,
         }
     }
 

@@ -10,6 +10,7 @@ mod entries;
 mod flight;
 mod held;
 mod kept;
+mod large;
 mod parts;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -54,6 +55,8 @@ pub const NACKS_MAX: u8 = 3;
 
 enum Fresh {
     Pack(Arc<Vec<Member>>),
+    /// One that goes by itself.
+    Alone(Arc<Vec<Member>>),
     File(Arc<File>),
 }
 
@@ -88,6 +91,8 @@ struct State {
     /// Streams that frames are made for; 0 while that is not known.
     streams: u64,
     members_in_flight: usize,
+    /// How packs are put together.
+    large: large::Large,
     next_chunk: u64,
     /// Bytes of the pieces of files that were begun, holes not counted.
     begun: u64,
@@ -207,10 +212,14 @@ pub struct Plans {
 pub struct Ended;
 
 impl Plans {
-    /// With at most `open_max` big files open at once, and at least one.
-    pub fn of(open_max: u32) -> Plans {
+    /// With at most `open_max` big files open at once, and at least one; `large_max` large packs at
+    /// work.
+    pub fn of(open_max: u32, large_max: usize) -> Plans {
         let plans = Plans::default();
-        plans.lock().open_max = (open_max as usize).max(1);
+        let mut state = plans.lock();
+        state.open_max = (open_max as usize).max(1);
+        state.large.at_work_max = large_max;
+        drop(state);
         plans
     }
 
@@ -235,12 +244,13 @@ impl Plans {
         self.wait_until(|state| state.landed.is_some()).map(|_| ())
     }
 
-    /// From now on so many chunks may be unacknowledged, up to [`UNACKED_MAX`], and so many streams
-    /// share what is left.
-    pub fn steer(&self, in_flight_max: u16, streams: u16) {
+    /// From now on so many chunks may be unacknowledged, up to [`UNACKED_MAX`], so many streams share
+    /// what is left, and so many packs go as one.
+    pub fn steer(&self, in_flight_max: u16, streams: u16, packs: u16) {
         let mut state = self.lock();
         state.in_flight_max = Some(usize::from(in_flight_max).clamp(1, UNACKED_MAX));
         state.streams = streams.into();
+        state.large.packs = packs.into();
         drop(state);
         self.wake();
     }

@@ -361,14 +361,10 @@ impl Sender {
     }
 
     /// Reads the members of a pack, those left out that failed before.
-    pub(super) fn read_pack(
-        &self,
-        plan: &Plan,
-        members: &[Member],
-        mut buffer: Buffer,
-    ) -> Option<(Chunk, Digest)> {
-        self.begins_pack(members);
-        let live: Vec<&Member> = members.iter().filter(|m| !m.failed.load(Relaxed)).collect();
+    pub(super) fn read_pack(&self, plan: &Plan, mut buffer: Buffer) -> Option<(Chunk, Digest)> {
+        let members = plan.what.members();
+        let live: Vec<&Member> = members.filter(|it| !it.failed.load(Relaxed)).collect();
+        self.begins_pack(live.first().copied());
         let founds = live.iter().map(|member| &member.found);
         let (changes, drops_pages) = (self.changes(), self.options.drop_cache);
         let read = source::read_pack(founds, changes, drops_pages, self.table_form, &mut buffer);
@@ -399,8 +395,8 @@ impl Sender {
         Some((Chunk { place, buffer }, read.digest))
     }
 
-    pub(super) fn begins_pack(&self, members: &[Member]) {
-        if let Some(first) = members.first() {
+    pub(super) fn begins_pack(&self, first: Option<&Member>) {
+        if let Some(first) = first {
             self.progress
                 .start_name(first.found.entry.id, printable(first.found.name.as_bytes()));
         }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::chunk::{Chunk, ChunkKind, EncodedChunk, Pool};
+use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Pool};
 use crate::codec::Decoder;
 use crate::control::Outgoing;
 use crate::dest::{self, JournalName, Rules, Slot, Standing};
@@ -94,6 +94,14 @@ impl Hands<'_> {
     pub fn decode(&mut self, encoded: EncodedChunk) -> Option<Chunk> {
         self.shift.turn_to(Doing::Codec);
         let chunk = self.decoder.decode(encoded).ok();
+        self.shift.turn_to(Doing::Rest);
+        chunk
+    }
+
+    /// The same, of what is longer than a chunk.
+    pub fn decode_into(&mut self, encoded: EncodedChunk, into: Buffer) -> Option<Chunk> {
+        self.shift.turn_to(Doing::Codec);
+        let chunk = self.decoder.decode_into(encoded, into).ok();
         self.shift.turn_to(Doing::Rest);
         chunk
     }

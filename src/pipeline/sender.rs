@@ -35,9 +35,6 @@ use crate::tuner::Method;
 use crate::wire::SealedChunk;
 use crate::wire::message::{Busy, CopyOptions, Fault, Message};
 
-/// How a chunk is compressed that was to be by LZMA, where there is no memory for that.
-const NO_ROOM: Compression = Compression::Sampled(Method::Zstd(3));
-
 /// Everything that the sending end of one copy shares between its threads and tasks.
 pub struct Sender {
     pub plans: Plans,
@@ -61,6 +58,8 @@ pub struct Sender {
     pub sealer: Sealer,
     pub steering: Steering,
     pub lzma_room: LzmaRoom,
+    /// How a chunk is compressed that was to be by LZMA, where there is no memory for that.
+    pub without_room: Method,
     /// Frames that no stream has taken yet.
     pub frames: Frames,
     pub control: Outgoing,
@@ -165,6 +164,7 @@ impl Sender {
                 }
             },
             What::Pack(members) => self.carry_pack(plan, members, buffer, encoder, shift)?,
+            What::Large(packs) => self.carry_large(plan, packs.len(), buffer, shift)?,
             What::Part(_) => return None,
         };
         shift.turn_to(Doing::Rest);
@@ -196,7 +196,8 @@ impl Sender {
                 let (compression, room) = match compression {
                     Compression::Sampled(Method::Lzma(_)) => {
                         let room = self.lzma_room.enter(&self.pool);
-                        (room.as_ref().map_or(NO_ROOM, |_| compression), room)
+                        let without = Compression::Sampled(self.without_room);
+                        (room.as_ref().map_or(without, |_| compression), room)
                     }
                     _ => (compression, None),
                 };
@@ -219,9 +220,9 @@ impl Sender {
                 self.fail_stream(&part.stream, error);
             }
             What::Piece { file, .. } => self.fail_file(file, error.at(file.found.path())),
-            What::Pack(members) => {
+            What::Pack(_) | What::Large(_) => {
                 self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
-                for member in members.iter() {
+                for member in plan.what.members() {
                     self.fail_member(member, error.clone().at(member.found.path()));
                 }
             }

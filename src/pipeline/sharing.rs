@@ -79,7 +79,7 @@ impl Sender {
             Some(Got::Make(ticket)) => Some(ticket),
             Some(Got::Alone) | None => None,
         };
-        let (chunk, digest) = self.read_pack(plan, members, buffer)?;
+        let (chunk, digest) = self.read_pack(plan, buffer)?;
         let encoded = self.encode(chunk, digest, self.steering.next(), encoder, shift);
         let is_whole = || members.iter().all(|member| !member.failed.load(Relaxed));
         let read = |it: &Member| Some((*it.digest.get()?, it.size.load(Relaxed)));
@@ -116,7 +116,7 @@ impl Sender {
         made: &Made,
         mut buffer: Buffer,
     ) -> EncodedChunk {
-        self.begins_pack(members);
+        self.begins_pack(members.first());
         for (member, &(digest, size)) in members.iter().zip(&made.members) {
             self.member_is_read(member, digest, size);
         }

@@ -2,7 +2,8 @@
 //! come before the directories of its files, which are announced another way: it waits for them.
 
 use crate::chunk::pack::Pack;
-use crate::chunk::{EncodedChunk, VerifiedChunk};
+use crate::chunk::pool::TAILROOM;
+use crate::chunk::{Buffer, EncodedChunk, Pool, VerifiedChunk};
 use crate::dest;
 use crate::journal::record::Finished;
 use crate::manifest::Entry;
@@ -20,7 +21,13 @@ impl Receiver {
             PackClaim::Taken => return,
             PackClaim::Done => return self.acks.chunk(number),
         }
-        let chunk = hands.decode(encoded);
+        let chunk = match self.is_large(&encoded) {
+            false => hands.decode(encoded),
+            // Without memory for it now, it comes again as packs that take less.
+            true => self
+                .buffer_of_lent(&encoded)
+                .and_then(|into| hands.decode_into(encoded, into)),
+        };
         match chunk.and_then(|chunk| chunk.verify_pack(digest).ok()) {
             Some(verified) => {
                 hands.shift.turn_to(Doing::Disk);
@@ -31,6 +38,17 @@ impl Receiver {
                 self.damaged(number);
             }
         }
+    }
+
+    fn is_large(&self, encoded: &EncodedChunk) -> bool {
+        encoded.place.raw_len as usize > self.chunk_size as usize + TAILROOM
+    }
+
+    /// Room for a large pack in memory that the pool lends, with what a decoder takes.
+    fn buffer_of_lent(&self, encoded: &EncodedChunk) -> Option<Buffer> {
+        let raw_len = encoded.place.raw_len as usize;
+        let lent = (2 * raw_len).div_ceil(Pool::slot_size(self.chunk_size as usize));
+        Some(Buffer::of_lent(raw_len, self.pool.lend(lent)?))
     }
 
     /// Places the members of a pack, unless it must wait for one of their directories.

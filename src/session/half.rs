@@ -78,6 +78,7 @@ pub struct Common {
     pub peer_tells: bool,
     /// What the peer takes as a receiver.
     pub table_form: TableForm,
+    pub peer_takes_large_packs: bool,
     pub control: Outgoing,
     pub tally: Arc<Tally>,
     pub progress: Arc<Progress>,
@@ -107,10 +108,14 @@ impl SendingHalf {
     pub fn start(common: Common, sealer: Sealer, sources: Sources, in_memory: bool) -> SendingHalf {
         // As many as ever may wait; how many do is up to the steering.
         let frames = Frames::new(FRAMES_MAX);
+        // What several hosts get is the same for each of them.
+        let may_be_large = common.peer_takes_large_packs && common.share.is_none();
+        let large_max = common.budget.large_packs * usize::from(may_be_large);
         let sender = Arc::new(Sender {
-            plans: Plans::of(common.open_entries),
+            plans: Plans::of(common.open_entries, large_max),
             steering: Steering::new(common.options.compress),
             lzma_room: LzmaRoom::new(common.budget.lzma_workers, lzma_slots(common.chunk_size)),
+            without_room: common.budget.strongest,
             options: common.options,
             chunk_size: common.chunk_size,
             grain: common.grain,

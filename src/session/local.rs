@@ -130,6 +130,7 @@ impl Both {
             peer_tells: true,
             // Nothing is compressed on the way.
             table_form: TableForm::Records,
+            peer_takes_large_packs: false,
             control: control.clone(),
             tally,
             progress,

@@ -314,6 +314,7 @@ impl<'a> Server<'a> {
             open_entries: host::open_entries().min(self.client.limits.open_entries),
             peer_tells: self.client.tells(),
             table_form: self.client.table_form(),
+            peer_takes_large_packs: self.client.takes_large_packs(),
             control: self.control.clone(),
             tally: Arc::new(Tally::silent(self.progress.clone())),
             progress: self.progress.clone(),

@@ -235,7 +235,9 @@ impl Shared {
             ..
         } = &self.terms;
         sender.steering.steer(decision);
-        sender.plans.steer(decision.in_flight, decision.streams);
+        sender
+            .plans
+            .steer(decision.in_flight, decision.streams, decision.packs);
         if let Some(roster) = roster {
             roster.want(decision.ready);
             roster.put_to_work(decision.streams);

@@ -35,6 +35,7 @@ mod sim;
 
 use std::time::Duration;
 
+use crate::chunk::{CHUNK_SIZE, LARGE_PACK};
 pub use forecast::{Measured, best, forecast};
 pub use method::{Facts, LADDER, Method, RUNGS, rung};
 pub use model::Forecast;
@@ -85,6 +86,18 @@ const SLOW_BYTES_PER_S: u64 = 100_000_000;
 
 /// LZMA is left alone for so long after workers were too slow for it.
 const LZMA_SHUT: Duration = Duration::from_secs(30);
+
+/// Packs may go as one on links below this, in bytes a second: a faster one is not the limit for
+/// what compresses so well.
+const LARGE_PACK_LINK: f64 = 12.5e6;
+
+/// A large pack is to be on its way for no longer than this, and not to fill more than this of a
+/// frame, since some shrink less than others.
+const LARGE_PACK_S: f64 = 1.5;
+const LARGE_PACK_FILLED: f64 = 0.75;
+
+/// How the content shrinks is seen over this.
+const LARGE_PACK_FACTS: Duration = Duration::from_secs(3);
 
 /// A copy shorter than this has learnt nothing.
 const REMEMBER_AFTER_S: f64 = 3.0;
@@ -154,6 +167,9 @@ pub struct Decision {
     pub in_flight: u16,
     /// Frames that may wait for a stream. What waits was made by the method before.
     pub queue: u16,
+    /// Packs that go as one: more than 1 where the link is slow, and as many as it carries within
+    /// [`LARGE_PACK_S`] when they are compressed.
+    pub packs: u16,
     pub congestion: Congestion,
     /// `method`'s place on the ladder; meaningless if it was forced.
     rung: usize,
@@ -171,6 +187,7 @@ impl Decision {
             ready: streams,
             in_flight: IN_FLIGHT_MAX,
             queue: QUEUE_PER_STREAM * streams,
+            packs: 1,
             congestion: Congestion::System,
             rung: 0,
         }
@@ -245,6 +262,7 @@ impl Tuner {
                 ready: 1,
                 in_flight: IN_FLIGHT_MIN,
                 queue: QUEUE_MIN,
+                packs: 1,
                 congestion: Congestion::System,
                 rung: 0,
             },
@@ -318,6 +336,7 @@ impl Tuner {
         let (frames_per_s, on_the_way) = self.frames();
         self.decision.in_flight = self.in_flight(on_the_way);
         self.decision.queue = self.queue(frames_per_s);
+        self.decision.packs = self.packs();
         (self.decision != before).then_some(Adjustment {
             decision: self.decision,
             reason,
@@ -435,6 +454,21 @@ impl Tuner {
         let wanted = hands + (2.0 * on_the_way).min(f64::from(IN_FLIGHT_MAX)) as usize;
         let wanted = wanted.next_power_of_two().min(usize::from(IN_FLIGHT_MAX)) as u16;
         wanted.max(self.decision.in_flight)
+    }
+
+    /// As many as a slow link carries soon, of those that still fit into a frame when they are
+    /// compressed.
+    fn packs(&self) -> u16 {
+        let ratio = match self.window.last(LARGE_PACK_FACTS, self.workers) {
+            Some(rates) => rates.ratio,
+            None => self.window.whole(self.workers).ratio,
+        };
+        let Some((link, _)) = self.link.filter(|(link, _)| *link < LARGE_PACK_LINK) else {
+            return 1;
+        };
+        let carried = link * LARGE_PACK_S * ratio / CHUNK_SIZE as f64;
+        let fit = LARGE_PACK_FILLED * ratio;
+        carried.min(fit).clamp(1.0, LARGE_PACK as f64) as u16
     }
 
     /// What the link carries while the workers or a disk pause, as a power of two.

@@ -19,7 +19,7 @@
 //! (`dest`), whether the frame is the peer's (`seal`).
 
 use crate::chunk::pool::TAILROOM;
-use crate::chunk::{ChunkKind, Place};
+use crate::chunk::{ChunkKind, LARGE_PACK, Place};
 use crate::codec::Codec;
 use crate::manifest::EntryId;
 use crate::seal::{Suite, TAG_LEN};
@@ -75,6 +75,8 @@ pub struct FrameLimits {
     pub chunk_size: u32,
     /// Most bytes behind a header, digest and tag included.
     pub frame_max: u32,
+    /// Most bytes that a pack may stand for, however few it is compressed to.
+    pub pack_max: u32,
 }
 
 impl FrameLimits {
@@ -83,13 +85,26 @@ impl FrameLimits {
         FrameLimits {
             chunk_size,
             frame_max: chunk_size + TAILROOM as u32 + DIGEST_LEN as u32,
+            pack_max: raw_max(chunk_size),
         }
     }
 
-    /// Longest pack (and what else is not a part of a file), in bytes: a tag still fits behind it.
-    pub fn raw_max(&self) -> u32 {
-        self.chunk_size + (TAILROOM - TAG_LEN) as u32
+    /// The same where packs may be large.
+    pub fn with_large_packs(self) -> FrameLimits {
+        FrameLimits {
+            pack_max: raw_max(LARGE_PACK as u32 * self.chunk_size),
+            ..self
+        }
     }
+
+    /// Longest of what is no part of a file and not compressed: a tag still fits behind it.
+    pub fn raw_max(&self) -> u32 {
+        raw_max(self.chunk_size)
+    }
+}
+
+fn raw_max(chunk_size: u32) -> u32 {
+    chunk_size + (TAILROOM - TAG_LEN) as u32
 }
 
 /// A header, its numbers in the order of the wire.
@@ -256,7 +271,8 @@ impl FrameHeader {
         }
         let lengths = match kind {
             Range | Blocks | Digest => 1..=limits.chunk_size,
-            Pack | Acks => 1..=limits.raw_max(),
+            Pack => 1..=limits.pack_max,
+            Acks => 1..=limits.raw_max(),
             Zeros => 1..=ZEROS_MAX,
             End => 0..=0,
         };

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{PROTOCOL_MAX, PROTOCOL_MIN};
 use crate::chunk::pack::TableForm;
-use crate::chunk::{CHUNK_SIZE, GRAINS};
+use crate::chunk::{CHUNK_SIZE, GRAINS, LARGE_PACK};
 
 /// The feature of a sender that says which files were just written, and that sends again what the
 /// receiver finds damaged ([`Missing`](super::message::Missing)): ranges of big files, and small
@@ -76,10 +76,17 @@ pub struct Limits {
     pub chunk: u32,
     /// Bytes of a control message's body.
     pub message: u32,
+    /// Packs in one large pack; 0 of a build that knows none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub packs: u16,
     /// Data streams at once.
     pub streams: u16,
     /// Big files announced and not yet done.
     pub open_entries: u32,
+}
+
+fn is_zero(number: &u16) -> bool {
+    *number == 0
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -124,6 +131,7 @@ impl Hello {
             limits: Limits {
                 chunk: CHUNK_SIZE as u32,
                 message: super::message::MESSAGE_MAX,
+                packs: LARGE_PACK as u16,
                 streams: STREAMS_MAX,
                 open_entries: OPEN_ENTRIES,
             },
@@ -159,6 +167,11 @@ impl Hello {
             true => TableForm::Columns,
             false => TableForm::Records,
         }
+    }
+
+    /// As a receiver it takes large packs.
+    pub fn takes_large_packs(&self) -> bool {
+        usize::from(self.limits.packs) >= LARGE_PACK
     }
 
     /// Has the other end send whole chunks alone.

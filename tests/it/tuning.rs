@@ -12,6 +12,7 @@ use crate::support::*;
 ways! { push, pull =>
     what_does_not_shrink_goes_as_it_is_although_the_link_is_slow,
     what_shrinks_goes_by_lzma_where_the_link_is_slow,
+    packs_go_as_one_where_the_link_is_slow,
     what_was_forced_is_not_changed,
     the_verdict_names_the_limit_that_was_asked_for,
     the_verdict_names_a_processor_that_was_given_too_much,
@@ -77,6 +78,22 @@ fn one_copy_of_few(case: &Case, flags: &[&str], holds: impl Fn(&run::Done) -> bo
         }
         assert!(number < TRIES, "{done}");
     }
+}
+
+fn packs_go_as_one_where_the_link_is_slow(case: &Case) {
+    let tree = case.src.dir("tree");
+    // 16 MiB, an eighth of it when it is compressed.
+    let bits = |byte: u8| (0..8).map(move |bit| b'0' + (byte >> bit & 1));
+    for nth in 0..4096 {
+        let content: Vec<u8> = noise(nth, 512).into_iter().flat_map(bits).collect();
+        tree.file(nth.to_string(), content);
+    }
+    let words = ["-r", "-l", "4000", "--compress", "zstd:3", "--json"];
+    let told = told(&case.copy(&words, "tree/", "tree"));
+    let chunks = told["chunks"].as_object().expect("by method");
+    let chunks: f64 = chunks.values().map(number).sum();
+    assert!(chunks <= 15.0, "17 packs by themselves: {told}");
+    assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
 }
 
 fn what_was_forced_is_not_changed(case: &Case) {

@@ -15,17 +15,21 @@ mod write;
 use serde::{Deserialize, Serialize};
 
 use super::pool::TAILROOM;
-use super::{CHUNK_SIZE, SMALL_FILE_MAX};
+use super::{CHUNK_SIZE, LARGE_PACK, SMALL_FILE_MAX};
 use crate::digest::Digest;
 use crate::manifest::Entry;
 pub use read::{NotAPack, Pack};
 pub use write::PackWriter;
 
-/// Files in a pack: what a peer may make us decode at once, and one bad pack costs.
+/// Files in a pack that is not a large one: what one bad pack costs.
 pub const MEMBERS_MAX: usize = 1024;
 
 /// Bytes of a table. Full of the longest names it stays below.
 const TABLE_MAX: usize = 512 << 10;
+
+/// Files and bytes of a table in what a peer may make us decode at once: a large pack.
+const MEMBERS_TAKEN: usize = LARGE_PACK * MEMBERS_MAX;
+const TABLE_TAKEN: usize = LARGE_PACK * TABLE_MAX;
 
 /// A record's bytes at most, without its name and what else has no fixed length: a digest, 21
 /// numbers of up to 10 bytes, five lengths.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{BY_COLUMNS, LENGTH_LEN, MEMBERS_MAX, Member, TABLE_MAX, TableForm, columns};
+use super::{BY_COLUMNS, LENGTH_LEN, MEMBERS_TAKEN, Member, TABLE_TAKEN, TableForm, columns};
 use crate::chunk::{Buffer, Chunk, ChunkKind, VerifiedChunk};
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryKind};
@@ -98,7 +98,7 @@ pub(super) fn split(data: &[u8]) -> Result<(&[u8], &[u8], TableForm), NotAPack> 
         _ => TableForm::Columns,
     };
     let length = (length & !BY_COLUMNS) as usize;
-    if length > TABLE_MAX {
+    if length > TABLE_TAKEN {
         return Err(NotAPack);
     }
     let contents = rest.len().checked_sub(length).ok_or(NotAPack)?;
@@ -113,7 +113,7 @@ fn read_members(data: &[u8]) -> Result<Vec<FileOf>, NotAPack> {
     let listed = match form {
         TableForm::Records => read_records(table)?,
         TableForm::Columns => {
-            let entries = columns::decode(table, MEMBERS_MAX)?;
+            let entries = columns::decode(table, MEMBERS_TAKEN)?;
             entries.into_iter().map(|entry| (entry, None)).collect()
         }
     };
@@ -137,7 +137,7 @@ fn read_members(data: &[u8]) -> Result<Vec<FileOf>, NotAPack> {
 /// The records of a table, each of a file that is as long as its record says.
 fn read_records(table: &[u8]) -> Result<Vec<(Entry, Option<Digest>)>, NotAPack> {
     let (count, mut rest) = postcard::take_from_bytes::<usize>(table).map_err(|_| NotAPack)?;
-    if count > MEMBERS_MAX {
+    if count > MEMBERS_TAKEN {
         return Err(NotAPack);
     }
     let mut records = Vec::with_capacity(count);

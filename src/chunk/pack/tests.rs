@@ -157,6 +157,21 @@ fn no_more_members_are_taken_than_are_read() {
 }
 
 #[test]
+fn a_large_pack_takes_what_several_take() {
+    let mut buffer = Buffer::loose(LARGE_PACK * CHUNK_SIZE);
+    let mut pack = PackWriter::new(&mut buffer, TableForm::Columns);
+    let mut taken = 0;
+    while pack.room(&common(taken, b"n", 0)).is_some() {
+        pack.push(common(taken, b"n", 0));
+        taken += 1;
+    }
+    let (raw_len, digest) = pack.finish();
+    let verified = chunk(buffer, raw_len).verify_pack(digest).ok().unwrap();
+    assert_eq!(taken as usize, LARGE_PACK * MEMBERS_MAX);
+    assert_eq!(Pack::parse(&verified).unwrap().len(), taken as usize);
+}
+
+#[test]
 fn lengths_that_do_not_add_up_are_no_pack() {
     let (whole, _) = packed(&[b"one".to_vec(), b"three".to_vec()]);
     let data = whole.buffer.data();

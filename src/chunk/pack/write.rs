@@ -3,7 +3,7 @@
 use super::{
     BY_COLUMNS, FRAME, MEMBERS_MAX, Member, RECORD_MAX, SPARE, TABLE_MAX, TableForm, columns,
 };
-use crate::chunk::{Buffer, SMALL_FILE_MAX};
+use crate::chunk::{Buffer, CHUNK_SIZE, LARGE_PACK, SMALL_FILE_MAX};
 use crate::digest::Digest;
 use crate::manifest::Entry;
 
@@ -12,6 +12,8 @@ use crate::manifest::Entry;
 pub struct PackWriter<'a> {
     buffer: &'a mut Buffer,
     limit: usize,
+    /// How many packs this is as large as.
+    packs: usize,
     contents: usize,
     members: usize,
     /// The records, encoded.
@@ -23,9 +25,11 @@ pub struct PackWriter<'a> {
 impl<'a> PackWriter<'a> {
     pub fn new(buffer: &'a mut Buffer, form: TableForm) -> Self {
         let limit = buffer.capacity() - SPARE;
+        let packs = (buffer.capacity() / CHUNK_SIZE).clamp(1, LARGE_PACK);
         PackWriter {
             buffer,
             limit,
+            packs,
             contents: 0,
             members: 0,
             records: Vec::new(),
@@ -50,7 +54,7 @@ impl<'a> PackWriter<'a> {
     /// Bytes of content that there is room for, if this entry comes with them.
     fn left(&self, entry: &Entry) -> Option<usize> {
         let table = self.records.len() + record_bound(entry) + FRAME;
-        let fits = self.members < MEMBERS_MAX && table <= TABLE_MAX;
+        let fits = self.members < self.packs * MEMBERS_MAX && table <= self.packs * TABLE_MAX;
         let left = self.limit.checked_sub(self.contents + table)?;
         fits.then_some(left)
     }

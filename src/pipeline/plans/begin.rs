@@ -51,11 +51,17 @@ impl State {
         });
         Some(match fresh? {
             Fresh::Pack(members) => {
-                self.members_in_flight += members.len();
-                Begun::Work(Work::Chunk(self.number(What::Pack(members))))
+                let what = self.put_together(members);
+                self.begin_pack(what)
             }
+            Fresh::Alone(members) => self.begin_pack(What::Pack(members)),
             Fresh::File(file) => self.begin_piece(file),
         })
+    }
+
+    fn begin_pack(&mut self, what: What) -> Begun {
+        self.members_in_flight += what.members().count();
+        Begun::Work(Work::Chunk(self.number(what)))
     }
 
     fn begin_piece(&mut self, file: Arc<File>) -> Begun {

@@ -62,14 +62,12 @@ impl State {
     }
 
     /// The first of these chunks that is in flight is so no more; what comes behind it is left.
-    fn settle_first(&mut self, chunks: &mut Range<u64>) -> Option<Arc<Plan>> {
+    pub(super) fn settle_first(&mut self, chunks: &mut Range<u64>) -> Option<Arc<Plan>> {
         let (&chunk, _) = self.in_flight.range(chunks.clone()).next()?;
         chunks.start = chunk + 1;
         self.again.remove(&chunk);
         let plan = self.in_flight.remove(&chunk)?.plan;
-        if let What::Pack(members) = &plan.what {
-            self.members_in_flight -= members.len();
-        }
+        self.members_in_flight -= plan.what.members().count();
         Some(plan)
     }
 }
@@ -83,7 +81,7 @@ mod tests {
     fn nothing_goes_twice_while_something_waits_to_go_once() {
         let plans = Plans::default();
         plans.start(Landed::Fresh, 8);
-        plans.steer(1, 1);
+        plans.steer(1, 1, 1);
         let pack = || Fresh::Pack(Arc::default());
         plans.lock().fresh.extend([pack(), pack()]);
         assert!(matches!(plans.next(), Ok(Work::Chunk(_))));

@@ -166,6 +166,7 @@ impl Client<'_> {
             grain: self.seat.hello().grain(far.hello, CHUNK_SIZE as u32),
             peer_tells: far.hello.tells(),
             table_form: far.hello.table_form(),
+            peer_takes_large_packs: far.hello.takes_large_packs(),
             control: far.control.clone(),
             tally: self.seat.tally.clone(),
             progress: self.seat.progress.clone(),

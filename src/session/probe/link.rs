@@ -275,7 +275,7 @@ fn steer(ends: &Ends<'_>, streams: u16) {
     ends.sender.steering.steer(&decision);
     ends.sender
         .plans
-        .steer(decision.in_flight, decision.streams);
+        .steer(decision.in_flight, decision.streams, decision.packs);
     ends.roster.want(streams);
     ends.roster.put_to_work(streams);
 }

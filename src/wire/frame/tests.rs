@@ -6,6 +6,7 @@ use proptest::prelude::*;
 const LIMITS: FrameLimits = FrameLimits {
     chunk_size: 1 << 20,
     frame_max: (1 << 20) + (64 << 10) + 32,
+    pack_max: (1 << 20) + (64 << 10) - 16,
 };
 
 fn header() -> FrameHeader {
@@ -23,6 +24,39 @@ fn header() -> FrameHeader {
         wire_len: 0x0003_3132,
         receiver: 0x3839,
     }
+}
+
+#[test]
+fn a_large_pack_is_one_where_it_is_expected_and_short_on_the_wire() {
+    let pack = |raw_len: u32, codec: Codec, wire_len: u32| {
+        let header = FrameHeader {
+            kind: FrameKind::Pack,
+            codec,
+            entry: 0,
+            offset: 0,
+            raw_len,
+            wire_len,
+            ..header()
+        };
+        header.to_bytes()
+    };
+    let large = LIMITS.with_large_packs();
+    let longest = LARGE_PACK as u32 * (1 << 20) + (64 << 10) - 16;
+    let bytes = pack(longest, Codec::Zstd, LIMITS.frame_max);
+    assert!(FrameHeader::parse(&bytes, &large).is_ok());
+    let fault = |bytes: &[u8; HEADER_LEN], limits| FrameHeader::parse(bytes, limits).unwrap_err();
+    let is_long = |fault| matches!(fault, BadFrame::RawLength { .. });
+    assert!(is_long(fault(&bytes, &LIMITS)));
+    assert!(is_long(fault(&pack(longest + 1, Codec::Zstd, 100), &large)));
+    let is_wide = |fault| matches!(fault, BadFrame::WireLength { .. });
+    assert!(is_wide(fault(
+        &pack(longest, Codec::Zstd, LIMITS.frame_max + 1),
+        &large
+    )));
+    assert!(is_wide(fault(
+        &pack(longest, Codec::None, longest + 48),
+        &large
+    )));
 }
 
 #[test]

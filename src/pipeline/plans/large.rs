@@ -1,0 +1,161 @@
+//! Large packs: several that are compressed as one, where the link is slow. One that cannot be is
+//! taken apart, and its packs travel by themselves under numbers of their own.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Fresh, Plans, State};
+use crate::chunk::LARGE_PACK;
+use crate::pipeline::plan::{Member, Plan, What};
+
+#[derive(Default)]
+pub(super) struct Large {
+    /// Packs that go as one, as the tuner says.
+    pub packs: usize,
+    /// Large packs that may be read and compressed at once: there is no memory for more.
+    pub at_work_max: usize,
+    /// Their numbers.
+    at_work: BTreeSet<u64>,
+}
+
+impl Plans {
+    /// A large pack is compressed, or taken apart.
+    pub fn large_is_made(&self, chunk: u64) {
+        self.lock().large.at_work.remove(&chunk);
+    }
+
+    /// The packs of a large one are sent one by one. Those that the receiver has from it are known to
+    /// it by their files.
+    pub fn take_apart(&self, plan: &Plan) {
+        let What::Large(packs) = &plan.what else {
+            return;
+        };
+        let mut state = self.lock();
+        // Both at once, or nothing would seem to be left to send.
+        if state
+            .settle_first(&mut (plan.chunk..plan.chunk + 1))
+            .is_some()
+        {
+            let packs = packs.iter().rev().cloned();
+            packs.for_each(|pack| state.fresh.push_front(Fresh::Alone(pack)));
+        }
+        drop(state);
+        self.wake();
+    }
+
+    /// The receiver had no memory for a large pack, or it arrived damaged: there are no more.
+    pub fn end_large(&self) {
+        self.lock().large.at_work_max = 0;
+    }
+}
+
+impl State {
+    /// What the next chunk is made of: this pack with those behind it, as many as may be; towards the end fewer, so that each worker
+    /// has its part.
+    pub(super) fn put_together(&mut self, members: Arc<Vec<Member>>) -> What {
+        let is_pack = |fresh: &&Fresh| matches!(fresh, Fresh::Pack(_));
+        let there = 1 + self.fresh.iter().take_while(is_pack).count();
+        let part = if self.planned {
+            there.div_ceil(2)
+        } else {
+            there
+        };
+        let Large {
+            packs,
+            at_work_max,
+            at_work,
+        } = &mut self.large;
+        let packs = part.min(*packs).min(LARGE_PACK);
+        if packs < 2 || at_work.len() >= *at_work_max {
+            return What::Pack(members);
+        }
+        at_work.insert(self.next_chunk);
+        let more = self.fresh.drain(..packs - 1);
+        let more = more.filter_map(|fresh| match fresh {
+            Fresh::Pack(members) => Some(members),
+            Fresh::Alone(_) | Fresh::File(_) => None,
+        });
+        What::Large(std::iter::once(members).chain(more).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Landed, Work};
+    use super::*;
+
+    /// So many packs, to go three at a time, and one large pack at work.
+    fn plans(packs: usize) -> Plans {
+        let plans = Plans::of(8, 1);
+        plans.start(Landed::Fresh, 8);
+        plans.steer(32, 1, 3);
+        let pack = || Fresh::Pack(Arc::default());
+        plans
+            .lock()
+            .fresh
+            .extend(std::iter::repeat_with(pack).take(packs));
+        plans
+    }
+
+    /// How many packs go as one.
+    fn next(plans: &Plans) -> (Arc<Plan>, usize) {
+        let Ok(Work::Chunk(plan)) = plans.next() else {
+            panic!("a pack comes");
+        };
+        let packs = match &plan.what {
+            What::Large(packs) => packs.len(),
+            _ => 1,
+        };
+        (plan, packs)
+    }
+
+    #[test]
+    fn packs_go_as_one_while_there_is_memory_for_it() {
+        let plans = plans(8);
+        let (first, packs) = next(&plans);
+        assert_eq!(packs, 3);
+        assert_eq!(next(&plans).1, 1, "the other is at work");
+        plans.large_is_made(first.chunk);
+        assert_eq!(next(&plans).1, 3);
+    }
+
+    #[test]
+    fn towards_the_end_fewer_go_as_one() {
+        let plans = plans(4);
+        plans.lock().planned = true;
+        let sizes: Vec<usize> = std::iter::from_fn(|| {
+            let is_left = !plans.lock().fresh.is_empty();
+            is_left.then(|| {
+                let (plan, packs) = next(&plans);
+                plans.large_is_made(plan.chunk);
+                packs
+            })
+        })
+        .collect();
+        assert_eq!(sizes, [2, 1, 1]);
+    }
+
+    #[test]
+    fn one_that_is_taken_apart_goes_pack_by_pack_and_all_of_it() {
+        let plans = plans(3);
+        let (large, packs) = next(&plans);
+        assert_eq!(packs, 3);
+        plans.large_is_made(large.chunk);
+        plans.take_apart(&large);
+        plans.take_apart(&large);
+        let apart: Vec<(u64, usize)> = (0..3)
+            .map(|_| next(&plans))
+            .map(|(it, n)| (it.chunk, n))
+            .collect();
+        assert_eq!(apart, [(1, 1), (2, 1), (3, 1)]);
+        let state = plans.lock();
+        assert!(state.fresh.is_empty() && !state.in_flight.contains_key(&0));
+    }
+
+    #[test]
+    fn after_one_that_did_not_arrive_there_are_no_more() {
+        let plans = plans(6);
+        plans.end_large();
+        assert_eq!(next(&plans).1, 1);
+    }
+}
