@@ -295,8 +295,12 @@ impl Tuner {
                 if rates.goodput >= link * cheap.ratio {
                     return None;
                 }
+                let below = MIDDLE + 1..=self.strongest();
+                let stages = Stages::new(rates, self.workers, rung, Some(link));
                 self.shut_lzma(now);
-                MIDDLE + 1
+                // The best of those that keep up.
+                let best = stages.jump(&self.facts(now), below);
+                best.unwrap_or(MIDDLE + 1)
             }
             _ => return None,
         };

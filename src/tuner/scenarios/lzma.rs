@@ -44,6 +44,23 @@ fn what_shrinks_goes_by_lzma_over_a_slow_link() {
 }
 
 #[test]
+fn packs_go_as_one_over_a_slow_link_alone() {
+    for (mbit, packs) in [(0.5, 1..=1), (10.0, 2..=4), (20.0, 2..=4), (1000.0, 1..=1)] {
+        let world = World {
+            data: Data::Text,
+            ..slow(mbit, 0.03)
+        };
+        let run = run(world, start(&world), 0, 30.0, &[]);
+        let found = run.tuner.decision().packs;
+        assert!(
+            packs.contains(&found),
+            "{mbit} Mbit/s: {found}\n{}",
+            told(&run)
+        );
+    }
+}
+
+#[test]
 fn a_link_that_becomes_fast_gets_its_cheap_method_back_at_once() {
     for seed in 0..20 {
         let rtt = [0.02, 0.05, 0.1, 0.15][seed % 4];
@@ -65,6 +82,24 @@ fn a_link_that_becomes_fast_gets_its_cheap_method_back_at_once() {
             "{rtt} s, {seed}: {soon:.3e} of {later:.3e} at {due} s\n{}",
             told(&run)
         );
+    }
+}
+
+#[test]
+fn where_processors_are_too_slow_for_lzma_the_best_that_keeps_up_takes_its_place() {
+    for seed in 0..8 {
+        let world = World {
+            data: Data::Text,
+            ..slow(20.0, 0.03)
+        };
+        let busy: Event = (20.0, |w| w.here = 0.5);
+        let run = run(world, start(&world), seed, 40.0, &[busy]);
+        let mut fallen = run.adjustments.iter().skip_while(|(_, it)| {
+            let reason = it.reason.as_deref().unwrap_or_default();
+            !reason.contains("workers are too slow")
+        });
+        let to = fallen.next().map(|(_, it)| it.decision.method);
+        assert_eq!(to, Some(Method::Zstd(9)), "{seed}\n{}", told(&run));
     }
 }
 
