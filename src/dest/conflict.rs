@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::Slot;
 use super::placement::Resolved;
+use super::reason::is_append_only;
 use super::resolve::{Landing, Source};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
@@ -116,6 +117,11 @@ pub(super) fn refuse_unwritable(source: &Source, target: &Resolved) -> Result<()
                 None => "cannot write to the destination directory".to_owned(),
             };
             Err(Error::io(Kind::Write, Side::Dest, path, &what, cause))
+        }
+        Ok(()) if !source.root.is_directory && is_append_only(&slot.dir) => {
+            let message = "the directory is append-only, so an unfinished file in it could not get \
+                           its name nor be removed; chattr -a lifts that";
+            Err(Error::new(Kind::Write, Side::Dest, message).at(slot.dir.path()))
         }
         // An old kernel cannot be asked this way; then the first file tells.
         _ => Ok(()),

@@ -28,7 +28,7 @@ impl InPlace {
         if file_type(old) == FileType::Symlink {
             return Err(slot.refused("is a symbolic link; --inplace writes into files only"));
         }
-        let cannot = |cause| slot.error("cannot write into it (--inplace)", cause);
+        let cannot = |cause| slot.name_error("cannot write into it (--inplace)", cause);
         // Read too, for what is gone on with. A file that may be written alone is not.
         let open = |access| {
             let flags = access | OFlags::NONBLOCK;

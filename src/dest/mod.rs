@@ -30,6 +30,7 @@ mod own_name;
 mod partial;
 mod placement;
 mod readback;
+mod reason;
 mod resolve;
 mod secret;
 mod sink;
@@ -65,6 +66,7 @@ pub use outlet::Outlet;
 pub use own_name::{JournalName, is_own_name};
 pub use partial::Partial;
 pub use readback::Readback;
+pub use reason::is_append_only;
 pub use resolve::{Landing, Source, Spec, Target, resolve};
 pub use secret::{UserKey, user_key};
 pub use sink::{Sink, is_sink};
@@ -188,18 +190,6 @@ impl Slot {
     /// A failed call that was to write here.
     fn error(&self, what: &str, cause: impl Into<io::Error>) -> Error {
         Error::io(Kind::Write, Side::Dest, self.path(), what, cause)
-    }
-
-    /// A failed call that was to make this name.
-    fn name_error(&self, what: &str, cause: impl Into<io::Error>) -> Error {
-        let cause = cause.into();
-        let hint = match Errno::from_io_error(&cause) {
-            Some(Errno::INVAL | Errno::ILSEQ) => {
-                "the file system takes no such name; rename it, or copy it to another one"
-            }
-            _ => return self.error(what, cause),
-        };
-        self.error(&format!("{what}: {hint}"), cause)
     }
 
     fn refused(&self, message: impl Into<String>) -> Error {

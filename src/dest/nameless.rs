@@ -44,7 +44,7 @@ impl<'a> Nameless<'a> {
         {
             return Ok(None);
         }
-        let failed = |cause| slot.error("cannot create a file", cause);
+        let failed = |cause| slot.name_error("cannot create a file", cause);
         let dir = slot.dir.handle().map_err(failed)?;
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         match openat(&*dir, ".", flags, first_mode(slot, entry, rules)) {
@@ -87,7 +87,7 @@ impl<'a> Nameless<'a> {
     /// Links the file to its final name. False where the name is taken, or links are impossible.
     fn link(&self) -> Result<bool> {
         let slot = self.slot;
-        let failed = |cause: std::io::Error| slot.error("cannot put it under its name", cause);
+        let failed = |cause: std::io::Error| slot.name_error("cannot put it under its name", cause);
         let dir = slot.dir.handle().map_err(failed)?;
         let to = slot.name.as_os_str();
         let through_proc = || {

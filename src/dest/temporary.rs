@@ -69,7 +69,7 @@ impl Temporary {
                         name = random_name(slot);
                     }
                 }
-                Err(cause) => return Err(slot.error("cannot create a file", cause)),
+                Err(cause) => return Err(slot.name_error("cannot create a file", cause)),
             }
         }
         Err(busy(slot))

@@ -129,6 +129,8 @@ impl Receiver {
             Some(device) => device_places(device, destination, handles),
             None => places(targets, first),
         };
+        // Where it could not be removed it is not made.
+        places.retain(|place| !dest::is_append_only(&place.dir));
         // Where an earlier session could not begin one in the best place, it lies in another.
         places.sort_by_key(|place| place.roots(&opening.user) != Some(opening.roots));
         for place in places {

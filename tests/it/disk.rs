@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use crate::support::disk::Mounted;
 use crate::support::inject::{self, Inject};
 use crate::support::limits::without_powers;
+use crate::support::loops::{Loop, Mount};
 use crate::support::procs::{self, until};
 use crate::support::*;
 
@@ -21,6 +22,12 @@ ways! { push, pull =>
     directories_that_are_closed_while_we_copy_fail_alone,
     reasons_of_both_ends_are_told,
     a_disk_that_fills_after_a_login_again_is_the_cause_that_is_told,
+}
+
+ways! { push, here =>
+    a_disk_without_inodes_says_so,
+    an_immutable_file_says_so,
+    a_directory_that_is_append_only_takes_trees_and_refuses_files,
 }
 
 ways! { local_push =>
@@ -96,6 +103,92 @@ fn a_disk_that_is_full_fails_what_does_not_fit(case: &Case) {
     assert_same(src, dst, Also::Nothing);
     // Not the source's.
     std::fs::remove_file(at.path("filler")).expect("remove a file");
+}
+
+fn a_disk_without_inodes_says_so(case: &Case) {
+    let at = case.dst.dir("disk");
+    let Some(_disk) = Mounted::of_inodes(&at.0, 30) else {
+        return skip("root");
+    };
+    for number in 0..60 {
+        case.src.file(format!("tree/{number}"), "small");
+    }
+    case.src.file("big", noise(1, 3 * MIB));
+    let done = case.copy(&["-r"], "tree", "disk");
+    done.exits(8).says("tree/").says("no inodes left");
+    assert!(!at.names().is_empty());
+    assert_eq!(at.dir("tree").partials().len(), 0);
+    let done = case.copy(&[], "big", "disk");
+    done.exits(8).says("disk/big").says("no inodes left");
+    assert_eq!(at.names(), ["tree"]);
+}
+
+/// An ext4 with a directory `t`, and what `chattr` made of `file` in it.
+fn with_attribute(case: &Case, change: &str, file: &str) -> Option<(Loop, Mount, Dir, Attribute)> {
+    let at = case.dst.dir("disk");
+    let disk = Loop::new(&case.scratch, "disk", vec![0; 32 * MIB]);
+    let Some((disk, mount)) = disk.and_then(|disk| disk.mounted(&at.0).map(|mount| (disk, mount)))
+    else {
+        skip("root, ext4 and loop devices");
+        return None;
+    };
+    let t = at.dir("t");
+    t.file("file", "old");
+    let attribute = Attribute(t.path(file), change.replace('+', "-"));
+    chattr(change, &attribute.0);
+    Some((disk, mount, t, attribute))
+}
+
+/// Taken away when dropped.
+struct Attribute(std::path::PathBuf, String);
+
+impl Drop for Attribute {
+    fn drop(&mut self) {
+        chattr(&self.1, &self.0);
+    }
+}
+
+fn chattr(change: &str, path: &std::path::Path) {
+    let mut command = std::process::Command::new("chattr");
+    let status = command.arg(change).arg(path).status();
+    assert!(
+        status.is_ok_and(|status| status.success()),
+        "chattr {change}"
+    );
+}
+
+fn an_immutable_file_says_so(case: &Case) {
+    let Some((_disk, _mount, t, _immutable)) = with_attribute(case, "+i", "file") else {
+        return;
+    };
+    case.src.file("s/file", "new");
+    case.src.file("s/other", "new");
+    for option in ["-r", "-r --inplace"] {
+        let options: Vec<&str> = option.split(' ').collect();
+        let done = case.copy(&options, "s/", "disk/t");
+        done.exits(8).says("t/file").says("immutable");
+        assert_eq!(t.read("file"), b"old");
+        assert_eq!(t.read("other"), b"new");
+        assert_eq!(t.names(), ["file", "other"]);
+    }
+}
+
+/// Nothing can be renamed or removed there, so nothing unfinished may be made.
+fn a_directory_that_is_append_only_takes_trees_and_refuses_files(case: &Case) {
+    let Some((_disk, _mount, t, _append)) = with_attribute(case, "+a", "") else {
+        return;
+    };
+    case.src.file("big", noise(1, 3 * MIB));
+    case.src.file("tree/small", "content");
+    case.src.file("tree/big", noise(2, 3 * MIB));
+    let done = case.copy(&[], "big", "disk/t");
+    done.exits(8).says("append-only");
+    assert_eq!(t.names(), ["file"]);
+    case.copy(&["-r"], "tree", "disk/t")
+        .succeeds()
+        .never_says("journal");
+    assert_eq!(t.names(), ["file", "tree"]);
+    assert_same(case.src.path("tree"), t.path("tree"), Also::Nothing);
 }
 
 /// The first real cause, not the loss of the connection before it.

@@ -92,11 +92,21 @@ impl Mounted {
         made.then_some(mounted)
     }
 
+    /// A tmpfs at `at` that takes so many files and directories.
+    pub fn of_inodes(at: &Path, inodes: u64) -> Option<Mounted> {
+        // One is the directory itself.
+        Mounted::tmpfs(at, &format!("nr_inodes={}", inodes + 1))
+    }
+
     /// A tmpfs of `bytes` at `at`.
     pub fn small(at: &Path, bytes: u64) -> Option<Mounted> {
+        Mounted::tmpfs(at, &format!("size={bytes}"))
+    }
+
+    fn tmpfs(at: &Path, options: &str) -> Option<Mounted> {
         let mut mounted = Mounted { at: Vec::new() };
-        let size = format!("size={bytes}");
-        let made = run("mount", &["-t", "tmpfs", "-o", &size, "fastcp-test"], &[at]);
+        let options = ["-t", "tmpfs", "-o", options, "fastcp-test"];
+        let made = run("mount", &options, &[at]);
         mounted.at.extend(made.then(|| at.to_owned()));
         made.then_some(mounted)
     }

@@ -1,0 +1,63 @@
+//! Why a name cannot be made, where the kernel's error says little: the file or its directory may
+//! not be changed, there are no inodes left, the file system takes no such name.
+
+use std::io;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, fstatvfs, statx};
+use rustix::io::Errno;
+
+use super::Slot;
+use crate::dir::Dir;
+use crate::error::Error;
+
+impl Slot {
+    /// A failed call that was to make a file here, or to give it this name.
+    pub(super) fn name_error(&self, what: &str, cause: impl Into<io::Error>) -> Error {
+        let cause = cause.into();
+        let hint = match Errno::from_io_error(&cause) {
+            Some(Errno::INVAL | Errno::ILSEQ) => {
+                Some("the file system takes no such name; rename it, or copy it to another one")
+            }
+            Some(Errno::NOSPC) if has_no_inodes(&self.dir) => {
+                Some("the file system has no inodes left (see df -i)")
+            }
+            Some(Errno::PERM) => self.locked(),
+            _ => None,
+        };
+        match hint {
+            Some(hint) => self.error(&format!("{what}: {hint}"), cause),
+            None => self.error(what, cause),
+        }
+    }
+
+    /// What keeps even root from changing what stands here.
+    fn locked(&self) -> Option<&'static str> {
+        let dir = self.dir.handle().ok()?;
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let there = statx(&*dir, self.name.as_os_str(), flags, StatxFlags::empty());
+        let there = there.map_or(StatxAttributes::empty(), |there| there.stx_attributes);
+        if there.contains(StatxAttributes::IMMUTABLE) {
+            Some("the file that is there is immutable (see lsattr)")
+        } else if there.contains(StatxAttributes::APPEND) {
+            Some("the file that is there may only be appended to (see lsattr)")
+        } else {
+            is_append_only(&self.dir).then_some("names may only be added to its directory")
+        }
+    }
+}
+
+/// No name in it can be changed or removed, so that an unfinished file stays what it is.
+pub fn is_append_only(dir: &Arc<Dir>) -> bool {
+    let attributes = dir.handle().and_then(|dir| {
+        let told = statx(&*dir, c"", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
+        Ok(told.stx_attributes)
+    });
+    attributes.is_ok_and(|attributes| attributes.contains(StatxAttributes::APPEND))
+}
+
+/// Files that may still be made; some file systems do not count them and say that there are none.
+fn has_no_inodes(dir: &Arc<Dir>) -> bool {
+    let found = dir.handle().and_then(|dir| Ok(fstatvfs(&*dir)?));
+    found.is_ok_and(|found| found.f_files > 0 && found.f_favail == 0)
+}
