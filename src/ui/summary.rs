@@ -122,7 +122,8 @@ fn done(outcome: &Outcome) -> String {
     }
     if counters.damaged_bytes > 0 {
         let damaged = size(counters.damaged_bytes);
-        line += &format!(" {damaged} were damaged there and came again,");
+        let comma = if line.ends_with(',') { "" } else { "," };
+        line += &format!("{comma} {damaged} were damaged there and came again,");
     }
     let time = time(outcome);
     line += &format!(" in {}", duration(time));
@@ -350,6 +351,11 @@ pub mod tests {
         outcome.counters.checked_bytes = 0;
         let trusted = lines(&outcome, usize::MAX).remove(0);
         assert!(trusted.contains("600 MB of it already there and not read again, in"));
+        outcome.counters.damaged_bytes = 3_000_000;
+        outcome.counters.already_bytes = 0;
+        let damaged = lines(&outcome, usize::MAX).remove(0);
+        assert!(damaged.contains(", 3.00 MB were damaged there and came again, in"));
+        assert!(!damaged.contains(",,"));
     }
 
     #[test]
