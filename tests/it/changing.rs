@@ -229,7 +229,7 @@ fn sends_the_pack_again(case: &Case, path: &Path, opened: usize, grow: impl FnOn
     let last = case.src.file("last", "last");
     let at = path.to_str().expect("UTF-8");
     let inject = Inject::new().hold("open").on(at).after(opened);
-    let inject = inject.hold("rename").on("*/dst/last");
+    let inject = inject.hold("link").on("*/dst/last");
     let run = case
         .fastcp()
         .args(["--streams=1", "--route=direct"])

