@@ -140,7 +140,7 @@ fn a_file_that_takes_the_first_name_of_another_gets_no_hard_link(case: &Case) {
     let theirs = case.dst.file("theirs", "theirs");
     case.remember();
     // Each link is seen to be right, and made after that.
-    let inject = Inject::new().hold("linkat").on("first");
+    let inject = Inject::new().hold("linkat").on("new");
     let sources = ["first", "new", "old"].map(|name| case.src(name));
     let run = case
         .fastcp()
