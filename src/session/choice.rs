@@ -93,6 +93,8 @@ struct Course {
     /// Since when there is no sound stream.
     without: Instant,
     chosen: Option<Route>,
+    /// The user knows that data goes through ssh, where a polite copy is like any other.
+    has_warned: bool,
 }
 
 impl Default for Course {
@@ -105,6 +107,7 @@ impl Default for Course {
             patience: Patience::default(),
             without: Instant::now(),
             chosen: None,
+            has_warned: false,
         }
     }
 }
@@ -206,6 +209,9 @@ impl Chooser<'_> {
             if course.chosen != Some(route) {
                 course.chosen = Some(route);
                 self.settle(&mut course.running, route).await;
+                if route == Route::Ssh {
+                    self.warn(course);
+                }
             }
             course.patience.came_up();
         }
@@ -223,16 +229,25 @@ impl Chooser<'_> {
         {
             self.reverse(&mut course.running).await;
         }
-        if waited >= course.patience.last(answer)
-            && !course.running.has(Route::Ssh)
-            && !self.has_failed(Route::Ssh)
-        {
+        let is_last = waited >= course.patience.last(answer);
+        if is_last && self.roster.carried()[Route::Inband as usize] > 0 {
+            self.warn(course);
+        }
+        if is_last && !course.running.has(Route::Ssh) && !self.has_failed(Route::Ssh) {
             self.ssh(&mut course.running);
             if course.chosen.is_some() && !course.running.has(Route::Direct) {
                 self.dial(course);
             }
         }
         false
+    }
+
+    /// Once, where the user asked for a polite copy.
+    fn warn(&self, course: &mut Course) {
+        let has_warned = std::mem::replace(&mut course.has_warned, true);
+        if !has_warned && self.request.options.polite {
+            self.seat.reporter.notice(polite::NO_EFFECT);
+        }
     }
 
     fn dial(&self, course: &mut Course) {
@@ -261,9 +276,6 @@ impl Chooser<'_> {
     /// Ends what else was tried.
     async fn settle(&self, running: &mut Running, chosen: Route) {
         self.detail(&format!("route: {}", chosen.name()));
-        if chosen == Route::Ssh && self.request.options.polite {
-            self.seat.reporter.notice(polite::NO_EFFECT);
-        }
         for route in [Route::Direct, Route::Reverse, Route::Ssh] {
             if route == chosen {
                 continue;

@@ -213,6 +213,29 @@ fn where_only_ssh_comes_through_streams_are_logins() {
     }
 }
 
+#[test]
+fn a_polite_copy_that_only_ssh_lets_through_is_warned_of_once() {
+    const WARNING: &str = "--polite has no effect on data that goes through ssh";
+    between(Ip::V4AndV6, |case, net| {
+        let warns = |done: &Done| done.stderr.matches(WARNING).count();
+        assert_eq!(
+            warns(&arrives(case, &["--polite"])),
+            0,
+            "streams are direct"
+        );
+        net.open_only(At::Far, &["22"], Wall::Reject);
+        net.open_only(At::Near, &[], Wall::Reject);
+        let done = arrives_by_logins(case, &["--polite"]);
+        goes(&done, "ssh");
+        assert_eq!(warns(&done), 1, "{done}");
+        // No further login: all goes by the first one.
+        let ssh = SshOnce::new(case, "me@far: Permission denied (publickey,password).");
+        let done = arrives(case, &["--polite", "-S", &ssh.program(), "-l", "16000"]);
+        goes(&done, "inside the ssh login");
+        assert_eq!(warns(&done), 1, "{done}");
+    });
+}
+
 /// The far end does not even say where it takes streams.
 #[test]
 fn a_small_copy_waits_for_no_route() {
