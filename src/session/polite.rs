@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::session::roster::Roster;
+use crate::stream::limit::Limit;
 use crate::tuner::{LOOK, PoliteRate};
 
 /// What a round trip is taken for until a stream is up.
@@ -15,9 +16,9 @@ const ROUND_TRIP_GUESS: Duration = Duration::from_millis(20);
 pub const NO_EFFECT: &str =
     "fastcp: warning: --polite has no effect on data that goes through ssh; --bwlimit has";
 
-/// Keeps the streams of `roster` at the rate of a polite copy until it is dropped; `tell` hears of
-/// rates that are clearly others.
-pub async fn keep(roster: Arc<Roster>, tell: impl Fn(String) + Send) {
+/// Keeps the streams of `roster` at the rate of a polite copy until it is dropped, no faster than
+/// `limit` lets them go; `tell` hears of rates that are clearly others.
+pub async fn keep(roster: Arc<Roster>, limit: Arc<Limit>, tell: impl Fn(String) + Send) {
     // A stream that comes up now begins slowly.
     roster.pace(PoliteRate::new(ROUND_TRIP_GUESS).rate());
     let mut looks = interval(LOOK);
@@ -35,6 +36,7 @@ pub async fn keep(roster: Arc<Roster>, tell: impl Fn(String) + Send) {
         roster.ask();
         looks.tick().await;
         let now = began.elapsed();
+        polite.limit(limit.rate());
         roster.pace(polite.look(now, &roster.sights()));
         if let Some(line) = polite.news(now) {
             tell(line);

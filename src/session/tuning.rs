@@ -101,9 +101,10 @@ impl Tuning {
         let is_polite = shared.terms.sender.options.polite;
         let roster = shared.terms.roster.clone().filter(|_| is_polite);
         let polite = roster.map(|roster| {
+            let limit = shared.terms.limit.clone();
             let shared = shared.clone();
             let tell = move |line| shared.terms.audience.tell(line);
-            AbortOnDropHandle::new(tokio::spawn(polite::keep(roster, tell)))
+            AbortOnDropHandle::new(tokio::spawn(polite::keep(roster, limit, tell)))
         });
         Tuning {
             shared,
@@ -301,14 +302,14 @@ pub fn start(
         slots: budget.slots,
         strongest: budget.strongest,
         may_lzma: budget.lzma_workers > 0 && far.codecs.contains(&Codec::Lzma.number()),
-        // It fills queues that a polite copy leaves empty.
         may_bbr: options.congestion.is_none() && !options.polite && may_bbr(),
         nice: options.nice,
         remembered,
         forced: Forced {
             streams,
             compress: steering::method(options.compress),
-            congestion: options.congestion.is_some(),
+            // Bbr fills queues that a polite copy leaves empty.
+            congestion: options.congestion.is_some() || options.polite,
             threads: options.threads,
             rate_limit: options.rate_limit,
         },
@@ -341,5 +342,26 @@ fn far(busy: Busy) -> Far {
         decode_busy: Duration::from_micros(busy.decode_us),
         write_busy: Duration::from_micros(busy.write_us),
         waits: Duration::from_micros(busy.waits_us),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::host;
+
+    #[test]
+    fn a_polite_copy_is_neither_tuned_to_bbr_nor_told_to_allow_it() {
+        let start = |polite| {
+            let options = CopyOptions {
+                polite,
+                ..CopyOptions::default()
+            };
+            let budget = Budget::new(&options, None, 1 << 20).expect("it fits");
+            super::start(budget, &options, None, &host::hello(), None)
+        };
+        assert!(!start(false).forced.congestion);
+        let polite = start(true);
+        assert!(polite.forced.congestion && !polite.may_bbr);
     }
 }

@@ -132,7 +132,8 @@ pub struct Start {
 pub struct Forced {
     pub streams: Option<u16>,
     pub compress: Option<Method>,
-    /// A name was given; the caller sets it, and [`Decision::congestion`] means nothing.
+    /// A name was given, which the caller sets, or none is to be chosen; [`Decision::congestion`]
+    /// means nothing.
     pub congestion: bool,
     /// Workers at the sending end.
     pub threads: Option<u16>,

@@ -108,6 +108,11 @@ const FASTER_ABOVE: f64 = 1.3;
 const USED_PART: f64 = 0.7;
 const RISE_TARGET: u32 = 2;
 
+/// A copy with a rate limit goes by no more than this part of it. The pauses of the limit, which comes
+/// in bursts, would look as if others were there; and packets have headers, which the limit does not
+/// count.
+const LIMIT_PART: f64 = 1.05;
+
 /// Bytes that may be missing from what a span shows: packets that go in pairs.
 const PAIRS: f64 = 8.0 * PACKET;
 
@@ -172,6 +177,8 @@ pub struct PoliteRate {
     /// What comes through now, and over a longer span.
     quick: Span,
     long: Span,
+    /// `--bwlimit`, in bytes a second.
+    limit: Option<u64>,
     /// The rate of which the user heard last, and when.
     told: Option<(f64, Duration)>,
 }
@@ -234,6 +241,7 @@ impl PoliteRate {
             before: BTreeMap::new(),
             quick: Span::default(),
             long: Span::default(),
+            limit: None,
             told: None,
         }
     }
@@ -241,6 +249,11 @@ impl PoliteRate {
     /// Bytes a second, all streams together.
     pub fn rate(&self) -> u64 {
         self.rate as u64
+    }
+
+    /// The rate limit in force from now on.
+    pub fn limit(&mut self, bytes_per_s: Option<u64>) {
+        self.limit = bytes_per_s;
     }
 
     /// Takes what is known of the streams now and gives the rate from now on. To be called every
@@ -443,7 +456,8 @@ impl PoliteRate {
     }
 
     fn set(&mut self, now: Duration, rate: f64) {
-        self.rate = rate.max(LOWEST.max(LOWEST_PART * self.carried));
+        let most = self.limit.map_or(f64::MAX, |it| LIMIT_PART * it as f64);
+        self.rate = rate.max(LOWEST.max(LOWEST_PART * self.carried)).min(most);
         self.changed = now;
     }
 }
@@ -524,6 +538,17 @@ mod tests {
             polite.look(LOOK * look, &[sight]);
         }
         assert!(polite.rate() < 3 * first, "{} of {first}", polite.rate());
+    }
+
+    #[test]
+    fn a_rate_limit_is_the_most_until_it_is_lifted() {
+        let mut polite = PoliteRate::new(30 * MS);
+        polite.limit(Some(2_000_000));
+        let now = go(&mut polite, Duration::ZERO, 100, Duration::ZERO);
+        assert_eq!(polite.rate(), 2_100_000);
+        polite.limit(None);
+        go(&mut polite, now, 100, Duration::ZERO);
+        assert!(polite.rate() > 20_000_000, "{}", polite.rate());
     }
 
     #[test]

@@ -10,15 +10,22 @@ use nix::libc;
 use rustix::process::{Pid, Signal};
 
 use crate::support::procs::{self, TcpState, until};
-use crate::support::run::Running;
+use crate::support::run::{Run, Running};
 use crate::support::slow::wait_for_content;
 use crate::support::*;
 
 ways! { local_push, local_pull =>
     a_rate_is_kept_by_all_streams_together_and_changed_by_its_file,
-    a_polite_copy_paces_each_of_its_two_streams_at_the_sending_end,
+    a_polite_copy_keeps_its_rate_limit_and_tells_what_held_it,
+    a_polite_copy_from_command_to_command_paces_both_streams,
     a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end,
 }
+
+ways! { local_push, local_pull, local_between =>
+    a_polite_copy_paces_each_of_its_two_streams_at_the_sending_end,
+}
+
+ways! { local_push => a_polite_copy_to_several_hosts_paces_the_streams_to_each }
 
 ways! { here => on_one_machine_too_a_rate_is_kept_until_its_file_lets_go }
 
@@ -81,25 +88,75 @@ fn a_rate_is_kept_by_all_streams_together_and_changed_by_its_file(case: &Case) {
     run.wait().exits(130);
 }
 
-fn a_polite_copy_paces_each_of_its_two_streams_at_the_sending_end(case: &Case) {
+/// What each stream that carries data may send, wherever it is sent from.
+fn paces(case: &Case, run: &Running) -> Vec<Option<u64>> {
+    let servers = case.servers().into_iter().map(|server| server.pid);
+    let sockets = servers
+        .chain([run.pid()])
+        .flat_map(|pid| procs::tcp_sockets(pid, TcpState::Established));
+    let busy = sockets.filter(|it| it.acked_bytes() > 100_000);
+    busy.map(|it| it.pace()).collect()
+}
+
+/// Runs a polite copy until so many streams of it are paced, each like the one that comes with it.
+fn paces_streams(case: &Case, run: Run, streams: usize) {
     if !procs::may_tamper() {
         return skip("sockets of other processes");
     }
-    let run = case.fastcp().args(["--polite", "--size", "10G"]);
-    let run = run.arg(case.from("/dev/zero")).arg(case.to("/dev/null"));
     let run = run.limit(Duration::from_secs(120)).start();
-    let paces = || {
-        let sockets = procs::tcp_sockets(sender(case, &run)?, TcpState::Established);
-        let busy = sockets.iter().filter(|it| it.acked_bytes() > 100_000);
-        Some(busy.map(|it| it.pace()).collect::<Vec<_>>())
-    };
-    until("both streams have the same pace", || {
-        let paces = paces()?;
-        let is_same = paces.len() == 2 && paces[0] == paces[1];
-        (is_same && paces[0].is_some()).then_some(())
+    until("all streams are paced", || {
+        let mut paces = paces(case, &run);
+        paces.sort();
+        let is_same = || paces.chunks_exact(2).all(|pair| pair[0] == pair[1]);
+        (paces.len() == streams && paces[0].is_some() && is_same()).then_some(())
     });
     run.signal_group(Signal::INT);
     run.wait().exits(130);
+}
+
+fn a_polite_copy_paces_each_of_its_two_streams_at_the_sending_end(case: &Case) {
+    let run = case.fastcp().args(["--polite", "--size", "10G"]);
+    let run = run.arg(case.from("/dev/zero")).arg(case.to("/dev/null"));
+    paces_streams(case, run, 2);
+}
+
+fn a_polite_copy_from_command_to_command_paces_both_streams(case: &Case) {
+    let commands = [
+        "--from-command",
+        "cat /dev/zero",
+        "--to-command",
+        "cat >/dev/null",
+    ];
+    let run = case.fastcp().arg("--polite").args(commands);
+    let run = match case.way {
+        Way::LocalPush => run.arg("-").arg(case.to("")),
+        _ => run.arg(case.from("")).arg("-"),
+    };
+    paces_streams(case, run, 2);
+}
+
+fn a_polite_copy_to_several_hosts_paces_the_streams_to_each(case: &Case) {
+    let run = case.fastcp().args(["--polite", "--size", "10G"]);
+    let run = run.arg(case.from("/dev/zero")).arg(case.to("/dev/null"));
+    paces_streams(case, run.args(["--also", "other:/dev/null"]), 4);
+}
+
+fn a_polite_copy_keeps_its_rate_limit_and_tells_what_held_it(case: &Case) {
+    case.src.file("a", noise(1, 12 * MIB));
+    let flags = ["--polite", "-l", "24000", "--json"];
+    let began = Instant::now();
+    let done = case.copy(&flags, "a", "a");
+    let took = began.elapsed().as_secs_f64();
+    done.succeeds();
+    let rate = (12 * MIB) as f64 / took;
+    assert!(rate < 1.03 * 3_072_000.0, "{rate} bytes a second");
+    let text = done.stdout_text();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    // A machine that is busy holds packets back as other traffic does.
+    let limit = told["verdict"]["limit"].as_str();
+    assert!(matches!(limit, Some("rate_limit" | "network")), "{told}");
+    assert_eq!(told["streams"], 2, "{told}");
 }
 
 fn on_one_machine_too_a_rate_is_kept_until_its_file_lets_go(case: &Case) {

@@ -108,7 +108,10 @@ async fn log_in(
         false => tokio::try_join!(connect(source), connect(dest))?,
     };
     let of_sender = owner::introduce(told(&from.hello), request);
-    let of_receiver = told(&to.hello);
+    let of_receiver = Hello {
+        polite: request.options.polite,
+        ..told(&to.hello)
+    };
     agree((source, &of_sender), (dest, &of_receiver))?;
     let (sender, receiver) = tokio::try_join!(from.greet(&of_receiver), to.greet(&of_sender))?;
     Ok(Servers { sender, receiver })
