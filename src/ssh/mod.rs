@@ -304,6 +304,10 @@ impl FarEnd {
     }
 }
 
+/// How long a killed process is waited for. One that is inside a file system that does not answer
+/// ends only when that does, and its user need not wait for that.
+const KILLED: Duration = Duration::from_millis(300);
+
 impl Process {
     /// None if it has ended.
     pub fn id(&self) -> Option<u32> {
@@ -327,7 +331,8 @@ impl Process {
             Ok(status) => status.ok(),
             Err(_) => {
                 // Fails only for a process that has ended meanwhile.
-                let _ = self.0.kill().await;
+                let _ = self.0.start_kill();
+                let _ = timeout(KILLED, self.0.wait()).await;
                 None
             }
         }

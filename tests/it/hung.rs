@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, Mode, OFlags, mkfifoat};
 use rustix::process::Signal;
 
+use crate::support::disk::Mounted;
 use crate::support::ending::{ENDS_WITHIN, ends_on};
 use crate::support::inject::{self, Inject};
 use crate::support::procs::until;
@@ -27,6 +28,10 @@ ways! { local_push, local_pull, here =>
 
 ways! { local_push, here =>
     an_operand_that_hangs_is_waited_for_and_can_be_left,
+}
+
+ways! { local_push, push =>
+    a_file_system_that_does_not_answer_can_be_left,
 }
 
 ways! { local_pull =>
@@ -445,4 +450,30 @@ fn a_list_that_is_not_read_does_not_slow_the_others(case: &Case) {
     ends_on(case, copy, Signal::INT, 130);
     drop(reader);
     case.sweep();
+}
+
+/// The end that writes cannot even be killed.
+fn a_file_system_that_does_not_answer_can_be_left(case: &Case) {
+    let at = case.dst.dir("disk");
+    let Some(disk) = Mounted::caseless(case, &at.0) else {
+        return skip("root and exfat-fuse");
+    };
+    case.src.file("big", noise(1, 24 * MIB));
+    let run = case.copying(&["-l", "32000"], "big", "disk").start();
+    until("the copy is under way", || {
+        (at.partial_bytes() > 2 << 20).then_some(())
+    });
+    let hangs = disk.hang();
+    thread::sleep(Duration::from_secs(1));
+    let since = Instant::now();
+    run.signal(Signal::INT);
+    run.wait().exits(130);
+    let took = since.elapsed();
+    // The far end has its time to end, and is killed then.
+    assert!(took < 2 * ENDS_WITHIN, "it took {took:?}");
+    drop(hangs);
+    for server in case.servers() {
+        assert!(server.ends_within(ENDS_WITHIN), "{}", server.describe());
+    }
+    at.sweep();
 }

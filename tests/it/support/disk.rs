@@ -5,6 +5,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::case::Case;
 use super::loops;
 
@@ -92,6 +94,24 @@ impl Mounted {
         made.then_some(mounted)
     }
 
+    /// Stops the process that serves a caseless one, until the guard goes: what a copy asks of it
+    /// hangs, and not even SIGKILL ends the caller.
+    pub fn hang(&self) -> Stopped {
+        let at = self.at[0].to_str().expect("a path of ours");
+        let serves = |pid: &i32| {
+            let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+            line.is_ok_and(|line| line.contains("exfat-fuse") && line.contains(at))
+        };
+        let processes = std::fs::read_dir("/proc").expect("/proc is mounted");
+        let pids = processes
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let pid = pids.into_iter().find(serves).expect("its process");
+        let stopped = Stopped(Pid::from_raw(pid).expect("a process"));
+        kill_process(stopped.0, Signal::STOP).expect("stop it");
+        stopped
+    }
+
     /// A tmpfs at `at` that takes so many files and directories.
     pub fn of_inodes(at: &Path, inodes: u64) -> Option<Mounted> {
         // One is the directory itself.
@@ -117,6 +137,15 @@ impl Mounted {
             self.at.push(at.to_owned());
         }
         mounted
+    }
+}
+
+/// Continued when dropped.
+pub struct Stopped(Pid);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill_process(self.0, Signal::CONT).expect("continue it");
     }
 }
 
