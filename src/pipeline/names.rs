@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::BuildHasher;
 
 use crate::dest::Spelling;
 use crate::manifest::{EntryId, Name};
@@ -12,8 +12,11 @@ use crate::manifest::{EntryId, Name};
 /// none is remembered.
 const UNASKED_MAX: usize = 4096;
 
-/// Names that are remembered at once in directories that mistake some, in 40 bytes each at most.
-pub const HELD_MAX: usize = 1 << 20;
+/// Names that are remembered at once, in 40 bytes each at most.
+pub const HELD_MAX: usize = 1 << 19;
+
+/// Beyond so many of them, directories are asked before more are remembered there.
+pub const UNASKED_HELD_MAX: usize = 1 << 16;
 
 #[derive(Default)]
 pub struct Names {
@@ -80,6 +83,11 @@ impl Names {
         }
     }
 
+    /// The directory has said what it makes of names.
+    pub fn is_asked(&self) -> bool {
+        self.spelling.is_some()
+    }
+
     /// Names that are remembered.
     pub fn held(&self) -> usize {
         self.seen.len()
@@ -89,19 +97,14 @@ impl Names {
 /// The same for names that differ in case. File systems know different letters: where one tells two
 /// apart that are the same here, an entry is refused that need not be.
 fn key(name: &[u8], hashing: &RandomState) -> u64 {
-    let mut hasher = hashing.build_hasher();
     match std::str::from_utf8(name) {
-        Ok(name) => {
+        Ok(name) if !name.is_ascii() => {
             let upper = name.chars().flat_map(char::to_uppercase);
-            upper.flat_map(char::to_lowercase).for_each(|letter| {
-                hasher.write_u32(letter.into());
-            });
+            let lower: String = upper.flat_map(char::to_lowercase).collect();
+            hashing.hash_one(lower.as_bytes())
         }
-        Err(_) => name
-            .iter()
-            .for_each(|byte| hasher.write_u32(byte.to_ascii_lowercase().into())),
+        _ => hashing.hash_one(&name.to_ascii_lowercase()[..]),
     }
-    hasher.finish()
 }
 
 #[cfg(test)]

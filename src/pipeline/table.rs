@@ -13,7 +13,7 @@ use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name, Root};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::linked::Linked;
-use crate::pipeline::names::{Claim, HELD_MAX, Names};
+use crate::pipeline::names::{Claim, HELD_MAX, Names, UNASKED_HELD_MAX};
 use crate::pipeline::open_file::OpenFile;
 use crate::pipeline::plans::UNSETTLED_ENTRIES_MAX;
 
@@ -181,7 +181,11 @@ impl Table {
         let Some(names) = names_in(&mut self.root_names, &mut self.directories, parent) else {
             return Claim::Yours;
         };
-        let (held, room) = (names.held(), HELD_MAX.saturating_sub(self.names_held));
+        let most = match names.is_asked() {
+            true => HELD_MAX,
+            false => UNASKED_HELD_MAX,
+        };
+        let (held, room) = (names.held(), most.saturating_sub(self.names_held));
         let claim = names.claim(id, name, &self.hashing, room);
         self.names_held += names.held() - held;
         claim
