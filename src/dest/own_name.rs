@@ -174,24 +174,23 @@ pub(super) fn make_way(slot: &Slot) -> Result<()> {
         return Ok(());
     }
     note_entry(slot);
-    let own = match in_use().get(&place_of(slot)) {
-        Some(Holder::Partial(name)) => Some(name.clone()),
-        Some(Holder::Journal) => return Err(is_taken(slot)),
-        None => None,
-    };
-    match own {
-        Some(cell) => {
-            let mut held = Held {
-                dir: slot.dir.identity(),
-                name: cell.lock().expect("no panic while held"),
-                cell: &cell,
-            };
-            rename_partial(slot, &mut held)
-                .map_err(|cause| slot.error("cannot rename the unfinished file there", cause))
+    let cell = {
+        let in_use = in_use();
+        match in_use.get(&place_of(slot)) {
+            Some(Holder::Partial(name)) => name.clone(),
+            Some(Holder::Journal) => return Err(is_taken(slot)),
+            // Nobody in this process takes the name or its lock meanwhile: a lock is another's.
+            None if is_locked(slot) => return Err(is_taken(slot)),
+            None => return Ok(()),
         }
-        None if is_locked(slot) => Err(is_taken(slot)),
-        None => Ok(()),
-    }
+    };
+    let mut held = Held {
+        dir: slot.dir.identity(),
+        name: cell.lock().expect("no panic while held"),
+        cell: &cell,
+    };
+    rename_partial(slot, &mut held)
+        .map_err(|cause| slot.error("cannot rename the unfinished file there", cause))
 }
 
 fn note_entry(slot: &Slot) {

@@ -231,11 +231,16 @@ fn remove_stale(slot: &Slot, name: &OsStr) -> Result<bool> {
         Ok(_) => return Ok(false),
         Err(cause) => return gone(slot, cause),
     }
-    let fd = match slot
-        .dir
-        .open(name, OFlags::RDWR | OFlags::NONBLOCK, Mode::empty())
-    {
-        Ok(fd) => fd,
+    let open = || {
+        let flags = OFlags::RDWR | OFlags::NONBLOCK;
+        slot.dir.open(name, flags, Mode::empty())
+    };
+    // An entry of this name that comes meanwhile gives the file another one.
+    let Some(opened) = OwnName::claim(&slot.dir, name, open) else {
+        return Ok(false);
+    };
+    let (own, fd) = match opened {
+        Ok(opened) => opened,
         Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => return Ok(true),
         Err(_) => return Ok(false),
     };
@@ -251,11 +256,9 @@ fn remove_stale(slot: &Slot, name: &OsStr) -> Result<bool> {
         Ok(stat) => return Ok(stat.st_nlink == 0),
         Err(cause) => return gone(slot, cause.into()),
     }
-    match slot
-        .dir
-        .handle()
-        .and_then(|dir| Ok(unlinkat(&*dir, name, AtFlags::empty())?))
-    {
+    let held = own.hold();
+    let dir = slot.dir.handle();
+    match dir.and_then(|dir| Ok(unlinkat(&*dir, held.name(), AtFlags::empty())?)) {
         Ok(()) => Ok(true),
         Err(cause) => gone(slot, cause),
     }
@@ -285,8 +288,33 @@ fn busy(slot: &Slot) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::super::testing::*;
     use super::*;
+
+    /// What looks whether it is its unfinished file locks it for a moment.
+    #[test]
+    fn an_entry_of_that_name_is_not_refused_because_this_process_looks_at_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let slot = slot(temp.path(), "a");
+        let usual = usual_name(&slot);
+        let entry = Slot::new(slot.dir.clone(), name(usual.to_str().unwrap()));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    assert!(Temporary::reopen(&slot, |_, _| false).unwrap().is_none());
+                }
+            });
+            for _ in 0..5000 {
+                let file = File::create(temp.path().join(&usual)).unwrap();
+                rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR).unwrap();
+                entry.stat().unwrap();
+            }
+            is_over.store(true, Relaxed);
+        });
+    }
 
     #[test]
     fn a_dropped_temporary_is_gone_and_a_stale_one_is_replaced() {
