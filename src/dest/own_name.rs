@@ -108,6 +108,19 @@ impl OwnName {
         Some(opened.map(|file| (own, file)))
     }
 
+    /// Looks at what stands under `name`; an entry of that name waits until it has. None where a
+    /// file of this process has the name.
+    pub fn while_held<T>(dir: &Arc<Dir>, name: &OsStr, look: impl FnOnce() -> T) -> Option<T> {
+        let mut found = None;
+        let nothing_opened = || {
+            found = Some(look());
+            Err::<(), _>(io::ErrorKind::Other.into())
+        };
+        // It is open for no longer than the look.
+        let _ = OwnName::claim(dir, name, nothing_opened)?;
+        found
+    }
+
     /// The name. It does not change while the guard is held.
     pub fn hold(&self) -> Held<'_> {
         Held {

@@ -116,29 +116,30 @@ impl Temporary {
             _ => return Ok(None),
         }
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
-        let open = || slot.dir.open(&name, flags, Mode::empty());
-        let Some(opened) = OwnName::claim(&slot.dir, &name, open) else {
-            return Err(busy(slot));
+        let open = || {
+            let file = File::from(slot.dir.open(&name, flags, Mode::empty())?);
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            // Again, now that it is locked: with a link left, the name is still that of this file.
+            let stat = fstat(&file)?;
+            match ours(&stat) && is_it(&file, &stat) {
+                true => Ok((file, stat)),
+                false => Err(Errno::NOENT.into()),
+            }
         };
-        let Ok((own, fd)) = opened else {
-            return Ok(None);
-        };
-        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::AGAIN) => return Err(busy(slot)),
-            Err(_) => return Ok(None),
-        }
-        let file = File::from(fd);
-        // Again, now that it is locked: with a link left, the name is still that of this file.
-        match fstat(&file) {
-            Ok(stat) if ours(&stat) && is_it(&file, &stat) => Ok(Some(Temporary {
+        match OwnName::claim(&slot.dir, &name, open) {
+            None => Err(busy(slot)),
+            Some(Ok((name, (file, stat)))) => Ok(Some(Temporary {
                 slot: slot.clone(),
                 file,
                 stat,
-                name: own,
+                name,
                 standing: true,
             })),
-            _ => Ok(None),
+            Some(Err(cause)) if Errno::from_io_error(&cause) == Some(Errno::AGAIN) => {
+                Err(busy(slot))
+            }
+            // What cannot be told to be it is not.
+            Some(Err(_)) => Ok(None),
         }
     }
 
@@ -225,22 +226,20 @@ fn remove_stale(slot: &Slot, name: &OsStr) -> Result<bool> {
     if may_be_entry(&slot.dir, name) {
         return Ok(false);
     }
+    let removed = OwnName::while_held(&slot.dir, name, || remove_if_stale(slot, name));
+    removed.unwrap_or(Ok(false))
+}
+
+fn remove_if_stale(slot: &Slot, name: &OsStr) -> Result<bool> {
     // Looked at before it is opened, since opening a device or a pipe has effects.
     match slot.dir.stat(name) {
         Ok(stat) if is_ours(&stat) => {}
         Ok(_) => return Ok(false),
         Err(cause) => return gone(slot, cause),
     }
-    let open = || {
-        let flags = OFlags::RDWR | OFlags::NONBLOCK;
-        slot.dir.open(name, flags, Mode::empty())
-    };
-    // An entry of this name that comes meanwhile gives the file another one.
-    let Some(opened) = OwnName::claim(&slot.dir, name, open) else {
-        return Ok(false);
-    };
-    let (own, fd) = match opened {
-        Ok(opened) => opened,
+    let flags = OFlags::RDWR | OFlags::NONBLOCK;
+    let fd = match slot.dir.open(name, flags, Mode::empty()) {
+        Ok(fd) => fd,
         Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => return Ok(true),
         Err(_) => return Ok(false),
     };
@@ -256,9 +255,8 @@ fn remove_stale(slot: &Slot, name: &OsStr) -> Result<bool> {
         Ok(stat) => return Ok(stat.st_nlink == 0),
         Err(cause) => return gone(slot, cause.into()),
     }
-    let held = own.hold();
     let dir = slot.dir.handle();
-    match dir.and_then(|dir| Ok(unlinkat(&*dir, held.name(), AtFlags::empty())?)) {
+    match dir.and_then(|dir| Ok(unlinkat(&*dir, name, AtFlags::empty())?)) {
         Ok(()) => Ok(true),
         Err(cause) => gone(slot, cause),
     }
