@@ -220,16 +220,15 @@ impl Receiver {
             }
             (Spot::Slot(slot, listed), EntryKind::HardLink(first)) => {
                 let first = *first;
-                let (is_known, from) = {
-                    let mut table = self.lock();
-                    (table.is_known(first), table.linked.first(first, &entry))
-                };
-                if !is_known || first >= entry.id {
-                    self.breach("a hard link to an entry that was not announced");
+                if first >= entry.id {
+                    self.breach("a hard link to an entry that comes later");
                     return None;
                 }
+                let from = self.lock().linked.first(first, &entry);
                 let Some(from) = from else {
-                    // The first name failed here or at the sender; this entry fails with it.
+                    // The first name failed here or at the sender; this entry fails with it. Whether
+                    // it was announced is not asked: where the source changes all the time, nothing
+                    // else of the copy ends for it.
                     let message = "the file that it is a hard link to was not copied";
                     let error = Error::new(Kind::Entry, Side::Dest, message).at(slot.path());
                     self.fail(entry.id, entry.parent, &error);

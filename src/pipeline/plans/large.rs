@@ -50,8 +50,8 @@ impl Plans {
 }
 
 impl State {
-    /// What the next chunk is made of: this pack with those behind it, as many as may be; towards the end fewer, so that each worker
-    /// has its part.
+    /// What the next chunk is made of: this pack with those behind it, as many as may be; towards
+    /// the end fewer, so that each worker has its part.
     pub(super) fn put_together(&mut self, members: Arc<Vec<Member>>) -> What {
         let is_pack = |fresh: &&Fresh| matches!(fresh, Fresh::Pack(_));
         let there = 1 + self.fresh.iter().take_while(is_pack).count();
