@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, renameat};
@@ -247,7 +248,16 @@ fn is_locked(slot: &Slot) -> bool {
     let Ok(fd) = slot.dir.open(name, flags, Mode::empty()) else {
         return false;
     };
-    flock(&fd, FlockOperation::NonBlockingLockShared) == Err(Errno::AGAIN)
+    let locked = flock(&fd, FlockOperation::NonBlockingLockShared);
+    unlock(&fd);
+    locked == Err(Errno::AGAIN)
+}
+
+/// Gives back a lock: a child of this process that has not yet started its program has the file
+/// too, and closing it here would not end the lock.
+pub(super) fn unlock(file: impl AsFd) {
+    // It has none, or there are none.
+    let _ = flock(file, FlockOperation::Unlock);
 }
 
 /// Calls `rename`, which puts something under the name of `slot`, while no unfinished file can get

@@ -18,7 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::Slot;
-use super::own_name::{OwnName, may_be_entry, random_name, usual_name};
+use super::own_name::{OwnName, may_be_entry, random_name, unlock, usual_name};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 
@@ -123,7 +123,10 @@ impl Temporary {
             let stat = fstat(&file)?;
             match ours(&stat) && is_it(&file, &stat) {
                 true => Ok((file, stat)),
-                false => Err(Errno::NOENT.into()),
+                false => {
+                    unlock(&file);
+                    Err(Errno::NOENT.into())
+                }
             }
         };
         match OwnName::claim(&slot.dir, &name, open) {
