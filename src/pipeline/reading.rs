@@ -18,7 +18,7 @@ use crate::pipeline::plans::Held;
 use crate::pipeline::resume::identity_of;
 use crate::pipeline::sender::Sender;
 use crate::pipeline::shifts::{Doing, Shift};
-use crate::source::{self, SourceFile, Unpacked};
+use crate::source::{self, Found, SourceFile, Unpacked};
 use crate::units::printable;
 use crate::wire::message::{EntryEnd, Message};
 
@@ -314,14 +314,10 @@ impl Sender {
         let Entry { id, size, .. } = found.entry;
         let source = match self.open(&found) {
             Ok(source) => source,
-            Err(error) => {
-                self.plans.close(id);
-                return self.fail(&found, error);
-            }
+            Err(error) => return self.fail(&found, error),
         };
         let is_same = identity_of(&source.found().entry) == identity_of(&found.entry);
         if !is_same && !self.options.live {
-            self.plans.close(id);
             return self.fail(&found, written(found.path()));
         }
         let mut had: RangeSet = std::iter::once(0..size).collect();
@@ -368,23 +364,16 @@ impl Sender {
         let founds = live.iter().map(|member| &member.found);
         let (changes, drops_pages) = (self.changes(), self.options.drop_cache);
         let read = source::read_pack(founds, changes, drops_pages, self.table_form, &mut buffer);
-        for (index, why) in &read.left_out {
-            if matches!(why, Unpacked::Grew) && live[*index].found.entry.is_made_up() {
-                // Before its pack is settled, after which nobody looks for it.
-                self.outgrown(live[*index]);
-            }
-        }
+        // Known here before the pack is settled, since further names are sent after that; told after
+        // that, since the receiver may be done when it hears of it, and then so must this end be.
+        let left_out = read.left_out.into_iter();
+        let left_out: Vec<LeftOut<'_>> = left_out
+            .filter_map(|(index, why)| self.leave_out(live[index], why))
+            .collect();
         if read.packed.is_empty() {
-            // Before the receiver hears of it: it may be done then, and so must we be.
             self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
         }
-        for (index, why) in read.left_out {
-            match why {
-                Unpacked::Failed(error) => self.fail_member(live[index], error),
-                Unpacked::Grew if live[index].found.entry.is_made_up() => {}
-                Unpacked::Grew => self.send_alone(live[index]),
-            }
-        }
+        left_out.into_iter().for_each(|it| self.tell_left_out(it));
         for packed in &read.packed {
             self.member_is_read(live[packed.place], packed.digest, packed.size);
         }
@@ -412,38 +401,58 @@ impl Sender {
         }
     }
 
-    /// A member without a size has no room in its pack: the planner sends it as a stream.
-    fn outgrown(&self, member: &Member) {
-        if member.digest.get().is_some() {
-            // As in `send_alone`.
-            return self.fail_member(member, grew(member.found.path()));
-        }
-        if !member.failed.swap(true, Relaxed) {
-            let (found, listed) = (member.found.clone(), member.listed.clone());
-            self.plans.outgrow(found, listed);
-        }
-    }
-
-    /// A member that has outgrown its pack goes as a big file.
-    fn send_alone(&self, member: &Member) {
-        if member.digest.get().is_some() {
+    /// A member is not in its pack. None if nothing is to be told of it.
+    fn leave_out<'a>(&self, member: &'a Member, why: Unpacked) -> Option<LeftOut<'a>> {
+        let error = match why {
+            Unpacked::Failed(error) => error,
             // The receiver may have the file from the first copy of the pack: an entry cannot be
             // announced after that.
-            return self.fail_member(member, grew(member.found.path()));
-        }
+            Unpacked::Grew if member.digest.get().is_some() => grew(member.found.path()),
+            Unpacked::Grew => return self.outgrown(member),
+        };
         if member.failed.swap(true, Relaxed) {
-            return;
+            return None;
         }
-        match self.open(&member.found) {
+        self.plans.entry_failed(member.found.entry.id);
+        Some(LeftOut::Failed(&member.found, error))
+    }
+
+    /// A member that has no room in its pack goes as a big file; one without a size as a stream, by
+    /// the planner.
+    fn outgrown<'a>(&self, member: &'a Member) -> Option<LeftOut<'a>> {
+        if member.failed.swap(true, Relaxed) {
+            return None;
+        }
+        let (found, listed) = (&member.found, member.listed.clone());
+        if found.entry.is_made_up() {
+            self.plans.outgrow(found.clone(), listed);
+            return None;
+        }
+        Some(match self.open(found) {
             Ok(source) => {
                 let entry = source.found().entry.clone();
-                self.plans
-                    .announce_now(entry.id, source, member.listed.clone());
-                self.say(Message::Entries(vec![entry]));
+                self.plans.announce_now(entry.id, source, listed);
+                LeftOut::Alone(entry)
             }
-            Err(error) => self.fail(&member.found, error),
+            Err(error) => {
+                self.plans.entry_failed(found.entry.id);
+                LeftOut::Failed(found, error)
+            }
+        })
+    }
+
+    fn tell_left_out(&self, left_out: LeftOut<'_>) {
+        match left_out {
+            LeftOut::Failed(found, error) => self.fail(found, error),
+            LeftOut::Alone(entry) => self.say(Message::Entries(vec![entry])),
         }
     }
+}
+
+/// What the receiver is told of a member that is not in its pack.
+enum LeftOut<'a> {
+    Failed(&'a Found, Error),
+    Alone(Entry),
 }
 
 /// A pack is of no entry in particular.

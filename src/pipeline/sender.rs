@@ -221,6 +221,10 @@ impl Sender {
             }
             What::Piece { file, .. } => self.fail_file(file, error.at(file.found.path())),
             What::Pack(_) | What::Large(_) => {
+                let members = plan.what.members();
+                // As in `read_pack`.
+                let left = members.filter(|it| !it.failed.load(Relaxed));
+                left.for_each(|it| self.plans.entry_failed(it.found.entry.id));
                 self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
                 for member in plan.what.members() {
                     self.fail_member(member, error.clone().at(member.found.path()));
@@ -243,7 +247,6 @@ impl Sender {
     /// This end failed a big file: tells both.
     pub(super) fn fail_file(&self, file: &File, error: Error) {
         if !file.failed.swap(true, Relaxed) {
-            self.plans.close(file.found.entry.id);
             self.fail(&file.found, error);
         }
     }
@@ -257,7 +260,6 @@ impl Sender {
     /// This end cannot send (the rest of) a stream: tells both.
     pub(super) fn fail_stream(&self, stream: &Stream, error: Error) {
         if !stream.failed.swap(true, Relaxed) {
-            self.plans.close(stream.entry.id);
             self.fail_entry(&stream.entry, error);
         }
     }
@@ -268,7 +270,9 @@ impl Sender {
     }
 
     fn fail_entry(&self, entry: &Entry, error: Error) {
+        // In this order: what has failed is known before nothing of it is left to wait for.
         self.plans.entry_failed(entry.id);
+        self.plans.close(entry.id);
         self.progress.end_name(entry.id);
         self.tell(&error, entry.id, entry.parent);
     }

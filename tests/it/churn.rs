@@ -14,8 +14,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, mkfifoat};
+use rustix::io::Errno;
 use rustix::process::Signal;
 
+use crate::support::inject::{self, Inject};
 use crate::support::procs::until;
 use crate::support::tree::What;
 use crate::support::*;
@@ -24,6 +26,7 @@ ways! { local_push, local_pull, local_between, here =>
     a_tree_that_changes_all_the_time_fails_by_the_entry,
     a_tree_that_is_renamed_under_way_fails_by_the_entry,
     a_hard_link_that_goes_leaves_the_other_name_alone,
+    each_name_of_a_file_that_cannot_be_read_fails_for_that_reason,
     directories_of_a_copy_that_is_interrupted_have_their_final_modes,
 }
 
@@ -299,6 +302,27 @@ fn a_hard_link_that_goes_leaves_the_other_name_alone(case: &Case) {
         let is = |name: String| fs::read(got.join(name)).is_ok_and(|bytes| bytes == want);
         assert!(is(number.to_string()) || is(format!("{number} too")));
     }
+}
+
+/// No further name is sent as a link to a file that was left out of its pack.
+fn each_name_of_a_file_that_cannot_be_read_fails_for_that_reason(case: &Case) {
+    const FILES: usize = 300;
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    let tree = case.src.dir("tree");
+    for number in 0..FILES {
+        tree.file(format!("name {number}"), "a few bytes");
+        tree.hard_link(format!("name {number} too"), format!("name {number}"));
+    }
+    let inject = Inject::new().fail("open", Errno::IO).on("name *");
+    let done = case.copying(&["-r"], "tree", "").inject(&inject).run();
+    done.exits(9).never_says("hard link");
+    assert_eq!(
+        done.stderr.matches("input/output error").count(),
+        2 * FILES,
+        "{done}"
+    );
 }
 
 fn directories_of_a_copy_that_is_interrupted_have_their_final_modes(case: &Case) {
