@@ -221,7 +221,7 @@ fn after_one_signal_far_commands_have_time_to_end(case: &Case) {
     let done = case.scratch.path("done");
     let tidy = |end: &str| {
         let done = done.display();
-        format!("trap 'sleep 0.8; echo {end} >> \"{done}\"; exit' TERM; : > \"{done}.{end}\";")
+        format!("trap 'sleep 0.3; echo {end} >> \"{done}\"; exit' TERM; : > \"{done}.{end}\";")
     };
     let from = format!("{} while :; do echo line; sleep 0.1; done", tidy("from"));
     let to = format!("{} while :; do head -c 1 > /dev/null; done", tidy("to"));

@@ -76,7 +76,7 @@ fn an_end_that_is_slow_is_not_called_dead(case: &Case) {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
-    run.wait().succeeds().never_says("was lost");
+    run.wait().succeeds().never_says("was lost (");
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
 }
 

@@ -58,9 +58,7 @@ impl Loop {
 
     /// Keeps others from writing to it, as a mount does.
     pub fn hold(&self) -> File {
-        let mut options = File::options();
-        options.read(true).custom_flags(OFlags::EXCL.bits() as i32);
-        options.open(&self.path).expect("open it alone")
+        alone(&self.path).expect("open it alone")
     }
 
     /// Bytes on disk of the file behind it.
@@ -76,7 +74,10 @@ impl Loop {
 
     /// Mounts the file system that it has.
     pub fn mounted_again(&self, at: &Path) -> Option<Mount> {
-        again_and_again(TRIES, || run("mount", &[&self.path, at])).then(|| Mount(at.to_owned()))
+        again_and_again(TRIES, || run("mount", &[&self.path, at])).then(|| Mount {
+            device: self.path.clone(),
+            at: at.to_owned(),
+        })
     }
 }
 
@@ -86,14 +87,27 @@ impl Drop for Loop {
     }
 }
 
-pub struct Mount(PathBuf);
+pub struct Mount {
+    device: PathBuf,
+    at: PathBuf,
+}
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if !again_and_again(BUSY_TRIES, || run("umount", &[&self.0])) {
-            run("umount", &["--lazy".as_ref(), &self.0]);
+        if !again_and_again(BUSY_TRIES, || run("umount", &[&self.at])) {
+            run("umount", &["--lazy".as_ref(), &self.at]);
         }
+        // A test with networks of its own may have a copy of the mount. While it has, who mounts the
+        // device again gets the same file system, with what it remembers.
+        again_and_again(BUSY_TRIES, || alone(&self.device).is_ok());
     }
+}
+
+/// Fails while anyone has the device mounted.
+fn alone(device: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.read(true).custom_flags(OFlags::EXCL.bits() as i32);
+    options.open(device)
 }
 
 /// Mounts the file system in a file; false where this machine does not allow it.
