@@ -1,5 +1,8 @@
 //! One source to several destinations: read once, compressed once, and each fails on its own.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -397,7 +400,12 @@ fn a_source_that_changes_is_read_anew_for_each(case: &Case) {
     until("something is there", || {
         (case.dst.partial_bytes() > 3 * MIB as u64).then_some(())
     });
-    case.src.file("a", noise(2, 32 * MIB));
+    // In two writes, so that nobody takes a busy writer's pause for its end.
+    let source = case.src.path("a");
+    let source = File::options().write(true).open(source).expect("open it");
+    for offset in [0, 20 * MIB as u64] {
+        source.write_all_at(&noise(2, 4096), offset).expect("write");
+    }
     run.wait().succeeds();
     assert_all(case, "a");
 }
