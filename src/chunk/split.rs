@@ -33,6 +33,13 @@ pub struct Piece {
     pub len: u32,
 }
 
+impl Piece {
+    /// It has more data than a chunk.
+    pub fn is_larger_than(&self, chunk_size: usize) -> bool {
+        self.kind == ChunkKind::Range && self.len as usize > chunk_size
+    }
+}
+
 impl Cut {
     /// Leaves out `had`: ranges that begin and end with grains of the file. Both sizes are powers
     /// of two.
@@ -69,6 +76,17 @@ impl Cut {
         most: u64,
         next_data: impl Fn(u64) -> Option<Range<u64>>,
     ) -> Option<Piece> {
+        self.next_up_to(self.chunk_size, most, next_data)
+    }
+
+    /// As [`Cut::next`]; where all of it is data, the piece may have up to `longest` bytes, a power
+    /// of two from a chunk.
+    pub fn next_up_to(
+        &mut self,
+        longest: u64,
+        most: u64,
+        next_data: impl Fn(u64) -> Option<Range<u64>>,
+    ) -> Option<Piece> {
         if self.offset >= self.size {
             return None;
         }
@@ -85,7 +103,7 @@ impl Cut {
         let (kind, len) = if hole_end > self.offset {
             (ChunkKind::Zeros, (hole_end - self.offset).min(ZEROS_MAX))
         } else {
-            (ChunkKind::Range, self.subtree(most, skipped))
+            (ChunkKind::Range, self.subtree(longest, most, skipped))
         };
         let piece = Piece {
             kind,
@@ -114,18 +132,26 @@ impl Cut {
 
     /// Bytes of the next piece, which ends at `end` at the latest: a power of two at a multiple of
     /// itself, or what there is of it in the file.
-    fn subtree(&self, most: u64, end: u64) -> u64 {
+    fn subtree(&self, longest: u64, most: u64, end: u64) -> u64 {
         let most = 1 << most.max(1).ilog2();
-        let most: u64 = u64::clamp(most, self.grain, self.chunk_size);
+        let most: u64 = u64::clamp(most, self.grain, longest);
         let aligned = match self.offset.trailing_zeros() {
             zeros @ 0..63 => most.min(1 << zeros),
             _ => most,
         };
         let mut len = aligned;
+        // A hole in it would travel as zeros.
+        while len > self.chunk_size && self.offset + len > self.data.end.min(end) {
+            len /= 2;
+        }
         while len > self.grain && self.offset + len > end && end < self.size {
             len /= 2;
         }
         len.min(self.size - self.offset)
+    }
+
+    pub fn chunk_size(&self) -> u64 {
+        self.chunk_size
     }
 
     /// Bytes that are left, holes and what is left out included.
@@ -314,6 +340,7 @@ mod tests {
             hole in (0u64..5000, 0u64..3000),
             had in proptest::collection::vec(any::<bool>(), 640),
             most in proptest::collection::vec(0u64..200, 640),
+            large in any::<bool>(),
         ) {
             let (chunk, grain) = (64, 8);
             let hole = hole.0..hole.0 + hole.1;
@@ -330,13 +357,16 @@ mod tests {
             while !cut.is_done() {
                 let before = cut.rest();
                 let most = most.next().unwrap_or(0);
-                let piece = cut.next(most, next_data).expect("it is not done");
+                let longest = if large { 2 * chunk } else { chunk };
+                let piece = cut.next_up_to(longest, most, next_data).expect("it is not done");
                 let (offset, len) = (piece.offset, u64::from(piece.len));
                 prop_assert_eq!(seen.insert(offset..offset + len), len);
                 prop_assert!(cut.rest() <= before - len);
                 if piece.kind == ChunkKind::Range {
                     prop_assert!(is_subtree(offset, len, size));
-                    prop_assert!(len <= most.clamp(grain, chunk));
+                    prop_assert!(len <= most.clamp(grain, longest));
+                    let is_data = data.iter().any(|it| it.start <= offset && offset + len <= it.end);
+                    prop_assert!(len <= chunk || is_data);
                 }
             }
             prop_assert!(seen.is_full(size));

@@ -1,12 +1,17 @@
-//! Packs that travel as one: read into memory that the pool lends, and compressed into a buffer.
+//! Packs, and chunks of a file, that travel as one: read into memory that the pool lends, and
+//! compressed into a buffer.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use crate::chunk::pool::TAILROOM;
-use crate::chunk::{Buffer, EncodedChunk};
+use crate::chunk::{Buffer, Chunk, EncodedChunk};
 use crate::codec::Encoder;
+use crate::digest;
 use crate::pipeline::budget::large_slots;
-use crate::pipeline::plan::Plan;
+use crate::pipeline::plan::{File, Plan};
+use crate::pipeline::reading::is_zero;
 use crate::pipeline::sender::Sender;
 use crate::pipeline::shifts::{Doing, Shift};
 use crate::pipeline::steering::{Compression, compress};
@@ -14,6 +19,10 @@ use crate::tuner::Method;
 
 /// Room behind a compressed pack that is left to the seal's tag.
 const SPARE: usize = TAILROOM / 2;
+
+/// Until memory is looked for again, for a large piece that was sent before: a slow link has few
+/// buffers in use.
+const MEMORY_PAUSE: Duration = Duration::from_millis(50);
 
 impl Sender {
     /// Reads and compresses so many packs as one. None if nothing is to be sent, or if they go one by
@@ -45,22 +54,135 @@ impl Sender {
         buffer: Buffer,
         shift: &mut Shift<'_>,
     ) -> Option<EncodedChunk> {
-        let compression = self.steering.next();
-        let (Compression::Forced(method) | Compression::Sampled(method)) = compression;
-        if !matches!(method, Method::Zstd(_) | Method::Lzma(_)) {
-            return None;
-        }
+        let compression = self.large_compression()?;
         let lent = self.pool.lend(large_slots(self.chunk_size))?;
         let large = Buffer::of_lent(packs * self.chunk_size, lent);
         shift.turn_to(Doing::Disk);
         let (chunk, digest) = self.read_pack(plan, large)?;
+        self.encode_large(&chunk, digest, compression, buffer, shift)
+    }
+
+    /// How the next large chunk is compressed. None if not by what makes one fit into a frame.
+    fn large_compression(&self) -> Option<Compression> {
+        let compression = self.steering.next();
+        let method = method_of(compression);
+        matches!(method, Method::Zstd(_) | Method::Lzma(_)).then_some(compression)
+    }
+
+    fn encode_large(
+        &self,
+        chunk: &Chunk,
+        digest: digest::Digest,
+        compression: Compression,
+        buffer: Buffer,
+        shift: &mut Shift<'_>,
+    ) -> Option<EncodedChunk> {
         shift.turn_to(Doing::Codec);
         let most = buffer.capacity() - SPARE;
-        let made = Encoder::encode_large(&chunk, compress(method), digest, buffer, most);
+        let how = compress(method_of(compression));
+        let made = Encoder::encode_large(chunk, how, digest, buffer, most);
         let took = shift.turn_to(Doing::Rest);
         let raw = chunk.buffer.len();
         let len = made.as_ref().map_or(raw, |made| made.buffer.len());
         self.steering.coded(compression, raw, len, took);
         made
     }
+
+    /// Reads and compresses a large piece of a file. None if nothing is to be sent (now), or if its
+    /// chunks go one by one: there is no memory, or what comes of it is longer than a frame. Once it
+    /// was sent it stays whole, since the receiver may have it.
+    pub(super) fn carry_large_piece(
+        &self,
+        plan: &Arc<Plan>,
+        file: &Arc<File>,
+        buffer: Buffer,
+        shift: &mut Shift<'_>,
+    ) -> Option<EncodedChunk> {
+        let made = self.make_large_piece(plan, file, buffer, shift);
+        self.plans.large_is_made(plan.chunk);
+        match made {
+            Large::Made(encoded) => Some(encoded),
+            Large::Nothing => None,
+            Large::Apart => {
+                self.plans.take_piece_apart(plan, self.chunk_size as u32);
+                None
+            }
+            Large::Later => {
+                shift.turn_to(Doing::Held);
+                std::thread::sleep(MEMORY_PAUSE);
+                self.plans.put_back(plan);
+                None
+            }
+        }
+    }
+
+    fn make_large_piece(
+        &self,
+        plan: &Plan,
+        file: &Arc<File>,
+        buffer: Buffer,
+        shift: &mut Shift<'_>,
+    ) -> Large {
+        let before = plan.method.get().copied().map(Compression::Forced);
+        let Some(compression) = before.or_else(|| self.large_compression()) else {
+            return Large::Apart;
+        };
+        let Some(lent) = self.pool.lend(large_slots(self.chunk_size)) else {
+            return match before {
+                Some(_) => Large::Later,
+                None => Large::Apart,
+            };
+        };
+        let Some(place) = self.place_of_piece(plan, file) else {
+            return Large::Nothing;
+        };
+        shift.turn_to(Doing::Disk);
+        let mut large = Buffer::of_lent(place.raw_len as usize, lent);
+        if let Err(error) = self.load(file, place, &mut large) {
+            self.reading_failed(file, error);
+            return Large::Nothing;
+        }
+        shift.turn_to(Doing::Rest);
+        let whole = u64::from(place.raw_len) == file.found.entry.size;
+        let digest = digest::of_range(large.data(), place.offset, whole);
+        if before.is_none() && is_zero(large.data()) {
+            return Large::Apart;
+        }
+        let chunk = Chunk {
+            place,
+            buffer: large,
+        };
+        let made = self.encode_large(&chunk, digest, compression, buffer, shift);
+        // Of a file that changed another digest says so, even where it does not fit any more.
+        if (made.is_some() || before.is_some())
+            && self.is_as_before(plan, file, place, digest).is_none()
+        {
+            return Large::Nothing;
+        }
+        match made {
+            Some(made) => {
+                let _ = plan.method.set(method_of(compression));
+                Large::Made(made)
+            }
+            None if before.is_none() => Large::Apart,
+            // The same bytes, compressed as before, are as long as before.
+            None => Large::Later,
+        }
+    }
+}
+
+/// What came of a large piece.
+enum Large {
+    Made(EncodedChunk),
+    /// There is no memory now.
+    Later,
+    /// It cannot go as one.
+    Apart,
+    /// Its file has failed.
+    Nothing,
+}
+
+fn method_of(compression: Compression) -> Method {
+    let (Compression::Forced(method) | Compression::Sampled(method)) = compression;
+    method
 }

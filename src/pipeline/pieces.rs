@@ -191,7 +191,15 @@ impl Receiver {
             return Ok(Piece::Written);
         }
         let whole = u64::from(place.raw_len) == file.entry.size;
-        let chunk = hands.decode(encoded);
+        let chunk = match place.raw_len as usize > self.chunk_size as usize {
+            false => hands.decode(encoded),
+            // Nobody who holds such a buffer waits for another, so this ends; not before the copy
+            // does at the latest.
+            true => match self.large.take_blocking() {
+                Ok(into) => hands.decode_into(encoded, into),
+                Err(_) => return Ok(Piece::Late),
+            },
+        };
         let Some(chunk) = chunk.and_then(|chunk| chunk.verify(digest, whole).ok()) else {
             return Ok(Piece::Damaged);
         };

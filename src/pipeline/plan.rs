@@ -16,6 +16,7 @@ use crate::pipe::Stop;
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::shelf::Interest;
 use crate::source::{Found, Inlet, SourceFile};
+use crate::tuner::Method;
 use crate::wire::SealedChunk;
 
 /// A big file that is being sent.
@@ -180,6 +181,11 @@ impl File {
         self.compare.is_empty() && self.interest.is_none()
     }
 
+    /// Its chunks may go two as one: nobody looks at each, and it does not change.
+    pub fn may_be_large(&self) -> bool {
+        self.may_be_cut_finer() && self.live.is_none() && !self.digest_only
+    }
+
     /// The BLAKE3 of the whole, once all was read.
     pub fn root(&self) -> Option<Digest> {
         let root = |tree: &Mutex<Tree>| tree.lock().expect("no panic while held").root();
@@ -247,6 +253,8 @@ pub struct Plan {
     offers: AtomicU32,
     /// Its digest was refused: all of it goes.
     refused: AtomicBool,
+    /// How a large piece was compressed, so that it fits into a frame the next time too.
+    pub method: OnceLock<Method>,
     /// It was read and is nothing but zeros, which do not travel.
     pub zeros: AtomicBool,
 }
@@ -260,6 +268,7 @@ impl Plan {
             nacks: AtomicU8::new(0),
             offers: AtomicU32::new(0),
             refused: AtomicBool::new(false),
+            method: OnceLock::new(),
             zeros: AtomicBool::new(false),
         }
     }

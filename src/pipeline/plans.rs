@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::chunk::ranges::RangeSet;
-use crate::chunk::split::Gathering;
+use crate::chunk::split::{Gathering, Piece};
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::manifest::EntryId;
@@ -58,6 +58,8 @@ enum Fresh {
     /// One that goes by itself.
     Alone(Arc<Vec<Member>>),
     File(Arc<File>),
+    /// A part of a large piece that goes by itself.
+    Piece(Arc<File>, Piece),
 }
 
 struct InFlight {
@@ -212,13 +214,14 @@ pub struct Plans {
 pub struct Ended;
 
 impl Plans {
-    /// With at most `open_max` big files open at once, and at least one; `large_max` large packs at
-    /// work.
-    pub fn of(open_max: u32, large_max: usize) -> Plans {
+    /// With at most `open_max` big files open at once, and at least one; `large_max` large packs
+    /// and pieces at work; no such pieces unless the receiver takes them.
+    pub fn of(open_max: u32, large_max: usize, takes_pieces: bool) -> Plans {
         let plans = Plans::default();
         let mut state = plans.lock();
         state.open_max = (open_max as usize).max(1);
         state.large.at_work_max = large_max;
+        state.large.takes_pieces = takes_pieces;
         drop(state);
         plans
     }

@@ -124,13 +124,7 @@ impl Sender {
             // Nothing of it is sent, and what ends the entry must find it settled.
             self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
         }
-        let is_first = plan.digest.set(digest).is_ok();
-        if is_first {
-            self.cover(file, piece.kind, place, digest);
-        } else if file.live.is_none() && plan.digest.get() != Some(&digest) {
-            self.reading_failed(file, written(file.found.path()));
-            return None;
-        }
+        self.is_as_before(plan, file, place, digest)?;
         if file.digest_only || !is_there {
             return None;
         }
@@ -142,10 +136,32 @@ impl Sender {
         Some((Chunk { place, buffer }, digest))
     }
 
+    /// The digest of a piece joins its file's, once. None if the piece was another when it was first
+    /// read.
+    pub(super) fn is_as_before(
+        &self,
+        plan: &Plan,
+        file: &Arc<File>,
+        place: Place,
+        digest: Digest,
+    ) -> Option<()> {
+        let What::Piece { piece, .. } = &plan.what else {
+            return None;
+        };
+        let is_first = plan.digest.set(digest).is_ok();
+        if is_first {
+            self.cover(file, piece.kind, place, digest);
+        } else if file.live.is_none() && plan.digest.get() != Some(&digest) {
+            self.reading_failed(file, written(file.found.path()));
+            return None;
+        }
+        Some(())
+    }
+
     /// Reads the bytes of a piece, none for one of a hole. False if a file that may change does not
     /// reach that far any more; where it ends within, zeros stand for the rest, which the receiver
     /// cuts off.
-    fn load(&self, file: &File, place: Place, buffer: &mut Buffer) -> Result<bool> {
+    pub(super) fn load(&self, file: &File, place: Place, buffer: &mut Buffer) -> Result<bool> {
         let (offset, len) = (place.offset, place.raw_len as usize);
         let is_hole = place.kind == ChunkKind::Zeros;
         if file.live.is_none() {
@@ -233,7 +249,7 @@ impl Sender {
 
     /// A file that changed is read once more, unless it was, or its end was told; any other failure
     /// is the file's.
-    fn reading_failed(&self, file: &Arc<File>, error: Error) {
+    pub(super) fn reading_failed(&self, file: &Arc<File>, error: Error) {
         let is_last = file.anew || file.live.is_some();
         if error.kind != Kind::Changed || is_last {
             return self.fail_file(file, error);

@@ -47,6 +47,8 @@ pub struct Receiver {
     /// What pieces of files end at multiples of.
     pub grain: u64,
     pub pool: Pool,
+    /// For pieces that are larger than a chunk, beyond the memory of the pool.
+    pub large: Pool,
     /// Chunks of a stream that may be on their way, or here and not written, at once.
     pub window: usize,
     /// Ends what waits for a consumer.

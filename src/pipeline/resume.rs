@@ -511,7 +511,7 @@ impl Receiver {
         let Ok(disk) = partial.readback() else {
             return restored;
         };
-        let mut buffer = vec![0; (1 << 20).max(self.chunk_size as usize)];
+        let mut buffer = vec![0; (1 << 20).max(self.recorded_max())];
         journal.replay(begun, |chunk| {
             if self.ending.is_ending() {
                 return ControlFlow::Break(());

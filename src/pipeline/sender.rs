@@ -145,7 +145,7 @@ impl Sender {
     /// Read, encode, frame, seal. None if nothing is to be sent (any more).
     fn carry(
         &self,
-        plan: &Plan,
+        plan: &Arc<Plan>,
         buffer: Buffer,
         encoder: &mut Encoder,
         shift: &mut Shift<'_>,
@@ -155,6 +155,9 @@ impl Sender {
             return None;
         }
         let encoded = match &plan.what {
+            What::Piece { file, piece } if piece.is_larger_than(self.chunk_size) => {
+                self.carry_large_piece(plan, file, buffer, shift)?
+            }
             What::Piece { file, piece } => match self.share_of(file, piece) {
                 Some(share) => self.carry_shared(share, plan, buffer, encoder, shift)?,
                 None => {

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use crate::chunk::LARGE_PIECE;
 use crate::chunk::ranges::RangeSet;
 use crate::dest::{Readback, Standing};
 use crate::digest::{Digest, of_range};
@@ -158,7 +159,7 @@ impl Receiver {
         let readback = partial.readback().ok();
         let goes_on = || !self.ending.is_ending() && !file.closing.load(Acquire);
         let mut lost = Lost::default();
-        buffer.resize(STEP.max(self.chunk_size as usize), 0);
+        buffer.resize(STEP.max(self.recorded_max()), 0);
         let mut look = |ready: Ready| {
             let Ready {
                 chunk,
@@ -436,7 +437,7 @@ impl Receiver {
         let Some(journal) = self.journal() else {
             return false;
         };
-        let mut buffer = vec![0; STEP.max(self.chunk_size as usize)];
+        let mut buffer = vec![0; STEP.max(self.recorded_max())];
         let mut found = RangeSet::new();
         journal.replay(begun, |chunk| {
             let Some(end) = chunk.offset.checked_add(chunk.len) else {
@@ -460,6 +461,11 @@ impl Receiver {
             }
         });
         found.is_full(size)
+    }
+
+    /// Bytes of the longest piece that is recorded with a digest.
+    pub(super) fn recorded_max(&self) -> usize {
+        LARGE_PIECE * self.chunk_size as usize
     }
 
     /// Counts `bytes` as read, and tells the other end, which may be the one that shows it, when

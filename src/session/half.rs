@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::chunk::Pool;
 use crate::chunk::pack::TableForm;
+use crate::chunk::{LARGE_PIECE, Pool};
 use crate::control::Outgoing;
 use crate::dest::Rules;
 use crate::error::{Error, Kind, Result, Side};
@@ -79,6 +79,7 @@ pub struct Common {
     /// What the peer takes as a receiver.
     pub table_form: TableForm,
     pub peer_takes_large_packs: bool,
+    pub peer_takes_large_pieces: bool,
     pub control: Outgoing,
     pub tally: Arc<Tally>,
     pub progress: Arc<Progress>,
@@ -112,7 +113,11 @@ impl SendingHalf {
         let may_be_large = common.peer_takes_large_packs && common.share.is_none();
         let large_max = common.budget.large_packs * usize::from(may_be_large);
         let sender = Arc::new(Sender {
-            plans: Plans::of(common.open_entries, large_max),
+            plans: Plans::of(
+                common.open_entries,
+                large_max,
+                common.peer_takes_large_pieces,
+            ),
             steering: Steering::new(common.options.compress),
             lzma_room: LzmaRoom::new(common.budget.lzma_workers, lzma_slots(common.chunk_size)),
             without_room: common.budget.strongest,
@@ -190,6 +195,14 @@ pub struct ReceivingHalf {
     acks: Option<tokio::task::JoinHandle<()>>,
 }
 
+/// Bytes that a receiver has for large pieces beyond its pool: enough for four workers.
+const LARGE_BYTES: usize = 8 << 20;
+
+fn large_pool(chunk_size: usize) -> Pool {
+    let piece = LARGE_PIECE * chunk_size;
+    Pool::new((LARGE_BYTES / piece).max(1), piece)
+}
+
 impl ReceivingHalf {
     /// `crowd` is that of the streams.
     pub fn start(
@@ -207,6 +220,7 @@ impl ReceivingHalf {
             chunk_size: common.chunk_size as u64,
             grain: common.grain,
             pool: Pool::new(common.budget.slots, common.chunk_size),
+            large: large_pool(common.chunk_size),
             window: common.budget.window(),
             stop: Stop::new(),
             tell: common.tell,
@@ -310,6 +324,7 @@ impl ReceivingHalf {
         self.receiver.stop.set();
         self.receiver.keeper.end();
         self.receiver.pool.close();
+        self.receiver.large.close();
         self.queue.close();
         self.receiver.jobs.close();
         self.receiver.checks.close();

@@ -131,6 +131,7 @@ impl Both {
             // Nothing is compressed on the way.
             table_form: TableForm::Records,
             peer_takes_large_packs: false,
+            peer_takes_large_pieces: false,
             control: control.clone(),
             tally,
             progress,

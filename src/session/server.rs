@@ -315,6 +315,7 @@ impl<'a> Server<'a> {
             peer_tells: self.client.tells(),
             table_form: self.client.table_form(),
             peer_takes_large_packs: self.client.takes_large_packs(),
+            peer_takes_large_pieces: self.client.takes_large_pieces(),
             control: self.control.clone(),
             tally: Arc::new(Tally::silent(self.progress.clone())),
             progress: self.progress.clone(),

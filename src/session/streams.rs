@@ -134,7 +134,7 @@ pub async fn receive_on(
     roster: Arc<Roster>,
     reporter: Option<Arc<dyn Reporter>>,
 ) {
-    let limits = FrameLimits::new(receiver.chunk_size as u32).with_large_packs();
+    let limits = FrameLimits::new(receiver.chunk_size as u32).with_large();
     // Ended with this function.
     let mut streams = JoinSet::new();
     loop {

@@ -19,7 +19,7 @@
 //! (`dest`), whether the frame is the peer's (`seal`).
 
 use crate::chunk::pool::TAILROOM;
-use crate::chunk::{ChunkKind, LARGE_PACK, Place};
+use crate::chunk::{ChunkKind, LARGE_PACK, LARGE_PIECE, Place};
 use crate::codec::Codec;
 use crate::manifest::EntryId;
 use crate::seal::{Suite, TAG_LEN};
@@ -77,6 +77,8 @@ pub struct FrameLimits {
     pub frame_max: u32,
     /// Most bytes that a pack may stand for, however few it is compressed to.
     pub pack_max: u32,
+    /// The same of a range.
+    pub range_max: u32,
 }
 
 impl FrameLimits {
@@ -86,13 +88,15 @@ impl FrameLimits {
             chunk_size,
             frame_max: chunk_size + TAILROOM as u32 + DIGEST_LEN as u32,
             pack_max: raw_max(chunk_size),
+            range_max: chunk_size,
         }
     }
 
-    /// The same where packs may be large.
-    pub fn with_large_packs(self) -> FrameLimits {
+    /// The same where packs and ranges may be large.
+    pub fn with_large(self) -> FrameLimits {
         FrameLimits {
             pack_max: raw_max(LARGE_PACK as u32 * self.chunk_size),
+            range_max: LARGE_PIECE as u32 * self.chunk_size,
             ..self
         }
     }
@@ -270,7 +274,8 @@ impl FrameHeader {
             return Err(BadFrame::Entry { kind, entry });
         }
         let lengths = match kind {
-            Range | Blocks | Digest => 1..=limits.chunk_size,
+            Range => 1..=limits.range_max,
+            Blocks | Digest => 1..=limits.chunk_size,
             Pack => 1..=limits.pack_max,
             Acks => 1..=limits.raw_max(),
             Zeros => 1..=ZEROS_MAX,

@@ -21,6 +21,9 @@ pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
 /// The feature of an end that takes pieces of files which are parts of chunks.
 const FINE: &str = "grains";
 
+/// The feature of a receiver that takes large pieces of files.
+const LARGE: &str = "large";
+
 /// Most bytes that may come before the magic.
 pub const NOISE_MAX: usize = 64 << 10;
 
@@ -125,7 +128,7 @@ impl Hello {
             protocol_min: PROTOCOL_MIN,
             protocol_max: PROTOCOL_MAX,
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            features: [FINE, TELLS, COLUMNS].map(str::to_owned).to_vec(),
+            features: [FINE, TELLS, COLUMNS, LARGE].map(str::to_owned).to_vec(),
             suites,
             codecs,
             limits: Limits {
@@ -167,6 +170,11 @@ impl Hello {
             true => TableForm::Columns,
             false => TableForm::Records,
         }
+    }
+
+    /// As a receiver it takes large pieces of files.
+    pub fn takes_large_pieces(&self) -> bool {
+        self.features.iter().any(|feature| feature == LARGE)
     }
 
     /// As a receiver it takes large packs.

@@ -20,6 +20,7 @@ ways! { local_push, local_pull =>
     after_a_reboot_what_was_lost_is_sent_again,
     an_unfinished_tree_is_gone_on_with_and_not_nested_into,
     no_resume_begins_anew,
+    pieces_of_two_chunks_are_verified_like_others,
     of_two_copies_to_one_place_the_second_fails_at_once,
     in_place_goes_on_in_the_same_file,
     a_sparse_file_goes_on_with_its_holes_and_its_digest,
@@ -185,6 +186,27 @@ fn an_unfinished_tree_is_gone_on_with_and_not_nested_into(case: &Case) {
     // Now it is complete, it is a directory like any other.
     finish(case, &["-r"], "tree", "d");
     assert_same(&tree.0, case.dst.path("d/tree"), Also::Nothing);
+}
+
+/// As they go over a slow link.
+fn pieces_of_two_chunks_are_verified_like_others(case: &Case) {
+    case.src.file("a", digits(1, 64 * MIB));
+    aged();
+    let flags = ["-l", "16000", "--compress", "zstd:3", "--retries", "0"];
+    let run = case.copying(&flags, "a", "b").start();
+    until("three quarters are there", || {
+        let recorded = has_third(&case.dst.journals().pop()?);
+        (recorded && case.dst.partial_bytes() as usize > 48 * MIB).then_some(())
+    });
+    kill_receiver(case, run);
+    let partial = case.dst.partials().pop().expect("a partial");
+    let partial = OpenOptions::new().write(true).open(partial).expect("open");
+    partial.write_all_at(b"x", 25 * MIB as u64).expect("write");
+    let done = case.copy(&["--summary", "--compress", "zstd:3"], "a", "b");
+    done.succeeds().says("were damaged there");
+    assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
+    let wire = done.wire_bytes();
+    assert!(wire < 4 * MIB, "{wire} bytes were sent");
 }
 
 fn no_resume_begins_anew(case: &Case) {

@@ -13,6 +13,7 @@ ways! { push, pull =>
     what_does_not_shrink_goes_as_it_is_although_the_link_is_slow,
     what_shrinks_goes_by_lzma_where_the_link_is_slow,
     packs_go_as_one_where_the_link_is_slow,
+    chunks_of_a_file_go_as_one_where_the_link_is_slow,
     what_was_forced_is_not_changed,
     the_verdict_names_the_limit_that_was_asked_for,
     the_verdict_names_a_processor_that_was_given_too_much,
@@ -83,10 +84,8 @@ fn one_copy_of_few(case: &Case, flags: &[&str], holds: impl Fn(&run::Done) -> bo
 fn packs_go_as_one_where_the_link_is_slow(case: &Case) {
     let tree = case.src.dir("tree");
     // 16 MiB, an eighth of it when it is compressed.
-    let bits = |byte: u8| (0..8).map(move |bit| b'0' + (byte >> bit & 1));
     for nth in 0..4096 {
-        let content: Vec<u8> = noise(nth, 512).into_iter().flat_map(bits).collect();
-        tree.file(nth.to_string(), content);
+        tree.file(nth.to_string(), digits(nth, 4096));
     }
     let words = ["-r", "-l", "4000", "--compress", "zstd:3", "--json"];
     let told = told(&case.copy(&words, "tree/", "tree"));
@@ -94,6 +93,15 @@ fn packs_go_as_one_where_the_link_is_slow(case: &Case) {
     let chunks: f64 = chunks.values().map(number).sum();
     assert!(chunks <= 15.0, "17 packs by themselves: {told}");
     assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
+}
+
+fn chunks_of_a_file_go_as_one_where_the_link_is_slow(case: &Case) {
+    case.src.file("a", digits(1, 64 * MIB));
+    let told = told(&case.copy(&["-l", "16000", "--compress", "zstd:3", "--json"], "a", "a"));
+    let chunks = told["chunks"].as_object().expect("by method");
+    let chunks: f64 = chunks.values().map(number).sum();
+    assert!(chunks <= 70.0, "some 80 by themselves: {told}");
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
 }
 
 fn what_was_forced_is_not_changed(case: &Case) {

@@ -56,6 +56,9 @@ impl State {
             }
             Fresh::Alone(members) => self.begin_pack(What::Pack(members)),
             Fresh::File(file) => self.begin_piece(file),
+            Fresh::Piece(file, piece) => {
+                Begun::Work(Work::Chunk(self.number(What::Piece { file, piece })))
+            }
         })
     }
 
@@ -77,7 +80,9 @@ impl State {
             true => gradual(self.begun),
             false => u64::MAX,
         };
-        let piece = cut.next(most, |_| None);
+        let longest = self.chunks_in_piece(&file) * cut.chunk_size();
+        let piece = cut.next_up_to(longest, most, |_| None);
+        let chunk_size = cut.chunk_size();
         let is_done = cut.is_done();
         drop(cut);
         let Some(piece) = piece else {
@@ -87,6 +92,9 @@ impl State {
             ChunkKind::Zeros => 0,
             _ => u64::from(piece.len),
         };
+        if piece.kind == ChunkKind::Range && u64::from(piece.len) > chunk_size {
+            self.begin_large();
+        }
         if !is_done {
             self.fresh.push_front(Fresh::File(file.clone()));
         }

@@ -304,7 +304,7 @@ impl State {
     /// Drops all plans of a big file.
     fn forget(&mut self, entry: EntryId) {
         self.fresh
-            .retain(|fresh| !matches!(fresh, Fresh::File(file) if file.found.entry.id == entry));
+            .retain(|fresh| !matches!(fresh, Fresh::File(file) | Fresh::Piece(file, _) if file.found.entry.id == entry));
         self.parts.retain(|plan| !plan.is_of(entry));
         self.again.retain(|_, plan| !plan.is_of(entry));
         self.in_flight

@@ -1,25 +1,29 @@
-//! Large packs: several that are compressed as one, where the link is slow. One that cannot be is
-//! taken apart, and its packs travel by themselves under numbers of their own.
+//! Large packs and pieces: several packs or chunks that are compressed as one, where the link is
+//! slow. One that does not fit into a frame is taken apart, and its parts travel by themselves under
+//! numbers of their own.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Fresh, Plans, State};
-use crate::chunk::LARGE_PACK;
-use crate::pipeline::plan::{Member, Plan, What};
+use super::{Fresh, Landed, Plans, State};
+use crate::chunk::split::Piece;
+use crate::chunk::{ChunkKind, LARGE_PACK, LARGE_PIECE};
+use crate::pipeline::plan::{File, Member, Plan, What};
 
 #[derive(Default)]
 pub(super) struct Large {
     /// Packs that go as one, as the tuner says.
     pub packs: usize,
-    /// Large packs that may be read and compressed at once: there is no memory for more.
+    /// Large packs and pieces that may be read and compressed at once: there is no memory for more.
     pub at_work_max: usize,
+    /// The receiver takes large pieces.
+    pub takes_pieces: bool,
     /// Their numbers.
     at_work: BTreeSet<u64>,
 }
 
 impl Plans {
-    /// A large pack is compressed, or taken apart.
+    /// A large pack or piece is compressed, or taken apart.
     pub fn large_is_made(&self, chunk: u64) {
         self.lock().large.at_work.remove(&chunk);
     }
@@ -38,6 +42,42 @@ impl Plans {
         {
             let packs = packs.iter().rev().cloned();
             packs.for_each(|pack| state.fresh.push_front(Fresh::Alone(pack)));
+        }
+        drop(state);
+        self.wake();
+    }
+
+    /// The chunks of a large piece, which was not sent, are sent one by one.
+    pub fn take_piece_apart(&self, plan: &Plan, chunk_size: u32) {
+        let What::Piece { file, piece } = &plan.what else {
+            return;
+        };
+        let end = piece.offset + u64::from(piece.len);
+        let offsets = (piece.offset..end).step_by(chunk_size as usize);
+        let parts = offsets.map(|offset| Piece {
+            kind: ChunkKind::Range,
+            offset,
+            len: u64::from(chunk_size).min(end - offset) as u32,
+        });
+        let parts: Vec<Piece> = parts.collect();
+        let mut state = self.lock();
+        // Both at once, or nothing would seem to be left to send.
+        if state
+            .settle_first(&mut (plan.chunk..plan.chunk + 1))
+            .is_some()
+        {
+            let parts = parts.into_iter().rev();
+            parts.for_each(|part| state.fresh.push_front(Fresh::Piece(file.clone(), part)));
+        }
+        drop(state);
+        self.wake();
+    }
+
+    /// A chunk that was given out is sent later: there is no memory for it now.
+    pub fn put_back(&self, plan: &Arc<Plan>) {
+        let mut state = self.lock();
+        if state.in_flight.contains_key(&plan.chunk) {
+            state.again.insert(plan.chunk, plan.clone());
         }
         drop(state);
         self.wake();
@@ -64,6 +104,7 @@ impl State {
             packs,
             at_work_max,
             at_work,
+            ..
         } = &mut self.large;
         let packs = part.min(*packs).min(LARGE_PACK);
         if packs < 2 || at_work.len() >= *at_work_max {
@@ -73,9 +114,32 @@ impl State {
         let more = self.fresh.drain(..packs - 1);
         let more = more.filter_map(|fresh| match fresh {
             Fresh::Pack(members) => Some(members),
-            Fresh::Alone(_) | Fresh::File(_) => None,
+            Fresh::Alone(_) | Fresh::File(_) | Fresh::Piece(..) => None,
         });
         What::Large(std::iter::once(members).chain(more).collect())
+    }
+}
+
+impl State {
+    /// Chunks that the next piece of a file may have.
+    pub(super) fn chunks_in_piece(&self, file: &File) -> u64 {
+        let Large {
+            packs,
+            at_work_max,
+            at_work,
+            takes_pieces,
+        } = &self.large;
+        let may_be_large = *takes_pieces
+            && *packs >= LARGE_PIECE
+            && at_work.len() < *at_work_max
+            && self.landed != Some(Landed::Ordered)
+            && file.may_be_large();
+        if may_be_large { LARGE_PIECE as u64 } else { 1 }
+    }
+
+    /// The next chunk is a large one, and at work.
+    pub(super) fn begin_large(&mut self) {
+        self.large.at_work.insert(self.next_chunk);
     }
 }
 
@@ -86,7 +150,7 @@ mod tests {
 
     /// So many packs, to go three at a time, and one large pack at work.
     fn plans(packs: usize) -> Plans {
-        let plans = Plans::of(8, 1);
+        let plans = Plans::of(8, 1, false);
         plans.start(Landed::Fresh, 8);
         plans.steer(32, 1, 3);
         let pack = || Fresh::Pack(Arc::default());

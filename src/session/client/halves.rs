@@ -167,6 +167,7 @@ impl Client<'_> {
             peer_tells: far.hello.tells(),
             table_form: far.hello.table_form(),
             peer_takes_large_packs: far.hello.takes_large_packs(),
+            peer_takes_large_pieces: far.hello.takes_large_pieces(),
             control: far.control.clone(),
             tally: self.seat.tally.clone(),
             progress: self.seat.progress.clone(),

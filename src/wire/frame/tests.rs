@@ -7,6 +7,7 @@ const LIMITS: FrameLimits = FrameLimits {
     chunk_size: 1 << 20,
     frame_max: (1 << 20) + (64 << 10) + 32,
     pack_max: (1 << 20) + (64 << 10) - 16,
+    range_max: 1 << 20,
 };
 
 fn header() -> FrameHeader {
@@ -40,7 +41,7 @@ fn a_large_pack_is_one_where_it_is_expected_and_short_on_the_wire() {
         };
         header.to_bytes()
     };
-    let large = LIMITS.with_large_packs();
+    let large = LIMITS.with_large();
     let longest = LARGE_PACK as u32 * (1 << 20) + (64 << 10) - 16;
     let bytes = pack(longest, Codec::Zstd, LIMITS.frame_max);
     assert!(FrameHeader::parse(&bytes, &large).is_ok());

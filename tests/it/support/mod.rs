@@ -31,7 +31,7 @@ pub mod wire;
 pub use case::{Case, Way, skip};
 pub use host::Login;
 pub use run::Run;
-pub use tree::{Also, Dir, Tree, assert_same, noise, prose};
+pub use tree::{Also, Dir, Tree, assert_same, digits, noise, prose};
 
 pub const MIB: usize = 1 << 20;
 

@@ -41,6 +41,13 @@ pub fn prose(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// Random zeros and ones as text, which codecs shrink to an eighth and something.
+pub fn digits(seed: u64, len: usize) -> Vec<u8> {
+    let bits = |byte: u8| (0..8).map(move |bit| b'0' + (byte >> bit & 1));
+    let random = noise(seed, len.div_ceil(8)).into_iter();
+    random.flat_map(bits).take(len).collect()
+}
+
 /// A directory that is being filled. Every method makes the parents it needs.
 #[derive(Clone, Debug)]
 pub struct Dir(pub PathBuf);
