@@ -1,6 +1,5 @@
-//! Names that a file system takes for one: `A` and `a` where it ignores upper and lower case, `a.`
-//! and `a` where it drops dots at the end. It is asked only where names of a copy could be
-//! mistaken for each other.
+//! Whether a file system takes different names for one: `A` and `a` where it ignores case, `a.` and
+//! `a` where it drops trailing dots. It is tested only where two names of a copy could collide.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,24 +11,24 @@ use super::own_name::{OwnName, random_name};
 use crate::dir::Dir;
 use crate::manifest::Name;
 
-/// What a directory makes of the names in it.
+/// How a directory treats the spelling of names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spelling {
-    /// Names that differ in upper and lower case only are one.
+    /// Names that differ only in case are the same.
     pub ignores_case: bool,
-    /// A name is shortened by the dots at its end.
+    /// Dots at the end of a name are dropped.
     pub drops_dots: bool,
 }
 
 impl Spelling {
-    /// Every name is what it is.
+    /// True if different names always refer to different files.
     pub fn is_exact(self) -> bool {
         self == Spelling::default()
     }
 }
 
-/// Makes a file in `dir`, looks for it under other names, and removes it. Where no file can be made
-/// nothing new gets a name either, so there every name counts as what it is.
+/// Tests a directory: makes a file, looks for it under other spellings, and removes it. Where no
+/// file can be made, no new name can appear either, so all spellings count as different.
 pub fn spelling(dir: &Arc<Dir>) -> Spelling {
     let probe = Name::try_from(b"probe".to_vec()).expect("a name without a slash");
     let name = random_name(&Slot::new(dir.clone(), probe));
@@ -39,8 +38,8 @@ pub fn spelling(dir: &Arc<Dir>) -> Spelling {
     else {
         return Spelling::default();
     };
-    // The name is a random one, so what is found is this file. Its inode would not tell: file systems
-    // of user space number one file differently under each of its names.
+    // The name is random, so a file found under another spelling is this file. Inode numbers would
+    // not show it: file systems in user space number one file differently under each of its names.
     let found_as = |other: &Path| dir.stat(other.as_os_str()).is_ok();
     let mut dotted = name.clone();
     dotted.push(".");
@@ -48,7 +47,7 @@ pub fn spelling(dir: &Arc<Dir>) -> Spelling {
         ignores_case: found_as(name.to_ascii_uppercase().as_ref()),
         drops_dots: found_as(dotted.as_ref()),
     };
-    // If it stays, its name tells whose it is.
+    // If it cannot be removed, its name shows that it is fastcp's.
     let _ = unlinkat(&*handle, &name, AtFlags::empty());
     spelling
 }

@@ -1,8 +1,8 @@
-//! The last step of a file: identity, durability, and only then its name.
+//! The last step of a file: metadata, durability, and only then its name.
 //!
-//! What stands under the name is looked at once more here, since it may have come or gone while
-//! the content arrived. The name goes from the old content to the new in one step; where nothing
-//! is expected, the rename itself refuses to replace what has come meanwhile.
+//! The entry under the name is checked again here, since it may have appeared or gone while the
+//! content arrived. The rename replaces the old content in one step. If no entry is expected, the
+//! rename refuses to replace one, where the file system supports that.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,11 +22,11 @@ const TRIES: usize = 8;
 
 enum Renamed {
     Done,
-    /// Something stands there that did not before.
+    /// An entry has appeared under the name.
     Appeared,
 }
 
-/// Puts a file whose content is complete under its name; returns its status there.
+/// Gives a complete file its final name; returns its status there.
 pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> Result<Stat> {
     let slot = temporary.slot.clone();
     let mut old = if slot.fresh { None } else { slot.stat()? };
@@ -64,7 +64,7 @@ pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> 
     Err(Error::new(Kind::Write, Side::Dest, message).at(slot.path()))
 }
 
-/// Only a file or a link gives way to what comes.
+/// Only a regular file or a symbolic link may be replaced.
 pub(super) fn may_replace(slot: &Slot, old: &Stat) -> Result<()> {
     match file_type(old) {
         FileType::RegularFile | FileType::Symlink => Ok(()),
@@ -76,19 +76,19 @@ pub(super) fn may_replace(slot: &Slot, old: &Stat) -> Result<()> {
     }
 }
 
-/// Asks for every write error that the system has not told of so far.
+/// Collects every write error that the kernel has not reported yet.
 pub(super) fn settle(slot: &Slot, file: &File, rules: &Rules) -> Result<()> {
     if rules.fsync {
         let synced = file.sync_all();
         synced.map_err(|cause| slot.error("cannot make it durable", cause))?;
     }
-    // Network file systems write back at each close, so a second handle is closed to hear of
-    // errors; the first keeps the lock until the rename is done.
+    // Network file systems write back at each close. Closing a second handle reports their errors,
+    // while the first handle keeps the lock until the rename is done.
     let closed = file.try_clone().and_then(close);
     closed.map_err(|cause| space::write_error(slot, 0, cause))
 }
 
-/// Gives the file `from` the name of `slot`.
+/// Renames the file `from` to the name of `slot`.
 fn rename(from: &OsStr, slot: &Slot, replace: bool, rules: &Rules) -> Result<Renamed> {
     let failed = |cause: std::io::Error| match Errno::from_io_error(&cause) {
         Some(Errno::ISDIR) => slot.refused("is a directory"),
@@ -114,7 +114,7 @@ fn rename(from: &OsStr, slot: &Slot, replace: bool, rules: &Rules) -> Result<Ren
                 return Ok(Renamed::Done);
             }
             Err(Errno::EXIST) => return Ok(Renamed::Appeared),
-            // No links either: what is left is to look just before.
+            // Hard links are not supported either: only a check just before the rename remains.
             Err(_) => {}
         }
     }

@@ -1,5 +1,5 @@
-//! What is refused before the first byte: two sources on one place, a source onto or into itself,
-//! a directory that takes no new names.
+//! Conflicts that are refused before the first byte: two sources in one place, a source onto or
+//! into itself, a directory that takes no new names, a file in /dev.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,10 +18,10 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 use crate::units::printable;
 
-/// Directories that are climbed to see whether one is in another.
+/// Parent directories that are visited at most, to see whether one directory is in another.
 const DEPTH_MAX: usize = 4096;
 
-/// Two sources that would land on one place.
+/// Refuses two sources that would land in one place.
 pub(super) fn refuse_twice(sources: &[Source], resolved: &[Resolved]) -> Result<()> {
     let mut seen = HashMap::new();
     for (source, target) in sources.iter().zip(resolved) {
@@ -38,7 +38,7 @@ pub(super) fn refuse_twice(sources: &[Source], resolved: &[Resolved]) -> Result<
     Ok(())
 }
 
-/// A file onto itself, a directory onto or into itself.
+/// Refuses a file onto itself, and a directory onto or into itself.
 pub(super) fn refuse_itself(source: &Source, target: &Resolved) -> Result<()> {
     let root = source.root;
     let refused = |message: &str| {
@@ -61,8 +61,8 @@ pub(super) fn refuse_itself(source: &Source, target: &Resolved) -> Result<()> {
     Ok(())
 }
 
-/// True if `dir` is the directory `above` or anywhere below it. What cannot be climbed is taken
-/// for not: a copy that then does not end fails for lack of room or of name.
+/// True if `dir` is the directory `above` or anywhere below it. False if its parents cannot be
+/// visited: a copy that then does not end runs out of space or of path length.
 fn lies_in(dir: &Arc<Dir>, above: (u64, u64)) -> bool {
     let mut at = dir.identity();
     let up = |from: &OwnedFd| {
@@ -80,7 +80,7 @@ fn lies_in(dir: &Arc<Dir>, above: (u64, u64)) -> bool {
             return true;
         }
         match next {
-            // The root is its own parent.
+            // The root directory is its own parent.
             Ok((fd, identity)) if identity != at => {
                 at = identity;
                 next = up(&fd);
@@ -91,8 +91,8 @@ fn lies_in(dir: &Arc<Dir>, above: (u64, u64)) -> bool {
     false
 }
 
-/// A new name needs a directory that takes it. A directory that is only entered does not, and if
-/// it is closed may be opened up.
+/// Refuses a directory that takes no new names. An existing directory that is only entered needs no
+/// new name, and may get more permissions later.
 pub(super) fn refuse_unwritable(source: &Source, target: &Resolved) -> Result<()> {
     let Landing::Name(slot) = &target.landing else {
         return Ok(());
@@ -123,13 +123,12 @@ pub(super) fn refuse_unwritable(source: &Source, target: &Resolved) -> Result<()
                            its name nor be removed; chattr -a lifts that";
             Err(Error::new(Kind::Write, Side::Dest, message).at(slot.dir.path()))
         }
-        // An old kernel cannot be asked this way; then the first file tells.
+        // An old kernel cannot answer this; then the first file shows it.
         _ => Ok(()),
     }
 }
 
-/// What to do where a new file cannot take the place of the one that is there, and that one can be
-/// written to.
+/// Advice for an existing file that a new one cannot replace, if it can be written to.
 pub(super) fn inplace_instead(slot: &Slot) -> Option<String> {
     let dir = slot.dir.handle().ok()?;
     let name = slot.name.as_os_str();
@@ -142,7 +141,7 @@ pub(super) fn inplace_instead(slot: &Slot) -> Option<String> {
     Some(format!("--inplace writes into {name} itself"))
 }
 
-/// The user that this process is.
+/// The name of the user that runs this process.
 fn own_name() -> String {
     let uid = nix::unistd::geteuid();
     let user = nix::unistd::User::from_uid(uid).ok().flatten();
@@ -152,8 +151,7 @@ fn own_name() -> String {
     )
 }
 
-/// A file that would be made among the devices: it would take memory, and it is there because the
-/// name of a device was mistyped.
+/// Refuses a new file in /dev: it would take memory, and only a mistyped device name leads there.
 pub(super) fn refuse_among_devices(source: &Source, target: &Resolved) -> Result<()> {
     let Landing::Name(slot) = &target.landing else {
         return Ok(());
@@ -165,7 +163,7 @@ pub(super) fn refuse_among_devices(source: &Source, target: &Resolved) -> Result
         let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
         std::fs::read_link(link)
     });
-    // Where the system does not tell, it goes on.
+    // If the path is unknown, the copy continues.
     let path = path.unwrap_or_default();
     if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
         let message = "is no device; a file that is made there would be one in memory";
@@ -239,7 +237,7 @@ mod tests {
             assert_eq!(error.kind, Kind::Refused, "{path}: {error}");
             assert!(error.message.contains(words), "{path}: {error}");
         }
-        // Out of a directory into the one above is no such case.
+        // A directory may be copied into the one above it.
         let spec = spec(ground.path(), "d");
         try_resolve(&spec, &[with("Deep", &at("d/sub"))], true).unwrap();
     }

@@ -1,6 +1,5 @@
-//! A block device as the destination. It is written in place: no temporary, no rename; whether it
-//! is whole, the end of the copy says. Everything that can be refused is refused before the first
-//! byte.
+//! A block device as the destination. It is written in place, without a temporary file or a rename;
+//! only the end of the copy shows that it is complete. Every refusal comes before the first byte.
 
 use std::time::Duration;
 
@@ -10,15 +9,14 @@ use crate::digest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Inode, Timestamp};
 
-/// How long to wait for a device that somebody holds whom the kernel does not name: a program that
-/// has just ended may still be letting it go.
+/// How long to wait for a device whose user the kernel does not name: a program that has just
+/// exited may still hold it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Likewise where a former copy to it was cut short, which holds it until what it has written is on
-/// the device: some gigabytes.
+/// The same after an interrupted copy, which holds the device until its last gigabytes are on it.
 const PATIENCE_AGAIN: Duration = Duration::from_secs(60);
 
-/// Written from several threads at once, each range at its offset.
+/// An open device, which several threads write at once, each range at its offset.
 pub(super) struct Device {
     pub slot: Slot,
     device: BlockDevice,
@@ -28,13 +26,13 @@ impl Device {
     /// Opens the device that the user named, for `size` bytes.
     ///
     /// # Errors
-    /// `Kind::Refused` for a device that is in use or too small, or with `--no-clobber`;
-    /// `Kind::Entry` for what is none; `Kind::Write`; `Kind::Usage` where it has no direct I/O.
+    /// `Kind::Refused` if the device is in use or too small, or with `--no-clobber`; `Kind::Entry`
+    /// if it is not a block device; `Kind::Usage` if `--direct-io` is impossible; `Kind::Write`.
     pub fn open(slot: &Slot, size: u64, rules: &Rules) -> Result<Device> {
         Device::open_within(slot, size, rules, PATIENCE)
     }
 
-    /// As [`open`](Device::open), for a copy that was cut short and is gone on with.
+    /// As [`open`](Device::open), to resume an interrupted copy.
     pub fn reopen(slot: &Slot, size: u64, rules: &Rules) -> Result<Device> {
         Device::open_within(slot, size, rules, PATIENCE_AGAIN)
     }
@@ -46,7 +44,7 @@ impl Device {
             let message = "is a block device, whose content --no-clobber leaves alone";
             return Err(refused(message.to_owned()));
         }
-        // Whoever may use it, one that is too small is not written.
+        // Even `--force` does not write a device that is too small.
         let access = if rules.force {
             Access::WriteByForce
         } else {
@@ -61,9 +59,9 @@ impl Device {
                 device.size()
             )));
         }
-        // All of it is synced at the end, so the page cache would be in the way only: a gigabyte from
-        // loop device to loop device took 17.0 s past it and 19.2 s through it, at 1 Gbit/s on a busy
-        // machine. Where that cannot be, the cache does unless the user insists.
+        // All data is synced at the end, so the page cache would only cost time: a gigabyte from
+        // loop device to loop device took 17.0 s past it and 19.2 s through it, at 1 Gbit/s on a
+        // busy machine. Without direct I/O the cache is used, unless the user insists.
         let direct = device.go_direct();
         if rules.direct_io {
             direct?;
@@ -72,14 +70,14 @@ impl Device {
         Ok(Device { slot, device })
     }
 
-    /// Puts bytes in their place.
+    /// Writes `data` at `offset`.
     pub fn write(&self, data: &[u8], offset: u64) -> Result<()> {
         self.check_range(offset, data.len() as u64)?;
         let written = self.device.write_at(data, offset);
         written.map_err(|cause| self.failed("cannot write", cause))
     }
 
-    /// Makes a range read as zeros. A hole gives its room back where the device can do that.
+    /// Makes a range read as zeros. A hole frees its blocks if the device can do that.
     pub fn write_zeros(&self, offset: u64, len: u64, is_hole: bool) -> Result<()> {
         self.check_range(offset, len)?;
         let written = match is_hole {
@@ -94,11 +92,11 @@ impl Device {
         self.device.read_at(room, offset)
     }
 
-    /// To be called after the last byte, always: an error of the disk shows itself here.
+    /// Syncs the device. Always call this after the last byte: an error of the disk shows here.
     pub fn finish(&self) -> Result<Standing> {
         let synced = self.device.sync();
         synced.map_err(|cause| self.failed("cannot make it durable", cause))?;
-        // Nothing of a device tells later whether it was written since: none of this is believed.
+        // Nothing shows later whether a device was written since, so these values mean nothing.
         Ok(Standing {
             is_file: false,
             is_directory: false,
@@ -109,20 +107,20 @@ impl Device {
         })
     }
 
-    /// What tells it from others in a journal, whatever its number is after a restart.
+    /// Identifies the device in a journal, even if its device number changes at a restart.
     pub fn inode(&self) -> Inode {
         let name = digest::of_range(&self.device.stable_name(), 0, true);
         let mut number = [0; 8];
         number.copy_from_slice(&name[..8]);
         Inode {
-            // No file system has this number.
+            // No file system has this device number.
             dev: 0,
             ino: u64::from_le_bytes(number),
             birth: Timestamp::default(),
         }
     }
 
-    /// A device does not grow.
+    /// Fails if the range ends beyond the device, which cannot grow.
     fn check_range(&self, offset: u64, len: u64) -> Result<()> {
         let end = offset.checked_add(len);
         if end.is_some_and(|end| end <= self.device.size()) {
@@ -149,7 +147,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// A user's naming of what stands at `path`.
+    /// The slot of `path`, as if the user had named it.
     fn named(path: &Path) -> Slot {
         let name = path.file_name().unwrap().to_str().unwrap();
         let slot = testing::slot(path.parent().unwrap(), name);
@@ -257,7 +255,7 @@ mod tests {
         let error = refused(&used.path, MIB, &rules(false, false));
         assert!(error.message.starts_with("is in use by another program; "));
         open(&used.path, MIB, &rules(true, false)).unwrap();
-        // One that is let go soon is waited for.
+        // A device that is released soon is waited for.
         let moment = Duration::from_millis(300);
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -1,7 +1,8 @@
-//! A directory at the destination, open for its children until the last one is in.
+//! A directory at the destination, open until its last child is in place.
 //!
-//! Until then it has at least rwx for its owner, whatever it had or will have: a read-only
-//! directory could not be filled. Mode comes last but for the times, which every child changes.
+//! Until then its owner has at least rwx, whatever its old or final mode is, since a read-only
+//! directory cannot be filled. [`Directory::finish`] sets the mode, and then the times, which every
+//! new child changes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,22 +16,22 @@ use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Inode, NO_PARENT, Name, Timestamp, file_type};
 
-/// What an owner needs to fill a directory.
+/// Permissions that the owner needs to fill a directory.
 const WORKING: u32 = 0o700;
 
 pub struct Directory {
     dir: Arc<Dir>,
-    /// The directory that holds its name, if that is known.
+    /// The directory that holds its name, if known.
     above: Option<Arc<Dir>>,
     made: bool,
-    /// It was made just now, so nothing is in it.
+    /// It was made just now, so it is empty.
     fresh: bool,
-    /// The mode to go back to; set while it differs.
+    /// The mode to restore; None while it has that mode.
     restore: Option<u32>,
 }
 
 impl Directory {
-    /// Makes the directory, or enters the one that is there; a link there is not followed.
+    /// Makes the directory, or enters an existing one. Fails for a symbolic link.
     pub fn make(slot: &Slot) -> Result<Directory> {
         own_name::make_way(slot)?;
         let mut directory = Directory::make_or_enter(slot)?;
@@ -70,12 +71,12 @@ impl Directory {
         }
     }
 
-    /// A directory that is there already and is reached through what the user typed.
+    /// Enters an existing directory that the typed path leads to.
     pub fn enter(dir: Arc<Dir>) -> Result<Directory> {
         Directory::open_up(dir, false, None)
     }
 
-    /// Adds what is missing of [`WORKING`] if the directory is ours.
+    /// Adds the missing permissions of [`WORKING`] if this user owns the directory.
     fn open_up(dir: Arc<Dir>, made: bool, restore: Option<u32>) -> Result<Directory> {
         let mut directory = Directory {
             dir,
@@ -98,18 +99,18 @@ impl Directory {
         &self.dir
     }
 
-    /// False if it was there before the copy.
+    /// False if it existed before the copy.
     pub fn made(&self) -> bool {
         self.made
     }
 
-    /// The mode that it had before it was opened up.
+    /// The mode that it had before permissions were added.
     pub fn restore(&self) -> Option<u32> {
         self.restore
     }
 
-    /// What tells it from every other directory of its file system, now and later. None where that
-    /// keeps no lasting numbers or no times of birth.
+    /// Identifies the directory on its file system, now and in later runs. None if the file system
+    /// keeps no lasting inode numbers or no times of birth.
     pub fn lasting_inode(&self) -> Option<Inode> {
         if self.dir.lasting_number() == 0 {
             return None;
@@ -118,14 +119,15 @@ impl Directory {
         (inode.birth != Timestamp::default()).then_some(inode)
     }
 
-    /// It has the mode that a directory gets when it is made, until its last child is in.
+    /// True if it has the mode of a new directory whose last child is not in place yet.
     pub fn has_working_mode(&self) -> bool {
         self.stat()
             .is_ok_and(|stat| stat.st_mode & 0o777 == WORKING)
     }
 
-    /// An earlier run of this copy has made it, or opened it up. Set-id bits and the sticky bit stay
-    /// as they are now: opening up leaves them alone, so no record has a say in them.
+    /// Notes that an earlier run of this copy made the directory, or added permissions to it.
+    /// Set-id bits and the sticky bit keep their present values: adding permissions leaves them
+    /// unchanged, so the journal's record does not apply to them.
     pub fn adopt(&mut self, made: bool, restore: Option<u32>) {
         const PERMISSIONS: u32 = 0o777;
         self.made |= made;
@@ -134,7 +136,7 @@ impl Directory {
         self.restore = if made { None } else { restore.or(self.restore) };
     }
 
-    /// Where a child lands.
+    /// The slot of a child.
     pub fn slot(&self, name: Name) -> Slot {
         Slot {
             dir: self.dir.clone(),
@@ -144,7 +146,7 @@ impl Directory {
         }
     }
 
-    /// The last child is in: mode and times, as the rules say.
+    /// Sets mode and times, as the rules say, after the last child is in place.
     pub fn finish(mut self, entry: &Entry, rules: &Rules) -> Result<()> {
         let is_preserved = rules.preserve && (self.made || !rules.untouched);
         let lent = self.above.as_ref().and_then(|above| above.default_acl());
@@ -159,7 +161,7 @@ impl Directory {
             set.map_err(|cause| self.error("cannot set the permissions", cause))?;
             None
         } else if self.made {
-            // A directory in one with the set-group-id bit has inherited it, and keeps it.
+            // A directory inherits the set-group-ID bit from the one above it, and keeps it.
             let inherited = self.stat()?.st_mode & 0o2000;
             Some(entry.mode & 0o777 & !rules.umask | inherited)
         } else {
@@ -177,7 +179,7 @@ impl Directory {
         if rules.fsync {
             sync_directory(&self.dir)?;
         }
-        // The name of any other is synced with the directory above, which is finished later.
+        // Any other name becomes durable with the directory above it, which is finished later.
         let is_root = entry.parent == NO_PARENT;
         if let Some(above) = self.above.as_ref().filter(|_| rules.fsync && is_root) {
             sync_directory(above)?;
@@ -202,17 +204,17 @@ impl Directory {
 }
 
 impl Drop for Directory {
-    /// A copy that ends early leaves the mode of what was there as it was.
+    /// Restores the mode of an existing directory if the copy ends early.
     fn drop(&mut self) {
         if let Some(mode) = self.restore {
-            // Nobody is left to tell.
+            // A drop cannot report an error.
             let _ = self.chmod(mode);
         }
     }
 }
 
-/// Makes a directory of ours readable that may not even be opened; returns the mode it had. By a
-/// handle that needs no permission and follows no link, since its name may be swapped meanwhile.
+/// Makes an unreadable directory of this user readable; returns its old mode. An `O_PATH` handle
+/// needs no permission and follows no link, since the name may be swapped at any time.
 fn unlock(slot: &Slot) -> std::io::Result<u32> {
     use std::os::fd::AsRawFd;
     let flags = OFlags::PATH | OFlags::DIRECTORY;

@@ -1,6 +1,6 @@
-//! The consuming end of a stream. Chunks come in any order, from any thread; they leave in order,
-//! but at /dev/null. Whoever consumes sees an end of data only when all of it was written: a
-//! command whose stream was cut off is ended before it could take that for the end.
+//! A pipe as the destination. Chunks arrive in any order, from any thread, and are written in
+//! order, except to /dev/null. The consumer sees the end of the data only after all of it was
+//! written. A command whose data was cut off is ended before it could take that for the end.
 
 use std::ffi::OsStr;
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -14,13 +14,13 @@ use crate::command::{Command, Role};
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
 
-/// How long a command that has closed its stdin may take to end, and to say so why.
+/// How long a command that has closed its stdin may take to exit and report its error.
 const EARLY_MAX: Duration = Duration::from_secs(5);
 
 pub struct Drain {
     body: Body,
     command: Mutex<Option<Command>>,
-    /// Why it takes nothing any more.
+    /// Why the consumer takes no more data.
     cause: OnceLock<Error>,
     stop: Stop,
 }
@@ -31,11 +31,11 @@ enum Body {
 }
 
 impl Drain {
-    /// Opens `exit`; for a FIFO waits for its reader. `window` is in chunks; `on_line` gets each
-    /// line that a command says.
+    /// Opens `exit`, and waits for the reader of a FIFO. `window` is in chunks; `on_line` gets each
+    /// line that a command writes to stderr.
     ///
     /// # Errors
-    /// `Kind::Write`, `Kind::Command`; `Kind::Lost` where it is stopped before a FIFO has a reader.
+    /// `Kind::Write`, `Kind::Command`; `Kind::Lost` if stopped before a FIFO has a reader.
     pub fn open(
         exit: &Exit,
         window: usize,
@@ -70,13 +70,14 @@ impl Drain {
         })
     }
 
-    /// Takes a chunk, and tells of every one that this call has written, without a lock. Returns at
-    /// once where another thread is writing; else it waits for the consumer.
+    /// Takes a chunk. Returns at once if another thread is writing; otherwise it writes and waits
+    /// for the consumer. Calls `on_written` for every chunk that this call has written, without
+    /// holding a lock.
     ///
     /// # Errors
-    /// `Kind::Command` where the consumer is a command that has failed, with its status and last
-    /// words; `Kind::Write` where it is another; `Kind::Lost` when it was stopped; `Kind::Breach`
-    /// for a chunk that no honest sender sends.
+    /// `Kind::Command`, with exit status and last lines, if the consumer is a command that has
+    /// failed; `Kind::Write` for any other consumer; `Kind::Lost` when stopped; `Kind::Breach` for
+    /// a chunk that no honest sender sends.
     pub fn put(
         &self,
         chunk: VerifiedChunk,
@@ -95,11 +96,11 @@ impl Drain {
         }
     }
 
-    /// All chunks have been written: lets the consumer see the end, and waits for a command for as
-    /// long as it takes. A second call does nothing.
+    /// Lets the consumer see the end, when all chunks have been written. Waits until a command has
+    /// exited, however long that takes. A second call does nothing.
     ///
     /// # Errors
-    /// As [`put`](Drain::put); also where `length` is not what was written.
+    /// As [`put`](Drain::put); `Kind::Lost` if other than `length` bytes were written.
     pub fn finish(&self, length: u64) -> Result<()> {
         if let Body::Ordered(ordered) = &self.body {
             ordered.finish(length)?;
@@ -108,18 +109,18 @@ impl Drain {
         command.map_or(Ok(()), |command| command.finish(&self.stop))
     }
 
-    /// The stream does not come to its end: a command is ended, and a write that waits.
+    /// Gives the copy up: ends the command, and any write that waits.
     pub fn abandon(&self) {
         self.stop.set();
         drop(self.lock().take());
     }
 
-    /// A consumer that has closed its end may have failed, and then that is the cause.
+    /// The cause of `error`: a consumer that has closed its end may have failed.
     fn cause_of(&self, error: Error) -> Error {
         if error.errno != Errno::PIPE.raw_os_error() {
             return error;
         }
-        // Held until it is known, so that whoever comes next does not tell less.
+        // Held until the cause is known, so that every other thread reports the same one.
         let mut command = self.lock();
         let find = || match command.take() {
             Some(command) => why_early(command, &error, &self.stop),
@@ -133,7 +134,7 @@ impl Drain {
     }
 }
 
-/// `command` has closed its stdin.
+/// Why `command` has closed its stdin early.
 fn why_early(command: Command, error: &Error, stop: &Stop) -> Error {
     let name = command.name().to_owned();
     match command.finish_within(EARLY_MAX, stop) {

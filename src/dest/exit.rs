@@ -1,5 +1,5 @@
-//! Where a stream leaves: named, before the first byte; a [`Drain`](super::Drain) is what it is
-//! then opened as.
+//! A pipe, a command or a character device as the destination, identified before the first byte. A
+//! [`Drain`](super::Drain) opens it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -24,7 +24,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// None for what is no such thing.
+    /// None for any other kind of file.
     pub(super) fn of(path: PathBuf, stat: &Stat) -> Option<Exit> {
         match file_type(stat) {
             FileType::CharacterDevice if is_sink(stat) => Some(Exit::Null(path)),
@@ -33,8 +33,8 @@ impl Exit {
         }
     }
 
-    /// A pipe or a terminal that this process was given, as `>(command)` of a shell names it. Its
-    /// link below /proc leads to no name that could be opened.
+    /// A pipe or a terminal that this process was given, as `>(command)` in a shell names it. The
+    /// target of its link in /proc is not a path that could be opened.
     pub fn of_descriptor(path: &[u8]) -> Option<Exit> {
         let number = [&b"/dev/fd/"[..], b"/proc/self/fd/"]
             .into_iter()
@@ -45,7 +45,7 @@ impl Exit {
         Exit::of(path.to_owned(), &stat)
     }
 
-    /// For messages.
+    /// The path, for messages.
     pub fn path(&self) -> &Path {
         match self {
             Exit::Stdout => Path::new("-"),
@@ -55,15 +55,15 @@ impl Exit {
         }
     }
 
-    /// Where the one root of a copy lands that leaves here.
+    /// The target for the only root of a copy to this exit.
     ///
     /// # Errors
-    /// `Kind::Usage` for anything but one file or stream.
+    /// `Kind::Usage` for anything but one file or one pipe.
     pub fn target(&self, roots: &[Root]) -> Result<Target> {
         match roots {
             [root] if !root.is_directory => Ok(Target {
                 landing: Landing::Exit(self.clone()),
-                // As b3sum calls it.
+                // b3sum uses the same name.
                 listed: b"-".to_vec(),
                 existed: true,
             }),

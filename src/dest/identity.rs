@@ -1,6 +1,7 @@
-//! Who a new file is: what stood under the name lends it owner, group, mode, ACL and label. Where
-//! nothing stood the source's mode counts, less what the directory's default ACL takes away, or the
-//! umask where it has none. With `-p` the source's mode and times count everywhere.
+//! Metadata of a new file. It inherits owner, group, mode, ACL and SELinux label from the file that
+//! it replaces. If it replaces none, it gets the source's mode, less the bits that the directory's
+//! default ACL removes, or the umask if there is no such ACL. With `-p` the source's mode and times
+//! are used in both cases.
 //!
 //! Order matters: a change of owner clears set-id bits, and the mode is also the ACL's mask.
 
@@ -21,11 +22,10 @@ use crate::manifest::Entry;
 
 const LABEL: &str = "security.selinux";
 
-/// The longest value that Linux lets an extended attribute have, in bytes.
+/// Longest value of an extended attribute on Linux, in bytes.
 const XATTR_MAX: usize = 64 << 10;
 
-/// Gives `temporary` owner, ACL, label, mode and times. `heir_of` is the regular file that it
-/// is to replace.
+/// Gives `temporary` owner, ACL, label, mode and times. It will replace the file `heir_of`.
 pub(super) fn give(
     temporary: &Temporary,
     entry: &Entry,
@@ -45,7 +45,7 @@ pub(super) fn give(
                 true => rules.mode_of(entry, old),
                 false => old.st_mode & 0o1777,
             };
-            // Always: what inherits may have got other bits with its ACL.
+            // Always set: an inherited ACL may have changed the mode.
             set_mode(slot, &temporary.file, mode)?;
         }
     }
@@ -56,7 +56,7 @@ pub(super) fn give(
     Ok(())
 }
 
-/// Gives `file`, which replaces nothing at `slot` and is as `stat` says, its ACL and mode.
+/// Gives `file` its ACL and mode. It replaces nothing at `slot`, and `stat` is its status.
 pub(super) fn give_mode(
     slot: &Slot,
     file: &File,
@@ -85,7 +85,7 @@ fn set_mode(slot: &Slot, file: &File, mode: u32) -> Result<()> {
         .map_err(|cause| slot.error("cannot set the mode", cause))
 }
 
-/// Finds out before the content is sent whether the owner can be kept; leaves the file ours.
+/// Checks, before the content is sent, whether the owner can be kept; then the file is ours again.
 pub(super) fn rehearse(temporary: &Temporary, old: &Stat) -> Result<()> {
     let new = &temporary.stat;
     if (old.st_uid, old.st_gid) == (new.st_uid, new.st_gid) {
@@ -117,7 +117,7 @@ fn give_owner(temporary: &Temporary, old: &Stat) -> Result<()> {
                 old.st_gid,
                 instead.unwrap_or("remove it first, or copy as its owner or root".to_owned()),
             ),
-            // The owner is who copies, but is not in the group.
+            // This user owns the file, but is not in its group.
             None => format!(
                 "cannot keep the group of the file that is there ({}; {})",
                 old.st_gid,
@@ -130,7 +130,7 @@ fn give_owner(temporary: &Temporary, old: &Stat) -> Result<()> {
     })
 }
 
-/// Makes the new file's attribute what the old one's is, absence included.
+/// Makes the new file's attribute equal to the old file's, even if that has none.
 fn give_attribute(temporary: &Temporary, attribute: &str) -> Result<()> {
     let slot = &temporary.slot;
     let failed = |cause| {
@@ -151,13 +151,13 @@ fn give_attribute(temporary: &Temporary, attribute: &str) -> Result<()> {
         (Some(old), _) => {
             fsetxattr(&temporary.file, attribute, &old, XattrFlags::empty()).map_err(failed)
         }
-        // A file always has a label, so there is none to take away.
+        // Every file has a label, so there is none to remove.
         (None, _) if attribute == LABEL => Ok(()),
         (None, _) => fremovexattr(&temporary.file, attribute).map_err(failed),
     }
 }
 
-/// Through /proc, which needs no permission to read the file itself and follows no link.
+/// Reads through /proc, which needs no permission to read the file itself and follows no link.
 fn read_old(slot: &Slot, attribute: &str, value: &mut Vec<u8>) -> rustix::io::Result<()> {
     use std::os::fd::AsRawFd;
     let dir = slot
@@ -179,8 +179,8 @@ fn read(
     Ok(())
 }
 
-/// Whether an attribute was read; neither its absence nor a file system without any is a fault.
-/// A file that vanished, or a system without /proc, has nothing to hand down.
+/// True if an attribute was read. A missing attribute is not an error, nor is a file system without
+/// attributes. A file that vanished, or a system without /proc, has no attribute to inherit.
 fn present(read: rustix::io::Result<()>) -> rustix::io::Result<bool> {
     match read {
         Ok(()) => Ok(true),

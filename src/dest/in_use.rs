@@ -1,5 +1,5 @@
-//! Whether another process holds a file open for writing: replaced, it would go on writing to a
-//! file that has no name any more, and what it writes would be lost.
+//! Whether another process has a file open for writing. If the file were replaced, that process
+//! would continue to write to a file without a name, and its data would be lost.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -11,13 +11,13 @@ use super::{Rules, Slot};
 use crate::error::Result;
 use crate::manifest::file_type;
 
-/// Which signal tells of a broken lease; the same number on every Linux, which libc's crate names
-/// on some only.
+/// Chooses the signal for a broken lease. The libc crate has it for some targets only; the number
+/// is the same on every Linux but that of PA-RISC.
 const F_SETSIG: libc::c_int = 10;
 
-/// Refuses a file that is open for writing elsewhere, unless the user said `--force`. The kernel
-/// tells by refusing a lease on it; it gives leases to a file's owner and to root alone, and some
-/// file systems have none: then nobody can tell, and the copy goes on.
+/// Refuses a file that another process has open for writing, unless the user gave `--force`. The
+/// kernel shows this by refusing a lease on the file. It gives leases only to the file's owner and
+/// root, and some file systems have none: then the copy continues, since nobody can tell.
 pub(super) fn refuse_in_use(slot: &Slot, old: &Stat, rules: &Rules) -> Result<()> {
     if rules.force || file_type(old) != FileType::RegularFile {
         return Ok(());
@@ -37,14 +37,14 @@ pub(super) fn refuse_in_use(slot: &Slot, old: &Stat, rules: &Rules) -> Result<()
 }
 
 fn is_open_for_writing(file: &File) -> bool {
-    // A process that opens the file while we hold the lease makes the kernel send us a signal:
-    // SIGIO would end us, this one is ignored by default.
+    // If a process opens the file while this one holds the lease, the kernel sends a signal. SIGIO
+    // would end this process; SIGURG is ignored by default.
     let quiet = lease(file, F_SETSIG, libc::SIGURG);
     if quiet.is_err() {
         return false;
     }
     let taken = lease(file, libc::F_SETLEASE, libc::F_RDLCK);
-    // Closing the file gives it back too.
+    // Closing the file would release it too.
     let _ = lease(file, libc::F_SETLEASE, libc::F_UNLCK);
     taken == Err(libc::EAGAIN)
 }
@@ -75,7 +75,7 @@ mod tests {
         refuse_in_use(&slot, &old, &rules()).unwrap();
         drop(reader);
         let writer = File::options().append(true).open(&path).unwrap();
-        // Where the file system has leases.
+        // Only if the file system has leases.
         if let Err(error) = refuse_in_use(&slot, &old, &rules()) {
             assert_eq!(error.kind, Kind::Refused);
             assert!(error.message.contains("--force"), "{error}");

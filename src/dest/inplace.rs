@@ -1,5 +1,5 @@
-//! `--inplace`: a file that stands there is written into. It stays the file that it is, whoever
-//! owns it and whatever else it is called; a copy that ends early leaves it half new.
+//! An existing file that is written in place (`--inplace`). It keeps its owner and all its names. A
+//! copy that ends early leaves it partly new.
 
 use std::fs::File;
 
@@ -15,12 +15,12 @@ pub(super) struct InPlace {
 }
 
 impl InPlace {
-    /// None where no regular file stands there, so that a new one is made as ever.
+    /// None without `--inplace`, or if no file exists: a new one is made as usual.
     ///
     /// # Errors
-    /// `Kind::Refused` for a link: what it leads to was chosen by nobody who may.
+    /// `Kind::Refused` for a symbolic link: the user did not choose its target.
     pub fn open(slot: &Slot, old: Option<&Stat>, rules: &Rules) -> Result<Option<InPlace>> {
-        // It may be what a killed copy left, which another copy may resume.
+        // It may be the partial file of a killed run, which another copy may resume.
         let is_own = is_own_name(slot.name.as_bytes());
         let Some(old) = old.filter(|_| rules.inplace && !is_own) else {
             return Ok(None);
@@ -29,7 +29,7 @@ impl InPlace {
             return Err(slot.refused("is a symbolic link; --inplace writes into files only"));
         }
         let cannot = |cause| slot.name_error("cannot write into it (--inplace)", cause);
-        // Read too, for what is gone on with. A file that may be written alone is not.
+        // A resume also reads the file; one that may only be written is sent again from the start.
         let open = |access| {
             let flags = access | OFlags::NONBLOCK;
             slot.dir.open(slot.name.as_os_str(), flags, Mode::empty())
@@ -46,7 +46,7 @@ impl InPlace {
         }))
     }
 
-    /// Room for all of it at once; what is longer is cut at the end.
+    /// Extends the file to `size` bytes at once. A longer file is cut at the end.
     pub fn grow(&self, size: u64) -> std::io::Result<()> {
         if self.file.metadata()?.len() < size {
             self.file.set_len(size)?;
@@ -54,7 +54,7 @@ impl InPlace {
         Ok(())
     }
 
-    /// The content is whole: length and, with `-p`, mode and times. Gives what stands there now.
+    /// Sets length and, with `-p`, mode and times when the content is complete. Returns the status.
     pub fn commit(self, entry: &Entry, length: u64, rules: &Rules) -> Result<Stat> {
         let (slot, file) = (&self.slot, &self.file);
         let stat = |what| fstat(file).map_err(|cause| slot.error(what, cause));

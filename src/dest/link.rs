@@ -1,7 +1,7 @@
-//! Symbolic links, kept as they are, and further names of files that this copy placed.
+//! Symbolic links, with their text unchanged, and hard links to files that this copy placed.
 //!
-//! What stands under the name goes in one step: the link is made under a temporary name and
-//! renamed. A link cannot be locked, so that name is a random one.
+//! An existing entry is replaced in one step: the link is made under a temporary name and renamed.
+//! A link cannot be locked, so its temporary name is random.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
@@ -23,10 +23,10 @@ use crate::dir::may_leave;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, file_type};
 
-/// The longest text of a link that Linux takes, in bytes.
+/// Longest text of a link on Linux, in bytes.
 const TEXT_MAX: usize = 4095;
 
-/// Makes `entry`, a [`EntryKind::Symlink`], with its text as it is.
+/// Makes the symbolic link `entry`, an [`EntryKind::Symlink`], with its text unchanged.
 pub fn place_symlink(slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed> {
     let EntryKind::Symlink(text) = &entry.kind else {
         return Err(broken(slot, "a link without its text"));
@@ -40,7 +40,8 @@ pub fn place_symlink(slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed
         ));
     }
     let failed = |cause: io::Error| match Errno::from_io_error(&cause) {
-        // What symlink(2) says where there are none, and what file systems of user space say.
+        // symlink(2) returns PERM where links are not supported; FUSE file systems return the
+        // others.
         Some(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP) => {
             let what = "the file system takes no symbolic links here (-L copies what they lead to)";
             slot.error(what, cause)
@@ -80,11 +81,11 @@ pub fn place_symlink(slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed
     Ok(Placed::Copied)
 }
 
-/// A file that this copy has placed, or found in place, and that gets further names.
+/// A file that this copy has placed, or found in place, and that gets hard links.
 #[derive(Clone)]
 pub struct FirstName {
     pub slot: Slot,
-    /// Device and inode; None where the file system has no lasting ones.
+    /// Device and inode; None if the file system has no lasting inode numbers.
     pub inode: Option<(u64, u64)>,
 }
 
@@ -95,11 +96,11 @@ impl FirstName {
     }
 }
 
-/// Makes `slot` a further name of `first`; where the file system has no such names, a copy of it
-/// with the metadata of `entry`.
+/// Makes `slot` a hard link to `first`. If the file system has no hard links, makes a copy with the
+/// metadata of `entry` instead.
 ///
 /// # Errors
-/// Where something else has taken the first name: nothing of that stays under `slot`.
+/// If another file has taken the first name; no link to that file stays under `slot`.
 pub fn place_hard_link(
     first: &FirstName,
     slot: &Slot,
@@ -108,7 +109,7 @@ pub fn place_hard_link(
 ) -> Result<Placed> {
     let failed = |cause: io::Error| slot.error("cannot make the hard link", cause);
     let (first_name, first) = (first, &first.slot);
-    // Looked at first: a peer may call a link "first" that it made itself.
+    // Checked first: a peer may call a symbolic link "first" that it made itself.
     let placed = match first.stat()? {
         Some(stat) if first_name.is(&stat) => stat,
         Some(_) => return Err(replaced(slot)),
@@ -119,14 +120,14 @@ pub fn place_hard_link(
     let is_other = Cell::new(false);
     let make = |name: &OsStr| {
         linkat(&*from, first.name.as_os_str(), &*to, name, AtFlags::empty())?;
-        // Another process may have replaced the first name since it was looked at.
+        // Another process may have replaced the first name since the check.
         let made = statat(&*to, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if first_name.is(&made) {
             return Ok(());
         }
         is_other.set(true);
         let now = statat(&*from, first.name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW)?;
-        // Else that process has also put something of its own under the new name.
+        // If they differ, that process has also put another entry under the new name, which stays.
         if same_file(&made, &now) {
             unlinkat(&*to, name, AtFlags::empty())?;
         }
@@ -174,14 +175,14 @@ fn replace(
     let temporary: OsString = random_name(slot);
     make(&temporary)?;
     let put = || renameat(&**dir, &temporary, &**dir, slot.name.as_os_str());
-    // In use again after it was seen to be free: the entry fails, and nothing else.
+    // A partial file took the name after it was seen to be free: then only this entry fails.
     let renamed = own_name::while_unused(slot, put).unwrap_or(Err(Errno::BUSY));
-    // Also after a success: where both are names of one file a rename does nothing at all.
+    // Needed after a success too: a rename between two names of one file does nothing.
     let _ = unlinkat(&**dir, &temporary, AtFlags::empty());
     Ok(renamed?)
 }
 
-/// `--no-clobber` where another file stands.
+/// `--no-clobber` if another file exists: the same content is kept, other content is refused.
 fn keep(first: &Slot, slot: &Slot, rules: &Rules) -> Result<Placed> {
     if rules.blind {
         return Err(standing::stays(slot, rules));
@@ -196,7 +197,7 @@ fn same_file(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// No hard links here, none between these two, or none left for this file.
+/// True if hard links are not supported here or between these two, or if this file has too many.
 fn has_no_links(cause: &io::Error) -> bool {
     let errno = Errno::from_io_error(cause);
     [
@@ -210,7 +211,7 @@ fn has_no_links(cause: &io::Error) -> bool {
     .contains(&errno)
 }
 
-/// Writes what `first` holds to `slot`.
+/// Copies the content of `first` to `slot`.
 fn copy(first: &FirstName, slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed> {
     let failed = |cause: io::Error| first.slot.error("cannot read what was placed", cause);
     let name = first.slot.name.as_os_str();
@@ -221,7 +222,7 @@ fn copy(first: &FirstName, slot: &Slot, entry: &Entry, rules: &Rules) -> Result<
         return Err(replaced(slot));
     }
     let temporary = Temporary::create(slot)?;
-    // The standard library keeps to what the kernel can copy by itself, where it can.
+    // The standard library lets the kernel copy the data where it can.
     io::copy(&mut File::from(from), &mut &temporary.file)
         .map_err(|cause| space::write_error(slot, entry.size, cause))?;
     commit::commit(temporary, entry, rules)?;
@@ -239,7 +240,7 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// What stands under the name "first".
+    /// The file with the name "first".
     fn first(dir: &std::path::Path) -> FirstName {
         let slot = slot(dir, "first");
         let stat = slot.stat().unwrap().unwrap();

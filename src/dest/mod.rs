@@ -1,16 +1,20 @@
-//! The destination on a file system: where things land, directories, files, links.
+//! The destination on a file system: where entries land, and how they are written.
 //!
-//! Promises: whatever a peer names, nothing is touched outside the directories that the user named
-//! (each name is one component, reached from its directory's handle, no link below what the user
-//! typed is followed); nothing stands under a final name unless it is whole; what failed leaves no
-//! temporary behind. A block device that the user named is the exception: it is written where it
-//! is. What this leaves to others: which bytes are missing, digests of what arrives, the order of
-//! entries. Everything is plain blocking calls for worker threads; `Partial` may be written from
-//! several at once. What is no file but a way out (a pipe, a command) is a [`Drain`].
+//! Promises:
+//! - Nothing is touched outside the directories that the user named, whatever names a peer sends.
+//!   Each name is one component, opened from its directory's handle. Below the typed path no
+//!   symbolic link is followed.
+//! - A final name never refers to an incomplete file. The exceptions are a block device that the
+//!   user named and `--inplace`, which are written directly.
+//! - An entry that fails leaves no temporary file, unless it is kept for a later run to resume.
+//!
+//! Other modules decide which bytes are missing, compute digests and order the entries. All calls
+//! block and run on worker threads; several threads may write one [`Partial`] at once. A pipe or a
+//! command as the destination is a [`Drain`].
 //!
 //! The order of a copy: [`resolve()`] and [`check_free_space`] before the first byte;
-//! [`Directory::make`] for each directory, then what is in it ([`place_small`], [`Partial`],
-//! [`place_symlink`], [`place_hard_link`]), then [`Directory::finish`].
+//! [`Directory::make`] for each directory; its entries ([`place_small`], [`Partial`],
+//! [`place_symlink`], [`place_hard_link`]); [`Directory::finish`].
 
 mod alike;
 mod commit;
@@ -77,65 +81,64 @@ pub use state::device_journal;
 pub use trial::{Trial, try_writing};
 pub use typed::home_directory;
 
-/// What the user asked of every entry that lands here.
+/// Options and restrictions for every entry that lands here, from the user and the ssh key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// `-p`: the source's mode and times, and set-id bits where owner and group are the source's.
+    /// `-p`: keep the source's mode and times, and set-id bits if owner and group are the source's.
     pub preserve: bool,
-    /// What is there stays as it is.
+    /// An existing entry is not replaced.
     pub no_clobber: bool,
-    /// Data and metadata are durable before the rename, the rename before success.
+    /// `--fsync`: data and metadata are durable before the rename, the rename before success.
     pub fsync: bool,
-    /// `--inplace`: a file that stands there is written into.
+    /// `--inplace`: an existing file is written into.
     pub inplace: bool,
-    /// `--force`: a file that another process holds open for writing is replaced all the same, and a
-    /// device that is in use is written.
+    /// `--force`: replace a file that is open for writing elsewhere, and write a device in use.
     pub force: bool,
-    /// A pipe from which nothing came may replace a file that has content.
+    /// `--allow-empty`: an empty pipe may replace a file that has content.
     pub allow_empty: bool,
-    /// What stands there is not read, not even to be compared.
+    /// Existing content is never read, not even to compare it: the key may only write.
     pub blind: bool,
-    /// Directories that stand there keep mode and times.
+    /// Existing directories keep their mode and times.
     pub untouched: bool,
-    /// `-p` keeps set-id bits.
+    /// `-p` keeps set-id bits; false for a confined key.
     pub set_id: bool,
-    /// No entry gets a name that begins like those of unfinished files (`.fastcp-`).
+    /// No entry may have a name that begins with `.fastcp-`, as those of partial files do.
     pub no_own_names: bool,
     /// A symbolic link may not lead out of the directory that the key is confined to.
     pub links_inside: bool,
-    /// `--direct-io`: a device that cannot be written past the page cache is not written.
+    /// `--direct-io`: refuse a device that cannot be written past the page cache.
     pub direct_io: bool,
-    /// `--drop-cache`: what is written leaves the page cache.
+    /// `--drop-cache`: written data does not stay in the page cache.
     pub drop_cache: bool,
-    /// Permission bits that new files and directories do not get without `-p`, where their
-    /// directory has no default ACL.
+    /// Permission bits that new files and directories do not get without `-p`, unless their
+    /// directory has a default ACL.
     pub umask: u32,
 }
 
-/// A name in a directory: where one entry lands.
+/// A directory and a name in it: where one entry lands.
 #[derive(Clone)]
 pub struct Slot {
     pub dir: Arc<Dir>,
     pub name: Name,
-    /// The directory was made by this copy, so nothing is expected under the name. Only a hint that
-    /// saves a system call: what stands there all the same is treated as anywhere.
+    /// This copy made the directory, so no entry is expected under the name. This is only a hint
+    /// that saves a system call: an entry that exists all the same is handled as in any directory.
     pub fresh: bool,
-    /// A block device stands here and the user named it, in these words: then it is written, and
-    /// nothing takes its place. One that the user did not name stays as it is.
+    /// The path as typed, if the user named a block device here. The device is then written, and
+    /// nothing replaces it. A device that the user did not name is left alone.
     pub device: Option<Arc<Path>>,
 }
 
-/// What came of an entry.
+/// Result of placing an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placed {
     Copied,
-    /// The same was there already and was left untouched (`--no-clobber`).
+    /// The same entry existed already and was left untouched (`--no-clobber`).
     Kept,
 }
 
 impl Rules {
-    /// The entry's mode as `-p` gives it to what stands there as `stat` says. A file runs with the
-    /// rights of its owner or group only where they are the source's.
+    /// The entry's mode under `-p`, for a file whose owner and group are those in `stat`. A file
+    /// keeps its set-user-ID and set-group-ID bits only if its owner or group is the source's.
     fn mode_of(&self, entry: &Entry, stat: &Stat) -> u32 {
         let mode = entry.mode & if self.set_id { 0o7777 } else { 0o1777 };
         if file_type(stat) == FileType::Directory {
@@ -146,7 +149,7 @@ impl Rules {
         mode & !(user | group)
     }
 
-    /// Refuses a name that this copy may not give.
+    /// Refuses a name that this copy may not create.
     ///
     /// # Errors
     /// `Kind::Refused`.
@@ -168,7 +171,7 @@ impl Slot {
         }
     }
 
-    /// As the user would write it; for messages.
+    /// The path as the user would write it; for messages.
     pub fn path(&self) -> PathBuf {
         match &self.device {
             Some(device) => device.to_path_buf(),
@@ -176,8 +179,8 @@ impl Slot {
         }
     }
 
-    /// The status of what stands here, a link not followed. An unfinished file of this process gets
-    /// another name first.
+    /// Status of the entry under this name; a symbolic link is not followed. If a partial file of
+    /// this process has the name, it is renamed first.
     fn stat(&self) -> Result<Option<Stat>> {
         own_name::make_way(self)?;
         match self.dir.stat(self.name.as_os_str()) {
@@ -187,7 +190,7 @@ impl Slot {
         }
     }
 
-    /// A failed call that was to write here.
+    /// The error for a failed call on this name.
     fn error(&self, what: &str, cause: impl Into<io::Error>) -> Error {
         Error::io(Kind::Write, Side::Dest, self.path(), what, cause)
     }
@@ -197,8 +200,8 @@ impl Slot {
     }
 }
 
-/// The umask of this process in permission bits. To be read once, before there are threads: a
-/// kernel before 4.7 tells it only to who sets it.
+/// The umask of this process, as permission bits. Call this once, before other threads exist: a
+/// kernel before 4.7 shows the umask only to a process that sets it.
 pub fn process_umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
@@ -210,8 +213,8 @@ pub fn process_umask() -> u32 {
     mask.as_raw_mode() & 0o777
 }
 
-/// The entry's times as a call takes them. What no clock shows is pulled into range, since the
-/// kernel reads two such values as "now" and "leave".
+/// The entry's times for a system call. Nanoseconds are limited to their valid range, since the
+/// kernel reads two larger values as "now" and "leave unchanged".
 fn times_of(entry: &Entry) -> Timestamps {
     let time = |time: crate::manifest::Timestamp| Timespec {
         tv_sec: time.s,
@@ -223,16 +226,16 @@ fn times_of(entry: &Entry) -> Timestamps {
     }
 }
 
-/// Closes a handle, and tells what the file system says to that: some write only then.
+/// Closes a handle and returns the error, since some file systems write only at a close.
 pub fn close(handle: impl Into<OwnedFd>) -> io::Result<()> {
     match nix::unistd::close(handle.into()) {
-        // Interrupted after it was closed: Linux says so and nothing is lost.
+        // Linux closes the descriptor before it reports an interruption, so nothing is lost.
         Ok(()) | Err(nix::errno::Errno::EINTR) => Ok(()),
         Err(cause) => Err(cause.into()),
     }
 }
 
-/// Makes what stands at `slot`, and its name, durable.
+/// Makes the entry at `slot`, and its name, durable.
 pub fn make_durable(slot: &Slot) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     let fd = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty());
@@ -244,7 +247,7 @@ pub fn make_durable(slot: &Slot) -> Result<()> {
 /// Makes the names in `dir` durable.
 fn sync_directory(dir: &Arc<Dir>) -> Result<()> {
     let synced = dir.handle().and_then(|fd| match rustix::fs::fsync(&*fd) {
-        // Some file systems have no such thing for directories.
+        // Some file systems cannot sync a directory.
         Err(Errno::INVAL) => Ok(()),
         other => Ok(other?),
     });

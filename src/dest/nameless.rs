@@ -1,9 +1,9 @@
 //! A small new file that has no name until it is complete: it is made without one, written, and
-//! linked to its final name. That takes five system calls in place of twelve, and a killed process
+//! linked to its final name. That takes five system calls instead of twelve, and a killed process
 //! leaves nothing behind.
 //!
-//! A link replaces nothing, so this is for names that are free. For all others, and on file systems
-//! that make no such files, a [`Temporary`](super::temporary::Temporary) is written and renamed.
+//! A link cannot replace a file, so this is only for free names. For all others, and on file
+//! systems without such files, a [`Temporary`](super::temporary::Temporary) is written and renamed.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -18,10 +18,10 @@ use super::{Rules, Slot, close, identity, space, times_of};
 use crate::error::Result;
 use crate::manifest::Entry;
 
-/// The device of the last directory that refused a file without a name: it is not asked again.
+/// Device number of the last directory that refused a file without a name; it is not tried again.
 static WITHOUT_NAMELESS: AtomicU64 = AtomicU64::new(0);
 
-/// This kernel links a descriptor only through /proc: before 6.10 the other way needs
+/// True if this kernel links a descriptor only through /proc: before 6.10 the direct way needs
 /// CAP_DAC_READ_SEARCH.
 static THROUGH_PROC: AtomicBool = AtomicBool::new(false);
 
@@ -31,9 +31,8 @@ pub(super) struct Nameless<'a> {
 }
 
 impl<'a> Nameless<'a> {
-    /// An empty file for `slot`, where the caller found nothing. None where the file needs a
-    /// temporary name: also with `--fsync`, since file systems differ in what they make durable of
-    /// a new link.
+    /// Makes an empty file for `slot`, where the caller found no entry. None if the file needs a
+    /// temporary name, as it does with `--fsync`: file systems differ in how durable a new link is.
     pub fn create(slot: &'a Slot, entry: &Entry, rules: &Rules) -> Result<Option<Nameless<'a>>> {
         let device = slot.dir.identity().0;
         if rules.fsync
@@ -56,14 +55,14 @@ impl<'a> Nameless<'a> {
                 WITHOUT_NAMELESS.store(device, Relaxed);
                 Ok(None)
             }
-            // A temporary file meets the same error, unless a policy forbids this call alone.
+            // A temporary file fails the same way, unless a policy forbids only this call.
             Err(Errno::PERM | Errno::ACCESS | Errno::NOENT) => Ok(None),
             Err(cause) => Err(failed(cause.into())),
         }
     }
 
-    /// Gives the file, whose content is complete, its times, mode and name; returns its status.
-    /// None where the name is taken by now, or cannot be given by a link.
+    /// Gives the complete file its times, mode and name; returns its status. None if the name is
+    /// taken by now, or cannot be given by a link.
     pub fn commit(self, entry: &Entry, rules: &Rules) -> Result<Option<Stat>> {
         let slot = self.slot;
         if rules.preserve {
@@ -76,7 +75,7 @@ impl<'a> Nameless<'a> {
         if !self.link()? {
             return Ok(None);
         }
-        // The last call, since these file systems write nothing at a close: see `create`.
+        // Closed last, since these file systems write nothing at a close (see `create`).
         close(self.file).map_err(|cause| {
             remove(slot, &stat);
             space::write_error(slot, 0, cause)
@@ -84,7 +83,7 @@ impl<'a> Nameless<'a> {
         Ok(Some(stat))
     }
 
-    /// Links the file to its final name. False where the name is taken, or links are impossible.
+    /// Links the file to its final name. False if the name is taken, or links are not possible.
     fn link(&self) -> Result<bool> {
         let slot = self.slot;
         let failed = |cause: std::io::Error| slot.name_error("cannot put it under its name", cause);
@@ -106,7 +105,7 @@ impl<'a> Nameless<'a> {
         match linked {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
-            // There is no /proc, or links are unknown or forbidden here.
+            // There is no /proc, or links are not supported or not allowed here.
             Err(
                 Errno::NOENT
                 | Errno::PERM
@@ -123,17 +122,17 @@ impl<'a> Nameless<'a> {
     }
 }
 
-/// True if the directory has an unfinished file for `slot`. Another fastcp may be writing it, or a
-/// killed one left it: making a [`Temporary`](super::temporary::Temporary) tells these apart.
+/// True if the directory has a partial file for `slot`. Another fastcp may be writing it, or a
+/// killed run left it: making a [`Temporary`](super::temporary::Temporary) tells these apart.
 fn is_being_written(slot: &Slot) -> bool {
     !slot.fresh && slot.dir.stat(&usual_name(slot)).is_ok()
 }
 
-/// The mode to make the file with: if possible the final one, which saves a call. Other users
-/// cannot open a file that has no name.
+/// The mode to make the file with: the final one if possible, which saves a call. Other users
+/// cannot open a file without a name.
 fn first_mode(slot: &Slot, entry: &Entry, rules: &Rules) -> Mode {
     let mode = match slot.dir.default_acl() {
-        // The kernel applies it to this mode; `give_mode` sets the right one.
+        // The kernel applies the ACL to this mode; `give_mode` sets the right one.
         Some(_) => 0o600,
         None if rules.preserve => entry.mode & 0o777,
         None => entry.mode & 0o777 & !rules.umask,
@@ -141,7 +140,7 @@ fn first_mode(slot: &Slot, entry: &Entry, rules: &Rules) -> Mode {
     Mode::from_raw_mode(mode)
 }
 
-/// Removes the name of a file that the file system reported as incomplete.
+/// Removes the final name of a file that the file system reported as incomplete.
 fn remove(slot: &Slot, stat: &Stat) {
     let is_it = |found: &Stat| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino);
     if slot
@@ -150,7 +149,7 @@ fn remove(slot: &Slot, stat: &Stat) {
         .is_ok_and(|found| is_it(&found))
         && let Ok(dir) = slot.dir.handle()
     {
-        // The entry fails in any case.
+        // The entry fails either way.
         let _ = unlinkat(&*dir, slot.name.as_os_str(), AtFlags::empty());
     }
 }

@@ -1,9 +1,9 @@
-//! Puts the chunks of a stream back in order. They come in any order, on any thread: the one that
-//! brings the next chunk writes it and all that follow it without a gap, the others leave theirs
-//! and go. A chunk counts as written when its write has returned, and then it is acknowledged.
+//! Puts the chunks of a pipe back in order. They arrive in any order, on any thread. The thread
+//! that brings the next chunk writes it and all that follow without a gap; other threads leave
+//! theirs and return. A chunk counts as written, and is acknowledged, when its write has returned.
 //!
-//! The window bounds what waits: the sender reads no chunk that is further ahead of the oldest
-//! one without an acknowledgement, so whoever does breaks the protocol.
+//! The window limits how many chunks wait. An honest sender reads no chunk that is further than the
+//! window ahead of the oldest unacknowledged one, so a chunk beyond it breaks the protocol.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -14,43 +14,43 @@ use super::{Outlet, close};
 use crate::chunk::{ChunkKind, VerifiedChunk};
 use crate::error::{Error, Kind, Result, Side};
 
-/// Zeros are written from here.
+/// Source of the bytes of zero chunks.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// What became of a chunk.
+/// State of a chunk after [`Ordered::put`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// It was taken: written by now, or as soon as those before it are.
+    /// It was taken: it is written, or will be as soon as the chunks before it are.
     Taken,
-    /// It is here already but not written: its acknowledgement is to come.
+    /// It is a duplicate of a chunk that is not written yet, whose acknowledgement will follow.
     Waiting,
-    /// It was written before and is to be acknowledged again.
+    /// It is a duplicate of a written chunk, to be acknowledged again.
     Written,
 }
 
 pub struct Ordered {
-    /// Chunks that may be here at once.
+    /// Most chunks that may wait at once.
     window: usize,
     state: Mutex<State>,
 }
 
 struct State {
-    /// By offset; all of them after `next`.
+    /// By offset; none begins before `next`.
     waiting: BTreeMap<u64, VerifiedChunk>,
-    /// Bytes from the start that a thread has taken to write them.
+    /// Bytes from the start that a thread has written or is writing.
     next: u64,
     /// Of these, bytes whose write has returned.
     written: u64,
     turn: Turn,
-    /// Tells of errors when it is closed, and the path for the message.
+    /// A second handle whose close reports write errors, and its path for the message.
     second: Option<(OwnedFd, PathBuf)>,
 }
 
-/// Whose turn it is.
+/// Which thread writes.
 enum Turn {
-    /// Whoever brings the next chunk takes it and becomes the writer.
+    /// No thread: the one that brings the next chunk becomes the writer.
     Free(Outlet),
-    /// A thread is writing and looks for the next chunk when it is done.
+    /// A thread is writing, and looks for the next chunk when it is done.
     Writing,
     Failed(Error),
     Finished,
@@ -72,13 +72,13 @@ impl Ordered {
         }
     }
 
-    /// Takes a chunk. `on_written` is called on this thread, in order and without a lock, with
-    /// every chunk that this call has written, which may be none or many; where another thread is
-    /// writing already it returns at once.
+    /// Takes a chunk. If another thread is writing, this call returns at once. Otherwise it writes
+    /// all chunks that are next in order, which may be none. It calls `on_written` with each of
+    /// them, in order, on this thread and without holding a lock.
     ///
     /// # Errors
-    /// What the outlet says, and then every further call says it too. `Kind::Breach` for a chunk
-    /// beyond the window or one that overlaps another.
+    /// The outlet's error, which every further call repeats. `Kind::Breach` for a chunk beyond the
+    /// window or one that overlaps another.
     pub fn put(
         &self,
         chunk: VerifiedChunk,
@@ -117,11 +117,12 @@ impl Ordered {
         self.lock().waiting.len()
     }
 
-    /// Closes the outlet, so that the consumer sees the end (stdout, when this process ends). To
-    /// be called when the last chunk was given to `on_written`; a second call does nothing.
+    /// Closes the outlet, so that the consumer sees the end; on stdout it sees that only when this
+    /// process exits. Call this after the last `on_written`; a second call does nothing.
     ///
     /// # Errors
-    /// What the outlet said before; `Kind::Lost` where `length` is not what was written.
+    /// The outlet's earlier error; `Kind::Write` if the close reports one; `Kind::Lost` unless
+    /// exactly `length` bytes were written.
     pub fn finish(&self, length: u64) -> Result<()> {
         let mut state = self.lock();
         match &state.turn {
@@ -132,7 +133,7 @@ impl Ordered {
                     let message = format!("{} of {length} bytes have come", state.written);
                     return Err(Error::new(Kind::Lost, Side::Dest, message));
                 }
-                // Where a thread is still writing, it lets go of the outlet when it leaves.
+                // A thread that is still in `put` drops the outlet when it returns.
                 state.turn = Turn::Finished;
                 let second = state.second.take();
                 drop(state);
@@ -145,8 +146,8 @@ impl Ordered {
         }
     }
 
-    /// The next chunk to write; or none, and then the outlet is free for another thread in the
-    /// same moment, so that no chunk is left behind by both.
+    /// The next chunk to write. If it is not here yet, the outlet becomes free under the same lock,
+    /// so that no chunk is left behind between two threads.
     fn next_or_leave(&self, outlet: Outlet) -> Option<(Outlet, VerifiedChunk)> {
         let mut state = self.lock();
         let next = state.next;
@@ -230,7 +231,7 @@ fn write(outlet: &mut Outlet, chunk: &VerifiedChunk) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of the stream; zeros bring none with them.
+/// Length in the output; a chunk of zeros carries no data.
 fn len_of(chunk: &VerifiedChunk) -> u64 {
     u64::from(chunk.place().raw_len)
 }

@@ -1,12 +1,13 @@
-//! Where bytes leave in order: a command's stdin, a FIFO, a character device, our own stdout. A
-//! write waits for as long as the consumer does, unless it is stopped.
+//! The output for data in order: a command's stdin, a FIFO, a character device, this process's
+//! stdout. A write waits for as long as the consumer does, unless it is stopped.
 //!
-//! A write to a pipe blocks until all of it fits, so that a thread in it could not be stopped, and
-//! `O_NONBLOCK` belongs to the open file, which stdout shares with the shell and whatever it has
-//! started: set there, it would make their writes fail. Therefore: a pipe of ours is set to
-//! `O_NONBLOCK`; a pipe that was given to us is opened once more through /proc, which makes an open
-//! file of our own; where that is refused (a pipe that another user made) and for terminals and
-//! sockets, what is written at once is no more than what fits when `poll` says that there is room.
+//! A write to a pipe blocks until all of it fits, so a thread in it could not be stopped.
+//! `O_NONBLOCK` belongs to the open file. The shell and the programs that it started share the open
+//! file of stdout, and their writes would fail if the flag were set there. Hence three cases:
+//! - A pipe that this process made is set to `O_NONBLOCK`.
+//! - A pipe that it was given is opened once more through /proc, which makes a separate open file.
+//! - If that is refused (another user made the pipe), and for terminals and sockets, each write is
+//!   no larger than what fits when `poll` reports room.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -19,36 +20,36 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 use crate::pipe::{STEP, Stop, Until, Waited, enlarge, is_stdout_closed, pause, stopped, wait};
 
-/// Bytes that a pipe takes without blocking once it has any room: PIPE_BUF of Linux.
+/// Bytes that a pipe takes without blocking once it has any room: PIPE_BUF on Linux.
 const ROOM: usize = 4096;
 
-/// Bytes in one write where none blocks.
+/// Most bytes in one write where writes do not block.
 const WRITE_MAX: usize = 1 << 20;
 
 pub struct Outlet {
     fd: OwnedFd,
-    /// As the user would write it; for messages.
+    /// The path as the user would write it; for messages.
     path: PathBuf,
-    /// Bytes in one write.
+    /// Most bytes in one write.
     step: usize,
     stop: Stop,
-    /// Bytes that were taken.
+    /// Bytes written so far.
     taken: u64,
 }
 
 impl Outlet {
-    /// Our end of a pipe whose open file nobody shares: that to a command.
+    /// This end of the pipe to a command, whose open file nobody shares.
     pub fn own(fd: OwnedFd, path: impl AsRef<Path>, stop: Stop) -> Result<Outlet> {
         let set = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::NONBLOCK));
         set.map_err(|cause| cannot_write(path.as_ref(), cause.into()))?;
         Ok(Outlet::new(fd, path.as_ref(), WRITE_MAX, stop))
     }
 
-    /// Standard output, shown as `-`. The consumer sees the end when this process has ended, since
-    /// the descriptor itself stays open.
+    /// Standard output, shown as `-`. The consumer sees the end when this process exits, since the
+    /// descriptor stays open.
     ///
     /// # Errors
-    /// `Kind::Write`, also where nobody has given this process one.
+    /// `Kind::Write`, also if this process was started without a standard output.
     pub fn stdout(stop: Stop) -> Result<Outlet> {
         if is_stdout_closed() {
             let message = "standard output is closed: nobody would get what is copied there";
@@ -57,7 +58,7 @@ impl Outlet {
         Outlet::shared(std::io::stdout().as_fd(), "-", stop)
     }
 
-    /// What others write to as well.
+    /// An open file that other processes may write to as well.
     pub fn shared(fd: impl AsFd, path: impl AsRef<Path>, stop: Stop) -> Result<Outlet> {
         let path = path.as_ref();
         let failed = |cause| cannot_write(path, cause);
@@ -75,16 +76,16 @@ impl Outlet {
         Ok(Outlet::new(fd, path, step, stop))
     }
 
-    /// A FIFO, whose reader is waited for, or a character device.
+    /// Opens a character device or a FIFO, and waits for the reader of a FIFO.
     ///
     /// # Errors
-    /// `Kind::Write`; `Kind::Lost` where it is stopped before the FIFO has a reader.
+    /// `Kind::Write`; `Kind::Lost` if stopped before the FIFO has a reader.
     pub fn open(path: &Path, stop: Stop) -> Result<Outlet> {
         let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let fd = loop {
             match rustix::fs::open(path, flags, Mode::empty()) {
                 Ok(fd) => break fd,
-                // A FIFO without a reader says this, and so does a device without hardware.
+                // The error of a FIFO without a reader, and also of a device without hardware.
                 Err(Errno::NXIO) if is_fifo(path) => {
                     if pause(&stop, STEP) == Waited::Stopped {
                         return Err(stopped(Side::Dest).at(path));
@@ -111,9 +112,11 @@ impl Outlet {
         }
     }
 
+    /// Writes all of `bytes`.
+    ///
     /// # Errors
-    /// `Kind::Write`, with the bytes that were taken where the consumer has closed its end;
-    /// `Kind::Lost` when it was stopped. Some of `bytes` may have been taken then.
+    /// `Kind::Write`, with the number of bytes written if the consumer has closed its end;
+    /// `Kind::Lost` when stopped. Some of `bytes` may have been written then.
     pub fn write_all(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             match wait(&self.fd, Until::Writable, &self.stop, None) {
@@ -138,8 +141,8 @@ impl Outlet {
         &self.path
     }
 
-    /// A second handle, to be [closed](super::close) when all is written: a file system that
-    /// writes at each close tells of its errors then. None for what has nothing to say.
+    /// A second handle, to be [closed](super::close) after the last write: a file system that
+    /// writes at each close reports its errors there. None for a pipe or a socket.
     pub fn second(&self) -> Option<OwnedFd> {
         let stat = fstat(&self.fd).ok()?;
         let tells = matches!(
@@ -159,7 +162,7 @@ impl Outlet {
     }
 }
 
-/// The same pipe in an open file of our own.
+/// Opens the same pipe once more, as a separate open file.
 fn opened_anew(fd: &impl AsFd) -> Option<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -185,13 +188,13 @@ mod tests {
 
     use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
-    /// One of each way to write without getting lost.
+    /// One outlet for each way to write without blocking forever.
     fn outlets(stop: &Stop) -> Vec<(Outlet, File)> {
         let pipe = || pipe_with(PipeFlags::CLOEXEC).unwrap();
         let (own, shared, step) = (pipe(), pipe(), pipe());
         let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
         let mut by_step = Outlet::shared(&step.1, "-", stop.clone()).unwrap();
-        // As where /proc does not open it: the descriptor as it is, which blocks.
+        // As if /proc refused to open it: the original descriptor, which blocks.
         (by_step.fd, by_step.step) = (step.1, ROOM);
         vec![
             (Outlet::own(own.1, "-", stop.clone()).unwrap(), own.0.into()),

@@ -1,11 +1,11 @@
 //! Names that fastcp gives to its own files in a destination directory, and which of them this
 //! process uses now.
 //!
-//! A source may hold files with such names, and they are copied like any others. The names depend on
-//! the directory too, so that what a cut copy left in a source does not meet what its copy makes.
-//! Where they meet all the same, the entry gets its name and the unfinished file another one; the
-//! files of another process, and the journal, keep theirs and the entry fails. Every look at a
-//! destination ([`Slot::stat`]) goes through [`make_way`].
+//! A source may hold files with such names; they are copied like any others. The names depend on
+//! the directory too, so that a partial file in a source does not have the name of a partial file
+//! of its copy. If an entry has such a name all the same, the entry gets it and a partial file of
+//! this process is renamed. The files of another process, and the journal, keep their names and the
+//! entry fails. Every check of a destination name ([`Slot::stat`]) calls [`make_way`] first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -24,38 +24,38 @@ use crate::manifest::file_type;
 /// Device and inode of a directory, and a name in it.
 type Place = ((u64, u64), OsString);
 
-/// What has a name.
+/// Which file uses a name.
 enum Holder {
-    /// An unfinished file. Its name changes when an entry of that name comes.
+    /// A partial file. It is renamed when an entry of that name arrives.
     Partial(Arc<Mutex<OsString>>),
     Journal,
 }
 
-/// The names that this process uses. Taken after a [`Holder`]'s own lock, never before.
+/// The names that this process uses. Lock order: the lock in a [`Holder`] first, then this one.
 static IN_USE: Mutex<BTreeMap<Place, Holder>> = Mutex::new(BTreeMap::new());
 
-/// Places of entries that have such names: what stands there is not what a killed copy left.
+/// Places of entries that have such names: a file there is not the partial file of a killed run.
 static ENTRIES: Mutex<BTreeSet<Place>> = Mutex::new(BTreeSet::new());
 
-/// With more of them nothing counts as left by a killed copy.
+/// With more entries than this, no file counts as left by a killed run.
 const ENTRIES_MAX: usize = 10_000;
 
-/// True for a name that fastcp may give to a file of its own.
+/// True for a name that fastcp may give to one of its files.
 pub fn is_own_name(name: &[u8]) -> bool {
     let ends = |end: &[u8]| name.ends_with(end);
     name.starts_with(b".fastcp-") && (ends(b".part") || ends(b".journal"))
 }
 
-/// The name of the unfinished file for `slot`: short whatever the final name is, the same on every
-/// run, and another one in every directory.
+/// The name of the partial file for `slot`: short whatever the final name is, the same on every
+/// run, and different in every directory.
 pub(super) fn usual_name(slot: &Slot) -> OsString {
     format!(".fastcp-{}.part", hash_of(slot)).into()
 }
 
-/// For where the usual name is taken, and for what cannot be locked.
+/// For files whose usual name is taken, and for files that cannot be locked.
 pub(super) fn random_name(slot: &Slot) -> OsString {
     let mut random = [0; 8];
-    // Without a source of chance the clock serves: O_EXCL is what protects, not the name.
+    // Without random bytes the clock serves: `O_EXCL` gives the protection, not the name.
     if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::NONBLOCK).is_err() {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         random = now.tv_nsec.to_ne_bytes();
@@ -71,21 +71,21 @@ fn hash_of(slot: &Slot) -> String {
     hasher.finalize().to_hex()[..16].to_owned()
 }
 
-/// The name of an unfinished file of this process.
+/// The name of a partial file of this process.
 pub(super) struct OwnName {
     dir: (u64, u64),
     current: Arc<Mutex<OsString>>,
 }
 
 impl OwnName {
-    /// Takes `name` and opens the file. None where a file of this process has the name already.
+    /// Reserves `name` and opens the file. None if a file of this process has the name already.
     pub fn claim<T>(
         dir: &Arc<Dir>,
         name: &OsStr,
         open: impl FnOnce() -> io::Result<T>,
     ) -> Option<io::Result<(OwnName, T)>> {
         let current = Arc::new(Mutex::new(name.to_owned()));
-        // Until it is open nobody may rename it.
+        // Nobody may rename the file before it is open.
         let mut held = current.lock().expect("no panic while held");
         let place = (dir.identity(), name.to_owned());
         {
@@ -97,7 +97,7 @@ impl OwnName {
         }
         let opened = open();
         if opened.is_err() {
-            // What stands there is not this process's.
+            // The file that exists there, if any, is not this process's.
             in_use().remove(&place);
             held.clear();
         }
@@ -109,15 +109,15 @@ impl OwnName {
         Some(opened.map(|file| (own, file)))
     }
 
-    /// Looks at what stands under `name`; an entry of that name waits until it has. None where a
-    /// file of this process has the name.
+    /// Calls `look` to check the file called `name`; an entry of that name waits until it is done.
+    /// None if a file of this process has the name.
     pub fn while_held<T>(dir: &Arc<Dir>, name: &OsStr, look: impl FnOnce() -> T) -> Option<T> {
         let mut found = None;
         let nothing_opened = || {
             found = Some(look());
             Err::<(), _>(io::ErrorKind::Other.into())
         };
-        // It is open for no longer than the look.
+        // The name is released as soon as `look` has returned.
         let _ = OwnName::claim(dir, name, nothing_opened)?;
         found
     }
@@ -139,7 +139,7 @@ impl Drop for OwnName {
     }
 }
 
-/// The name of an unfinished file, which stays as it is for so long.
+/// The name of a partial file, locked against a change.
 pub(super) struct Held<'a> {
     dir: (u64, u64),
     name: MutexGuard<'a, OsString>,
@@ -151,7 +151,7 @@ impl Held<'_> {
         &self.name
     }
 
-    /// The file has got another name.
+    /// Notes that the file has got another name.
     pub fn set(&mut self, name: OsString) {
         let mut in_use = in_use();
         in_use.remove(&(self.dir, self.name.clone()));
@@ -161,7 +161,7 @@ impl Held<'_> {
     }
 }
 
-/// Keeps the journal's name for the journal.
+/// Reserves the journal's name for as long as it lives.
 pub struct JournalName(Place);
 
 impl JournalName {
@@ -178,7 +178,7 @@ impl Drop for JournalName {
     }
 }
 
-/// Sees to it that no file which fastcp uses now stands at `slot`: an unfinished file of this
+/// Makes sure that no file which fastcp is using has the name of `slot`: a partial file of this
 /// process is renamed.
 ///
 /// # Errors
@@ -193,7 +193,7 @@ pub(super) fn make_way(slot: &Slot) -> Result<()> {
         match in_use.get(&place_of(slot)) {
             Some(Holder::Partial(name)) => name.clone(),
             Some(Holder::Journal) => return Err(is_taken(slot)),
-            // Nobody in this process takes the name or its lock meanwhile: a lock is another's.
+            // This process takes neither name nor lock now, so the lock is another process's.
             None if is_locked(slot) => return Err(is_taken(slot)),
             None => return Ok(()),
         }
@@ -214,7 +214,7 @@ fn note_entry(slot: &Slot) {
     }
 }
 
-/// True where a file of this name may be an entry that this process has seen.
+/// True if a file of this name may be an entry that this process has seen.
 pub(super) fn may_be_entry(dir: &Arc<Dir>, name: &OsStr) -> bool {
     let entries = ENTRIES.lock().expect("no panic while held");
     entries.len() >= ENTRIES_MAX || entries.contains(&(dir.identity(), name.to_owned()))
@@ -228,18 +228,18 @@ fn rename_partial(slot: &Slot, held: &mut Held) -> io::Result<()> {
     let new = random_name(slot);
     match renameat(&*dir, held.name(), &*dir, &new) {
         Ok(()) => held.set(new),
-        // It was not made after all, or another process has removed it, as its owner will notice.
+        // The file was never made, or another process has removed it, which its owner will notice.
         Err(Errno::NOENT) => held.set(new),
         Err(cause) => return Err(cause.into()),
     }
     Ok(())
 }
 
-/// Another fastcp works with the file that stands there. Where there are no locks it has a name
-/// that no source has.
+/// True if another fastcp is working on the file there. Without locks a partial file has a random
+/// name, which no source has.
 fn is_locked(slot: &Slot) -> bool {
     let name = slot.name.as_os_str();
-    // Opening anything but a file has effects.
+    // Opening anything but a regular file has side effects.
     let stat = slot.dir.stat(name);
     if !stat.is_ok_and(|stat| file_type(&stat) == FileType::RegularFile) {
         return false;
@@ -253,15 +253,15 @@ fn is_locked(slot: &Slot) -> bool {
     locked == Err(Errno::AGAIN)
 }
 
-/// Gives back a lock: a child of this process that has not yet started its program has the file
-/// too, and closing it here would not end the lock.
+/// Releases a lock. Closing the file would not suffice: a child process that has not started its
+/// program yet has the file open too.
 pub(super) fn unlock(file: impl AsFd) {
-    // It has none, or there are none.
+    // An error means that there was no lock.
     let _ = flock(file, FlockOperation::Unlock);
 }
 
-/// Calls `rename`, which puts something under the name of `slot`, while no unfinished file can get
-/// that name. None where one has it: then there is [way to make](make_way).
+/// Calls `rename`, which gives an entry the name of `slot`, while no partial file can get that
+/// name. None if a file of this process has it: then call [`make_way`].
 pub(super) fn while_unused<T>(slot: &Slot, rename: impl FnOnce() -> T) -> Option<T> {
     if !is_own_name(slot.name.as_bytes()) {
         return Some(rename());
@@ -296,7 +296,7 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// Its lock says so too, where it has one and is still there.
+    /// The journal's lock refuses the name too, if the journal has a lock and still exists.
     #[test]
     fn the_name_of_the_journal_is_kept_for_it() {
         let temp = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
-//! A big file on its way: chunks are written at their offsets from several threads at once, then
-//! it gets its name. Dropped before that it leaves nothing behind, kept it waits for a later run.
-//! A device that the user named is written likewise, and has its name already.
+//! A large file that is being received. Several threads write chunks at their offsets, then
+//! [`Partial::commit`] gives the file its name. A [`Partial`] that is dropped before that removes
+//! its file; [`Partial::keep`] leaves it for a later run to resume. With `--inplace`, and for a
+//! device that the user named, the chunks go directly into the existing file or device.
 
 mod holes;
 
@@ -31,40 +32,41 @@ pub struct Partial {
     target: Target,
     entry: Arc<Entry>,
     rules: Rules,
-    /// What has not been written may hold anything but zeros.
+    /// Ranges that are not written yet may hold other bytes than zeros.
     dirty: bool,
-    /// Nothing shows that it is not what an earlier run left.
+    /// False if the content may differ from what an earlier run left.
     is_intact: bool,
-    /// Bytes that it has when it is whole.
+    /// Final length in bytes.
     length: u64,
-    /// What was written and is on its way to the disk, where it leaves the page cache then.
+    /// With `--drop-cache`: ranges on their way to the disk, to be dropped from the page cache.
     behind: Option<Behind>,
-    /// Systems let one write to a file at a time, and have the others spin for their turn: whoever
-    /// sleeps instead leaves the processor to those that have other things to do.
+    /// The kernel lets one thread at a time write to a file and has the others spin. Threads that
+    /// sleep on this lock instead leave the processor to other work.
     turn: Mutex<()>,
 }
 
 enum Target {
-    /// Beside the final name.
+    /// A temporary file beside the final name.
     Beside(Box<Temporary>),
-    /// What stands under the final name.
+    /// The existing file under the final name (`--inplace`).
     InPlace(InPlace),
-    /// The block device that is the final name.
+    /// The block device under the final name.
     Device(Device),
 }
 
-/// What is written to.
+/// The open file or device that chunks are written to.
 enum Medium<'a> {
     File(&'a File),
     Device(&'a Device),
 }
 
 impl Partial {
-    /// Makes an empty file of the entry's size beside its final name, or opens what stands there.
+    /// Makes an empty file of the entry's size beside its final name. Opens the existing file or
+    /// device instead with `--inplace`, or if the user named a device.
     ///
     /// # Errors
-    /// Also where it is clear already that it could not get its name: a directory stands there, or
-    /// a file whose owner could not be kept, or one that is in use.
+    /// Also fails if the file could not get its name later: a directory has that name, the owner of
+    /// the existing file cannot be kept, or that file is in use.
     pub fn create(slot: &Slot, entry: Arc<Entry>, rules: &Rules) -> Result<Partial> {
         if slot.device.is_some() {
             let device = Device::open(slot, entry.size, rules)?;
@@ -83,8 +85,9 @@ impl Partial {
         Ok(partial)
     }
 
-    /// Resumes what an earlier run left for this slot, if it is `inode`, was written `inplace` as
-    /// this is to be, and nobody else can have written it. `size` is what it was made with.
+    /// Resumes the file `inode` that an earlier run made with `size` bytes; `inplace` says whether
+    /// that run wrote in place. None if the file is not in this slot, if this copy differs in
+    /// `--inplace`, or if another user may have written the file.
     ///
     /// # Errors
     /// As [`create`](Partial::create).
@@ -125,7 +128,7 @@ impl Partial {
                 let has_size = file.metadata().is_ok_and(|meta| meta.len() == size);
                 cache::take_write_error(file) && has_size
             }
-            // An error of an earlier writer is not one of this copy.
+            // Clears the write error of an earlier writer, so that this copy does not report it.
             Target::InPlace(file) => {
                 cache::take_write_error(&file.file);
                 false
@@ -149,17 +152,17 @@ impl Partial {
         }
     }
 
-    /// Gives it the entry's size.
+    /// Gives the file the entry's size; a file that is written in place is only extended.
     fn fit(&self) -> Result<()> {
         let size = self.entry.size;
         let fitted = match &self.target {
             Target::Beside(temporary) => temporary.file.set_len(size),
             Target::InPlace(file) => file.grow(size),
-            // Seen to when it was opened.
+            // The size was checked when the device was opened.
             Target::Device(_) => Ok(()),
         };
         fitted.map_err(|cause| match Errno::from_io_error(&cause) {
-            // A negative length, or beyond what a file may have here.
+            // The size is negative as a file offset, or larger than this file system allows.
             Some(Errno::INVAL | Errno::FBIG) | None => {
                 let message = format!("{size} bytes are too many for a file here");
                 Error::new(Kind::Write, Side::Dest, message).at(self.slot().path())
@@ -168,7 +171,7 @@ impl Partial {
         })
     }
 
-    /// What is written to.
+    /// Identifies the file or device that is written.
     pub fn inode(&self) -> Result<Inode> {
         let inode = match self.medium() {
             Medium::File(file) => inode_of(file),
@@ -177,8 +180,8 @@ impl Partial {
         inode.map_err(|cause| self.slot().error("cannot look at what is written", cause))
     }
 
-    /// What an earlier run left may be believed without reading it: it has the size that it was
-    /// made with, no write to it is known to be lost, and nobody else writes to it.
+    /// True if the content that an earlier run left can be trusted unread: the file has its
+    /// original size, no write to it is known to be lost, and nobody else writes to it.
     pub fn is_intact(&self) -> bool {
         self.is_intact
     }
@@ -187,7 +190,7 @@ impl Partial {
         !matches!(self.target, Target::Beside(_))
     }
 
-    /// For reading what is on the disk.
+    /// Opens the file or device once more, to read the bytes that are on the disk.
     pub fn readback(&self) -> io::Result<Readback> {
         match self.medium() {
             Medium::File(file) => Readback::of(file),
@@ -195,19 +198,19 @@ impl Partial {
         }
     }
 
-    /// A later run can resume it.
+    /// Leaves the partial file for a later run to resume.
     pub fn keep(self) {
         if let Target::Beside(mut temporary) = self.target {
             temporary.keep();
         }
     }
 
-    /// Stays as what a stream came to, of which nothing beyond `end` is worth anything. Gives where
-    /// it lies and its length.
+    /// Leaves the first `end` bytes of an interrupted pipe for the user, since the rest is
+    /// worthless. Returns the path of the file and its length.
     pub fn spool(self, end: u64) -> Result<(PathBuf, u64)> {
         let file = match self.medium() {
             Medium::File(file) => file,
-            // What was there before the stream may be of worth to somebody; its length is fixed.
+            // A device's length is fixed, and its old content beyond `end` may be valuable.
             Medium::Device(device) => return Ok((device.slot.path(), end)),
         };
         let kept = file.metadata().and_then(|meta| {
@@ -237,7 +240,7 @@ impl Partial {
             Medium::Device(device) => return device.write(data, offset),
         };
         let turn = self.turn.lock().expect("no panic while held");
-        // Where something else may be, a hole is one only when it has been made.
+        // Where the file may hold old bytes, a hole has to be punched.
         let has_holes = self.entry.is_sparse()
             && (!self.dirty || holes::punch(file, offset, data.len() as u64).is_ok());
         let written = if has_holes {
@@ -254,8 +257,8 @@ impl Partial {
         Ok(())
     }
 
-    /// A range of zeros: a hole if the source is sparse or nothing `may_fill` the range, else room
-    /// that is really taken.
+    /// Writes zeros. The range becomes a hole if the source is sparse or `may_fill` is false; else
+    /// its blocks are allocated. A device gets holes only for a sparse source.
     pub fn write_zeros(&self, offset: u64, len: u64, may_fill: bool) -> Result<()> {
         self.check_range(offset, len)?;
         let is_hole = self.entry.is_sparse();
@@ -271,8 +274,7 @@ impl Partial {
         holes::fill(file, offset, len).map_err(|cause| self.write_error(cause))
     }
 
-    /// It has `length` bytes: the source became shorter while it was read, or is a stream whose
-    /// end has come.
+    /// Sets the final length, if the source became shorter during the copy or is a pipe that ended.
     pub fn end_at(&mut self, length: u64) -> Result<()> {
         self.length = match self.entry.kind {
             EntryKind::Stream => length,
@@ -280,14 +282,14 @@ impl Partial {
         };
         let cut = match &self.target {
             Target::Beside(temporary) => temporary.file.set_len(self.length),
-            // Cut when all of it is there.
+            // A file in place is cut at the commit; a device keeps its length.
             Target::InPlace(_) | Target::Device(_) => Ok(()),
         };
         cut.map_err(|cause| self.write_error(cause))
     }
 
-    /// Gives the file its identity and its name. The caller has seen that every range is written.
-    /// Returns what stands under the name now.
+    /// Gives the file its metadata and its name; returns its status there. The caller has made sure
+    /// that every range is written.
     pub fn commit(self) -> Result<Standing> {
         self.keep_from_an_empty_pipe()?;
         if let (Some(behind), Medium::File(file)) = (&self.behind, self.medium()) {
@@ -302,8 +304,8 @@ impl Partial {
         Ok(Standing::of(&stat))
     }
 
-    /// In `producer | fastcp - DEST` only the shell knows whether the producer has failed, and one
-    /// that fails at once leaves an empty pipe.
+    /// An empty pipe does not replace a file with content: a producer that fails at once leaves
+    /// one. In `producer | fastcp - DEST` only the shell knows whether the producer failed.
     fn keep_from_an_empty_pipe(&self) -> Result<()> {
         let is_empty = self.entry.is_once() && self.length == 0;
         if !is_empty || self.rules.allow_empty || matches!(self.target, Target::Device(_)) {
@@ -339,7 +341,7 @@ impl Partial {
         &self.entry
     }
 
-    /// A range beyond the announced size breaks the protocol; a stream has none.
+    /// A range beyond the announced size breaks the protocol; a pipe announces no size.
     fn check_range(&self, offset: u64, len: u64) -> Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= self.entry.size || self.entry.kind == EntryKind::Stream => Ok(()),
@@ -355,7 +357,7 @@ impl Partial {
     }
 }
 
-/// What stands under the name, if that may be replaced or written.
+/// Status of the existing entry; an error if it may not be replaced or written.
 fn replaceable(slot: &Slot, rules: &Rules) -> Result<Option<Stat>> {
     let old = slot.stat()?;
     if let Some(old) = &old {
@@ -365,7 +367,7 @@ fn replaceable(slot: &Slot, rules: &Rules) -> Result<Option<Stat>> {
     Ok(old)
 }
 
-/// Sees before the content is sent whether the owner of what is there can be kept.
+/// Checks, before the content is sent, whether the owner of the existing file can be kept.
 fn rehearse(temporary: &Temporary, old: Option<&Stat>) -> Result<()> {
     match old {
         Some(old) if file_type(old) == FileType::RegularFile => identity::rehearse(temporary, old),
@@ -380,7 +382,7 @@ pub(super) fn inode_of(file: impl AsFd) -> io::Result<Inode> {
             s: told.stx_btime.tv_sec,
             ns: told.stx_btime.tv_nsec,
         },
-        // An old kernel, or a file system that does not keep it.
+        // The kernel is too old, or the file system keeps no times of birth.
         _ => Timestamp::default(),
     };
     let stat = fstat(&file)?;

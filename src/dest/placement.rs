@@ -1,4 +1,4 @@
-//! scp's rules: one source, what stands at the destination, and so where the source lands.
+//! scp's rules for one source: where it lands, given the entry at the destination.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -16,9 +16,9 @@ use crate::manifest::file_type;
 /// The destination as the rules see it.
 pub(super) struct Destination<'a> {
     pub path: PathBuf,
-    /// It was typed as one (`x/`, `.`, nothing at all).
+    /// It was typed as a directory (`x/`, `.`, or nothing at all).
     pub means_directory: bool,
-    /// For one source.
+    /// It is for one source only.
     pub alone: bool,
     pub reach: Reach<'a>,
 }
@@ -26,15 +26,15 @@ pub(super) struct Destination<'a> {
 /// A target whose directory may have to be made first.
 pub(super) struct Resolved {
     pub landing: Landing,
-    /// `landing` is the directory that is to be made; the root lands in it under its own name.
+    /// `landing` is a directory to make first; the root lands in it under its own name.
     pub within: bool,
     pub listed: Vec<u8>,
-    /// Device and inode of what stands there, and whether it is a directory.
+    /// Device and inode of the existing entry, and whether it is a directory.
     pub standing: Option<((u64, u64), bool)>,
 }
 
 impl Destination<'_> {
-    /// The destination itself is to be, or hold, what the source is or holds.
+    /// The source becomes the destination; the contents of a directory land directly in it.
     pub fn become_it(&self, source: &Source, found: &Found) -> Result<Resolved> {
         let root = source.root;
         match found {
@@ -49,7 +49,7 @@ impl Destination<'_> {
         }
     }
 
-    /// The source lands in the destination if that is a directory, else becomes it.
+    /// The source lands in the destination if that is a directory, and becomes it otherwise.
     pub fn land(&self, source: &Source, found: &Found) -> Result<Resolved> {
         let root = source.root;
         match found {
@@ -62,7 +62,7 @@ impl Destination<'_> {
                 ..Resolved::nothing(slot.clone(), root.name.as_bytes().to_vec())
             }),
             Found::Nothing(_) if !self.alone => Err(missing(&self.path)),
-            // The destination is to be what the directory is: its paths begin below it.
+            // The directory becomes the destination, so its listed paths begin below it.
             Found::Nothing(slot) if root.is_directory => {
                 Ok(Resolved::nothing(slot.clone(), Vec::new()))
             }
@@ -70,7 +70,7 @@ impl Destination<'_> {
         }
     }
 
-    /// A file becomes what is no directory.
+    /// A file becomes the destination, which may not be a directory.
     fn as_file(&self, found: &Found) -> Result<Resolved> {
         match found {
             Found::Nothing(_) if self.means_directory => Err(missing(&self.path)),
@@ -80,7 +80,7 @@ impl Destination<'_> {
             )),
             Found::Other(..) if self.means_directory => Err(self.usage("is not a directory")),
             Found::Other(slot, stat) if file_type(stat) == FileType::BlockDevice => {
-                // Named as it was typed: a volume's link says more than the number behind it.
+                // Listed as typed: the name of a volume's link says more than that of the device.
                 let typed = self.path.file_name().unwrap_or(slot.name.as_os_str());
                 let listed = typed.as_bytes().to_vec();
                 let device = Some(Arc::from(self.path.as_path()));
@@ -107,8 +107,8 @@ impl Destination<'_> {
         }
     }
 
-    /// Under the root's own name in `dir`. A link that the user named is followed; what does not
-    /// fit there (a directory where a file stands) fails that entry alone, when it comes.
+    /// The source lands under the root's own name in `dir`. A link that the user named is followed.
+    /// A conflict (a directory where a file exists) fails only that entry, when it arrives.
     fn inside(&self, source: &Source, dir: &Arc<Dir>) -> Result<Resolved> {
         let root = source.root;
         let listed = root.name.as_bytes().to_vec();
@@ -173,7 +173,7 @@ impl Resolved {
         }
     }
 
-    /// A directory that an unfinished copy has made.
+    /// A directory that an interrupted copy has made.
     pub fn begun(slot: Slot, dir: &Arc<Dir>) -> Resolved {
         Resolved {
             standing: Some((dir.identity(), true)),
@@ -181,7 +181,7 @@ impl Resolved {
         }
     }
 
-    /// Two roots with one key would land on each other.
+    /// Two roots with the same key would land in one place.
     pub fn key<'a>(&'a self, source: &'a Source) -> (Option<(u64, u64)>, Vec<&'a [u8]>) {
         match (&self.landing, self.standing) {
             (_, Some((identity, true))) => (Some(identity), vec![]),
@@ -197,7 +197,7 @@ impl Resolved {
         }
     }
 
-    /// For messages.
+    /// The path, for messages.
     pub fn path(&self, source: &Source) -> PathBuf {
         match &self.landing {
             Landing::Name(slot) if self.within => slot.path().join(&source.root.name),

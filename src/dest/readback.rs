@@ -1,5 +1,5 @@
-//! Bytes that an earlier session wrote, read from the disk and not from the page cache: after a
-//! failed write-back the cache may hold what the disk does not.
+//! Bytes that an earlier session wrote, read from the disk and not from the page cache. After a
+//! failed write-back the cache may hold data that the disk does not.
 
 use std::fs::File;
 use std::io;
@@ -20,20 +20,20 @@ use crate::manifest::file_type;
 /// Bytes of a whole file that are read and hashed at a time.
 const STEP: u64 = 1 << 20;
 
-/// A descriptor of its own: write errors that it learns of are still told to the others.
+/// A file opened a second time, so that write errors seen here are still reported to the writer.
 pub struct Readback {
     file: File,
-    /// Nothing shares its errors.
+    /// False if the writer shares this open file, and would miss the errors seen here.
     is_own: bool,
 }
 
 impl Readback {
-    /// Of a file that is open.
+    /// Opens `file` a second time.
     pub(super) fn of(file: &File) -> io::Result<Readback> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         match File::open(path) {
             Ok(file) => Ok(Readback::new(file, true)),
-            // Without /proc.
+            // Without /proc the open file is shared.
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
                 Ok(Readback::new(file.try_clone()?, false))
             }
@@ -45,10 +45,10 @@ impl Readback {
         Ok(Readback::new(File::open(path)?, true))
     }
 
-    /// Of the regular file that stands in `slot`. None where it is not what `expected` says.
+    /// Opens the regular file in `slot`. None if its status is not `expected`.
     ///
     /// # Errors
-    /// Where it cannot be opened.
+    /// If the file cannot be opened.
     pub fn of_standing(slot: &Slot, expected: &Standing) -> Result<Option<Readback>> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let opened = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty());
@@ -56,7 +56,7 @@ impl Readback {
             Ok(fd) => fd,
             Err(cause) => {
                 return match Errno::from_io_error(&cause) {
-                    // Gone or replaced since it was looked at.
+                    // Removed or replaced since the check.
                     Some(Errno::NOENT | Errno::LOOP) => Ok(None),
                     _ => Err(slot.error("cannot read what is there", cause)),
                 };
@@ -68,13 +68,13 @@ impl Readback {
     }
 
     fn new(file: File, is_own: bool) -> Readback {
-        // What is read ahead of a range would be dropped before that is read.
+        // Data read ahead of a range would be dropped before it is used.
         cache::read_without_readahead(&file);
         Readback { file, is_own }
     }
 
-    /// Has the disk bring `range`, which is read soon. False where the disk did not take what was
-    /// written there.
+    /// Makes the disk fetch `range`, which is read soon. False if the disk is known not to have
+    /// taken the data written there.
     pub fn prepare(&self, range: &Range<u64>) -> bool {
         let is_written = match self.is_own {
             true => cache::through_to_disk(&self.file, range),
@@ -87,7 +87,7 @@ impl Readback {
         is_written
     }
 
-    /// The same for a range that is to be a hole: it is not read ahead.
+    /// The same for a range that should be a hole: it is not read ahead.
     pub fn prepare_hole(&self, range: &Range<u64>) -> bool {
         match self.is_own {
             true => cache::through_to_disk(&self.file, range),
@@ -95,40 +95,40 @@ impl Readback {
         }
     }
 
-    /// Reads all of `into`; the range was [prepared](Readback::prepare).
+    /// Reads all of `into`, from a range that was [prepared](Readback::prepare).
     pub fn read(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_exact_at(into, offset)
     }
 
-    /// The range does not stay in the cache.
+    /// Drops the range from the page cache.
     pub fn drop_cache(&self, range: Range<u64>) {
         cache::drop_read(&self.file, range);
     }
 
-    /// Where in `range` there may be data, a hole before it left out. None if all of it is a hole.
+    /// The part of `range` that may hold data, without a hole at its start. None if all is a hole.
     pub fn data_in(&self, range: Range<u64>) -> Option<Range<u64>> {
         match seek(&self.file, SeekFrom::Data(range.start)) {
             Ok(data) if data >= range.end => None,
             Ok(data) => Some(data.max(range.start)..range.end),
-            // No data up to the end.
+            // There is no data up to the end of the file.
             Err(Errno::NXIO) => {
                 let end = self.file.metadata().map_or(0, |meta| meta.len());
                 (end < range.end).then_some(range)
             }
-            // A file system, or a device, that does not tell.
+            // The file system or the device does not report holes.
             Err(_) => Some(range),
         }
     }
 
-    /// Has the disk bring the first of `size` bytes, for [`digest`](Readback::digest). False as
-    /// [`prepare`](Readback::prepare) says.
+    /// Makes the disk fetch the first bytes of a file of `size` bytes, for
+    /// [`digest`](Readback::digest). Returns the same as [`prepare`](Readback::prepare).
     pub fn begin(&self, size: u64) -> bool {
         self.prepare(&(0..size.min(STEP)))
     }
 
-    /// The BLAKE3 of all of it, or none where the disk did not take all of it; `is_written` is what
-    /// [`begin`](Readback::begin) said. `goes_on` is asked after each step with its bytes; then
-    /// there is none either.
+    /// The BLAKE3 hash of the whole file; `is_written` is the result of [`begin`](Readback::begin).
+    /// None if the disk did not take all of it or it has another size. `goes_on` gets the number of
+    /// bytes after each step; if it returns false, the result is None too.
     pub fn digest(
         &self,
         size: u64,

@@ -1,5 +1,5 @@
-//! Why a name cannot be made, where the kernel's error says little: the file or its directory may
-//! not be changed, there are no inodes left, the file system takes no such name.
+//! Hints for a name that cannot be made, where the kernel's error says little: the file or its
+//! directory may not be changed, no inodes are left, or the file system does not allow the name.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::dir::Dir;
 use crate::error::Error;
 
 impl Slot {
-    /// A failed call that was to make a file here, or to give it this name.
+    /// The error for a failed call that makes or names a file here, with a hint if one is known.
     pub(super) fn name_error(&self, what: &str, cause: impl Into<io::Error>) -> Error {
         let cause = cause.into();
         let hint = match Errno::from_io_error(&cause) {
@@ -31,7 +31,7 @@ impl Slot {
         }
     }
 
-    /// What keeps even root from changing what stands here.
+    /// The attribute that keeps even root from changing the existing file or its directory.
     fn locked(&self) -> Option<&'static str> {
         let dir = self.dir.handle().ok()?;
         let flags = AtFlags::SYMLINK_NOFOLLOW;
@@ -47,7 +47,7 @@ impl Slot {
     }
 }
 
-/// No name in it can be changed or removed, so that an unfinished file stays what it is.
+/// True if no name in it can be changed or removed, so that a partial file could not be renamed.
 pub fn is_append_only(dir: &Arc<Dir>) -> bool {
     let attributes = dir.handle().and_then(|dir| {
         let told = statx(&*dir, c"", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
@@ -56,7 +56,7 @@ pub fn is_append_only(dir: &Arc<Dir>) -> bool {
     attributes.is_ok_and(|attributes| attributes.contains(StatxAttributes::APPEND))
 }
 
-/// Files that may still be made; some file systems do not count them and say that there are none.
+/// True if no more files can be made. Some file systems do not count files and report 0.
 fn has_no_inodes(dir: &Arc<Dir>) -> bool {
     let found = dir.handle().and_then(|dir| Ok(fstatvfs(&*dir)?));
     found.is_ok_and(|found| found.f_files > 0 && found.f_favail == 0)

@@ -1,10 +1,11 @@
-//! Where things land: scp's rules for what was typed and what exists.
+//! Where sources land, by scp's rules, given the typed destination and the existing files.
 //!
-//! An existing directory takes sources under their own names, `x/` is a directory, several sources
-//! need one, and a source lands on anything else by becoming it. What a directory holds (`DIR/`, or
-//! with `--no-target-directory`) never lands deeper than the destination itself. All of this is
-//! settled, and every refusal made, before the first byte. A directory that an unfinished copy of the
-//! same source has made is gone on with, as if it were not there yet.
+//! An existing directory takes sources under their own names. `x/` means a directory. Several
+//! sources need a directory. In every other case the source becomes the destination. The contents
+//! of a directory (`DIR/`, or with `--no-target-directory`) land directly in the destination. All
+//! of this is decided, and every refusal made, before the first byte. A directory made by an
+//! unfinished copy of the same source is treated as if it did not exist yet, so that the copy
+//! resumes in it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,30 +24,30 @@ use crate::units::printable;
 /// The destination as typed.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// What stood after the colon, or the whole operand; may be empty.
+    /// The part after the colon, or the whole operand; may be empty.
     pub path: Vec<u8>,
-    /// Where a relative path begins; empty for this process's own directory.
+    /// Start of a relative path; empty for this process's working directory.
     pub base: PathBuf,
-    /// A leading `~` is a home directory. On the user's machine their shell has seen to that.
+    /// Expand a leading `~`. On the user's machine the shell has already done that.
     pub remote: bool,
     /// `--no-target-directory`
     pub no_target_directory: bool,
-    /// `--inplace`: what stands there needs no room for a new name.
+    /// `--inplace`: an existing file is written, so its directory need not take a new name.
     pub inplace: bool,
     /// `--fsync`: a directory that is made for the sources is durable.
     pub fsync: bool,
-    /// All that may be reached, where that is not all that the user may.
+    /// The directory that a confined key may reach. None if only the user's permissions count.
     pub confine: Option<Arc<Confine>>,
 }
 
-/// A root and how it was named.
+/// A source root and how the user named it.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     pub root: &'a Root,
     /// The operand as typed, for messages; empty for the root's own name.
     pub typed: &'a [u8],
-    /// The user typed the root's name letter by letter, so a link of that name in the destination
-    /// is followed. False for what a pattern found: there the peer chose the name.
+    /// The user typed the root's name exactly, so a symbolic link of that name in the destination
+    /// is followed. False for a name that matched a pattern, since the peer chose it.
     pub follow_name: bool,
 }
 
@@ -54,32 +55,33 @@ pub struct Source<'a> {
 #[derive(Clone)]
 pub struct Target {
     pub landing: Landing,
-    /// What to call it relative to the destination directory, for lists of digests; empty where
-    /// the destination holds what the root holds.
+    /// Its name relative to the destination directory, for lists of digests. Empty if the root's
+    /// contents land directly in the destination.
     pub listed: Vec<u8>,
-    /// Something stands there, which is to be replaced or filled.
+    /// An entry exists there already, to be replaced or filled.
     pub existed: bool,
 }
 
 #[derive(Clone)]
 pub enum Landing {
-    /// A name that is to be made or replaced; for a directory also one that is entered.
+    /// A name to make or replace; an existing directory of that name is entered.
     Name(Slot),
-    /// A directory that exists and is filled as it is. It may have no name (`/`, `.`).
+    /// An existing directory to fill. It may have no name (`/`, `.`).
     Directory(Arc<Dir>),
-    /// Nothing that keeps: what comes leaves there.
+    /// A pipe, a command or a character device, which keeps nothing.
     Exit(Exit),
 }
 
-/// Whether a copy of this source that was cut short landed under this name.
+/// True if an interrupted copy of this source landed under this name.
 pub type Unfinished<'a> = dyn Fn(&Slot, &Root) -> bool + 'a;
 
-/// Targets in the order of `sources`. Makes at most one directory: `x` of `x/` where directories
-/// are to land in it. `same_machine`: device and inode of a root mean the same here.
+/// Resolves a target for each of `sources`, in the same order. Makes at most one directory: `x` of
+/// `x/` if directories land in it. `same_machine`: device and inode of a root are valid here.
 ///
 /// # Errors
-/// `Kind::Usage` where what was typed does not fit what exists, `Kind::Write` where a destination
-/// directory is missing or not writable, `Kind::Refused` for a source onto or into itself.
+/// `Kind::Usage` if the typed destination does not fit the existing files. `Kind::Write` if a
+/// destination directory is missing or not writable. `Kind::Refused` for a source onto or into
+/// itself.
 pub fn resolve(
     spec: &Spec,
     sources: &[Source],
@@ -150,13 +152,13 @@ impl Spec {
     }
 }
 
-/// A path from this machine's shell: every byte means itself.
+/// A path that a local shell has already expanded: every byte is literal.
 fn expand_nothing(typed: &[u8]) -> PathBuf {
     use std::os::unix::ffi::OsStrExt;
     PathBuf::from(std::ffi::OsStr::from_bytes(typed))
 }
 
-/// Makes the one directory that may be missing.
+/// Makes the one directory that may be missing, and returns the targets.
 fn finish(spec: &Spec, sources: &[Source], resolved: Vec<Resolved>) -> Result<Vec<Target>> {
     let mut made: Option<Arc<Dir>> = None;
     let mut targets = Vec::with_capacity(resolved.len());
@@ -188,7 +190,7 @@ fn finish(spec: &Spec, sources: &[Source], resolved: Vec<Resolved>) -> Result<Ve
 
 fn make_directory(slot: &Slot, fsync: bool) -> Result<Arc<Dir>> {
     let made = slot.dir.handle().and_then(|above| {
-        // The umask takes away what the user wants taken away.
+        // The umask removes the permissions that the user does not want to give.
         mkdirat(&*above, slot.name.as_os_str(), Mode::from_raw_mode(0o777))?;
         slot.dir.child(&slot.name)
     });
@@ -200,7 +202,7 @@ fn make_directory(slot: &Slot, fsync: bool) -> Result<Arc<Dir>> {
 }
 
 impl Source<'_> {
-    /// What the user knows it by.
+    /// The name by which the user knows the source.
     pub(super) fn shown(&self) -> String {
         match self.typed {
             [] => printable(self.root.name.as_bytes()),
@@ -210,7 +212,7 @@ impl Source<'_> {
 }
 
 impl Landing {
-    /// The directory that holds the name, or is it.
+    /// The directory that holds the name, or that is filled itself.
     pub fn dir(&self) -> Option<&Arc<Dir>> {
         match self {
             Landing::Name(slot) => Some(&slot.dir),
@@ -219,7 +221,7 @@ impl Landing {
         }
     }
 
-    /// For messages.
+    /// The path, for messages.
     pub fn path(&self) -> PathBuf {
         match self {
             Landing::Name(slot) => slot.path(),
@@ -228,7 +230,7 @@ impl Landing {
         }
     }
 
-    /// Where it is a block device that the user named.
+    /// The slot, if it is a block device that the user named.
     pub fn device(&self) -> Option<&Slot> {
         match self {
             Landing::Name(slot) if slot.device.is_some() => Some(slot),
@@ -244,8 +246,8 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// Where each root lands below the ground, resolved names of directories, or the error's
-    /// first words.
+    /// Where each root lands below the test directory, as `directory|name` or `directory=`, or the
+    /// kind and message of the error.
     fn outcome(roots: &str, path: &str) -> String {
         let ground = ground();
         let real = std::fs::canonicalize(ground.path()).unwrap();
@@ -298,13 +300,13 @@ mod tests {
             ("D", "-T new/", "|new"),
             ("D", "-T d", "d="),
             ("D", "-T .", "="),
-            // What it holds.
+            // The contents of a directory.
             ("D/", "d", "d="),
             ("D/", "to_d", "d="),
             ("D/", "new", "|new"),
             ("D/", "new/", "|new"),
             ("D/ a", "d", "d= d|a"),
-            // Several.
+            // Several sources.
             ("a b D", "d", "d|a d|b d|D"),
         ];
         for (roots, path, expected) in cases {

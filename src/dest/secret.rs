@@ -1,9 +1,9 @@
-//! The secret key of the user who runs this: journals are recognised by it, and owners told apart.
+//! The user's secret key, which serves to recognise journals and to tell owners apart.
 //!
-//! It lies in `~/.local/state/fastcp/key` (or `$XDG_STATE_HOME/fastcp/key`): 32 random bytes that
-//! nobody else may read. It is made when it is first needed and never changes. Where there is no
-//! place for it, a key of this process alone takes its place; then nothing of this copy can be
-//! resumed by another process.
+//! It is stored in `~/.local/state/fastcp/key` (or `$XDG_STATE_HOME/fastcp/key`): 32 random bytes
+//! that nobody else may read. It is made on first use, and replaced only if others could read it or
+//! it is damaged. If it cannot be stored, this process uses a key that no other process knows, so
+//! no other process can resume this copy.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -24,11 +24,11 @@ const LEN: usize = 32;
 
 pub struct UserKey {
     pub bytes: [u8; LEN],
-    /// A later process finds the same one.
+    /// The key is stored, so a later process finds it again.
     pub is_kept: bool,
 }
 
-/// This user's key, the same for as long as the process lives.
+/// This user's key, the same for the life of the process.
 pub fn user_key() -> &'static UserKey {
     static KEY: OnceLock<UserKey> = OnceLock::new();
     KEY.get_or_init(|| {
@@ -39,8 +39,8 @@ pub fn user_key() -> &'static UserKey {
     })
 }
 
-/// Directories for it, the best first. `sudo` may leave HOME as another user's, where a file of
-/// this one would only be in the way.
+/// Directories for the key, the best first. `sudo` may leave `HOME` as that of another user, where
+/// a file of this user would only be in the way.
 fn places() -> Vec<PathBuf> {
     let named = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let owner = |path: &Path| {
@@ -57,7 +57,7 @@ fn places() -> Vec<PathBuf> {
     first.into_iter().chain(second).collect()
 }
 
-/// The key in `dir`, made if there is none. None where that cannot be.
+/// The stored key in `dir`, made if necessary. None if that fails.
 fn kept_in(dir: &Path) -> Option<[u8; LEN]> {
     make_private(dir).ok()?;
     let path = dir.join(NAME);
@@ -65,7 +65,7 @@ fn kept_in(dir: &Path) -> Option<[u8; LEN]> {
         Found::Key(key) => return Some(key),
         Found::NotOurs => return None,
         Found::Nothing => {}
-        // Others may know it, or it was cut: a new one takes its place.
+        // Others may know it, or it was cut short: a new key replaces it.
         Found::Spoilt => std::fs::remove_file(&path).ok()?,
     }
     let key = random();
@@ -76,8 +76,8 @@ fn kept_in(dir: &Path) -> Option<[u8; LEN]> {
     let _ = std::fs::remove_file(&own);
     match made {
         Ok(()) => {}
-        // Another process was faster; a file system without links gets the key by a rename, where
-        // two may come at once, and what is read below is one of them.
+        // Another process was faster. On a file system without links the key is renamed instead.
+        // Two processes may do that at once; the key that is read below is one of theirs.
         Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {}
         Err(_) => {
             let renamed = make(&own, &key).and_then(|()| std::fs::rename(&own, &path));
@@ -117,7 +117,6 @@ fn read(path: &Path) -> Found {
     }
     let mut key = [0; LEN];
     let is_private = meta.mode() & 0o077 == 0;
-    // Its name for a moment after it was made.
     let is_whole = meta.len() == LEN as u64 && file.read_exact(&mut key).is_ok();
     match is_private && is_whole {
         true => Found::Key(key),
@@ -132,7 +131,7 @@ fn make(path: &Path, key: &[u8; LEN]) -> std::io::Result<()> {
         .mode(0o600)
         .open(path)?;
     file.write_all(key)?;
-    // A power cut must not leave an empty one.
+    // A power failure must not leave an empty key.
     file.sync_all()
 }
 
@@ -145,7 +144,7 @@ fn key_name() -> String {
 
 fn random() -> [u8; LEN] {
     let mut random = [0; LEN];
-    // Waits for entropy just after a boot; 32 bytes come whole.
+    // Waits for entropy just after boot; 32 bytes are always returned whole.
     let _ = getrandom(&mut random, GetRandomFlags::empty());
     random
 }

@@ -1,5 +1,4 @@
-//! /dev/null as the destination of a link test: chunks that were verified are counted and let go,
-//! in whatever order they come.
+//! /dev/null as the destination of a link test: counts verified chunks in any order and drops them.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,7 +8,7 @@ use rustix::fs::{FileType, Stat, major, minor};
 use crate::chunk::VerifiedChunk;
 use crate::manifest::file_type;
 
-/// The device that takes everything, by the number that Linux gives it, whatever its name is.
+/// The device number of /dev/null on Linux, whatever its name is.
 const NULL: (u32, u32) = (1, 3);
 
 #[derive(Default)]
@@ -17,20 +16,20 @@ pub struct Sink {
     taken: AtomicU64,
 }
 
-/// Whether what stands there is /dev/null.
+/// True for /dev/null.
 pub fn is_sink(stat: &Stat) -> bool {
     file_type(stat) == FileType::CharacterDevice
         && (major(stat.st_rdev), minor(stat.st_rdev)) == NULL
 }
 
 impl Sink {
-    /// Nothing is kept, so nothing can fail.
+    /// Counts a chunk. Nothing is kept, so nothing can fail.
     pub fn write(&self, chunk: &VerifiedChunk) {
         let len = u64::from(chunk.place().raw_len);
         self.taken.fetch_add(len, Relaxed);
     }
 
-    /// Bytes so far, of chunks that came twice too.
+    /// Bytes so far, including those of chunks that arrived twice.
     pub fn taken(&self) -> u64 {
         self.taken.load(Relaxed)
     }

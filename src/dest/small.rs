@@ -1,4 +1,4 @@
-//! A small file, content and all at hand: one call from nothing to its name.
+//! A small file whose content is in memory: one call creates, writes and names it.
 
 use std::fs::File;
 use std::io;
@@ -15,10 +15,11 @@ use crate::cache::Behind;
 use crate::error::Result;
 use crate::manifest::Entry;
 
-/// Gives what stands there now, or none where the same was there (`--no-clobber`).
+/// Writes `content`, whose digest was verified, as `entry` says. Returns its status at the
+/// destination, or None if the same content existed there already (`--no-clobber`).
 ///
-/// Writes `content`, whose digest was verified, as `entry` says. In a fresh directory on most
-/// local file systems this takes five system calls: openat, pwrite, fstat, linkat, close.
+/// In a fresh directory on most local file systems this takes five system calls: openat, pwrite,
+/// fstat, linkat, close.
 pub fn place_small(
     slot: &Slot,
     entry: &Entry,
@@ -67,7 +68,7 @@ pub fn place_small(
     Ok(Some(Standing::of(&stat)))
 }
 
-/// With `--drop-cache`: what was just written goes to the disk and out of the page cache.
+/// With `--drop-cache`: writes the content back to the disk and drops it from the page cache.
 fn drop_written(file: &File, content: &[u8], rules: &Rules) -> io::Result<()> {
     if !rules.drop_cache {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Room at the destination: looked at before the first byte, and named when it runs out.
+//! Free space at the destination: checked before the first byte, and reported when it runs out.
 
 use std::io;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Totals;
 
-/// A file system with less room than this, in bytes, is full: the rest is its own reserve.
+/// A file system with less free space than this, in bytes, is full: the rest is its reserve.
 const FULL: u64 = 1 << 20;
 
-/// Compares what is to come with what is free. Where something stands already it gives its space
-/// back file by file, so that no more than the largest file must fit; sources on several file
-/// systems are counted the same way, since nobody knows what goes where. `there` bytes have their
-/// room already, and a device has its own.
+/// Compares the space that the copy needs with the free space. Existing entries free their space
+/// file by file as they are replaced, so then only the largest file must fit. The same rule is used
+/// for targets on several file systems, since nobody knows which data goes where. `there` bytes
+/// have their space already, and devices are not counted.
 pub fn check_free_space(targets: &[Target], totals: &Totals, there: u64) -> Result<()> {
     let fresh = targets.iter().all(|target| !target.existed);
     let mut dirs: Vec<&Arc<Dir>> = Vec::new();
@@ -49,7 +49,7 @@ pub fn check_free_space(targets: &[Target], totals: &Totals, there: u64) -> Resu
     Ok(())
 }
 
-/// Bytes that this process may still take on the file system of `dir`; None where it does not say.
+/// Bytes that this process may still use on the file system of `dir`; None if that is unknown.
 pub(super) fn free_bytes(dir: &Arc<Dir>) -> Option<u64> {
     let found = fstatvfs(&*dir.handle().ok()?).ok()?;
     let blocks = if rustix::process::geteuid().is_root() {
@@ -57,11 +57,11 @@ pub(super) fn free_bytes(dir: &Arc<Dir>) -> Option<u64> {
     } else {
         found.f_bavail
     };
-    // Some file systems in user space say that they have no blocks at all.
+    // Some file systems in user space report no blocks at all.
     (found.f_blocks > 0).then(|| blocks.saturating_mul(found.f_frsize))
 }
 
-/// A failed write to a file of `needed` bytes, under the name that it was to get.
+/// The error for a failed write to a file of `needed` bytes, under its final name.
 pub(super) fn write_error(slot: &Slot, needed: u64, cause: io::Error) -> Error {
     match (Errno::from_io_error(&cause), free_bytes(&slot.dir)) {
         (Some(Errno::NOSPC), Some(free)) => no_space(needed, free).at(slot.path()),
@@ -75,10 +75,10 @@ fn no_space(needed: u64, free: u64) -> Error {
     let message = if free < needed {
         format!("no space left: needs {needs}, {has} free")
     } else if free < FULL {
-        // A pipe, of which nobody knows what it needs.
+        // For example from a pipe, whose length is not known.
         format!("no space left: {has} free")
     } else {
-        // The file system does not know of it.
+        // The file system does not know that the storage below it is full.
         format!(
             "no space left, although {has} are said to be free: what is below the file system (a \
              thin volume, a disk image) is full"
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// As with a thin volume, of which the file system thinks that it is a disk.
+    /// As on a thin volume, which the file system takes for a disk.
     #[test]
     fn a_disk_that_is_full_with_room_on_it_is_told_from_one_without() {
         assert_eq!(

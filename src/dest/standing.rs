@@ -1,5 +1,5 @@
-//! What stands at a destination already, and whether it is what is to come: for `--no-clobber`.
-//! The same content is success and stays untouched, other content is refused and stays too.
+//! The existing entry at a destination, and whether it has the new content already, for
+//! `--no-clobber`. The same content is success, other content is refused; neither is touched.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,12 +12,12 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::manifest::{Timestamp, file_type};
 
-/// Bytes that are read and hashed at a time.
+/// Bytes that are read and compared or hashed at a time.
 const STEP: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// A regular file; a link to one is none.
+    /// A regular file; false for a link to one.
     pub is_file: bool,
     pub is_directory: bool,
     pub size: u64,
@@ -42,12 +42,12 @@ impl Standing {
     }
 }
 
-/// What stands under this name, a link not followed.
+/// The entry under this name; a symbolic link is not followed.
 pub fn standing(slot: &Slot) -> Result<Option<Standing>> {
     Ok(slot.stat()?.map(|stat| Standing::of(&stat)))
 }
 
-/// True if a regular file with exactly this content stands there.
+/// True if a regular file with exactly this content exists there.
 pub fn same_content(slot: &Slot, content: &[u8]) -> Result<bool> {
     let Some((file, size)) = open(slot)? else {
         return Ok(false);
@@ -61,7 +61,7 @@ pub fn same_content(slot: &Slot, content: &[u8]) -> Result<bool> {
         match file.read_exact_at(found, (index * STEP) as u64) {
             Ok(()) if found == step => {}
             Ok(()) => return Ok(false),
-            // It has become shorter since.
+            // The file has become shorter since the check.
             Err(cause) if cause.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
             Err(cause) => return Err(slot.error("cannot read what is there", cause)),
         }
@@ -69,8 +69,8 @@ pub fn same_content(slot: &Slot, content: &[u8]) -> Result<bool> {
     Ok(true)
 }
 
-/// The BLAKE3 root hash of the regular file that stands there; None if there is none. Reads all
-/// of it, so the caller compares sizes first.
+/// The BLAKE3 root hash of the regular file there, or None if there is none. Reads the whole file,
+/// so the caller compares sizes first.
 pub fn digest_of(slot: &Slot) -> Result<Option<Digest>> {
     let Some((file, _)) = open(slot)? else {
         return Ok(None);
@@ -91,7 +91,7 @@ pub fn digest_of(slot: &Slot) -> Result<Option<Digest>> {
     }
 }
 
-/// The refusal of `--no-clobber`.
+/// The error for an entry that may not be replaced.
 pub fn stays(slot: &Slot, rules: &Rules) -> Error {
     slot.refused(if rules.blind {
         "exists, and this key may not replace it"
@@ -111,7 +111,7 @@ fn open(slot: &Slot) -> Result<Option<(File, u64)>> {
         Ok(fd) => fd,
         Err(cause) => {
             return match Errno::from_io_error(&cause) {
-                // Gone or replaced since the look.
+                // Removed or replaced since the check.
                 Some(Errno::NOENT | Errno::LOOP) => Ok(None),
                 _ => Err(Error {
                     kind: Kind::Refused,

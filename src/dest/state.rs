@@ -1,5 +1,5 @@
-//! Where the journal of a copy to a device lies. There is no directory beside it that would be
-//! ours to write in, and it must be found again when the device has got another name or number.
+//! The place of the journal for a copy to a device. Beside a device fastcp has no directory to
+//! write to, and it must find the journal again when the device has another name or number.
 
 use std::fs::DirBuilder;
 use std::os::unix::ffi::OsStrExt;
@@ -15,37 +15,37 @@ use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Name;
 
-/// A copy that nobody has gone on with for so long was given up.
+/// A copy that nobody has resumed for this long is abandoned.
 const AGE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// So many others stay: each is of some 100 bytes for a MiB of its device.
+/// Number of other journals that are kept; each has some 100 bytes for a MiB of its device.
 const KEPT_MAX: usize = 32;
 
-/// A journal that was touched this lately may have a writer, whatever the clocks say.
+/// A journal modified within this time may have a writer; this allows for clocks that differ.
 const IN_USE: Duration = Duration::from_secs(3600);
 
-/// Names in the directory that are looked at.
+/// Most names in the directory that are looked at.
 const LOOKED_AT_MAX: usize = 10_000;
 
-/// Where the journal of a copy from `source`, as the user knows it, to the device in `slot` is.
-/// Makes its directory, which only this user may enter.
+/// The slot of the journal for a copy from `source`, as the user knows it, to the device in `slot`.
+/// Makes its directory, which only this user may enter, and removes journals of abandoned copies.
 ///
 /// # Errors
-/// `Kind::Write` where there is no home or it cannot be written; `Kind::Refused` where the
-/// directory is another user's.
+/// `Kind::Write` if there is no home directory or it cannot be written. `Kind::Refused` if the
+/// directory belongs to another user.
 pub fn device_journal(slot: &Slot, source: &[u8], handles: &Arc<Handles>) -> Result<Slot> {
     let path = state_directory(std::env::var_os("XDG_STATE_HOME").map(PathBuf::from))?;
     make_private(&path)?;
     let dir = Dir::root(&path, handles).map_err(|cause| cannot_keep(&path, cause))?;
-    // What is no device (any more) is refused when it is opened.
+    // A path that is not a device (any more) is refused when it is opened.
     let device = device::stable_name(&slot.path()).unwrap_or_default();
     let name = journal_name(&device, source);
     sweep(&path, &name, SystemTime::now());
     Ok(Slot::new(dir, name))
 }
 
-/// `$XDG_STATE_HOME/fastcp`, or `~/.local/state/fastcp`. As its specification has it, a relative
-/// path counts as none.
+/// `$XDG_STATE_HOME/fastcp`, or `~/.local/state/fastcp`. As the XDG specification demands, a
+/// relative path is ignored.
 pub(super) fn state_directory(named: Option<PathBuf>) -> Result<PathBuf> {
     let named = named.filter(|path| path.is_absolute());
     let state = named.or_else(|| Some(home_directory()?.join(".local/state")));
@@ -59,7 +59,7 @@ pub(super) fn state_directory(named: Option<PathBuf>) -> Result<PathBuf> {
 }
 
 fn journal_name(device: &[u8], source: &[u8]) -> Name {
-    // The length keeps apart what would be one text otherwise.
+    // The length separates pairs that would otherwise be the same text.
     let len = (device.len() as u64).to_le_bytes();
     let key: Digest = digest::of_range(&[&len, device, source].concat(), 0, true);
     let hex: String = key[..8].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -67,9 +67,9 @@ fn journal_name(device: &[u8], source: &[u8]) -> Name {
     Name::try_from(name).expect("hexadecimal digits are a name")
 }
 
-/// Removes journals of copies that nobody will go on with: those that are old, and the oldest of too
-/// many. One that is in use is young, since its writer touches it every second; what cannot be
-/// looked at or removed stays.
+/// Removes journals of abandoned copies: those that are too old, and the oldest if there are too
+/// many. A journal in use is never old, since its writer touches it every second. Journals that
+/// cannot be inspected or removed stay.
 fn sweep(dir: &Path, own: &Name, now: SystemTime) {
     let Ok(entries) = std::fs::read_dir(dir) else {
         return;

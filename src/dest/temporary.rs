@@ -1,10 +1,10 @@
-//! An unfinished file: beside its final name, for its owner alone, locked, and removed unless it is
-//! committed or kept for a second run to resume.
+//! A partial file: beside its final name, accessible only to its owner, locked, and removed unless
+//! it is committed or kept for a later run to resume.
 //!
-//! Its name follows from the final name, so that a second run finds what a killed one left. The
-//! lock tells that from the file of another fastcp that is still at work. Where a file system has
-//! no locks the name is a random one, and nothing is resumed there. The name alone is never
-//! trusted: before the rename it is compared with the open file.
+//! Its name is derived from the final name, so that a later run finds the file of a killed one. The
+//! lock shows whether another fastcp is still writing the file. On a file system without locks the
+//! name is random, and nothing is resumed. The name alone is never trusted: before the rename it is
+//! compared with the open file.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -22,28 +22,28 @@ use super::own_name::{OwnName, may_be_entry, random_name, unlock, usual_name};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 
-/// Tries for a name: each may find what another process has just made or removed.
+/// Attempts to find a name; each may meet a file that another process has just made or removed.
 const TRIES: usize = 16;
 
 pub(super) struct Temporary {
-    /// Where it is to stand when it is whole.
+    /// The final name.
     pub slot: Slot,
     pub file: File,
-    /// As it was made, or last looked at.
+    /// Its status when it was made or last refreshed.
     pub stat: Stat,
     name: OwnName,
-    /// It still stands under `name`, and is to be removed.
+    /// The file still has `name`, and is removed on drop.
     standing: bool,
 }
 
-/// The device of the last directory that has no locks, so that they are not tried for each file.
+/// Device number of the last directory without locks, so that they are not tried for each file.
 static WITHOUT_LOCKS: AtomicU64 = AtomicU64::new(0);
 
 impl Temporary {
-    /// An empty file for `slot`.
+    /// Makes an empty file for `slot`.
     ///
     /// # Errors
-    /// `Kind::Busy` where another process writes to this slot.
+    /// `Kind::Busy` if the slot's partial file is already being written.
     pub fn create(slot: &Slot) -> Result<Temporary> {
         let mut name = usual_name(slot);
         for _ in 0..TRIES {
@@ -75,8 +75,8 @@ impl Temporary {
         Err(busy(slot))
     }
 
-    /// Locks a new file. None where that fails: another process was faster, or there are no locks
-    /// and the file needs a name that no other process finds.
+    /// Locks a new file. None if that fails: another process was faster, or there are no locks and
+    /// the file needs a name that no other process finds.
     fn own(slot: &Slot, fd: OwnedFd, name: OwnName, lock: bool) -> Result<Option<Temporary>> {
         let stat = fstat(&fd).map_err(|cause| slot.error("cannot create a file", cause))?;
         let mut made = Temporary {
@@ -102,12 +102,12 @@ impl Temporary {
         Ok((made.stat.st_nlink > 0).then_some(made))
     }
 
-    /// What an earlier run left under the usual name of `slot`, if it is a file of ours that nobody
-    /// else can have written, and `is_it` says that it is the right one. None also where there are
-    /// no locks: its writer may still be at work.
+    /// Opens the file that an earlier run left under the usual name of `slot`. None unless the file
+    /// is ours, no other user can have written it, and `is_it` accepts it. Also None if there are
+    /// no locks, since its writer may still be at work.
     ///
     /// # Errors
-    /// `Kind::Busy` where the process that made it is at work.
+    /// `Kind::Busy` if the process that made it is still at work.
     pub fn reopen(slot: &Slot, is_it: impl Fn(&File, &Stat) -> bool) -> Result<Option<Temporary>> {
         let name = usual_name(slot);
         let ours = |stat: &Stat| is_ours(stat) && stat.st_mode & 0o077 == 0;
@@ -119,7 +119,7 @@ impl Temporary {
         let open = || {
             let file = File::from(slot.dir.open(&name, flags, Mode::empty())?);
             flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-            // Again, now that it is locked: with a link left, the name is still that of this file.
+            // Checked again under the lock: while the file has a link, the name still refers to it.
             let stat = fstat(&file)?;
             match ours(&stat) && is_it(&file, &stat) {
                 true => Ok((file, stat)),
@@ -141,17 +141,17 @@ impl Temporary {
             Some(Err(cause)) if Errno::from_io_error(&cause) == Some(Errno::AGAIN) => {
                 Err(busy(slot))
             }
-            // What cannot be told to be it is not.
+            // A file that cannot be shown to be the right one is not resumed.
             Some(Err(_)) => Ok(None),
         }
     }
 
-    /// Stays for a later run to resume, if that run can find it.
+    /// Leaves the file for a later run to resume, if that run can find it.
     pub fn keep(&mut self) {
         self.standing = *self.name() != usual_name(&self.slot);
     }
 
-    /// Stays under this name, for the user.
+    /// Leaves the file under its present name, for the user.
     pub fn keep_for_user(&mut self) -> OsString {
         self.standing = false;
         self.name()
@@ -161,7 +161,7 @@ impl Temporary {
         self.name.hold().name().to_owned()
     }
 
-    /// Looks at it again: something was changed that `stat` does not know of.
+    /// Reads the status again, after a change that `stat` does not show yet.
     pub fn refresh(&mut self) -> Result<()> {
         let stat = fstat(&self.file);
         self.stat =
@@ -169,11 +169,11 @@ impl Temporary {
         Ok(())
     }
 
-    /// Calls `rename` with a name under which this file stands, and no other: a name alone may
-    /// lead to what another process has put there.
+    /// Calls `rename` with a name that refers to this file. If its own name refers to a file of
+    /// another process by now, the file gets a new name first.
     ///
     /// # Errors
-    /// `Kind::Write` where the file has no name any more.
+    /// `Kind::Write` if the file has lost its name and cannot get another one.
     pub fn renamed<T>(&self, rename: impl FnOnce(&OsStr) -> Result<T>) -> Result<T> {
         let mut held = self.name.hold();
         let found = self.slot.dir.stat(held.name());
@@ -184,7 +184,7 @@ impl Temporary {
         rename(held.name())
     }
 
-    /// Gives the file a further name, since its own is gone.
+    /// Gives the file a new name, since its own is gone.
     fn link_anew(&self) -> Result<OsString> {
         let name = random_name(&self.slot);
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
@@ -199,7 +199,7 @@ impl Temporary {
         Ok(name)
     }
 
-    /// The file stands under its final name: there is nothing to remove any more.
+    /// Notes that the file has its final name, so there is nothing left to remove.
     pub fn committed(&mut self) {
         self.standing = false;
     }
@@ -215,16 +215,16 @@ impl Drop for Temporary {
         if found.is_ok_and(|found| same_file(&found, &self.stat))
             && let Ok(dir) = self.slot.dir.handle()
         {
-            // Nobody is left to tell, and the next run clears it.
+            // A drop cannot report an error; the next run removes the file.
             let _ = unlinkat(&*dir, held.name(), AtFlags::empty());
         }
     }
 }
 
-/// Removes what a killed run left under `name`. False where it may be anything else: then it stays.
+/// Removes the file that a killed run left under `name`. False if it may be any other file.
 ///
 /// # Errors
-/// `Kind::Busy` where the process that made it is at work.
+/// `Kind::Busy` if the process that made it is still at work.
 fn remove_stale(slot: &Slot, name: &OsStr) -> Result<bool> {
     if may_be_entry(&slot.dir, name) {
         return Ok(false);
@@ -234,7 +234,7 @@ fn remove_stale(slot: &Slot, name: &OsStr) -> Result<bool> {
 }
 
 fn remove_if_stale(slot: &Slot, name: &OsStr) -> Result<bool> {
-    // Looked at before it is opened, since opening a device or a pipe has effects.
+    // Checked before the open, since opening a device or a FIFO has side effects.
     match slot.dir.stat(name) {
         Ok(stat) if is_ours(&stat) => {}
         Ok(_) => return Ok(false),
@@ -249,10 +249,10 @@ fn remove_if_stale(slot: &Slot, name: &OsStr) -> Result<bool> {
     match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::AGAIN) => return Err(busy(slot)),
-        // Nothing tells whether its writer is at work.
+        // Nothing shows whether its writer is at work.
         Err(_) => return Ok(false),
     }
-    // Again, now that it is locked: with a link left, the name is still that of this file.
+    // Checked again under the lock: while the file has a link, the name still refers to it.
     match fstat(&fd) {
         Ok(stat) if is_ours(&stat) => {}
         Ok(stat) => return Ok(stat.st_nlink == 0),
@@ -275,7 +275,7 @@ fn is_ours(stat: &Stat) -> bool {
         && stat.st_nlink == 1
 }
 
-/// True if `cause` says that what was to be removed is not there any more.
+/// True if `cause` says that the file to remove does not exist any more; else an error.
 fn gone(slot: &Slot, cause: std::io::Error) -> Result<bool> {
     match Errno::from_io_error(&cause) {
         Some(Errno::NOENT) => Ok(true),
@@ -294,7 +294,7 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// What looks whether it is its unfinished file locks it for a moment.
+    /// The check whether a file is the right partial file locks it for a moment.
     #[test]
     fn an_entry_of_that_name_is_not_refused_because_this_process_looks_at_it() {
         let temp = tempfile::tempdir().unwrap();
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(std::fs::metadata(&stale).unwrap().len(), 0, "made afresh");
         drop(made);
         assert_eq!(names(temp.path()), [""; 0]);
-        // What was copied under that name stays.
+        // A file that was copied under that name stays.
         std::fs::write(&stale, b"a file of the user's").unwrap();
         let entry = Slot::new(slot.dir.clone(), name(usual_name(&slot).to_str().unwrap()));
         assert!(entry.stat().unwrap().is_some());

@@ -1,4 +1,4 @@
-//! What the tests of these files share.
+//! Helpers that the tests of this folder share.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -52,7 +52,7 @@ pub fn file(size: u64, mode: u32) -> Entry {
     entry
 }
 
-/// What is in a directory, sorted.
+/// The names in a directory, sorted.
 pub fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     let mut names: Vec<_> = entries
@@ -62,8 +62,8 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// A directory with what the cases need: d/, d/sub/, f, to_d -> d, dangling -> new,
-/// d/s -> ../f, d/gone -> ../made.
+/// A directory with the entries that the cases need: d/, d/sub/, f, to_d -> d, dangling -> new, d/s
+/// -> ../f, d/gone -> ../made, loop -> loop.
 pub fn ground() -> tempfile::TempDir {
     let temp = tempfile::tempdir().unwrap();
     let at = |path: &str| temp.path().join(path);
@@ -77,7 +77,7 @@ pub fn ground() -> tempfile::TempDir {
     temp
 }
 
-/// `S` is a file, `D` a directory, `D/` its contents.
+/// A root: `S` and lower-case names are files, `D` is a directory, `D/` is its contents.
 pub fn root(text: &str) -> Root {
     let plain = text.trim_end_matches('/');
     Root {

@@ -1,5 +1,5 @@
-//! How fast a place is written: tried with a file that has no name, so that it is gone with its
-//! handle, whatever becomes of this process.
+//! A test of how fast a place can be written. It writes a file without a name, which vanishes with
+//! its handle, even if this process is killed.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Name, file_type};
 
-/// One write.
+/// Bytes in one write.
 const STEP: usize = 1 << 20;
 
 /// Bytes of the longest round: what a solid-state disk needs to show more than its latency. All
@@ -26,26 +26,27 @@ const STEP: usize = 1 << 20;
 const ROUND_MAX: u64 = 128 << 20;
 
 /// A round that would end later is not begun. A disk that writes less than a megabyte in this time
-/// takes longer for the first.
+/// takes longer for the first round.
 const TIME_MAX: Duration = Duration::from_millis(1500);
 
-/// The longest round takes at most this part of what is free.
+/// The longest round takes at most the free space divided by this.
 const FREE_PART: u64 = 16;
 
-/// What came of it, of the last round alone; all zero where nothing was written: there is too
-/// little room, or what stands there is no file.
+/// The result of the last round. All zero if nothing was written: there is too little space, or the
+/// existing entry is not a regular file or directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trial {
     pub bytes: u64,
-    /// Until the system had taken the bytes, and until they were on the disk.
+    /// Time until the kernel had taken the bytes.
     pub written: Duration,
+    /// Time until they were on the disk.
     pub synced: Duration,
 }
 
 /// Writes where a copy to `spec` would, in rounds that double, each synced.
 ///
 /// # Errors
-/// `Kind::Write` and `Kind::Usage`, as where a copy is to land there.
+/// `Kind::Write` and `Kind::Usage`, as for a copy to that place.
 pub fn try_writing(spec: &Spec) -> Result<Trial> {
     let handles = Arc::new(Handles::default());
     let path = spec.expanded()?;
@@ -59,8 +60,7 @@ pub fn try_writing(spec: &Spec) -> Result<Trial> {
     let failed = |what, cause| Error::io(Kind::Write, Side::Dest, &path, what, cause);
     let mut file = nameless(&dir).map_err(|cause| failed("cannot create a file", cause))?;
     let mut bytes = vec![0; STEP];
-    // Else a file system that compresses would write next to nothing. Where there is no chance, so
-    // be it.
+    // Some file systems compress zeros away, but these must do where there are no random bytes.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
     let began = Instant::now();
     let mut last = Trial::default();
@@ -86,7 +86,7 @@ fn write_round(file: &mut File, bytes: &[u8], round: u64) -> std::io::Result<Tri
     })
 }
 
-/// Where the file system has no files without a name, one whose name is taken away at once.
+/// A file without a name. If the file system has no such files, one whose name is removed at once.
 fn nameless(dir: &Arc<Dir>) -> std::io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR;
     let dot = Path::new(".").as_os_str();

@@ -1,8 +1,8 @@
-//! Paths as the user typed them: a leading `~`, links on the way, and what stands at their end.
+//! Paths as the user typed them: a leading `~`, symbolic links, and the entry at the end.
 //!
-//! Such a path may be anything that the system takes and may pass through links, also to a name
-//! that does not exist yet. It ends in a directory's handle and, for what is no directory, one
-//! name in it. Names from a peer never come here.
+//! Such a path may be anything that the system accepts. It may pass through symbolic links, even to
+//! a name that does not exist yet. It resolves to a directory's handle and, unless it is a
+//! directory, to one name in it. Names from a peer are never resolved here.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -20,33 +20,33 @@ use crate::dir::{Confine, Dir, Handles, Outside};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{NAME_MAX, Name, file_type};
 
-/// Links that are followed from one name to the next: as many as the kernel does.
+/// Symbolic links that are followed in a row: as many as the kernel follows.
 const LINKS_MAX: usize = 40;
 
 /// How long the user database may take to answer.
 const GETENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What stands at the end of a path.
+/// The entry at the end of a path.
 pub(super) enum Found {
     Directory(Arc<Dir>),
-    /// Anything else; never a link.
+    /// Anything else; never a symbolic link.
     Other(Slot, Stat),
     Nothing(Slot),
 }
 
-/// What a path may lead to.
+/// Where a path may lead.
 #[derive(Clone, Copy)]
 pub(super) struct Reach<'a> {
-    /// All that it may lead to, if that is not all that the user may reach.
+    /// The directory that the path must stay in. None if only the user's permissions count.
     pub confine: Option<&'a Confine>,
     pub handles: &'a Arc<Handles>,
 }
 
 impl Reach<'_> {
-    /// Goes to the end of `path`, links followed where nothing is confined.
+    /// Resolves `path` to its end. Links are followed unless the path is confined.
     ///
     /// # Errors
-    /// `Kind::Write` where the directory that holds the last name is not there.
+    /// `Kind::Write` if the directory that holds the last name does not exist.
     pub fn find(self, path: &Path) -> Result<Found> {
         if let Some(confine) = self.confine {
             return find_confined(confine, path);
@@ -70,8 +70,7 @@ impl Reach<'_> {
         Err(Error::io(Kind::Write, Side::Dest, path, "", cause))
     }
 
-    /// The name under which the directory at the end of `path` stands. None where it has none (`/`,
-    /// `..`), or is something else.
+    /// The directory at the end of `path`. None if it has no name (`/`, `..`) or is something else.
     pub fn name_of_directory(self, path: &Path) -> Option<Slot> {
         if let Some(confine) = self.confine {
             let names = confine.names(path.as_os_str().as_bytes()).ok()?;
@@ -94,7 +93,7 @@ impl Reach<'_> {
     }
 }
 
-/// By names alone: a link on the way is not there, and one at the end is refused.
+/// Resolves by names alone: a symbolic link is refused, on the way and at the end.
 fn find_confined(confine: &Confine, path: &Path) -> Result<Found> {
     let names = confine.names(path.as_os_str().as_bytes());
     let names = names.map_err(|outside| refused(confine, outside, path))?;
@@ -131,8 +130,8 @@ fn refused(confine: &Confine, outside: Outside, path: &Path) -> Error {
     Error::new(Kind::Usage, Side::Dest, outside.told(confine.path())).at(path)
 }
 
-/// Where the link in `slot` points. The kernel is asked first whether it would go there: it
-/// refuses links that others have laid in a directory like /tmp.
+/// Target of the link in `slot`. The kernel is asked first whether it would follow the link: it
+/// refuses links that other users made in a directory like /tmp.
 fn follow(slot: &Slot) -> Result<PathBuf> {
     let failed = |cause: std::io::Error| slot.error("cannot follow the link", cause);
     let dir = slot.dir.handle().map_err(failed)?;
@@ -179,8 +178,8 @@ pub(super) fn missing(path: &Path) -> Error {
     }
 }
 
-/// The last name of `path` and what stands before it (empty for none); None where the path can
-/// only be a directory: `/`, `.`, `..`, or empty. Slashes at the end do not count.
+/// The last name of `path` and the path before it, which may be empty. None if the path can only be
+/// a directory: `/`, `.`, `..`, or empty. Slashes at the end are ignored.
 fn split(path: &Path) -> Result<Option<(PathBuf, Name)>> {
     let bytes = path.as_os_str().as_bytes();
     let bytes = &bytes[..bytes.len() - bytes.iter().rev().take_while(|&&b| b == b'/').count()];
@@ -213,13 +212,13 @@ fn without_last_slash(path: &[u8]) -> &[u8] {
     }
 }
 
-/// True if only a directory can be meant.
+/// True if `typed` can only mean a directory.
 pub(super) fn means_directory(typed: &[u8]) -> bool {
     let last = typed.rsplit(|&byte| byte == b'/').next().unwrap_or(typed);
     matches!(last, b"" | b"." | b"..")
 }
 
-/// Where `typed` leads below the directory of a confined key.
+/// The path of `typed` below the directory that the key is confined to.
 pub(super) fn expand_confined(confine: &Confine, typed: &[u8]) -> Result<PathBuf> {
     let names = confine
         .names(typed)
@@ -229,7 +228,7 @@ pub(super) fn expand_confined(confine: &Confine, typed: &[u8]) -> Result<PathBuf
         .fold(confine.path().to_owned(), |path, name| path.join(name)))
 }
 
-/// `~`, `~/x`, `~user` and `~user/x` as a shell reads them; anything else as it is.
+/// Expands `~`, `~/x`, `~user` and `~user/x` as a shell does. Any other path stays unchanged.
 pub(super) fn expand_tilde(typed: &[u8]) -> Result<PathBuf> {
     let [b'~', rest @ ..] = typed else {
         return Ok(PathBuf::from(OsStr::from_bytes(typed)));
@@ -256,7 +255,7 @@ pub(super) fn expand_tilde(typed: &[u8]) -> Result<PathBuf> {
     Ok(whole.into())
 }
 
-/// This user's: HOME, else what the user database says.
+/// This user's home directory: `HOME`, else the one in the user database.
 pub fn home_directory() -> Option<PathBuf> {
     match std::env::var_os("HOME") {
         Some(home) if !home.is_empty() => Some(home.into()),
@@ -274,7 +273,7 @@ fn home_of(user: &str) -> Option<PathBuf> {
     }
 }
 
-/// Asks `getent`: a static binary sees /etc/passwd alone, not what a directory service knows.
+/// Asks `getent`: a static binary reads only /etc/passwd and cannot ask a directory service.
 fn getent(user: &str) -> Option<PathBuf> {
     if user.starts_with('-') {
         return None;
@@ -287,7 +286,7 @@ fn getent(user: &str) -> Option<PathBuf> {
         .spawn()
         .ok()?;
     let deadline = Instant::now() + GETENT_TIMEOUT;
-    // One line of passwd fits into the pipe, so it can end before it is read.
+    // A line of passwd fits into the pipe, so the child can exit before the line is read.
     while child.try_wait().ok()?.is_none() {
         if Instant::now() > deadline {
             let _ = child.kill();

@@ -1,4 +1,4 @@
-//! Threads that race, a consumer that does not read, a sender that is no honest one.
+//! Tests with racing threads, a consumer that does not read, and a sender that breaks the protocol.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -92,7 +92,7 @@ proptest! {
 
 #[test]
 fn while_one_thread_waits_for_the_consumer_others_leave_theirs_and_go() {
-    // Half of them are more than a pipe holds, so that the first thread is left in its write.
+    // Half of the chunks are more than a pipe holds, so the first thread blocks in its write.
     const N: usize = 48;
     const C: usize = 64 << 10;
     let data = bytes(N * C);

@@ -1,4 +1,4 @@
-//! Zeros in a file: as holes where it is to have some, or as room that is really taken.
+//! Zeros in a file: holes, or blocks that are really allocated.
 
 use std::fs::File;
 use std::io;
@@ -7,18 +7,18 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-/// The grain of holes, in bytes: no common file system has a finer one.
+/// Granularity of holes in bytes; no common file system has a finer one.
 const BLOCK: usize = 4096;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Makes a hole, which reads as zeros.
+/// Punches a hole, which reads as zeros.
 pub fn punch(file: &File, offset: u64, len: u64) -> rustix::io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(file, flags, offset, len)
 }
 
-/// Makes a range read as zeros, with room of its own.
+/// Fills a range with zeros and allocates its blocks.
 pub fn fill(file: &File, offset: u64, len: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::ZERO_RANGE, offset, len) {
         Ok(()) => return Ok(()),
@@ -34,8 +34,8 @@ pub fn fill(file: &File, offset: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes what is not zeros, in runs as long as there are; returns the end of the last one (0 if
-/// none). For files whose unwritten ranges read as zeros.
+/// Writes the blocks that are not zeros, each run of them at once. Returns the end of the last run,
+/// or 0 if there was none. Only for files whose unwritten ranges read as zeros.
 pub fn write_sparse(file: &File, data: &[u8], offset: u64) -> io::Result<u64> {
     // The first block is short where the offset is not aligned.
     let first = (BLOCK - (offset % BLOCK as u64) as usize).min(data.len());
@@ -69,7 +69,7 @@ fn write_run(
     Ok(end)
 }
 
-/// `block` is no longer than ZEROS. Comparing with zeros compiles to memcmp, which looks at the
+/// `block` must not be longer than `ZEROS`. The comparison compiles to memcmp, which looks at the
 /// first bytes first.
 fn is_zero(block: &[u8]) -> bool {
     block == &ZEROS[..block.len()]

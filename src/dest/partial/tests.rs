@@ -59,13 +59,13 @@ fn a_kept_partial_is_gone_on_with_if_it_is_the_one_that_was_left() {
     assert!(disk.prepare(&(0..5000)));
     disk.read(&mut there, 0).unwrap();
     assert_eq!(there, [7; 5000]);
-    // What comes now replaces what was there, also where it is zeros.
+    // New content replaces the old, even if it is zeros.
     partial.write_zeros(0, 4096, true).unwrap();
     partial.write_at(&[0; 904], 4096).unwrap();
     partial.commit().unwrap();
     let content = std::fs::read(temp.path().join("a")).unwrap();
     assert!(content.len() as u64 == SIZE && content.iter().all(|&byte| byte == 0));
-    // One that others may have written is not.
+    // A file that others may have written is not resumed.
     let inode = kept(&[7; 5000]);
     let name = &names(temp.path())[0];
     std::fs::hard_link(temp.path().join(name), temp.path().join("more")).unwrap();
