@@ -1,5 +1,5 @@
-//! The page cache behind a copy: what the copy brought into it goes out again, so that a host that
-//! serves others from it keeps what they need; and what was written goes to disk as it comes.
+//! Limits what a copy leaves in the page cache. Drops the pages that the copy brought in, so that a
+//! host that serves others from its cache keeps what they need. Written data goes to disk at once.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,27 +13,27 @@ use nix::libc;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{ReadWriteFlags, preadv2};
 
-/// Bytes of one file that may be on their way to the disk: enough to keep it busy.
+/// Bytes of one file that may be under way to the disk: enough to keep the disk busy.
 const BEHIND_MAX: u64 = 16 << 20;
 
-/// The same of all files of this process. Half of what a copy that drops its pages may have dirty:
-/// each writer adds at most a chunk before it looks.
+/// The same for all files of this process. The dirty bytes may reach twice this, because each
+/// writer adds at most a chunk before it checks.
 const DIRTY_MAX: u64 = 128 << 20;
 
-/// No kernel has smaller pages.
+/// The smallest page size of any kernel.
 const PAGE: u64 = 4096;
 
-/// Bytes that this process has written and not seen on disk, of files that are written so.
+/// Bytes that this process has written and not yet waited for, of files that are written this way.
 static DIRTY: AtomicU64 = AtomicU64::new(0);
 
-/// Reads without filling the cache with what nobody asked for.
+/// Turns off readahead, which would fill the cache with bytes that nobody asked for.
 pub fn read_without_readahead(file: &File) {
-    // Else what comes next would be there before it is known whether it was.
+    // With readahead, the next bytes would be cached before [`Before`] checks whether they were.
     let _ = fadvise(file, 0, None, Advice::Random);
 }
 
-/// True if most of `range` can be had without the disk: others have use for it. Looking at it brings
-/// nothing.
+/// True if most of `range` can be read without the disk, so that others seem to use it. The check
+/// itself brings nothing into the cache.
 pub fn is_cached(file: &File, range: Range<u64>) -> bool {
     match cached_pages(file, &range) {
         Some(pages) => 2 * pages * page_size() > range.end - range.start,
@@ -41,16 +41,16 @@ pub fn is_cached(file: &File, range: Range<u64>) -> bool {
     }
 }
 
-/// Pages of `range` that are in the cache. None where the kernel does not tell: it is older than 6.5,
-/// or the file is another's.
+/// Number of pages of `range` in the cache. None if the kernel is older than 6.5, or does not allow
+/// the call for another user's file.
 fn cached_pages(file: &File, range: &Range<u64>) -> Option<u64> {
-    /// `cachestat`, by the same number on all machines.
+    /// `cachestat`, which has the same number on all architectures.
     const CACHESTAT: libc::c_long = 451;
     let place = [range.start, range.end - range.start];
-    // In the cache, and four more numbers.
+    // The number of cached pages, and four more counts.
     let mut told = [0u64; 5];
-    // SAFETY: a call on a descriptor that is borrowed, so open; it reads two numbers and writes five,
-    // into arrays of that size that outlive it.
+    // SAFETY: the descriptor is borrowed and therefore open. The call reads two numbers and writes
+    // five, in arrays of that size that outlive it.
     let result = unsafe {
         let (place, told) = (place.as_ptr(), told.as_mut_ptr());
         libc::syscall(CACHESTAT, file.as_raw_fd(), place, told, 0)
@@ -58,12 +58,12 @@ fn cached_pages(file: &File, range: &Range<u64>) -> Option<u64> {
     (result == 0).then_some(told[0])
 }
 
-/// True if the byte at `offset` can be read without waiting. It may be that it cannot, and is there:
-/// where reading it would make the system read ahead.
+/// True if the byte at `offset` can be read without waiting. May be false for a cached byte, if
+/// reading it would start readahead.
 fn is_cached_at(file: &File, offset: u64) -> bool {
     let mut byte = [0];
     let mut room = [IoSliceMut::new(&mut byte)];
-    // A file system that cannot tell fails.
+    // Fails on file systems that do not support the flag.
     preadv2(file, &mut room, offset, ReadWriteFlags::NOWAIT).is_ok()
 }
 
@@ -71,27 +71,27 @@ fn page_size() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// What of a file was in the cache before the copy came. Looked at ahead of what is read: behind
-/// what others had read the system reads ahead, and that is the copy's doing.
+/// The parts of a file that were cached before the copy began. It checks ahead of the reads,
+/// because reading cached pages makes the kernel read ahead, and those pages are the copy's doing.
 #[derive(Debug, Default)]
 pub struct Before(Mutex<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
     up_to: u64,
-    /// Of that, in ascending order.
+    /// Cached ranges below `up_to`, in ascending order.
     cached: Vec<Range<u64>>,
 }
 
-/// Bytes that are looked at as one, by their first.
+/// Granularity in bytes: one check decides for a whole step.
 const STEP: u64 = 1 << 20;
 
-/// How far ahead it is looked: further than any system reads ahead that we know.
+/// How far ahead it checks, in bytes: further than any known readahead.
 const LOOK_AHEAD: u64 = 32 << 20;
 
 impl Before {
-    /// True if what is read at `offset` of a file of `size` bytes was there. To be asked in about
-    /// ascending order, before it is read.
+    /// True if the bytes at `offset` of a file of `size` bytes were cached before the copy. To be
+    /// called before each read, in roughly ascending order.
     pub fn was_cached(&self, file: &File, offset: u64, size: u64) -> bool {
         let mut seen = self.0.lock().expect("no panic while held");
         let Seen { up_to, cached } = &mut *seen;
@@ -114,10 +114,9 @@ impl Before {
     }
 }
 
-/// Drops what was read of `range`.
+/// Drops `range` from the page cache after it was read.
 pub fn drop_read(file: &File, range: Range<u64>) {
-    // Of a page that is only in part in the range nothing would go. Nothing at all would mean all
-    // that follows.
+    // The kernel drops only whole pages, and takes a length of 0 as "to the end of the file".
     let end = range.end.next_multiple_of(PAGE);
     if let Some(len) = std::num::NonZeroU64::new(end - range.start) {
         // Advice only.
@@ -126,8 +125,8 @@ pub fn drop_read(file: &File, range: Range<u64>) {
 }
 
 /// Writes `range` back and drops it from the cache, so that the next read comes from the disk. True
-/// if the disk took it, as far as the system says; `file` must be a descriptor that nobody else
-/// learns of write errors by.
+/// if the disk reported no error. The caller must not share this open file with code that needs to
+/// see write errors, because each error is reported only once.
 pub fn through_to_disk(file: &File, range: &Range<u64>) -> bool {
     let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
@@ -145,27 +144,26 @@ pub fn read_soon(file: &File, range: &Range<u64>) {
     }
 }
 
-/// Takes a write error that the file has and nobody was told of: it is of an earlier writer. True if
-/// there was none. Waits for no more than the first page.
+/// Clears a pending write error of the file, which an earlier writer has left. True if there was
+/// none. Waits for no more than the first page.
 pub fn take_write_error(file: &File) -> bool {
     sync_range(file, &(0..1), libc::SYNC_FILE_RANGE_WAIT_BEFORE).is_ok()
 }
 
-/// What was written to one file and is on its way to the disk, oldest first.
+/// Ranges written to one file that are under way to the disk, oldest first.
 #[derive(Debug, Default)]
 pub struct Behind {
     ranges: Mutex<VecDeque<Range<u64>>>,
-    /// The first error of the disk, as the system numbers it: it is told once, to whoever waits.
+    /// The first write error (errno). The kernel reports it only once, to the first caller.
     failed: OnceLock<i32>,
 }
 
 impl Behind {
-    /// Starts to write a range back that was just written, and waits for older ones and drops them
-    /// where too much is under way.
+    /// Starts to write back a range. If too much is under way, waits for older ranges and drops
+    /// them.
     ///
     /// # Errors
-    /// Where the disk did not take what was written, now or before. An `fsync` that follows may not
-    /// tell of it again.
+    /// The disk's error for this range or an earlier one. A later `fsync` may not report it again.
     pub fn wrote(&self, file: &File, range: Range<u64>) -> io::Result<()> {
         if range.is_empty() {
             return Ok(());
@@ -178,10 +176,10 @@ impl Behind {
         self.settle(file, bound)
     }
 
-    /// Waits for all of it and drops it.
+    /// Waits for all ranges and drops them.
     ///
     /// # Errors
-    /// As [`wrote`](Behind::wrote).
+    /// As for [`wrote`](Behind::wrote).
     pub fn finish(&self, file: &File) -> io::Result<()> {
         self.settle(file, 0)
     }
@@ -207,7 +205,7 @@ impl Behind {
         }
     }
 
-    /// Takes the oldest range, where more than `bound` bytes are under way.
+    /// Takes the oldest range if more than `bound` bytes are under way.
     fn oldest_beyond(&self, bound: u64) -> Option<Range<u64>> {
         let mut ranges = self.lock();
         let all: u64 = ranges.iter().map(|range| range.end - range.start).sum();
@@ -229,11 +227,11 @@ impl Drop for Behind {
     }
 }
 
-/// Asks for writing `range` back, and waits if `flags` say so. Gives the number of the error.
+/// Starts to write `range` back, or waits for it, as `flags` say. The error is an errno.
 fn sync_range(file: &File, range: &Range<u64>, flags: libc::c_uint) -> Result<(), i32> {
     let (start, len) = (range.start as libc::off64_t, range.end - range.start);
     loop {
-        // SAFETY: a call on a descriptor that is borrowed, so open; it takes numbers alone.
+        // SAFETY: the descriptor is borrowed and therefore open; the call takes only numbers.
         let result =
             unsafe { libc::sync_file_range(file.as_raw_fd(), start, len as libc::off64_t, flags) };
         let errno = match result {
@@ -244,7 +242,7 @@ fn sync_range(file: &File, range: &Range<u64>, flags: libc::c_uint) -> Result<()
         };
         match errno {
             libc::EINTR => {}
-            // A kernel or a file system without the call: its pages stay in the cache.
+            // A kernel or file system without this call: the pages stay in the cache.
             libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL | libc::ESPIPE => return Ok(()),
             _ => return Err(errno),
         }
@@ -284,7 +282,7 @@ mod tests {
         assert!(behind.lock().is_empty());
         read_without_readahead(&file);
         if is_cached(&file, 0..MIB) || is_cached(&file, 39 * MIB..40 * MIB) {
-            // A file system that keeps its cache.
+            // This file system keeps its cache.
             return;
         }
         let mut bytes = vec![0; MIB as usize];

@@ -1,19 +1,19 @@
-//! What a digest stands for, and how the digests of chunks become the digest of their file.
+//! The digest of each kind of data, and how the digests of chunks become the digest of their file.
 //!
 //! | of | digest |
 //! |---|---|
-//! | an entry of no bytes | its BLAKE3, of nothing |
-//! | a chunk that is all of its entry | its BLAKE3 (`whole`) |
-//! | a chunk of a longer entry, the last one short | the chaining value of that subtree of the entry's BLAKE3 |
-//! | a chunk of a stream that is no subtree, since its producer paused there | its BLAKE3, as if it were all |
-//! | a range of zeros as a chunk | none, [`NONE`]: where it lies and how long it is, is all there is to it |
-//! | a pack | the BLAKE3 of its table, which holds the BLAKE3 of every file in it |
+//! | an entry of no bytes | the BLAKE3 of no bytes |
+//! | a chunk that is its whole entry | its BLAKE3 (`whole`) |
+//! | a chunk of a longer entry | the chaining value of its subtree in the entry's BLAKE3 |
+//! | a chunk of a stream that is no subtree, because the producer paused | its own BLAKE3 |
+//! | a range of zeros as a chunk | none, [`NONE`]: its offset and length say everything |
+//! | a pack | the BLAKE3 of its table, which contains the BLAKE3 of every file in it |
 //!
-//! A chunk is a power of two of bytes at a multiple of itself, so it is a subtree of BLAKE3's own
-//! tree, and [`Tree`] merges the chunks' values into the true BLAKE3 of the file, what `b3sum`
-//! prints, without a second look at the bytes. A chaining value depends on its offset, therefore
-//! zeros have no value that could be kept and used again: those of a hole must be hashed like
-//! any others where the root of a file with holes is asked for.
+//! A chunk's size is a power of two (the last may be shorter), and its offset a multiple of that.
+//! So a chunk is a subtree of BLAKE3's own tree. [`Tree`] merges the values of chunks into the true
+//! BLAKE3 of the file, as `b3sum` prints it, without reading the bytes again. A chaining value
+//! depends on its offset, so the value of zeros cannot be reused: the root of a file with holes
+//! requires hashing their zeros.
 
 pub mod stream;
 mod tree;
@@ -25,12 +25,12 @@ pub use tree::Tree;
 /// A BLAKE3 hash or chaining value.
 pub type Digest = [u8; 32];
 
-/// In the place of a digest where there is none.
+/// A placeholder where there is no digest.
 pub const NONE: Digest = [0; 32];
 
-/// The digest of a chunk of a file: `whole` if these bytes are all of the file (its root hash),
-/// else the chaining value of the subtree at `offset`; where no subtree can be so long there, and
-/// for no bytes, their own BLAKE3.
+/// The digest of a chunk of a file. With `whole`, the bytes are the entire file and this is its
+/// root hash. Otherwise it is the chaining value of the subtree at `offset`. If no subtree at that
+/// offset can be this long, and for no bytes, it is their own BLAKE3.
 pub fn of_range(data: &[u8], offset: u64, whole: bool) -> Digest {
     if whole || data.is_empty() || !may_be_subtree(offset, data.len() as u64) {
         return blake3::hash(data).into();
@@ -40,15 +40,15 @@ pub fn of_range(data: &[u8], offset: u64, whole: bool) -> Digest {
     hasher.finalize_non_root()
 }
 
-/// Whether `len` bytes at `offset` have a chaining value of their own.
+/// True if `len` bytes at `offset` have a chaining value.
 fn may_be_subtree(offset: u64, len: u64) -> bool {
     offset.is_multiple_of(blake3::CHUNK_LEN as u64)
         && max_subtree_len(offset).is_none_or(|most| len <= most)
 }
 
-/// As [`of_range`] of `len` zeros. Takes a second for some 4.5 GB.
+/// Like [`of_range`] for `len` zeros. Takes a second per 4.5 GB or so.
 pub fn of_zeros(offset: u64, len: u64, whole: bool) -> Digest {
-    // Large enough for BLAKE3 to work on many blocks at once, small enough to stay in cache.
+    // Large enough for BLAKE3 to process many blocks at once, small enough for the CPU cache.
     static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
     let whole = whole || len == 0 || !may_be_subtree(offset, len);
     let mut hasher = blake3::Hasher::new();
@@ -68,21 +68,21 @@ pub fn of_zeros(offset: u64, len: u64, whole: bool) -> Digest {
     }
 }
 
-/// What came of giving a chunk's digest to a [`Tree`].
+/// The result of adding a chunk's digest to a [`Tree`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
     New,
-    /// It was there, with the same value.
+    /// The chunk was already there, with the same value.
     Same,
-    /// It was there with another value: the chunk was read twice and the source changed between.
-    /// The first value stays.
+    /// The chunk was there with another value, so the source changed between two reads. The first
+    /// value stays.
     Differs,
-    /// It was there, but its value has been merged and cannot be compared any more. If this was
-    /// another one, the roots of the two ends tell, for each end keeps its first.
+    /// The chunk was there, but its value has been merged and can no longer be compared. If the new
+    /// value differs, so will the roots of the two ends, because each end keeps its first value.
     Merged,
-    /// Some of it was there, which stays, and the rest was not: nothing was added.
+    /// Part of the range was already there, and stays. The rest was not, and nothing was added.
     Partly,
-    /// The file has no chunk at this offset, or no subtree that is this range.
+    /// The file has no chunk at this offset, or no subtree with exactly this range.
     Outside,
 }
 

@@ -1,9 +1,9 @@
-//! Directories held by handle. Everything below what the user named is reached one component at a
-//! time from its parent's handle and never through a symbolic link, so that neither a hostile peer
-//! nor another user who swaps a directory for a link leads a copy elsewhere.
+//! Directories held open by handle. Everything below an operand is opened from its parent's handle,
+//! one component at a time, and never through a symbolic link. So neither a hostile peer nor
+//! another user who replaces a directory with a link can redirect a copy.
 //!
-//! A `Dir` may let its handle go and opens it again through its parent when it is needed: a copy
-//! may know of more directories than it may hold open. What is opened again must be the same inode.
+//! A `Dir` may close its handle and open it again through its parent, because a copy may know more
+//! directories than it may hold open. The reopened directory must have the same inode.
 
 pub mod acl;
 mod confine;
@@ -27,14 +27,14 @@ use acl::Acl;
 pub use confine::{Confine, Outside, RESERVED, is_reserved, may_leave};
 pub use open_files::open_share;
 
-/// Handles of directories that are held open at once, besides those of roots.
+/// Directory handles that may be open at once, besides those of roots.
 const OPEN_MAX: usize = 256;
 
-/// The deepest directory that is opened, counted from a root: opening one again goes through its
-/// parents, and so does letting them go, on the stack.
+/// The deepest directory that is opened, counted from a root. Opening a directory again recurses
+/// through its parents, and so does dropping it; both take stack.
 pub const DEPTH_MAX: usize = 1024;
 
-/// Which directories hold a handle, oldest first.
+/// The directories that hold a handle, oldest first.
 #[derive(Default)]
 pub struct Handles {
     open: Mutex<VecDeque<Weak<Dir>>>,
@@ -42,21 +42,21 @@ pub struct Handles {
 
 pub struct Dir {
     origin: Origin,
-    /// Directories between this one and its root.
+    /// Number of directories between this one and its root.
     depth: usize,
     dev: u64,
     ino: u64,
     handle: Mutex<Option<Arc<OwnedFd>>>,
     handles: Arc<Handles>,
-    /// As it was when it was asked for first.
+    /// As it was when it was first read.
     default_acl: OnceLock<Option<Acl>>,
 }
 
-/// How a directory was reached, and so how it is opened again.
+/// How a directory was reached, which is also how it is opened again.
 enum Origin {
-    /// By its path; it keeps its handle, so its path is for messages only.
+    /// By its path. It keeps its handle, so the path is for messages only.
     Root(PathBuf),
-    /// By its path, again and again.
+    /// By its path, which is used again to open it again.
     Named(PathBuf),
     Child(Arc<Dir>, Name),
     /// As a child, through a link that the user wants followed.
@@ -64,14 +64,14 @@ enum Origin {
 }
 
 impl Dir {
-    /// Opens a directory that the user named; links in `path` are followed.
+    /// Opens a directory that the user named. Links in `path` are followed.
     pub fn root(path: &Path, handles: &Arc<Handles>) -> io::Result<Arc<Dir>> {
         let fd = open_path(path, OFlags::RDONLY)?;
         Dir::opened(fd, Origin::Root(path.to_owned()), handles)
     }
 
-    /// As [`root`](Dir::root), for one of many that are read from: its handle may be let go, and a
-    /// directory that may be passed through but not listed opens too.
+    /// Like [`root`](Dir::root), for one of many directories that are read. Its handle may be
+    /// closed in between. A directory with search but no read permission opens too.
     pub fn named(path: &Path, handles: &Arc<Handles>) -> io::Result<Arc<Dir>> {
         let origin = Origin::Named(path.to_owned());
         let dir = Dir::opened(open_named(path)?, origin, handles)?;
@@ -102,7 +102,7 @@ impl Dir {
     /// Opens the directory `name` in this one.
     ///
     /// # Errors
-    /// ENOTDIR or ELOOP where `name` is a link or anything but a directory.
+    /// ENOTDIR or ELOOP if `name` is a link or anything but a directory.
     pub fn child(self: &Arc<Dir>, name: &Name) -> io::Result<Arc<Dir>> {
         let fd = open_beneath(
             self.handle()?,
@@ -116,8 +116,8 @@ impl Dir {
         Ok(child)
     }
 
-    /// Opens the directory that the link `name` in this one leads to, wherever that is: only for
-    /// a user who wants links followed.
+    /// Opens the directory that the link `name` in this one leads to, wherever that is. Only for
+    /// users who asked for links to be followed.
     pub fn linked(self: &Arc<Dir>, name: &Name) -> io::Result<Arc<Dir>> {
         let fd = open_linked(self.handle()?, name)?;
         let origin = Origin::Linked(self.clone(), name.clone());
@@ -156,7 +156,7 @@ impl Dir {
         Ok(fd)
     }
 
-    /// Opens `name` in this directory; O_NOFOLLOW and O_CLOEXEC are added to `flags`.
+    /// Opens `name` in this directory. O_NOFOLLOW and O_CLOEXEC are added to `flags`.
     pub fn open(self: &Arc<Dir>, name: &OsStr, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         open_beneath(
             self.handle()?,
@@ -166,13 +166,13 @@ impl Dir {
         )
     }
 
-    /// The status of `name` itself, a link not followed.
+    /// The status of `name` itself; a link is not followed.
     pub fn stat(self: &Arc<Dir>, name: &OsStr) -> io::Result<Stat> {
         Ok(statat(&*self.handle()?, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// A number that tells this directory from others and is the same on every run; 0 where the
-    /// file system has no such numbers.
+    /// The inode number, which identifies this directory across runs; 0 if the file system may
+    /// change it.
     pub fn lasting_number(self: &Arc<Dir>) -> u64 {
         match kind(self) {
             Some(kind) if !NUMBERED_ANEW.contains(&kind) => self.ino,
@@ -180,18 +180,18 @@ impl Dir {
         }
     }
 
-    /// False where closing a file of this directory writes nothing, so that no error can come of it.
+    /// False if closing a file in this directory writes nothing, so that close cannot fail.
     pub fn may_write_at_close(self: &Arc<Dir>) -> bool {
         !kind(self).is_some_and(|kind| QUIET_AT_CLOSE.contains(&kind))
     }
 
-    /// The list of rights that it lends to what is made in it, if it has one.
+    /// The default ACL that files made in this directory inherit, if there is one.
     pub fn default_acl(self: &Arc<Dir>) -> Option<&Acl> {
         let read = || Acl::of(&*self.handle().ok()?, acl::DEFAULT);
         self.default_acl.get_or_init(read).as_ref()
     }
 
-    /// Directories between this one and the one that was opened by its path.
+    /// Number of directories between this one and the one that was opened by its path.
     pub fn depth(&self) -> usize {
         self.depth
     }
@@ -201,8 +201,8 @@ impl Dir {
         (self.dev, self.ino)
     }
 
-    /// The directory from which this one was reached, and the way from there, `/` between names;
-    /// of a directory that the user named, itself and nothing.
+    /// The directory from which this one was reached, and the path from there, with `/` between
+    /// names. For a directory that the user named: itself and an empty path.
     pub fn below(self: &Arc<Dir>) -> (&Arc<Dir>, Vec<u8>) {
         match &self.origin {
             Origin::Root(_) | Origin::Named(_) => (self, Vec::new()),
@@ -217,7 +217,7 @@ impl Dir {
         }
     }
 
-    /// As the user would write it; for messages.
+    /// As the user would write it, for messages.
     pub fn path(&self) -> PathBuf {
         match &self.origin {
             Origin::Root(path) | Origin::Named(path) => path.clone(),
@@ -248,8 +248,8 @@ impl Handles {
     }
 }
 
-/// File systems that number their inodes as they find them, by the numbers of statfs(2): FAT, exFAT,
-/// those of user space, overlays, and Windows shares of some servers.
+/// File systems that assign inode numbers at run time, by their statfs(2) magic numbers: FAT,
+/// exFAT, FUSE, overlayfs, and SMB (because of some servers).
 const NUMBERED_ANEW: [u64; 6] = [
     0x4d44,
     0x2011_bab0,
@@ -260,13 +260,13 @@ const NUMBERED_ANEW: [u64; 6] = [
 ];
 
 /// File systems that write nothing when a file is closed: ext2 to ext4, XFS, Btrfs, F2FS and tmpfs.
-/// Those of the network and of user space may write then.
+/// Network file systems and FUSE may write at that time.
 const QUIET_AT_CLOSE: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
 
-/// Devices whose kind is remembered.
+/// Number of devices whose file system type is remembered.
 const DEVICES_MAX: usize = 1024;
 
-/// The kind of the directory's file system, as in [`NUMBERED_ANEW`]; None where it does not say.
+/// The directory's file system type, as in [`NUMBERED_ANEW`]; None if it cannot be read.
 fn kind(dir: &Arc<Dir>) -> Option<u64> {
     static KNOWN: Mutex<BTreeMap<u64, Option<u64>>> = Mutex::new(BTreeMap::new());
     let known = || KNOWN.lock().expect("no panic while held");
@@ -312,8 +312,8 @@ fn open_linked(parent: Arc<OwnedFd>, name: &Name) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Opens one component. openat2 where the kernel has it (5.6) and lets us; elsewhere O_NOFOLLOW
-/// on a single component says the same.
+/// Opens one component. Uses openat2 if the kernel has it (5.6) and permits it. Otherwise
+/// O_NOFOLLOW on a single component gives the same guarantee.
 fn open_beneath(dir: Arc<OwnedFd>, name: &OsStr, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     match openat2(dir.as_fd(), name, flags, mode, resolve) {

@@ -1,6 +1,6 @@
-//! Waiting at a pipe, a terminal or a socket without getting lost there: a thread that waits for
-//! a silent producer or a slow consumer comes back soon after it is told to stop. `O_NONBLOCK` is
-//! not touched: standard input and output are shared with the shell that comes after us.
+//! Waits on pipes, terminals and sockets that can be stopped. A thread that waits for a silent
+//! producer or a slow consumer returns soon after it is stopped. `O_NONBLOCK` is not set, because
+//! standard input and output are shared with the shell.
 
 mod given;
 
@@ -17,11 +17,11 @@ use rustix::io::Errno;
 use crate::error::{Error, Kind, Side};
 pub use given::{is_stdin_closed, is_stdout_closed};
 
-/// How long a thread goes on waiting after it was told to stop, at most.
+/// The longest time that a thread keeps waiting after it was stopped.
 pub const STEP: Duration = Duration::from_millis(200);
 
-/// What a pipe is asked to hold, in bytes: a chunk. It is all that a user without powers may have
-/// by default.
+/// The size in bytes requested for pipes: one chunk, which is also the usual limit for ordinary
+/// users.
 const PIPE_SIZE: usize = 1 << 20;
 
 /// A flag that is set once and seen by all who hold it.
@@ -42,7 +42,7 @@ impl Stop {
     }
 }
 
-/// What to wait for.
+/// The event to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     Readable,
@@ -52,14 +52,14 @@ pub enum Until {
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// A call will return at once, be it with an error or the end.
+    /// A read or write returns at once, possibly with an error or the end.
     Ready,
-    /// The time is over.
+    /// The time limit has passed.
     Late,
     Stopped,
 }
 
-/// Waits for `limit`, or without one for as long as nobody says stop.
+/// Waits for at most `limit`; without one, until the descriptor is ready or `stop` is set.
 pub fn wait(
     fd: impl AsFd,
     until: Until,
@@ -88,7 +88,7 @@ pub fn wait(
     }
 }
 
-/// Sleeps for `time`, or until it is stopped.
+/// Sleeps for `time`, or until `stop` is set.
 pub fn pause(stop: &Stop, time: Duration) -> Waited {
     let started = Instant::now();
     while !stop.is_set() {
@@ -101,24 +101,24 @@ pub fn pause(stop: &Stop, time: Duration) -> Waited {
     Waited::Stopped
 }
 
-/// Asks for a pipe that holds a chunk; one that may not be so large, or is no pipe, stays as it is.
+/// Enlarges a pipe to hold one chunk. Does nothing if that is not permitted or `fd` is not a pipe.
 pub fn enlarge(fd: impl AsFd) {
     if rustix::pipe::fcntl_getpipe_size(&fd).is_ok_and(|size| size < PIPE_SIZE) {
         let _ = rustix::pipe::fcntl_setpipe_size(&fd, PIPE_SIZE);
     }
 }
 
-/// What a thread says that was told to stop. Whoever told it has the true reason.
+/// The error of a thread that was stopped. The code that stopped it knows the real reason.
 pub fn stopped(side: Side) -> Error {
     Error::new(Kind::Lost, side, "stopped before its end")
 }
 
 /// Closes the reading end of a pipe and waits until it is closed everywhere. A child that another
-/// test forks at this moment has a copy of it until its exec, and a write would still succeed.
+/// test forks at this moment holds a copy of it until its exec, so a write could still succeed.
 #[cfg(test)]
 pub fn close_reader(read: std::os::fd::OwnedFd, write: impl AsFd) {
     drop(read);
-    // Asked for nothing, poll still reports that there is no reader.
+    // Even without requested events, poll reports that the pipe has no reader.
     let mut fds = [PollFd::new(&write, PollFlags::empty())];
     let limit = Timespec::try_from(Duration::from_secs(30)).expect("a short time");
     poll(&mut fds, Some(&limit)).expect("poll a pipe");

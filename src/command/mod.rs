@@ -1,10 +1,10 @@
-//! A command at one of the ends: the producer of a stream, or its consumer. It runs by `sh -c`, in
-//! a process group of its own, so that a whole pipeline is ended with the copy; what it says on
-//! stderr is passed on line by line; how it ended decides whether the copy is whole.
+//! A command at one end of a copy: the producer of a stream, or its consumer. It runs as `sh -c` in
+//! a separate process group, so that the whole pipeline of the command ends with the copy. Its
+//! stderr is passed on line by line. Its exit status decides whether the copy is complete.
 //!
-//! Nothing of it outlives us: dropped, it is ended (TERM, then KILL) and waited for, and a
-//! [`watch`] ends it where this process is killed. An end of data that is not the true one never
-//! reaches a consumer: its stdin is held open until [`Command::finish`] says that all is written.
+//! No command outlives this process. Dropping a [`Command`] terminates it (TERM, then KILL) and
+//! waits for it; a [`watch`] terminates it if this process is killed. A consumer never sees a false
+//! end of data: its stdin is held open until [`Command::finish`] confirms that all data is written.
 
 mod relay;
 mod watch;
@@ -29,46 +29,46 @@ use crate::units::printable;
 use relay::Relay;
 use watch::Watch;
 
-/// What a command gets between TERM and KILL to put its things in order.
+/// The time between TERM and KILL, for a command to clean up.
 const TERM_MAX: Duration = Duration::from_secs(2);
 
-/// A killed process that is not gone by then hangs in the kernel; it is left to that.
+/// A killed process that still exists after this time hangs in the kernel, and is left there.
 const KILL_MAX: Duration = Duration::from_secs(5);
 
-/// How often a process that ends is looked at.
+/// Interval between checks of a process that is ending.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Characters of a command that a message shows.
 const SHOWN_MAX: usize = 60;
 
-/// How long commands that are ended may take, and be alive after that only in the kernel.
+/// How long it takes to end all commands; after that they can be alive only inside the kernel.
 pub const END_MAX: Duration = Duration::from_millis(2500);
 
-/// Groups of commands that run now, and those of their watches.
+/// Process groups of the commands that run now, and of their watches.
 static RUNNING: Mutex<BTreeMap<i32, i32>> = Mutex::new(BTreeMap::new());
 
-/// Kills every command of this process, which then exits.
+/// Kills every command of this process, which is about to exit.
 pub fn kill_all() {
     for (command, watch) in RUNNING.lock().expect("no panic while held").iter() {
-        // The watch comes second: it holds a consumer's stdin open, which must not see an end.
+        // The watch is killed second: it holds a consumer's stdin open, which must not end.
         for group in [command, watch] {
-            // Fails only for a group that has ended meanwhile.
+            // Fails only if the group has ended.
             let _ = Pid::from_raw(*group).map(|group| kill_process_group(group, Signal::KILL));
         }
     }
 }
 
-/// True while a command of this process is not known to have ended, with all of its group.
+/// True until every command of this process is known to have ended, with its whole group.
 pub fn are_running() -> bool {
     !RUNNING.lock().expect("no panic while held").is_empty()
 }
 
-/// What a command is to the stream.
+/// The relation of a command to the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Its stdout is the stream; it has no stdin.
     Producer,
-    /// Its stdin is the stream; its stdout goes where its stderr goes.
+    /// Its stdin is the stream; its stdout is treated like its stderr.
     Consumer,
 }
 
@@ -84,13 +84,12 @@ pub struct Command {
 }
 
 impl Command {
-    /// Starts `line` and gives our end of its pipe. `on_line` is called from a thread of its own
-    /// with each line of stderr as it came (bytes that nobody has vouched for, without the line
-    /// end, at most [`LINE_MAX`]); while it does not return, the command waits as soon as a pipe
-    /// is full.
+    /// Starts `line` and returns this process's end of its pipe. A separate thread calls `on_line`
+    /// with each line of stderr: untrusted bytes without the line end, at most [`LINE_MAX`]. While
+    /// `on_line` does not return, the command blocks as soon as a pipe is full.
     ///
     /// # Errors
-    /// `Kind::Command` where there is no `sh`, or no process or pipe to be had.
+    /// `Kind::Command` if there is no `sh`, or no process or pipe can be created.
     pub fn start(
         line: &OsStr,
         role: Role,
@@ -118,7 +117,7 @@ impl Command {
         enlarge(&write);
         let (said, say) = pipe_with(PipeFlags::CLOEXEC)?;
         let mut shell = process::Command::new("sh");
-        // `--`: a command may begin with a dash.
+        // `--`, because a command may begin with a dash.
         shell.args([OsStr::new("-c"), OsStr::new("--"), line]);
         shell.process_group(0);
         let (ours, held) = match role {
@@ -136,7 +135,7 @@ impl Command {
         let mut watch = Watch::start(held)?;
         let relay = Relay::start(said, on_line)?;
         let child = shell.spawn()?;
-        // It has our copies of the pipes' other ends, and while it has them no pipe ends.
+        // `shell` holds copies of the other ends of the pipes. While they are open, no pipe ends.
         drop(shell);
         let group = Pid::from_child(&child);
         let number = group.as_raw_nonzero().get();
@@ -154,23 +153,23 @@ impl Command {
             watch,
             is_ended: false,
         };
-        // From here on an error ends the command by its drop.
+        // From here on, an error terminates the command by dropping it.
         watched?;
         Ok((command, ours))
     }
 
-    /// To be called when a producer's stream has come to its end, or when the last byte is written
-    /// to a consumer and our end of its pipe is closed. Waits for the command without a limit but
-    /// `stop`, then ends whatever it left in its group.
+    /// Waits for the command without a limit, except `stop`; then terminates everything left in its
+    /// group. To be called at the end of a producer's stream, or when the last byte is written to a
+    /// consumer and this end of its pipe is closed.
     ///
     /// # Errors
-    /// `Kind::Command` with status or signal and the last lines of stderr; `Kind::Lost` where
-    /// `stop` came first, and then the command has been ended.
+    /// `Kind::Command` with status or signal and the last lines of stderr. `Kind::Lost` if `stop`
+    /// came first; the command is then terminated.
     pub fn finish(self, stop: &Stop) -> Result<()> {
         self.finish_within(Duration::MAX, stop)
     }
 
-    /// As [`finish`](Command::finish); a command that takes longer is ended as if `stop` were set.
+    /// Like [`finish`](Command::finish); after `limit` the command is terminated as if by `stop`.
     pub fn finish_within(mut self, limit: Duration, stop: &Stop) -> Result<()> {
         self.watch.let_end();
         let started = Instant::now();
@@ -196,7 +195,7 @@ impl Command {
         Err(self.failure(status))
     }
 
-    /// The beginning of its line, for messages.
+    /// The beginning of its command line, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -216,13 +215,13 @@ impl Command {
         Error::new(Kind::Command, self.side, what)
     }
 
-    /// Ends all of the group and leaves no zombie. Waits for up to `TERM_MAX` + `KILL_MAX`, in
-    /// practice for as long as the command takes to heed TERM.
+    /// Terminates the whole group and leaves no zombie. Waits for up to `TERM_MAX` + `KILL_MAX`;
+    /// usually only until the command reacts to TERM.
     fn end(&mut self) {
         if std::mem::replace(&mut self.is_ended, true) {
             return;
         }
-        // Fails where nobody is left, and that is what it is for.
+        // Fails if the group is already empty, which is fine.
         let _ = kill_process_group(self.group, Signal::TERM);
         if !self.is_gone_within(TERM_MAX) {
             let _ = kill_process_group(self.group, Signal::KILL);
@@ -237,7 +236,8 @@ impl Command {
     fn is_gone_within(&mut self, limit: Duration) -> bool {
         let started = Instant::now();
         loop {
-            // Its number is ours until it is waited for, and its group's until the group is empty.
+            // The kernel does not reuse the child's ID before the wait, nor the group's before it
+            // is empty.
             let waited = !matches!(self.child.try_wait(), Ok(None));
             if waited && test_kill_process_group(self.group).is_err() {
                 return true;
@@ -258,7 +258,7 @@ impl Drop for Command {
 
 pub use relay::LINE_MAX;
 
-/// The beginning of a command as a message shows it.
+/// The beginning of a command as shown in messages.
 fn shown(line: &OsStr) -> String {
     let whole = printable(line.as_bytes());
     let mut shown: String = whole.chars().take(SHOWN_MAX).collect();

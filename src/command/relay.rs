@@ -1,4 +1,5 @@
-//! What a command says: read as it comes, cut into lines and passed on; the end of it is kept.
+//! The stderr of a command (and a consumer's stdout): passed on line by line; the last lines are
+//! kept.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,12 +19,12 @@ pub const LINE_MAX: usize = 4096;
 /// Bytes of lines that are kept.
 const KEPT_MAX: usize = 4096;
 
-/// Characters of kept lines that go into an error, which is one line itself and must leave room
-/// for what failed: the other end shows 256 of them.
+/// Characters of kept lines in an error message. The message is a single line and must leave room
+/// for what failed: the other end shows 256 characters.
 const SHOWN_MAX: usize = 140;
 
-/// How long a process that the command left behind, and that has its stderr still, is listened to.
-/// What the command itself wrote is in the pipe when it has ended.
+/// How long to read on, at most, if a process that the command left behind still holds its stderr.
+/// The command's own output is in the pipe by the time it exits.
 const REST_MAX: Duration = Duration::from_secs(1);
 
 pub struct Relay {
@@ -50,16 +51,16 @@ impl Relay {
         })
     }
 
-    /// The command has ended: what it said before is read still.
+    /// The command has ended: reads what it wrote before, and then stops the thread.
     pub fn end(&mut self) {
         self.ended.set();
         if let Some(thread) = self.thread.take() {
-            // It panics only where `on_line` does, and then that has been reported.
+            // The thread panics only if `on_line` does, and that panic has already been reported.
             let _ = thread.join();
         }
     }
 
-    /// As many of the last lines as an error has room for, at least (the beginning of) one.
+    /// As many of the last lines as fit into an error, at least (the beginning of) one.
     pub fn last_lines(&self) -> String {
         let kept = self.kept.lock().expect("no panic while held");
         let mut shown = String::new();
@@ -110,7 +111,7 @@ impl<F: FnMut(&[u8])> Reader<F> {
         self.end_line();
     }
 
-    /// A bar that draws itself anew ends its lines by a return.
+    /// A progress bar that redraws itself ends its lines with a carriage return.
     fn take(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             if byte == b'\n' || byte == b'\r' {

@@ -1,11 +1,11 @@
-//! Real commands, and a process that is really killed.
+//! Tests with real commands, and with a process that is really killed.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 
 use super::*;
 
-/// Generous, since the machine may be busy.
+/// Generous, because the machine may be busy.
 const SOON: Duration = Duration::from_secs(30);
 
 fn start(line: &str, role: Role) -> (Command, std::fs::File) {
@@ -23,7 +23,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 
 fn is_alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // A zombie of somebody else's is as good as gone.
+    // A zombie with another parent counts as dead.
     stat.rsplit(')')
         .next()
         .is_some_and(|rest| !rest.trim().is_empty() && !rest.starts_with(" Z"))
@@ -113,7 +113,7 @@ fn what_a_consumer_writes_does_not_reach_our_stdout() {
 fn a_dropped_command_is_ended_with_all_of_its_pipeline() {
     let temp = tempfile::tempdir().unwrap();
     let (inner, outer) = (temp.path().join("inner"), temp.path().join("outer"));
-    // The one heeds TERM, the other does not; neither is the shell that was started.
+    // One process reacts to TERM and the other does not; neither is the shell that was started.
     let line = format!(
         "sh -c 'trap \"\" TERM; echo $$ > {}; while :; do sleep 1; done' | \
          sh -c 'echo $$ > {}; exec sleep 1000'; true",
@@ -159,7 +159,7 @@ fn a_process_left_behind_with_the_stderr_does_not_hold_us() {
     );
 }
 
-/// Not a test: what `a_killed_process_…` kills. Says its commands' numbers and waits.
+/// Not a test: the process that `a_killed_process_…` kills. Prints the IDs of its commands.
 #[test]
 #[ignore = "run by another test"]
 fn victim() {
@@ -169,7 +169,7 @@ fn victim() {
     let dir = Path::new(&dir);
     let producer = format!("echo $$ > {}; exec sleep 1000", dir.join("p").display());
     let (_producer, _from) = start(&producer, Role::Producer);
-    // It says that all has come as soon as it sees an end.
+    // The consumer reports that all data has come as soon as it sees an end.
     let consumer = format!(
         "echo $$ > {}; cat > /dev/null; echo > {}",
         dir.join("c").display(),

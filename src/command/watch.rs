@@ -1,10 +1,10 @@
-//! A process beside a command that outlives us by a moment: where this one is killed it ends the
-//! command's group. The kernel has a signal for the death of a parent, but that is tied to the
-//! thread that started the child and reaches the shell alone, not the pipeline that it runs.
+//! A small process that terminates a command's process group if this process is killed. The kernel
+//! can send a signal at the death of a parent. But that depends on the thread that started the
+//! child, and reaches only the shell, not the pipeline that it runs.
 //!
-//! The watch knows that we are gone when its stdin ends, which only this process can hold open. It
-//! also holds a consumer's stdin (as its own stdout): a consumer that is fed by a process that was
-//! killed must be ended before it sees an end of its data and takes it for the true one.
+//! The watch notices the death of this process when its stdin ends, because only this process holds
+//! it open. It also holds a consumer's stdin (as its own stdout). If the process that feeds a
+//! consumer is killed, the watch must terminate the consumer before it sees a false end of data.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -13,8 +13,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use rustix::process::Pid;
 
-/// Its lines are the group, and that the data has ended. After TERM it looks every second, twice,
-/// whether the group is gone, and then kills it.
+/// It reads two lines: the group, and a notice that the data has ended. After TERM it checks twice,
+/// at intervals of a second, whether the group is gone, and then kills it.
 const SCRIPT: &str = r#"
 trap '' HUP INT QUIT TERM
 read -r group || exit 0
@@ -29,16 +29,16 @@ kill -s KILL -- "-$group"
 
 pub struct Watch {
     child: Child,
-    /// Closed by the kernel when this process is killed.
+    /// The kernel closes it when this process is killed.
     pub(super) lifeline: Option<ChildStdin>,
 }
 
 impl Watch {
-    /// `held` stays open in it until [`let_end`](Watch::let_end).
+    /// The watch keeps `held` open until [`let_end`](Watch::let_end).
     pub fn start(held: Option<OwnedFd>) -> io::Result<Watch> {
         let mut child = Command::new("sh")
             .args(["-c", SCRIPT, "fastcp-watch"])
-            // Else the user's interrupt would reach it as well.
+            // Otherwise an interrupt from the terminal would reach it too.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(held.map_or_else(Stdio::null, Stdio::from))
@@ -48,7 +48,7 @@ impl Watch {
         Ok(Watch { child, lifeline })
     }
 
-    /// Of the watch itself.
+    /// The process group of the watch itself.
     pub fn group(&self) -> i32 {
         Pid::from_child(&self.child).as_raw_nonzero().get()
     }
@@ -57,22 +57,22 @@ impl Watch {
         self.say(&format!("{}\n", group.as_raw_nonzero()))
     }
 
-    /// All data is written: the consumer may see its end.
+    /// All data is written: the consumer may see the end of its stdin.
     pub fn let_end(&mut self) {
         if self.say("ended\n").is_err() {
-            // It is gone, and what it held with it.
+            // The watch is dead, so it no longer holds anything open.
             self.lifeline = None;
         }
     }
 
-    /// The group is gone.
+    /// To be called when the command's group is gone.
     pub fn end(&mut self) {
-        // It may be gone as well; that is what is wanted.
+        // The watch may have exited already, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// A few bytes into an empty pipe: never waits.
+    /// Writes a few bytes to a nearly empty pipe, so it never blocks.
     fn say(&mut self, line: &str) -> io::Result<()> {
         match &mut self.lifeline {
             Some(lifeline) => lifeline.write_all(line.as_bytes()),

@@ -1,14 +1,14 @@
-//! Memory for direct I/O, which wants it aligned; a pool's buffers are not. One is made for each
-//! thread that reads or writes at a time, and used again.
+//! Aligned memory for direct I/O, because the buffers of the pool are not aligned. There is one per
+//! thread that reads or writes at the same time; it is reused.
 
 use std::io;
 use std::sync::{Condvar, Mutex};
 
-/// Bytes: a page, and at least the block of any disk that we know of.
+/// In bytes: a page, and at least the block size of all known disks.
 pub const ALIGNMENT: usize = 4096;
 
-/// At once, each as long as a chunk: they are no part of the pool, so they must stay few, and a disk
-/// is busy with less.
+/// Limit of buffers, each as long as a chunk. They are not part of the pool, so there must be few,
+/// and fewer keep a disk busy.
 const BOUNCES_MAX: usize = 16;
 
 #[derive(Default)]
@@ -20,7 +20,7 @@ pub struct Bounces {
 #[derive(Default)]
 struct State {
     free: Vec<Vec<u8>>,
-    /// Free or in use.
+    /// Number of buffers, free or in use.
     made: usize,
 }
 
@@ -69,7 +69,7 @@ impl Bounces {
         done
     }
 
-    /// Waits while all are in use.
+    /// Waits while all buffers are in use.
     fn take(&self) -> Vec<u8> {
         let state = self.state.lock().expect("no panic while held");
         let is_out = |state: &mut State| state.free.is_empty() && state.made >= BOUNCES_MAX;
@@ -121,7 +121,7 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..4 * BOUNCES_MAX {
                 scope.spawn(|| {
-                    // One of both is not aligned.
+                    // One of the two is not aligned.
                     for part in [&bytes[1..], &bytes[..ALIGNMENT]] {
                         let write = |seen: &[u8]| {
                             std::thread::sleep(std::time::Duration::from_millis(1));

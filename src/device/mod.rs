@@ -1,8 +1,7 @@
-//! A block device at either end: how large it is, who uses it, reads and writes at offsets.
+//! A block device at either end: its size, its users, and reads and writes at offsets.
 //!
-//! A device that is written is opened with `O_EXCL`, which is the kernel's own test for a device
-//! that is mounted, swapped to, or a part of another. Who it is that uses it, [`usage`] finds out
-//! for the message.
+//! A device is opened for writing with `O_EXCL`. The kernel then refuses a device that is mounted,
+//! used as swap, or part of another device. [`usage`] finds out who uses it, for the message.
 
 mod bounce;
 mod usage;
@@ -26,28 +25,28 @@ use crate::manifest::file_type;
 use bounce::{ALIGNMENT, Bounces};
 pub use usage::used_by;
 
-/// Between two tries for a device that another holds.
+/// Time between two attempts to open a device that another process holds.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the device is opened for.
+/// The purpose for which a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
-    /// To write it alone. One that is held by nobody known is waited for: a writer that was killed
-    /// holds its device until the kernel has written what it left in the cache.
+    /// For writing, without other users. If the user of the device is unknown, the open is retried:
+    /// the device of a killed writer stays busy until the kernel has written the cache back.
     Write {
         patience: Duration,
     },
-    /// To write it whoever uses it.
+    /// For writing, even if others use it.
     WriteByForce,
 }
 
-/// An open block device, used by several threads at once.
+/// An open block device, which several threads use at once.
 pub struct BlockDevice {
     file: File,
-    /// Reads and writes that are aligned, past the page cache.
+    /// For aligned reads and writes that bypass the page cache.
     direct: Option<Direct>,
-    /// As the user would write it; for messages.
+    /// As the user would write it, for messages.
     path: PathBuf,
     side: Side,
     rdev: u64,
@@ -62,16 +61,16 @@ struct Direct {
 
 impl BlockDevice {
     /// # Errors
-    /// `Kind::Entry` for what is no block device; `Kind::Refused` for one that is in use and to be
-    /// written; else `Kind::Read` or `Kind::Write`, which is also for one that is read-only.
+    /// `Kind::Entry` if it is no block device; `Kind::Refused` if it is to be written and in use;
+    /// otherwise `Kind::Read` or `Kind::Write`. The latter also stands for a read-only device.
     pub fn open(path: &Path, access: Access) -> Result<BlockDevice> {
         let (flags, side) = match access {
             Access::Read => (OFlags::RDONLY, Side::Source),
-            // What stands there is read too, to see what of a former copy is right.
+            // Its content is read too, to find out which chunks of an earlier copy are correct.
             Access::Write { .. } => (OFlags::RDWR | OFlags::EXCL, Side::Dest),
             Access::WriteByForce => (OFlags::RDWR, Side::Dest),
         };
-        // NONBLOCK: what is no device, a FIFO say, must not make us wait.
+        // NONBLOCK: opening something else, such as a FIFO, must not block.
         let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let since = Instant::now();
         let fd = loop {
@@ -93,7 +92,7 @@ impl BlockDevice {
             return Err(Error::new(Kind::Write, side, message).at(path));
         }
         Ok(BlockDevice {
-            // Of a block device the end is its size, by the same number that BLKGETSIZE64 gives.
+            // The end of a block device is its size; BLKGETSIZE64 returns the same number.
             size: seek(&fd, SeekFrom::End(0)).map_err(failed)?,
             sector: ioctl_blksszget(&fd).map_err(failed)?.max(512) as usize,
             file: fd.into(),
@@ -104,18 +103,18 @@ impl BlockDevice {
         })
     }
 
-    /// From now on what is aligned goes past the page cache, by way of a copy where a buffer
-    /// is not. The rest goes through the cache as before.
+    /// Makes aligned ranges bypass the page cache from now on, through an aligned copy if a buffer
+    /// is not aligned. The rest goes through the cache as before.
     ///
     /// # Errors
-    /// `Kind::Usage` where the device cannot do it.
+    /// `Kind::Usage` if the device does not support direct I/O.
     pub fn go_direct(&mut self) -> Result<()> {
         let failed = |cause: io::Error| {
             let message = format!("no direct I/O on this device: {cause}; leave --direct-io away");
             Error::new(Kind::Usage, self.side, message).at(&self.path)
         };
-        // The flag belongs to the open file, and short ends need one without. A second open with
-        // EXCL would find the first in its way; the first keeps others out.
+        // The flag belongs to the open file, and unaligned ends need a file without it. A second
+        // open with EXCL would conflict with the first, and the first already keeps others out.
         let access = match self.side {
             Side::Source => OFlags::RDONLY,
             _ => OFlags::RDWR,
@@ -137,12 +136,12 @@ impl BlockDevice {
         Ok(())
     }
 
-    /// Bytes, as they were when it was opened.
+    /// The size in bytes when the device was opened.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Bytes now: a volume can be resized while it is copied.
+    /// The present size in bytes: a volume can be resized while it is copied.
     pub fn size_now(&self) -> io::Result<u64> {
         // Nothing reads at the position of this file, so it may be moved.
         Ok(seek(&self.file, SeekFrom::End(0))?)
@@ -152,7 +151,7 @@ impl BlockDevice {
         &self.path
     }
 
-    /// As [`stable_name`] of its path, which may be another's by now.
+    /// Like [`stable_name`] of its path, which may belong to another device by now.
     pub fn stable_name(&self) -> Vec<u8> {
         usage::stable_name(self.rdev, &self.path)
     }
@@ -173,7 +172,7 @@ impl BlockDevice {
         if let Some(direct) = &self.direct {
             let write = |bytes: &[u8]| direct.file.write_all_at(bytes, offset);
             match direct.bounces.write(whole, write) {
-                // It wants more of what is aligned than we know of.
+                // The device needs a larger alignment than expected.
                 Err(cause) if Errno::from_io_error(&cause) == Some(Errno::INVAL) => {
                     (whole, rest) = (&[], bytes);
                 }
@@ -183,15 +182,15 @@ impl BlockDevice {
         let offset = offset + whole.len() as u64;
         self.file.write_all_at(rest, offset)?;
         if let Some(len) = NonZeroU64::new(rest.len() as u64) {
-            // Makes the kernel begin to write it at once. What piles up in the cache is what the sync
-            // at the end would wait for, or whoever comes after a writer that was killed.
+            // Makes the kernel start writing at once. Otherwise the sync at the end would have to
+            // wait for the whole cache, and so would the process after a killed writer.
             let _ = fadvise(&self.file, offset, Some(len), Advice::DontNeed);
         }
         Ok(())
     }
 
-    /// Makes a range read as zeros: by the device itself where it can, as BLKZEROOUT does, else by
-    /// writing them. Nothing is discarded.
+    /// Makes a range read as zeros. The device does it if it can, as with BLKZEROOUT; otherwise
+    /// this writes zeros. Nothing is discarded.
     pub fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
         let whole = self.whole_sectors(offset, len);
         let done = match whole {
@@ -202,9 +201,9 @@ impl BlockDevice {
         self.write_zeros(at, offset + len)
     }
 
-    /// As [`zero`](BlockDevice::zero), giving the room back to a device that takes it and is known
-    /// to read zeros there: the kernel makes a hole in a device only where both hold. What a block
-    /// reads as that is merely discarded is not promised.
+    /// Like [`zero`](BlockDevice::zero), but also gives the space back to a device that supports it
+    /// and is known to read zeros there. The kernel makes a hole in a device only if both hold. A
+    /// block that is merely discarded is not guaranteed to read as zeros.
     pub fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         let whole = self.whole_sectors(offset, len);
         if whole > 0 && self.fallocate(FallocateFlags::PUNCH_HOLE, offset, whole)? {
@@ -213,7 +212,7 @@ impl BlockDevice {
         self.zero(offset, len)
     }
 
-    /// Bytes of a range from its start that a call on the device may be about.
+    /// Length of the whole sectors at the start of a range; 0 if `offset` is not at a sector.
     fn whole_sectors(&self, offset: u64, len: u64) -> u64 {
         let sector = self.sector as u64;
         if offset.is_multiple_of(sector) {
@@ -223,13 +222,13 @@ impl BlockDevice {
         }
     }
 
-    /// False where the device, or the kernel (before 4.9), cannot do it.
+    /// False if the device or the kernel (before 4.9) does not support it.
     fn fallocate(&self, how: FallocateFlags, offset: u64, len: u64) -> io::Result<bool> {
-        // KEEP_SIZE, for a device cannot grow.
+        // KEEP_SIZE, because a device cannot grow.
         match fallocate(&self.file, how | FallocateFlags::KEEP_SIZE, offset, len) {
             Ok(()) => Ok(true),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => Ok(false),
-            // Another has its pages in the cache, which only --force allows.
+            // Another process has its pages in the cache, which happens only with --force.
             Err(Errno::BUSY | Errno::INTR) => Ok(false),
             Err(cause) => Err(cause.into()),
         }
@@ -245,12 +244,12 @@ impl BlockDevice {
         Ok(())
     }
 
-    /// All that was written is on the device when this returns, or an error says that it is not.
+    /// Returns when all writes are on the device, or with an error.
     pub fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(self.file.as_fd())?)
     }
 
-    /// How much of a range from its start goes past the page cache.
+    /// How many bytes from the start of a range bypass the page cache.
     fn direct_len(&self, len: usize, offset: u64) -> usize {
         let grain = self.sector.max(ALIGNMENT);
         if self.direct.is_some() && offset.is_multiple_of(grain as u64) {
@@ -261,8 +260,8 @@ impl BlockDevice {
     }
 }
 
-/// What tells the device at `path` from others, also after a restart that numbers them anew, where
-/// the kernel knows such a thing; else its path. None where no device is.
+/// A name that identifies the device at `path` even if a restart renumbers the devices, if the
+/// kernel knows one; otherwise its path. None if there is no device.
 pub fn stable_name(path: &Path) -> Option<Vec<u8>> {
     let stat = rustix::fs::stat(path).ok()?;
     let is_device = file_type(&stat) == FileType::BlockDevice;
@@ -276,14 +275,14 @@ fn kind(side: Side) -> Kind {
     }
 }
 
-/// `Ok` where it may be let go soon.
+/// `Ok` if the device may become free soon.
 fn refuse_in_use(path: &Path, access: Access, waited: Duration) -> Result<()> {
     let used = rustix::fs::stat(path).ok();
     let used = used.and_then(|stat| usage::used_by(stat.st_rdev));
     let way_out = match access {
         Access::Write { patience } if used.is_none() && waited < patience => return Ok(()),
         Access::Write { .. } => "stop that first, or write over it with --force",
-        // Some kernels let nobody write to what is mounted.
+        // Some kernels never allow writing to a mounted device.
         Access::Read | Access::WriteByForce => "stop that first",
     };
     let used = used.unwrap_or_else(|| "is in use by another program".to_owned());

@@ -13,13 +13,13 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// With these bytes, a multiple of 512 of them. None, and a line that says so, where this
-    /// machine has no loop devices for us.
+    /// Makes one with these bytes, a multiple of 512. None, with a line of explanation, if this
+    /// machine has no loop devices for the tests.
     pub fn new(content: &[u8]) -> Option<Loop> {
         Loop::made(content, &["--find", "--show"])
     }
 
-    /// As [`new`](Loop::new), but nobody may write to it.
+    /// Like [`new`](Loop::new), but read-only.
     pub fn read_only(content: &[u8]) -> Option<Loop> {
         Loop::made(content, &["--find", "--show", "--read-only"])
     }
@@ -27,7 +27,7 @@ impl Loop {
     fn made(content: &[u8], how: &[&str]) -> Option<Loop> {
         let mut file = NamedTempFile::new().unwrap();
         file.write_all(content).unwrap();
-        // Another test, or another build, may take the free one first.
+        // Another test or build may take the free device first.
         for _ in 0..20 {
             let made = Command::new("losetup").args(how).arg(file.path()).output();
             match made {
@@ -43,7 +43,7 @@ impl Loop {
         None
     }
 
-    /// What the file holds once the device has been let go.
+    /// The content of the file after the device's cache is flushed.
     pub fn content(&self) -> Vec<u8> {
         run("blockdev", &["--flushbufs".as_ref(), self.path.as_ref()]);
         std::fs::read(self.file.path()).unwrap()
@@ -61,11 +61,11 @@ pub fn run(program: &str, args: &[&Path]) -> bool {
     done.is_ok_and(|done| done.status.success())
 }
 
-/// Says in one line why a test does not run here; a failure where everything has to run.
+/// Prints why a test is skipped; panics if `FASTCP_TEST_STRICT` is 1.
 pub fn skip() {
     let strict = std::env::var_os("FASTCP_TEST_STRICT").is_some_and(|value| value == "1");
     assert!(!strict, "needs loop devices");
     let name = std::thread::current().name().unwrap_or("?").to_owned();
-    // Past the harness, which would swallow the line of a test that passes.
+    // Bypasses the test harness, which hides the output of tests that pass.
     writeln!(std::io::stderr(), "skipped: needs loop devices: {name}").ok();
 }

@@ -1,5 +1,5 @@
-//! Who uses a block device, and what it is called for good: as /proc and /sys tell it. For
-//! messages and keys only; whether it may be written, `O_EXCL` decides.
+//! The users of a block device and its permanent name, from /proc and /sys. This is for messages
+//! and keys only; `O_EXCL` decides whether a device may be written.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,14 +12,14 @@ use rustix::fs::{FileType, major, minor};
 use crate::manifest::file_type;
 use crate::units::printable;
 
-/// Bytes of a table of the kernel that are read; a host with more mounts gets a shorter message.
+/// Bytes read from a kernel table; a host with more mounts gets a less exact message.
 const TABLE_MAX: u64 = 4 << 20;
 
-/// Partitions and devices on top of one that are looked at.
+/// Limit of partitions, and of devices on top of a device, that are checked.
 const LISTED_MAX: usize = 256;
 
-/// Who uses the device of this number, as a message says it: "is mounted on /srv", "is in use as
-/// swap", "is a part of vg-lv (dm-3)"; also of a partition on it. None where nobody is known to.
+/// The use of the device with this number, worded for a message: "is mounted on /srv", "is in use
+/// as swap", "is a part of vg-lv (dm-3)". Includes partitions. None if no use is known.
 pub fn used_by(rdev: u64) -> Option<String> {
     let mut all = std::iter::once((rdev, None)).chain(partitions(rdev));
     all.find_map(|(rdev, partition)| {
@@ -33,7 +33,7 @@ pub fn used_by(rdev: u64) -> Option<String> {
     })
 }
 
-/// The identifier of a volume, a disk's world-wide name, a loop device's file; else the path.
+/// The ID of a volume, a disk's world-wide name or a loop device's file; otherwise the path.
 pub fn stable_name(rdev: u64, path: &Path) -> Vec<u8> {
     let dir = sys(rdev);
     let facts = [
@@ -48,7 +48,7 @@ pub fn stable_name(rdev: u64, path: &Path) -> Vec<u8> {
             return [fact.as_bytes(), b"=", &text].concat();
         }
     }
-    // A partition is its disk's, and a number.
+    // A partition is named by its disk and its number.
     if let (Some(number), Ok(own)) = (line(&dir.join("partition")), dir.canonicalize())
         && let Some(disk) = own.parent()
     {
@@ -61,7 +61,7 @@ pub fn stable_name(rdev: u64, path: &Path) -> Vec<u8> {
     [b"path=", path.as_os_str().as_bytes()].concat()
 }
 
-/// The kernel lets nobody write to it, which it says at the first write and not before.
+/// True if the kernel does not allow writes. The open succeeds, and only the first write fails.
 pub fn is_read_only(rdev: u64) -> bool {
     line(&sys(rdev).join("ro")).as_deref() == Some(b"1")
 }
@@ -99,7 +99,7 @@ fn mounted(rdev: u64) -> Option<String> {
     table.split(|&byte| byte == b'\n').find_map(|line| {
         let fields: Vec<_> = line.split(|&byte| byte == b' ').collect();
         let (dev, place) = (fields.get(2)?, fields.get(4)?);
-        // File systems on several devices have a number of their own, but name one of them.
+        // A file system on several devices has its own device number, but names one of its devices.
         let dash = fields.iter().position(|field| *field == b"-")?;
         let of = fields.get(dash + 2).map(|field| unescaped(field));
         let is_it = *dev == number.as_bytes() || of.is_some_and(|path| is_device(&path, rdev));
@@ -117,7 +117,7 @@ fn swapped(rdev: u64) -> Option<String> {
     used.then(|| "is in use as swap".to_owned())
 }
 
-/// A volume or an array on top of it.
+/// A volume or an array on top of the device.
 fn part_of(rdev: u64) -> Option<String> {
     let holder = listed(&sys(rdev).join("holders")).into_iter().next()?;
     let shown = printable(holder.as_bytes());
@@ -129,7 +129,7 @@ fn part_of(rdev: u64) -> Option<String> {
 }
 
 fn is_device(path: &[u8], rdev: u64) -> bool {
-    // Many a mount names no path at all.
+    // Many mounts have no path as their source.
     path.starts_with(b"/")
         && rustix::fs::stat(path)
             .is_ok_and(|stat| file_type(&stat) == FileType::BlockDevice && stat.st_rdev == rdev)
@@ -145,7 +145,7 @@ fn listed(dir: &Path) -> Vec<OsString> {
     names
 }
 
-/// The only line of a file of /sys, if there is one and it says anything.
+/// The only line of a file of /sys; None if it is empty or cannot be read.
 fn line(path: &Path) -> Option<Vec<u8>> {
     let mut text = table(path);
     while text.last().is_some_and(u8::is_ascii_whitespace) {
@@ -157,13 +157,13 @@ fn line(path: &Path) -> Option<Vec<u8>> {
 fn table(path: impl AsRef<Path>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
-        // What was read before an error is as good as a shorter table.
+        // If the read fails midway, the bytes so far are as good as a shorter table.
         let _ = file.take(TABLE_MAX).read_to_end(&mut bytes);
     }
     bytes
 }
 
-/// Blanks in the kernel's tables are written as `\040`.
+/// Undoes the escapes in kernel tables, such as `\040` for a space.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

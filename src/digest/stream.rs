@@ -1,12 +1,11 @@
-//! The digest of a stream, whose length nobody knows before its end.
+//! The digest of a stream, whose length is unknown before its end.
 //!
-//! A piece of a stream is never known to be all of it, so its digest is the chaining value at its
-//! offset. The first piece is hashed both ways: if nothing follows it, its own BLAKE3 is the
-//! stream's, else its chaining value is a part of it. The end of the stream tells which.
+//! No piece of a stream is known to be the whole stream, so the digest of a piece is the chaining
+//! value at its offset. The first piece is hashed both ways. If nothing follows it, its own BLAKE3
+//! is the digest of the stream; otherwise its chaining value is part of that digest.
 //!
-//! Where the producer pauses, a piece ends anywhere. What it holds of whole subtrees is hashed once
-//! more for the tree, and of its frayed ends, of less than a kilobyte each, the bytes wait for their
-//! neighbours.
+//! A piece may end anywhere if the producer pauses. Its whole subtrees are then hashed once more
+//! for the tree. The bytes at its ends, less than a kilobyte each, wait for their neighbours.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,28 +14,28 @@ use blake3::hazmat::{Mode, merge_subtrees_non_root, merge_subtrees_root};
 
 use super::{Added, Digest, of_range, of_zeros};
 
-/// Bytes of the smallest subtree.
+/// Length in bytes of the smallest subtree.
 const GRAIN: u64 = blake3::CHUNK_LEN as u64;
 
-/// The digests of a stream's pieces on their way to its own. They come in any order; what cannot
-/// be joined to the beginning yet is kept, so whoever adds bounds how far ahead it may be. Of what
-/// is joined some 50 values at most are in memory.
+/// Combines the digests of a stream's pieces into the digest of the stream. The pieces may arrive
+/// in any order. Pieces after a gap are kept, so the caller must limit how far ahead they may be.
+/// The joined pieces take at most about 50 values.
 #[derive(Default)]
 pub struct StreamTree {
-    /// From the beginning without a gap. Two neighbours of one length are merged when a further
-    /// part comes, no earlier: the last merge of all must be the root's.
+    /// The subtrees from the beginning up to the first gap. Two neighbours of the same length are
+    /// merged only when a further part arrives, because the last merge must be that of the root.
     joined: Vec<Part>,
-    /// Bytes of it.
+    /// Number of joined bytes.
     end: u64,
-    /// By offset, with a gap before.
+    /// Keyed by offset; a gap precedes them.
     ahead: BTreeMap<u64, Part>,
-    /// By offset, bytes of subtrees of [`GRAIN`] that are not whole.
+    /// Keyed by offset: bytes of incomplete subtrees of [`GRAIN`].
     frayed: BTreeMap<u64, Vec<u8>>,
-    /// Of the first part, should it be all.
+    /// The BLAKE3 of the first part, in case nothing follows.
     whole: Option<Digest>,
 }
 
-/// A subtree that is full, or the last of the stream.
+/// A full subtree, or the last of the stream.
 #[derive(Clone, Copy)]
 struct Part {
     offset: u64,
@@ -44,7 +43,7 @@ struct Part {
     value: Digest,
 }
 
-/// A piece of a stream as it joins the tree: its full subtrees, and its ends.
+/// A piece of a stream, prepared for the tree: its full subtrees, and the bytes at its ends.
 pub struct Piece {
     full: Vec<Part>,
     frayed: Vec<(u64, Vec<u8>)>,
@@ -52,7 +51,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// The bytes at `offset`, whose digest is `value` as [`of_range`] gives it with `whole` unset.
+    /// The bytes at `offset`. `value` is their digest from [`of_range`] with `whole` unset.
     pub fn new(data: &[u8], offset: u64, value: Digest) -> Piece {
         let at = |range: &Range<u64>| {
             &data[(range.start - offset) as usize..(range.end - offset) as usize]
@@ -70,7 +69,7 @@ impl Piece {
         )
     }
 
-    /// `len` zeros at `offset`. Hashes them all, a second for some 4.5 GB.
+    /// `len` zeros at `offset`. Hashes all of them, a second per 4.5 GB or so.
     pub fn of_zeros(offset: u64, len: u64) -> Piece {
         Piece::cut(
             offset,
@@ -113,7 +112,7 @@ impl Piece {
     }
 }
 
-/// Of `len` bytes at `at`: the longest full subtree from there, or what lies within one of [`GRAIN`].
+/// Length of the longest full subtree at `at` in `len` bytes, or of the bytes within a [`GRAIN`].
 fn step(at: u64, len: u64) -> u64 {
     let into = at % GRAIN;
     if into > 0 || len < GRAIN {
@@ -131,8 +130,8 @@ impl StreamTree {
         StreamTree::default()
     }
 
-    /// Adds a piece. No byte may come twice: what was there stays, and the stream may be left without
-    /// a digest.
+    /// Adds a piece. No byte may come twice: the first value stays, but the stream may get no
+    /// digest.
     pub fn add(&mut self, piece: Piece) {
         if self.whole.is_none() {
             self.whole = piece.whole;
@@ -145,8 +144,8 @@ impl StreamTree {
         }
     }
 
-    /// `Outside`: no part can lie there. `Same` and `Differs`: it waits already. `Merged`: it is
-    /// part of what has been joined.
+    /// `Outside`: no part can be at this place. `Same` and `Differs`: the part is already waiting.
+    /// `Merged`: it is among the joined parts.
     fn add_part(&mut self, part: Part) -> Added {
         let Part { offset, len, value } = part;
         let Some(end) = offset.checked_add(len) else {
@@ -180,7 +179,7 @@ impl StreamTree {
         Added::New
     }
 
-    /// Keeps bytes that lie within one smallest subtree until all of it is there.
+    /// Keeps bytes of one smallest subtree until the subtree is complete.
     fn fray(&mut self, offset: u64, bytes: Vec<u8>) {
         let start = offset - offset % GRAIN;
         let end = offset + bytes.len() as u64;
@@ -215,7 +214,7 @@ impl StreamTree {
         });
     }
 
-    /// Bytes that are kept from `start` on without a gap, up to [`GRAIN`].
+    /// Number of kept bytes from `start` up to the first gap, at most [`GRAIN`].
     fn run(&self, start: u64) -> u64 {
         let mut end = start;
         for (&at, bytes) in self.frayed.range(start..start.saturating_add(GRAIN)) {
@@ -227,18 +226,17 @@ impl StreamTree {
         end - start
     }
 
-    /// Bytes from the beginning whose pieces are all there.
+    /// Number of bytes from the beginning up to the first missing piece.
     pub fn end(&self) -> u64 {
         self.end + self.run(self.end)
     }
 
-    /// Values in memory, and pieces of bytes.
+    /// Number of values and byte pieces in memory.
     pub fn held(&self) -> usize {
         self.joined.len() + self.ahead.len() + self.frayed.len()
     }
 
-    /// The BLAKE3 of the stream, if `length` bytes are all of it. None while pieces are missing,
-    /// and where there are more.
+    /// The BLAKE3 of the stream if it has `length` bytes. None if it has fewer or more so far.
     pub fn root(&self, length: u64) -> Option<Digest> {
         if self.end() != length || !self.ahead.is_empty() {
             return None;
@@ -260,7 +258,7 @@ impl StreamTree {
         let Some((last, between)) = rest.split_last() else {
             return self.whole;
         };
-        // From the right, since every left part is a full subtree and what is right of it is less.
+        // From the right, because each left part is full and those to the right of it are shorter.
         let right = between.iter().rev().fold(last.value, |right, left| {
             merge_subtrees_non_root(&left.value, &right, Mode::Hash)
         });
@@ -268,7 +266,7 @@ impl StreamTree {
     }
 }
 
-/// Puts a part behind those that are joined.
+/// Appends a part to the joined ones.
 fn join(joined: &mut Vec<Part>, part: Part) {
     while let [.., left, right] = &joined[..]
         && left.len == right.len

@@ -7,28 +7,27 @@ use blake3::hazmat::{Mode, merge_subtrees_non_root, merge_subtrees_root};
 
 use super::{Added, Digest, of_zeros};
 
-/// The digests of a file's chunks on their way to the file's own. Two neighbours are merged as soon
-/// as both are there, so what is held is the frontier: a few values for chunks that come nearly in
-/// order, never more than half as many as there are chunks.
+/// Combines the digests of a file's chunks into the digest of the file. Two neighbours are merged
+/// as soon as both are there, so only the frontier is kept. That is a few values for chunks that
+/// arrive nearly in order, and never more than half the number of chunks.
 pub struct Tree {
     size: u64,
     chunk_size: u64,
-    /// Chunks in the file.
+    /// Number of chunks in the file.
     chunks: u64,
-    /// By first chunk; no two overlap. A value without a right neighbour is the next level's as
-    /// it is.
+    /// Keyed by first chunk; no two overlap. A value without a right neighbour moves up unchanged.
     nodes: BTreeMap<u64, Node>,
     root: Option<Digest>,
 }
 
 struct Node {
-    /// Level 0 are the chunks; at level n are `1 << n` of them, or fewer at the file's end.
+    /// Level 0 is a single chunk; level n covers `1 << n` chunks, or fewer at the file's end.
     level: u32,
     value: Digest,
 }
 
 impl Tree {
-    /// For a file of `size` bytes in chunks of `chunk_size`, a power of two from 1024.
+    /// For a file of `size` bytes in chunks of `chunk_size`, a power of two and at least 1024.
     pub fn new(size: u64, chunk_size: u64) -> Tree {
         assert!(chunk_size.is_power_of_two() && chunk_size >= blake3::CHUNK_LEN as u64);
         Tree {
@@ -40,8 +39,9 @@ impl Tree {
         }
     }
 
-    /// The digest of the chunk at `offset`, as [`of_range`](super::of_range) gives it (whole for an only chunk).
-    /// In any order; a second one for the same chunk changes nothing.
+    /// Adds the digest of the chunk at `offset` from [`of_range`](super::of_range) (`whole` for an
+    /// only chunk). Chunks may come in any order. A second digest for the same chunk changes
+    /// nothing.
     pub fn add(&mut self, offset: u64, digest: Digest) -> Added {
         if offset >= self.size || !offset.is_multiple_of(self.chunk_size) {
             return Added::Outside;
@@ -49,9 +49,9 @@ impl Tree {
         self.add_node(0, offset / self.chunk_size, digest)
     }
 
-    /// As [`add`](Tree::add) for `len` bytes at `offset` that are one subtree of the file: a power
-    /// of two of chunks at a multiple of itself, or what there is of such a run up to the file's
-    /// end. Its value is what [`frontier`](Tree::frontier) gives, for all of the file the root.
+    /// Like [`add`](Tree::add) for `len` bytes at `offset` that form a subtree of the file: a power
+    /// of two of chunks, or fewer at the file's end, at a multiple of that. The value is as from
+    /// [`frontier`](Tree::frontier); for the whole file it is the root.
     pub fn add_subtree(&mut self, offset: u64, len: u64, value: Digest) -> Added {
         match self.subtree(offset, len) {
             Some((level, first)) => self.add_node(level, first, value),
@@ -59,8 +59,8 @@ impl Tree {
         }
     }
 
-    /// All values that are held, each with the bytes it stands for, in their order. Given to
-    /// [`add_subtree`](Tree::add_subtree) of another tree they make it what this one is.
+    /// All values in memory in order, each with its range of bytes. Adding them to an empty tree
+    /// with [`add_subtree`](Tree::add_subtree) gives a copy of this one.
     pub fn frontier(&self) -> impl Iterator<Item = (Range<u64>, Digest)> + '_ {
         let whole = self.root.filter(|_| self.size > 0);
         let of_node = |(&first, node): (&u64, &Node)| {
@@ -72,8 +72,9 @@ impl Tree {
         whole.into_iter().chain(self.nodes.iter().map(of_node))
     }
 
-    /// Adds the chunks of a hole; those that are there already stay. Hashes all its bytes, a
-    /// second for some 4.5 GB. `Outside` unless it begins at a chunk and ends with one; else `New`.
+    /// Adds the chunks of a hole; existing chunks stay. Hashes all its bytes, a second per 4.5 GB
+    /// or so. Returns `Outside` unless the hole begins and ends at chunk boundaries, otherwise
+    /// `New`.
     pub fn add_zeros(&mut self, offset: u64, len: u64) -> Added {
         let end = offset.saturating_add(len);
         let ends_well =
@@ -90,12 +91,12 @@ impl Tree {
         Added::New
     }
 
-    /// The file's BLAKE3, once all of its chunks are there.
+    /// The file's BLAKE3, once all chunks are there.
     pub fn root(&self) -> Option<Digest> {
         self.root
     }
 
-    /// Values in memory.
+    /// Number of values in memory.
     pub fn held(&self) -> usize {
         self.nodes.len()
     }
@@ -108,7 +109,7 @@ impl Tree {
         Added::New
     }
 
-    /// Level and first chunk of the subtree that is this range of bytes.
+    /// Level and first chunk of the subtree with exactly this range of bytes.
     fn subtree(&self, offset: u64, len: u64) -> Option<(u32, u64)> {
         let end = offset.checked_add(len).filter(|end| *end <= self.size)?;
         let starts_well = offset.is_multiple_of(self.chunk_size);
@@ -130,8 +131,8 @@ impl Tree {
         first..first.saturating_add(1 << level).min(self.chunks)
     }
 
-    /// What is known of a node: its value is on the frontier, or it is part of one that is, or
-    /// some of its own parts are.
+    /// What is known about a node: its value is on the frontier, or it belongs to a node on the
+    /// frontier, or some of its chunks do.
     fn find(&self, level: u32, first: u64, value: Digest) -> Option<Added> {
         let chunks = self.chunks_below(level, first);
         if let Some(root) = self.root {
@@ -142,14 +143,14 @@ impl Tree {
         if held.end <= chunks.start {
             None
         } else if held.start <= chunks.start && chunks.end <= held.end {
-            // The last chunk may have come up to a higher level alone.
+            // The last chunk may have moved up to a higher level by itself.
             Some(compare(held == chunks, node.value, value))
         } else {
             Some(Added::Partly)
         }
     }
 
-    /// Goes up from a node for as long as the neighbours are there.
+    /// Merges upwards from a node as long as the neighbour is there.
     fn merge(&mut self, mut level: u32, mut position: u64, mut value: Digest) {
         loop {
             let width = self.width(level);
@@ -179,7 +180,7 @@ impl Tree {
         }
     }
 
-    /// The value of a node, if it is on the frontier.
+    /// Removes and returns the value of a node, if it is on the frontier.
     fn take(&mut self, level: u32, position: u64) -> Option<Digest> {
         let first = position << level;
         let node = self.nodes.get(&first).filter(|node| node.level == level);
@@ -188,13 +189,13 @@ impl Tree {
         Some(value)
     }
 
-    /// Values in a level when all are there.
+    /// Number of values in a complete level.
     fn width(&self, level: u32) -> u64 {
         self.chunks.div_ceil(1 << level)
     }
 }
 
-/// `value` is the node's own if `alone`, else one that it was merged into.
+/// `value` is the node's own value if `alone`, otherwise a value that the node was merged into.
 fn compare(alone: bool, value: Digest, digest: Digest) -> Added {
     match (alone, value == digest) {
         (false, _) => Added::Merged,

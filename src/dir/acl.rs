@@ -1,5 +1,5 @@
-//! POSIX access control lists, as far as a copy has to know them: the default list of a directory
-//! decides what may be done with new files in it, and a list hides the rights of the owning group
+//! POSIX access control lists, as far as a copy needs them. The default list of a directory
+//! determines the permissions of new files in it. A list also hides the owning group's permissions
 //! from a mode.
 
 use std::os::fd::AsFd;
@@ -7,13 +7,13 @@ use std::os::fd::AsFd;
 use rustix::fs::{Mode, XattrFlags, fchmod, fgetxattr, fsetxattr};
 use rustix::io::Errno;
 
-/// The list of a file or directory.
+/// The extended attribute with the list of a file or directory.
 pub const ACCESS: &str = "system.posix_acl_access";
 
-/// What a directory lends to all that is made in it.
+/// The extended attribute with the list that new entries of a directory inherit.
 pub const DEFAULT: &str = "system.posix_acl_default";
 
-/// The only version there is: the first four bytes.
+/// The first four bytes of a list: the only version that exists.
 const VERSION: [u8; 4] = 2u32.to_le_bytes();
 
 const USER_OBJ: u16 = 0x01;
@@ -24,7 +24,7 @@ const OTHER: u16 = 0x20;
 /// Room for a list of a hundred names, in bytes.
 const USUAL_LEN: usize = 1 << 10;
 
-/// The longest value that Linux lets an extended attribute have, in bytes.
+/// The longest value of an extended attribute on Linux, in bytes.
 const LEN_MAX: usize = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,17 +34,17 @@ pub struct Acl(Vec<Line>);
 struct Line {
     tag: u16,
     permissions: u16,
-    /// Of a user or group that the list names.
+    /// The user or group, in a line that names one.
     id: u32,
 }
 
 impl Acl {
-    /// The list `name` of an open file. None where there is none, and on file systems without.
+    /// Reads the list `name` of an open file. None if there is none, or lists are not supported.
     pub fn of(file: impl AsFd, name: &str) -> Option<Acl> {
         Acl::read(|room| fgetxattr(&file, name, room))
     }
 
-    /// The list that `get` puts into a buffer.
+    /// Parses the list that `get` puts into a buffer.
     pub fn read(get: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> Option<Acl> {
         let mut room = [0; USUAL_LEN];
         match get(&mut room) {
@@ -83,8 +83,8 @@ impl Acl {
         bytes
     }
 
-    /// What a file gets that is made with `mode` in a directory with this default list: as the
-    /// kernel reckons it.
+    /// The list of a new file made with `mode` in a directory with this default list, as in the
+    /// kernel.
     pub fn masked(&self, mode: u32) -> Acl {
         let has_mask = self.permissions(MASK).is_some();
         let mut masked = self.clone();
@@ -100,7 +100,7 @@ impl Acl {
         masked
     }
 
-    /// Gives the list to an open file, or the mode that says the same with these set-id bits.
+    /// Sets the list on an open file, or the equivalent mode together with the bits `set_id`.
     pub fn give(&self, file: impl AsFd, set_id: u32) -> rustix::io::Result<()> {
         if self.permissions(MASK).is_some() {
             return fsetxattr(&file, ACCESS, &self.bytes(), XattrFlags::empty());
@@ -110,7 +110,7 @@ impl Acl {
         fchmod(&file, Mode::from_raw_mode(mode))
     }
 
-    /// What the owning group may, which is not what the group's bits of the mode say.
+    /// The permissions of the owning group, which differ from the group bits of the mode.
     fn owning_group(&self) -> u32 {
         let mask = self.permissions(MASK).unwrap_or(7);
         u32::from(self.permissions(GROUP_OBJ).unwrap_or(0) & mask)
@@ -122,8 +122,8 @@ impl Acl {
     }
 }
 
-/// A mode for copies without the list of the source: with a list its group's bits are the mask,
-/// the most that any named user or group may, and here they become the owning group's.
+/// The mode for a copy that does not get the source's list. With a list, the group bits are its
+/// mask: the most that any named user or group may do. They become the owning group's permissions.
 pub fn mode_without_list(mode: u32, get: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> u32 {
     if mode & 0o070 == 0 {
         return mode;

@@ -1,5 +1,5 @@
-//! The one directory that a confined key may reach. What a client names is a way down from there,
-//! by names alone: no `..`, no other user's home, and no symbolic link, whoever laid it.
+//! The one directory that a confined key may reach. Clients name paths below it by names alone: no
+//! `..`, no other user's home, and no symbolic link, whoever created it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::{Dir, Handles};
 use crate::manifest::Name;
 
-/// What the user is told of a name that [`is_reserved`].
+/// The message for a name that [`is_reserved`].
 pub const RESERVED: &str = "names that begin with .fastcp- are for unfinished files: this key neither gives nor takes them";
 
 /// True for a name that only fastcp itself gives to files.
@@ -20,9 +20,9 @@ pub fn is_reserved(name: &[u8]) -> bool {
     name.starts_with(b".fastcp-")
 }
 
-/// True for the text of a symbolic link that may lead out of a directory in which the link stands
-/// `depth` levels deep. A `..` behind a name counts as one that may: that name may be, or become,
-/// another link. So no chain of links leads out if each of them passes.
+/// True if a symbolic link with this text may lead out of a directory, when the link is `depth`
+/// levels below it. A `..` after a name counts as leading out, because the name may be, or become,
+/// another link. So no chain of links leads out if every link passes.
 pub fn may_leave(text: &[u8], depth: usize) -> bool {
     let mut parts = text.split(|&byte| byte == b'/').peekable();
     if text.first() == Some(&b'/') {
@@ -54,18 +54,18 @@ impl std::fmt::Debug for Confine {
 /// Why a path does not lead to anything below the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outside {
-    /// It leads elsewhere.
+    /// It leads to a different place.
     Elsewhere,
-    /// It has a `..` in it.
+    /// It contains a `..`.
     Above,
-    /// No file can be called so.
+    /// It is not a valid file name.
     NoName,
-    /// Unfinished files have such names.
+    /// The name is reserved for partial files.
     Reserved,
 }
 
 impl Confine {
-    /// `path` was chosen by whoever made the key's rule, so links in it are followed.
+    /// Links in `path` are followed, because the administrator who wrote the key's rule chose it.
     pub fn new(path: &Path, handles: &Arc<Handles>) -> io::Result<Confine> {
         Ok(Confine {
             root: Dir::root(path, handles)?,
@@ -73,13 +73,13 @@ impl Confine {
         })
     }
 
-    /// As whoever made the rule wrote it.
+    /// The path as the key's rule has it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The names from the directory down to what `typed` means: it begins there, and so do `~` and
-    /// the directory's own path.
+    /// The names from the directory down to the path `typed`. Relative paths and `~` start at the
+    /// directory; an absolute path must begin with the directory's own.
     pub fn names(&self, typed: &[u8]) -> Result<Vec<Name>, Outside> {
         let below = match typed {
             b"~" => b"",
@@ -105,10 +105,10 @@ impl Confine {
             .collect()
     }
 
-    /// The directory at the end of `names`.
+    /// Opens the directory at the end of `names`.
     ///
     /// # Errors
-    /// ELOOP or ENOTDIR where one of them is a link or anything but a directory.
+    /// ELOOP or ENOTDIR if one of them is a link or anything but a directory.
     pub fn enter(&self, names: &[Name]) -> io::Result<Arc<Dir>> {
         let mut dir = self.root.clone();
         for name in names {
@@ -117,7 +117,7 @@ impl Confine {
         Ok(dir)
     }
 
-    /// [`names`](Self::names) and [`enter`](Self::enter) in one.
+    /// Calls [`names`](Self::names) and [`enter`](Self::enter).
     pub fn directory(&self, typed: &Path) -> io::Result<Arc<Dir>> {
         let names = self.names(typed.as_os_str().as_bytes());
         self.enter(&names.map_err(|_| Errno::XDEV)?)
@@ -125,7 +125,7 @@ impl Confine {
 }
 
 impl Outside {
-    /// A sentence's end for the user; `path` is the directory's.
+    /// The end of a sentence for the user; `path` is the directory's.
     pub fn told(self, path: &Path) -> String {
         let path = crate::units::printable(path.as_os_str().as_bytes());
         match self {

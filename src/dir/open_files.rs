@@ -1,4 +1,4 @@
-//! How many files this process may have open (`ulimit -n`), and who gets how many of them.
+//! The limit of open files of this process (`ulimit -n`), and how copies share it.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -6,25 +6,25 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::error::{Error, Kind, Result, Side};
 
-/// What one end has open besides directories, announced files, streams and what workers read or
-/// write at the moment: pipes to ssh or a command, handles of the runtime, a listener, the roots, a
-/// journal. At most 26 were seen; the rest is for what a user's shell leaves open.
+/// Open files of one end that are not shared out: pipes to ssh or a command, handles of the
+/// runtime, a listener, the roots, a journal. Not directories, announced files, streams or files of
+/// workers. At most 26 were seen; the rest is for files that a user's shell leaves open.
 const FIXED: usize = 32;
 
-/// The same for each further host of `--also`: ssh's pipes, a socket that listens, the root.
+/// The same for each further host of `--also`: ssh's pipes, a listening socket, the root.
 const FURTHER_HOST: usize = 10;
 
-/// What must be left to be shared out: for the first copy, and for each further one.
+/// Files that must be left to be shared out, for the first copy and for each further one.
 const SHARED_MIN: usize = 16;
 const SHARED_FURTHER: usize = 6;
 
-/// Copies that this process carries out at once.
+/// Number of copies that this process runs at once.
 static COPIES: AtomicUsize = AtomicUsize::new(1);
 
-/// From now on each of `copies` copies takes its part of every share.
+/// Sets the number of copies, among which [`open_share`] divides the open files.
 ///
 /// # Errors
-/// `Kind::FarEnd` with a sentence, where the limit is too small for them.
+/// `Kind::FarEnd` if the limit is too small for them.
 pub fn prepare(copies: usize) -> Result<()> {
     COPIES.store(copies.max(1), Relaxed);
     check(limit(), copies.max(1))
@@ -42,7 +42,7 @@ fn check(limit: usize, copies: usize) -> Result<()> {
     Err(Error::new(Kind::FarEnd, Side::Here, message))
 }
 
-/// At most `most`, and one in `parts` of the files that a copy of this process may have open.
+/// The share `1/parts` of the files that one copy of this process may have open, at most `most`.
 pub fn open_share(parts: usize, most: usize) -> usize {
     let copies = COPIES.load(Relaxed);
     let left = limit().saturating_sub(fixed(copies));

@@ -1,5 +1,6 @@
-//! The lock of a journal: one process writes at a time. A second one fails at once, unless the first
-//! has lost its client or served this same command before; then it waits for the first to end.
+//! The lock of a journal: one process writes at a time. A second one fails at once, unless the
+//! first has lost its client or has served this same command before. Then it waits for the first to
+//! end.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,40 +17,40 @@ use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 
-/// A journal that was touched this lately is of a process that hears its client, which touches it
-/// every second.
+/// A journal touched this recently belongs to a process that hears from its client: it touches the
+/// journal every second.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// How long to wait for the lock: longer than a server takes to see that its client is gone.
+/// How long to wait for the lock: longer than a server takes to notice that its client is gone.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a former server of the same command may take to end by itself.
+/// How long an earlier server of the same command may take to exit before it is killed.
 const MERCY: Duration = Duration::from_secs(10);
 
-/// Between two tries for the lock.
+/// Time between two attempts to lock.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Tries for a journal that others remove at the same moment.
+/// Attempts to open a journal that other processes remove at the same moment.
 const TRIES: usize = 16;
 
 /// How to wait for the lock.
 pub struct Waiting<'a> {
-    /// Earlier sessions of the same command,
+    /// Earlier sessions of the same command.
     pub before: &'a [[u8; 16]],
-    /// if they have this owner.
+    /// The owner that those sessions must have.
     pub owner: Hash,
-    /// What the user wants written, for messages.
+    /// The path that the user wants to write, for messages.
     pub path: &'a Path,
     pub is_ending: &'a dyn Fn() -> bool,
-    /// Says a line to the user.
+    /// Prints a line for the user.
     pub tell: &'a dyn Fn(&str),
 }
 
-/// Opens the journal `name`, or makes it, and takes its lock. None where no journal is possible: the
-/// directory takes no file, or something of that name is not ours.
+/// Opens or makes the journal `name`, and takes its lock. None if no journal is possible: the
+/// directory does not allow a new file, or something else has that name.
 ///
 /// # Errors
-/// `Kind::Busy` where another process holds it.
+/// `Kind::Busy` if another process holds the lock.
 pub(super) fn take(
     dir: &Arc<Dir>,
     name: &OsStr,
@@ -58,7 +59,7 @@ pub(super) fn take(
 ) -> Result<Option<File>> {
     let mut patience = None;
     for _ in 0..TRIES {
-        // Before it is opened, since opening a device or a FIFO has effects.
+        // Checked before the open, because opening a device or a FIFO has effects.
         match dir.stat(name) {
             Ok(stat) if !is_ours(&stat) => return Ok(None),
             _ => {}
@@ -68,11 +69,11 @@ pub(super) fn take(
             return Ok(None);
         };
         let file = File::from(fd);
-        // Before anything in it is read: another user's file says nothing.
+        // Checked before anything in it is read, because another user's file must not be trusted.
         if !fstat(&file).is_ok_and(|stat| stat.st_nlink == 0 || is_ours(&stat)) {
             return Ok(None);
         }
-        // Some file systems have no locks; there the partials' names are the protection.
+        // Some file systems have no locks. There the names of the partial files protect them.
         while flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN) {
             let patience = patience.get_or_insert_with(Patience::default);
             patience.go_on(&file, user, waiting)?;
@@ -89,15 +90,15 @@ pub(super) fn take(
     Err(busy(waiting.path))
 }
 
-/// A regular file of this user with one name.
+/// True for a regular file of this user with one name.
 pub(super) fn is_ours(stat: &Stat) -> bool {
     file_type(stat) == FileType::RegularFile
         && stat.st_uid == rustix::process::geteuid().as_raw()
         && stat.st_nlink == 1
 }
 
-/// Only this user may write what is believed. A file that others could write is emptied; some file
-/// systems have no modes, and there the checksums' key is the protection.
+/// Ensures that only this user can write records that are trusted. Empties a file that others could
+/// write. On file systems without modes, the key of the checksums is the protection.
 fn make_private(file: &File, stat: &Stat) -> bool {
     if stat.st_mode & 0o7077 == 0 {
         return true;
@@ -111,7 +112,7 @@ fn busy(path: &Path) -> Error {
     Error::new(Kind::Busy, Side::Dest, "another fastcp is writing there").at(path)
 }
 
-/// How long it has waited, and for whom.
+/// How long this process has waited, and what it has done about it.
 struct Patience {
     since: Instant,
     told: bool,
@@ -129,7 +130,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// `Err` where waiting makes no sense (any more).
+    /// `Err` if there is no point in waiting (any longer).
     fn go_on(&mut self, file: &File, user: &UserKey, waiting: &Waiting) -> Result<()> {
         let waited = self.since.elapsed();
         if (waiting.is_ending)() || waited > PATIENCE {
@@ -163,11 +164,11 @@ impl Patience {
     }
 }
 
-/// Since when nobody has touched the journal.
+/// Time since the journal was last touched.
 fn silence(file: &File) -> Duration {
     let touched = file.metadata().and_then(|meta| meta.modified());
     let touched = touched.unwrap_or(SystemTime::UNIX_EPOCH);
-    // A time to come is one of now, by another clock.
+    // A time in the future comes from another clock and counts as now.
     SystemTime::now()
         .duration_since(touched)
         .unwrap_or_default()

@@ -1,37 +1,38 @@
-//! The journal of a copy: what was done so far, on disk, so that the same command resumes it.
+//! The journal of a copy: a record on disk of finished work, with which the same command resumes.
 //!
-//! # Where
+//! # Location
 //!
 //! There is one journal per copy, at the receiver: `.fastcp-<16 hex digits>.journal` in the
-//! directory where the roots land. The digits are the BLAKE3 of the directory's inode and the landing
-//! names. It lies beside a single file, beside the root of a tree that lands under a name, and
-//! within a directory that is filled. It has mode 0600. It is made when the roots have landed and
-//! removed when the copy is complete. A link, another user's file or one with a second name is not
-//! used; then there is no journal, and an interrupted copy starts again from the beginning.
+//! directory in which the roots land. The digits are a BLAKE3 hash of that directory's inode and
+//! the names of the roots. The journal lies beside a single file, beside a tree that gets a name of
+//! its own, or inside a directory that the copy fills. Its mode is 0600. The receiver makes it when
+//! the roots have landed and removes it when the copy is complete. A link, another user's file or a
+//! file with a second name is not used. Then there is no journal, and an interrupted copy starts
+//! again from the beginning.
 //!
-//! # What
+//! # Format
 //!
-//! It is append-only: a header and records of 96 bytes, each with its own checksum ([`record`] has
-//! the format). A session begins with who writes it and where (boot, mount, process). A big file
-//! that is begun gets a number, with a hash of its path below the roots, a hash of its source's
-//! identity and the inode of its partial. A chunk is recorded when its bytes are verified and
+//! It is append-only: a header, then records of 96 bytes, each with its own checksum ([`record`]
+//! has the format). A session begins with its writer and place (boot, mount, process). A big file
+//! gets a number when it is begun, with hashes of its path below the roots and of its source's
+//! identity, and the inode of its partial file. A chunk is recorded when its bytes are verified and
 //! their write has returned, a file when it has its final name, a directory when it is made.
 //!
-//! # What it is worth
+//! # Trust
 //!
-//! The checksums are keyed with a secret of the receiving user, so that no file that a peer sends
-//! can pass for a journal. Reading stops at the first damaged record; what is before it counts.
-//! A record says which bytes were written, not that they are still there: the caller reads all of
-//! them again before a file gets its name. [`Journal::trusts`] tells where the user may skip that:
-//! everything was written during this boot and to this mount, and no lost write is known. What
-//! sessions of the same command wrote or read under these conditions is not read a second time
-//! ([`Journal::certain`]): on a link that drops all the time a copy would never end.
+//! The checksums are keyed with a secret of the receiving user, so no file that a peer sends can
+//! pass for a journal. Reading stops at the first damaged record; the records before it count. A
+//! record says that bytes were written, not that they still exist: the caller reads all of them
+//! again before a file gets its name. [`Journal::trusts`] says when the user may skip that:
+//! everything was written during this boot and to this mount, and no lost write is known. Bytes
+//! that sessions of the same command wrote or read under these conditions are not read a second
+//! time ([`Journal::certain`]). Otherwise a copy over a link that keeps failing would never end.
 //!
-//! # Who
+//! # Locking
 //!
-//! The journal is locked before any partial is touched ([`lock`]). Its writer touches it every
-//! second while it hears the other end, so that a second fastcp can tell a live copy, where it
-//! fails at once, from one whose client is gone, for whose end it waits.
+//! The process locks the journal before it touches any partial file ([`lock`]). The writer touches
+//! the journal every second while it hears from the other end. So a second fastcp fails at once if
+//! the other copy is live, and waits for its end if that copy has lost its client.
 
 mod lock;
 mod past;
@@ -62,7 +63,7 @@ use past::Past;
 pub use past::{Begun, Trust};
 use record::{Body, Chunk, Directory, Finished, Hash, Key, LEN, Session, UserKey};
 
-/// Where a journal is.
+/// The place of a journal.
 #[derive(Clone)]
 pub struct Place {
     pub dir: Arc<Dir>,
@@ -70,10 +71,10 @@ pub struct Place {
 }
 
 impl Place {
-    /// For roots that land under these names in `dir`; an empty one for what fills it.
+    /// For roots that land under these names in `dir`; an empty name if they fill `dir` itself.
     pub fn new<'a>(dir: Arc<Dir>, names: impl Iterator<Item = &'a [u8]>) -> Place {
-        // Another one in every directory: what was left in a source and is copied with it does not
-        // meet the journal of that copy.
+        // The name differs between directories. So a journal that was left in a source, and is
+        // copied with it, does not collide with the journal of that copy.
         let number = dir.lasting_number().to_le_bytes();
         let names: Vec<&[u8]> = names.collect();
         let hash = hash([&number[..]].into_iter().chain(names));
@@ -82,7 +83,7 @@ impl Place {
         Place { dir, name }
     }
 
-    /// What the roots were in the copy that left a journal here, if one of this user did.
+    /// The hash of the roots in the copy that left a journal here, if this user made that copy.
     pub fn roots(&self, user: &UserKey) -> Option<Hash> {
         let stat = self.dir.stat(&self.name).ok()?;
         if !lock::is_ours(&stat) {
@@ -97,12 +98,12 @@ impl Place {
     }
 }
 
-/// Bytes that [`hash`] has room for at once: more than most lists take.
+/// Bytes that [`hash`] reserves at once: more than most lists need.
 const HASHED_LEN: usize = 128;
 
-/// 128 bits for a list of byte strings.
+/// A 128-bit hash of a list of byte strings.
 pub fn hash<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Hash {
-    // In one call: a hasher's updates with so few bytes each take longer than the hash.
+    // In one call: updating a hasher with so few bytes each takes longer than the hash itself.
     let mut bytes = Vec::with_capacity(HASHED_LEN);
     for part in parts {
         bytes.extend((part.len() as u64).to_le_bytes());
@@ -113,20 +114,20 @@ pub fn hash<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Hash {
     hash
 }
 
-/// What a session says of itself.
+/// The properties of a session that opens a journal.
 #[derive(Clone, Copy)]
 pub struct Opening {
-    /// The secret of this user.
+    /// The secret of the receiving user.
     pub user: UserKey,
     pub session: [u8; 16],
-    /// Whose session it is; zero where the client did not say.
+    /// The owner of the session; zero if the client did not say.
     pub owner: Hash,
     pub roots: Hash,
-    /// Bytes.
+    /// In bytes.
     pub chunk_size: u32,
-    /// What earlier sessions left is thrown away.
+    /// Discard the records of earlier sessions.
     pub afresh: bool,
-    /// So is what a session of another owner left, or of an unknown one.
+    /// Discard them too if an earlier session had another owner, or an unknown one.
     pub own_only: bool,
 }
 
@@ -138,17 +139,17 @@ pub struct Journal {
     key: Key,
     past: Mutex<Past>,
     next: AtomicU32,
-    /// It could not be written: nothing is any more.
+    /// Nothing more is written: a write failed, or the journal was released.
     broken: AtomicBool,
-    /// There is something to go on with.
+    /// The journal contains something to resume from.
     is_useful: AtomicBool,
 }
 
 impl Journal {
-    /// Takes the lock, reads what is there and begins a session. None where there can be none.
+    /// Takes the lock, reads the records and begins a session. None if no journal is possible here.
     ///
     /// # Errors
-    /// `Kind::Busy` where another fastcp writes there.
+    /// `Kind::Busy` if another fastcp writes there.
     pub fn open(place: Place, opening: &Opening, waiting: &Waiting) -> Result<Option<Journal>> {
         let Some(file) = lock::take(&place.dir, &place.name, &opening.user, waiting)? else {
             return Ok(None);
@@ -180,14 +181,14 @@ impl Journal {
         let header = key.is_none().then_some(header.0);
         let journal = journal.begin_session(header, own, opening.owner);
         if journal.is_none() {
-            // An empty file, or one whose past is worth nothing without a lock on it.
+            // `begin_session` has removed the file, as far as that was possible.
             return Ok(None);
         }
         Ok(journal)
     }
 
-    /// Starts a session in the file, behind a new `header` where there is one. A journal that cannot
-    /// be written is removed: the copy goes on without it, and nobody would come back for it.
+    /// Starts a session in the file, after a new `header` if there is one. Removes a journal that
+    /// cannot be written, because the copy continues without it and would not remove it at its end.
     fn begin_session(
         mut self,
         header: Option<record::Record>,
@@ -198,14 +199,14 @@ impl Journal {
         let records = [Body::Session(own), Body::Owner(owner)].map(|body| body.encode(&self.key));
         self.append(records.as_flattened());
         if cut.is_err() || self.broken.load(Relaxed) {
-            // What could not be written cannot be removed there either: no news for the user.
+            // A file that cannot be written may not be removable either; the user need not know.
             let _ = self.remove();
             return None;
         }
         Some(self)
     }
 
-    /// Leaves the whole records of former sessions, or only a new header.
+    /// Cuts the file after the last whole record, or down to a new header.
     fn cut(&mut self, header: Option<record::Record>) -> std::io::Result<()> {
         let Some(header) = header else {
             let whole = self.past().records * LEN as u64;
@@ -215,14 +216,14 @@ impl Journal {
         self.file.write_all(&header)
     }
 
-    /// A big file is begun; gives the number for its chunks.
+    /// Records that a big file is begun; returns the number for its chunks.
     pub fn begin(&self, file: &record::File) -> u32 {
         let number = self.next.fetch_add(1, Relaxed);
         self.append(&Body::File(number, *file).encode(&self.key));
         number
     }
 
-    /// The range is verified, and its write has returned. `digest` is none for zeros.
+    /// Records that a range is verified and its write has returned. `digest` is None for zeros.
     pub fn chunk(&self, number: u32, offset: u64, len: u64, digest: Option<Digest>) {
         let chunk = Chunk {
             offset,
@@ -233,7 +234,7 @@ impl Journal {
         self.is_useful.store(true, Relaxed);
     }
 
-    /// These files have their names. One write for all.
+    /// Records that these files have their final names, in one write.
     pub fn finished(&self, files: &[Finished]) {
         if files.is_empty() {
             return;
@@ -245,24 +246,24 @@ impl Journal {
         self.is_useful.store(true, Relaxed);
     }
 
-    /// The directory is made, or opened up.
+    /// Records that the directory was made, or made writable.
     pub fn directory(&self, directory: Directory) {
         self.append(&Body::Directory(directory).encode(&self.key));
-        // Without it the next copy would land in the directory instead of going on with it.
+        // Without this record the next copy would land inside the directory instead of resuming it.
         self.is_useful.store(true, Relaxed);
     }
 
-    /// What was written of the file is gone.
+    /// Records that the bytes written of the file are gone.
     pub fn dropped(&self, number: u32) {
         self.append(&Body::Dropped(number).encode(&self.key));
     }
 
-    /// A write was lost, or what is recorded was found damaged: a later session reads everything.
+    /// Records a lost write or damaged bytes, so that later sessions read everything.
     pub fn doubted(&self) {
         self.append(&Body::Doubted.encode(&self.key));
     }
 
-    /// Bytes of the journal so far: taken before a sync, recorded after it.
+    /// Bytes of the journal so far. To be taken before a sync and recorded after it.
     pub fn position(&self) -> u64 {
         self.file.metadata().map_or(0, |meta| meta.len())
     }
@@ -271,7 +272,7 @@ impl Journal {
         self.append(&Body::Synced(position).encode(&self.key));
     }
 
-    /// Its writer hears the other end.
+    /// Shows that the writer still hears from the other end.
     pub fn touch(&self) {
         let now = Timespec {
             tv_sec: 0,
@@ -281,7 +282,7 @@ impl Journal {
             last_access: now,
             last_modification: now,
         };
-        // Where that fails a second fastcp waits for our end instead of failing at once.
+        // If that fails, a second fastcp waits for this one to end instead of failing at once.
         let _ = rustix::fs::futimens(&self.file, &times);
     }
 
@@ -289,21 +290,21 @@ impl Journal {
         if self.broken.load(Relaxed) {
             return;
         }
-        // One write for all of it, so that those of several threads do not mix.
+        // In one write, so that the records of several threads do not mix.
         match (&self.file).write(records) {
             Ok(written) if written == records.len() => {}
-            // What is recorded stays good; what follows a torn record does not count.
+            // Earlier records stay valid. Records after a torn one do not count.
             _ => self.broken.store(true, Relaxed),
         }
     }
 
-    /// What was begun of the file with this path, once.
+    /// Removes and returns the record of an unfinished file with this path.
     pub fn take_begun(&self, path: &Hash) -> Option<Begun> {
         self.past().begun.remove(path)
     }
 
-    /// The file with this path as it was finished, and how far its content may be believed without
-    /// reading it, where the file is on `dev`.
+    /// The record of a finished file with this path, and how far its content may be trusted without
+    /// reading it, if the file is on `dev`.
     pub fn finished_before(&self, path: &Hash, dev: u64) -> Option<(Finished, Trust)> {
         let (index, trust) = {
             let past = self.past();
@@ -316,22 +317,22 @@ impl Journal {
         }
     }
 
-    /// True if what is recorded of the file may be believed without reading it: all of it was
-    /// written during this boot, to this mount, which is the journal's own.
+    /// True if the recorded bytes of the file may be trusted without reading them: all of them were
+    /// written during this boot and to this mount, on which the journal lies too.
     pub fn trusts(&self, begun: &Begun) -> bool {
         let is_here = begun.file.inode.dev == self.identity.0;
         self.past().trust(begun.first, is_here) >= Trust::OfBoot
     }
 
-    /// Ranges of the file that former sessions of this command wrote, or read and found as recorded:
-    /// they need not be read again.
+    /// Ranges of the file that need not be read again: earlier sessions of this command wrote them,
+    /// or read them and found them to match.
     pub fn certain(&self, begun: &Begun) -> RangeSet {
         let since = self.past().since_run.max(begun.first);
         let mut certain = RangeSet::new();
         if begun.file.inode.dev != self.identity.0 || since > begun.last {
             return certain;
         }
-        // What cannot be read is not there.
+        // An unreadable journal counts as empty.
         let _ = past::records(&self.file, &self.key, since..begun.last + 1, |_, body| {
             match body {
                 Body::Chunk(number, Chunk { offset, len, .. }) if number == begun.number => {
@@ -347,18 +348,18 @@ impl Journal {
         certain
     }
 
-    /// What former sessions recorded of a range of this file was read, and was as recorded.
+    /// Records that a range from earlier sessions was read and matches its records.
     pub fn checked(&self, number: u32, range: Range<u64>) {
         let Range { start, end } = range;
         self.append(&Body::Checked { number, start, end }.encode(&self.key));
     }
 
-    /// What was recorded of a finished file is worth nothing any more.
+    /// Forgets the record of a finished file.
     pub fn forget_finished(&self, path: &Hash) {
         self.past().finished.remove(path);
     }
 
-    /// The directory with this path, if this copy has made it or opened it up.
+    /// The record of the directory with this path, if this copy has made it or made it writable.
     pub fn directory_before(&self, path: &Hash) -> Option<Directory> {
         let index = *self.past().directories.get(path)?;
         match self.record(index)? {
@@ -374,29 +375,29 @@ impl Journal {
         Body::decode(&record, &self.key)
     }
 
-    /// The recorded chunks of a file in the order of their writing. As many as `begun.chunks`,
-    /// unless the journal cannot be read any more.
+    /// The recorded chunks of a file, in the order in which they were written. There are
+    /// `begun.chunks` of them, unless the journal cannot be read any more.
     pub fn replay(&self, begun: &Begun, mut each: impl FnMut(Chunk) -> ControlFlow<()>) {
         let range = begun.first..begun.last + 1;
-        // What cannot be read is not there.
+        // An unreadable journal counts as empty.
         let _ = past::records(&self.file, &self.key, range, |_, body| match body {
             Body::Chunk(number, chunk) if number == begun.number => each(chunk),
             _ => ControlFlow::Continue(()),
         });
     }
 
-    /// Former sessions have begun or finished the file with this path.
+    /// True if earlier sessions have begun or finished the file with this path.
     pub fn knows(&self, path: &Hash) -> bool {
         let past = self.past();
         past.begun.contains_key(path) || past.finished.contains_key(path)
     }
 
-    /// Files were finished by former sessions.
+    /// True if earlier sessions have finished any file.
     pub fn has_finished(&self) -> bool {
         !self.past().finished.is_empty()
     }
 
-    /// Bytes that are recorded of unfinished files.
+    /// Recorded bytes of unfinished files.
     pub fn begun_bytes(&self) -> u64 {
         let past = self.past();
         let unfinished = past.begun.values();
@@ -404,7 +405,7 @@ impl Journal {
         unfinished.fold(0, |sum: u64, begun| sum.saturating_add(begun.bytes))
     }
 
-    /// There is something that a further session can go on with.
+    /// True if there is something that a later session can resume from.
     pub fn is_useful(&self) -> bool {
         self.is_useful.load(Relaxed)
     }
@@ -417,10 +418,10 @@ impl Journal {
         &self.place.name
     }
 
-    /// The copy has come to its end. What stands under the name and is not this journal stays.
+    /// Removes the journal at the end of the copy. Another file under its name stays.
     ///
     /// # Errors
-    /// `Kind::Write` where it stays: the next copy to this place finds it to be of no use.
+    /// `Kind::Write` if it cannot be removed. The next copy to this place finds it useless.
     pub fn remove(&self) -> Result<()> {
         let Place { dir, name } = &self.place;
         let is_this = |name: &OsStr| {
@@ -439,10 +440,10 @@ impl Journal {
         })
     }
 
-    /// Lets another session have it, although threads of this one may be stuck with it.
+    /// Lets another session take the journal, even if threads of this one are stuck.
     pub fn release(&self) {
         self.broken.store(true, Relaxed);
-        // A file system without locks has none to give back.
+        // On a file system without locks this fails, and nothing has to be unlocked.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 
@@ -452,14 +453,14 @@ impl Journal {
 }
 
 impl Drop for Journal {
-    /// A child of this process that has not yet started its program has the file too: closing it
-    /// here would not end the lock.
+    /// Unlocks explicitly: a child of this process that has not yet called exec also holds the
+    /// file, so closing it here would not release the lock.
     fn drop(&mut self) {
         self.release();
     }
 }
 
-/// This process as a writer of `file`, and the file's device and inode.
+/// The session record of this process as a writer of `file`, and the file's device and inode.
 fn session(file: &File, opening: &Opening) -> Option<(Session, (u64, u64))> {
     let stat = fstat(file).ok()?;
     let session = Session {
@@ -476,8 +477,8 @@ fn session(file: &File, opening: &Opening) -> Option<(Session, (u64, u64))> {
     Some((session, (stat.st_dev, stat.st_ino)))
 }
 
-/// Random, but where there is no chance to be had: two journals with one key are no danger, their
-/// records are only less certain to be told apart.
+/// Random bytes, or zeros if the system has none yet. Two journals with the same key do no harm:
+/// their records are only harder to distinguish.
 fn random() -> [u8; 16] {
     let mut random = [0; 16];
     let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::NONBLOCK);

@@ -1,7 +1,7 @@
-//! A journal read back: what earlier sessions did, up to the first damaged record.
+//! A journal that is read back: the work of earlier sessions, up to the first damaged record.
 //!
-//! Memory holds about 50 bytes per finished file or directory and 200 per unfinished file, each up
-//! to a limit. Chunks are only counted; they are read again when their file is resumed.
+//! It takes about 50 bytes of memory per finished file or directory and 200 per unfinished file,
+//! each up to a limit. Chunks are only counted; they are read again when their file is resumed.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,39 +11,39 @@ use std::os::unix::fs::FileExt;
 
 use super::record::{self, Body, Hash, Key, LEN, Record, Session, UserKey};
 
-/// Records that are read at a time.
+/// Number of records read at a time.
 const STEP: usize = 1024;
 
-/// Finished files that are remembered; the others are sent again. Some 25 MB at the most.
+/// Finished files that are remembered, about 25 MB at most; further files are sent again.
 const FINISHED_MAX: usize = 1 << 19;
 
-/// Directories likewise.
+/// The same for directories.
 const DIRECTORIES_MAX: usize = 1 << 17;
 
-/// Unfinished files likewise: more than can be open at once by far.
+/// The same for unfinished files: far more than can be open at once.
 const BEGUN_MAX: usize = 1 << 14;
 
 /// A big file that was begun and not finished, or finished without a digest.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
-    /// By which its chunks know it.
+    /// The number in the records of its chunks.
     pub number: u32,
     pub file: record::File,
-    /// Chunks that are recorded, and their bytes.
+    /// Number of recorded chunks, and their bytes.
     pub chunks: u64,
     pub bytes: u64,
-    /// Records between which the chunks are, the last included.
+    /// Index of the first and last record with its chunks, both included.
     pub(super) first: u64,
     pub(super) last: u64,
 }
 
-/// Why what is recorded may be believed without reading it. From least to most.
+/// How far a record may be trusted without reading the bytes, from least to most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trust {
     None,
-    /// It was written during this boot, to this mount, and no lost write or damage is known.
+    /// The bytes were written during this boot to this mount, and no lost write or damage is known.
     OfBoot,
-    /// It was, by this command: by sessions whose connection was lost since.
+    /// In addition, sessions of this command wrote them and then lost their connection.
     OfRun,
 }
 
@@ -51,28 +51,27 @@ pub enum Trust {
 pub(super) struct Past {
     pub begun: HashMap<Hash, Begun>,
     paths: HashMap<u32, Hash>,
-    /// Which record tells of a file.
+    /// The index of the record of a finished file.
     pub finished: HashMap<Hash, u64>,
-    /// Likewise of a directory.
+    /// The same for directories.
     pub directories: HashMap<Hash, u64>,
-    /// From this record on everything was written during this boot, to this mount, and no lost
-    /// write or damage is known.
+    /// From this record on, everything satisfies [`Trust::OfBoot`].
     pub since_mount: u64,
-    /// From this record on all that besides was written by sessions of the command that resumes.
+    /// From this record on, everything satisfies [`Trust::OfRun`].
     pub since_run: u64,
     pub last: Option<Session>,
-    /// Whose sessions these are, if they are all of one owner.
+    /// The owner of the sessions, if all have the same one.
     pub owner: Option<Hash>,
     owners: u32,
-    /// No file has this number or a higher one.
+    /// One more than the highest number of a file.
     pub next: u32,
-    /// Whole records from the start, header included.
+    /// Number of whole records from the start, including the header.
     pub records: u64,
 }
 
 impl Past {
-    /// Reads until the first record that is not whole; `own` is who reads, `before` the sessions of
-    /// the same command that came before it.
+    /// Reads up to the first damaged record. `own` is the session that reads, `before` the earlier
+    /// sessions of the same command.
     pub fn read(file: &File, key: &Key, own: &Session, before: &[[u8; 16]]) -> Past {
         let mut past = Past {
             records: 1,
@@ -80,7 +79,7 @@ impl Past {
             since_run: u64::MAX,
             ..Past::default()
         };
-        // What cannot be read is not there.
+        // An unreadable journal counts as empty.
         let _ = records(file, key, 1..u64::MAX, |index, body| {
             past.records = index + 1;
             past.take(index, body, (own, before));
@@ -144,7 +143,7 @@ impl Past {
                 }
             }
             Body::Finished(finished) => {
-                // Without a digest of the whole, those of its chunks tell whether it is intact.
+                // Without a digest of the whole file, the digests of its chunks are still needed.
                 if finished.digest.is_some() {
                     self.forget(&finished.path);
                 }
@@ -152,7 +151,7 @@ impl Past {
                     self.finished.insert(finished.path, index);
                 }
             }
-            // All that was there is read, synced or not.
+            // The reader can see all records, synced or not.
             Body::Synced(_) => {}
             Body::Directory(directory) => {
                 if self.directories.len() < DIRECTORIES_MAX {
@@ -167,8 +166,8 @@ impl Past {
         }
     }
 
-    /// How far everything from the record `first` on may be believed without reading it; files are
-    /// on the journal's own disk, or not.
+    /// How far everything from the record `first` on may be trusted without reading it. `is_here`
+    /// says whether the files are on the same device as the journal.
     pub fn trust(&self, first: u64, is_here: bool) -> Trust {
         if is_here && first >= self.since_run {
             Trust::OfRun
@@ -186,7 +185,7 @@ impl Past {
     }
 }
 
-/// Reads `range` of a journal's records up to the first that is not whole, or until told to stop.
+/// Reads `range` of a journal's records up to the first damaged one, or until `each` breaks.
 pub(super) fn records(
     file: &File,
     key: &Key,
@@ -228,18 +227,18 @@ fn read_full(file: &File, block: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(got)
 }
 
-/// The key, if the file begins as a journal of this version and user does.
+/// The key, if the file has the header of a journal of this version and this user.
 pub(super) fn key(file: &File, user: &UserKey) -> Option<Key> {
     let mut header = [0; LEN];
     file.read_exact_at(&mut header, 0).ok()?;
     Key::read(&header, user)
 }
 
-/// Who wrote last, and its owner, as far as the journal tells.
+/// The last session and its owner, as far as the journal can be read.
 pub(super) fn last_session(file: &File, user: &UserKey) -> Option<(Session, Hash)> {
     let mut last = None;
     let key = key(file, user)?;
-    // What cannot be read is not there.
+    // An unreadable journal counts as empty.
     let _ = records(file, &key, 1..u64::MAX, |_, body| {
         match body {
             Body::Session(session) => last = Some((session, Hash::default())),

@@ -1,4 +1,4 @@
-//! Which process writes a journal, to which mount, and whether it is still there.
+//! Identifies the process that writes a journal and its mount. Kills it if its identity is certain.
 
 use std::fs::File;
 
@@ -7,28 +7,28 @@ use rustix::process::{Pid, PidfdFlags, Signal, geteuid, getpid, pidfd_open, pidf
 
 use super::record::Session;
 
-/// The kernel's name for this run of the machine; zero where it does not tell.
+/// The kernel's ID of this boot; zero if unknown.
 pub fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&hex, 16).unwrap_or(0).to_be_bytes()
 }
 
-/// Asks for a name of the mount that no later one gets (`STATX_MNT_ID_UNIQUE`, since Linux 6.8):
-/// that of `MNT_ID` goes to the next mount, which may lack what had not been written back before.
+/// Asks for a mount ID that is never reused (`STATX_MNT_ID_UNIQUE`, since Linux 6.8). The ID of
+/// `MNT_ID` may go to the next mount, which may lack bytes that were not written back before.
 const MOUNT: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
-/// The mount that the file is on; 0 where the kernel does not tell.
+/// The ID of the mount that the file is on; 0 if the kernel does not say.
 pub fn mount(file: &File) -> u64 {
     let told = statx(file, c"", AtFlags::EMPTY_PATH, MOUNT).ok();
     let told = told.filter(|told| told.stx_mask & MOUNT.bits() != 0);
     told.map_or(0, |told| told.stx_mnt_id)
 }
 
-/// When a process started, in ticks since the boot; 0 where that cannot be known.
+/// When a process started, in ticks since the boot; 0 if unknown.
 pub fn started(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in brackets, may hold anything; the state follows it, and 19 fields later the time.
+    // The name, in parentheses, may contain anything. The start is 19 fields after the state.
     let fields = stat.rsplit(')').next().unwrap_or_default();
     let field = fields.split_whitespace().nth(19);
     field.and_then(|field| field.parse().ok()).unwrap_or(0)
@@ -38,8 +38,8 @@ pub fn own_pid() -> u32 {
     getpid().as_raw_pid() as u32
 }
 
-/// Kills the process of `session` if it is certain to be that: of this boot, ours, with the same
-/// number and time of its start, and not this one. True if it was sent the signal.
+/// Kills the process of `session` if it is certainly that process: same boot, same user, same
+/// process ID and start time, and not this process. True if the signal was sent.
 pub fn kill(session: &Session) -> bool {
     let is_that = || session.started != 0 && started(session.pid) == session.started;
     let may = session.boot_id == boot_id()
@@ -53,6 +53,6 @@ pub fn kill(session: &Session) -> bool {
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
         return false;
     };
-    // Looked at with the process in hand: its number cannot go to another any more.
+    // Checked while the pidfd is open, because its process ID cannot be reused then.
     is_that() && pidfd_send_signal(process, Signal::KILL).is_ok()
 }

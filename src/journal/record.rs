@@ -1,21 +1,21 @@
-//! One record: 96 bytes, little-endian.
+//! The records of a journal: 96 bytes each, little-endian.
 //!
 //! | bytes | of every record |
 //! |---|---|
 //! | 0 | kind |
 //! | 1 | flags |
 //! | 2–3 | zero |
-//! | 4–7 | number of a file within the journal; of a session its chunk size |
-//! | 8–87 | the body, see [`Body`]; zero where it ends early |
-//! | 88–95 | checksum: the first bytes of the keyed BLAKE3 of what is before |
+//! | 4–7 | number of a file within the journal; in a session record, its chunk size |
+//! | 8–87 | the body, see [`Body`]; zero after its end |
+//! | 88–95 | checksum: the first bytes of the keyed BLAKE3 of the bytes before it |
 //!
-//! The checksum's key comes from the receiving user's secret key and from the journal's header.
-//! Nobody else can make a record, and a record of another journal is none of this one.
+//! The key of the checksum is derived from the receiving user's secret key and the journal's
+//! header. So nobody else can make a record, and a record of one journal is not valid in another.
 
 use crate::digest::Digest;
 use crate::manifest::{Inode, Timestamp};
 
-/// Bytes of a record, and of the header.
+/// Length in bytes of a record, and of the header.
 pub const LEN: usize = 96;
 
 const CHECKED: usize = LEN - 8;
@@ -23,10 +23,10 @@ const CHECKED: usize = LEN - 8;
 /// The first bytes of a journal: name and version of the format.
 pub const MAGIC: &[u8; 16] = b"fastcp journal 2";
 
-/// 128 bits of a BLAKE3: of a path, of a source's identity, of a file as it was placed.
+/// 128 bits of a BLAKE3 hash: of a path, of a source's identity, or of a file as it was placed.
 pub type Hash = [u8; 16];
 
-/// The secret of the user who receives. A journal that was not made with it is not believed.
+/// The secret of the receiving user. Journals made with another key are not trusted.
 pub type UserKey = [u8; 32];
 
 const SESSION: u8 = 1;
@@ -47,26 +47,27 @@ const NO_DIGEST: u8 = 8;
 const MADE: u8 = 16;
 const RESTORE: u8 = 32;
 
-/// A process that writes the journal, and where.
+/// A process that writes the journal, and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
     pub boot_id: [u8; 16],
     pub id: [u8; 16],
-    /// Device and mount of the journal; no mount is 0.
+    /// Device and mount of the journal; 0 if the mount is unknown.
     pub dev: u64,
     pub mount: u64,
     pub pid: u32,
     pub uid: u32,
-    /// When the process started, in the kernel's ticks since the boot.
+    /// When the process started, in kernel ticks since the boot.
     pub started: u64,
-    /// The names and kinds of the roots, as they are at the source.
+    /// A hash of the names and kinds of the roots at the source.
     pub roots: Hash,
-    /// Bytes.
+    /// In bytes.
     pub chunk_size: u32,
 }
 
 impl Session {
-    /// Nothing that either wrote was lost in a cache between them.
+    /// True if both wrote during one boot to one mount, so that no cached write was lost in
+    /// between.
     pub fn is_of_mount(&self, other: &Session) -> bool {
         let place = |of: &Session| (of.boot_id, of.dev, of.mount);
         self.boot_id != [0; 16] && self.mount != 0 && place(self) == place(other)
@@ -78,11 +79,11 @@ impl Session {
 pub struct File {
     pub path: Hash,
     pub identity: Hash,
-    /// Bytes.
+    /// In bytes.
     pub size: u64,
-    /// The file that is written: the partial, or with `inplace` what stood there.
+    /// The file that is written: the partial file, or with `inplace` the existing file.
     pub inode: Inode,
-    /// The source had been written so lately that its identity does not tell.
+    /// The source was written so recently that its identity does not prove that it is unchanged.
     pub young: bool,
     pub inplace: bool,
 }
@@ -92,54 +93,54 @@ pub struct File {
 pub struct Chunk {
     pub offset: u64,
     pub len: u64,
-    /// None of a range of zeros.
+    /// None for a range of zeros.
     pub digest: Option<Digest>,
 }
 
-/// A file that has its name.
+/// A file that has its final name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
     pub path: Hash,
     pub identity: Hash,
-    /// Of inode, size and time of the file as it was placed.
+    /// A hash of inode, size and time of the file as it was placed.
     pub placed: Hash,
-    /// None where nobody needed it.
+    /// None if nobody needed it.
     pub digest: Option<Digest>,
     pub young: bool,
 }
 
-/// A directory that was made, or opened up to be filled.
+/// A directory that was made, or made writable to be filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Directory {
     pub path: Hash,
     pub made: bool,
-    /// The mode that it is to get back.
+    /// The mode to restore at the end.
     pub restore: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     Session(Session),
-    /// The file gets this number.
+    /// Gives the file this number.
     File(u32, File),
     Chunk(u32, Chunk),
-    /// What an earlier session recorded of this range was read, and was as recorded.
+    /// The range from an earlier session was read and matches its records.
     Checked {
         number: u32,
         start: u64,
         end: u64,
     },
     Finished(Finished),
-    /// What was recorded before this many bytes of the journal is on the disk.
+    /// All bytes recorded before this position in the journal are on disk.
     Synced(u64),
     Directory(Directory),
-    /// What was written of this file is gone or worth nothing.
+    /// The bytes written of this file are gone or useless.
     Dropped(u32),
-    /// Whose session begins here: a hash that the client's user alone can give. Follows each
-    /// `Session`; zero where the client gave none.
+    /// The owner of the session: a hash that only the client's user can produce. Follows each
+    /// `Session`; zero if the client gave none.
     Owner(Hash),
-    /// A write was lost, or bytes were found damaged: nothing recorded before this may be
-    /// believed without reading it.
+    /// A write was lost or bytes were damaged. Records before this may not be trusted without
+    /// reading.
     Doubted,
 }
 
@@ -160,7 +161,7 @@ impl Key {
         (record, Key::of(&record, user))
     }
 
-    /// None unless `header` begins a journal of this version and this user.
+    /// None unless `header` is that of a journal of this version and this user.
     pub fn read(header: &Record, user: &UserKey) -> Option<Key> {
         let is_ours = header[..16] == MAGIC[..] && header[CHECKED..] == checksum(user, header);
         is_ours.then(|| Key::of(header, user))
@@ -245,7 +246,7 @@ impl Body {
         }
     }
 
-    /// None for a record that is torn, bent, of another journal, or of no known kind.
+    /// None for a record that is torn, damaged, from another journal, or of an unknown kind.
     pub fn decode(record: &Record, key: &Key) -> Option<Body> {
         if record[CHECKED..] != checksum(&key.0, record) {
             return None;
@@ -324,7 +325,7 @@ fn flag(set: bool, flag: u8) -> u8 {
     if set { flag } else { 0 }
 }
 
-/// The body's bytes, put or taken one field after the other.
+/// The bytes of a body, written or read one field after the other.
 struct Fields {
     bytes: [u8; CHECKED - 8],
     at: usize,

@@ -10,7 +10,7 @@ use crate::manifest::{Inode, Timestamp};
 
 const C: u64 = 1 << 20;
 const USER: UserKey = [5; 32];
-/// Of a journal in which nothing is done yet: header, session and owner.
+/// Records in a journal without any work: header, session and owner.
 const EMPTY: usize = 3;
 
 fn place(dir: &Path) -> Place {
@@ -71,7 +71,7 @@ fn done(path: u8) -> Finished {
     }
 }
 
-/// Two files begun, ten chunks of each by turns, and one finished.
+/// Begins two files, writes ten chunks of each by turns, and finishes a third.
 fn fill(journal: &Journal) {
     let numbers = [1, 2].map(|path| journal.begin(&file(path, journal.identity.0)));
     for chunk in 0..10 {
@@ -87,7 +87,7 @@ fn fill(journal: &Journal) {
     });
 }
 
-/// Without names for mounts nothing is believed without reading it.
+/// Without unique mount IDs nothing is trusted unread.
 fn tells_mounts(journal: &Journal) -> bool {
     process::mount(&journal.file) != 0
 }
@@ -126,7 +126,7 @@ fn what_one_session_records_the_next_one_reads() {
     assert_eq!(before(3, dev + 1), Some((done(3), Trust::None)));
     assert_eq!(before(9, dev), None);
     assert!(second.directory_before(&[5; 16]).unwrap().made);
-    // What is gone on with keeps its number, and a new file gets another.
+    // A resumed file keeps its number, and a new file gets another.
     second.chunk(begun.number, 10 * C, C, None);
     second.dropped(second.take_begun(&[1; 16]).unwrap().number);
     second.finished(&[done(1)]);
@@ -153,7 +153,8 @@ fn a_journal_cut_or_bent_anywhere_is_read_up_to_there() {
             std::fs::write(path(temp.path()), bytes).unwrap();
             let journal = open(temp.path());
             let kept = std::fs::metadata(path(temp.path())).unwrap().len() as usize / LEN;
-            // Header or first session damaged: it is replaced. Else it has one session more.
+            // Damage in the header or first session replaces the journal. Otherwise it gains a
+            // session.
             let expected = if at < 2 * LEN { EMPTY } else { at / LEN + 2 };
             assert_eq!(kept, expected, "at {at} of {records} records");
             let begun = journal.take_begun(&[1; 16]);
@@ -179,7 +180,7 @@ fn a_foreign_journal_is_replaced_and_what_is_not_ours_is_left_alone() {
     let other = tempfile::tempdir().unwrap();
     fill(&open(temp.path()));
     fill(&open(other.path()));
-    // The records of one behind the header of the other.
+    // The records of one journal after the header of the other.
     let (mut one, two) = (
         std::fs::read(path(temp.path())).unwrap(),
         std::fs::read(path(other.path())).unwrap(),
@@ -256,7 +257,7 @@ fn nothing_is_trusted_after_a_reboot_a_mount_a_lost_write_or_damage() {
         let (dev, tells) = (first.identity.0, tells_mounts(&first));
         drop(first);
         change(temp.path());
-        // Another session later it still is so.
+        // This still holds one session later.
         drop(open(temp.path()));
         let then = open(temp.path());
         let begun = then.take_begun(&[1; 16]).unwrap();
@@ -265,7 +266,7 @@ fn nothing_is_trusted_after_a_reboot_a_mount_a_lost_write_or_damage() {
         assert_eq!(then.trusts(&begun), is_trusted, "change {nth}");
         let (_, trust) = then.finished_before(&[3; 16], dev).unwrap();
         assert_eq!(trust == Trust::OfBoot, is_trusted, "change {nth}");
-        // What is written from now on is.
+        // Chunks written from now on are trusted.
         let number = then.begin(&file(6, dev));
         then.chunk(number, 0, C, None);
         drop(then);
@@ -275,7 +276,7 @@ fn nothing_is_trusted_after_a_reboot_a_mount_a_lost_write_or_damage() {
     }
 }
 
-/// A command that logs in again reads what others left once, and what it wrote itself not at all.
+/// A command that logs in again reads the chunks of other commands once, and its own not at all.
 #[test]
 fn what_a_command_wrote_or_read_is_certain_for_its_later_sessions_alone() {
     let temp = tempfile::tempdir().unwrap();
@@ -308,7 +309,7 @@ fn what_a_command_wrote_or_read_is_certain_for_its_later_sessions_alone() {
     assert_eq!(certain(&third), if tells { &wanted[..] } else { &[] });
     assert_eq!((of_run(&third, 4), of_run(&third, 3)), (tells, false));
     drop(third);
-    // One that names nobody, and one that finds a session of others after its own.
+    // A session that names no earlier ones, and one that finds a session of others after its own.
     for before in [&[][..], &[[2; 16]]] {
         let other = opened(9, before);
         assert_eq!(certain(&other), [], "{before:?}");
@@ -335,7 +336,7 @@ fn another_users_key_makes_it_nobodys_and_another_owner_may_be_refused() {
     let opened = |opening: &Opening| try_open(temp.path(), opening, &[]).unwrap().unwrap();
     fill(&opened(&of(1, true)));
     assert!(opened(&of(1, true)).is_useful(), "its own");
-    // One of several owners is nobody's own.
+    // A journal of several owners belongs to none of them.
     assert!(opened(&of(2, false)).is_useful());
     assert!(!opened(&of(1, true)).is_useful());
     fill(&opened(&of(0, true)));
@@ -360,7 +361,7 @@ fn what_others_could_write_is_not_believed_and_becomes_private() {
     assert_eq!(meta.permissions().mode() & 0o777, 0o600);
 }
 
-/// A file is finished without a digest where nobody needed one: its chunks tell then.
+/// A file may be finished without a digest if nobody needed one; then its chunks verify it.
 #[test]
 fn the_chunks_of_a_file_that_is_finished_without_a_digest_are_kept() {
     let temp = tempfile::tempdir().unwrap();
@@ -386,14 +387,14 @@ fn a_second_writer_fails_at_once_and_waits_only_for_a_silent_or_former_one() {
         .err()
         .expect("refused");
     assert_eq!(busy.kind, Kind::Busy);
-    // Another client that names it as a former session of its own gets no further.
+    // Another client that claims this session as its own earlier one still fails.
     let stranger = Opening {
         owner: [8; 16],
         ..opening(2)
     };
     let busy = try_open(temp.path(), &stranger, &[[1; 16]]).err();
     assert_eq!(busy.expect("refused").kind, Kind::Busy);
-    // A former session of the same command: its process ends, here this one lets it go.
+    // An earlier session of the same command. In real use its process ends; here it is dropped.
     let release = |first: Journal| {
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(300));
@@ -405,7 +406,7 @@ fn a_second_writer_fails_at_once_and_waits_only_for_a_silent_or_former_one() {
         .unwrap()
         .unwrap();
     released.join().unwrap();
-    // One that has heard nothing for long.
+    // A session that has heard nothing for a long time.
     let old = SystemTime::now() - Duration::from_secs(60);
     let times = std::fs::FileTimes::new().set_modified(old);
     second.file.set_times(times).unwrap();

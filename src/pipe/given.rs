@@ -1,6 +1,6 @@
-//! Whether somebody gave this process a standard input and output. Rust's runtime opens /dev/null in
-//! the place of one that is closed (`>&-`), so that a copy would go nowhere and call itself
-//! complete; and a /dev/null that the user named looks the same. So it is looked at before that.
+//! Checks whether this process was started with a standard input and output. Rust's runtime opens
+//! /dev/null in place of a closed one (`>&-`). A copy would then write nowhere and report success.
+//! A /dev/null that the user named looks the same, so the check runs before the runtime starts.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,12 +10,12 @@ use rustix::io::{Errno, fcntl_getfd};
 static NO_STDIN: AtomicBool = AtomicBool::new(false);
 static NO_STDOUT: AtomicBool = AtomicBool::new(false);
 
-/// Standard input was closed when this process began.
+/// True if standard input was closed when this process started.
 pub fn is_stdin_closed() -> bool {
     NO_STDIN.load(Relaxed)
 }
 
-/// Standard output was closed when this process began.
+/// True if standard output was closed when this process started.
 pub fn is_stdout_closed() -> bool {
     NO_STDOUT.load(Relaxed)
 }
@@ -26,9 +26,9 @@ extern "C" fn look() {
     NO_STDOUT.store(closed(fcntl_getfd(rustix::stdio::stdout())), Relaxed);
 }
 
-// SAFETY: what this section holds is called once by the C library before `main`, with no thread
-// beside it, as functions that may take arguments and need not. This one makes two system calls
-// and writes to two statics; of Rust's runtime, which is not set up yet, it uses nothing.
+// SAFETY: the C library calls the functions in this section once, before `main`, in a single
+// thread. It passes arguments, which a function may ignore. This one makes two system calls and
+// writes two statics. It uses nothing of Rust's runtime, which is not set up yet.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;

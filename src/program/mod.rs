@@ -1,5 +1,5 @@
-//! Programs: this one, and those that are kept here for hosts of other machines, as they are placed
-//! on hosts that have none. A program is known by its BLAKE3, so that the same one is found again.
+//! The fastcp programs that can be placed on hosts without one: this program, and copies for other
+//! kinds of machines. Placed programs are identified by their BLAKE3.
 
 pub mod placed;
 
@@ -11,19 +11,19 @@ use std::sync::OnceLock;
 
 use crate::error::{Error, Kind, Result, Side};
 
-/// This very program, whatever has its name by now.
+/// This program's file, even if another file has its name by now.
 const ITSELF: &str = "/proc/self/exe";
 
-/// What packages may bring: programs in directories that are named for their targets.
+/// Where packages may install programs, in directories named after their targets.
 const SYSTEM_DIRECTORY: &str = "/usr/lib/fastcp";
 
-/// And what users may, below their home directory.
+/// The same for users, below their home directory.
 const USER_DIRECTORY: &str = ".local/share/fastcp";
 
-/// Of a BLAKE3 in hexadecimal.
+/// Length of a BLAKE3 in hexadecimal.
 const DIGEST_LEN: usize = 64;
 
-/// Bytes that are read at a time.
+/// Bytes read at a time.
 pub const PIECE: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -35,10 +35,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// This one. Read once, in some 2 ms.
+    /// The running program. It is read once, in about 2 ms.
     ///
     /// # Errors
-    /// `Kind::FarEnd` where there is no /proc.
+    /// `Kind::FarEnd` if there is no /proc.
     pub fn own() -> Result<&'static Program> {
         static OWN: OnceLock<Program> = OnceLock::new();
         if let Some(own) = OWN.get() {
@@ -65,14 +65,14 @@ impl Program {
         opened().map_err(|cause| Error::io(Kind::FarEnd, Side::Here, path, what, cause))
     }
 
-    /// The one for a Linux host that `uname -m` calls `machine`: of what is kept for it here, or
-    /// this one. None if there is none.
+    /// The program for a Linux host for which `uname -m` prints `machine`: one kept on this host,
+    /// or the running program. None if there is none.
     ///
     /// # Errors
-    /// `Kind::FarEnd` for one that cannot be read.
+    /// `Kind::FarEnd` if the program cannot be read.
     pub fn for_machine(machine: &str) -> Result<Option<Program>> {
         let is_same = target_of(machine) == target_of(std::env::consts::ARCH);
-        // One that is linked statically runs on any host of its kind.
+        // A statically linked program runs on any host of its architecture.
         if is_same && cfg!(target_env = "musl") {
             return Program::open(Path::new(ITSELF)).map(Some);
         }
@@ -87,7 +87,7 @@ impl Program {
         }
     }
 
-    /// BLAKE3, in hexadecimal.
+    /// Its BLAKE3, in hexadecimal.
     pub fn digest(&self) -> &str {
         &self.digest
     }
@@ -100,10 +100,10 @@ impl Program {
         &self.path
     }
 
-    /// Of what is there for a host which has nothing better, in hexadecimal.
+    /// Its SHA-256 in hexadecimal, which a host without fastcp can check with `sha256sum`.
     ///
     /// # Errors
-    /// `Kind::FarEnd`, if it cannot be read any more.
+    /// `Kind::FarEnd` if the program can no longer be read.
     pub fn sha256(&self) -> Result<String> {
         let mut context = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256);
         let mut piece = vec![0; PIECE];
@@ -121,11 +121,11 @@ impl Program {
         Ok(digest.as_ref().iter().map(|b| format!("{b:02x}")).collect())
     }
 
-    /// All of it by gzip, about two fifths of it. The fastest level, in some 100 ms: the next ones
-    /// save a tenth of what travels and take three times as long.
+    /// The program compressed by gzip, to about two fifths of its size. Uses the fastest level
+    /// (about 100 ms): the next levels send a tenth less and take three times as long.
     ///
     /// # Errors
-    /// `Kind::FarEnd`, if it cannot be read any more.
+    /// `Kind::FarEnd` if the program can no longer be read.
     pub fn gzipped(&self) -> Result<Vec<u8>> {
         use std::io::Write;
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -144,7 +144,7 @@ impl Program {
         }
     }
 
-    /// Reads what stands at `offset`; 0 at its end.
+    /// Reads from `offset`; returns 0 at the end.
     ///
     /// # Errors
     /// `Kind::FarEnd`.
@@ -155,25 +155,25 @@ impl Program {
     }
 }
 
-/// True of a digest as a program's directory and its hello have it.
+/// True for a digest in the form that directory names and the hello use.
 pub fn is_digest(text: &str) -> bool {
     text.len() == DIGEST_LEN && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Where programs for other machines are looked for.
+/// Directories with programs for other machines, in order of preference.
 fn directories() -> Vec<PathBuf> {
     let home = std::env::home_dir().map(|home| home.join(USER_DIRECTORY));
     let system = PathBuf::from(SYSTEM_DIRECTORY);
     home.into_iter().chain([system]).collect()
 }
 
-/// Where a user is to put a program for `machine`.
+/// The path at which a user should put a program for `machine`.
 pub fn wanted_path(machine: &str) -> String {
     format!("~/{USER_DIRECTORY}/{}/fastcp", target_of(machine))
 }
 
-/// What Rust calls the statically linked target of a machine as `uname -m` names it; of those
-/// that it does not know, the machine's name.
+/// Rust's name of the statically linked target for a machine as printed by `uname -m`. For an
+/// unknown machine, the machine's name itself.
 pub fn target_of(machine: &str) -> &str {
     match machine {
         "x86_64" | "amd64" => "x86_64-unknown-linux-musl",

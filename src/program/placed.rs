@@ -1,11 +1,11 @@
-//! A program that a client has placed: what it does about itself before anything else. It is run
-//! only if it is what its directory says; the first time it takes its place among the last few.
+//! Startup of a program that a client has placed on this host. It checks its own digest, moves
+//! itself to its final place, and removes the least recently used programs.
 //!
 //! ```text
-//! ~/.cache/fastcp/.part.PID                      while it arrives
+//! ~/.cache/fastcp/.part.PID                      during the upload
 //! ~/.cache/fastcp/VERSION-DIGEST/fastcp          from its first start on
-//! /tmp/fastcp-XXXXXXXX/fastcp                    where the home directory will not do; removed at
-//!                                                its first start
+//! /tmp/fastcp-XXXXXXXX/fastcp                    if the home directory is unusable; removed at its
+//!                                                first start
 //! ```
 
 use std::ffi::OsStr;
@@ -18,19 +18,19 @@ use std::time::{Duration, SystemTime};
 use super::{ITSELF, Program, is_digest};
 use crate::error::{Error, Kind, Result, Side};
 
-/// Placed programs that are kept: some clients may be of another version than the rest.
+/// Number of placed programs that are kept, because clients may have different versions.
 const KEPT_MAX: usize = 3;
 
-/// What arrives has this before its number.
+/// Prefix of the name of a file during the upload; the process ID follows.
 const ARRIVING: &str = ".part.";
 
-/// What has not arrived for so long never will.
+/// An upload that has taken this long will never finish.
 const ARRIVING_MAX: Duration = Duration::from_secs(3600);
 
-/// Sees that this program is the one of `digest`.
+/// Checks that this program has the given digest.
 ///
 /// # Errors
-/// `Kind::FarEnd`, where it is not.
+/// `Kind::FarEnd` if it has not.
 pub fn check(digest: &str) -> Result<()> {
     if Program::own()?.digest() == digest {
         return Ok(());
@@ -39,11 +39,11 @@ pub fn check(digest: &str) -> Result<()> {
     Err(Error::new(Kind::FarEnd, Side::Here, message))
 }
 
-/// Moves this program to its place and removes the least recently used ones; or removes it, where
-/// it lies in a directory of its own in /tmp. To be called after [`check`], once.
+/// Moves this program to its place and removes the least recently used ones. If it is in a
+/// temporary directory in /tmp, removes it instead. To be called once, after [`check`].
 ///
 /// # Errors
-/// The program runs all the same, but no later login finds it, or its file stays.
+/// The program can run anyway, but no later login finds it, or its file is left behind.
 pub fn settle() -> io::Result<()> {
     let path = fs::read_link(ITSELF)?;
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
@@ -53,7 +53,7 @@ pub fn settle() -> io::Result<()> {
         return remove(directory, name);
     }
     if !name.as_encoded_bytes().starts_with(ARRIVING.as_bytes()) {
-        // It was used now.
+        // Marks it as used now.
         return fs::File::open(directory)?.set_modified(SystemTime::now());
     }
     let own = Program::own().map_err(|error| io::Error::other(error.message))?;
@@ -66,15 +66,15 @@ pub fn settle() -> io::Result<()> {
     prune(directory)
 }
 
-/// `fastcp-XXXXXXXX`, as `mktemp -d` has made it for one program.
+/// True for `fastcp-XXXXXXXX`, a directory that `mktemp -d` has made for one program.
 fn is_private(directory: &Path) -> bool {
     let name = directory.file_name().and_then(OsStr::to_str);
     let random = name.and_then(|name| name.strip_prefix("fastcp-"));
     random.is_some_and(|it| it.len() == 8 && it.chars().all(|c| c.is_ascii_alphanumeric()))
 }
 
-/// Removes this program and its directory. Others may write the directory above: only what is
-/// found through the open directory, and is this program, is removed.
+/// Removes this program and its directory. Others may be able to write the parent directory. So the
+/// file is looked up through the open directory, and removed only if it is this program.
 fn remove(directory: &Path, name: &OsStr) -> io::Result<()> {
     use rustix::fs::{AtFlags, Mode, OFlags, fstat, open, statat, unlinkat};
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -86,13 +86,13 @@ fn remove(directory: &Path, name: &OsStr) -> io::Result<()> {
     let is_ours = fstat(&opened)?.st_uid == rustix::process::geteuid().as_raw();
     if is_ours && (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino) {
         unlinkat(&opened, name, AtFlags::empty())?;
-        // Removes nothing but an empty directory.
+        // Can only remove an empty directory.
         fs::remove_dir(directory)?;
     }
     Ok(())
 }
 
-/// Leaves the last [`KEPT_MAX`] programs in `directory`.
+/// Removes all but the last [`KEPT_MAX`] programs in `directory`.
 fn prune(directory: &Path) -> io::Result<()> {
     let mut programs: Vec<(SystemTime, PathBuf)> = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -114,7 +114,7 @@ fn prune(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// `VERSION-DIGEST`.
+/// True for `VERSION-DIGEST`.
 fn is_program(name: &OsStr) -> bool {
     let digest = name.to_str().and_then(|name| name.rsplit_once('-'));
     digest.is_some_and(|(_, digest)| is_digest(digest))

@@ -1,6 +1,5 @@
-//! A block device as the source: read range by range like a big file, but with no time that would
-//! tell whether it was written meanwhile. So nothing that was read of it once is taken for true
-//! later: what is resumed is read and compared.
+//! A block device as the source. It is read range by range like a big file, but no times show
+//! whether it was written during the copy. So a resumed copy reads it again and compares.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -12,22 +11,22 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 use crate::units::printable;
 
-/// Blocks that are looked at before a device is copied, and their bytes: two seconds of a disk that
-/// has to move its heads, and within six hundredths of the truth.
+/// Number of blocks sampled before a device is copied, and their size in bytes. This takes about
+/// two seconds on a disk that has to move its heads, and is accurate to six percentage points.
 const SAMPLES: u64 = 256;
 const SAMPLE_BLOCK: usize = 4096;
 
-/// Read by several threads at once.
+/// An open block device, which several threads read at once.
 pub struct SourceDevice {
     device: BlockDevice,
 }
 
-/// Whether what stands there is a block device.
+/// True for the status of a block device.
 pub fn is_device(stat: &Stat) -> bool {
     file_type(stat) == rustix::fs::FileType::BlockDevice
 }
 
-/// What to say before something that is in use is copied, if it is a device that is.
+/// A warning to show before the copy, if `path` is a device that is in use.
 pub fn warning(path: &Path, stat: &Stat) -> Option<String> {
     let used = device::used_by(is_device(stat).then_some(stat.st_rdev)?)?;
     let path = printable(path.as_os_str().as_bytes());
@@ -39,8 +38,8 @@ pub fn warning(path: &Path, stat: &Stat) -> Option<String> {
 
 impl SourceDevice {
     /// # Errors
-    /// `Kind::Read`, also where it holds nothing; `Kind::Entry` for what is no block device;
-    /// `Kind::Usage` where `direct` is asked of one that cannot.
+    /// `Kind::Read`, also if nothing is in the device; `Kind::Entry` if it is no block device;
+    /// `Kind::Usage` if it does not support `direct` I/O.
     pub fn open(path: &Path, direct: bool) -> Result<SourceDevice> {
         let mut device = BlockDevice::open(path, Access::Read)?;
         if device.size() == 0 {
@@ -53,8 +52,8 @@ impl SourceDevice {
         Ok(SourceDevice { device })
     }
 
-    /// Bytes that a file of its content takes at least, as far as a few blocks of it tell: those of
-    /// zeros become holes. One in forty times or less it takes less than this.
+    /// An estimate, from a few blocks, of the least number of bytes that a file with this content
+    /// occupies: blocks of zeros become holes. At most one in forty devices needs less than this.
     pub fn content(&self) -> u64 {
         let places = self.size() / SAMPLE_BLOCK as u64;
         let samples = places.min(SAMPLES);
@@ -63,17 +62,17 @@ impl SourceDevice {
         for n in 0..samples {
             let place = (u128::from(places) * u128::from(n) / u128::from(samples)) as u64;
             let read = self.device.read_at(&mut block, place * SAMPLE_BLOCK as u64);
-            // Where reading fails the copy will tell why.
+            // If a read fails, the copy reports why.
             full += f64::from(u8::from(read.is_ok() && block != [0; SAMPLE_BLOCK]));
         }
         let samples = samples.max(1) as f64;
         let share = full / samples;
-        // Twice the standard error of a share that was found by so many samples.
+        // Twice the standard error of a share measured with so many samples.
         let doubt = 2.0 * (share * (1.0 - share) / samples).sqrt();
         (self.size() as f64 * (share - doubt).max(0.0)) as u64
     }
 
-    /// Bytes, as they were when it was opened.
+    /// The size in bytes when the device was opened.
     pub fn size(&self) -> u64 {
         self.device.size()
     }
@@ -84,16 +83,16 @@ impl SourceDevice {
         read.map_err(|cause| self.cannot_read(cause))
     }
 
-    /// Bytes now.
+    /// The present size in bytes.
     pub fn size_now(&self) -> Result<u64> {
         let now = self.device.size_now();
         now.map_err(|cause| self.cannot_read(cause))
     }
 
-    /// To be asked after the last byte was read.
+    /// Checks that the size has not changed; to be called after the last byte was read.
     ///
     /// # Errors
-    /// `Kind::Changed` where the device has another size now. That it was written, nobody can say.
+    /// `Kind::Changed` if the device has another size now. A write to it cannot be detected.
     pub fn unchanged(&self) -> Result<()> {
         let now = self.size_now()?;
         if now == self.size() {

@@ -1,5 +1,5 @@
-//! One file that a walk found: what it was then, and how to reach it again by handle. Opening it
-//! refuses what took its place since.
+//! A file that a walk found: its status at that time, and a way to open it again by handle. Opening
+//! fails if another file has taken its place since.
 
 use std::fs::File;
 use std::io;
@@ -15,30 +15,30 @@ use crate::dir::acl::{self, mode_without_list};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, Extension, Identity, NO_PARENT, Name, YOUNG, file_type};
 
-/// What becomes of a source that changes while it is copied.
+/// How to treat a source that changes while it is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changes {
-    /// It is read once more, and fails if it changes again.
+    /// Read it once more; fail if it changes again.
     Told,
-    /// It is taken as it is read: `--live`.
+    /// Take the bytes as they are read: `--live`.
     Taken,
 }
 
 #[derive(Clone)]
 pub struct Found {
     pub entry: Entry,
-    /// The directory that holds it; for a directory that the user named, that directory itself.
+    /// The directory that contains it; for a directory that the user named, that directory itself.
     pub dir: Arc<Dir>,
-    /// Its name there, whatever becomes of `entry.name`.
+    /// Its name in `dir`, even if `entry.name` differs later.
     pub name: Name,
     /// As the walk saw it.
     pub identity: Identity,
-    /// The name may be a link that is followed: the user named it, or wants links followed.
+    /// The name may be a link that is followed, because the user named it or asked for that.
     pub through_link: bool,
 }
 
 impl Found {
-    /// As the user would write it; for messages.
+    /// As the user would write it, for messages.
     pub fn path(&self) -> PathBuf {
         if self.entry.kind == EntryKind::Directory && self.entry.parent == NO_PARENT {
             self.dir.path()
@@ -47,14 +47,13 @@ impl Found {
         }
     }
 
-    /// Opens a regular file for reading, with its status as it is now. Size and times may be new,
-    /// the inode only where changes are taken (a log that was rotated).
+    /// Opens a regular file for reading and returns its present status. Size and times may differ
+    /// from the entry's. The inode may differ only if changes are taken, as with a rotated log.
     ///
     /// # Errors
-    /// `Kind::Read` where it vanished or may not be read, `Kind::Changed` where something else
-    /// has its name.
+    /// `Kind::Read` if it vanished or is unreadable; `Kind::Changed` if another file has its name.
     pub fn open(&self, changes: Changes) -> Result<(File, Stat)> {
-        // NONBLOCK: a FIFO that took the name must not make us wait for a writer.
+        // NONBLOCK: a FIFO that took the name must not block the open until a writer comes.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = if self.through_link {
             self.dir.handle().and_then(|dir| {
@@ -78,7 +77,7 @@ impl Found {
             Some(Errno::NOENT) => {
                 Error::io(Kind::Read, Side::Source, self.path(), "vanished", cause)
             }
-            // A link, a socket, or another directory above it.
+            // A link, a socket, or a replaced directory above it.
             Some(Errno::LOOP | Errno::NXIO) | None => self.changed(REPLACED),
             Some(_) => Error::io(Kind::Read, Side::Source, self.path(), "cannot open", cause),
         }
@@ -95,10 +94,10 @@ impl Found {
         Error::new(Kind::Changed, Side::Source, what).at(self.path())
     }
 
-    /// Says what differs between two statuses of an open file.
+    /// Compares two statuses of an open file.
     ///
     /// # Errors
-    /// `Kind::Changed` if anything does that would make a copy doubtful.
+    /// `Kind::Changed` if they differ in a way that makes the copy doubtful.
     pub(super) fn compare(&self, before: &Stat, after: &Stat) -> Result<()> {
         let (then, now) = (Identity::of(before), Identity::of(after));
         let what = if after.st_nlink == 0 {
@@ -118,19 +117,19 @@ impl Found {
     }
 }
 
-/// True if the error is that of a source which was not there any more when it was to be opened.
+/// True if the error says that a source had vanished before it was opened.
 pub fn has_vanished(error: &Error) -> bool {
     error.kind == Kind::Read && error.errno == Errno::NOENT.raw_os_error()
 }
 
 const REPLACED: &str = "was replaced while it was copied";
-/// A log or a database in use, as a rule.
+/// Usually a log or a database in use.
 pub const GREW: &str = "grew while it was copied; --live copies files that are in use";
 const SHRANK: &str = "shrank while it was copied";
 
-/// Brings `entry` up to what the status of a regular file, which is open, is now. The link count
-/// stays as the walk saw it: the walk announces further names by that count, and the receiver
-/// remembers the place of a file only if its entry counts several names.
+/// Updates `entry` from the present status of an open regular file. The link count stays as the
+/// walk saw it: the walk announces further names by that count, and the receiver remembers the
+/// place of a file only if its entry has several names.
 pub(super) fn refresh(entry: &mut Entry, file: &File, stat: &Stat) {
     let name = entry.name.clone();
     let (id, parent) = (entry.id, entry.parent);
@@ -146,20 +145,18 @@ pub(super) fn refresh(entry: &mut Entry, file: &File, stat: &Stat) {
     mark_young(entry);
 }
 
-/// A source that was written this recently may be written again without its times showing it. Some
-/// file systems keep times to 2 s only.
+/// A source written this recently may be written again without a change of its times. Some file
+/// systems keep times to 2 s only.
 const YOUNG_FOR: Duration = Duration::from_secs(2);
 
-/// True if a file with these times may be written again without their showing it, by the clock of
-/// this machine.
+/// True if this file may be written again without a change of its times, by this machine's clock.
 pub fn is_just_written(entry: &Entry) -> bool {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let since = now.unwrap_or_default().saturating_sub(YOUNG_FOR).as_secs() as i64;
     entry.mtime.s >= since || entry.ctime.s >= since
 }
 
-/// Says of an entry that it was just written, if it was: a later run cannot know by its times that
-/// it is still the same.
+/// Marks an entry that was just written: its times cannot show a later run that it is unchanged.
 pub fn mark_young(entry: &mut Entry) {
     if is_just_written(entry) && !entry.is_young() {
         entry.extensions.push(Extension {
@@ -196,7 +193,7 @@ mod tests {
     }
 }
 
-/// "a FIFO" and the like, for what cannot be copied; None for what can.
+/// "a FIFO" and the like for types that cannot be copied; None for types that can.
 pub(super) fn special(file_type: FileType) -> Option<&'static str> {
     match file_type {
         FileType::RegularFile | FileType::Directory | FileType::Symlink => None,
@@ -208,7 +205,7 @@ pub(super) fn special(file_type: FileType) -> Option<&'static str> {
     }
 }
 
-/// Small trees for tests of what reads them.
+/// Small trees for tests of the modules that read them.
 #[cfg(test)]
 pub(super) mod trees {
     use super::*;
@@ -216,7 +213,7 @@ pub(super) mod trees {
     use std::os::unix::ffi::OsStrExt;
     use std::path::Path;
 
-    /// The files below `dir`, by name.
+    /// The files below `dir`, sorted by name.
     pub fn files(dir: &Path) -> Vec<Found> {
         let lookup = Lookup {
             confine: None,

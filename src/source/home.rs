@@ -1,4 +1,4 @@
-//! Home directories: this user's, and those that `~user` stands for.
+//! Home directories: that of this user and those of `~user`.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{Uid, User};
 
-/// A user database on a network that does not answer in this time does not know the user.
+/// A user is unknown if a user database on the network does not answer within this time.
 const GETENT_MAX: Duration = Duration::from_secs(5);
 
-/// The longest line of a user database that is read, in bytes.
+/// The longest line that is read from a user database, in bytes.
 const LINE_MAX: u64 = 64 << 10;
 
-/// This user's home: `HOME`, or what the user database says.
+/// This user's home: `HOME`, or the entry in the user database.
 pub fn own() -> Option<PathBuf> {
     match std::env::var_os("HOME") {
         Some(home) if !home.is_empty() => Some(home.into()),
@@ -27,10 +27,10 @@ pub fn own() -> Option<PathBuf> {
     }
 }
 
-/// The home of `user`.
+/// The home directory of `user`.
 pub fn of(user: &[u8]) -> Option<PathBuf> {
     let user = std::str::from_utf8(user).ok()?;
-    // It becomes an argument below.
+    // The name becomes an argument of `getent`.
     if user.is_empty() || user.starts_with('-') || user.contains('\0') {
         return None;
     }
@@ -38,7 +38,7 @@ pub fn of(user: &[u8]) -> Option<PathBuf> {
     known.or_else(|| getent(user))
 }
 
-/// A statically linked program sees /etc/passwd alone; directories on a network take `getent`.
+/// A statically linked program sees only /etc/passwd; `getent` also asks directories on a network.
 fn getent(key: &str) -> Option<PathBuf> {
     let mut child = Command::new("getent")
         .args(["passwd", key])
@@ -48,7 +48,7 @@ fn getent(key: &str) -> Option<PathBuf> {
         .spawn()
         .ok()?;
     let started = Instant::now();
-    // A line fits into the pipe, so getent can end before anything is read.
+    // A line fits into the pipe, so getent can exit before anything is read.
     let success = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status.success(),
@@ -56,7 +56,7 @@ fn getent(key: &str) -> Option<PathBuf> {
                 std::thread::sleep(Duration::from_millis(5));
             }
             _ => {
-                // Nothing more can be done if it cannot be ended.
+                // If it cannot be killed, nothing more can be done.
                 let _ = child.kill();
                 let _ = child.wait();
                 break false;

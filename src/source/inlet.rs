@@ -1,5 +1,5 @@
-//! What a stream is read from: named, before the first byte. A [`Feed`] is what it is then opened
-//! as.
+//! The origin of a stream before it is read: standard input, a command, a FIFO, a device or a file.
+//! Opening an [`Inlet`] gives a [`Feed`].
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ use crate::manifest::{
 };
 use crate::pipe::Stop;
 
-/// Devices of Linux that never end: zero, full, random and urandom.
+/// Linux devices that never end: zero, full, random and urandom.
 const ENDLESS: [(u32, u32); 4] = [(1, 5), (1, 7), (1, 8), (1, 9)];
 
-/// Of these, the one whose bytes say nothing.
+/// Of [`ENDLESS`], /dev/zero: its bytes carry no information.
 const ZERO: (u32, u32) = (1, 5);
 
-/// What permits of a file that has no source with a mode.
+/// Permissions of a file whose source has no mode.
 const MODE: u32 = 0o666;
 
 #[derive(Clone)]
@@ -35,32 +35,32 @@ pub enum Inlet {
     Command(OsString),
     /// A FIFO or a character device.
     Path(PathBuf),
-    /// A file that is read like one; it is reached by its directory, as every file is.
+    /// A file that is read as a stream. It is opened through its directory, as every file is.
     File(Box<Found>),
-    /// One of these that several copies read, and which of them this is.
+    /// One of the above, shared by several copies, and the index of this copy.
     Tee(Arc<Tee>, usize),
 }
 
-/// When a stream is at its end, where it does not say so itself.
+/// Limits that end a stream which has no end by itself.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
-    /// Bytes that are read of a device.
+    /// Bytes to read from a device.
     pub size: Option<u64>,
-    /// A file that has not grown for so long is at its end, or when the flag is set.
+    /// A file is at its end when it has not grown for this long, or when the flag is set.
     pub follow: Option<(Duration, Stop)>,
 }
 
-/// A stream that is open.
+/// An open stream.
 pub struct Feed(From);
 
 enum From {
-    /// With the command that makes it.
+    /// The stream, and the command that produces it, if there is one.
     Source(StreamSource, Option<Command>),
     Tap(Tap),
 }
 
 impl Inlet {
-    /// For messages.
+    /// The path or command line, for messages.
     pub fn path(&self) -> PathBuf {
         match self {
             Inlet::Stdin => "-".into(),
@@ -71,7 +71,7 @@ impl Inlet {
         }
     }
 
-    /// The entry of what has no name of its own.
+    /// An entry for a stream that has no file name.
     pub fn entry(&self, id: EntryId) -> Entry {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = now.unwrap_or_default();
@@ -103,7 +103,7 @@ impl Inlet {
         }
     }
 
-    /// The root of what has no name of its own, as the receiver is told of it.
+    /// The root for a stream that has no file name, as sent to the receiver.
     pub fn root(&self, id: EntryId) -> Root {
         Root {
             id,
@@ -116,7 +116,7 @@ impl Inlet {
         }
     }
 
-    /// Bytes that are left of a file that is our stdin.
+    /// Bytes left to read, if standard input is a regular file.
     pub fn length(&self) -> Option<u64> {
         match self {
             Inlet::Stdin => {}
@@ -130,12 +130,12 @@ impl Inlet {
         is_file.then(|| (stat.st_size as u64).saturating_sub(at))
     }
 
-    /// What was read of it cannot be read a second time.
+    /// True if the stream cannot be read a second time.
     pub fn is_once(&self) -> bool {
         !matches!(self, Inlet::File(_))
     }
 
-    /// What comes of it shows what a link carries, and nothing else: it travels as it is.
+    /// True for /dev/zero, which measures the throughput of a link: its chunks are not compressed.
     pub fn is_test(&self) -> bool {
         let device = |stat: &Stat| (major(stat.st_rdev), minor(stat.st_rdev));
         let is_zero =
@@ -143,10 +143,10 @@ impl Inlet {
         self.stat().is_some_and(|stat| is_zero(&stat))
     }
 
-    /// Starts the command, or opens what is read. `on_line` gets each line that a command says.
+    /// Starts the command, or opens the source. `on_line` gets the lines of the command's stderr.
     ///
     /// # Errors
-    /// `Kind::Command`, `Kind::Read`; `Kind::Usage` for a device that never ends, without a size.
+    /// `Kind::Command`, `Kind::Read`; `Kind::Usage` for an endless device without a size.
     pub fn open(
         &self,
         limits: Limits,
@@ -208,19 +208,19 @@ impl Feed {
     pub fn fill(&mut self, buffer: &mut Buffer, most: usize) -> Result<Filled> {
         match &mut self.0 {
             From::Source(source, _) => source.fill(buffer, most),
-            // It has the same chunks for all.
+            // All copies get the same chunks.
             From::Tap(tap) => tap.fill(buffer),
         }
     }
 
-    /// The stream is at its end: was it the true one?
+    /// Checks, at the end of the stream, that its producer succeeded.
     ///
     /// # Errors
-    /// `Kind::Command` where the command that made it failed.
+    /// `Kind::Command` if the command that produces the stream failed.
     pub fn finish(self, stop: &Stop) -> Result<()> {
         match self.0 {
             From::Source(source, command) => {
-                // A command that writes on has nobody who reads.
+                // A command that still writes then gets an error, because nobody reads any more.
                 drop(source);
                 command.map_or(Ok(()), |command| command.finish(stop))
             }
@@ -229,17 +229,17 @@ impl Feed {
     }
 }
 
-/// Whether what has this type is read as a stream where the user names it.
+/// True if a file of this type is read as a stream when the user names it.
 pub fn is_stream(file_type: FileType) -> bool {
     matches!(file_type, FileType::Fifo | FileType::CharacterDevice)
 }
 
-/// The same of what a path leads to; false where it leads nowhere.
+/// The same for the file that a path leads to; false if it leads nowhere.
 pub fn is_stream_at(path: &Path) -> bool {
     stat(path).is_ok_and(|stat| is_stream(file_type(&stat)))
 }
 
-/// Tells the receiver that an entry is read once, and whether a former session has `begun` to.
+/// Marks an entry that can be read only once. `begun`: an earlier session has begun to read it.
 pub fn once(begun: bool) -> Extension {
     Extension {
         tag: ONCE,

@@ -1,5 +1,5 @@
-//! The end that has the data: finds what the user named, walks it, reads it. Plain functions that
-//! block, for threads that `pipeline` owns.
+//! The source of a copy: looks up operands, walks directories and reads files. The functions block;
+//! `pipeline` owns the threads that call them.
 
 pub mod device;
 pub mod found;
@@ -26,9 +26,9 @@ pub use tee::Tee;
 pub use typed::{may_answer, may_be_named};
 pub use walk::{Step, Walk, root_id};
 
-/// What a copy reads.
+/// The data that a copy sends.
 pub enum Sources {
     Files(Box<Walk>),
-    /// Something without a name.
+    /// A single stream without a walk, such as standard input or a command.
     Stream(Inlet),
 }

@@ -1,6 +1,6 @@
-//! From what the user typed to what is there: `~`, patterns and trailing slashes, with scp's
-//! meanings. Links that the user named are followed. What cannot be copied is said per path, and
-//! the others go on.
+//! Looks up the operands that the user typed: `~`, patterns and trailing slashes, as in scp.
+//! Follows links that the user named. A path that cannot be copied gets an error, and the others
+//! are copied.
 
 use std::ffi::OsStr;
 use std::io;
@@ -24,28 +24,28 @@ use super::typed::{Ending, last_component, split_ending, with_home};
 /// Where operands are looked up.
 #[derive(Clone, Debug)]
 pub struct Lookup {
-    /// What relative paths are relative to: the home directory on a remote host, the working
-    /// directory here. Empty for the process's own working directory.
+    /// The base of relative paths: the home directory on a remote host, the working directory on
+    /// this one. Empty for the working directory of the process.
     pub base: PathBuf,
-    /// `~` and patterns mean something; here the user's shell has seen to them.
+    /// `~` and patterns are expanded here; for local operands the user's shell has done that.
     pub remote: bool,
-    /// All that may be reached, where that is not all that the user may.
+    /// The only directory that may be reached, if access is restricted.
     pub confine: Option<Arc<Confine>>,
 }
 
-/// One thing that the user named, or that a pattern found.
+/// One file or directory that the user named or that a pattern matched.
 #[derive(Clone, Debug)]
 pub struct Named {
     pub path: PathBuf,
     pub name: Name,
-    /// What the directory holds is meant, not the directory: typed with a trailing slash, or as
-    /// `.`, `..` or `/`.
+    /// The directory's contents are meant, not the directory itself: typed with a trailing slash,
+    /// or as `.`, `..` or `/`.
     pub contents: bool,
-    /// The name was typed as it is, not found by a pattern.
+    /// The user typed this exact name; no pattern matched it.
     pub literal: bool,
-    /// Links followed.
+    /// The status with links followed.
     pub stat: Stat,
-    /// What it was found in, by names alone.
+    /// The directory in which it was found, if access is restricted to that directory.
     pub confine: Option<Arc<Confine>>,
 }
 
@@ -54,12 +54,12 @@ impl Named {
         file_type(&self.stat) == FileType::Directory
     }
 
-    /// It is read once and never again: a FIFO, a character device.
+    /// True for a FIFO or a character device, which can be read only once.
     pub fn is_stream(&self) -> bool {
         is_stream(file_type(&self.stat))
     }
 
-    /// Opens `path`, this one's or that of the directory above it.
+    /// Opens `path`, which is the path of this or of its parent directory.
     pub(super) fn open(&self, path: &Path, handles: &Arc<Handles>) -> io::Result<Arc<Dir>> {
         match &self.confine {
             Some(confine) => confine.directory(path),
@@ -67,12 +67,12 @@ impl Named {
         }
     }
 
-    /// What the user should know before it is copied.
+    /// A warning to show the user before the copy.
     pub fn warning(&self) -> Option<String> {
         device::warning(&self.path, &self.stat)
     }
 
-    /// As the receiver is told of it.
+    /// The root as sent to the receiver.
     pub fn to_root(&self, id: EntryId, operand: u32) -> Root {
         Root {
             id,
@@ -86,8 +86,7 @@ impl Named {
     }
 }
 
-/// Finds what `typed`, an operand's path, stands for. Without `recursive`, directories are
-/// refused.
+/// Looks up `typed`, the path of an operand. Without `recursive`, directories are refused.
 pub fn expand(typed: &[u8], lookup: &Lookup, recursive: bool) -> (Vec<Named>, Vec<Error>) {
     let path = match &lookup.confine {
         Some(confine) => match confine.names(typed) {
@@ -127,12 +126,12 @@ fn expand_pattern(
         if !is_within(&one.path, lookup) {
             continue;
         }
-        // A pattern that ends in a slash means directories alone.
+        // A pattern that ends in a slash matches directories only.
         if ending != Ending::Name && !is_directory(&one.path, lookup) {
             continue;
         }
         match examine(&one.path, &one.path, ending, lookup, recursive) {
-            // Who types a pattern does not mean to wait for what is written to a pipe, nor disks.
+            // A pattern must not make the copy wait for a FIFO's writer, nor copy whole disks.
             Ok(named) if !one.literal && is_special(&named.stat) => {
                 let what = special(file_type(&named.stat)).unwrap_or("special");
                 let message = format!("is {what}, not copied unless it is named");
@@ -170,7 +169,7 @@ fn expand_pattern(
     (found, failed)
 }
 
-/// True if a confined key may know of it: a pattern may match what is beyond a link.
+/// True if a confined key may know of the path: a pattern may match names beyond a link.
 fn is_within(path: &Path, lookup: &Lookup) -> bool {
     let Some(confine) = &lookup.confine else {
         return true;
@@ -190,7 +189,7 @@ fn refused(confine: &Confine, outside: Outside, typed: &[u8]) -> Error {
     Error::new(Kind::Usage, Side::Source, message).at(Path::new(OsStr::from_bytes(typed)))
 }
 
-/// The status of what a path leads to, links followed where nothing is confined.
+/// The status of a path. Links are followed unless access is confined.
 fn status(full: &Path, lookup: &Lookup) -> io::Result<Stat> {
     let Some(confine) = &lookup.confine else {
         return Ok(rustix::fs::stat(full)?);
@@ -203,7 +202,7 @@ fn status(full: &Path, lookup: &Lookup) -> io::Result<Stat> {
     }
 }
 
-/// Why a confined key does not reach it although it is in its directory.
+/// Why a confined key may not copy a file, even though it is in the key's directory.
 fn beyond_a_key(stat: &Stat) -> Option<&'static str> {
     match file_type(stat) {
         FileType::Symlink => Some("is a symbolic link, and a confined key follows none"),
@@ -213,7 +212,7 @@ fn beyond_a_key(stat: &Stat) -> Option<&'static str> {
     }
 }
 
-/// Looks at one path. `shown` is how the user would know it.
+/// Looks at one path. `shown` is the path as the user knows it.
 fn examine(
     path: &Path,
     shown: &Path,
@@ -225,7 +224,7 @@ fn examine(
     let fail = |kind, text: &str| Error::new(kind, Side::Source, text).at(shown);
     let stat = status(&full, lookup).map_err(|cause| {
         let is_missing = Errno::from_io_error(&cause) == Some(Errno::NOENT);
-        // A confined key follows no links, so none of its links leads nowhere.
+        // A confined key follows no links, so a link that leads nowhere is no special case.
         let dangling =
             is_missing && lookup.confine.is_none() && std::fs::symlink_metadata(&full).is_ok();
         let what = if dangling {
@@ -271,16 +270,16 @@ fn examine(
     })
 }
 
-/// What is copied where it is named, and nowhere else.
+/// True for types that are copied only if they are named.
 fn is_special(stat: &Stat) -> bool {
     is_stream(file_type(stat)) || is_device(stat)
 }
 
-/// What a copy of `full` would be called.
+/// The name that a copy of `full` gets.
 fn name_of(full: &Path, ending: Ending, lookup: &Lookup) -> io::Result<Name> {
     let confined = lookup.confine.as_deref();
     let bytes = if let (Some(confine), Ending::Dots) = (confined, ending) {
-        // It is below the directory by names alone, so the last name is the directory's own.
+        // The path has no `..` and no links, so its last component is the directory's real name.
         let names = confine.names(full.as_os_str().as_bytes());
         let names = names.map_err(|_| Errno::XDEV)?;
         return match names.last() {
@@ -291,7 +290,7 @@ fn name_of(full: &Path, ending: Ending, lookup: &Lookup) -> io::Result<Name> {
         };
     } else if ending == Ending::Dots {
         let real = full.canonicalize()?;
-        // The root of the file system has no name; only its contents are ever placed.
+        // The root of the file system has no name; only its contents are ever copied.
         real.file_name()
             .map_or(b"root".to_vec(), |name| name.as_bytes().to_vec())
     } else {

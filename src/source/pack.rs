@@ -1,5 +1,5 @@
-//! Reads many small files into one pack. Each is looked at before its bytes are read and after,
-//! and one that changed in between is left out.
+//! Reads many small files into one pack. The status of each file is compared before and after its
+//! bytes are read; a file that changed in between is left out.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,39 +16,39 @@ use crate::error::{Error, Kind, Result};
 use super::found::{Changes, Found, refresh};
 use super::read::{behind, read_up_to};
 
-/// A pack as it lies in the buffer.
+/// A pack in its buffer.
 pub struct PackRead {
     /// Bytes of contents and table.
     pub raw_len: u32,
-    /// Of the table; it holds those of the files.
+    /// Digest of the table, which contains the digests of the files.
     pub digest: Digest,
     pub packed: Vec<Packed>,
-    /// The others, by their place in the plan.
+    /// The other files, by their index in the plan.
     pub left_out: Vec<(usize, Unpacked)>,
 }
 
 /// A file that is in a pack.
 pub struct Packed {
-    /// In the plan.
+    /// Its index in the plan.
     pub place: usize,
     pub digest: Digest,
-    /// Bytes.
+    /// In bytes.
     pub size: u64,
 }
 
-/// Why a file did not come into its pack.
+/// Why a file is not in its pack.
 #[derive(Debug)]
 pub enum Unpacked {
     Failed(Error),
-    /// There is no room for it, since it or others have grown: to be sent as a big file, or as a
-    /// stream where its size is not known.
+    /// The pack has no room for it, because this file or others have grown. It is to be sent as a
+    /// big file, or as a stream if its size is unknown.
     Grew,
 }
 
-/// Reads small files into one pack, one after another, so that one descriptor is open at a time.
-/// Their entries in the pack have the sizes and times of when they were opened. One that changed
-/// while it was read is read once more, unless changes are taken. Where `drops_pages`, what is read
-/// leaves the page cache again.
+/// Reads small files into one pack, one after another, so that only one descriptor is open at a
+/// time. Their entries in the pack have the sizes and times from when they were opened. A file that
+/// changed while it was read is read once more, unless `changes` allows changes. With
+/// `drops_pages`, the bytes read are dropped from the page cache again.
 pub fn read_pack<'a>(
     members: impl Iterator<Item = &'a Found>,
     changes: Changes,
@@ -101,7 +101,7 @@ fn twice_if_changed<T>(mut read: impl FnMut() -> Result<T, Unpacked>) -> Result<
     match read() {
         Err(Unpacked::Failed(first)) if first.kind == Kind::Changed => {
             read().map_err(|why| match why {
-                // It was removed or replaced meanwhile: the change is the cause.
+                // The file was then removed or replaced: that change is the cause.
                 Unpacked::Failed(error) if error.kind != Kind::Changed => Unpacked::Failed(first),
                 why => why,
             })
@@ -110,7 +110,7 @@ fn twice_if_changed<T>(mut read: impl FnMut() -> Result<T, Unpacked>) -> Result<
     }
 }
 
-/// What is there from the first byte to the last, whatever is said of it.
+/// Reads a file of /proc or the like to its end, whatever its size claims.
 fn read_made_up(
     found: &Found,
     file: &File,
@@ -123,11 +123,11 @@ fn read_made_up(
     let room = pack.room_left(&entry).ok_or(Unpacked::Grew)?;
     let mut len = 0;
     loop {
-        // One that fills the room may have more.
+        // A file that fills the room may have more.
         if len == room.len() {
             return Err(Unpacked::Grew);
         }
-        // In order: not all of them take an offset.
+        // In order, because some of these files cannot be read at an offset.
         match rustix::io::read(file, &mut room[len..]) {
             Ok(0) => break,
             Ok(more) => len += more,
@@ -307,7 +307,7 @@ mod tests {
                 tag: crate::manifest::MADE_UP,
                 bytes: Vec::new(),
             });
-            // Longer, or shorter, than was said.
+            // Longer or shorter than its entry says.
             std::fs::write(&path, vec![7; len]).unwrap();
             let mut buffer = Buffer::loose(CHUNK_SIZE);
             let pack = read_pack(

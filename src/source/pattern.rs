@@ -1,8 +1,9 @@
-//! File name patterns as a shell reads them (`*`, `?`, `[...]`, `{a,b}`, backslash), one component
-//! at a time, expanded here so that no remote shell ever sees what the user typed.
+//! File name patterns with a shell's syntax (`*`, `?`, `[...]`, `{a,b}`, backslash), one component
+//! at a time. They are expanded here so that no remote shell ever sees what the user typed.
 //!
-//! A name that begins with a dot is matched only by a pattern that does. A component that is not
-//! UTF-8 or does not read as a pattern means itself, and one that exists as it stands does too.
+//! A pattern matches a name that begins with a dot only if the pattern begins with one too. A
+//! component that is not UTF-8 or not a valid pattern stands for itself. So does a pattern that is
+//! also the exact name of an existing file.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,21 +16,21 @@ use rustix::io::Errno;
 
 use crate::dir::Confine;
 
-/// Paths that one pattern may stand for: beyond what any argument list holds, and a bound for
-/// memory (about 500 bytes each).
+/// Paths that one pattern may expand to. The limit is beyond any argument list, and bounds the
+/// memory (about 500 bytes per path).
 pub const MATCHES_MAX: usize = 1_000_000;
 
-/// Bytes of one component that are read as a pattern; a name has at most 255.
+/// Longest component in bytes that is read as a pattern; a name has at most 255.
 const PATTERN_MAX: usize = 1024;
 
-/// One component.
+/// One component of a path.
 struct Part<'a> {
     typed: &'a [u8],
     meaning: Meaning,
 }
 
 enum Meaning {
-    /// Backslashes taken out.
+    /// A plain name, with backslashes removed.
     Literal(Vec<u8>),
     Pattern {
         matcher: GlobSet,
@@ -39,39 +40,39 @@ enum Meaning {
 
 pub struct Match {
     pub path: PathBuf,
-    /// Its last component stands so in the pattern.
+    /// The last component occurs in exactly this form in what the user typed.
     pub literal: bool,
 }
 
-/// The paths that a pattern stands for, sorted by their bytes, component by component.
+/// The paths that a pattern expands to, sorted by their bytes, component by component.
 #[derive(Default)]
 pub struct Matches {
     pub paths: Vec<Match>,
-    /// There were more than [`MATCHES_MAX`].
+    /// More than [`MATCHES_MAX`] paths matched.
     pub too_many: bool,
-    /// The first directory that could not be listed, which may be why there is no match.
+    /// The first directory that could not be listed. It may be the reason why nothing matched.
     pub unreadable: Option<(PathBuf, io::Error)>,
 }
 
-/// True if `bytes` would read as more than a plain path.
+/// True if `bytes` contains a character with a special meaning in patterns.
 pub fn is_pattern(bytes: &[u8]) -> bool {
     bytes.iter().any(|byte| b"*?[{\\".contains(byte))
 }
 
-/// True if the component `typed` stands for `name`.
+/// True if the component `typed` matches `name`.
 pub fn component_matches(typed: &[u8], name: &[u8]) -> bool {
     typed == name || Part::of(typed).matches(name)
 }
 
-/// Where names are looked for.
+/// Where patterns are looked up.
 pub struct Place<'a> {
-    /// What relative patterns are relative to.
+    /// The directory for relative patterns.
     pub base: &'a Path,
-    /// The directory that nothing leads out of: neither `..`, however it is written, nor a link.
+    /// A directory that no match may leave, neither by a `..`, in any spelling, nor by a link.
     pub confine: Option<&'a Confine>,
 }
 
-/// Expands `typed`; the paths begin as `typed` does, without the base.
+/// Expands `typed`. The paths begin as `typed` does, without the base.
 pub fn expand(place: &Place<'_>, typed: &[u8]) -> Matches {
     let start = match typed.first() {
         Some(b'/') => PathBuf::from("/"),
@@ -102,7 +103,7 @@ impl Matches {
                 Meaning::Pattern { .. } => {
                     let before = self.paths.len();
                     self.find_matching(place, &at, part, rest);
-                    // As with scp, what no name matches is a name itself.
+                    // As with scp, a pattern that matches nothing is taken as a name.
                     if self.paths.len() > before || !place.has(&as_typed) {
                         return;
                     }
@@ -119,7 +120,7 @@ impl Matches {
     fn find_matching(&mut self, place: &Place<'_>, at: &Path, part: &Part, rest: &[Part]) {
         let names = match place.matching(at, part) {
             Ok(names) => names,
-            // What is not a directory, or is gone, holds no match: no fault of its own.
+            // A path that is no directory or has vanished contains no match; that is no error.
             Err(cause) if is_absent(&cause) => return,
             Err(cause) => {
                 self.unreadable.get_or_insert((at.to_owned(), cause));
@@ -180,7 +181,7 @@ impl Meaning {
             .empty_alternates(true)
             .allow_unclosed_class(true)
             .build();
-        // A set of one, since `Glob::compile_matcher` panics on what nests too deep.
+        // A set of one pattern, because `Glob::compile_matcher` panics on too deep nesting.
         match glob.and_then(|glob| GlobSet::new([glob])) {
             Ok(matcher) => Meaning::Pattern {
                 matcher,
@@ -191,7 +192,7 @@ impl Meaning {
     }
 }
 
-/// `a\ b` is `a b`; a backslash at the end stands for itself.
+/// Removes backslashes: `a\ b` becomes `a b`. A backslash at the end stands for itself.
 fn unescaped(typed: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(typed.len());
     let mut bytes = typed.iter();
@@ -205,7 +206,7 @@ fn unescaped(typed: &[u8]) -> Vec<u8> {
 }
 
 impl Place<'_> {
-    /// True if something has this path, a link that leads nowhere included.
+    /// True if something has this path, including a link that leads nowhere.
     fn has(&self, path: &Path) -> bool {
         let Some(confine) = self.confine else {
             return std::fs::symlink_metadata(self.base.join(path)).is_ok();
@@ -222,7 +223,7 @@ impl Place<'_> {
         }
     }
 
-    /// The names in a directory that match, sorted.
+    /// The matching names in a directory, sorted.
     fn matching(&self, dir: &Path, part: &Part) -> io::Result<Vec<Vec<u8>>> {
         let mut names = Vec::new();
         let mut take = |name: &[u8]| {
@@ -248,8 +249,8 @@ impl Place<'_> {
     }
 }
 
-/// Gives the names in a directory, by handle from the confining directory down, while `take` wants
-/// them. A directory that the key does not reach has none.
+/// Lists a directory, reached by handle from the confining directory down, until `take` returns
+/// false. A directory outside the reach of the key has no names.
 fn list_confined(
     confine: &Confine,
     dir: &Path,
@@ -260,7 +261,7 @@ fn list_confined(
     };
     let dir = match confine.enter(&names) {
         Ok(dir) => dir,
-        // A link.
+        // A component is a link.
         Err(cause) if Errno::from_io_error(&cause) == Some(Errno::LOOP) => return Ok(()),
         Err(cause) => return Err(cause),
     };
@@ -380,13 +381,13 @@ mod tests {
         assert_eq!(found, [temp.path().join("one").as_os_str().as_bytes()]);
     }
 
-    /// What a key is confined to may be beside what costs minutes to read, or mounts when looked at.
+    /// Outside the confined directory, a listing may take minutes or trigger a mount.
     #[test]
     fn a_confined_pattern_never_looks_outside_however_it_is_written() {
         let temp = tree(&[b"in/a", b"in/d/b", b"out/secret"]);
         std::os::unix::fs::symlink("../out", temp.path().join("in/link")).unwrap();
         let inside = temp.path().join("in");
-        // Old, so that reading it would show in its access time.
+        // An old access time, so that reading the directory would change it.
         let out = temp.path().join("out");
         let old = std::fs::FileTimes::new().set_accessed(std::time::UNIX_EPOCH);
         std::fs::File::open(&out).unwrap().set_times(old).unwrap();

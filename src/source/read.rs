@@ -1,6 +1,6 @@
-//! Reads a big file, range by range. It is looked at before the first byte is read and after the
-//! last, and one that changed in between is not called whole. Small files are for `pack`. A block
-//! device is read like a big file, whatever its size.
+//! Reads a big file, range by range. The status of the file is compared before the first byte and
+//! after the last, and a file that changed in between is not reported as complete. `pack` reads
+//! small files. A block device is read like a big file, whatever its size.
 
 use std::fs::File;
 use std::io;
@@ -17,20 +17,20 @@ use crate::error::Result;
 use super::device::SourceDevice;
 use super::found::{Changes, Found, refresh};
 
-/// A big file or a device, open, read by several threads at once.
+/// An open big file or device, which several threads read at once.
 pub struct SourceFile {
     found: Found,
     medium: Medium,
 }
 
-// One for each file that is open: a box for the larger would save nothing.
+// There is one per open file, so boxing the larger variant would save nothing.
 #[allow(clippy::large_enum_variant)]
 enum Medium {
     File {
         file: File,
-        /// Before the first byte was read.
+        /// Its status before the first byte was read.
         stat: Stat,
-        /// What is read of it leaves the page cache again, but for what was there before.
+        /// If set, the bytes read leave the page cache again, except those that were there before.
         before: Option<Before>,
     },
     Device(SourceDevice),
@@ -38,11 +38,11 @@ enum Medium {
 
 impl SourceFile {
     /// # Errors
-    /// `Kind::Read` where it vanished or may not be read, `Kind::Changed` where something else
-    /// has its name. That its size is new is no error: see [`found`](SourceFile::found).
+    /// `Kind::Read` if it vanished or is unreadable; `Kind::Changed` if another file has its name.
+    /// A new size is no error: see [`found`](SourceFile::found).
     pub fn open(found: &Found, changes: Changes) -> Result<SourceFile> {
         let (file, stat) = found.open(changes)?;
-        // Advice only: a file system that takes none reads as well without.
+        // Advice only: a file system that ignores it can be read as well.
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         let mut found = found.clone();
         refresh(&mut found.entry, &file, &stat);
@@ -51,7 +51,7 @@ impl SourceFile {
         Ok(SourceFile { found, medium })
     }
 
-    /// What is read of it leaves the page cache again, if the copy has brought it there.
+    /// Makes reads drop their bytes from the page cache again, if the copy brought them there.
     pub fn dropping_pages(mut self) -> SourceFile {
         if let Medium::File { file, before, .. } = &mut self.medium {
             *before = Some(Before::default());
@@ -60,10 +60,10 @@ impl SourceFile {
         self
     }
 
-    /// Opens the block device that was found, to be read past the page cache if `direct_io`.
+    /// Opens the block device that the walk found. `direct_io` bypasses the page cache.
     ///
     /// # Errors
-    /// `Kind::Read`, `Kind::Usage` where it has no direct I/O.
+    /// `Kind::Read`; `Kind::Usage` if the device does not support direct I/O.
     pub fn open_device(found: &Found, direct_io: bool) -> Result<SourceFile> {
         let device = SourceDevice::open(&found.path(), direct_io)?;
         let mut found = found.clone();
@@ -72,7 +72,7 @@ impl SourceFile {
         Ok(SourceFile { found, medium })
     }
 
-    /// What the walk found, with size, times and mode as they were when the file was opened.
+    /// The file that the walk found, with size, times and mode as of when it was opened.
     pub fn found(&self) -> &Found {
         &self.found
     }
@@ -80,7 +80,7 @@ impl SourceFile {
     /// Fills `buffer` with the `len` bytes at `offset`. `len` must fit into it.
     ///
     /// # Errors
-    /// `Kind::Changed` where the file ends before, `Kind::Read`.
+    /// `Kind::Changed` if the file ends before that; `Kind::Read`.
     pub fn read(&self, offset: u64, len: usize, buffer: &mut Buffer) -> Result<()> {
         buffer.set_len(len);
         let room = &mut buffer.room()[..len];
@@ -96,8 +96,8 @@ impl SourceFile {
         }
     }
 
-    /// Reads what there is (still) of the bytes at `offset`, at most as many as there is room for;
-    /// fewer only at the file's end.
+    /// Reads the bytes that still exist at `offset`, at most as many as fit into `room`. Returns
+    /// fewer only at the end of the file.
     pub fn read_up_to(&self, offset: u64, room: &mut [u8]) -> Result<usize> {
         match &self.medium {
             Medium::File { file, before, .. } => {
@@ -110,14 +110,14 @@ impl SourceFile {
         }
     }
 
-    /// Whether a reading that drops its pages brings into the cache what was not there.
+    /// True if a read that must drop its pages brings new bytes into the cache.
     fn brings(&self, file: &File, before: &Option<Before>, offset: u64) -> bool {
         let size = self.found.entry.size;
         let was_cached = |before: &Before| before.was_cached(file, offset, size);
         before.as_ref().is_some_and(|before| !was_cached(before))
     }
 
-    /// Bytes as they are now.
+    /// The present size in bytes.
     pub fn size_now(&self) -> Result<u64> {
         match &self.medium {
             Medium::File { file, .. } => Ok(self.stat_now(file)?.st_size as u64),
@@ -129,11 +129,11 @@ impl SourceFile {
         fstat(file).map_err(|cause| self.found.cannot_read(cause.into()))
     }
 
-    /// To be asked after the last byte was read.
+    /// Checks that the file has not changed; to be called after the last byte was read.
     ///
     /// # Errors
-    /// `Kind::Changed` where anything about the file is not as it was when it was opened; of a
-    /// device nothing but its size is known.
+    /// `Kind::Changed` if the status differs from that at the opening. Of a device only the size
+    /// counts.
     pub fn unchanged(&self) -> Result<()> {
         match &self.medium {
             Medium::File { file, stat, .. } => self.found.compare(stat, &self.stat_now(file)?),
@@ -141,8 +141,8 @@ impl SourceFile {
         }
     }
 
-    /// The first range at or after `offset` that is not a hole; None where nothing but a hole
-    /// follows. Where the file system does not tell, all is data.
+    /// The first range at or after `offset` that is not a hole; None if only a hole follows. If the
+    /// file system does not report holes, everything is data.
     pub fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>> {
         let size = self.found.entry.size;
         if offset >= size {
@@ -153,7 +153,7 @@ impl SourceFile {
         };
         let start = match seek(file, SeekFrom::Data(offset)) {
             Ok(start) if start < size => start.max(offset),
-            // The rest is a hole, or the file has shrunk, which `unchanged` will say.
+            // The rest is a hole, or the file has shrunk, which `unchanged` reports.
             Ok(_) | Err(Errno::NXIO) => return Ok(None),
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Some(offset..size)),
             Err(cause) => return Err(self.found.cannot_read(cause.into())),
@@ -170,14 +170,14 @@ impl SourceFile {
         let mut offset = 0;
         std::iter::from_fn(move || {
             let next = self.next_data(offset).transpose()?;
-            // After an error there is nothing to go on from.
+            // After an error there is no offset to continue from.
             offset = next.as_ref().map_or(u64::MAX, |range| range.end);
             Some(next)
         })
     }
 }
 
-/// Reads, and drops what that `brings` into the page cache.
+/// Reads, and then drops the range from the page cache if the read `brings` it there.
 pub(super) fn behind<T>(
     file: &File,
     brings: bool,

@@ -1,4 +1,4 @@
-//! What a copy comes to, counted by the same walk before the first byte.
+//! The size of a copy, counted by a walk before the first byte is read.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use super::device::SourceDevice;
 use super::operand::Named;
 use super::walk::{Step, Walk};
 
-/// Bytes that file systems give out at once.
+/// File systems allocate space in blocks of this many bytes.
 const BLOCK: u64 = 4096;
 
-/// Entries between two calls of `on_progress`.
+/// Number of entries between two calls of `on_progress`.
 const PROGRESS_EVERY: u64 = 1000;
 
-/// Counts everything below `roots`. What fails is left to the walk that copies. `on_progress` is
-/// told the files and bytes found since its last call. `files` are all but directories; a file
-/// with several names counts its bytes once.
+/// Counts everything below `roots`. Errors are left to the walk that copies. `on_progress` gets the
+/// number of files and bytes found since its last call. All entries but directories count as files;
+/// the bytes of a file with several names count once.
 pub fn scan(roots: &[Named], follow_links: bool, on_progress: &mut dyn FnMut(u64, u64)) -> Totals {
     let mut totals = Totals::default();
     let (mut files, mut bytes) = (0, 0);
@@ -48,7 +48,7 @@ pub fn scan(roots: &[Named], follow_links: bool, on_progress: &mut dyn FnMut(u64
     totals
 }
 
-/// `allocated` are the bytes that its content takes where it is.
+/// `allocated` is the number of bytes that the content occupies at the source.
 fn add(totals: &mut Totals, entry: &Entry, allocated: u64) {
     totals.files += 1;
     totals.streams += u64::from(entry.kind == EntryKind::Stream);
@@ -56,7 +56,7 @@ fn add(totals: &mut Totals, entry: &Entry, allocated: u64) {
         return;
     }
     totals.bytes = totals.bytes.saturating_add(entry.size);
-    // Space set aside behind a file's end is not copied.
+    // Space that is allocated beyond the end of a file is not copied.
     let whole = entry
         .size
         .checked_next_multiple_of(BLOCK)

@@ -1,6 +1,6 @@
-//! A source that is read from its beginning to its end and only once: standard input, a command's
-//! stdout, a FIFO, a character device, a file that is still written, one of /proc that says it is
-//! empty. One thread reads; each chunk is full, but for the last and where the producer is slow.
+//! A source that is read once, from beginning to end: standard input, a command's stdout, a FIFO, a
+//! character device, a file that is still being written, or a file of /proc whose size reads as 0.
+//! One thread reads. Each chunk is full, except the last one and those of a slow producer.
 
 use std::fs::File;
 use std::io;
@@ -17,13 +17,13 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 use crate::pipe::{STEP, Stop, Until, Waited, enlarge, is_stdin_closed, pause, stopped, wait};
 
-/// How long the first byte of a chunk waits for the others. Nobody who watches a log at the other end
-/// sees a difference, a producer of more than 5 MiB a second fills its chunks of 1 MiB before, and of
-/// any other there are five chunks a second at most.
+/// How long the first byte of a chunk waits for the others. Nobody who watches a log at the other
+/// end notices this delay. A producer of more than 5 MiB/s fills its chunks of 1 MiB earlier; any
+/// slower one causes at most five chunks a second.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// File systems by their magic numbers (linux/magic.h): proc, sysfs, securityfs, configfs, selinuxfs
-/// and both versions of cgroups.
+/// File systems with made-up sizes, by their magic numbers (linux/magic.h): proc, sysfs,
+/// securityfs, configfs, selinuxfs and both versions of cgroups.
 const MADE_UP: [u32; 7] = [
     0x9fa0,
     0x6265_6572,
@@ -34,55 +34,55 @@ const MADE_UP: [u32; 7] = [
     0x6367_7270,
 ];
 
-/// Likewise debugfs and tracefs.
+/// The same for debugfs and tracefs.
 const SPENT: [u32; 2] = [0x6462_6720, 0x7472_6163];
 
-/// What a file system says of the sizes of its files.
+/// How reliable the file sizes of a file system are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
     True,
-    /// A guess (0 in /proc, a page in /sys), since the kernel makes content up as it is read.
+    /// A guess (0 in /proc, a page in /sys), because the kernel makes up the content as it is read.
     MadeUp,
-    /// Likewise, and some files there lose what is read of them: no one reads them twice.
+    /// The same, and some files there lose the bytes that are read, so nobody may read them twice.
     Spent,
 }
 
-/// When a stream is at its end.
+/// What ends a stream.
 #[derive(Clone, Debug)]
 pub enum End {
-    /// When its producer closes it; for a file, at its end.
+    /// The producer closes it; a file ends at its last byte.
     Closed,
-    /// After this many bytes: a device that never ends. It is an error to end before.
+    /// This many bytes, for a device that never ends. An earlier end is an error.
     Size(u64),
-    /// When a growing file has not grown for `idle`, or when `enough` is set and all that is there
-    /// has been read.
+    /// A growing file has not grown for `idle`, or `enough` is set and all its bytes have been
+    /// read.
     Still { idle: Duration, enough: Stop },
 }
 
 /// What [`StreamSource::fill`] put into a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filled {
-    /// Bytes; fewer than asked for at the end and where no more came in time, and none where the end
-    /// came after a full chunk.
+    /// Number of bytes. It is less than requested at the end, or if no more came in time. It is 0
+    /// if the end came after a full chunk.
     pub len: usize,
-    /// Nothing follows. Not set with a full chunk whose end nobody has seen yet.
+    /// Nothing follows. Not set with a full chunk if the end has not been seen yet.
     pub end: bool,
 }
 
 pub struct StreamSource {
     file: File,
-    /// As the user would write it; for messages.
+    /// As the user would write it, for messages.
     path: PathBuf,
     end: End,
     stop: Stop,
-    /// Bytes so far.
+    /// Bytes read so far.
     read: u64,
     /// When the last byte came.
     grown: Instant,
 }
 
 impl StreamSource {
-    /// What comes from a descriptor of ours: a command's stdout.
+    /// A stream from a descriptor that this process owns, such as a command's stdout.
     pub fn from_fd(fd: OwnedFd, path: impl AsRef<Path>, end: End, stop: Stop) -> StreamSource {
         enlarge(&fd);
         StreamSource {
@@ -98,7 +98,7 @@ impl StreamSource {
     /// Standard input, shown as `-`. Nothing else may read from it.
     ///
     /// # Errors
-    /// `Kind::Read`, also where nobody has given this process one.
+    /// `Kind::Read`, also if this process was started without a standard input.
     pub fn stdin(end: End, stop: Stop) -> Result<StreamSource> {
         if is_stdin_closed() {
             let message = "standard input is closed";
@@ -109,12 +109,13 @@ impl StreamSource {
         Ok(StreamSource::from_fd(fd, "-", end, stop))
     }
 
-    /// A FIFO (whose first writer is waited for by the first `fill`), a character device or a file.
+    /// Opens a FIFO, a character device or a file. The first `fill` waits for the writer of a FIFO.
     ///
     /// # Errors
-    /// `Kind::Read`; `Kind::Entry` for what is no stream (a directory, a socket, a block device).
+    /// `Kind::Read`; `Kind::Entry` for a directory, a socket or a block device.
     pub fn open(path: &Path, end: End, stop: Stop) -> Result<StreamSource> {
-        // NONBLOCK: to open a FIFO must not wait for its writer where nobody can say stop.
+        // NONBLOCK: opening a FIFO must not wait for its writer, since nothing could stop that
+        // wait.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let fd = match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(fd) => fd,
@@ -133,13 +134,13 @@ impl StreamSource {
         }
     }
 
-    /// Reads until `most` bytes are in `buffer`, the end has come, or the first byte has waited long
-    /// enough for the others. Waits for that one for as long as the producer takes, and comes back
-    /// within a second when it is stopped.
+    /// Reads until `buffer` holds `most` bytes, the stream ends, or the first byte has waited long
+    /// enough for the others. Waits for that byte without a limit, but at most a second after
+    /// `stop`.
     ///
     /// # Errors
-    /// `Kind::Read`; `Kind::Changed` where a growing file became shorter; `Kind::Lost` when it was
-    /// stopped. No further call is of use then.
+    /// `Kind::Read`; `Kind::Changed` if a growing file became shorter; `Kind::Lost` if it was
+    /// stopped. No further call may follow an error.
     pub fn fill(&mut self, buffer: &mut Buffer, most: usize) -> Result<Filled> {
         let mut len = 0;
         let mut until = None;
@@ -162,12 +163,12 @@ impl StreamSource {
         Ok(Filled { len, end })
     }
 
-    /// Bytes so far.
+    /// Bytes read so far.
     pub fn read(&self) -> u64 {
         self.read
     }
 
-    /// How many of `most` bytes are to be read.
+    /// How many of `most` bytes may still be read.
     fn wanted(&self, most: usize) -> usize {
         match self.end {
             End::Size(size) => (size - self.read).min(most as u64) as usize,
@@ -175,7 +176,7 @@ impl StreamSource {
         }
     }
 
-    /// At least one byte, or none at the end. None where it is `until` and nothing came.
+    /// Reads at least one byte, or 0 at the end. None if nothing came before `until`.
     fn read_some(&mut self, room: &mut [u8], until: Option<Instant>) -> Result<Option<usize>> {
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -202,8 +203,7 @@ impl StreamSource {
         }
     }
 
-    /// Nothing is there to read: is that the end? A file that may grow still is waited for a bit, no
-    /// longer than `most`.
+    /// Decides whether an empty read is the end. Waits up to `most` for a file that may still grow.
     fn is_at_end(&self, most: Option<Duration>) -> Result<bool> {
         let (idle, enough) = match &self.end {
             End::Closed => return Ok(true),
@@ -222,7 +222,7 @@ impl StreamSource {
             return Err(Error::new(Kind::Changed, Side::Source, message).at(&self.path));
         }
         let left = idle.saturating_sub(self.grown.elapsed());
-        // What was written before somebody said enough has been read by then, or is read next.
+        // Bytes written before `enough` was set have been read by then, or are read next.
         if left.is_zero() || (enough.is_set() && stat.st_size as u64 == self.read) {
             return Ok(true);
         }
@@ -231,16 +231,15 @@ impl StreamSource {
     }
 }
 
-/// Whether what was opened as a file has to be read as a stream: it says that it is empty and has
-/// content all the same, as files of /proc do.
+/// True if a file must be read as a stream: it has content although its size is 0, as in /proc.
 pub fn has_unsaid_content(file: &File, stat: &Stat) -> bool {
     file_type(stat) == FileType::RegularFile
         && stat.st_size == 0
         && file.read_at(&mut [0], 0).is_ok_and(|len| len > 0)
 }
 
-/// What is said of sizes where a file lies. By the type of the file system and not by a read that
-/// ends early: elsewhere that is a file which became shorter.
+/// How reliable sizes are on the file system of `file`. The type of the file system decides, not a
+/// read that ends early: on other file systems that means that the file became shorter.
 pub fn sizes(file: &File) -> Sizes {
     match fstatfs(file).map(|found| found.f_type as u32) {
         Ok(found) if MADE_UP.contains(&found) => Sizes::MadeUp,

@@ -1,5 +1,6 @@
-//! A stream for several copies. One thread reads it, a little ahead of the slowest copy, since what
-//! was read cannot be read again: all wait for that one, unless it takes nothing for too long.
+//! A stream that several copies share. One thread reads it, a little ahead of the slowest copy,
+//! because bytes cannot be read again. All wait for the slowest copy, unless it takes nothing for
+//! too long.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -13,39 +14,38 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::{STEP, Stop, stopped};
 use crate::threads;
 
-/// Chunks that are read and that not all have taken.
+/// Chunks that are read but not yet taken by all copies.
 const AHEAD_MAX: usize = 8;
 
-/// How much longer one is waited for that has not begun: it may be that a person is asked for its
-/// password.
+/// How much longer the others wait for a copy that has not begun: it may be asking for a password.
 const BEGIN_MAX: Duration = Duration::from_secs(300);
 
 pub struct Tee {
     inlet: Inlet,
     chunk_size: usize,
-    /// As it was before the first byte was read.
+    /// The length before the first byte was read.
     length: Option<u64>,
-    /// How long the others wait for one that takes nothing.
+    /// How long the others wait for a copy that takes nothing.
     patience: Duration,
     state: Mutex<State>,
     changed: Condvar,
-    /// Nobody wants any more of it.
+    /// Set when no copy wants any more of it.
     stop: Stop,
 }
 
 struct State {
     begun: bool,
     chunks: VecDeque<(Arc<[u8]>, Filled)>,
-    /// The number of the first of them.
+    /// The number of the first chunk in `chunks`.
     first: u64,
     readers: Vec<Reader>,
-    /// The stream is at its end, or has failed.
+    /// Set when the stream is at its end or has failed.
     end: Option<Result<()>>,
 }
 
 #[derive(Clone, Copy)]
 struct Reader {
-    /// The chunk that it takes next, and since when it could have.
+    /// The number of the chunk that it takes next, and since when that chunk could be taken.
     at: u64,
     since: Instant,
     has_begun: bool,
@@ -56,7 +56,7 @@ struct Reader {
 enum Going {
     On,
     Gone,
-    /// It was not waited for any longer.
+    /// It took nothing for too long, so the others no longer wait for it.
     Late,
 }
 
@@ -68,7 +68,7 @@ pub struct Tap {
 }
 
 impl Tee {
-    /// For so many copies.
+    /// Makes a tee for `copies` copies.
     pub fn new(inlet: Inlet, chunk_size: usize, copies: usize, patience: Duration) -> Tee {
         let reader = Reader {
             at: 0,
@@ -101,7 +101,7 @@ impl Tee {
         self.length
     }
 
-    /// This copy takes no more.
+    /// This copy takes no more chunks.
     pub fn leave(&self, reader: usize) {
         let mut state = self.lock();
         state.readers[reader].going = Going::Gone;
@@ -116,8 +116,8 @@ impl Tee {
         self.changed.notify_all();
     }
 
-    /// The end of one of the copies, which stops waiting when `stop` is set. The first begins to
-    /// read; `on_line` gets what a command says then.
+    /// The end of one copy; setting `stop` ends its waits. The first call starts to read the
+    /// stream, and its `on_line` gets the lines that the command writes to stderr.
     pub fn tap(
         self: &Arc<Tee>,
         reader: usize,
@@ -155,7 +155,7 @@ impl Tee {
         let mut into = 0;
         loop {
             self.wait_room()?;
-            // After a pause up to the end of its chunk.
+            // A short chunk (the producer paused) is followed by the rest of that chunk only.
             let filled = feed.fill(&mut buffer, self.chunk_size - into)?;
             into = (into + filled.len) % self.chunk_size;
             let mut state = self.lock();
@@ -172,8 +172,7 @@ impl Tee {
         }
     }
 
-    /// Waits until another chunk may be read. Who keeps the others waiting for too long is left
-    /// behind.
+    /// Waits until another chunk may be read. Leaves behind a copy that blocks the others too long.
     fn wait_room(&self) -> Result<()> {
         let mut state = self.lock();
         loop {
@@ -206,7 +205,7 @@ impl State {
         }
     }
 
-    /// Goes on without those for whom others have waited long enough.
+    /// Stops waiting for copies that have kept others waiting too long.
     fn leave_behind(&mut self, patience: Duration) {
         let first = self.first;
         let is_ahead = |it: &Reader| it.going == Going::On && it.at > first;
@@ -226,7 +225,7 @@ impl State {
 }
 
 impl Tap {
-    /// As [`StreamSource::fill`](super::stream::StreamSource::fill), up to the end of a chunk.
+    /// Like [`StreamSource::fill`](super::stream::StreamSource::fill), up to the end of a chunk.
     pub fn fill(&mut self, buffer: &mut Buffer) -> Result<Filled> {
         let mut state = self.tee.lock();
         loop {
@@ -251,7 +250,7 @@ impl Tap {
         }
     }
 
-    /// As [`Feed::finish`](super::Feed::finish).
+    /// Like [`Feed::finish`](super::Feed::finish).
     pub fn finish(self) -> Result<()> {
         let mut state = self.tee.lock();
         loop {
@@ -300,7 +299,7 @@ mod tests {
         tee.tap(reader, Limits::default(), &Stop::new(), |_| ())
     }
 
-    /// All that comes, and how it ends.
+    /// All bytes that come, and how the stream ends.
     fn drain(mut tap: Tap) -> (Vec<u8>, Result<()>) {
         let mut all = Vec::new();
         let mut buffer = Buffer::loose(SIZE);
@@ -327,7 +326,7 @@ mod tests {
             .map(|tap| std::thread::spawn(|| drain(tap)));
         let drains: Vec<_> = drains.collect();
         std::thread::sleep(Duration::from_millis(50));
-        // One that never begins is gone too.
+        // A copy that never begins can leave too.
         tee.leave(2);
         for drain in drains {
             let (all, end) = drain.join().expect("no panic");

@@ -1,5 +1,5 @@
-//! How an operand's path reads before anything is looked up: what its end says, what a leading
-//! `~` stands for, and which names an answer to it may have.
+//! The syntax of an operand's path, before anything is looked up: how it ends, what a leading `~`
+//! stands for, and which names a server may answer with.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -8,12 +8,12 @@ use crate::manifest::{Name, Root};
 
 use super::{home, pattern};
 
-/// True if `name` is a name that a server may give to a thing that was asked for as `typed`: the
-/// server expands patterns, so the names of what it sends are held against what the user typed.
+/// True if a server may send an entry called `name` for the operand `typed`. The server expands
+/// patterns, so the client compares the names that it sends with what the user typed.
 pub fn may_be_named(typed: &[u8], name: &Name) -> bool {
     let (stripped, ending) = split_ending(typed);
     let last = last_component(stripped);
-    // `~` and `~user` are named like that home, nothing, `.` and `..` like wherever they lead.
+    // `~` and `~user` have the name of that home; nothing, `.` and `..` may have any name.
     let home = stripped.starts_with(b"~") && last.len() == stripped.len();
     typed.is_empty()
         || ending == Ending::Dots
@@ -21,8 +21,8 @@ pub fn may_be_named(typed: &[u8], name: &Name) -> bool {
         || pattern::component_matches(last, name.as_bytes())
 }
 
-/// True if these are roots that a server may answer with to one operand: names that were asked
-/// for, and contents, several things or a directory only where that was asked for.
+/// True if a server may answer one operand with these roots. Their names must match the operand.
+/// Contents, several roots or a directory are allowed only if the operand asks for them.
 pub fn may_answer(typed: &[u8], roots: &[&Root], recursive: bool) -> bool {
     let (stripped, ending) = split_ending(typed);
     let contents = typed.is_empty() || ending != Ending::Name;
@@ -32,23 +32,23 @@ pub fn may_answer(typed: &[u8], roots: &[&Root], recursive: bool) -> bool {
         may_be_named(typed, &root.name)
             && root.contents == contents
             && (recursive || !root.is_directory)
-            // A file holds nothing; and where any name is right, a file of that name would be one
-            // we did not ask for.
+            // A file has no contents. And where any name is allowed, the server could choose the
+            // name of a file that the user did not ask for.
             && (root.is_directory || !(contents || home))
     };
     (several || roots.len() <= 1) && roots.iter().all(may_be)
 }
 
-/// How a path ends, which says what of a directory is meant.
+/// How a path ends, which decides whether the directory or its contents are meant.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     Name,
     Slash,
-    /// `.` or `..`, or nothing but slashes; the name is not the directory's own.
+    /// `.`, `..` or only slashes; this is not the real name of the directory.
     Dots,
 }
 
-/// `path` without trailing slashes.
+/// `path` without trailing slashes, and how it ended.
 pub(super) fn split_ending(path: &[u8]) -> (&[u8], Ending) {
     let len = path
         .iter()
@@ -69,7 +69,7 @@ pub(super) fn last_component(stripped: &[u8]) -> &[u8] {
     stripped.rsplit(|&byte| byte == b'/').next().unwrap_or(b"")
 }
 
-/// `typed` with a leading `~` or `~user` put in; nothing typed is the home directory's contents.
+/// Expands a leading `~` or `~user`; an empty operand means the contents of the home directory.
 pub(super) fn with_home(typed: &[u8], base: &Path) -> Vec<u8> {
     if typed.is_empty() {
         return b".".to_vec();

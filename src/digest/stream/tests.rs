@@ -1,4 +1,4 @@
-//! Streams cut anywhere, their pieces in any order.
+//! Streams cut at any place, with their pieces in any order.
 
 use super::super::NONE;
 use super::*;

@@ -1,4 +1,4 @@
-//! Files of telling and of any lengths, their chunks in any order.
+//! Files of critical and of random lengths, with their chunks in any order.
 
 use super::super::{NONE, of_range};
 use super::*;
@@ -13,7 +13,7 @@ fn bytes(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The root by way of chunks that come in the order of `order`'s numbers.
+/// The root from chunks that are added in the order of the numbers in `order`.
 fn root_by_chunks(data: &[u8], chunk_size: usize, order: &[u64]) -> Digest {
     let mut tree = Tree::new(data.len() as u64, chunk_size as u64);
     let whole = data.len() <= chunk_size;
@@ -83,7 +83,7 @@ proptest! {
     }
 }
 
-/// Chunks of [`SPLIT`] bytes with their values.
+/// Chunk size of the tests with [`values`].
 const SPLIT: u64 = 1024;
 
 fn values(data: &[u8]) -> Vec<(u64, Digest)> {
@@ -136,7 +136,7 @@ proptest! {
         let mut tree = Tree::new(size, SPLIT);
         let mut held = vec![false; chunks as usize];
         for (first, count, odd) in runs {
-            // Half of them reach the file's end where they are long enough.
+            // Half of the runs reach the end of the file, if they are long enough.
             let (offset, odd) = (first * SPLIT, odd * u64::from(odd % 4 == 3));
             let len = (count * SPLIT + odd).min(if odd == 0 { size.saturating_sub(offset) } else { u64::MAX });
             let end = offset + len;

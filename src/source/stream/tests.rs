@@ -1,4 +1,4 @@
-//! Real pipes, FIFOs and growing files.
+//! Tests with real pipes, FIFOs and growing files.
 
 use std::io::Write;
 use std::thread::{scope, sleep};
@@ -9,7 +9,7 @@ use super::*;
 
 const C: usize = 4096;
 
-/// All of it, chunk by chunk.
+/// Reads the whole stream, chunk by chunk.
 fn read_all(mut source: StreamSource) -> Result<Vec<u8>> {
     let mut buffer = Buffer::loose(C);
     let mut bytes = Vec::new();
@@ -95,7 +95,7 @@ fn a_fifo_is_read_from_its_first_writer_on() {
     let data = noise(2 * C + 1);
     scope(|scope| {
         let reading = scope.spawn(|| read_all(source).unwrap());
-        // Nobody has written so far, and that is not the end.
+        // Nobody has written so far, which is not the end.
         sleep(Duration::from_millis(300));
         assert!(!reading.is_finished());
         std::fs::write(&path, &data).unwrap();

@@ -1,4 +1,4 @@
-//! A directory that is being read, name by name, in the order that the file system gives.
+//! A directory that is being read, name by name, in the order in which the file system lists it.
 
 use std::io;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::manifest::EntryId;
 pub struct Level {
     pub id: EntryId,
     pub dir: Arc<Dir>,
-    /// None before the first name, and after a pause.
+    /// None before the first name and after a pause.
     reader: Option<rustix::fs::Dir>,
-    /// Where the reader is, for opening it again.
+    /// The reader's position, to continue there after it is opened again.
     position: i64,
-    /// Entries announced as this directory's.
+    /// Number of entries announced with this directory as their parent.
     pub children: u64,
 }
 
@@ -31,17 +31,17 @@ impl Level {
         }
     }
 
-    /// Lets the reader's handle go; reading goes on where it was.
+    /// Closes the reader's handle; the next call continues at the same position.
     pub fn pause(&mut self) {
         self.reader = None;
     }
 
-    /// The next name but `.` and `..`.
+    /// The next name except `.` and `..`.
     pub fn next_name(&mut self) -> io::Result<Option<Vec<u8>>> {
         let reader = match &mut self.reader {
             Some(reader) => reader,
             none => {
-                // A handle of its own, since two readers of one handle share their place.
+                // A separate handle, because two readers of one handle share their position.
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY;
                 let fd = self.dir.open(".".as_ref(), flags, Mode::empty())?;
                 let mut reader = rustix::fs::Dir::new(fd)?;

@@ -1,13 +1,13 @@
-//! The walk: from what the user named to one step per entry, depth first and in the order that
-//! directories are read, so that a tree takes memory for its depth and not for its size. The one
-//! exception are files with several names, within bounds: see [`names`].
+//! The walk over everything that the user named, one [`Step`] per entry. It goes depth first, in
+//! the order in which the file system lists a directory. Its memory grows with the depth of a tree,
+//! not its size, except for files with several names, within bounds: see [`names`].
 //!
-//! Everything is reached by handle, one component at a time, so neither a path's length nor
-//! somebody who swaps a directory for a link matters.
+//! Every entry is opened through its parent's handle, one component at a time. So a path may have
+//! any length, and nobody can redirect the walk by replacing a directory with a link.
 //!
-//! Order of steps: all that the user named, in order; then each named directory's tree, ending in
-//! its `EndDirectory`; then the further names of what was met before (hard links). When
-//! [`FURTHER_NAMES_MAX`] of them wait they come at once, wherever the walk is.
+//! Order of steps: first everything that the user named, in order; then the tree of each named
+//! directory, which ends with its `EndDirectory`; last the further names of files with several
+//! names (hard links). When [`FURTHER_NAMES_MAX`] of these are waiting, they come at once.
 
 mod level;
 mod names;
@@ -33,30 +33,31 @@ use level::Level;
 use names::FirstNames;
 use spot::Spot;
 
-/// Innermost directories that keep a handle for reading; those further out remember their place.
+/// Number of innermost directories that stay open for reading; outer ones keep their position.
 const READING_MAX: usize = 64;
 
-/// Further names that wait to be announced, some 300 bytes each. Each may keep a directory open at
-/// the receiver.
+/// Further names that may wait, about 300 bytes each. Each may keep a directory open at the
+/// receiver.
 const FURTHER_NAMES_MAX: usize = 1 << 13;
 
-// Nearly all steps are entries, so a box for them would save nothing.
+// Nearly all steps are entries, so boxing them would save nothing.
 #[allow(clippy::large_enum_variant)]
 pub enum Step {
     Entry(Found),
-    /// All `children` entries whose parent is `id` have been announced or will be as hard links.
+    /// All `children` entries whose parent is `id` have been announced, or will be as hard links.
     EndDirectory {
         id: EntryId,
         children: u64,
     },
-    /// Something that is not copied, for this reason; not counted as anybody's child.
+    /// An entry that is not copied, with the reason; no directory counts it as a child.
     Failed(Error),
-    /// A FIFO, a socket or a device in a tree: nobody means its content, so it is no failure.
+    /// A FIFO, a socket or a device inside a tree. Nobody expects its content, so this is no
+    /// failure.
     Special(Error),
 }
 
-/// The entry number of the `nth` thing that was named, counted from 0. If that fails, its number
-/// is not used. A named file that is a further name of an earlier one comes last all the same.
+/// The entry number of the `nth` thing that the user named, counted from 0. The number stays unused
+/// if that fails. A named file that is a further name of an earlier one is still announced last.
 pub fn root_id(nth: usize) -> EntryId {
     nth as EntryId + 1
 }
@@ -64,23 +65,23 @@ pub fn root_id(nth: usize) -> EntryId {
 pub struct Walk {
     roots: std::iter::Enumerate<std::vec::IntoIter<Named>>,
     follow_links: bool,
-    /// A key is confined to a directory: names of unfinished files are not given.
+    /// A key is confined to a directory, so the names of partial files are refused.
     is_confined: bool,
     handles: Arc<Handles>,
-    /// The directory of the last named file, since most operands share it.
+    /// The directory of the last named file, because most operands share it.
     last_parent: Option<(PathBuf, Arc<Dir>)>,
-    /// Named directories that are still to be walked.
+    /// Named directories that are not walked yet.
     trees: VecDeque<(EntryId, Arc<Dir>)>,
-    /// The directory that was announced last, to be entered next.
+    /// The directory that was announced last and is entered next.
     entering: Option<Entering>,
     levels: Vec<Level>,
     queued: VecDeque<Step>,
     next_id: EntryId,
     first_names: FirstNames,
-    /// No name of a file comes twice: one thing was named, and no link is followed.
+    /// No name of a file comes twice: one thing was named, and links are not followed.
     distinct: bool,
     further_names: VecDeque<FurtherName>,
-    /// Too many wait: they come before anything else.
+    /// Too many further names are waiting; they come before anything else.
     overflows: bool,
 }
 
@@ -98,7 +99,7 @@ struct FurtherName {
 }
 
 impl Walk {
-    /// With `follow_links`, symbolic links inside trees are copied as what they lead to.
+    /// With `follow_links`, symbolic links inside trees are copied as the files that they lead to.
     pub fn new(roots: Vec<Named>, follow_links: bool, handles: Arc<Handles>) -> Walk {
         Walk {
             next_id: root_id(roots.len()),
@@ -118,18 +119,18 @@ impl Walk {
         }
     }
 
-    /// Things that the user named and that it has not come to.
+    /// Number of named things that the walk has not reached yet.
     pub fn named(&self) -> usize {
         self.roots.len()
     }
 
-    /// Files with several names that were announced as files with one: there was no room to
-    /// remember them.
+    /// Number of files with several names announced as files with one, for lack of room to remember
+    /// them.
     pub fn unlinked(&self) -> u64 {
         self.first_names.unlinked()
     }
 
-    /// Goes on by one piece of work, which may queue steps. False at the end.
+    /// Does one piece of work, which may queue steps. False at the end.
     fn advance(&mut self) -> bool {
         self.overflows |= self.further_names.len() >= FURTHER_NAMES_MAX;
         if self.overflows
@@ -208,7 +209,7 @@ impl Walk {
         }
     }
 
-    /// One name in the innermost directory.
+    /// Handles one name in the innermost directory.
     fn child(&mut self, name: Vec<u8>) {
         let level = self.levels.last().expect("called for a level");
         let Ok(name) = Name::try_from(name) else {
@@ -297,12 +298,12 @@ impl Walk {
 
     fn directory(&mut self, spot: Spot, mut stat: Stat) {
         let identity = (stat.st_dev, stat.st_ino);
-        // At the destination it may be one deeper, below the directory that it lands in.
+        // The destination may put it one level deeper, below the directory that receives the copy.
         if self.levels.len() >= DEPTH_MAX {
             self.fail(Kind::Entry, &spot, "is nested too deep, skipped");
             return;
         }
-        // Only links can lead back; without them the comparison finds nothing.
+        // Without links there is no way back, and the comparison finds nothing.
         if self
             .levels
             .iter()
@@ -367,8 +368,8 @@ impl Walk {
         self.queued.push_back(Step::EndDirectory { id, children });
     }
 
-    /// A further name stands for the bytes that were read under the first, so it is announced even
-    /// if it has gone since; but then the copy is not what the source is, which is said.
+    /// Announces a further name even if it is gone, because it stands for the bytes read under the
+    /// first name. In that case the copy differs from the source, so an error follows.
     fn further_name(&mut self, further: FurtherName) {
         let FurtherName { spot, first, stat } = further;
         let failure = match spot.stat() {
@@ -433,7 +434,7 @@ impl Iterator for Walk {
     }
 }
 
-/// An inode's number alone does not tell: it may be given out again at once.
+/// Compares more than the inode number, which the file system may reuse at once.
 fn is_same(before: &Stat, after: &Stat) -> bool {
     let (before, after) = (Identity::of(before), Identity::of(after));
     let ctime = after.ctime;

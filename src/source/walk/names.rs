@@ -1,8 +1,7 @@
-//! Files with several names: which of their names came first, so that the others can be announced
-//! as hard links to it.
+//! The first names of files with several names, so that the others become hard links to them.
 //!
-//! A file is forgotten when all its names have come. Of those that wait for more names as many are
-//! remembered as fit into [`LINKED_BYTES_MAX`]; the others count as files with one name each.
+//! A file is forgotten when all its names have been seen. Files that wait for more names are
+//! remembered up to [`LINKED_BYTES_MAX`]; the others count as files with one name each.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +11,22 @@ use crate::manifest::{EntryId, LINKED_BYTES_MAX, linked_weight};
 
 #[derive(Default)]
 pub struct FirstNames {
-    /// By device and inode.
+    /// Keyed by device and inode.
     files: BTreeMap<(u64, u64), FirstName>,
-    /// What they weigh at the receiver, which takes more than here.
+    /// Memory that these files take at the receiver, which needs more for them than the sender.
     bytes: usize,
-    /// Files with several names that found no room.
+    /// Files with several names for which there was no room.
     unlinked: u64,
 }
 
-/// The first name of a file. Size and time tell the file from another one that got its inode when
-/// all its names were removed.
+/// The first name of a file. Size and time distinguish the file from a later one that reuses its
+/// inode number after all its names were removed.
 struct FirstName {
     entry: EntryId,
     size: i64,
     mtime: (i64, u32),
     weight: u32,
-    /// Names that have come, this one included.
+    /// Names seen so far, including this one.
     seen: u32,
 }
 
@@ -42,7 +41,7 @@ fn mtime(stat: &Stat) -> (i64, u32) {
 }
 
 impl FirstNames {
-    /// The entry of the first name, if this is a further one. With `distinct` no name comes twice,
+    /// The entry of the first name, if this is a further one. With `distinct`, no name comes twice,
     /// so the file is forgotten at its last name; then the second value is true.
     pub fn find(&mut self, stat: &Stat, distinct: bool) -> Option<(EntryId, bool)> {
         let inode = (stat.st_dev, stat.st_ino);
@@ -59,7 +58,7 @@ impl FirstNames {
         Some((entry, is_last))
     }
 
-    /// Remembers the first name, of so many bytes, of a file. False where there is no room.
+    /// Remembers a file by its first name, which has `name_len` bytes. False if there is no room.
     pub fn remember(&mut self, entry: EntryId, name_len: usize, stat: &Stat) -> bool {
         let inode = (stat.st_dev, stat.st_ino);
         self.forget(inode);
@@ -104,7 +103,7 @@ mod tests {
     #[test]
     fn a_file_whose_names_have_all_come_makes_room_for_another() {
         let mut names = FirstNames::default();
-        // Many more than fit at once.
+        // Many more files than fit at once.
         for inode in 0..400_000 {
             assert!(names.remember(inode + 1, 20, &stat(inode, 3)));
             assert_eq!(names.find(&stat(inode, 3), true), Some((inode + 1, false)));

@@ -1,4 +1,4 @@
-//! Where an entry stands before it is known what it is.
+//! The place of an entry in the tree, before its type is known.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -14,21 +14,21 @@ use crate::manifest::{Entry, EntryId, EntryKind, Identity, Name};
 use crate::source::device::SourceDevice;
 use crate::source::found::Found;
 
-/// The longest text of a symbolic link, in bytes; Linux knows none longer.
+/// The longest text of a symbolic link, in bytes; the limit of Linux.
 const LINK_MAX: usize = 4095;
 
 pub struct Spot {
-    /// Its number where that is fixed.
+    /// Its entry number, if that is already fixed.
     pub id: Option<EntryId>,
     pub parent: EntryId,
     pub dir: Arc<Dir>,
     pub name: Name,
-    /// Links are followed: the user named it, or wants that.
+    /// Links are followed: the user named the entry, or asked for it with an option.
     pub through_link: bool,
 }
 
 impl Spot {
-    /// As the user would write it; for messages.
+    /// As the user would write it, for messages.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join(&self.name)
     }
@@ -42,7 +42,7 @@ impl Spot {
         }
     }
 
-    /// The mode of a directory, which is not open, for copies without its ACL.
+    /// The mode of a directory for copies without its ACL. The directory need not be open.
     pub fn mode_without_list(&self, mode: u32) -> u32 {
         let Ok(dir) = self.dir.handle() else {
             return mode;
@@ -64,7 +64,7 @@ impl Spot {
         Ok(text)
     }
 
-    /// What the block device here holds, as an entry of its size.
+    /// The content of the block device here, as a file entry of the same size.
     pub fn into_device(self, id: EntryId, stat: &Stat) -> Result<Found> {
         let size = SourceDevice::open(&self.path(), false)?.size();
         let found = self.into_found(id, EntryKind::File, stat);

@@ -1,4 +1,4 @@
-//! Trees as they come, and as they change while they are walked.
+//! Trees as the walk finds them, and trees that change during the walk.
 
 use super::*;
 use crate::source::found::Changes;
@@ -39,7 +39,7 @@ fn sorted(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
-/// An inode's number is given out again when all of its names are gone.
+/// A file system may reuse an inode number when all names of the file are gone.
 #[test]
 fn another_file_with_the_inode_of_an_earlier_one_is_no_further_name_of_it() {
     let temp = tempfile::tempdir().unwrap();
@@ -172,7 +172,7 @@ fn a_tree_deeper_than_any_path_is_walked_to_its_end() {
     let handles = Arc::new(Handles::default());
     let mut dir = Dir::root(temp.path(), &handles).unwrap();
     for level in 0..DEPTH {
-        // Siblings make each level be read on after its depths were walked.
+        // Because of the siblings, reading each level continues after its subtrees were walked.
         for letter in ["a", "b"] {
             let name = Name::try_from(letter.repeat(200).into_bytes()).unwrap();
             let handle = dir.handle().unwrap();
