@@ -1,8 +1,8 @@
-//! What went wrong, on which side, with which path, and what follows from it.
+//! The error type: what failed, on which side, with which path, and with which exit code.
 //!
-//! Rules: an `Error` is made where the fault is seen, with the path that the user would look for;
-//! nothing above rewords it. Its `Kind` alone decides the exit code. Text that came from a peer is
-//! shown through [`printable`](crate::units::printable), never raw.
+//! An `Error` is made where the failure is detected, with the path that the user would look for.
+//! Callers do not reword it. Its `Kind` alone decides the exit code. Text from a peer is shown
+//! through [`printable`](crate::units::printable), never raw.
 
 use std::fmt;
 use std::io;
@@ -14,36 +14,38 @@ use crate::units::printable;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Each kind answers: which exit code? is a retry worth it? A discriminant is its number on the wire.
+/// The kind decides the exit code and whether a retry is worthwhile. On the wire it is the
+/// variant's index, so the order must not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
-    /// An entry that cannot be copied for a reason that has no code of its own (a special file).
+    /// An entry that cannot be copied for a reason without an exit code of its own (a special
+    /// file).
     Entry,
-    /// What was typed cannot be done.
+    /// The command line asks for something impossible.
     Usage,
-    /// Could not connect or log in.
+    /// Cannot connect or log in.
     Connect,
-    /// The far end cannot run fastcp, or one that speaks no common protocol.
+    /// The far end cannot run fastcp, or its fastcp shares no protocol version.
     FarEnd,
     /// The connection was lost.
     Lost,
-    /// What arrived is not what was sent.
+    /// Received data differs from the data that was sent.
     Verify,
     /// The source changed while it was copied.
     Changed,
-    /// No space, or another write error at the destination.
+    /// No space left, or another write error at the destination.
     Write,
-    /// The source vanished or cannot be read.
+    /// The source disappeared or cannot be read.
     Read,
-    /// A command at one of the ends failed.
+    /// A command at one end failed.
     Command,
-    /// Refused to replace what is there.
+    /// Refused to replace an existing file.
     Refused,
     /// Another fastcp is writing there.
     Busy,
     /// Ended by this signal.
     Signal(i32),
-    /// A bug: a panic here or there, or a peer that broke the protocol. Never retried, since it
+    /// A bug: a panic at either end, or a peer that broke the protocol. Never retried, since it
     /// would happen again.
     Breach,
 }
@@ -68,13 +70,13 @@ impl Kind {
         }
     }
 
-    /// True for what another login may mend.
+    /// True for errors that another login may resolve.
     pub fn is_worth_a_retry(self) -> bool {
         self == Kind::Lost
     }
 }
 
-/// Where the fault is. `Here` is the client itself (arguments, ssh, the link).
+/// Where the failure is. `Here` is the client itself (arguments, ssh, the link).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Side {
     Here,
@@ -98,9 +100,9 @@ pub struct Error {
     pub kind: Kind,
     pub side: Side,
     pub path: Option<PathBuf>,
-    /// One line, printable, lower case, no full stop; says what to do where that is known.
+    /// One line, printable, lower case, no full stop. Says what to do where that is known.
     pub message: String,
-    /// The operating system's number for the cause, 0 where there is none.
+    /// The operating system's error number; 0 if there is none.
     pub errno: i32,
 }
 
@@ -115,8 +117,7 @@ impl Error {
         }
     }
 
-    /// A failed system call on `path`. `what` says what was tried ("cannot open"); a full disk is
-    /// always `Kind::Write`, whatever was tried.
+    /// A failed system call on `path`. `what` names the operation ("cannot open").
     pub fn io(
         kind: Kind,
         side: Side,
@@ -167,7 +168,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The system's sentence for `number` without Rust's "(os error N)", lower case.
+/// The system's message for `number` in lower case, without Rust's "(os error N)".
 fn reason_of(number: i32) -> String {
     let text = io::Error::from_raw_os_error(number).to_string();
     let text = text.split(" (os error").next().unwrap_or(&text);

@@ -5,7 +5,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     fastcp::threads::end_where_a_panic_says_so();
-    // A panic has the exit code of an internal error, not Rust's 101.
+    // A panic exits with the code of an internal error, not with Rust's 101.
     let code = std::panic::catch_unwind(fastcp::cli::main)
         .unwrap_or_else(|_| fastcp::error::Kind::Breach.exit_code());
     std::process::exit(code);

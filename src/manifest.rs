@@ -1,5 +1,5 @@
-//! Entries: what a file, directory, link or device is, apart from its content. Stored and sent as
-//! they stand here (wire version 1), so a field may be added only as an [`Extension`].
+//! Entries: the metadata of files, directories, links and devices. They are stored and sent in
+//! this form (wire version 1), so new fields can be added only as an [`Extension`].
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,18 +10,19 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::octets;
 
-/// Dense per session, in walk order, from 1: a parent's number is lower than its children's.
+/// Numbered per session without gaps, in walk order, from 1. A parent's number is lower than its
+/// children's.
 pub type EntryId = u64;
 
-/// The parent of what the user named; no entry has this number.
+/// The parent of an entry that the user named. No entry has this number.
 pub const NO_PARENT: EntryId = 0;
 
-/// One component of a path: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`. A name from a
-/// peer that is none of these does not decode, so nothing past the wire has to ask again.
+/// One component of a path: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`. An invalid name
+/// from a peer fails to decode, so later code need not check names again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Name(#[serde(with = "octets")] Vec<u8>);
 
-/// The longest name that Linux file systems take, in bytes.
+/// The longest name that Linux file systems allow, in bytes.
 pub const NAME_MAX: usize = 255;
 
 #[derive(Debug, thiserror::Error)]
@@ -74,12 +75,12 @@ impl AsRef<std::path::Path> for Name {
     }
 }
 
-/// What the files that wait for further names may weigh at the sender, in bytes: with names of 20
-/// bytes 113,000 files.
+/// Most bytes, by [`linked_weight`], of files with further names (hard links) that the sender
+/// remembers. That is 113,000 files with names of 20 bytes.
 pub const LINKED_BYTES_MAX: usize = 16 << 20;
 
-/// About how many bytes of the receiver's memory a file takes that waits for further names, by the
-/// length of its first one.
+/// Approximate bytes of the receiver's memory for a file that has further names, given the length
+/// of its first name.
 pub fn linked_weight(name_len: usize) -> usize {
     128 + name_len
 }
@@ -94,16 +95,16 @@ pub struct Timestamp {
 pub enum EntryKind {
     File,
     Directory,
-    /// The link's text, at most 4095 bytes.
+    /// The link's target, at most 4095 bytes.
     Symlink(#[serde(with = "octets")] Vec<u8>),
-    /// A further name of an entry that was placed earlier in the same copy.
+    /// A further name of an earlier entry of the same copy.
     HardLink(EntryId),
-    /// Bytes that are read once and in order, and whose number nobody knows before their end.
+    /// A pipe: bytes that are read once, in order, and whose number is unknown until the end.
     Stream,
 }
 
-/// Something that a later version says of an entry. An unknown `tag` with the top bit set fails
-/// the entry, any other is ignored.
+/// An attribute of an entry that a later version added. An unknown `tag` with the top bit set
+/// makes the entry fail; any other unknown tag is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extension {
     /// [`ANEW`], [`DEVICE`], [`ONCE`], [`MADE_UP`], [`YOUNG`] or unknown.
@@ -112,28 +113,28 @@ pub struct Extension {
     pub bytes: Vec<u8>,
 }
 
-/// The file changed while it was read and is read once more: what came of it before, in chunks
-/// numbered below these eight bytes (little-endian), is worth nothing.
+/// The file changed during the copy and is read again. The receiver discards the data of its
+/// chunks with numbers below these eight bytes (little-endian).
 pub const ANEW: u16 = 0x8001;
 
-/// The file's content is that of a block device: nothing tells whether it was written since, nor
-/// where it has holes.
+/// The content comes from a block device. Nothing shows whether the device was written in the
+/// meantime, or where it has holes.
 pub const DEVICE: u16 = 0x8002;
 
-/// The stream cannot be read a second time: a FIFO, a character device, a command. No bytes, or
+/// The pipe cannot be read again: a FIFO, a character device, a command. Contains no bytes, or
 /// [`BEGUN`].
 pub const ONCE: u16 = 3;
 
-/// A former session of the command has begun to read it, so this one does not: it is in place since
-/// then, or fails.
+/// An earlier session of the command has begun to read the pipe, so this one does not. Either
+/// that session finished the file, or the entry fails.
 pub const BEGUN: &[u8] = b"begun";
 
-/// The kernel makes the file's content as it is read (/proc, /sys): nothing tells whether it is
-/// another now.
+/// The kernel generates the content on each read (/proc, /sys), so nothing shows whether it has
+/// changed.
 pub const MADE_UP: u16 = 4;
 
-/// By the clock of its own host the file was written so recently that it may be written again
-/// without its times showing it.
+/// By its host's clock the file was written so recently that another write might not change its
+/// times.
 pub const YOUNG: u16 = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,16 +143,16 @@ pub struct Entry {
     pub parent: EntryId,
     pub name: Name,
     pub kind: EntryKind,
-    /// The permission bits with set-id and sticky, without the type.
+    /// The permission bits with set-id and sticky bits, without the file type.
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// Empty where not known.
+    /// Empty if unknown.
     pub user: Vec<u8>,
     pub group: Vec<u8>,
-    /// Bytes; 0 for what has no content.
+    /// Bytes; 0 for entries without content.
     pub size: u64,
-    /// Bytes that the source file system has given to it; less than `size` for a sparse file.
+    /// Bytes that the source file system has allocated; less than `size` for a sparse file.
     pub allocated: u64,
     pub mtime: Timestamp,
     pub atime: Timestamp,
@@ -159,15 +160,16 @@ pub struct Entry {
     pub birth: Timestamp,
     pub dev: u64,
     pub ino: u64,
-    /// Names of the file. 1 where the sender links no further name to it: there is none, or no room
-    /// to remember it; and of a [`EntryKind::HardLink`] where none comes after this one.
+    /// Number of the file's names. 1 if the sender sends no further names: the file has only one,
+    /// or the sender lacks the memory to remember it. Also 1 on a [`EntryKind::HardLink`] that is
+    /// the last name.
     pub links: u64,
     pub rdev: u64,
     pub extensions: Vec<Extension>,
 }
 
 impl Entry {
-    /// `kind` is given since a stat knows neither a link's text nor what was copied before.
+    /// `kind` is a parameter because a stat has neither a link's target nor earlier entries.
     pub fn from_stat(
         id: EntryId,
         parent: EntryId,
@@ -213,7 +215,7 @@ impl Entry {
         }
     }
 
-    /// The entry of a file that holds what the block device of this entry holds, `size` bytes.
+    /// Converts to a file entry for the content of this block device, `size` bytes.
     pub fn of_device(self, size: u64) -> Self {
         let device = Extension {
             tag: DEVICE,
@@ -221,7 +223,7 @@ impl Entry {
         };
         Entry {
             size,
-            // So that its zeros become holes.
+            // Makes the zeros into holes.
             allocated: 0,
             links: 1,
             extensions: vec![device],
@@ -236,28 +238,28 @@ impl Entry {
             .any(|extension| extension.tag == DEVICE)
     }
 
-    /// True if the source is a stream that cannot be read a second time.
+    /// True if the source is a pipe that cannot be read again.
     pub fn is_once(&self) -> bool {
         self.extensions
             .iter()
             .any(|extension| extension.tag == ONCE)
     }
 
-    /// True of such a stream that a former session of the command has begun to read.
+    /// True if it is such a pipe and an earlier session of the command has begun to read it.
     pub fn is_begun(&self) -> bool {
         self.extensions
             .iter()
             .any(|extension| extension.tag == ONCE && extension.bytes == BEGUN)
     }
 
-    /// True if the source's content is made as it is read.
+    /// True if the kernel generates the content on each read.
     pub fn is_made_up(&self) -> bool {
         self.extensions
             .iter()
             .any(|extension| extension.tag == MADE_UP)
     }
 
-    /// True if its host says that it was just written.
+    /// True if the file was recently written, by its host's clock.
     pub fn is_young(&self) -> bool {
         self.extensions
             .iter()
@@ -270,7 +272,8 @@ impl Entry {
     }
 }
 
-/// What tells that a source file is still the one that was opened.
+/// Identifies a source file and its state. A difference shows that the file changed after it was
+/// opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub dev: u64,
@@ -298,17 +301,18 @@ impl Identity {
     }
 }
 
-/// A file at the destination, beyond its name: what tells it from another that has got its number.
+/// Identifies a file at the destination. Distinguishes it from a later file that has the same
+/// inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inode {
     pub dev: u64,
     pub ino: u64,
-    /// Zero where the file system does not tell.
+    /// Zero if the file system does not record it.
     pub birth: Timestamp,
 }
 
 impl Inode {
-    /// The same file, as far as both tell.
+    /// True if both are the same file, as far as is known.
     pub fn is(&self, other: &Inode) -> bool {
         let unknown = |birth: Timestamp| birth == Timestamp::default();
         (self.dev, self.ino) == (other.dev, other.ino)
@@ -316,32 +320,31 @@ impl Inode {
     }
 }
 
-/// What a copy comes to, from a walk before the first byte.
+/// The size of a copy, from a walk before the first byte is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     pub files: u64,
     pub directories: u64,
-    /// Bytes of content, holes included.
+    /// Bytes of content, including holes.
     pub bytes: u64,
-    /// Bytes that the sources occupy; what the destination will need.
+    /// Bytes that the sources occupy and the destination will need.
     pub allocated: u64,
     /// `allocated` of the largest file.
     pub largest: u64,
-    /// How many of the files are streams, of which `bytes` holds what was said of their length, if
-    /// anything was.
+    /// Number of files that are pipes. `bytes` includes their lengths where the user gave them.
     pub streams: u64,
 }
 
-/// One thing that the user named (or a glob found), as the receiver is told of it.
+/// One operand, or one match of a glob, as the receiver sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Root {
     pub id: EntryId,
-    /// Which operand it came from, counted from 0.
+    /// Index of the operand, from 0.
     pub operand: u32,
     pub name: Name,
     pub is_directory: bool,
-    /// The destination is to hold what this directory holds, not the directory itself. Of what is
-    /// no directory: it has no name of its own, so it lands in no directory.
+    /// Copy the contents of this directory, and not the directory itself. If the root is not a
+    /// directory, it has no name and cannot go into a directory.
     pub contents: bool,
     pub dev: u64,
     pub ino: u64,

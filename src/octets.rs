@@ -1,5 +1,5 @@
-//! Byte strings in messages. serde writes and reads a `Vec<u8>` one byte at a time; with these
-//! functions it goes in one piece. In postcard both are a length and the bytes.
+//! Fast serialization of byte strings. serde reads and writes a `Vec<u8>` byte by byte; these
+//! functions do it in one piece. In postcard both forms are a length and the bytes.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S:
     serializer.serialize_bytes(bytes)
 }
 
-/// For `#[serde(with = "octets")]`. Takes no more memory than the message has.
+/// For `#[serde(with = "octets")]`. Allocates no more memory than the message has.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     deserializer.deserialize_byte_buf(Octets)
 }

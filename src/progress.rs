@@ -1,7 +1,8 @@
-//! What has been done so far: counters that stages add to and only `ui` reads.
+//! Counters of a copy's progress. Stages add to them, and only `ui` reads them.
 //!
-//! A copy whose connection was lost goes on in another session, which counts from nothing: what
-//! the former ones brought is to it what was there already. A snapshot makes one copy of them.
+//! After a lost connection another session continues the copy and counts from zero. It finds the
+//! data of earlier sessions as data that was already there. A snapshot combines all sessions into
+//! one copy.
 
 mod counts;
 pub mod together;
@@ -22,48 +23,47 @@ pub enum Phase {
     Reconnecting,
     Scanning,
     Copying,
-    /// Everything was sent; the receiver writes, syncs and renames.
+    /// The sender has sent everything; the receiver writes, syncs and renames.
     Flushing,
     Done,
 }
 
-/// How many names are shown at once.
+/// Most names that are shown at the same time.
 const NAMES_MAX: usize = 4;
 
 #[derive(Default)]
 pub struct Progress {
     phase: AtomicU8,
-    /// Set once the scan is done.
+    /// Set when the scan has ended.
     totals_known: AtomicBool,
     totals: Mutex<Totals>,
     scanned_files: AtomicU64,
     scanned_bytes: AtomicU64,
-    /// Bytes of content that are verified and written at the destination, holes not counted.
+    /// Bytes of content that were verified and written at the destination, without holes.
     bytes: AtomicU64,
-    /// Bytes that needed no sending: holes and what was there already.
+    /// Bytes that were not sent: holes, and data that was already there.
     skipped_bytes: AtomicU64,
-    /// Those of the skipped bytes, and the files in place, that were found there as an earlier
-    /// run or session had left them.
+    /// Skipped bytes and finished files that an earlier run or session had left there.
     resumed_bytes: AtomicU64,
     resumed_files: AtomicU64,
-    /// Bytes that were counted and came once more, since their source had changed.
+    /// Bytes that were counted and then arrived again, because the source had changed.
     again_bytes: AtomicU64,
-    /// Bytes that an earlier run left and that were read and verified, or found damaged.
+    /// Bytes of an earlier run that were read again, and verified or found damaged.
     checked_bytes: AtomicU64,
-    /// Bytes of what was found there that turned out to be damaged, and come again.
+    /// Bytes of existing data that were found damaged and are sent again.
     damaged_bytes: AtomicU64,
-    /// Bytes given to sockets, headers and tags included.
+    /// Bytes of frames that were sent or received, headers and tags included.
     wire_bytes: AtomicU64,
-    /// Those of frames whose chunk had been sent before: its stream was lost or slow, or it
-    /// arrived damaged.
+    /// Bytes of frames whose chunk had been sent before, because its connection was lost or slow,
+    /// or because it arrived damaged.
     sent_again_bytes: AtomicU64,
-    /// Bytes of content that those stood for.
+    /// Bytes of content in the frames that `wire_bytes` counts.
     raw_bytes: AtomicU64,
     files: AtomicU64,
     failed: AtomicU64,
     /// FIFOs, sockets and devices in trees, which are skipped.
     special: AtomicU64,
-    /// Files whose further names came as files of their own.
+    /// Files with several names (hard links) that were copied as separate files.
     unlinked: AtomicU64,
     streams: AtomicU32,
     logins: AtomicU32,
@@ -77,47 +77,48 @@ pub struct Progress {
     began: OnceLock<Instant>,
 }
 
-/// What the former sessions of this copy came to.
+/// Sums and maxima over the earlier sessions of this copy.
 #[derive(Default)]
 struct Former {
-    /// The most content and the most files that were in place in any of them.
+    /// The most content and the most files that were in place in any session.
     done_bytes: u64,
     files: u64,
-    /// Content that arrived, in all of them.
+    /// Content that arrived, summed over all sessions.
     moved_bytes: u64,
-    /// Content that was on its way, in all of them: no less than what they left there.
+    /// Content that was sent, summed over all sessions; at least as much as they left there.
     raw_bytes: u64,
     already_bytes: u64,
-    /// Content that was read and verified, in all of them: what one has read the next does not.
+    /// Content that was read and verified, summed. No session reads what an earlier one has read.
     checked_bytes: u64,
 }
 
-/// One reading of all counters.
+/// The values of all counters at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub phase: Phase,
     pub totals: Option<Totals>,
     pub scanned_files: u64,
     pub scanned_bytes: u64,
-    /// Of this session, as `skipped_bytes`.
+    /// Of this session, as is `skipped_bytes`.
     pub bytes: u64,
     pub skipped_bytes: u64,
-    /// Content that is there, sent or not; never less than at an earlier snapshot.
+    /// Content in place, sent or not. It never decreases from one snapshot to the next.
     pub done_bytes: u64,
-    /// Of `done_bytes`, what was counted twice in this session, since its source had changed.
+    /// The part of `done_bytes` that was counted twice in this session because its source had
+    /// changed.
     pub again_bytes: u64,
     /// Content that came over the link in all sessions.
     pub moved_bytes: u64,
-    /// Content that was there before the first session.
+    /// Content that was in place before the first session.
     pub already_bytes: u64,
-    /// Content that needed no sending in this session, and not since it was there: holes.
+    /// Content that was neither sent in this session nor in place before it: holes.
     pub unsent_bytes: u64,
-    /// Content that was there and was read again in all sessions,
+    /// Existing content that was read again in all sessions.
     pub checked_bytes: u64,
-    /// and what of it was damaged and came again.
+    /// Existing content that was found damaged in this session and came again.
     pub damaged_bytes: u64,
     pub wire_bytes: u64,
-    /// Of `wire_bytes`, what had been sent before.
+    /// The part of `wire_bytes` that had been sent before.
     pub sent_again_bytes: u64,
     pub raw_bytes: u64,
     pub files: u64,
@@ -125,21 +126,21 @@ pub struct Snapshot {
     pub special: u64,
     pub unlinked: u64,
     pub streams: u32,
-    /// Logins after the first.
+    /// Logins after the first one.
     pub logins_again: u32,
     pub codec_chunks: [u64; 8],
-    /// Names of files that are being copied, printable, oldest first.
+    /// Printable names of files that are being copied, oldest first.
     pub names: Vec<String>,
-    /// Of several copies of the same: those that are over, and all.
+    /// With several destinations: the number of finished copies and of all copies.
     pub copies: Option<(usize, usize)>,
-    /// When a far end first said hello.
+    /// When a far end first sent its hello.
     pub logged_in: Option<Instant>,
-    /// When the first data moved, or was found to need no sending.
+    /// When the first data moved, or was found to be already there.
     pub began: Option<Instant>,
 }
 
 impl Snapshot {
-    /// Content that is there, each byte once.
+    /// Content in place, each byte counted once.
     pub fn placed_bytes(&self) -> u64 {
         self.done_bytes.saturating_sub(self.again_bytes)
     }
@@ -155,8 +156,8 @@ impl Progress {
         self.totals_known.store(true, Relaxed);
     }
 
-    /// Bytes of content that are not at the destination yet; None where the totals are not known or
-    /// a stream's length is not.
+    /// Bytes of content that are not yet at the destination. None if the totals or the length of
+    /// a pipe are unknown.
     pub fn rest_bytes(&self) -> Option<u64> {
         let totals = self.totals_known.load(Relaxed);
         let totals = totals.then(|| *self.totals.lock().expect("no panic while held"))?;
@@ -164,7 +165,7 @@ impl Progress {
         (totals.streams == 0).then(|| totals.bytes.saturating_sub(done))
     }
 
-    /// Goes up with everything that is done.
+    /// Increases with all work that is done.
     pub fn done(&self) -> u64 {
         let counters = [&self.bytes, &self.skipped_bytes, &self.files];
         counters.iter().map(|counter| counter.load(Relaxed)).sum()
@@ -184,7 +185,7 @@ impl Progress {
         self.bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Those of this session.
+    /// Bytes of this session.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
@@ -194,19 +195,18 @@ impl Progress {
         self.skipped_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// `bytes` of content were found there as an earlier run or session had left them; they count
-    /// as skipped too.
+    /// Adds `bytes` of content that an earlier run or session left. They count as skipped too.
     pub fn add_resumed(&self, bytes: u64) {
         self.add_skipped(bytes);
         self.resumed_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// So many bytes of what an earlier run left were read again, in all.
+    /// Sets the bytes of an earlier run that were read again so far.
     pub fn set_checked(&self, bytes: u64) {
         self.checked_bytes.store(bytes, Relaxed);
     }
 
-    /// Some more were; gives how many those are in all.
+    /// Adds to the bytes that were read again; returns the new sum.
     pub fn add_checked(&self, bytes: u64) -> u64 {
         self.checked_bytes.fetch_add(bytes, Relaxed) + bytes
     }
@@ -215,26 +215,28 @@ impl Progress {
         self.resumed_files.fetch_add(files, Relaxed);
     }
 
-    /// So many bytes that are counted already are to come once more.
+    /// Adds bytes that were already counted and will arrive again.
     pub fn add_again(&self, bytes: u64) {
         self.again_bytes.fetch_add(bytes, Relaxed);
         let mut totals = self.totals.lock().expect("no panic while held");
         totals.bytes = totals.bytes.saturating_add(bytes);
     }
 
-    /// So many bytes that count as found there are damaged and come once more.
+    /// Adds bytes that were counted as already there but are damaged, and so will arrive again.
     pub fn add_damaged(&self, bytes: u64) {
         self.damaged_bytes.fetch_add(bytes, Relaxed);
         self.add_again(bytes);
     }
 
-    /// The same of a copy between two hosts, whose sender counts what comes once more.
+    /// As [`add_damaged`](Self::add_damaged), for a copy between two remote hosts. There the
+    /// sender counts the bytes that arrive again.
     pub fn add_damaged_elsewhere(&self, bytes: u64) {
-        // A peer's word: it is not to overflow.
+        // The number comes from a peer and must not overflow the counter.
         self.damaged_bytes.fetch_add(bytes.min(1 << 40), Relaxed);
     }
 
-    /// A frame of `wire` bytes in `codec` that stands for `raw` bytes was sent or received.
+    /// Adds a frame of `wire` bytes in `codec`, with `raw` bytes of content, that was sent or
+    /// received.
     pub fn add_frame(&self, codec: u8, raw: u64, wire: u64) {
         self.begin();
         self.wire_bytes.fetch_add(wire, Relaxed);
@@ -244,7 +246,7 @@ impl Progress {
         }
     }
 
-    /// A frame of so many bytes was not the first of its chunk; it counts in `add_frame` too.
+    /// Adds a frame that was not the first of its chunk. `add_frame` counts it too.
     pub fn add_sent_again(&self, wire: u64) {
         self.sent_again_bytes.fetch_add(wire, Relaxed);
     }
@@ -255,12 +257,12 @@ impl Progress {
     }
 
     pub fn add_special(&self, count: u64) {
-        // A peer's word: it is not to overflow.
+        // The number comes from a peer and must not overflow the counter.
         self.special.fetch_add(count.min(1 << 40), Relaxed);
     }
 
     pub fn add_unlinked(&self, count: u64) {
-        // As above.
+        // As in `add_special`.
         self.unlinked.fetch_add(count.min(1 << 40), Relaxed);
     }
 
@@ -272,7 +274,7 @@ impl Progress {
         self.streams.store(count, Relaxed);
     }
 
-    /// A far end has said hello.
+    /// Counts a login when the far end has sent its hello.
     pub fn add_login(&self) {
         self.logged_in.get_or_init(Instant::now);
         self.logins.fetch_add(1, Relaxed);
@@ -293,8 +295,8 @@ impl Progress {
             .retain(|(other, _)| *other != id);
     }
 
-    /// The session is over and another takes its place, which counts from nothing. True if this
-    /// one got further than those before it.
+    /// Resets the counters for a session that continues the copy. True if the ended session got
+    /// further than the ones before it.
     pub fn begin_again(&self) -> bool {
         let mut former = self.lock_former();
         let now = self.together(&former);
@@ -328,7 +330,7 @@ impl Progress {
         is_further
     }
 
-    /// This session and the former ones as one.
+    /// Combines this session with the earlier ones.
     fn together(&self, former: &Former) -> Former {
         let (bytes, skipped) = (self.bytes.load(Relaxed), self.skipped_bytes.load(Relaxed));
         let damaged = self.damaged_bytes.load(Relaxed);
@@ -337,7 +339,7 @@ impl Progress {
             done_bytes: former.done_bytes.max(bytes + skipped),
             files: former.files.max(self.files.load(Relaxed)),
             moved_bytes: former.moved_bytes + bytes,
-            // What the former sessions may have brought is not counted as found.
+            // Data that earlier sessions may have brought does not count as found.
             already_bytes: former
                 .already_bytes
                 .max(resumed.saturating_sub(former.raw_bytes)),
@@ -361,7 +363,7 @@ impl Progress {
             Phase::Flushing,
             Phase::Done,
         ];
-        // Held, so that no counter is read on the other side of a change of sessions.
+        // Held, so that all counters are read in the same session.
         let former = self.lock_former();
         let together = self.together(&former);
         Snapshot {
@@ -428,7 +430,7 @@ mod tests {
         let progress = Progress::default();
         find(&progress, 1000);
         bring(&progress, 300);
-        // On its way when the connection was lost, and perhaps there.
+        // Sent when the connection was lost; may have arrived.
         progress.add_frame(RAW, 50, 130);
         assert!(progress.begin_again());
         let now = progress.snapshot();

@@ -1,4 +1,4 @@
-//! Threads that the system may refuse: each refusal is an error with one sentence, not a panic.
+//! Starting of threads where the system may refuse them. A refusal is an error, not a panic.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -8,10 +8,12 @@ use std::{io, thread};
 
 use crate::error::{Error, Kind, Result, Side};
 
-/// How tokio and the standard library begin the panic of a refused thread.
+/// The beginnings of the panic messages with which tokio and the standard library report a
+/// refused thread.
 const PANICS: [&str; 2] = ["OS can't spawn worker thread", "failed to spawn thread"];
 
-/// A joined thread counts against the limit until the kernel has removed it.
+/// Time to wait for the kernel to remove a joined thread, which counts against the limit until
+/// then.
 const REMOVAL_MAX: Duration = Duration::from_secs(1);
 
 pub fn start<T: Send + 'static>(
@@ -28,8 +30,8 @@ pub fn refused(cause: io::Error) -> Error {
     Error::new(Kind::FarEnd, Side::Here, message)
 }
 
-/// Starts up to `wanted` idle threads at once and ends them; returns how many could be started. The
-/// error is that of the first refusal.
+/// Starts up to `wanted` idle threads at the same time, then ends them. Returns the number that
+/// could be started and the error of the first refusal.
 pub fn spare(wanted: usize) -> (usize, Option<Error>) {
     let running = count();
     let mut idle = Vec::new();
@@ -45,7 +47,7 @@ pub fn spare(wanted: usize) -> (usize, Option<Error>) {
     let started = idle.len();
     for (gate, thread) in idle {
         gate.wait();
-        // It does nothing that could panic.
+        // The thread has no code that could panic.
         let _ = thread.join();
     }
     let until = Instant::now() + REMOVAL_MAX;
@@ -55,13 +57,13 @@ pub fn spare(wanted: usize) -> (usize, Option<Error>) {
     (started, refusal)
 }
 
-/// Threads of this process, 0 without /proc.
+/// Threads of this process; 0 without /proc.
 fn count() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, |tasks| tasks.count())
 }
 
-/// Ends this process with the sentence and its exit code where a library panics because a thread
-/// was refused. Without that thread its work would never run, and the copy would wait for it.
+/// Makes the panic of a library about a refused thread end this process, with an error message
+/// and its exit code. Otherwise the copy would wait for work that the thread never does.
 pub fn end_where_a_panic_says_so() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -69,7 +71,7 @@ pub fn end_where_a_panic_says_so() {
         match text {
             Some(text) if PANICS.iter().any(|begin| text.starts_with(begin)) => {
                 let error = refused(io::Error::from_raw_os_error(nix::libc::EAGAIN));
-                // A closed stderr changes nothing.
+                // The exit code is the same if stderr is closed.
                 let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("{error}\n"));
                 std::process::exit(error.kind.exit_code());
             }
@@ -78,7 +80,7 @@ pub fn end_where_a_panic_says_so() {
     }));
 }
 
-/// Counts the threads of a runtime that have begun.
+/// Counts the started threads of a runtime.
 #[derive(Clone, Default)]
 pub struct Begun(Arc<AtomicUsize>);
 
@@ -87,7 +89,7 @@ impl Begun {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until `count` have begun; false if `limit` passes before.
+    /// Waits until `count` threads have started; false if that takes longer than `limit`.
     pub fn reaches(&self, count: usize, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         while self.0.load(Ordering::Relaxed) < count {

@@ -1,11 +1,11 @@
-//! How numbers and names are written and read: sizes, rates, durations, printable names.
+//! Text forms of sizes, rates, durations and names, for output and input.
 //!
-//! K M G T are powers of 1000 and Ki Mi Gi Ti of 1024, in and out.
+//! K M G T are powers of 1000 and Ki Mi Gi Ti powers of 1024, in both directions.
 
 use std::time::Duration;
 
-/// `bytes` with everything that a terminal would act on, and what is not UTF-8, written as `\n`,
-/// `\t`, `\\` or `\xNN`.
+/// Escapes control and invisible characters, backslashes and bytes that are not UTF-8 as `\n`,
+/// `\t`, `\\` or `\xNN`, so that a terminal does not act on them.
 pub fn printable(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for part in bytes.utf8_chunks() {
@@ -22,8 +22,8 @@ pub fn printable(bytes: &[u8]) -> String {
     out
 }
 
-/// `text` with what a terminal would act on written as [`printable`] does, and nothing else
-/// changed: for sentences whose names are printable already.
+/// As [`printable`], but leaves backslashes alone: for sentences that contain names which are
+/// escaped already.
 pub fn harmless(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -46,7 +46,7 @@ fn push_harmless(out: &mut String, c: char) {
     }
 }
 
-/// Characters that reorder or hide what stands around them.
+/// Characters that reorder or hide the text around them.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
@@ -59,7 +59,7 @@ pub fn size(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1000.0;
     let mut unit = 0;
-    // 999.5 and more would be written as 1000.
+    // 999.5 and more would be printed as 1000.
     while value >= 999.5 && unit + 1 < UNITS.len() {
         value /= 1000.0;
         unit += 1;
@@ -112,7 +112,7 @@ pub fn count(number: u64) -> String {
     out
 }
 
-/// Reads `4096`, `512M`, `1.5G`, `256Mi`, `64 KiB`; a number alone is bytes.
+/// Parses `4096`, `512M`, `1.5G`, `256Mi`, `64 KiB`. A plain number means bytes.
 ///
 /// # Errors
 /// A sentence with examples.
@@ -122,8 +122,8 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         .map_err(|_| "not a size: write bytes, or as in 512M, 1.5G, 256Mi".to_owned())
 }
 
-/// Reads `40M`, `256Ki`, `40 MB/s` as bytes a second, and `0`. Any other number alone is refused:
-/// it might as well be meant as Kbit, which it is in scp's `-l`, or as megabytes.
+/// Parses `40M`, `256Ki`, `40 MB/s` as bytes a second, and `0`. Any other number without a unit
+/// is refused, because it could also mean Kbit/s, as in scp's `-l`, or megabytes.
 ///
 /// # Errors
 /// A sentence with examples.

@@ -1,4 +1,4 @@
-//! `--also` and `--also-from`: further destinations of what is here.
+//! `--also` and `--also-from`: further destinations for sources on this host.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -14,10 +14,11 @@ use super::args::Args;
 use super::ends::{check_mistyped, end, name};
 use super::operand;
 
-/// Bytes of a file of destinations: as many as there may be have the longest names in less.
+/// Most bytes of a file of destinations. The largest number of destinations with the longest
+/// names takes less.
 const FILE_MAX: u64 = 1 << 20;
 
-/// The further destinations, checked; none where none are asked for.
+/// The further destinations, checked; empty if none are requested.
 ///
 /// # Errors
 /// Usage.
@@ -80,7 +81,7 @@ fn check_flags(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What makes two destinations the same, as far as their names tell.
+/// A key that is equal for two destinations if they are the same, as far as their names show.
 fn place(dest: &Operand) -> (Option<&crate::session::Host>, &[u8]) {
     let path = &dest.path[..];
     let slashes = path.iter().rev().take_while(|byte| **byte == b'/').count();
@@ -88,7 +89,7 @@ fn place(dest: &Operand) -> (Option<&crate::session::Host>, &[u8]) {
     (dest.host.as_ref(), &path[..end])
 }
 
-/// The lines of a file but for empty ones and those that begin with `#`.
+/// The lines of a file, without empty ones and those that begin with `#`.
 fn listed(path: &Path) -> Result<Vec<OsString>> {
     let shown = printable(path.as_os_str().as_bytes());
     let fault = |why: &str| Error::usage(format!("--also-from {shown}: {why}"));
@@ -106,7 +107,8 @@ fn listed(path: &Path) -> Result<Vec<OsString>> {
         .collect())
 }
 
-/// By which the user is told of each destination: its host, or all of it where that is not enough.
+/// Names of the destinations for messages: the host alone, or the whole operand where the host is
+/// not unique.
 pub fn names(request: &Request) -> Vec<String> {
     let short = |dest: &Operand| {
         dest.host
@@ -124,10 +126,10 @@ pub fn names(request: &Request) -> Vec<String> {
         .collect()
 }
 
-/// Where the list of digests of each destination is written: in FILE, or with several in FILE.NAME.
+/// The file for the list of digests of each destination: FILE, or FILE.NAME with several.
 ///
 /// # Errors
-/// Usage, where two would be written in one.
+/// Usage, if two destinations would have the same file.
 pub fn digest_lists(file: PathBuf, request: &Request) -> Result<Vec<PathBuf>> {
     if request.also.is_empty() {
         return Ok(vec![file]);

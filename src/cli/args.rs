@@ -1,5 +1,5 @@
-//! The command line as typed: scp's letters with scp's meanings, everything else as a long flag.
-//! [`values`](super::values) checks each word, [`check`](super::check) what depends on two.
+//! The command line as typed: scp's letters with scp's meanings, everything else as long flags.
+//! [`values`](super::values) checks each value, [`check`](super::check) checks combinations.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -59,9 +59,9 @@ const OUTPUT: &str = "Output";
     override_usage = USAGE,
     after_help = AFTER,
     help_template = "{about}\n\n{usage-heading} {usage}\n\n{all-args}{after-help}",
-    // Lines that are made for 80 columns stay so in a wider terminal.
+    // Lines are laid out for 80 columns, so a wider terminal must not reflow them.
     max_term_width = 80,
-    // As with getopt, the last of two counts.
+    // As with getopt, the last of two values counts.
     args_override_self = true,
     disable_help_flag = true,
     disable_version_flag = true

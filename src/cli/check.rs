@@ -1,5 +1,5 @@
-//! From what was typed to what a session can carry out: flags that go together, and two
-//! [`ends`](super::ends) that do. Every fault is a sentence.
+//! Checks of the parsed command line: combinations of flags, and the two [`ends`](super::ends) of
+//! the copy. Each error is a sentence.
 
 use std::io::{ErrorKind, IsTerminal};
 use std::net::{IpAddr, UdpSocket};
@@ -15,19 +15,19 @@ use super::args::Args;
 use super::ends::ends;
 use super::request::{rate_limit, request};
 
-/// All that the command line asks for.
+/// The checked command line.
 #[derive(Debug)]
 pub struct Order {
     pub request: Request,
     pub output: Output,
-    /// What the user should know before anything is sent.
+    /// Messages for the user that precede the copy.
     pub warnings: Vec<String>,
-    /// A line for each option without effect.
+    /// One line for each option without effect.
     pub ignored: Vec<String>,
 }
 
 impl Order {
-    /// Tells what the user should know before anything is sent.
+    /// Shows the warnings, and in verbose mode the options without effect.
     pub fn tell(&self, reporter: &dyn Reporter) {
         self.warnings.iter().for_each(|line| reporter.notice(line));
         self.ignored.iter().for_each(|line| reporter.detail(line));
@@ -105,7 +105,7 @@ pub fn order(mut args: Args) -> Result<Order> {
     })
 }
 
-/// How a host is reached and spoken to; gives what the user should know of it.
+/// Checks how a host is reached; returns warnings for the user.
 ///
 /// # Errors
 /// Usage.
@@ -132,8 +132,8 @@ pub(super) fn way(args: &Args, is_remote: bool) -> Result<Vec<String>> {
     Ok(is_clear.then(|| warning.to_owned()).into_iter().collect())
 }
 
-/// Else nothing could be dialled from there or listened to, and the copy would go inside ssh, or fail
-/// with a word about firewalls.
+/// Checks that this host has the address. Otherwise no data connection could use it: the copy
+/// would go through ssh, or fail with an error about firewalls.
 fn check_bind(address: IpAddr) -> Result<()> {
     match UdpSocket::bind((address, 0)) {
         Ok(_) => Ok(()),
@@ -144,7 +144,7 @@ fn check_bind(address: IpAddr) -> Result<()> {
     }
 }
 
-/// What is of this host has no part in a copy between two others.
+/// Refuses options about this host in a copy between two other hosts.
 fn check_between(sources: &[Operand], dest: &Operand, args: &Args) -> Result<()> {
     if dest.host.is_none() || sources.iter().all(|source| source.host.is_none()) {
         return Ok(());
@@ -158,7 +158,7 @@ fn check_between(sources: &[Operand], dest: &Operand, args: &Args) -> Result<()>
     Ok(())
 }
 
-/// The data comes from a terminal or goes to one, which bars would be drawn across.
+/// True if the data comes from or goes to a terminal, where progress bars would disturb it.
 fn is_at_terminal(sources: &[Operand], dest: &Operand) -> bool {
     let is_stdio = |operand: &Operand| operand.what == What::Stdio;
     (is_stdio(dest) && std::io::stdout().is_terminal())
@@ -318,7 +318,7 @@ mod tests {
         assert!(refused("a").contains("needed"));
         assert!(refused("c a:x b:y").contains("c and a:x"));
         assert!(refused("--bind 127.0.0.1 a:x b:y").contains("--address"));
-        // An address for documents alone.
+        // This address is reserved for documentation.
         assert!(refused("--bind 192.0.2.1 a b:y").contains("this host has no such address"));
         assert!(refused("a:x b:y c").contains("a:x and b:y"));
         assert!(refused("a:x u@a:y c").contains("u@a:y"));

@@ -1,5 +1,5 @@
-//! The two ends of a copy, from operands and `--from-command`, `--to-command`: all sources of one
-//! host, a destination that cannot be a mistyped host.
+//! The two ends of a copy, from operands, `--from-command` and `--to-command`. All sources must
+//! be on one host, and the destination must not look like a mistyped host.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use crate::units::printable;
 use super::args::Args;
 use super::{operand, ssh_config, values};
 
-/// Sources and destination.
+/// The sources and the destination.
 ///
 /// # Errors
 /// Usage.
@@ -38,7 +38,7 @@ pub fn ends(operands: Vec<OsString>, args: &Args) -> Result<(Vec<Operand>, Opera
 }
 
 /// # Errors
-/// Usage, where a destination on this machine cannot be told from a mistyped host.
+/// Usage, if a destination on this machine may be a mistyped host.
 pub fn check_mistyped(dest: &Operand, args: &Args) -> Result<()> {
     if dest.host.is_some() || !is_mistyped(dest, args.config.as_deref()) {
         return Ok(());
@@ -59,9 +59,9 @@ fn last_of(mut operands: Vec<Operand>) -> Result<(Vec<Operand>, Operand)> {
     }
 }
 
-/// A command takes the place of a path. Its own operand, which says where it runs, may be left out
-/// where that is here; one that is left then is the other end's, between two commands the
-/// destination's.
+/// A command replaces a path. The operand that says where it runs may be omitted if it runs here.
+/// A single operand then belongs to the other end; with two commands it belongs to the
+/// destination.
 fn with_commands(
     operands: Vec<Operand>,
     from: Option<&OsStr>,
@@ -86,7 +86,7 @@ fn with_commands(
     Ok((vec![source], dest))
 }
 
-/// The command there, or what the operand itself is.
+/// The command at `place`, or the operand itself if there is no command.
 pub fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -> Result<Operand> {
     let Some(line) = command else {
         return Ok(place.expect("without a command there is an operand for this end"));
@@ -124,8 +124,8 @@ fn check_hosts(sources: &[Operand]) -> Result<()> {
     Ok(())
 }
 
-/// A value that a habit puts behind a letter, where the letter takes none and the value is taken
-/// for a source. Only among several sources: one that is missing alone is told as such.
+/// Detects a value after a flag that takes none, so that the value became a source. Checked only
+/// with several sources: a single missing source gets the ordinary error.
 fn check_slips(sources: &[Operand], args: &Args) -> Result<()> {
     let [first, _, ..] = sources else {
         return Ok(());
@@ -162,9 +162,10 @@ pub fn name(operand: &Operand) -> String {
     printable(operand.typed.as_bytes())
 }
 
-/// A forgotten colon would leave a local file called `user@host` where a copy was wanted.
+/// True if the destination looks like a host with a forgotten colon. Otherwise the copy would be
+/// a local file called `user@host`.
 fn is_mistyped(dest: &Operand, config: Option<&Path>) -> bool {
-    // With a slash it is spelled as a path.
+    // A slash makes it a path.
     if dest.what != What::Path || dest.path.contains(&b'/') {
         return false;
     }
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    /// `host|what|path` of source and destination.
+    /// `host|what|path` of the source and of the destination.
     fn shown(words: &[&str]) -> String {
         let args = Args::try_parse_from(std::iter::once(&"fastcp").chain(words)).unwrap();
         match ends(args.operands.clone(), &args) {

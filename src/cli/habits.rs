@@ -1,5 +1,5 @@
-//! Answers to options of scp, rsync, cp and rclone that fastcp does not have, and to misspelled
-//! ones. A tip never names an option that `--help` does not list.
+//! Hints for options of scp, rsync, cp and rclone that fastcp does not have, and for misspelled
+//! ones. A hint never names an option that `--help` does not list.
 
 use std::ffi::OsString;
 
@@ -22,7 +22,7 @@ const LINKS: &str = "symbolic links stay links; -L follows them";
 const FASTER: &str = "fastcp finds the number of connections by itself; --streams N sets it";
 const BACKUPS: &str = "fastcp keeps no backups; --no-clobber keeps files that exist";
 
-/// Options of other programs, and what to do instead.
+/// Options of other programs, and what to use instead.
 const HABITS: &[(&[&str], &str)] = &[
     (
         &["-a", "--archive"],
@@ -203,8 +203,7 @@ const HABITS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// What is said of an option that does not exist: its name, and what to do where that is known.
-/// None for any other fault.
+/// The error for an unknown option, with a hint if one is known. None for any other error.
 pub fn unknown_option(error: &clap::Error, line: &[OsString], command: &Command) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
@@ -227,8 +226,7 @@ pub fn unknown_option(error: &clap::Error, line: &[OsString], command: &Command)
     ))
 }
 
-/// The other letters in the word with the letter `first`, as `-z` in `-avz`, that are no options
-/// either.
+/// The other unknown letters in the word that has the unknown letter `first`, as `-z` in `-avz`.
 fn with(first: &str, line: &[OsString], command: &Command) -> Vec<String> {
     let unknown = |word: &OsString| -> Vec<String> {
         let letters = word.to_str().and_then(|word| word.strip_prefix('-'));
@@ -238,7 +236,7 @@ fn with(first: &str, line: &[OsString], command: &Command) -> Vec<String> {
                 .get_arguments()
                 .find(|arg| arg.get_short() == Some(letter));
             match known {
-                // The rest of the word is its value.
+                // The rest of the word is this option's value.
                 Some(arg) if arg.get_action().takes_values() => break,
                 Some(_) => {}
                 None => unknown.push(format!("-{letter}")),
@@ -263,7 +261,7 @@ fn habit(name: &str) -> Option<&'static str> {
     row.map(|(_, answer)| *answer)
 }
 
-/// The long option that `--help` lists and that is one slip of a finger away, or two in a long name.
+/// The listed long option that is one typing error away, or two if the name is long.
 fn close(name: &str, command: &Command) -> Option<String> {
     let typed = name.strip_prefix("--")?;
     let most = if typed.len() < 8 { 1 } else { 2 };
@@ -341,7 +339,7 @@ mod tests {
             assert!(told.starts_with("fastcp: there is no option -"), "{told}");
             assert!(told.ends_with(" (see fastcp --help)"), "{told}");
         }
-        // Nothing near, and what is near is hidden.
+        // No similar option, or only a hidden one.
         for line in ["--frobnicate", "-Z", "--servr", "--speak", "--confin"] {
             let told = told(line);
             assert_eq!(
@@ -372,7 +370,7 @@ mod tests {
             for word in words.filter(|word| word.starts_with('-')) {
                 let is_there = match word.strip_prefix("--") {
                     Some(long) => visible.iter().any(|arg| arg.get_long() == Some(long)),
-                    // Letters may stand together, and ssh's own mkdir has one.
+                    // Letters may be combined, and ssh's own mkdir has one.
                     None => {
                         word == "-p"
                             || word[1..].chars().all(|letter| {

@@ -1,5 +1,5 @@
-//! The command line: what was typed ([`args`]), checked ([`check`]) and handed to a session; its
-//! outcome as an exit code. Nothing below knows that there is a command line.
+//! The command line: parsed ([`args`]), checked ([`check`]) and passed to a session, whose
+//! outcome becomes the exit code. No other module knows about the command line.
 
 mod also;
 mod args;
@@ -32,7 +32,7 @@ use crate::wire::greeting;
 use args::Args;
 use check::Order;
 
-/// Runs what the command line asks for; returns the exit code.
+/// Executes the command line; returns the exit code.
 pub fn main() -> i32 {
     if let Some(code) = ssh::ask::asked() {
         return code;
@@ -40,7 +40,7 @@ pub fn main() -> i32 {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // --help goes to stdout with 0, a fault to stderr with 2.
+            // --help goes to stdout with code 0, an error to stderr with code 2.
             if !error.use_stderr() {
                 return code_of(0, stdout::show(&error.render().to_string()));
             }
@@ -78,7 +78,7 @@ pub fn main() -> i32 {
     }
 }
 
-/// A start-up line asks every program that it finds before it becomes it.
+/// Answers `--speaks`, with which a start-up script tests a program before it executes it.
 fn speaks(versions: &str) -> i32 {
     if !greeting::speaks(versions) {
         return Kind::FarEnd.exit_code();
@@ -87,7 +87,7 @@ fn speaks(versions: &str) -> i32 {
     0
 }
 
-/// clap's text with our name before it, as in every other error.
+/// clap's message with "fastcp: " before it, as in all other errors.
 fn usage(error: &clap::Error) -> String {
     let typed: Vec<_> = std::env::args_os().skip(1).collect();
     if let Some(line) = habits::unknown_option(error, &typed, &Args::command()) {
@@ -138,7 +138,7 @@ fn copy_to_all(order: Order) -> i32 {
     code_of(session::also::exit_code(&outcomes), told)
 }
 
-/// What failed outranks that its record could not be written.
+/// The exit code of the copy, or of the failure to write its record if the copy succeeded.
 fn code_of(code: i32, written: Result<()>) -> i32 {
     match written.map_err(|error| refuse(&error)) {
         Err(unwritten) if code == 0 => unwritten,

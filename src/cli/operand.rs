@@ -1,8 +1,8 @@
-//! `[user@]host:path`, `scp://[user@]host[:port]/path` or a path here, told apart as scp does, or
-//! `-` for stdin and stdout, which scp takes for a file (`./-` here).
+//! Operands: `[user@]host:path`, `scp://[user@]host[:port]/path` or a local path, distinguished
+//! by scp's rules. `-` means stdin or stdout; scp takes it for a file, which is `./-` here.
 //!
-//! Paths are bytes; a host and a user, which ssh gets as arguments, must be UTF-8 and look like
-//! neither an option nor anything that a shell or a terminal would act on.
+//! Paths are bytes. A host and a user become arguments of ssh, so they must be UTF-8, and must
+//! not look like an option or contain characters with a meaning for shells and terminals.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ use crate::units::printable;
 
 const SCHEME: &[u8] = b"scp://";
 
-/// What fastcp does not speak. A host of such a name is spelled `scp://http//path`.
+/// Schemes that fastcp does not support. A host with such a name is written `scp://http//path`.
 const FOREIGN: [&str; 14] = [
     "rsync", "http", "https", "ftp", "ftps", "sftp", "ssh", "s3", "gs", "smb", "nfs", "dav",
     "davs", "file",
@@ -60,7 +60,7 @@ fn refused(operand: &[u8], why: &str) -> Error {
     Error::usage(format!("{}: {why}", printable(operand)))
 }
 
-/// The scheme of a URL that is not for fastcp.
+/// The scheme of a URL that fastcp does not support.
 fn foreign(bytes: &[u8]) -> Option<&'static str> {
     let is_scheme = |scheme: &&str| {
         let rest = bytes.get(scheme.len()..).unwrap_or_default();
@@ -77,7 +77,7 @@ fn foreign_scheme(scheme: &str) -> String {
     }
 }
 
-/// A local destination that is a standard stream under another name: `-` in the end.
+/// Recognizes other names of the standard streams in a local destination, as if it were `-`.
 pub fn as_destination(operand: Operand) -> Operand {
     let what = match operand.what {
         What::Path if operand.host.is_none() => match &operand.path[..] {
@@ -98,8 +98,8 @@ fn here(path: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Where the colon stands that ends a host: not the first byte, not behind a slash, not inside
-/// brackets (scp's own rule).
+/// Position of the colon that ends a host. By scp's rule it is not the first byte, not after a
+/// slash and not inside brackets.
 fn colon(bytes: &[u8]) -> Option<usize> {
     let mut bracketed = false;
     for (at, &byte) in bytes.iter().enumerate() {
@@ -115,7 +115,7 @@ fn colon(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// `[user@]host`; a user may have an `@` in it, a host may not.
+/// Parses `[user@]host`. A user may contain `@`, a host may not.
 fn login(bytes: &[u8]) -> Result<Host, &'static str> {
     let (user, name) = match bytes.iter().rposition(|&byte| byte == b'@') {
         Some(at) => (Some(&bytes[..at]), &bytes[at + 1..]),
@@ -128,9 +128,9 @@ fn login(bytes: &[u8]) -> Result<Host, &'static str> {
     })
 }
 
-/// What follows `scp://`. The user and the path may be percent-encoded, and a `+` is a space, as
-/// scp has it; the path after the slash is relative to the home directory, so that `//` begins an
-/// absolute one.
+/// Parses the rest of `scp://`. As in scp, user and path may be percent-encoded, and `+` is a
+/// space. The path after the slash is relative to the home directory, so an absolute one begins
+/// with `//`.
 fn uri(rest: &[u8]) -> Result<(Host, Vec<u8>), &'static str> {
     let (place, path) = match rest.iter().position(|&byte| byte == b'/') {
         Some(slash) => (&rest[..slash], &rest[slash + 1..]),
@@ -140,7 +140,7 @@ fn uri(rest: &[u8]) -> Result<(Host, Vec<u8>), &'static str> {
         Some(at) => (Some(&place[..at]), &place[at + 1..]),
         None => (None, place),
     };
-    // Connection parameters may follow the user; scp drops them too.
+    // Connection parameters may follow the user; scp ignores them too.
     let user = user.map(|user| user.split(|&byte| byte == b';').next().unwrap_or(user));
     let after_brackets = if place.starts_with(b"[") {
         place
@@ -193,16 +193,17 @@ fn port_number(digits: &[u8]) -> Result<u16, &'static str> {
         .ok_or("a port is a number from 1 to 65535")
 }
 
-/// What ssh refuses in a user's name, since it gives names to shells (ProxyCommand, Match exec).
+/// Characters that ssh refuses in a user's name, because it passes names to shells (ProxyCommand,
+/// Match exec).
 const UNSAFE_IN_USER: &str = "'`\";&<>|(){}";
-/// And in a host's.
+/// Characters that ssh refuses in a host's name.
 const UNSAFE_IN_HOST: &str = "'`\"$\\;&<>|(){}[]";
 
 fn user_name(bytes: &[u8]) -> Result<String, &'static str> {
     let is_unsafe = |c: char| c.is_control() || UNSAFE_IN_USER.contains(c);
     match std::str::from_utf8(bytes) {
         Ok("") => Err("the user's name is empty"),
-        // ssh would take it for an option.
+        // ssh would parse it as an option.
         Ok(name) if name.starts_with('-') => Err("a user's name cannot begin with -"),
         Ok(name) if name.contains(is_unsafe) => Err("not a user's name"),
         Ok(name) => Ok(name.to_owned()),
@@ -236,7 +237,7 @@ mod tests {
         parse(OsString::from_vec(typed.to_vec()))
     }
 
-    /// `user|host|port|path`, or `|path` for one that is here.
+    /// `user|host|port|path`, or `|path` for a local path.
     fn shown(typed: &str) -> String {
         let operand = parsed(typed.as_bytes()).unwrap();
         let path = String::from_utf8(operand.path).unwrap();

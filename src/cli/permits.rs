@@ -1,5 +1,4 @@
-//! The arguments of a forced command, which no user types: what the key may do that they stand
-//! before in `authorized_keys`.
+//! Arguments of a forced command in `authorized_keys`. They restrict what the key may do.
 
 use std::path::PathBuf;
 
@@ -25,10 +24,10 @@ pub struct Permits {
 }
 
 impl Permits {
-    /// `ports`: where the forced command names some.
+    /// `ports` are those of the forced command, if it has any.
     pub fn to_permit(&self, ports: Option<Ports>) -> Permit {
         Permit {
-            // From here, should it not begin with a slash.
+            // A relative directory starts at the current one.
             confine: self
                 .confine
                 .as_ref()

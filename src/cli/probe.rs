@@ -1,4 +1,4 @@
-//! `fastcp --probe [HOST:[PATH]]`, which measures and copies nothing.
+//! `fastcp --probe [HOST:[PATH]]`, which only measures.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::units::printable;
 use super::args::Args;
 use super::{check, code_of, operand, request};
 
-/// What the far end is called that is on this machine.
+/// The name of a far end on this machine.
 const HERE: &str = "localhost";
 
-/// Gives the exit code.
+/// Returns the exit code.
 ///
 /// # Errors
 /// Usage.
@@ -48,7 +48,7 @@ pub fn run(mut args: Args) -> Result<i32> {
             here(dest)
         }
     };
-    // Nothing is copied that anybody could read.
+    // The warning about --no-encrypt is not needed, since no user data is sent.
     check::way(&args, false)?;
     let is_json = args.json;
     let output = Output {
@@ -68,7 +68,7 @@ pub fn run(mut args: Args) -> Result<i32> {
     Ok(code_of(outcome.exit_code(), shown))
 }
 
-/// A far end on this machine begins in the home directory, and not where we are.
+/// Makes a local path absolute, because a far end on this machine starts in the home directory.
 fn here(dest: Operand) -> Operand {
     let path = match dest.path.is_empty() {
         true => Vec::new(),

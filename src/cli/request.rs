@@ -1,4 +1,4 @@
-//! What a session is asked to do, out of what was typed.
+//! Conversion of the checked arguments to a session's [`Request`].
 
 use crate::error::Result;
 use crate::session::{CopyOptions, Operand, Request, Retry, RouteOptions, SshOptions, rate};
@@ -10,10 +10,10 @@ use super::values::Rate;
 /// scp's Kbit is 1024 bits.
 const BYTES_PER_KBIT: u64 = 1024 / 8;
 
-/// In bytes a second, as it is now.
+/// The current limit in bytes a second.
 ///
 /// # Errors
-/// Usage, where the file of `--bwlimit @FILE` has none.
+/// Usage, if the file of `--bwlimit @FILE` does not contain a rate.
 pub fn rate_limit(args: &Args) -> Result<Option<u64>> {
     match &args.bwlimit {
         Some(Rate::Fixed(rate)) => Ok(Some(*rate)),
@@ -22,7 +22,7 @@ pub fn rate_limit(args: &Args) -> Result<Option<u64>> {
     }
 }
 
-/// All but the destinations beside `dest`.
+/// The request without the destinations of `--also`.
 pub fn request(
     mut args: Args,
     sources: Vec<Operand>,
@@ -84,7 +84,7 @@ pub fn request(
     }
 }
 
-/// ssh's own, taken out of what was typed.
+/// Moves the options for ssh out of the arguments.
 pub fn ssh_options(args: &mut Args) -> SshOptions {
     use std::mem::take;
     SshOptions {

@@ -1,17 +1,18 @@
-//! The hosts that ssh's configuration names, to notice `fastcp file alpha` where `alpha:` was
-//! meant. Best effort: literal names of `Host` lines, included files too; a file that cannot be
-//! read, a pattern or a `Match` names nothing.
+//! Lookup of host names in ssh's configuration, to notice `fastcp file alpha` instead of
+//! `alpha:`. It is approximate: it finds literal names of `Host` lines, also in included files.
+//! It ignores patterns, `Match` lines and files that cannot be read.
 
 use std::path::{Path, PathBuf};
 
-/// ssh itself follows 16 levels; this only guards against files that include each other.
+/// Most levels of included files. ssh itself follows 16; this limit only stops files that include
+/// each other.
 const DEPTH_MAX: usize = 8;
 
-/// Larger files are passed over: nobody wrote them by hand.
+/// Larger files are ignored: they are not written by hand.
 const FILE_MAX: u64 = 1 << 20;
 
-/// True if ssh's configuration (`-F`'s file alone, or the user's and the system's) has a `Host`
-/// line with exactly this name.
+/// True if ssh's configuration has a `Host` line with exactly this name. The configuration is the
+/// file of `-F` alone, or the user's and the system's.
 pub fn names(host: &str, config: Option<&Path>) -> bool {
     let home = std::env::home_dir().map(|home| home.join(".ssh"));
     match config {
@@ -26,9 +27,9 @@ pub fn names(host: &str, config: Option<&Path>) -> bool {
     }
 }
 
-/// `dir` is where relative names of included files start.
+/// Relative names of included files start at `dir`.
 fn file_names(file: &Path, host: &str, dir: Option<&Path>, depth: usize) -> bool {
-    // A FIFO or a device would be waited for.
+    // Reading a FIFO or a device could block.
     let readable = std::fs::metadata(file).is_ok_and(|at| at.is_file() && at.len() <= FILE_MAX);
     let Some(text) = readable.then(|| std::fs::read(file).ok()).flatten() else {
         return false;

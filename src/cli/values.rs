@@ -1,4 +1,4 @@
-//! The words behind flags, each by itself: what it means, or in a few words what would do.
+//! Parsing of flag values, each by itself. An error says briefly which values are valid.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use crate::session::{Compress, Ports, Route, Rsh};
 use crate::units;
 
-/// scp's own bound for `-l`.
+/// scp's own limit for `-l`.
 const KBIT_MAX: u64 = 100 << 20;
 
 pub fn kbit(text: &str) -> Result<u64, String> {
@@ -32,7 +32,7 @@ pub fn rsh() -> impl TypedValueParser<Value = Rsh> {
 pub enum Rate {
     /// Bytes a second.
     Fixed(u64),
-    /// Read now and while the copy runs.
+    /// Read at the start and again during the copy.
     File(PathBuf),
 }
 
@@ -62,7 +62,7 @@ pub fn ports(text: &str) -> Result<Ports, String> {
     }
 }
 
-/// Names and addresses have nothing else in them, a zone included.
+/// Accepts the characters of names and addresses, including a zone.
 pub fn address(text: &str) -> Result<String, String> {
     let is_name = |c: char| c.is_alphanumeric() || "-_.:%".contains(c);
     match !text.is_empty() && text.chars().all(is_name) {
@@ -71,7 +71,7 @@ pub fn address(text: &str) -> Result<String, String> {
     }
 }
 
-/// A name that no shell reads as anything else.
+/// Accepts only names without characters that a shell interprets.
 pub fn user(text: &str) -> Result<String, String> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     match text.chars().all(is_name) && !text.is_empty() && !text.starts_with('-') {
@@ -80,7 +80,8 @@ pub fn user(text: &str) -> Result<String, String> {
     }
 }
 
-/// Levels that `--compress zstd`, `gzip` and `lzma` mean, those of the tools of these names.
+/// Levels of `--compress zstd`, `gzip` and `lzma` without a level, as in the tools of these
+/// names.
 const ZSTD_LEVEL: i32 = 3;
 const GZIP_LEVEL: u32 = 6;
 const LZMA_LEVEL: u32 = 6;
@@ -117,7 +118,7 @@ pub fn compress(text: &str) -> Result<Compress, String> {
     }
 }
 
-/// The kernel's bound (`TCP_CA_NAME_MAX`) less the zero behind it.
+/// The kernel's limit (`TCP_CA_NAME_MAX`) without the terminating zero.
 const CONGESTION_MAX: usize = 15;
 
 pub fn congestion(text: &str) -> Result<String, String> {
@@ -128,7 +129,7 @@ pub fn congestion(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Shorter than what a busy host or a link's hiccup takes would end good copies.
+/// A shorter timeout would end good copies when a host is busy or a link stalls briefly.
 const TIMEOUT_S_MIN: u64 = 5;
 const TIMEOUT_S_MAX: u64 = 3600;
 
@@ -140,7 +141,7 @@ pub fn timeout(text: &str) -> Result<u16, String> {
     }
 }
 
-/// A copy that has waited for a month is forgotten.
+/// A copy that has waited for a month is assumed to be forgotten.
 const RETRY_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 pub fn retry_for(text: &str) -> Result<Duration, String> {
@@ -154,7 +155,7 @@ pub fn retry_for(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A file that has not grown for a day does not grow.
+/// A file that has not grown for a day is assumed to be complete.
 const IDLE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 pub fn idle(text: &str) -> Result<u64, String> {
@@ -165,7 +166,7 @@ pub fn idle(text: &str) -> Result<u64, String> {
     Ok(time.as_millis() as u64)
 }
 
-/// Less would not hold a chunk for every stream and worker of even the smallest copy.
+/// Less memory would not hold a chunk for every connection and worker of even the smallest copy.
 const MEMORY_MIN: u64 = 16 << 20;
 
 pub fn memory(text: &str) -> Result<u64, String> {

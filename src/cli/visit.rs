@@ -1,4 +1,4 @@
-//! `fastcp --version [HOST:]` and `fastcp --remove HOST:`, which copy nothing.
+//! `fastcp --version [HOST:]` and `fastcp --remove HOST:`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -15,10 +15,10 @@ use super::args::Args;
 use super::operand;
 use super::request::ssh_options;
 
-/// Gives the exit code.
+/// Returns the exit code.
 ///
 /// # Errors
-/// Usage, what keeps a host from being reached, and a standard output that cannot be written to.
+/// Usage, a host that cannot be reached, or a standard output that cannot be written.
 pub fn run(mut args: Args) -> Result<i32> {
     let operands = std::mem::take(&mut args.operands);
     let is_removal = args.remove;
@@ -60,7 +60,7 @@ pub fn run(mut args: Args) -> Result<i32> {
     Ok(0)
 }
 
-/// What names a host and nothing on it.
+/// Parses an operand that names a host without a path.
 fn host(typed: OsString, is_removal: bool) -> Result<Host> {
     let Operand {
         host, path, typed, ..

@@ -1,8 +1,8 @@
-//! Typed messages between two ends over any reader and writer: ssh's stdin and stdout, a child's,
-//! or a pipe in memory. Says nothing of what the messages mean.
+//! The control connection: typed messages between two ends over any reader and writer, such as
+//! ssh's stdin and stdout, a child's, or a pipe in memory. This module gives messages no meaning.
 //!
-//! Writing goes through a task of its own, so that whoever reads never waits for the far end to
-//! read. The queue to it is bounded in messages and in bytes; who says something waits for room.
+//! A separate task does the writing, so that a reader never waits for the far end to read. The
+//! task's queue is bounded in messages and in bytes. A sender waits while the queue is full.
 
 mod room;
 pub mod stdio;
@@ -24,21 +24,21 @@ use crate::wire::greeting::{self, Greeting};
 use crate::wire::hello::{BadHello, Hello, LINE_MAX, MAGIC, NOISE_MAX};
 use crate::wire::message::{BadMessage, HEADER_LEN, Message, parse_header};
 
-/// Messages that wait to be written.
+/// Messages that may wait to be written.
 const QUEUE: usize = 256;
 
-/// Bytes of memory that they take together, but for one message that is larger by itself.
+/// Bytes of memory that queued messages may take. One larger message may be queued alone.
 const QUEUE_BYTES: usize = 4 << 20;
 
-/// A buffer that has grown beyond this for one message is given back after it.
+/// A buffer that one message made larger than this is freed afterwards.
 const BUFFER_KEPT: usize = 256 << 10;
 
-/// Bytes that are gathered into one write, so that many small messages cost one system call.
+/// Bytes that are collected into one write, so that many small messages cost one system call.
 const BATCH_MAX: usize = 64 << 10;
-/// Bytes, more than the message with the secret has.
+/// Bytes; more than the message with the secret takes.
 const SECRET_ROOM: usize = 1 << 10;
 
-/// How long the other end may take to say hello once the connection stands.
+/// Time that the other end has to send its hello once the connection is open.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
@@ -58,45 +58,46 @@ pub enum ControlError {
 /// The reading half.
 pub struct Incoming<R> {
     reader: R,
-    /// Bytes that were read and not yet parsed stand at `start..`.
+    /// Bytes that were read, of which those from `start` on are not yet parsed.
     buffer: Vec<u8>,
     start: usize,
-    /// The secret is among the first two messages; what comes later needs no wiping.
+    /// Messages parsed so far. The secret is one of the first two; later ones need no wiping.
     parsed: u8,
     heard: Arc<AtomicU64>,
-    /// The last bytes that came before a mark which has not come yet.
+    /// The last bytes before a mark that has not arrived yet.
     noise: Vec<u8>,
 }
 
-/// Most bytes of noise that are kept.
+/// Most bytes of noise that are kept for an error message.
 const NOISE_KEPT: usize = 1 << 10;
 
-/// A handle to the writing half; clones write to the same connection, each message whole.
+/// A handle to the writing half. Clones write to the same connection, one whole message at a
+/// time.
 #[derive(Clone)]
 pub struct Outgoing {
     queue: mpsc::Sender<Word>,
-    /// What is said only while nothing else is to be.
+    /// Messages that are written only while `queue` is empty.
     data: mpsc::Sender<Word>,
     room: Arc<Room>,
 }
 
-/// For whoever may outlive the connection: it does not keep it open.
+/// A handle that does not keep the connection open.
 pub struct WeakOutgoing(mpsc::WeakSender<Word>, Arc<Room>);
 
-/// What a far side says first.
+/// The first message of a far end.
 pub enum First {
     Hello(Hello),
     Greeting(Greeting),
 }
-/// A message, and who waits until it is written.
+/// A queued message, and the sender that waits until it is written.
 struct Word {
     message: Message,
     waits: Option<oneshot::Sender<()>>,
-    /// What it takes of the queue's bytes.
+    /// The message's share of the queue's bytes.
     _share: Share,
 }
 
-/// The writer has ended: the connection is lost or closing, which its reader tells better.
+/// The writer has ended: the connection is lost or closing. Its reader reports the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("the control connection is closed")]
 pub struct Closed;
@@ -113,35 +114,36 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
         }
     }
 
-    /// For an end whose first bytes were read to find out what it wants.
+    /// For an end that has read the first bytes itself, to find out what its peer wants.
     pub fn after(first: &[u8], reader: R) -> Self {
         let mut incoming = Incoming::new(reader);
         incoming.buffer.extend_from_slice(first);
         incoming
     }
 
-    /// For a connection that is no control from now on; None where more was read than was parsed.
+    /// Takes back the reader when the connection stops being a control connection. None if more
+    /// bytes were read than parsed.
     pub fn into_reader(self) -> Option<R> {
         (self.start == self.buffer.len()).then_some(self.reader)
     }
 
-    /// Counts the bytes that come: while it goes up, the other end is there.
+    /// Counts received bytes. While the count rises, the other end is alive.
     pub fn heard(&self) -> Arc<AtomicU64> {
         self.heard.clone()
     }
 
-    /// The end of what came instead of a first message.
+    /// The last bytes that arrived instead of a first message.
     pub fn noise(&self) -> Vec<u8> {
         [&self.noise, &self.buffer[self.start..]].concat()
     }
 
-    /// Waits for the other end's hello, skipping what its login shell prints before.
+    /// Waits for the other end's hello. Skips anything that a login shell prints before it.
     pub async fn hello(&mut self, patience: Duration) -> Result<Hello, ControlError> {
         let (_, json) = self.first_words(patience, &[MAGIC]).await?;
         Ok(Hello::parse(&json)?)
     }
 
-    /// Waits for what a far side says first: its hello, or that it wants a program.
+    /// Waits for the far end's hello, or for its request for a program.
     pub async fn first(&mut self, patience: Duration) -> Result<First, ControlError> {
         let marks = [MAGIC, greeting::MARK.as_bytes()];
         match self.first_words(patience, &marks).await? {
@@ -162,7 +164,8 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
         line.unwrap_or(Err(ControlError::Silent(patience)))
     }
 
-    /// The next line that begins with one of `marks`, without it: which one, and the rest.
+    /// Finds the next line with one of `marks`. Returns the mark's index and the rest of the
+    /// line.
     async fn find_line(&mut self, marks: &[&[u8]]) -> Result<(usize, Vec<u8>), ControlError> {
         let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
         let mut noise = 0;
@@ -185,7 +188,7 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
                     return Err(BadHello::NotAHello.into());
                 }
             } else {
-                // Keep what may be the beginning of a mark.
+                // Keeps bytes that may begin a mark.
                 let skip = unread.len().saturating_sub(longest - 1);
                 noise += skip;
                 self.noise.extend_from_slice(&unread[..skip]);
@@ -200,10 +203,10 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
         }
     }
 
-    /// The next message that this version knows.
+    /// The next message of a type that this version knows.
     ///
     /// # Errors
-    /// `Closed` at the end of the connection, wherever in a message that falls.
+    /// `Closed` at the end of the connection, even in the middle of a message.
     pub async fn next(&mut self) -> Result<Message, ControlError> {
         loop {
             while self.buffer.len() - self.start < HEADER_LEN {
@@ -234,7 +237,7 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
         if self.start > 0 {
             let len = self.buffer.len();
             self.buffer.copy_within(self.start.., 0);
-            // What was moved leaves no second copy behind: it may be the secret.
+            // Moving the bytes must not leave a second copy: they may contain the secret.
             if self.parsed < 2 {
                 self.buffer[len - self.start..].zeroize();
             }
@@ -256,8 +259,8 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
 }
 
 impl Outgoing {
-    /// Starts the task that writes. It ends, and closes the connection for writing, when all
-    /// handles are gone; its result is the first error.
+    /// Starts the writing task. When all handles are gone, it closes the connection for writing
+    /// and ends. Its result is the first error.
     pub fn start<W>(mut writer: W) -> (Outgoing, JoinHandle<io::Result<()>>)
     where
         W: AsyncWrite + Unpin + Send + 'static,
@@ -267,7 +270,7 @@ impl Outgoing {
         let task = tokio::spawn(async move {
             let mut bytes = Vec::with_capacity(2 * BATCH_MAX);
             let mut waiting = Vec::new();
-            // Both queues close together.
+            // Both queues close at the same time.
             while let Some(word) = next(&mut messages, &mut pieces).await {
                 let mut secret = word.encode(&mut bytes);
                 waiting.extend(word.waits);
@@ -286,7 +289,7 @@ impl Outgoing {
                 bytes.clear();
                 bytes.shrink_to(2 * BATCH_MAX);
                 for waits in waiting.drain(..) {
-                    // Nobody waits that long.
+                    // The sender may have stopped waiting.
                     let _ = waits.send(());
                 }
             }
@@ -300,8 +303,7 @@ impl Outgoing {
         WeakOutgoing(self.queue.downgrade(), self.room.clone())
     }
 
-    /// Says a piece of data, behind every other message that is to be said, those that come
-    /// while it waits too.
+    /// Sends a piece of data after all other messages, including those queued while it waits.
     pub async fn send_data(&self, message: Message) -> Result<(), Closed> {
         let word = self.word(message, None).await;
         self.data.send(word).await.map_err(|_| Closed)
@@ -312,7 +314,7 @@ impl Outgoing {
         self.queue.send(word).await.map_err(|_| Closed)
     }
 
-    /// Sends the last message, and waits until it is written: who ends then takes nothing with it.
+    /// Sends the last message and waits until it is written, so that the process may exit then.
     pub async fn send_through(&self, message: Message) -> Result<(), Closed> {
         let (waits, written) = oneshot::channel();
         let word = self.word(message, Some(waits)).await;
@@ -320,15 +322,15 @@ impl Outgoing {
         written.await.map_err(|_| Closed)
     }
 
-    /// Says something that is worth nothing later: dropped where much waits to be said already.
+    /// Sends a message that is useful only now, or drops it if the queue is full.
     pub fn try_send(&self, message: Message) {
-        // Closed: its reader tells better.
+        // A closed connection is reported by its reader.
         if let Some(word) = Word::at_once(&self.room, message) {
             let _ = self.queue.try_send(word);
         }
     }
 
-    /// For threads.
+    /// For threads outside the runtime.
     pub fn send_blocking(&self, message: Message) -> Result<(), Closed> {
         let _share = self.room.take_blocking(message.weight());
         let word = Word {
@@ -350,8 +352,8 @@ impl Outgoing {
 }
 
 impl Word {
-    /// Appends it to `bytes`. The secret is returned instead, in a buffer that never grows and is
-    /// wiped when it is dropped.
+    /// Appends the message to `bytes`. The secret is returned instead, in a buffer that never
+    /// grows and is wiped when it is dropped.
     fn encode(&self, bytes: &mut Vec<u8>) -> Option<Zeroizing<Vec<u8>>> {
         if !matches!(self.message, Message::Secret(_)) {
             self.message.encode(bytes);
@@ -362,7 +364,7 @@ impl Word {
         Some(secret)
     }
 
-    /// None where there is no room now.
+    /// None if the queue has no room now.
     fn at_once(room: &Arc<Room>, message: Message) -> Option<Word> {
         let _share = room.try_take(message.weight())?;
         Some(Word {
@@ -373,8 +375,8 @@ impl Word {
     }
 }
 
-/// Makes room for `more` bytes. A vector that grew by itself would leave what it held in memory
-/// that it gives back: where that may be the secret, it is wiped.
+/// Makes room for `more` bytes. A vector that grows by itself frees its old memory with the
+/// content. Where that may be the secret, this function wipes it first.
 fn grow(buffer: &mut Vec<u8>, more: usize, wipe: bool) {
     let (len, capacity) = (buffer.len(), buffer.capacity());
     if capacity - len >= more {
@@ -400,7 +402,7 @@ async fn next(
     }
 }
 
-/// Writes a hello; comes before anything else on the connection.
+/// Writes a hello, which precedes everything else on the connection.
 pub async fn say_hello<W: AsyncWrite + Unpin>(writer: &mut W, hello: &Hello) -> io::Result<()> {
     writer.write_all(&hello.to_line()).await?;
     writer.flush().await
@@ -413,7 +415,7 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 }
 
 impl WeakOutgoing {
-    /// As [`Outgoing::try_send`], if there is a connection still.
+    /// As [`Outgoing::try_send`], if the connection is still open.
     pub fn try_send(&self, message: Message) {
         if let Some(queue) = self.0.upgrade()
             && let Some(word) = Word::at_once(&self.1, message)

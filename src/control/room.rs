@@ -1,10 +1,10 @@
-//! Bytes that messages in the queue may take together.
+//! A limit on the memory that queued messages take together.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
-/// Tasks and threads wait here.
+/// Tasks and threads wait here for free bytes.
 pub struct Room {
     all: usize,
     free: Mutex<usize>,
@@ -12,7 +12,7 @@ pub struct Room {
     for_tasks: Notify,
 }
 
-/// What a message takes; given back when it is dropped.
+/// The bytes of one message; released on drop.
 pub struct Share {
     bytes: usize,
     room: Arc<Room>,
@@ -28,7 +28,7 @@ impl Room {
         })
     }
 
-    /// None where there is not enough now.
+    /// None if too few bytes are free.
     pub fn try_take(self: &Arc<Room>, bytes: usize) -> Option<Share> {
         self.take_from(&mut self.free(), bytes)
     }
@@ -36,7 +36,7 @@ impl Room {
     pub async fn take(self: &Arc<Room>, bytes: usize) -> Share {
         loop {
             let mut freed = std::pin::pin!(self.for_tasks.notified());
-            // From here on no release is missed.
+            // From here on no release can be missed.
             freed.as_mut().enable();
             if let Some(share) = self.try_take(bytes) {
                 return share;
@@ -45,7 +45,7 @@ impl Room {
         }
     }
 
-    /// For threads.
+    /// For threads outside the runtime.
     pub fn take_blocking(self: &Arc<Room>, bytes: usize) -> Share {
         let mut free = self.free();
         loop {
@@ -56,7 +56,7 @@ impl Room {
         }
     }
 
-    /// One message that is larger than all the room has it to itself.
+    /// A message larger than the limit takes all of it.
     fn take_from(self: &Arc<Room>, free: &mut usize, bytes: usize) -> Option<Share> {
         let bytes = bytes.min(self.all);
         *free = free.checked_sub(bytes)?;

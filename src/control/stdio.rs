@@ -1,4 +1,4 @@
-//! The server's stdin and stdout, which sshd makes of pipes or of one socket pair.
+//! The server's stdin and stdout, which sshd sets up as pipes or as one socket pair.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,12 +9,12 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// One of the two, without blocking.
+/// Stdin or stdout, non-blocking.
 pub struct Stdio(AsyncFd<OwnedFd>);
 
 impl Stdio {
     /// # Errors
-    /// EPERM for what cannot be waited for, such as a regular file.
+    /// EPERM for a file that cannot be polled, such as a regular file.
     pub fn new(fd: impl AsFd) -> io::Result<Stdio> {
         let fd = fd.as_fd().try_clone_to_owned()?;
         fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;

@@ -1,5 +1,5 @@
-//! The counters of one session as another process tells them: of a copy between two hosts, which
-//! the user watches from a third.
+//! The counters of one session in a copy between two remote hosts, as the sender reports them to
+//! the client.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{NAMES_MAX, Progress};
 
-/// No honest count gets so far: 9 PB. As many sessions as there can be do not overflow their sum.
+/// A bound on reported counts, 9 PB. No honest count reaches it, and the sum over all sessions
+/// cannot overflow.
 const COUNT_MAX: u64 = 1 << 53;
 
-/// Counted from the session's beginning; the fields are those of [`Progress`].
+/// Counts since the start of the session. The fields are those of [`Progress`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub bytes: u64,
@@ -21,14 +22,14 @@ pub struct Counts {
     pub raw_bytes: u64,
     pub files: u64,
     pub failed: u64,
-    /// Bytes that were to come once more.
+    /// Bytes that were sent a second time.
     pub again_bytes: u64,
     pub codec_chunks: [u64; 8],
     pub streams: u32,
 }
 
 impl Progress {
-    /// Of an end that was told no totals.
+    /// The counters of an end that does not know the totals.
     pub fn counts(&self) -> Counts {
         Counts {
             bytes: self.bytes.load(Relaxed),
@@ -45,8 +46,8 @@ impl Progress {
         }
     }
 
-    /// Takes what the counters of another process have gone up by since it was `heard` last. What
-    /// goes down, or beyond all bounds, is not believed.
+    /// Adds the increase of another process's counters since the last report, `heard`. Ignores
+    /// decreases, and caps counts at 9 PB.
     pub fn follow(&self, heard: &mut Counts, now: &Counts) {
         if now.wire_bytes.max(now.skipped_bytes).max(now.files) > 0 {
             self.begin();
@@ -87,7 +88,7 @@ impl Progress {
         self.set_streams(now.streams);
     }
 
-    /// The files that are under way there; each must be printable.
+    /// Sets the names of files that the other process is copying. Each must be printable.
     pub fn set_names(&self, names: impl Iterator<Item = String>) {
         let names = (0..).zip(names.take(NAMES_MAX)).collect();
         *self.names.lock().expect("no panic while held") = names;

@@ -1,4 +1,5 @@
-//! Several copies of the same, shown as one: that which has come least far, of those that go on.
+//! Progress of one copy to several destinations, shown as one: the unfinished copy with the
+//! least progress.
 
 use std::sync::Arc;
 
@@ -7,10 +8,10 @@ use super::{Phase, Progress, Snapshot};
 pub struct Together(pub Vec<Arc<Progress>>);
 
 impl Together {
-    /// While one of them may ask for a password it is that one which is shown.
+    /// Shows a copy that is still connecting before others, because it may ask for a password.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If there are no copies.
     pub fn snapshot(&self) -> Snapshot {
         let snapshots: Vec<_> = self.0.iter().map(|one| one.snapshot()).collect();
         let all = snapshots.len();

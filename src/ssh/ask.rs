@@ -1,9 +1,9 @@
 //! The program that ssh starts to ask the user a question: fastcp itself, as `SSH_ASKPASS`.
 //!
-//! By itself ssh writes a question to the terminal, but its messages to stderr, which fastcp reads
-//! first. The question could then come before the message that explains it ("Permission denied,
-//! please try again."). As a program of its own the question waits until fastcp has shown every
-//! message and taken its bar away; [`questions`](super::questions) is the other end of that wait.
+//! Without it ssh writes its questions to the terminal, but its messages to stderr, which fastcp
+//! reads. A question could then appear before the message that explains it ("Permission denied,
+//! please try again."). This separate program waits until fastcp has shown all messages and
+//! removed its progress bar. [`questions`](super::questions) is the other end of that wait.
 //!
 //! The answer goes to ssh through a pipe, and nowhere else.
 
@@ -25,14 +25,15 @@ use zeroize::Zeroizing;
 use super::questions::{ADDRESS, connect};
 use crate::units::harmless;
 
-/// ssh's word for what it expects: a confirmation, nothing at all, or (unset) a line.
+/// ssh's variable for the expected answer: a confirmation, no answer, or (unset) a line.
 const HINT: &str = "SSH_ASKPASS_PROMPT";
 
-/// Bytes of an answer; ssh takes one fewer.
+/// Bytes of an answer. ssh accepts one fewer.
 const ANSWER_MAX: usize = 1024;
 
-/// Questions whose answer is seen while it is typed. ssh does not tell this program which those
-/// are, so an answer that a server wants to be seen (keyboard-interactive with echo) is hidden.
+/// Questions whose answer is shown while it is typed. ssh does not tell this program which ones
+/// they are. So the program also hides an answer that a server wants to be shown
+/// (keyboard-interactive with echo).
 const SEEN: [&str; 5] = [
     "(yes/no/[fingerprint])?",
     "(yes/no)?",
@@ -50,19 +51,20 @@ const SIGNALS: [Signal; 5] = [
     Signal::SIGTSTP,
 ];
 
-/// Asks, if ssh has started this process for that; gives the exit code.
+/// Asks the question if ssh started this process to do so; returns the exit code.
 pub fn asked() -> Option<i32> {
     let address = env::var_os(ADDRESS)?;
     let mut words = env::args_os().skip(1);
     let question = words.next()?;
-    // A fastcp that inherits the variable otherwise (of a proxy command) has other arguments.
+    // A fastcp that inherits the variable in another way (as a proxy command) has other
+    // arguments.
     if words.next().is_some() || question.as_bytes().starts_with(b"--") {
         return None;
     }
     let text = harmless_lines(&question);
     Some(match env::var(HINT).as_deref() {
         Ok("none") => {
-            // fastcp reads this stderr, and shows the line above its bar.
+            // fastcp reads this stderr and shows the line above its progress bar.
             let _ = writeln!(std::io::stderr(), "{text}");
             0
         }
@@ -81,7 +83,7 @@ pub fn asked() -> Option<i32> {
     })
 }
 
-/// A part of a question may be a server's text.
+/// Escapes each line, since parts of a question may come from a server.
 fn harmless_lines(question: &OsStr) -> String {
     let text = question.to_string_lossy();
     let lines: Vec<_> = text.split('\n').map(harmless).collect();
@@ -96,13 +98,13 @@ fn is_seen(question: &str) -> bool {
 /// The user's answer without its newline, or the exit code.
 fn ask(address: &OsStr, question: &str, is_seen: bool) -> Result<Zeroizing<Vec<u8>>, i32> {
     leave_no_core();
-    // Open from here on, which tells fastcp that a person is asked: the login's limit waits.
+    // While this file is open, fastcp does not count the time against the login's limit.
     let terminal = File::options().read(true).write(true).open("/dev/tty");
     let asking = Asking {
         terminal: terminal.map_err(|_| 1)?,
         signals: signals().map_err(|_| 1)?,
-        // Where fastcp cannot be reached (ssh runs in a network namespace) the question is as
-        // early as ssh's own.
+        // If fastcp cannot be reached (ssh runs in a network namespace), the question may appear
+        // too early, as ssh's own would.
         fastcp: connect(address).ok(),
     };
     asking.wait_for_turn()?;
@@ -115,14 +117,14 @@ fn ask(address: &OsStr, question: &str, is_seen: bool) -> Result<Zeroizing<Vec<u
     }
 }
 
-/// A core file would hold the password.
+/// Prevents a core file, which would contain the password.
 fn leave_no_core() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
-    // A limit may always be lowered.
+    // Lowering a limit is always allowed.
     let _ = setrlimit(Resource::Core, none);
 }
 
@@ -139,10 +141,10 @@ struct Asking {
     fastcp: Option<UnixStream>,
 }
 
-/// Why a wait is over.
+/// Why a wait ended.
 enum Woken {
     Signal(Signal),
-    /// ssh or fastcp has ended, or the terminal is gone.
+    /// ssh or fastcp has ended, or the terminal is closed.
     Left,
 }
 
@@ -156,7 +158,7 @@ impl Woken {
 }
 
 impl Asking {
-    /// Waits until fastcp has shown what ssh said before.
+    /// Waits until fastcp has shown ssh's earlier messages.
     fn wait_for_turn(&self) -> Result<(), i32> {
         let Some(mut fastcp) = self.fastcp.as_ref() else {
             return Ok(());
@@ -181,7 +183,7 @@ impl Asking {
         };
         self.write(&format!("\r{question}"))?;
         let answer = self.line();
-        // Neither a hidden newline nor a signal has ended the line.
+        // Neither a hidden newline nor a signal moved the cursor to a new line.
         if hidden.is_some() || answer.is_err() {
             drop(hidden);
             self.write("\n")?;
@@ -189,9 +191,9 @@ impl Asking {
         answer
     }
 
-    /// What is typed until a newline, or until the end of input.
+    /// The input up to a newline or the end of input.
     fn line(&self) -> Result<Zeroizing<Vec<u8>>, Woken> {
-        // Room for the newline, so that no copy is left behind by growing.
+        // Room for the newline too: growing would leave a copy behind.
         let mut line = Zeroizing::new(Vec::with_capacity(ANSWER_MAX + 1));
         let mut read = Zeroizing::new([0; ANSWER_MAX]);
         loop {
@@ -224,7 +226,7 @@ impl Asking {
             let mut waits = vec![
                 PollFd::new(input, PollFlags::IN),
                 PollFd::new(&self.signals, PollFlags::IN),
-                // Nobody reads the answer any more.
+                // ssh no longer reads the answer.
                 PollFd::new(&stdout, PollFlags::empty()),
             ];
             waits.extend(
@@ -254,21 +256,21 @@ impl Asking {
         }
     }
 
-    /// Stops as the rest of the job does for Ctrl-Z, until it is continued.
+    /// Stops this process until it is continued, as Ctrl-Z stops the rest of the job.
     fn stop(&self) {
-        // Fails for no signal that exists.
+        // Cannot fail for an existing signal.
         let _ = raise(Signal::SIGSTOP);
     }
 }
 
-/// A terminal that does not show what is typed, until this is dropped.
+/// Turns off the terminal's echo until it is dropped.
 struct Hidden<'a> {
     terminal: &'a File,
     before: Termios,
 }
 
 impl Hidden<'_> {
-    /// A job in the background is stopped here until it has the terminal, as ssh would be.
+    /// Stops a background job here until it owns the terminal, as ssh would be stopped.
     fn begin(terminal: &File) -> rustix::io::Result<Hidden<'_>> {
         let before = tcgetattr(terminal)?;
         let mut modes = before.clone();
@@ -285,11 +287,11 @@ impl Hidden<'_> {
 
 impl Drop for Hidden<'_> {
     fn drop(&mut self) {
-        // The shell may have the terminal already: this must not stop the process.
+        // The shell may already own the terminal. Without the mask SIGTTOU would stop this process.
         let set: SigSet = [Signal::SIGTTOU].into_iter().collect();
         let mut before = SigSet::empty();
         let _ = sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before));
-        // Fails only where the terminal is gone.
+        // Fails only if the terminal is closed.
         let _ = tcsetattr(self.terminal, OptionalActions::Flush, &self.before);
         let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
     }

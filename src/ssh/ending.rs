@@ -1,4 +1,4 @@
-//! What the end of a far end's process tells.
+//! The reason why a far end's process ended, from its exit status and output.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -10,18 +10,18 @@ use crate::error::{Error, Kind, Side};
 use crate::units::printable;
 use crate::wire::hello::MAGIC;
 
-/// What a process printed before it ended.
+/// Output of a process before it ended.
 pub struct Said<'a> {
     /// The last bytes of its stdout.
     pub stdout: &'a [u8],
     /// The last lines of its stderr.
     pub stderr: &'a str,
-    /// The user has seen them: without `-q`.
+    /// The user has seen the stderr, because `-q` was not given.
     pub is_shown: bool,
 }
 
 impl Said<'_> {
-    /// What follows the words that it failed.
+    /// Text that follows the statement that it failed.
     fn why(&self) -> String {
         match (self.is_shown, last_lines(self.stderr.as_bytes())) {
             (true, _) => " (its message is above)".to_owned(),
@@ -31,7 +31,7 @@ impl Said<'_> {
     }
 }
 
-/// Why a far end ended before it said hello. `login` is the name of the user there.
+/// Why a far end ended before its hello. `login` is the user's name there.
 pub fn why_no_hello(
     host: &Host,
     login: &str,
@@ -53,7 +53,7 @@ pub fn why_no_hello(
     let no_path = "the command of --remote-path is not there, or cannot be run";
     match (status.and_then(|status| status.code()), &startup.sudo) {
         (Some(127), Some(_)) => error(Kind::FarEnd, "it has no sudo".to_owned()),
-        // A csh says it so, and exits with 1.
+        // csh prints this, and exits with 1.
         (Some(1), Some(_)) if says("sudo: Command not found") => {
             error(Kind::FarEnd, "it has no sudo".to_owned())
         }
@@ -91,11 +91,11 @@ pub fn why_no_hello(
     }
 }
 
-/// How a server begins a line for the user.
+/// The prefix of a server's lines for the user.
 pub const OWN: &str = "fastcp: ";
 
-/// Why a server that had started did not want to go on (too few threads, or open files). Its exit
-/// code is not known where ssh took too long to end.
+/// The message of a server that started and then refused to run (too few threads, or open files).
+/// The exit code is unknown if ssh took too long to end.
 fn refused_itself(status: Option<ExitStatus>, stderr: &str) -> Option<&str> {
     let code = status.and_then(|status| status.code());
     let refuses = code.is_none_or(|code| code == Kind::FarEnd.exit_code());
@@ -103,7 +103,7 @@ fn refused_itself(status: Option<ExitStatus>, stderr: &str) -> Option<&str> {
     lines.rfind(|line| line.starts_with(OWN))?.strip_prefix(OWN)
 }
 
-/// The end of a far end for no reason that is known. What it printed may tell more.
+/// The error where the cause is unknown; quotes the far end's output.
 fn ended(code: Option<i32>, startup: &Startup, said: &Said) -> String {
     let what = match &startup.path {
         Some(_) => "the command of --remote-path",
@@ -128,13 +128,13 @@ fn ended(code: Option<i32>, startup: &Startup, said: &Said) -> String {
     format!("{what} ended before it answered{exit}{more}{hint}")
 }
 
-/// Lines of a far end's output that an error quotes.
+/// Most lines of a far end's output that an error quotes.
 const LINES_QUOTED: usize = 3;
 
-/// Characters that it quotes of each.
+/// Most characters of each quoted line.
 const QUOTED_MAX: usize = 200;
 
-/// The last lines of `said` that are not empty, printable.
+/// The last non-empty lines of `said`, printable.
 fn last_lines(said: &[u8]) -> String {
     let lines = said.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     let lines: Vec<&[u8]> = lines.filter(|line| !line.is_empty()).collect();
@@ -145,7 +145,7 @@ fn last_lines(said: &[u8]) -> String {
     quoted.collect::<Vec<_>>().join(" / ")
 }
 
-/// Messages of ssh after which another login would fail too.
+/// ssh's messages after which another login would fail too.
 const REFUSALS: [&str; 4] = [
     "Permission denied",
     "Too many authentication failures",
@@ -153,7 +153,7 @@ const REFUSALS: [&str; 4] = [
     "REMOTE HOST IDENTIFICATION HAS CHANGED",
 ];
 
-/// Messages of ssh for a host that is down or restarts.
+/// ssh's messages about a host that is down or restarting.
 const OUTAGES: [&str; 11] = [
     "Connection refused",
     "Connection timed out",
@@ -168,12 +168,12 @@ const OUTAGES: [&str; 11] = [
     "not responding",
 ];
 
-/// True where ssh says that the user, a key or the host is refused.
+/// True if ssh reports that the user, a key or the host is refused.
 pub fn is_refusal(words: &str) -> bool {
     REFUSALS.iter().any(|refusal| words.contains(refusal))
 }
 
-/// Marks a failed login by ssh's `words`, for [`may_pass`] and [`is_refused`].
+/// Marks a failed login by ssh's message `words`, for [`may_pass`] and [`is_refused`].
 pub fn classify(error: &mut Error, words: &str) {
     if error.kind == Kind::Connect && is_refusal(words) {
         error.errno = libc::EACCES;
@@ -182,23 +182,23 @@ pub fn classify(error: &mut Error, words: &str) {
     }
 }
 
-/// True for a login that failed because the host is down, refuses connections or does not answer.
+/// True if a login failed because the host is down, refuses connections or does not answer.
 pub fn may_pass(error: &Error) -> bool {
     error.kind == Kind::Connect && [libc::ECONNREFUSED, libc::ETIMEDOUT].contains(&error.errno)
 }
 
-/// True for a login that the host, or ssh because of the host's key, has refused.
+/// True if the host refused a login, or ssh refused because of the host's key.
 pub fn is_refused(error: &Error) -> bool {
     error.kind == Kind::Connect && error.errno == libc::EACCES
 }
 
-/// A shell reports a command that died of signal N with exit code 128+N.
+/// Exit codes 128+N, by which a shell reports that signal N ended a command.
 const SIGNALLED: std::ops::Range<i32> = 129..193;
 
 /// The exit code of a panic in Rust's runtime, which fastcp 0.1 ended with.
 const RUST_PANIC: i32 = 101;
 
-/// The cause of a lost control connection, where the exit status of the far end's process tells it.
+/// The cause of a lost control connection, if the exit status of the far end's process shows it.
 /// `words` is the last line of its stderr since the hello, or empty. The error's kind decides
 /// whether the client logs in again.
 pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<Error> {
@@ -209,12 +209,12 @@ pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<Error> {
     };
     match (status.signal(), status.code()) {
         (Some(signal), _) => lost(format!("{program} was ended by signal {signal}")),
-        // A line of the server's own is none of ssh's, and the user has seen it.
+        // A line of the server itself is not ssh's message, and the user has already seen it.
         (_, Some(255)) if rsh == Rsh::Ssh && !words.is_empty() && !words.starts_with(OWN) => {
             let words = words.trim_end_matches(['.', ' ']);
             lost(format!("ssh: {}", words.trim_start_matches("ssh: ")))
         }
-        // ssh says nothing when it is terminated here, nor when a signal ends its command there.
+        // ssh prints nothing if a signal ends it here, or ends its command there.
         (_, Some(255)) if rsh == Rsh::Ssh => lost(
             "ssh ended without a message: a signal ended it here, or ended fastcp there".to_owned(),
         ),

@@ -1,9 +1,9 @@
-//! The far end's process: started by the system's `ssh`, so that its configuration, agent, jump
-//! hosts and prompts work as the user knows them, or as a child on this machine.
+//! The far end's process, started by the system's `ssh` or as a child on this machine. With ssh,
+//! the user's configuration, agent, jump hosts and prompts work as usual.
 //!
-//! The user's configuration may hold settings that suit a person at a shell and break a pipe;
-//! these are overruled, as scp does. What the process prints on stderr is passed on line by line,
-//! made printable, since a far end's text must not reach the terminal raw.
+//! The user's configuration may have settings for interactive use that break a pipe. These are
+//! overridden, as scp does. Lines from the process's stderr are made printable and passed on,
+//! because text from a far end must not reach the terminal raw.
 
 pub mod ask;
 mod ending;
@@ -35,20 +35,20 @@ pub use stderr::{Stderr, no_hold, relay_stderr};
 
 use questions::Questions;
 
-/// How to reach a host by ssh.
+/// The address of a host for ssh.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Host {
     pub user: Option<String>,
-    /// A name, an alias of ssh's configuration or an address without brackets.
+    /// A host name, an alias from ssh's configuration, or an address without brackets.
     pub name: String,
-    /// From `scp://…:port/`; it goes before `-P`.
+    /// From `scp://…:port/`; takes precedence over `-P`.
     pub port: Option<u16>,
 }
 
-/// ssh's own options, as scp has them.
+/// Options that are passed to ssh, with scp's letters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SshOptions {
-    /// `-S`; "ssh" if not given.
+    /// `-S`; default "ssh".
     pub program: Option<PathBuf>,
     pub port: Option<u16>,
     pub identities: Vec<PathBuf>,
@@ -62,12 +62,12 @@ pub struct SshOptions {
     pub batch: bool,
     pub forward_agent: bool,
     pub quiet: bool,
-    /// How many `-v`.
+    /// Number of `-v`.
     pub verbose: u8,
 }
 
-/// How long ssh may take to reach a host again and agree on keys, in seconds, unless the user
-/// has set another time.
+/// Seconds that ssh may take to reconnect to a host and agree on keys, unless the user has set
+/// `ConnectTimeout`.
 const RECONNECT_TIMEOUT_S: u32 = 15;
 
 impl SshOptions {
@@ -75,9 +75,9 @@ impl SshOptions {
         self.program.clone().unwrap_or_else(|| "ssh".into())
     }
 
-    /// For a login that nobody watches: it never asks, and does not try for long. The first of
-    /// two settings counts to ssh, so what must hold stands before the user's own. With `afresh`
-    /// it does not go through a master connection, which may be as dead as the one that was lost.
+    /// Options for an unattended login, which never asks and soon times out. ssh uses the first
+    /// of two settings, so mandatory ones precede the user's. With `afresh` ssh does not use a
+    /// master connection, which may be as dead as the lost one.
     pub fn unattended(&self, afresh: bool) -> SshOptions {
         let mut first = vec!["BatchMode=yes".to_owned()];
         if afresh {
@@ -97,12 +97,12 @@ impl SshOptions {
 pub enum Rsh {
     #[default]
     Ssh,
-    /// As a child process on this machine; the host's name is not used.
+    /// As a child process on this machine; the host's name is ignored.
     Local,
 }
 
-/// Settings that break a binary pipe, overruled. Older versions of ssh do not know the last three,
-/// and with `IgnoreUnknown` do not mind.
+/// Overrides of settings that break a binary pipe. Older versions of ssh do not know the last
+/// three; `IgnoreUnknown` makes them ignore these.
 const PIPE_OPTIONS: [&str; 9] = [
     "-x",
     "-oPermitLocalCommand=no",
@@ -115,7 +115,7 @@ const PIPE_OPTIONS: [&str; 9] = [
     "-oSessionType=default",
 ];
 
-/// A far end that was started: what it says is read from `stdout`, and dropping `stdin` ends it.
+/// A started far end. Its output is read from `stdout`; dropping `stdin` ends it.
 pub struct FarEnd {
     child: Child,
     pub stdin: ChildStdin,
@@ -123,7 +123,7 @@ pub struct FarEnd {
     pub stderr: Stderr,
 }
 
-/// The command line of ssh up to the remote command.
+/// ssh's arguments before the remote command.
 fn ssh_arguments(host: &Host, options: &SshOptions) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = PIPE_OPTIONS.iter().map(OsString::from).collect();
     let mut pair = |letter: &str, value: OsString| arguments.extend([letter.into(), value]);
@@ -151,10 +151,10 @@ fn ssh_arguments(host: &Host, options: &SshOptions) -> Vec<OsString> {
     let flags = [
         (options.ipv4, "-4"),
         (options.ipv6, "-6"),
-        // `-q` would keep ssh's errors from the error that quotes them.
+        // `-q` would suppress ssh's errors, which an error message quotes.
         (options.quiet, "-oLogLevel=ERROR"),
         (options.batch, "-oBatchMode=yes"),
-        // scp does not forward the agent unless asked, whatever the configuration says.
+        // Like scp: forwards the agent only with `-A`, whatever the configuration says.
         (
             true,
             if options.forward_agent {
@@ -175,11 +175,11 @@ fn ssh_arguments(host: &Host, options: &SshOptions) -> Vec<OsString> {
     arguments
 }
 
-/// Starts what does the errand. The child stays in this process group, so that ssh may ask for a
-/// password on the terminal.
+/// Starts the command for `errand`. The child stays in this process group, so that ssh may ask
+/// for a password on the terminal.
 ///
 /// # Errors
-/// `Kind::Connect` if the program cannot be started, `Kind::Usage` for a `--remote-path` that is no
+/// `Kind::Connect` if the program cannot be started, `Kind::Usage` if `--remote-path` is not a
 /// command.
 pub fn start(
     rsh: Rsh,
@@ -246,8 +246,8 @@ pub fn start(
     })
 }
 
-/// The name of the user that a login to the host has there, as far as ssh's configuration tells,
-/// else a word for it. Asked only where sudo may refuse that user.
+/// The user's name on the host according to ssh's configuration, or else a placeholder. ssh is
+/// asked only if sudo may refuse that user.
 pub async fn login_name(host: &Host, options: &SshOptions, startup: &Startup) -> String {
     let unknown = "THE_USER".to_owned();
     if startup.sudo.is_none() {
@@ -256,7 +256,8 @@ pub async fn login_name(host: &Host, options: &SshOptions, startup: &Startup) ->
     names::user(host, options).await.unwrap_or(unknown)
 }
 
-/// A shell's `kill -USR1 %1` asks all processes of the job how far the copy is, and would end ssh.
+/// Ignores SIGUSR1, which would end ssh. A shell's `kill -USR1 %1` sends it to all processes of
+/// the job, to ask for progress.
 fn ignore_status_signal() -> std::io::Result<()> {
     use nix::sys::signal::{SigHandler, Signal, signal};
     // SAFETY: ignoring a signal installs no handler that could run.
@@ -264,17 +265,17 @@ fn ignore_status_signal() -> std::io::Result<()> {
     Ok(())
 }
 
-/// The process alone, its pipes being in use.
+/// The process without its pipes, and its id.
 pub struct Process(Child, Option<i32>);
 
-/// Processes that run now.
+/// Ids of the running processes.
 static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
 
-/// Kills every ssh of this process, which then exits.
+/// Kills every ssh of this process, which exits right afterwards.
 pub fn kill_all() {
     use nix::sys::signal::{Signal, kill};
     for id in RUNNING.lock().expect("no panic while held").iter() {
-        // Fails only for a process that has ended meanwhile.
+        // Fails only if the process has just ended.
         let _ = kill(nix::unistd::Pid::from_raw(*id), Signal::SIGKILL);
     }
 }
@@ -304,33 +305,33 @@ impl FarEnd {
     }
 }
 
-/// How long a killed process is waited for. One that is inside a file system that does not answer
-/// ends only when that does, and its user need not wait for that.
+/// Time to wait for a killed process. One that is blocked in an unresponsive file system ends
+/// only when the file system answers, and the user need not wait for that.
 const KILLED: Duration = Duration::from_millis(300);
 
 impl Process {
-    /// None if it has ended.
+    /// None if the process has ended.
     pub fn id(&self) -> Option<u32> {
         self.0.id()
     }
 
-    /// Makes the process end, which may be asking for a password: only ssh itself gives the
-    /// terminal its echo back, and ends the line of the prompt. It does so for this signal too.
+    /// Ends a process that may be asking for a password. Only ssh itself restores the terminal's
+    /// echo and ends the prompt's line, and it does both for SIGTERM too.
     pub async fn end_by_signal(&mut self, patience: Duration) {
         use nix::sys::signal::{Signal, kill};
         if let Some(id) = number(&self.0) {
-            // Fails only for a process that has ended meanwhile.
+            // Fails only if the process has just ended.
             let _ = kill(nix::unistd::Pid::from_raw(id), Signal::SIGTERM);
         }
         self.end(patience).await;
     }
 
-    /// Waits for the process to end by itself, then makes it. None if it had to be killed.
+    /// Waits for the process to end, and kills it after `patience`. None if it was killed.
     pub async fn end(&mut self, patience: Duration) -> Option<ExitStatus> {
         match timeout(patience, self.0.wait()).await {
             Ok(status) => status.ok(),
             Err(_) => {
-                // Fails only for a process that has ended meanwhile.
+                // Fails only if the process has just ended.
                 let _ = self.0.start_kill();
                 let _ = timeout(KILLED, self.0.wait()).await;
                 None

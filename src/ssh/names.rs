@@ -1,4 +1,4 @@
-//! What ssh's configuration makes of a host's name: asked of ssh itself.
+//! Queries of ssh's configuration for a host, answered by ssh itself (`ssh -G`).
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use tokio::time::timeout;
 
 use super::{Host, SshOptions, ssh_arguments};
 
-/// How long ssh may take to read its configuration; a `Match exec` in it may take long.
+/// Time limit for ssh to read its configuration. A `Match exec` in it may be slow.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where ssh connects to for this host, if it does so by itself: None behind a jump host or a
-/// proxy, whose network is another, and where ssh cannot tell.
+/// The host name or address that ssh connects to. None with a jump host or a proxy, which resolve
+/// it in another network, and if ssh does not answer.
 pub async fn hostname(host: &Host, options: &SshOptions) -> Option<String> {
     host_of(&configuration(host, options).await?)
 }
 
-/// Who a login to the host is there; None where ssh cannot tell.
+/// The user's name on the host; None if ssh does not answer.
 pub(super) async fn user(host: &Host, options: &SshOptions) -> Option<String> {
     value(&configuration(host, options).await?, "user").map(str::to_owned)
 }
 
-/// ssh's own `ConnectTimeout` for the host, where the user has set one.
+/// The user's own `ConnectTimeout` for the host.
 pub async fn connect_timeout(host: &Host, options: &SshOptions) -> Option<Duration> {
     let told = configuration(host, options).await?;
     let seconds = value(&told, "connecttimeout")?.parse().ok()?;

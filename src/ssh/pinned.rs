@@ -1,5 +1,5 @@
-//! The very host again, where its name stands for several that are taken in turns: what a copy has
-//! left, and the session itself, are on the one that the first login reached.
+//! Pinning of later logins to one address, for a host name that resolves to several in turn. The
+//! partial files and the session are on the host that the first login reached.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -11,19 +11,20 @@ use tokio::time::timeout;
 use super::names::{configuration, host_of, value};
 use super::{Host, SshOptions};
 
-/// How long the resolver may take for a name that it had for the first login.
+/// Time limit for resolving a name that was already resolved for the first login.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What of ssh's configuration may hold the name that ssh connects to: with an address in its place
-/// it would mean something else.
+/// Tokens in ssh's configuration that may contain the host name. With an address instead of the
+/// name they would have another meaning.
 const TOKENS: [&str; 3] = ["%h", "%k", "%C"];
 
-/// ssh's port, which known_hosts does not name.
+/// ssh's default port, which known_hosts omits.
 const PORT: &str = "22";
 
-/// `options` by which ssh goes to the address `reached`, and looks for its key under the name, as
-/// before. None where the name has no other address, or the address is of another network (behind a
-/// gateway, a jump host or a proxy); and where ssh would then read its configuration another way.
+/// `options` with which ssh connects to the address `reached`, but looks up the host key under
+/// the name as before. None if the name has no other address, or if `reached` belongs to another
+/// network (behind a gateway, jump host or proxy). Also None if the new options would change
+/// other parts of ssh's configuration.
 pub async fn pinned(host: &Host, options: &SshOptions, reached: &str) -> Option<SshOptions> {
     let reached: IpAddr = reached.parse().ok()?;
     let told = configuration(host, options).await?;
@@ -36,7 +37,7 @@ pub async fn pinned(host: &Host, options: &SshOptions, reached: &str) -> Option<
     if addresses.len() < 2 || !addresses.contains(&reached) {
         return None;
     }
-    // The first of two settings counts.
+    // ssh uses the first of two settings.
     let first = vec![
         format!("HostName={reached}"),
         format!("HostKeyAlias={}", key_name(&told, &name)),
@@ -56,7 +57,7 @@ async fn addresses(name: &str) -> HashSet<IpAddr> {
     }
 }
 
-/// Under which known_hosts has the host's key.
+/// The name of the host's key in known_hosts.
 fn key_name(told: &str, name: &str) -> String {
     match (value(told, "hostkeyalias"), value(told, "port")) {
         (Some(alias), _) => alias.to_owned(),
@@ -65,7 +66,7 @@ fn key_name(told: &str, name: &str) -> String {
     }
 }
 
-/// All but what is pinned.
+/// All lines except the pinned settings.
 fn rest(told: &str) -> impl Iterator<Item = &str> {
     let keyword = |line: &&str| line.split(' ').next().unwrap_or_default().to_owned();
     let lines = told.lines();

@@ -1,4 +1,4 @@
-//! The time limit of a login, which a person at a prompt does not spend.
+//! The time limit of a login, which does not count the time that a user takes at a prompt.
 
 use std::fs;
 use std::future::Future;
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-/// How often a login is looked at. A login's limit is exact to this.
+/// Time between two checks of a login; the limit is exact to this.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Processes of one login that are looked at: ssh, its jump hosts and proxies.
+/// Most processes of one login that are checked: ssh, its jump hosts and proxies.
 const PROCESSES_MAX: usize = 64;
 
-/// Runs `login` to its end; None if it takes longer than `limit`. Time does not count while `asks`
-/// is true.
+/// Runs `login` to its end; None if it takes longer than `limit`. The clock stops while `asks` is
+/// true.
 pub async fn within<T>(
     limit: Duration,
     asks: impl Fn() -> bool,
@@ -35,8 +35,9 @@ pub async fn within<T>(
     None
 }
 
-/// True while ssh, process `id`, or one that it has started (a jump host's ssh) asks for a password
-/// or a confirmation: it then has the terminal open by this name. False where /proc does not tell.
+/// True while ssh (process `id`) or a process that it has started (a jump host's ssh) asks for a
+/// password or a confirmation. Such a process has a file with the name /dev/tty open. False if
+/// /proc does not show it.
 pub fn asks_on_terminal(id: u32) -> bool {
     let mut processes = vec![id];
     let mut seen = 0;
@@ -73,7 +74,7 @@ mod tests {
         let limit = TICK * 2;
         let forever = std::future::pending::<()>;
         assert!(within(limit, || false, forever()).await.is_none());
-        // A person takes longer than the limit.
+        // The user takes longer than the limit.
         let looks = Cell::new(0);
         let asks = || looks.replace(looks.get() + 1) < 5;
         assert!(within(limit, asks, forever()).await.is_none());

@@ -1,5 +1,5 @@
-//! Where the programs wait that ssh starts to ask the user ([`ask`](super::ask)), one after the
-//! other, until everything that ssh said before is on the terminal.
+//! The queue of [`ask`](super::ask) programs, which ssh starts to ask the user. They wait here,
+//! one after the other, until ssh's earlier messages are on the terminal.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,19 +11,19 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
-/// Tells the program that ssh starts where fastcp listens: the name of an abstract socket, which
-/// leaves nothing behind.
+/// The variable that tells the program where fastcp listens: the name of an abstract socket,
+/// which leaves no file behind.
 pub const ADDRESS: &str = "FASTCP_ASK";
 
-/// ssh's variables for the program that asks, and for when it is used. Before OpenSSH 8.4 the
-/// second one has no effect, and ssh asks by itself.
+/// ssh's variables for the program that asks, and for when to use it. Before OpenSSH 8.4 the
+/// second one has no effect, and ssh itself asks.
 const PROGRAM: &str = "SSH_ASKPASS";
 const REQUIRE: &str = "SSH_ASKPASS_REQUIRE";
 
-/// One terminal, one question at a time, whichever ssh asks it.
+/// Allows one question at a time on the terminal, from any ssh.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// The questions of one ssh and its jump hosts.
+/// Listens for questions of one ssh and its jump hosts.
 pub struct Questions {
     listener: UnixListener,
     address: String,
@@ -31,14 +31,14 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// None where ssh asks as it always did: without a terminal, where the user has chosen who
-    /// asks, and where this program cannot be started again by its name.
+    /// None if ssh should ask in its usual way: without a terminal, if the user has set
+    /// `SSH_ASKPASS_REQUIRE`, or if this program's file cannot be found.
     pub fn expected() -> Option<Questions> {
         let has_terminal = io::stderr().is_terminal() && File::open("/dev/tty").is_ok();
         if !has_terminal || std::env::var_os(REQUIRE).is_some() {
             return None;
         }
-        // After an upgrade this name ends in " (deleted)".
+        // If the file was replaced by an upgrade, this name ends in " (deleted)".
         let program = std::env::current_exe().ok()?;
         program.is_file().then_some(())?;
         let mut random = [0; 16];
@@ -64,14 +64,14 @@ impl Questions {
             .env(REQUIRE, "force");
     }
 
-    /// The next program that waits.
+    /// The next program that waits to ask.
     pub async fn next(&self) -> Question {
         loop {
             match self.listener.accept().await {
                 Ok((socket, _)) if is_own(&socket) => return Question(socket),
-                // Another user who has guessed the name learns and delays nothing.
+                // A process of another user that guessed the name gets and delays nothing.
                 Ok(_) => {}
-                // Too many open files: ssh's own limit of time ends the login.
+                // Too many open files: the login's time limit ends it.
                 Err(_) => std::future::pending().await,
             }
         }
@@ -83,22 +83,22 @@ fn is_own(socket: &UnixStream) -> bool {
     peer.is_ok_and(|uid| uid == rustix::process::geteuid().as_raw())
 }
 
-/// A program that waits for its turn.
+/// A program that waits for its turn to ask.
 pub struct Question(UnixStream);
 
 impl Question {
-    /// Lets it ask once `hold` has cleared the terminal, and waits until it has.
+    /// Lets the program ask once `hold` has cleared the terminal, and waits until it has asked.
     pub async fn let_ask<G>(mut self, hold: impl Future<Output = G>) {
         let _turn = TURN.lock().await;
         let _held = hold.await;
         if self.0.write_all(b"\n").await.is_ok() {
-            // It sends nothing, and closes the socket at its end.
+            // The program sends nothing, and closes the socket when it ends.
             let _ = self.0.read(&mut [0]).await;
         }
     }
 }
 
-/// For the program that asks.
+/// Connects the program that asks.
 pub fn connect(address: &OsStr) -> io::Result<std::os::unix::net::UnixStream> {
     std::os::unix::net::UnixStream::connect_addr(&named(address)?)
 }

@@ -1,40 +1,39 @@
-//! The command that ssh runs on the far host. It finds a suitable fastcp or takes one from the
-//! client over the same login, and becomes it.
+//! The command that ssh runs on the far host. It finds a suitable fastcp, or receives one from
+//! the client over the same login, and executes it.
 //!
 //! The user's login shell (csh, fish, ...) reads the command before `sh` does. So the command is
-//! one line in single quotes without a quote, `!`, backslash or newline in it, and no name of a user
-//! or file is ever part of it. Besides `sh` it needs `uname`, `mkdir`, `chmod`, `ls`, `rm`, `dd`,
-//! `wc` and, only to place a program, `mktemp`; it uses `sleep`, `gzip` and `sha256sum` where they
-//! exist.
-//! Its output is described in [`wire::greeting`](crate::wire::greeting).
+//! one line in single quotes, without a quote, `!`, backslash or newline, and never contains a
+//! name of a user or file. Besides `sh` it needs `uname`, `mkdir`, `chmod`, `ls`, `rm`, `dd`,
+//! `wc` and, only to store a program, `mktemp`. It uses `sleep`, `gzip` and `sha256sum` where
+//! they exist. [`wire::greeting`](crate::wire::greeting) describes its output.
 //!
 //! # Programs of other users
 //!
-//! A program is looked for and run only in a directory that belongs to this user and that nobody
-//! else may write. The directory is opened once, as file descriptor 3, and every later step goes
-//! through `/proc/PID/fd/3`: whoever renames or links the directory meanwhile changes nothing.
-//! World-writable directories (/tmp, /var/tmp, /dev/shm) are never searched. A program that is
-//! placed there lies in a new private directory, and removes itself when it has started.
+//! The command looks for programs and runs them only in directories that belong to this user and
+//! that nobody else may write. It opens the directory once, as file descriptor 3, and every later
+//! step uses `/proc/PID/fd/3`. So renaming or replacing the directory has no effect. It never
+//! searches world-writable directories (/tmp, /var/tmp, /dev/shm). A program that is stored there
+//! gets a new private directory, and deletes itself after it has started.
 
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::wire::greeting::{MARK, PROTOCOLS};
 
-/// How the far end is started.
+/// Settings for the start of the far end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Startup {
-    /// `--remote-path`: words of a command; then nothing is searched and nothing placed.
+    /// `--remote-path`: a command. Then nothing is searched and nothing stored.
     pub path: Option<String>,
-    /// `--sudo`: the user as whom it runs.
+    /// `--sudo`: the user that the command runs as.
     pub sudo: Option<String>,
     /// The BLAKE3 of this program in hexadecimal.
     pub digest: String,
-    /// How long a program may take to answer `--speaks`.
+    /// Time limit for a program to answer `--speaks`.
     pub patience: Patience,
 }
 
-/// Whole seconds that a program on the far host gets to answer, from `--timeout`.
+/// Time limit in whole seconds for a program on the far host to answer, from `--timeout`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience(u64);
 
@@ -58,20 +57,22 @@ const MINE: &str = concat!(
     r#"mine() { [ -O $x/. ] && case $(ls -ld $x/.) in d????-??-*) ;; *) false;; esac; }; "#,
 );
 
-/// Finds or takes a program, and becomes it. `DIGEST`, `SPEAKS`, `MARK`, `PATIENCE` and `ROLE` are
-/// replaced.
+/// Finds or receives a program and executes it. `DIGEST`, `SPEAKS`, `MARK`, `PATIENCE` and `ROLE`
+/// are replaced.
 ///
-/// - `ok` is true for a program that says in time that it is a fastcp of a suitable protocol. A
-///   second background job ends the wait; a program that hangs is killed. Both tell their number
-///   by `$$`, written with `z`, since the number of the last job needs a character that csh takes
-///   for its history.
-/// - `have` becomes the program of digest `g` if an earlier login has placed it in the home
+/// - `ok` is true if a program answers in time that it is a fastcp of a suitable protocol. A
+///   second background job ends the wait, and a program that hangs is killed. Both jobs report
+///   their process id by `$$`, written with `z`: the id of the last job (`$!`) needs a character
+///   that csh uses for its history.
+/// - `have` executes the program of digest `g` if an earlier login has stored it in the home
 ///   directory.
-/// - `place` tries one directory, which its caller has opened: an empty file that is executed tells
-///   whether programs may run there, and zeros tell whether there is room. It returns if not.
-/// - A client that has gone must not end the script by a signal, since it has a file to remove.
-/// - `dd` reads the bytes that are available and at most the missing ones, so it never takes the
-///   bytes that follow the program. They come as file `w`, by gzip if `k`, their number, is not 0.
+/// - `place` tries one directory, which its caller has opened. It executes an empty file to see
+///   whether programs may run there, and writes zeros to see whether there is room. It returns if
+///   either fails.
+/// - A client that disconnects must not end the script by a signal, since the script has a file
+///   to remove.
+/// - `dd` reads available bytes, and at most the missing ones, so it never takes the bytes that
+///   follow the program. They go to file `w`; if `k` is not 0, they are `k` bytes from gzip.
 const SCRIPT: &str = concat!(
     r#"g=DIGEST; p=SPEAKS; s="MARK"; "#,
     r#"z=$; ok() { { { sh -c "echo pid $z$z; exec sleep PATIENCE" && echo end; } & "#,
@@ -107,7 +108,7 @@ const SCRIPT: &str = concat!(
     r#"place 3<"$d/."; done; d=; t=; fail nowhere"#,
 );
 
-/// Prints the version of every program that a login would look at, a line each.
+/// Prints the version of every program that a login would find, one line each.
 const TELL: &str = concat!(
     r#"s="MARK"; tell() { [ -x "$1" ] && "#,
     r#"echo "$s $2: $("$1" --version </dev/null 2>/dev/null)"; }; "#,
@@ -121,8 +122,9 @@ const TELL: &str = concat!(
     r#"echo "$s end""#,
 );
 
-/// Removes placed programs and nothing else, and prints their paths. Version 0.1 kept programs below
-/// world-writable directories too; these are entered in the same way, and nothing is run there.
+/// Removes only stored programs, and prints their paths. Version 0.1 also stored programs below
+/// world-writable directories. The script enters these in the same safe way, and runs nothing
+/// there.
 const REMOVE: &str = concat!(
     r#"s="MARK"; each() { mine && for f in $x/*-*/fastcp; do d=${f%/fastcp}; "#,
     r#"[ -h $d ] || { [ -O $d ] && [ -O $f ] && rm -f $f && rmdir $d && rm -f $x/.part.* && "#,
@@ -133,24 +135,24 @@ const REMOVE: &str = concat!(
     r#"done; echo "$s end""#,
 );
 
-/// What is to be done on the far host.
+/// The task of the command on the far host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Errand<'a> {
-    /// Become fastcp with these arguments, which are ours and no user's.
+    /// Become fastcp with these arguments, which never come from a user.
     Become(&'a str),
-    /// Tell which programs there are.
+    /// List the programs that exist.
     Tell,
-    /// Remove those that were placed.
+    /// Remove the stored programs.
     Remove,
 }
 
 impl Startup {
-    /// The command for it.
+    /// The command for `errand`.
     ///
     /// # Errors
-    /// Usage, for a `--remote-path` that cannot be a command.
+    /// Usage, if `--remote-path` cannot be a command.
     pub fn command(&self, errand: Errand) -> Result<String> {
-        // A user's name has been checked to be one.
+        // The user's name was checked to be one.
         let sudo = |user: &String| format!("sudo -n -H -u {user} -- ");
         let sudo = self.sudo.as_ref().map_or(String::new(), sudo);
         let script = match (errand, &self.path) {
@@ -168,14 +170,14 @@ impl Startup {
         let script = format!("{MINE}{script}").replace("MARK", MARK);
         Ok(match sudo.is_empty() {
             true => format!("exec sh -c '{script}'"),
-            // The line of the sudoers file that allows it names this very path.
+            // The sudoers line that allows it names exactly this path.
             false => format!("exec {sudo}/bin/sh -c '{script}'"),
         })
     }
 }
 
-/// The words of `--remote-path`, each quoted for a POSIX shell; a leading `~/` is left for the
-/// remote shell, which alone knows the home directory.
+/// The words of `--remote-path`, each quoted for a POSIX shell. A leading `~/` stays unquoted,
+/// because only the remote shell knows the home directory.
 fn quoted(path: &str) -> Result<String> {
     let unreadable = || Error::usage("--remote-path: its quotes do not match");
     let words = shlex::split(path).ok_or_else(unreadable)?;
@@ -236,7 +238,7 @@ mod tests {
             for placeholder in ["DIGEST", "SPEAKS", "MARK", "PATIENCE", "ROLE"] {
                 assert!(!script.contains(placeholder), "{placeholder}");
             }
-            // What every shell takes in one word, csh included.
+            // The length that every shell, including csh, accepts in one word.
             assert!(script.len() < 4000, "{} bytes", script.len());
         }
     }

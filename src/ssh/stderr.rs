@@ -1,4 +1,4 @@
-//! What the far end's process says on stderr, line by line and printable.
+//! The stderr of the far end's process, passed on line by line and printable.
 
 use std::mem::take;
 
@@ -8,21 +8,21 @@ use tokio::process::ChildStderr;
 use super::questions::{Question, Questions};
 use crate::units::printable;
 
-/// Bytes of one line of the far end's stderr that are shown.
+/// Most bytes of one line of the far end's stderr that are shown at once.
 const LINE_MAX: usize = 4096;
 
-/// Bytes that ssh may have written before a question: more than a pipe holds.
+/// Most bytes that are read before a question; more than a pipe holds.
 const BEFORE_QUESTION_MAX: usize = 1 << 20;
 
-/// The stderr of a process that was started, and the questions that it asks.
+/// The stderr of a started process, and the questions that it asks.
 pub struct Stderr {
     pub(super) pipe: ChildStderr,
     pub(super) questions: Option<Questions>,
 }
 
-/// Passes the far end's stderr on, a printable line at a time, until it is closed. Longer lines than
-/// [`LINE_MAX`] come in pieces. Before a question of ssh, `hold` clears the terminal, and keeps it
-/// so while its value lives.
+/// Passes on the far end's stderr until it is closed, one printable line at a time. Lines longer
+/// than [`LINE_MAX`] are split. Before a question of ssh, `hold` clears the terminal and keeps it
+/// clear while its value lives.
 pub async fn relay_stderr<F: Future>(
     mut stderr: Stderr,
     mut line_out: impl FnMut(&str),
@@ -63,11 +63,11 @@ async fn next(questions: Option<&Questions>) -> Question {
     }
 }
 
-/// Bytes on their way to be lines.
+/// Collects bytes into lines.
 #[derive(Default)]
 struct Lines {
     line: Vec<u8>,
-    /// A piece of the line has been shown.
+    /// Part of the current line has been shown.
     goes_on: bool,
 }
 
@@ -78,7 +78,7 @@ impl Lines {
                 while self.line.last() == Some(&b'\r') {
                     self.line.pop();
                 }
-                // The end of a line that was as long as a piece is no empty line.
+                // A line that ended exactly at a split does not produce an empty line.
                 if !(self.goes_on && self.line.is_empty()) {
                     line_out(&printable(&self.line));
                 }
@@ -94,7 +94,7 @@ impl Lines {
         }
     }
 
-    /// Shows what there is of a line.
+    /// Shows an incomplete line.
     fn end(&mut self, line_out: &mut impl FnMut(&str)) {
         if !self.line.is_empty() {
             line_out(&printable(&take(&mut self.line)));

@@ -1,4 +1,4 @@
-//! Lines at the bottom of what was printed, redrawn in place by indicatif.
+//! Lines at the bottom of the terminal, redrawn in place by indicatif.
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -6,7 +6,7 @@ use super::canvas::Canvas;
 use super::terminal::{Glyphs, Size};
 use super::view::Line;
 
-/// What is shown now.
+/// The lines on the terminal.
 pub struct Bars {
     glyphs: Glyphs,
     canvas: Canvas,
@@ -18,7 +18,7 @@ pub struct Bars {
 impl Bars {
     pub fn new(glyphs: Glyphs) -> Bars {
         let canvas = Canvas::default();
-        // Without a limit of draws a second: they are in memory, and each bar draws for itself.
+        // No limit on draws per second: they go to memory, and each bar draws separately.
         let target = ProgressDrawTarget::term_like(Box::new(canvas.clone()));
         Bars {
             glyphs,
@@ -28,11 +28,11 @@ impl Bars {
         }
     }
 
-    /// What to write so that `above` (whole lines) stands where the lines shown began, and
-    /// `lines` under it in place of them. None may be as wide as the terminal.
+    /// The output that replaces the current lines with `lines`, and writes `above` (whole
+    /// lines) over them. No line may be as wide as the terminal.
     pub fn redraw(&mut self, above: &str, lines: &[Line], size: Size) -> String {
         self.canvas.set_rows(size.rows);
-        // Drawing on a canvas does not fail.
+        // Drawing on a canvas cannot fail.
         if !above.is_empty() {
             let _ = self.all.println(above);
         }

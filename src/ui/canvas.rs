@@ -1,11 +1,11 @@
-//! What indicatif draws on, and how that comes to the terminal: all at once, and over the right
-//! rows after a resize.
+//! The surface that indicatif draws on. Its content goes to the terminal in one write, and over
+//! the right rows after a resize.
 //!
-//! By itself indicatif 0.18 fills each line with spaces up to the last column, so that the next
-//! one wraps, and goes back by the rows it counted when it drew. A terminal that gets another
-//! width breaks such lines anew: narrower it keeps torn ones, wider it loses what stood above.
-//! Here its lines are kept in memory, each ends where its text ends, and the way back is counted
-//! by the width that the terminal has now.
+//! indicatif 0.18 fills each line with spaces up to the last column, so that the next line wraps,
+//! and moves the cursor back by the rows it counted when it drew. A terminal whose width changes
+//! wraps such lines again. If it gets narrower, broken lines remain; if wider, lines above are
+//! lost. The canvas keeps the lines in memory and ends each where its text ends. It counts the
+//! rows to move back with the terminal's current width.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,26 +15,26 @@ use indicatif::TermLike;
 use super::terminal::{COLUMNS_MAX, Size};
 use super::view::columns;
 
-/// Erases to the end of the line, and of the screen.
+/// Erases to the end of the line, and to the end of the screen.
 const ERASE_LINE: &str = "\x1b[K";
 const ERASE_BELOW: &str = "\x1b[J";
 
-/// One for indicatif to draw on, a clone to show it from.
+/// One handle for indicatif to draw on, and a clone to show the result from.
 #[derive(Clone, Debug, Default)]
 pub struct Canvas(Arc<Mutex<Drawing>>);
 
 #[derive(Debug, Default)]
 struct Drawing {
-    /// What indicatif writes between two flushes: a line, then the spaces after it, and so on.
+    /// Writes of indicatif between two flushes: a line, then the spaces after it, and so on.
     writes: Vec<String>,
-    /// The lines it drew last. Some of them it printed once, to stay; which, its next draw
-    /// tells, which clears all others.
+    /// The lines of the last draw. Some of them may be printed lines that stay. The next draw
+    /// shows which, because it clears all others.
     lines: Vec<String>,
     /// Lines that stay and are not yet on the terminal, each with its newline.
     above: String,
     /// Rows of the terminal.
     rows: usize,
-    /// Columns of each line on the terminal; the cursor is behind the last one.
+    /// Columns of each line on the terminal. The cursor is at the end of the last one.
     shown: Vec<usize>,
 }
 
@@ -43,13 +43,13 @@ impl Canvas {
         self.0.lock().expect("no panic while held")
     }
 
-    /// More lines than `rows` are not drawn, since they could not be taken back.
+    /// Sets the most lines to draw, since lines that have scrolled away could not be erased.
     pub fn set_rows(&self, rows: usize) {
         self.drawing().rows = rows;
     }
 
-    /// What to write so that the terminal shows the lines drawn last in place of those it shows,
-    /// and above them what was printed. No line may be as wide as the terminal.
+    /// The output that replaces the lines on the terminal with those of the last draw, and puts
+    /// printed lines above them. No line may be as wide as the terminal.
     pub fn show(&self, size: Size) -> String {
         let drawing = &mut *self.drawing();
         let above = std::mem::take(&mut drawing.above);
@@ -93,10 +93,10 @@ impl Canvas {
     }
 }
 
-/// Where the cursor is asked to go does not matter: a draw clears line by line what the last one
-/// drew, and begins there.
+/// Ignores cursor movements: each draw clears the lines of the last one and begins there.
 impl TermLike for Canvas {
-    /// As wide as any, so that to indicatif each line is one row, before a resize and after.
+    /// The largest width, so that indicatif counts each line as one row, before and after a
+    /// resize.
     fn width(&self) -> u16 {
         COLUMNS_MAX
     }

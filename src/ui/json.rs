@@ -1,4 +1,4 @@
-//! What came of it, for a program: one line of JSON.
+//! The result of a copy as one line of JSON.
 
 use serde_json::{Map, Value, json};
 
@@ -6,12 +6,12 @@ use crate::session::Outcome;
 
 use super::summary::{codecs, time, verdict};
 
-/// A line, with its end. Sizes are in bytes, times in seconds, shares from 0 to 1.
+/// One line with its newline. Sizes are in bytes, times in seconds, shares from 0 to 1.
 pub fn line(outcome: &Outcome) -> String {
     format!("{}\n", summary(outcome))
 }
 
-/// The same of one of several copies, with its destination.
+/// The same for one of several destinations, with its name.
 pub fn line_of(dest: &str, outcome: &Outcome) -> String {
     let mut summary = summary(outcome);
     summary["dest"] = dest.into();

@@ -1,7 +1,7 @@
-//! What the person sees: the bar, lines about what failed, the summary. One thread writes to
-//! stderr, so that nothing tears, and nobody who reports ever waits for the terminal.
+//! The user interface: the progress bar, failure messages and the summary. A single thread writes
+//! to stderr, so that lines never mix and no caller waits for the terminal.
 //!
-//! No colour is used, so `NO_COLOR` has nothing to switch off.
+//! No colour is used, so `NO_COLOR` has no effect.
 
 mod bars;
 mod canvas;
@@ -37,45 +37,46 @@ use steady::Steady;
 use tell::Tell;
 use terminal::Terminal;
 
-/// Where nothing is drawn the rate is noted this often, for who asks.
+/// Interval between readings of the rate, for status requests, when nothing is drawn.
 const QUIET_TICK: Duration = Duration::from_secs(1);
 
-/// Ten redraws a second.
+/// Interval between redraws.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Who wakes so much later than asked was stopped meanwhile (Ctrl-Z), and the shell wrote.
+/// A wake-up this much later than requested means that the process was stopped (Ctrl-Z) and that
+/// the shell has written to the terminal.
 const STOPPED: Duration = Duration::from_millis(500);
 
-/// Lines that wait for a terminal that takes none (Ctrl-S, a full pipe); beyond it they are
-/// counted.
+/// Lines that may wait for a terminal that accepts none (Ctrl-S, a full pipe). Further lines are
+/// only counted.
 const LINES_WAITING_MAX: usize = 10_000;
 
-/// Failures that found no room among them and are told at the end: a command that chatters without
-/// an end must not hide why it failed. More are counted.
+/// Failures that are kept for the end if the queue is full: the endless output of a command must
+/// not hide why it failed. Further failures are only counted.
 const FAILURES_WAITING_MAX: usize = 20;
 
-/// Lines that are kept to see whether an error repeats them: an error quotes fewer.
+/// Lines that are kept to detect an error that repeats them. An error quotes fewer lines.
 const SHOWN_MAX: usize = 20;
 
-/// How much is told.
+/// Options for the amount of output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Output {
-    /// Errors only; outranks the other two.
+    /// Errors only; takes precedence over `verbose` and `summary`.
     pub quiet: bool,
     pub verbose: bool,
-    /// The summary even where stderr is no terminal.
+    /// Show the summary even if stderr is not a terminal.
     pub summary: bool,
-    /// No bars: the data itself is typed or shown on a terminal.
+    /// No bars, because the data itself is typed or shown on a terminal.
     pub plain: bool,
-    /// The summary as JSON on stdout, whatever stderr is told.
+    /// Write the summary to stdout as JSON, whatever goes to stderr.
     pub json: bool,
 }
 
-/// Reads the counters of what is shown.
+/// Reads the counters of the copy.
 type Reading = Box<dyn Fn() -> Snapshot + Send>;
 
-/// The screen while a session runs. Open it before, give its reporter to the session, finish it
-/// after.
+/// The output on stderr while a session runs. Open it before the session, pass its reporter to
+/// the session, and finish it afterwards.
 pub struct Screen {
     teller: Teller,
     writer: JoinHandle<()>,
@@ -84,18 +85,18 @@ pub struct Screen {
 
 enum Message {
     Line(String),
-    /// Leave the terminal to somebody else for a while.
+    /// Another program uses the terminal for a while.
     Hold(Hold),
-    /// Say how far it is.
+    /// Show the current progress.
     Status,
     End,
 }
 
-/// A question on the terminal, during which nothing else is written.
+/// A question on the terminal. Nothing else is written until it is answered.
 struct Hold {
-    /// Called once the lines are out and the bars are gone.
+    /// Called when the lines are written and the bars removed.
     shown: Box<dyn FnOnce() + Send>,
-    /// Nothing is sent; it is closed when the question is answered.
+    /// Carries no message; it is closed when the question is answered.
     answered: Receiver<()>,
 }
 
@@ -106,22 +107,22 @@ impl Hold {
     }
 }
 
-/// Passes on lines, as many as `output` allows.
+/// Passes lines to the writer, as far as `output` allows.
 #[derive(Clone)]
 struct Teller {
     output: Output,
     lines: SyncSender<Message>,
     lost: Arc<AtomicU64>,
     failures: Arc<Mutex<Vec<String>>>,
-    /// The last lines that were shown as they came, of commands among others.
+    /// The last lines that were shown at once, including those of commands.
     shown: Arc<Mutex<VecDeque<String>>>,
-    /// Before each line: of which of several copies it is.
+    /// Precedes each line if there are several destinations.
     name: String,
 }
 
 impl Screen {
-    /// Starts the thread that draws what `reading` gives, if stderr is a terminal and `output` lets
-    /// it.
+    /// Starts the writer thread. It draws the progress from `reading` if stderr is a terminal and
+    /// `output` allows it.
     pub fn open(output: Output, reading: impl Fn() -> Snapshot + Send + 'static) -> Screen {
         let reading: Reading = Box::new(reading);
         let terminal = Terminal::of_stderr();
@@ -150,11 +151,11 @@ impl Screen {
         Arc::new(self.teller.clone())
     }
 
-    /// Takes the bar away and says what came of it: why the session ended early, if it did, and
-    /// the summary, where one is wanted.
+    /// Removes the bar and shows the result: the reason for an early end, and the summary if it
+    /// is wanted.
     ///
     /// # Errors
-    /// `Kind::Write` where the JSON that was asked for could not be written.
+    /// `Kind::Write` if the requested JSON could not be written.
     pub fn finish(self, outcome: &Outcome) -> Result<()> {
         let (output, terminal) = (self.teller.output, self.terminal);
         let tell = Tell::of(output, terminal.is_some());
@@ -179,16 +180,16 @@ impl Screen {
         }
     }
 
-    /// Ends it without a summary; says why a session ended early, if it did.
+    /// Ends the output without a summary. Shows the reason if the session ended early.
     pub fn close(self, fatal: Option<&Error>) {
         let mut lines = self.end();
         lines.extend(fatal.map(sentence));
         write_lines(lines);
     }
 
-    /// Takes the bar away; gives what else there is to tell.
+    /// Removes the bar and returns the lines that are still to be shown.
     fn end(self) -> Vec<String> {
-        // Refused only if the writer is gone, and then there is nothing to end.
+        // Fails only if the writer thread has ended.
         let _ = self.teller.lines.send(Message::End);
         let _ = self.writer.join();
         let lost = self.teller.lost.load(Relaxed);
@@ -199,18 +200,18 @@ impl Screen {
     }
 }
 
-/// Columns that a line may take. For a program that reads it, a line stays one.
+/// Most columns of a line. Lines are not broken if a program reads them.
 fn width(terminal: Option<Terminal>) -> usize {
     terminal.map_or(usize::MAX, |at| at.size().columns)
 }
 
 impl Teller {
-    /// False if it found no room.
+    /// False if the queue is full.
     fn line(&self, line: &str) -> bool {
         self.tell(Message::Line(format!("{}{line}", self.name)))
     }
 
-    /// The error of a command without the lines of the command that were shown already.
+    /// The message of an error, without lines of a failed command that were already shown.
     fn sentence(&self, error: &Error) -> String {
         let whole = sentence(error);
         if error.kind != Kind::Command {
@@ -234,7 +235,7 @@ impl Teller {
         }
     }
 
-    /// Never waits: who reports may be what keeps the session alive.
+    /// Never waits, because the caller may be the task that keeps the session alive.
     fn tell(&self, message: Message) -> bool {
         let is_told = self.lines.try_send(message).is_ok();
         if !is_told {
@@ -300,7 +301,7 @@ fn sentence(error: &Error) -> String {
     }
 }
 
-/// Writes each line as it comes.
+/// Writes each line when it arrives.
 fn pass_on(lines: &Receiver<Message>, reading: &Reading) {
     let mut rate = Rate::default();
     loop {
@@ -320,7 +321,7 @@ fn pass_on(lines: &Receiver<Message>, reading: &Reading) {
     }
 }
 
-/// Draws ten times a second, but not during a resize; lines come between, above the bars.
+/// Draws ten times a second, but not during a resize. Writes other lines above the bars.
 fn draw(lines: &Receiver<Message>, terminal: &Terminal, reading: &Reading) {
     let mut bars = Bars::new(terminal.glyphs);
     let mut rate = Rate::default();
@@ -347,8 +348,8 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, reading: &Reading) {
                 };
                 above.push_str(&line);
                 above.push('\n');
-                // A flood of lines may not put off the tick, nor gather here. Without a bar each
-                // line goes out at once, since ssh may be about to write its next prompt.
+                // Many lines must neither delay the tick nor collect here. Without a bar each
+                // line is written at once, since ssh may be about to print a prompt.
                 if Instant::now() < next && is_drawn {
                     continue;
                 }
@@ -378,7 +379,7 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, reading: &Reading) {
         if terminal.is_foreground() {
             write(&bars.redraw(&above, &shown, size));
         } else {
-            // The shell has the terminal: its cursor is no longer where the bars end.
+            // The shell owns the terminal: the cursor is no longer where the bars end.
             bars = Bars::new(terminal.glyphs);
             write(&above);
         }
@@ -403,7 +404,7 @@ fn write_lines(lines: Vec<String>) {
     write(&text);
 }
 
-/// A stderr that is closed is no reason to stop copying.
+/// Ignores errors: the copy continues if stderr is closed.
 fn write(text: &str) {
     if !text.is_empty() {
         let _ = std::io::stderr().lock().write_all(text.as_bytes());

@@ -1,5 +1,5 @@
-//! What a probe found: rows of a table on stdout as they come, then what a copy should make; or all
-//! of it as a line of JSON.
+//! Output of a probe on stdout: a table, row by row, then the expected throughput of a copy; or
+//! all results as one line of JSON.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::tuner::{Decision, Forecast, Method};
 use crate::units::{count, rate, size};
 use crate::wire::message::Tried;
 
-/// Runs it and shows what it finds; what else there is to tell goes to the screen. Gives how the
-/// probe ended, and how the writing did.
+/// Runs the probe and shows its findings. Other messages go to the screen. Returns the outcome of
+/// the probe, and that of the output.
 pub fn show(probe: Probe, screen: &Screen, is_json: bool) -> (Outcome, Result<()>) {
     let shown = Arc::new(Mutex::new(Ok(())));
     let hear: Hear = match is_json {
@@ -46,7 +46,7 @@ fn say(lines: &[String]) -> Result<()> {
     stdout::show(&lines)
 }
 
-/// Not wider than 80 columns.
+/// Rows of at most 80 columns.
 fn rows(finding: &Finding) -> Vec<String> {
     match finding {
         Finding::Read(read) => vec![row("source", &source(read))],
@@ -74,7 +74,7 @@ fn rows(finding: &Finding) -> Vec<String> {
     }
 }
 
-/// The last lines; none where it came to nothing.
+/// The last lines; none if the probe has no result.
 fn ending(probed: &Probed) -> Vec<String> {
     let Some(expected) = &probed.forecast else {
         return Vec::new();
@@ -144,12 +144,12 @@ fn milliseconds(time: Duration) -> String {
     format!("{ms:.decimals$} ms")
 }
 
-/// As a user would force it.
+/// The flags that force this choice.
 fn flags(method: Method, streams: u16) -> String {
     format!("--compress {} --streams {streams}", word(method))
 }
 
-/// As `--compress` has it.
+/// The value for `--compress`.
 fn word(method: Method) -> String {
     match method {
         Method::None => "none".to_owned(),
@@ -160,7 +160,7 @@ fn word(method: Method) -> String {
     }
 }
 
-/// What was measured, by its names and by its numbers.
+/// The formula for the throughput: its terms by name, and their measured values.
 fn formula(expected: &Expected) -> (String, String) {
     let Expected {
         link,
@@ -193,7 +193,7 @@ fn formula(expected: &Expected) -> (String, String) {
     (names.join(", "), numbers.join(", "))
 }
 
-/// Bytes a second, seconds, shares from 0 to 1; null for what was not measured.
+/// Rates are in bytes a second, times in seconds, shares from 0 to 1. Null means not measured.
 fn json_of(probed: &Probed) -> Value {
     let Probed {
         outcome,

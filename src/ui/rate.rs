@@ -1,28 +1,28 @@
-//! How fast it goes, smoothed over some seconds.
+//! Throughput, smoothed over some seconds.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// Less than this tells nothing yet.
+/// A shorter time does not give a meaningful rate.
 const SPAN_MIN: Duration = Duration::from_millis(500);
 
-/// A counter's readings within the window, oldest first.
+/// Readings of a counter within the window, oldest first.
 #[derive(Default)]
 pub struct Rate {
     readings: VecDeque<(Instant, u64)>,
 }
 
 impl Rate {
-    /// The counter stood at `bytes` at `now`. Readings before its first move do not count, so
-    /// that the time to log in does not make the first seconds look slow.
+    /// Notes that the counter was at `bytes` at time `now`. Of readings of 0 only the last is
+    /// kept, so that the login time does not make the first seconds look slow.
     pub fn note(&mut self, now: Instant, bytes: u64) {
         if bytes == 0 {
             self.readings.clear();
         }
         self.readings.push_back((now, bytes));
-        // The first reading outside the window stays, so that the window is full.
+        // Keeps the first reading outside the window, so that the window is full.
         while let Some((second, _)) = self.readings.get(1)
             && now.duration_since(*second) >= WINDOW
         {
@@ -30,7 +30,7 @@ impl Rate {
         }
     }
 
-    /// Bytes a second; None until there is something to tell.
+    /// Bytes a second; None before there are enough readings.
     pub fn per_s(&self) -> Option<f64> {
         let (first, last) = (self.readings.front()?, self.readings.back()?);
         let span = last.0.duration_since(first.0);

@@ -1,4 +1,4 @@
-//! What came of several copies of the same: a line for each, or more where there is more to say.
+//! Results of a copy to several destinations: one line for each, or more if needed.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use crate::session::{Outcome, Reporter};
 use super::tell::Tell;
 use super::{Screen, json, sentence, stdout, summary, width, write_lines};
 
-/// One of several copies.
+/// The copy to one of several destinations.
 pub struct Copied<'a> {
-    /// By which it is told from the others.
+    /// Distinguishes it from the others.
     pub name: &'a str,
-    /// Its destination as it was typed, printable.
+    /// The destination as typed, printable.
     pub dest: &'a str,
     pub outcome: &'a Outcome,
 }
 
 impl Screen {
-    /// For the one of several copies that has this name.
+    /// The reporter for the destination with this name.
     pub fn reporter_of(&self, name: &str) -> Arc<dyn Reporter> {
         let mut teller = self.teller.clone();
         teller.name = format!("{name}: ");
@@ -26,10 +26,10 @@ impl Screen {
         Arc::new(teller)
     }
 
-    /// Takes the bar away and says what came of each.
+    /// Removes the bar and shows all results.
     ///
     /// # Errors
-    /// `Kind::Write` where the JSON that was asked for could not be written.
+    /// `Kind::Write` if the requested JSON could not be written.
     pub fn finish_all(self, copies: &[Copied]) -> Result<()> {
         let (output, terminal) = (self.teller.output, self.terminal);
         let tell = Tell::of(output, terminal.is_some());

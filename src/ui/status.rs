@@ -1,4 +1,4 @@
-//! How far it is, in one line, for who asks with SIGUSR1.
+//! The progress in one line, shown on SIGUSR1.
 
 use crate::progress::{Phase, Snapshot};
 use crate::units::size;

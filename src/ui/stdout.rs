@@ -5,10 +5,10 @@ use rustix::io::Errno;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::{Stop, Until, is_stdout_closed, wait};
 
-/// Writes a result for a person.
+/// Writes a result for the user.
 ///
 /// # Errors
-/// `Kind::Write`. A reader that has left (`| head`) is no fault.
+/// `Kind::Write`. A reader that has exited (`| head`) is not an error.
 pub fn show(text: &str) -> Result<()> {
     check()?;
     match put(text) {
@@ -27,7 +27,7 @@ pub fn record(text: &str) -> Result<()> {
 }
 
 /// # Errors
-/// `Kind::Write` where this process was started without a standard output.
+/// `Kind::Write` if this process was started without a standard output.
 pub fn check() -> Result<()> {
     match is_stdout_closed() {
         true => Err(Error::new(
@@ -39,7 +39,7 @@ pub fn check() -> Result<()> {
     }
 }
 
-/// Standard output may have been set not to block by whoever shares it.
+/// Writes all of `text`, even if another process has made the standard output non-blocking.
 fn put(text: &str) -> Result<(), Errno> {
     let stdout = std::io::stdout().lock();
     let mut rest = text.as_bytes();

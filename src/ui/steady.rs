@@ -1,23 +1,24 @@
-//! Waits until a resize is over.
+//! Detection of the end of a terminal resize.
 //!
-//! The way back over lines that the terminal broke anew is counted by its width. A count for a
-//! width that it has no longer would go too far and overwrite what stands above. While a window
-//! is dragged each width is soon gone, and it may be told late: tmux does it four times a second.
+//! After a resize the terminal wraps lines again. The number of rows to move back then depends on
+//! its width. With an outdated width the cursor would go too far and overwrite earlier output.
+//! While a window is dragged, each width is soon outdated. It may also be reported late: tmux
+//! reports four times a second.
 
 use std::time::{Duration, Instant};
 
 use super::terminal::Size;
 
-/// Longer than tmux keeps a size to itself.
+/// Longer than tmux's delay before it reports a new size.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// Lines that somebody should read wait no longer than this.
+/// Most time that lines for the user wait for the end of a resize.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The size last seen, and since when it changes.
+/// The last size, and the time of the current resize.
 pub struct Steady {
     size: Size,
-    /// The first and the last change of a resize that is not over.
+    /// The first and the last change of a resize that has not ended.
     changes: Option<(Instant, Instant)>,
 }
 
@@ -29,7 +30,7 @@ impl Steady {
         }
     }
 
-    /// The terminal has `size` at `now`; false while it may not be drawn on.
+    /// Notes that the terminal has `size` at time `now`. False if it must not be drawn on yet.
     pub fn note(&mut self, now: Instant, size: Size) -> bool {
         if size != self.size {
             let first = self.changes.map_or(now, |(first, _)| first);

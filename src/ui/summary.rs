@@ -1,4 +1,4 @@
-//! What came of it, in one or two lines.
+//! Summary of a copy in one or two lines.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::progress::Snapshot;
 use crate::session::{Outcome, Verdict};
 use crate::units::{count, duration, rate, size};
 
-/// What was done, and what limited it. Nothing for a session that never copied.
+/// The summary, and what limited the copy. Empty if the session failed before it copied anything.
 pub fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
     let mut lines = figures(outcome, width);
     if let Some(verdict) = verdict(outcome) {
@@ -18,10 +18,10 @@ pub fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
     lines
 }
 
-/// `3 files, 1.07 GB in 4.7 s, 229 MB/s (wire 430 MB, 2.5:1, zstd, 8 streams, direct)`, with what
-/// was there already and how often the client logged in again, and how many failed, if any. What is
-/// in brackets gets a line of its own where both are wider than `width`, and what is wider still
-/// breaks after commas.
+/// `3 files, 1.07 GB in 4.7 s, 229 MB/s (wire 430 MB, 2.5:1, zstd, 8 streams, direct)`. It
+/// includes the data that was already there, repeated logins and the number of failures, if any.
+/// If the line is wider than `width`, the part in brackets gets its own line. Lines that are
+/// still wider are broken after commas.
 pub fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let counters = &outcome.counters;
@@ -41,16 +41,16 @@ pub fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
     lines.iter().flat_map(|line| broken(line, width)).collect()
 }
 
-/// Data that moved for a shorter time was limited by its start.
+/// If the data moved for a shorter time, the start-up limited the copy.
 const TELLING: Duration = Duration::from_secs(1);
 
-/// What limited the copy, where that can be said.
+/// The bottleneck of the copy, if the copy was long enough to tell.
 pub fn verdict(outcome: &Outcome) -> Option<&Verdict> {
     let is_long_enough = outcome.data >= TELLING;
     outcome.verdict.as_ref().filter(|_| is_long_enough)
 }
 
-/// What limited the copy, and behind it what would help.
+/// The bottleneck, followed by hints.
 fn told(verdict: &Verdict, width: usize) -> Vec<String> {
     let hints = verdict.hints.iter().map(|hint| format!("  {hint}"));
     std::iter::once(verdict.sentence.clone())
@@ -59,8 +59,8 @@ fn told(verdict: &Verdict, width: usize) -> Vec<String> {
         .collect()
 }
 
-/// `line` in as few lines as `width` columns allow, each of whole parts between commas, or of whole
-/// words where it has none. It is ASCII.
+/// Breaks `line` into as few lines of `width` columns as possible, after commas, or between words
+/// if it has no comma. The line must be ASCII.
 fn broken(line: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let between = if line.contains(", ") { ", " } else { " " };
@@ -76,7 +76,7 @@ fn broken(line: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Hard links that the copy did not keep.
+/// A notice about hard links that were not kept.
 pub fn unlinked(files: u64) -> String {
     format!(
         "fastcp: {} with several names (hard links) did not fit into memory, so further names of \
@@ -85,7 +85,7 @@ pub fn unlinked(files: u64) -> String {
     )
 }
 
-/// What `--digests` could not list.
+/// A notice about names that `--digests` could not list.
 pub fn unlisted(names: u64) -> String {
     format!(
         "fastcp: {} not UTF-8 and not in the list of digests",
@@ -139,10 +139,10 @@ fn done(outcome: &Outcome) -> String {
     line
 }
 
-/// A login is told where it took more than this part of the time for the data.
+/// The login time is shown if it exceeds the data time divided by this.
 const LOGIN_PART: u32 = 10;
 
-/// The time for the data, or for all where none moved.
+/// The time that data was moving, or the whole time without the login if none moved.
 pub fn time(outcome: &Outcome) -> Duration {
     match outcome.data {
         Duration::ZERO => outcome
@@ -152,21 +152,21 @@ pub fn time(outcome: &Outcome) -> Duration {
     }
 }
 
-/// True where the data went inside an ssh login, and not by streams of its own.
+/// True if the data went through an ssh login and not through connections of its own.
 fn is_inside_login(route: &str) -> bool {
     ["inside the ssh login", "through this host"]
         .iter()
         .any(|it| route.starts_with(it))
 }
 
-/// In brackets, or empty.
+/// The part in brackets, or empty.
 fn how(outcome: &Outcome) -> String {
     let counters = &outcome.counters;
     let mut how = Vec::new();
     if counters.wire_bytes > 0 {
         how.push(format!("wire {}", size(counters.wire_bytes)));
         let ratio = counters.moved_bytes as f64 / counters.wire_bytes as f64;
-        // Of zeros, and of a few small files, there is more that says what they are.
+        // For zeros and for a few small files, headers are larger than the content.
         if ratio >= 0.95 {
             how.push(format!("{ratio:.1}:1"));
         }
@@ -196,7 +196,7 @@ fn how(outcome: &Outcome) -> String {
     format!("({})", how.join(", "))
 }
 
-/// Those that chunks were compressed with, and how many.
+/// Names of the codecs that were used, and the number of chunks of each.
 pub fn codecs(counters: &Snapshot) -> impl Iterator<Item = (&'static str, u64)> {
     (0u8..)
         .zip(counters.codec_chunks)
@@ -204,7 +204,7 @@ pub fn codecs(counters: &Snapshot) -> impl Iterator<Item = (&'static str, u64)> 
         .filter_map(|(number, chunks)| Some((name(Codec::from_number(number)?), chunks)))
 }
 
-/// As `--compress` has them.
+/// As in `--compress`.
 fn name(codec: Codec) -> &'static str {
     match codec {
         Codec::None => "none",
@@ -215,7 +215,7 @@ fn name(codec: Codec) -> &'static str {
     }
 }
 
-/// `2 failed: 1 missing or unreadable, 1 changed while it was copied`, by exit codes.
+/// `2 failed: 1 missing or unreadable, 1 changed while being copied`, ordered by exit code.
 fn failed(outcome: &Outcome) -> Option<String> {
     let mut codes = BTreeMap::<i32, (Kind, u64)>::new();
     for Error { kind, .. } in &outcome.failures {
@@ -233,7 +233,7 @@ fn failed(outcome: &Outcome) -> Option<String> {
     (all > 0).then(|| format!("{} failed: {listed}", count(all)))
 }
 
-/// What the entries have in common that failed for this, said of one as of many.
+/// Describes failed entries of this kind; fits one entry and many.
 fn words(kind: Kind) -> &'static str {
     match kind {
         Kind::Entry => "not to be copied",

@@ -1,17 +1,17 @@
-//! How much is told of a copy that is over.
+//! The amount of output about a finished copy.
 
 use super::Output;
 
-/// From least to most.
+/// From least to most output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tell {
-    /// Why it ended early, where it did.
+    /// The reason for an early end.
     Failures,
-    /// What was done, where not all was.
+    /// The summary of an incomplete copy.
     Incomplete,
-    /// What was done.
+    /// The summary of each copy.
     Each,
-    /// What limited it, too.
+    /// Also what limited the copy.
     All,
 }
 

@@ -1,17 +1,17 @@
-//! What the terminal on stderr is and can do.
+//! Properties of the terminal on stderr.
 
 use std::io::IsTerminal;
 
 use rustix::termios::{tcgetpgrp, tcgetwinsize};
 
-/// Used where a terminal does not tell its size (serial lines, some CI).
+/// Used if a terminal does not report its size (serial lines, some CI).
 const COLUMNS: usize = 80;
 const ROWS: usize = 24;
 
-/// Wider ones are used up to here.
+/// Columns beyond this are not used.
 pub const COLUMNS_MAX: u16 = 4096;
 
-/// What a bar is drawn with.
+/// Characters for the bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Glyphs {
     Utf8,
@@ -26,20 +26,20 @@ pub struct Terminal {
     reflows: bool,
 }
 
-/// What the terminal is at one moment; read once for a redraw, since it may change between.
+/// The terminal's size at one moment. Read once for each redraw, since it may change in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Not 0, at most `COLUMNS_MAX`.
     pub columns: usize,
     /// Not 0.
     pub rows: usize,
-    /// True if lines that are longer than a new width are broken anew, with all that is below
-    /// them. Nearly every terminal does; xterm, the console and screen cut or keep them.
+    /// True if the terminal rewraps lines when its width changes. Nearly every terminal does;
+    /// xterm, the console and screen cut or keep such lines.
     pub reflows: bool,
 }
 
 impl Terminal {
-    /// None where stderr is no terminal.
+    /// None if stderr is not a terminal.
     pub fn of_stderr() -> Option<Terminal> {
         std::io::stderr().is_terminal().then(|| {
             let variable = |name: &str| std::env::var(name).unwrap_or_default();
@@ -66,13 +66,13 @@ impl Terminal {
         }
     }
 
-    /// False while a shell has the terminal (`fastcp ... &`, `bg`).
+    /// False while a shell owns the terminal (`fastcp ... &`, `bg`).
     pub fn is_foreground(&self) -> bool {
         tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
     }
 }
 
-/// As setlocale: the first of the three that is set and not empty decides.
+/// As in setlocale, the first of the three that is set and not empty decides.
 fn glyphs(locale: [String; 3]) -> Glyphs {
     let locale = locale.into_iter().find(|value| !value.is_empty());
     let locale = locale.unwrap_or_default().to_ascii_lowercase();

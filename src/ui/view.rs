@@ -1,5 +1,6 @@
-//! A reading of the counters as lines for a terminal: one for the whole, with the bar, and the
-//! names of what is being copied. Pure; no line is as wide as the terminal, so none wraps.
+//! Conversion of a snapshot to lines for the terminal: the total with the bar, and the names of
+//! files that are being copied. It has no side effects. No line is as wide as the terminal, so
+//! none wraps.
 
 use console::measure_text_width;
 
@@ -9,22 +10,22 @@ use crate::units::{clock, count, rate, size};
 
 use super::terminal::Glyphs;
 
-/// A shorter bar says less than the number beside it.
+/// A shorter bar shows less than the number beside it.
 const BAR_MIN: usize = 10;
-/// Longer ones only put more space between name and number.
+/// A longer bar only increases the distance between name and number.
 const BAR_MAX: usize = 60;
 
-/// Rates below this have no arrival time that anybody would believe.
+/// Longer remaining times, in seconds, are shown as `--:--`.
 const ETA_MAX_S: f64 = 1e7;
 
-/// A bar, in brackets and with a space behind it, if it has one, and text.
+/// Text, with an optional bar in brackets before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     pub bar: Option<Bar>,
     pub text: String,
 }
 
-/// `columns` between the brackets, of which `done` parts `of` all are filled; `of` is not 0.
+/// `columns` are between the brackets, of which the share `done` / `of` is filled. `of` is not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bar {
     pub columns: usize,
@@ -32,7 +33,7 @@ pub struct Bar {
     pub of: u64,
 }
 
-/// Brackets and space.
+/// Columns of the brackets and the space.
 const BAR_FRAME: usize = 3;
 
 impl Line {
@@ -47,10 +48,10 @@ impl From<String> for Line {
     }
 }
 
-/// Lines to show, none while ssh may ask for a password and when all is done. `rate` is in bytes
-/// a second, `width` the terminal's.
+/// The lines to show. None while ssh may ask for a password, and when the copy is finished.
+/// `rate` is in bytes a second, `width` is the terminal's.
 pub fn lines(snapshot: &Snapshot, rate: Option<f64>, glyphs: Glyphs, width: usize) -> Vec<Line> {
-    // In the last column a terminal may wrap or not, so it stays free.
+    // The last column stays empty, because terminals differ on whether it causes a wrap.
     let width = width.saturating_sub(1);
     let first = match snapshot.phase {
         Phase::Connecting | Phase::Done => return Vec::new(),
@@ -87,7 +88,7 @@ pub fn lines(snapshot: &Snapshot, rate: Option<f64>, glyphs: Glyphs, width: usiz
     lines
 }
 
-/// How far several copies are, of which the slowest is shown.
+/// The number of finished destinations. The other lines show the slowest one.
 pub fn several((over, all): (usize, usize)) -> String {
     format!("{over} of {all} destinations done, this is the slowest")
 }
@@ -100,7 +101,7 @@ pub fn scanning(snapshot: &Snapshot) -> String {
     )
 }
 
-/// What earlier runs left is being read and verified.
+/// True while data of earlier runs is read and verified.
 pub fn is_verifying(snapshot: &Snapshot) -> bool {
     let is_under_way = matches!(snapshot.phase, Phase::Copying | Phase::Flushing);
     let verified = snapshot.checked_bytes;
@@ -112,13 +113,13 @@ pub fn verifying(snapshot: &Snapshot) -> String {
     format!("verified {} of {} already there", size(verified), size(all))
 }
 
-/// Nobody knows how much is to come: of a stream no length was said, or it has come already.
+/// True if the remaining amount is unknown: a pipe has no given length, or is already longer.
 pub fn is_endless(snapshot: &Snapshot, totals: &Totals) -> bool {
     let is_more = totals.bytes == 0 || snapshot.done_bytes > totals.bytes;
     totals.streams > 0 && is_more && snapshot.files < totals.files
 }
 
-/// Bar, share, bytes, rate and what is left of the time; the narrower, the fewer of them.
+/// Bar, percentage, bytes, rate and remaining time. A narrow terminal gets fewer of them.
 fn whole(snapshot: &Snapshot, totals: &Totals, rate: Option<f64>, width: usize) -> Line {
     let bytes = snapshot.done_bytes;
     let left = totals.bytes.saturating_sub(bytes);
@@ -126,7 +127,7 @@ fn whole(snapshot: &Snapshot, totals: &Totals, rate: Option<f64>, width: usize) 
         0 => (snapshot.files, totals.files.max(1)),
         all => (bytes, all),
     };
-    // Rounded down: 100 % is only said of what is complete.
+    // Rounded down: 100 % appears only when the copy is complete.
     let percent = format!("{:>3}%", (fraction(done, of) * 100.0).floor());
     let amount = format!("{:>7} of {:>7}", size(bytes), size(totals.bytes));
     let speed = format!("{:>9}", speed(rate));
@@ -147,7 +148,7 @@ fn whole(snapshot: &Snapshot, totals: &Totals, rate: Option<f64>, width: usize) 
             .map(|field| field.as_str())
             .collect::<Vec<_>>()
             .join("  ");
-        // The bar goes first, then fields from the least telling.
+        // The bar is dropped first, then the least important fields.
         let room = width.saturating_sub(columns(&text) + BAR_FRAME);
         if room >= BAR_MIN {
             let columns = room.min(BAR_MAX);
@@ -177,21 +178,21 @@ pub fn eta(left: u64, per_s: Option<f64>) -> String {
     }
 }
 
-/// Columns that a terminal gives to `text`; rather too many than too few, since terminals
-/// differ about what follows an emoji.
+/// The width of `text` in columns. It is rather too large than too small, since terminals differ
+/// about characters that follow an emoji.
 pub fn columns(text: &str) -> usize {
     measure_text_width(text).max(text.chars().map(cells).sum())
 }
 
 fn cells(c: char) -> usize {
     match c {
-        // Asks for the wide form of the character before it.
+        // Requests the wide form of the preceding character.
         '\u{fe0f}' => 1,
         c => measure_text_width(c.encode_utf8(&mut [0; 4])),
     }
 }
 
-/// The beginning of `text` in `width` columns.
+/// The beginning of `text` that fits into `width` columns.
 fn cut(text: &str, width: usize) -> String {
     let mut used = 0;
     text.chars()
@@ -202,7 +203,8 @@ fn cut(text: &str, width: usize) -> String {
         .collect()
 }
 
-/// The end of `name` in `width` columns, which tells files apart better than its beginning.
+/// The end of `name` that fits into `width` columns. It distinguishes files better than the
+/// beginning.
 fn tail(name: &str, glyphs: Glyphs, width: usize) -> String {
     let (name, ellipsis) = match glyphs {
         Glyphs::Utf8 => (name.to_owned(), "…"),
@@ -222,7 +224,7 @@ fn tail(name: &str, glyphs: Glyphs, width: usize) -> String {
         })
         .last()
         .map_or(name.len(), |(start, _)| start);
-    // What is left of a character that was cut off would join the ellipsis.
+    // Combining characters of a removed character would attach to the ellipsis.
     let end = name[start..].trim_start_matches(|c| cells(c) == 0 || c == '\u{fe0f}');
     format!("{ellipsis}{end}")
 }

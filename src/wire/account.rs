@@ -1,30 +1,30 @@
-//! How a copy between two hosts goes, as its sender tells the client, which has neither end itself.
+//! Progress of a copy between two remote hosts, which the sender reports to the client.
 
 use serde::{Deserialize, Serialize};
 
 use crate::progress::Counts;
 
-/// Comes several times a second, and before the last word.
+/// Sent several times a second, and once at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     pub counts: Counts,
-    /// Of files that are under way, a few.
+    /// A few of the files that are being copied.
     pub names: Vec<String>,
-    /// Everything was sent; the receiver writes, syncs and renames.
+    /// The sender has sent everything; the receiver writes, syncs and renames.
     pub is_flushing: bool,
     /// By route.
     pub ways: [WayFacts; 4],
-    /// Why a stream ended, or could not be dialled, last; empty where none did.
+    /// Why a connection last ended or could not be made; empty where none did.
     pub cause: String,
 }
 
-/// How the streams of one route are.
+/// State of the data connections of one route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WayFacts {
-    /// Streams whose other end has proven itself, and of which nothing says that they are dead.
+    /// Connections whose other end is authenticated and that show no sign of being dead.
     pub sound: u16,
-    /// Streams by which more has come through than fits into a packet.
+    /// Connections that have carried more bytes than fit into one packet.
     pub up: u16,
-    /// Bytes.
+    /// Bytes that the route has carried.
     pub carried: u64,
 }

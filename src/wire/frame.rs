@@ -1,4 +1,4 @@
-//! A frame: a header of 64 bytes, then a digest, the encoded chunk and the seal's tag.
+//! Frames: a header of 64 bytes, then a digest, the encoded chunk and the seal's tag.
 //!
 //! ```text
 //!  0 version u8 | 1 kind u8 | 2 codec u8 | 3 suite u8 | 4 flags u32
@@ -6,17 +6,16 @@
 //! 16 counter u64            | 24 chunk u64
 //! 32 entry u64              | 40 offset u64
 //! 48 raw length u32         | 52 wire length u32
-//! 56 receiver u16           | 58 reserved, 6 bytes: written as 0, not looked at
+//! 56 receiver u16           | 58 reserved, 6 bytes: written as 0, ignored
 //! 64 digest, 32 bytes ‖ encoded bytes ‖ tag, 16 bytes or none by the suite: the wire length
 //! ```
 //!
-//! All numbers are little-endian. The header travels in clear and is authenticated as it stands;
-//! the digest would tell an eavesdropper which known file this is, so it is sealed with the bytes.
+//! All numbers are little-endian. The header is sent in clear text and authenticated. The digest
+//! is encrypted with the data, because it would tell an eavesdropper which known file this is.
 //!
-//! [`FrameHeader::parse`] is the only way from a peer's bytes to a header, and what it gives is
-//! within [`FrameLimits`]: whatever a length says, it fits into a pool's buffer. What it cannot
-//! know is left to others: whether there is such an entry and the range is inside of it
-//! (`dest`), whether the frame is the peer's (`seal`).
+//! [`FrameHeader::parse`] is the only way from a peer's bytes to a header. Its result is within
+//! [`FrameLimits`], so every length fits into a buffer of the pool. Other modules check the rest:
+//! `dest` that the entry exists and contains the range, `seal` that the peer sent the frame.
 
 use crate::chunk::pool::TAILROOM;
 use crate::chunk::{ChunkKind, LARGE_PACK, LARGE_PIECE, Place};
@@ -27,35 +26,35 @@ use crate::seal::{Suite, TAG_LEN};
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 64;
 
-/// Bytes of the digest before the encoded ones.
+/// Bytes of the digest, which precedes the encoded data.
 pub const DIGEST_LEN: usize = 32;
 
 pub const VERSION: u8 = 1;
 
-/// Longest range of zeros in one frame: holes of a terabyte take 512 headers, and a length
-/// fits into 32 bits with room to spare.
+/// Most zeros in one frame. A hole of 1 TB takes 512 headers, and the length fits easily into 32
+/// bits.
 pub const ZEROS_MAX: u32 = 1 << 31;
 
-/// Flags that a receiver which does not know them must refuse. This version knows none.
+/// Flags that a receiver must refuse if it does not know them. This version knows none.
 const MUST_UNDERSTAND: u32 = 0xFFFF_0000;
 
-/// What a frame is. A discriminant is its number on the wire.
+/// The kind of a frame. The discriminant is the number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
     /// A chunk of one file.
     Range = 1,
-    /// Many small files.
+    /// A pack of small files.
     Pack = 2,
-    /// Those blocks of a chunk that differ from what the receiver has.
+    /// The blocks of a chunk that differ from the receiver's copy.
     Blocks = 3,
-    /// A range of zeros; no bytes, and [`NONE`](crate::digest::NONE) for a digest.
+    /// A range of zeros, without data; the digest is [`NONE`](crate::digest::NONE).
     Zeros = 4,
-    /// Nothing comes after it on this stream.
+    /// The last frame of this connection.
     End = 5,
-    /// Chunks that were written, for the way back.
+    /// Acknowledges chunks that the receiver has written.
     Acks = 6,
-    /// The digest of a chunk that the receiver may have; no bytes.
+    /// The digest of a chunk that the receiver may already have; no data.
     Digest = 7,
 }
 
@@ -73,16 +72,16 @@ impl FrameKind {
 pub struct FrameLimits {
     /// Bytes; a power of two.
     pub chunk_size: u32,
-    /// Most bytes behind a header, digest and tag included.
+    /// Most bytes after a header, digest and tag included.
     pub frame_max: u32,
-    /// Most bytes that a pack may stand for, however few it is compressed to.
+    /// Most bytes of a pack after decoding.
     pub pack_max: u32,
     /// The same of a range.
     pub range_max: u32,
 }
 
 impl FrameLimits {
-    /// As much as the buffers of a pool of that chunk size have room for.
+    /// Limits that fill the buffers of a pool with this chunk size.
     pub fn new(chunk_size: u32) -> FrameLimits {
         FrameLimits {
             chunk_size,
@@ -92,7 +91,7 @@ impl FrameLimits {
         }
     }
 
-    /// The same where packs and ranges may be large.
+    /// The same limits, but with large packs and ranges allowed.
     pub fn with_large(self) -> FrameLimits {
         FrameLimits {
             pack_max: raw_max(LARGE_PACK as u32 * self.chunk_size),
@@ -101,7 +100,7 @@ impl FrameLimits {
         }
     }
 
-    /// Longest of what is no part of a file and not compressed: a tag still fits behind it.
+    /// Most uncompressed bytes of a frame that is not a range of a file. Leaves room for a tag.
     pub fn raw_max(&self) -> u32 {
         raw_max(self.chunk_size)
     }
@@ -111,31 +110,31 @@ fn raw_max(chunk_size: u32) -> u32 {
     chunk_size + (TAILROOM - TAG_LEN) as u32
 }
 
-/// A header, its numbers in the order of the wire.
+/// A parsed header. The fields have the order of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     pub kind: FrameKind,
     pub codec: Codec,
     pub suite: Suite,
-    /// The lower half may be ignored.
+    /// A receiver may ignore unknown flags in the lower half.
     pub flags: u32,
     pub epoch: u32,
     pub counter: u64,
-    /// Dense per session; 0 for what is no chunk.
+    /// Numbered per session without gaps; 0 where the frame is not a chunk.
     pub chunk: u64,
-    /// 0 for a pack and what is no chunk.
+    /// 0 for packs and for frames that are not chunks.
     pub entry: EntryId,
-    /// Bytes from the entry's start.
+    /// Bytes from the start of the entry.
     pub offset: u64,
-    /// Bytes after decoding, or zeros stood for.
+    /// Bytes after decoding; the number of zeros in a `Zeros` frame.
     pub raw_len: u32,
-    /// Bytes behind the header.
+    /// Bytes after the header.
     pub wire_len: u32,
-    /// For which of several receivers; 0 if there is one.
+    /// Index of the destination that this frame is for; 0 if there is only one.
     pub receiver: u16,
 }
 
-/// What is wrong with a header, with the number that is.
+/// Why a header was refused, with the offending number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadFrame {
     #[error("a frame of version {0}, not {VERSION}")]
@@ -165,8 +164,8 @@ pub enum BadFrame {
 }
 
 impl FrameHeader {
-    /// Of a chunk that was encoded to `encoded_len` bytes; `epoch` and `counter` are those of its
-    /// ticket. Flags and receiver are 0.
+    /// The header of a chunk whose encoded size is `encoded_len` bytes. Flags and receiver are 0;
+    /// the caller sets `epoch` and `counter` from the seal's ticket.
     pub fn of(place: &Place, codec: Codec, encoded_len: usize, suite: Suite) -> FrameHeader {
         let kind = match place.kind {
             ChunkKind::Range => FrameKind::Range,
@@ -210,7 +209,7 @@ impl FrameHeader {
     }
 
     /// # Errors
-    /// On anything that this version does not know or that is beyond `limits`.
+    /// If the header has a value that this version does not know or that exceeds `limits`.
     pub fn parse(bytes: &[u8; HEADER_LEN], limits: &FrameLimits) -> Result<FrameHeader, BadFrame> {
         if bytes[0] != VERSION {
             return Err(BadFrame::Version(bytes[0]));
@@ -241,12 +240,12 @@ impl FrameHeader {
         Ok(header)
     }
 
-    /// Bytes between digest and tag.
+    /// Bytes between the digest and the tag.
     pub fn encoded_len(&self) -> usize {
         (self.wire_len as usize).saturating_sub(DIGEST_LEN + self.suite.tag_len())
     }
 
-    /// None for what is no chunk (or, for now, is not one that anybody sends: blocks).
+    /// None for frames that are not chunks, and for `Blocks`, which no version sends yet.
     pub fn place(&self) -> Option<Place> {
         let kind = match self.kind {
             FrameKind::Range => ChunkKind::Range,
@@ -264,7 +263,7 @@ impl FrameHeader {
         })
     }
 
-    /// Entry, offset and raw length go together as the kind demands.
+    /// Checks that entry, offset and raw length are possible for the kind.
     fn check_place(&self, limits: &FrameLimits) -> Result<(), BadFrame> {
         use FrameKind::*;
         let kind = self.kind;
@@ -286,7 +285,8 @@ impl FrameHeader {
             return Err(BadFrame::RawLength { kind, raw_len });
         }
         let grain = match kind {
-            // Where the producer of a stream pauses; of files it is looked at where they are known.
+            // A chunk of a pipe may begin where the producer paused. Offsets in files are checked
+            // where the file is known.
             Range | Zeros => 1,
             _ => limits.chunk_size,
         };
@@ -304,8 +304,8 @@ impl FrameHeader {
         }
     }
 
-    /// Encoded bytes are never more than raw ones, and as many only where nothing was compressed;
-    /// so what the raw length allows has room in a buffer.
+    /// Encoded data is never longer than raw data, and as long only where it is not compressed.
+    /// So a valid raw length guarantees that the frame fits into a buffer.
     fn check_wire_len(&self, limits: &FrameLimits) -> Result<(), BadFrame> {
         let least = DIGEST_LEN + self.suite.tag_len();
         let encoded = (self.wire_len as usize).checked_sub(least);
@@ -315,7 +315,7 @@ impl FrameHeader {
                 (FrameKind::Zeros | FrameKind::Digest | FrameKind::End, codec) => {
                     encoded == Some(0) && codec == Codec::None
                 }
-                // A list of blocks says of itself how long it is.
+                // A list of blocks contains its own length.
                 (FrameKind::Blocks, _) => {
                     encoded.is_some_and(|len| len <= limits.raw_max() as usize)
                 }

@@ -1,5 +1,5 @@
-//! What is said before the two hellos on a host that has no fastcp that fits: lines of text, since
-//! the far side is a shell script yet.
+//! Text lines that precede the hellos where the server has no suitable fastcp. The server's side
+//! is still a shell script then.
 //!
 //! ```text
 //! far side   =fastcp= want SYSTEM MACHINE [gzip]    (or: =fastcp= forbidden)
@@ -9,29 +9,30 @@
 //! far side   its hello                              (or: =fastcp= failed WHY)
 //! ```
 
-/// Begins each line of the far side; what a login shell prints before it is skipped. A shell
-/// script cannot hold a hello's NUL bytes.
+/// Begins each line of the shell script. The client skips anything that a login shell prints
+/// before it. Unlike [`MAGIC`](super::hello::MAGIC) it has no NUL bytes, which a shell script
+/// cannot contain.
 pub const MARK: &str = "=fastcp=";
 
-/// The versions of the protocol that this build speaks, as a far side's program is asked for them.
+/// The protocol versions of this build, in the form that the shell script gets.
 pub const PROTOCOLS: &str = "1-1";
 
-/// Most bytes of a program: anything bigger is none of ours.
+/// Most bytes of a program. No fastcp program is larger.
 pub const PROGRAM_MAX: u64 = 1 << 30;
 
-/// What the far side says instead of a hello.
+/// What the server's shell script sends instead of a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Greeting {
-    /// It has no program that fits, and this is what `uname` calls it.
+    /// The host has no suitable program. `system` and `machine` come from `uname`.
     Want {
         system: String,
         machine: String,
-        /// It has gzip.
+        /// The host has gzip.
         gzip: bool,
     },
-    /// Its administrator does not want programs placed.
+    /// The host's administrator forbids uploaded programs.
     Forbidden,
-    /// It takes the program in this directory.
+    /// The host is ready to store the program in this directory.
     Send {
         directory: Vec<u8>,
     },
@@ -40,18 +41,18 @@ pub enum Greeting {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// No directory that has room, is writable and lets programs run.
+    /// No directory is writable, has room and allows programs to run.
     Nowhere,
-    /// It did not get all of it, or could not write it.
+    /// The program arrived incomplete or could not be written.
     Length,
-    /// What it got is not what was sent.
+    /// The program that arrived differs from the one that was sent.
     Digest,
-    /// What it got does not run there.
+    /// The program does not run on the host.
     Start,
 }
 
 impl Greeting {
-    /// Reads what stands between the mark and the end of the line; None for what no far side says.
+    /// Parses the text between the mark and the end of the line. None if it is not a greeting.
     pub fn parse(line: &[u8]) -> Option<Greeting> {
         let line = line.strip_prefix(b" ")?;
         let (word, rest) = match line.iter().position(|&byte| byte == b' ') {
@@ -85,14 +86,15 @@ impl Greeting {
     }
 }
 
-/// The client's line: what it is about to send. `gzipped`: bytes that it sends, if by gzip.
+/// The client's line, which describes the program that follows. `gzipped` is the number of
+/// compressed bytes if the program is sent through gzip.
 pub fn offer(digest: &str, length: u64, sha256: &str, gzipped: Option<u64>) -> String {
     let gzipped = gzipped.unwrap_or(0);
     format!("{digest} {length} {sha256} {gzipped}\n")
 }
 
-/// True if versions `PROTOCOLS` of another build, as it asks for them, and this one's have one in
-/// common.
+/// True if this build shares a protocol version with another build, whose [`PROTOCOLS`] are
+/// `asked`.
 pub fn speaks(asked: &str) -> bool {
     let range = |text: &str| {
         let (min, max) = text.split_once('-')?;

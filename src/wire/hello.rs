@@ -1,5 +1,5 @@
-//! The first line that each end says on control: JSON, so that any two versions can read it, with
-//! the protocol versions and limits of that end. Unknown fields are ignored.
+//! The first line that each end sends on control: JSON with its protocol versions and limits. Any
+//! two versions can read it, because unknown fields are ignored.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,18 +7,17 @@ use super::{PROTOCOL_MAX, PROTOCOL_MIN};
 use crate::chunk::pack::TableForm;
 use crate::chunk::{CHUNK_SIZE, GRAINS, LARGE_PACK};
 
-/// The feature of a sender that says which files were just written, and that sends again what the
-/// receiver finds damaged ([`Missing`](super::message::Missing)): ranges of big files, and small
-/// files in packs.
+/// The feature of a sender that reports recently written files and resends damaged data on
+/// request ([`Missing`](super::message::Missing)): ranges of big files, and small files in packs.
 const TELLS: &str = "missing-packs";
 
-/// The feature of a receiver that takes packs whose table is by columns.
+/// The feature of a receiver that accepts packs whose table is stored by columns.
 const COLUMNS: &str = "pack-columns";
 
-/// Stands before the hello; what a login shell prints before it is skipped.
+/// Precedes the hello. The reader skips anything that a login shell prints before it.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
 
-/// The feature of an end that takes pieces of files which are parts of chunks.
+/// The feature of an end that accepts pieces of files smaller than a chunk.
 const FINE: &str = "grains";
 
 /// The feature of a receiver that takes large pieces of files.
@@ -34,57 +33,58 @@ pub const LINE_MAX: usize = 16 << 10;
 pub struct Hello {
     pub protocol_min: u16,
     pub protocol_max: u16,
-    /// The version of the program, for messages only.
+    /// The program's version, used only in messages.
     pub build: String,
     #[serde(default)]
     pub features: Vec<String>,
-    /// Numbers of seals, the preferred first.
+    /// Numbers of the seal suites, most preferred first.
     #[serde(default)]
     pub suites: Vec<u8>,
     /// Numbers of codecs.
     #[serde(default)]
     pub codecs: Vec<u8>,
     pub limits: Limits,
-    /// The kernel's boot id; empty where it cannot be read. Equal at both ends on one machine.
+    /// The kernel's boot id; empty where it cannot be read. Equal ids mean that both ends run on
+    /// one machine.
     #[serde(default)]
     pub boot_id: String,
     #[serde(default)]
     pub processors: u16,
-    /// The BLAKE3 of the program, in hexadecimal, where it was placed by a client and has checked
-    /// itself; else empty.
+    /// BLAKE3 of the program in hexadecimal, if a client uploaded it and it has verified itself;
+    /// else empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub program: String,
-    /// The address of this host that the login reached, as its sshd has it; empty where none did.
+    /// The address of this host that the login reached, as sshd reports it; empty without one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reached: String,
-    /// Of a client: a hash that its user alone can give of this destination, in hexadecimal. Of
-    /// unfinished copies it tells whose they are.
+    /// Sent by a client: a hash in hexadecimal of this destination that only its user can
+    /// compute. It identifies the owner of unfinished copies.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub owner: String,
-    /// Of a client: `--trust-partial`.
+    /// Sent by a client: `--trust-partial`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trust_partial: bool,
-    /// Of a client: a pipe from which nothing came may replace a file that has content.
+    /// Sent by a client: an empty pipe may replace a file that has content.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_empty: bool,
-    /// Of a client: `--polite`.
+    /// Sent by a client: `--polite`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub polite: bool,
 }
 
-/// What an end takes from the other.
+/// Limits on what an end accepts from its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes of a chunk.
     pub chunk: u32,
     /// Bytes of a control message's body.
     pub message: u32,
-    /// Packs in one large pack; 0 of a build that knows none.
+    /// Packs in one large pack; 0 in builds that do not support large packs.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub packs: u16,
-    /// Data streams at once.
+    /// Data connections at once.
     pub streams: u16,
-    /// Big files announced and not yet done.
+    /// Big files that are announced and not yet finished.
     pub open_entries: u32,
 }
 
@@ -111,10 +111,10 @@ pub enum BadHello {
     },
 }
 
-/// Entries of one kind that may be announced and not yet done.
+/// Entries of one kind that may be announced and not yet finished.
 pub const OPEN_ENTRIES: u32 = 256;
 
-/// More data streams than any link needs.
+/// More data connections than any link needs.
 pub const STREAMS_MAX: u16 = 256;
 
 impl Hello {
@@ -149,7 +149,7 @@ impl Hello {
         }
     }
 
-    /// The client's owner; zero where it gave none.
+    /// The client's owner hash; zero if it sent none.
     pub fn owner(&self) -> [u8; 16] {
         match self.owner.len() {
             32 => u128::from_str_radix(&self.owner, 16)
@@ -159,12 +159,12 @@ impl Hello {
         }
     }
 
-    /// As a sender it says which files are young, and can be asked for damaged ranges.
+    /// True if this end, as a sender, reports recently written files and resends damaged ranges.
     pub fn tells(&self) -> bool {
         self.features.iter().any(|feature| feature == TELLS)
     }
 
-    /// How the tables of packs are written that this end is to receive.
+    /// The form of pack tables that this end can receive.
     pub fn table_form(&self) -> TableForm {
         match self.features.iter().any(|feature| feature == COLUMNS) {
             true => TableForm::Columns,
@@ -172,24 +172,24 @@ impl Hello {
         }
     }
 
-    /// As a receiver it takes large pieces of files.
+    /// True if this end accepts large pieces of files.
     pub fn takes_large_pieces(&self) -> bool {
         self.features.iter().any(|feature| feature == LARGE)
     }
 
-    /// As a receiver it takes large packs.
+    /// True if this end accepts large packs.
     pub fn takes_large_packs(&self) -> bool {
         usize::from(self.limits.packs) >= LARGE_PACK
     }
 
-    /// Has the other end send whole chunks alone.
+    /// Makes the other end send only whole chunks.
     pub fn without_grains(mut self) -> Hello {
         self.features.retain(|feature| feature != FINE);
         self
     }
 
-    /// Bytes that pieces of files end at multiples of, between this end and `other`, of a session
-    /// whose chunks have so many.
+    /// Pieces of files end at multiples of this many bytes, in a session between this end and
+    /// `other` with chunks of `chunk_size` bytes.
     pub fn grain(&self, other: &Hello, chunk_size: u32) -> u64 {
         let is_fine = |hello: &Hello| hello.features.iter().any(|feature| feature == FINE);
         let parts = if is_fine(self) && is_fine(other) {
@@ -208,10 +208,10 @@ impl Hello {
         line
     }
 
-    /// Reads what stands between the magic and the newline.
+    /// Parses the text between the magic and the newline.
     pub fn parse(json: &[u8]) -> Result<Hello, BadHello> {
         let hello: Hello = serde_json::from_slice(json).map_err(|_| {
-            // A later version may have changed anything but the two numbers.
+            // A later version may change any field except the two protocol numbers.
             match serde_json::from_slice::<Versions>(json) {
                 Ok(versions) => versions.refusal(),
                 Err(_) => BadHello::NotAHello,

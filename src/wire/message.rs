@@ -1,6 +1,6 @@
-//! Control messages: type u16, body length u32, body (postcard), all little-endian. A type with
-//! the top bit set may be skipped by an end that does not know it. Formats are append-only: a new
-//! meaning is a new type, since a body says nothing of its own shape.
+//! Control messages: type u16, body length u32, body (postcard), all little-endian. An end skips
+//! unknown types that have the top bit set. A body does not describe its own shape, so formats
+//! never change: a new meaning gets a new type.
 
 mod entries;
 mod fault;
@@ -28,28 +28,28 @@ pub use spans::Spans;
 pub use traffic::{Busy, Conclusion, DATA_MAX, Data, Heartbeat, StreamFacts, Tried, Tune};
 pub use weight::entry_weight;
 
-/// Most bytes of a body: the roots of some 100,000 operands.
+/// Most bytes of a body: enough for the roots of some 100,000 operands.
 pub const MESSAGE_MAX: u32 = 8 << 20;
 
 /// Bytes before a body.
 pub const HEADER_LEN: usize = 6;
 
-/// A type that an older end may skip.
+/// Set in types that an older end may skip.
 const OPTIONAL: u16 = 0x8000;
 
-/// The other end's words in a copy between two remote hosts, read and checked by the client. Its
-/// message is encoded as it would be alone, so that decoding one never goes deeper into it.
+/// A message of the other end in a copy between two remote hosts. The client reads and checks it.
+/// The inner message is encoded separately, so that decoding never recurses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Relay {
     pub number: u16,
     pub body: Vec<u8>,
 }
 
-/// Bytes of a message that fits into a [`Relay`]: less its number and its length.
+/// Most bytes of a body inside a [`Relay`], which adds a number and a length.
 const RELAYED_MAX: usize = MESSAGE_MAX as usize - 16;
 
 impl Relay {
-    /// None for one that is too long.
+    /// None if the message is too long.
     pub fn of(message: &Message) -> Option<Relay> {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
@@ -58,10 +58,10 @@ impl Relay {
         (body.len() <= RELAYED_MAX).then_some(Relay { number, body })
     }
 
-    /// What was said; None for what this version may skip.
+    /// The inner message; None for an unknown type that may be skipped.
     ///
     /// # Errors
-    /// Where it does not read.
+    /// If the body is malformed or the type is unknown and required.
     pub fn message(&self) -> Result<Option<Message>, BadMessage> {
         Message::decode(self.number, &self.body)
     }
@@ -73,12 +73,12 @@ macro_rules! messages {
         pub enum Message { $($name($body)),+ }
 
         impl Message {
-            /// Appends header and body.
+            /// Appends header and body to `out`.
             pub fn encode(&self, out: &mut Vec<u8>) {
                 match self { $(Message::$name(body) => put(out, $number, body)),+ }
             }
 
-            /// Reads a body; `None` for a type that is unknown and may be skipped.
+            /// Decodes a body; `None` for an unknown type that may be skipped.
             pub fn decode(number: u16, body: &[u8]) -> Result<Option<Message>, BadMessage> {
                 limits::check(number, body)?;
                 match number {
@@ -120,14 +120,14 @@ messages! {
     26 => Conclusion(Conclusion),
     27 => Tried(Tried),
     28 => Account(Account),
-    // Bytes of what an earlier run left that the receiver has read again so far.
+    // Bytes of an earlier run's partial files that the receiver has re-read so far.
     0x801d => Checked(u64),
     30 => FileDigests(Vec<FileDigest>),
-    // Only to a sender that says it knows it.
+    // Sent only to a sender whose hello has the feature.
     31 => Missing(Missing),
-    // FIFOs, sockets and devices in the source's trees that the sender has skipped.
+    // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
-    // Files whose further names (hard links) came as files of their own.
+    // Number of files with several names (hard links) that were copied as separate files.
     0x8020 => Unlinked(u64),
 }
 
@@ -143,7 +143,7 @@ pub enum BadMessage {
     TooMany(u16),
 }
 
-/// Type and body length.
+/// Parses type and body length.
 pub fn parse_header(header: [u8; HEADER_LEN]) -> Result<(u16, u32), BadMessage> {
     let [t0, t1, l0, l1, l2, l3] = header;
     let (number, len) = (

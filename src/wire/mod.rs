@@ -1,5 +1,5 @@
-//! Bytes and their meanings, version 1 of the protocol; no I/O. What a peer sends is checked here
-//! against limits before memory is taken for it.
+//! Wire formats of protocol version 1, without I/O. Lengths from a peer are checked here against
+//! limits before memory is allocated for them.
 
 pub mod account;
 pub mod frame;

@@ -1,6 +1,6 @@
-//! A chunk as the bytes of a frame, sealed: what streams carry and know nothing else of.
+//! Sealed chunks: frames with a chunk inside, as connections carry them.
 //!
-//! In the buffer the frame lies around the data, so nothing is moved and it leaves in one write:
+//! The frame is built around the data in its buffer. So no data is moved, and one write sends it:
 //!
 //! ```text
 //! …headroom │ header 64 │ digest 32 │ encoded bytes │ tag │ …tailroom
@@ -18,21 +18,21 @@ pub struct SealedChunk {
     buffer: Buffer,
 }
 
-/// Why a frame did not become a chunk.
+/// Why a received frame did not become a chunk.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOpened {
     #[error(transparent)]
     Unsealed(#[from] Unsealed),
-    /// It is sealed rightly, but is no chunk (the end of a stream, acknowledgements).
+    /// The seal is valid, but the frame is not a chunk (end of a connection, acknowledgements).
     #[error("a frame that is no chunk")]
     NoChunk,
 }
 
 impl SealedChunk {
-    /// Seals a chunk where it lies.
+    /// Seals a chunk in its own buffer.
     ///
     /// # Panics
-    /// Where the encoder gave an unknown codec, or left no room for the tag.
+    /// If the codec is unknown, or the encoder left no room for the tag.
     pub fn seal(encoded: EncodedChunk, sealer: &Sealer) -> SealedChunk {
         let EncodedChunk {
             place,
@@ -55,19 +55,19 @@ impl SealedChunk {
         SealedChunk { header, buffer }
     }
 
-    /// For a frame whose header has come: `header` is what `header_bytes` were parsed to. Its
-    /// other bytes are to be read into [`payload_mut`](Self::payload_mut); nothing of it is to be
-    /// trusted before it is opened.
+    /// Prepares for the rest of a frame whose header has arrived. `header` is the parsed form of
+    /// `header_bytes`. The caller reads the other bytes into [`payload_mut`](Self::payload_mut),
+    /// and must not trust any of them before [`open`](Self::open).
     ///
     /// # Panics
-    /// Where `buffer` is not of the pool that the header's limits were made for.
+    /// If `buffer` comes from a pool for which the header's limits were not made.
     pub fn receive(
         header: FrameHeader,
         header_bytes: &[u8; HEADER_LEN],
         mut buffer: Buffer,
     ) -> SealedChunk {
         buffer.set_len(header.encoded_len());
-        // As it came, not written anew: the seal is over these very bytes.
+        // The received bytes, not re-encoded ones: the seal covers exactly these.
         buffer.around_mut(HEADER_LEN + DIGEST_LEN, 0)[..HEADER_LEN].copy_from_slice(header_bytes);
         SealedChunk { header, buffer }
     }
@@ -76,13 +76,13 @@ impl SealedChunk {
         &self.header
     }
 
-    /// The frame as it goes on the wire.
+    /// The frame's bytes on the wire.
     pub fn bytes(&self) -> &[u8] {
         let tag_len = self.header.suite.tag_len();
         self.buffer.around(HEADER_LEN + DIGEST_LEN, tag_len)
     }
 
-    /// What comes behind the header: digest, encoded bytes and tag.
+    /// The bytes after the header: digest, encoded data and tag.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let tag_len = self.header.suite.tag_len();
         self.buffer.around_mut(DIGEST_LEN, tag_len)
@@ -93,7 +93,7 @@ impl SealedChunk {
     }
 
     /// # Errors
-    /// Where it was not sealed with the session's key and suite, or is no chunk.
+    /// If the frame was not sealed with the session's key and suite, or is not a chunk.
     pub fn open(mut self, opener: &Opener) -> Result<EncodedChunk, NotOpened> {
         let digest = self.unseal(opener)?;
         let place: Place = self.header.place().ok_or(NotOpened::NoChunk)?;
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// What arrives where `bytes` are sent.
+    /// The frame that a peer receives after `bytes` were sent.
     fn receive(bytes: &[u8]) -> SealedChunk {
         let (header_bytes, rest) = bytes.split_first_chunk().unwrap();
         let limits = FrameLimits::new(SIZE as u32);

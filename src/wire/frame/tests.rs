@@ -1,4 +1,4 @@
-//! The header byte by byte, each fault by its name, and that nothing beyond the limits gets in.
+//! The header byte by byte, each error, and that no header beyond the limits is accepted.
 
 use super::*;
 use proptest::prelude::*;
@@ -105,7 +105,7 @@ fn each_fault_has_its_name() {
             fault
         );
     }
-    // Shorter than digest and tag; no encoded byte; as many as raw ones though compressed.
+    // Shorter than digest and tag; no encoded byte; compressed to the raw length.
     for wire_len in [0, 47, 48, raw_len + 48, LIMITS.frame_max + 1, u32::MAX] {
         let fault = Err(BadFrame::WireLength {
             kind,
@@ -135,7 +135,7 @@ fn a_range_ends_before_the_last_number() {
     assert_eq!(FrameHeader::parse(&last.to_bytes(), &LIMITS), fault);
 }
 
-/// Kind, raw length and encoded length, of which those beyond what may be are not rare.
+/// Raw and encoded lengths, many of them invalid.
 fn lengths() -> impl Strategy<Value = u32> {
     prop_oneof![
         0u32..200,
@@ -198,7 +198,7 @@ proptest! {
         if let Ok(parsed) = FrameHeader::parse(&header.to_bytes(), &LIMITS) {
             prop_assert_eq!(parsed, header);
         }
-        // The same, made right.
+        // The same header, made valid.
         header.kind = FrameKind::Range;
         header.entry |= 1;
         header.raw_len = header.raw_len % (1 << 20) + 1;

@@ -1,4 +1,4 @@
-//! What is copied: where it lands, what of it is wanted, what of it is done and where it ends.
+//! Messages about entries: destination names, requested ranges, acknowledgements and ends.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,45 +15,46 @@ pub struct Roots {
     pub totals: Totals,
 }
 
-/// The receiver has found where each root lands.
+/// Sent by the receiver when it has resolved the destination of each root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Landed {
-    /// Per root its name relative to the destination directory; empty where its contents land
-    /// in that directory itself.
+    /// Each root's name relative to the destination directory; empty where the root's contents go
+    /// directly into that directory.
     #[serde(deserialize_with = "limits::list::<ROOTS_MAX, _, _>")]
     pub names: Vec<Vec<u8>>,
-    /// Some of it is there from an earlier run: small files are asked about before they are sent.
+    /// An earlier run left data, so the sender asks about small files before it sends them.
     pub resumes: bool,
-    /// Everything leaves in order there (a pipe): nothing goes into packs, and no chunk is sent
-    /// that is so many or more after the first without an acknowledgement.
+    /// The destination must be written in order (a pipe). The sender makes no packs, and stays
+    /// within `window` chunks of the first unacknowledged chunk.
     pub ordered: bool,
-    /// How many those are, also for chunks of a stream that lands as a file. At least 1.
+    /// Size of that window in chunks, which also applies to a pipe that is written to a file. At
+    /// least 1.
     pub window: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     pub start: u64,
-    /// One past the last.
+    /// Exclusive.
     pub end: u64,
 }
 
-/// Most ranges in one [`WantKind`]: all of a file that a copy left in pieces, in some 3 MB.
+/// Most ranges in one [`WantKind`]: enough for a fragmented partial file, in some 3 MB.
 pub const RANGES_MAX: usize = 1 << 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WantKind {
-    /// All of it.
+    /// The whole file.
     Fresh,
-    /// None of it: it is there, or it failed.
+    /// Nothing: the file is already there, or it failed.
     Skip,
-    /// All but these ranges of bytes, whose merged chaining values are given, as a tree's frontier
-    /// has them; of a file without a tree whole chunks with any value.
+    /// Everything except these byte ranges. Each comes with its merged chaining value, as in a
+    /// tree's frontier. Without a tree the ranges are whole chunks and the values are arbitrary.
     Have(#[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<(Span, Digest)>),
-    /// Its digest alone: `EntryEnd` with the root, no chunk.
+    /// Only the digest: `EntryEnd` with the root, no chunk.
     Digest,
-    /// All of it, but of these ranges the digests of chunks first (frame kind `Digest`): what was
-    /// there may be the same although its source is not known to be.
+    /// The whole file, but for these ranges the digests of chunks first (frame kind `Digest`).
+    /// The existing data may be identical, although it is not known to come from this source.
     Compare(#[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<Span>),
 }
 
@@ -63,53 +64,54 @@ pub struct Want {
     pub kind: WantKind,
 }
 
-/// Ranges of a file that the receiver said it has and that turned out to be damaged. They are to be
-/// sent, each once. Of a small file that the sender asked about it is all of it, which comes in a
-/// pack.
+/// Ranges of a file that the receiver reported as present and later found damaged. The sender
+/// sends each of them once. For a small file that the sender asked about, it is the whole file,
+/// sent in a pack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     pub entry: EntryId,
-    /// Bytes, from a grain to a grain; at most [`RANGES_MAX`] of them.
+    /// Byte ranges that begin and end at grains, at most [`RANGES_MAX`].
     #[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")]
     pub spans: Vec<Span>,
 }
 
-/// What is done since the last `Ack`.
+/// Progress since the last `Ack`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {
-    /// Chunks whose bytes are verified and written.
+    /// Chunks whose data is verified and written.
     pub chunks: Spans,
-    /// Entries that are in place; directories as soon as they are made.
+    /// Entries that are finished; directories as soon as they are created.
     pub entries: Spans,
-    /// Entries that failed along with their directory, of which a `Fault` tells.
+    /// Entries that failed with their directory, which a `Fault` reports.
     pub failed: Spans,
 }
 
-/// No more is announced of an entry: a file's content was read to its end, or a directory's
-/// children were all named.
+/// The end of an entry: the sender has read a file to its end, or named all children of a
+/// directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryEnd {
     pub entry: EntryId,
-    /// Bytes of a file, children of a directory.
+    /// Bytes of a file, or children of a directory.
     pub length: u64,
-    /// The BLAKE3 of a file; None for a directory and for a file with holes that nobody asked for.
+    /// BLAKE3 of a file. None for a directory, and for a file with holes if no digest was
+    /// requested.
     pub root: Option<Digest>,
 }
 
-/// The walk is over: every entry was announced or failed.
+/// The end of the walk: every entry was announced or has failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllSent {
-    /// The last number that was given to an entry.
+    /// The highest entry number.
     pub last: EntryId,
-    /// Numbers up to it that no entry has.
+    /// Numbers up to `last` that belong to no entry.
     #[serde(deserialize_with = "limits::list::<SPANS_MAX, _, _>")]
     pub unused: Vec<Span>,
 }
 
-/// A file that is in place, for the list of digests of a client that is at neither end.
+/// The digest of a finished file, for the list that a client at neither end writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileDigest {
-    /// Below the destination.
+    /// Relative to the destination.
     pub path: Vec<u8>,
     pub digest: Digest,
 }

@@ -1,4 +1,4 @@
-//! What went wrong at one end, as the other is told of it.
+//! An error at one end, as it is reported to the other.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,23 +11,23 @@ pub struct Fault {
     pub kind: Kind,
     pub errno: i32,
     pub side: Side,
-    /// 0 where it is not of one entry.
+    /// 0 if the error does not concern one entry.
     pub entry: EntryId,
-    /// The entry's parent, since the other end may never have heard of the entry.
+    /// The entry's parent. The other end may not know the entry itself.
     pub parent: EntryId,
-    /// Empty where there is none.
+    /// Empty if there is no path.
     pub path: Vec<u8>,
     /// At most [`TEXT_MAX`] bytes.
     pub text: String,
 }
 
-/// Bytes of a fault's text that are looked at.
+/// Bytes of the text that the receiver of a fault reads.
 const TEXT_MAX: usize = 1024;
 
-/// Bytes of a fault's path that are looked at.
+/// Bytes of the path that the receiver of a fault reads.
 const PATH_MAX: usize = 4096;
 
-/// Signals have numbers from 1 to this.
+/// Highest signal number; the lowest is 1.
 const SIGNAL_MAX: i32 = 64;
 
 impl Fault {
@@ -49,17 +49,17 @@ impl Fault {
         }
     }
 
-    /// As an error of this end, its text made printable and its length bounded.
+    /// Converts to an error of this end. Makes the text printable and bounds its length.
     pub fn into_error(self) -> Error {
         use std::os::unix::ffi::OsStringExt;
         let text: String = self.text.chars().take(TEXT_MAX).collect();
         let mut path = self.path;
         path.truncate(PATH_MAX);
-        // Nothing bigger than what is kept stays behind it.
+        // Frees the memory of the part that was cut off.
         path.shrink_to_fit();
         let path = std::ffi::OsString::from_vec(path);
         let kind = match self.kind {
-            // No signal has this number, and 128 more of it could be the exit code of a success.
+            // No such signal exists, and with 128 added the number could be exit code 0.
             Kind::Signal(number) if !(1..=SIGNAL_MAX).contains(&number) => Kind::Lost,
             kind => kind,
         };

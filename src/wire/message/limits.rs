@@ -1,6 +1,6 @@
-//! Limits of what a message may hold. A body can name a list element in one or two bytes that
-//! takes fifty in memory, so the length of a body alone bounds nothing: lists have their own
-//! limits, which are checked before the elements are stored.
+//! Limits on the contents of messages. A list element can take one or two bytes in a body and
+//! fifty in memory, so the body's length is not a sufficient bound. Lists have their own limits,
+//! which are checked before elements are stored.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,28 +10,28 @@ use serde::{Deserialize, Deserializer};
 
 use super::{BadMessage, MESSAGE_MAX, RANGES_MAX, Want, WantKind};
 
-/// Operands of one copy: at some 400 bytes each in the receiver's tables, about 50 MB.
+/// Operands of one copy. The receiver's tables take some 400 bytes each, about 50 MB in all.
 pub const ROOTS_MAX: usize = 1 << 17;
 
-/// Spans of one list in an acknowledgement, and unused numbers at the end of a walk.
+/// Spans in one list of an acknowledgement, and in the list of unused entry numbers.
 pub const SPANS_MAX: usize = 1 << 17;
 
-/// Entries in one message. Senders put in 256 at most.
+/// Entries in one message. Senders put in at most 256.
 pub const ENTRIES_MAX: usize = 1024;
 
-/// Wants in one message: answers to a message of entries.
+/// Wants in one message, which answers a message of entries.
 const WANTS_MAX: usize = ENTRIES_MAX;
 
 /// Ranges of all wants in one message, and of all files that are being sent.
 pub const ALL_RANGES_MAX: usize = 2 * RANGES_MAX;
 
-/// Most bytes of most bodies: a heartbeat, a port, in-band data, a reason.
+/// Most bytes of most bodies: a heartbeat, a port, data sent through control, a reason.
 const SMALL: u32 = super::DATA_MAX as u32 + 64;
 
-/// Most bytes of a body that holds paths or names.
+/// Most bytes of a body that contains paths or names.
 const MEDIUM: u32 = 1 << 20;
 
-/// Most bytes of the body of a message of this type.
+/// Most bytes of a body of type `number`.
 pub fn body_max(number: u16) -> u32 {
     match number {
         // Open, Roots, Landed, Ack, AllSent, Relay.
@@ -45,7 +45,7 @@ pub fn body_max(number: u16) -> u32 {
     }
 }
 
-/// Checks what the types of the fields cannot: lists that are whole bodies.
+/// Checks lists that are whole bodies, which the types of fields cannot limit.
 pub fn check(number: u16, body: &[u8]) -> Result<(), BadMessage> {
     if body.len() > body_max(number) as usize {
         return Err(BadMessage::TooLong(body.len() as u32));
@@ -62,7 +62,7 @@ pub fn check(number: u16, body: &[u8]) -> Result<(), BadMessage> {
     }
 }
 
-/// The number of elements and what follows it; None where the body does not begin with one.
+/// The number of elements and the bytes after it; None if the body does not begin with a number.
 fn count(body: &[u8]) -> Option<(usize, &[u8])> {
     postcard::take_from_bytes(body).ok()
 }
@@ -74,7 +74,7 @@ fn wants_fit(body: &[u8]) -> bool {
     };
     let mut ranges = 0;
     for _ in 0..count {
-        // The decoder reports what does not read.
+        // The decoder reports malformed elements.
         let Ok((want, after)) = postcard::take_from_bytes::<Want>(rest) else {
             break;
         };
@@ -91,11 +91,11 @@ fn wants_fit(body: &[u8]) -> bool {
     count <= WANTS_MAX
 }
 
-/// Reads a list of at most `MAX` elements. Takes memory for the elements that came, not for the
-/// number that was announced.
+/// Decodes a list of at most `MAX` elements. Allocates memory for elements that arrived, not for
+/// the announced number.
 ///
 /// # Errors
-/// Where there are more.
+/// If the list is longer.
 pub fn list<'de, const MAX: usize, T, D>(from: D) -> Result<Vec<T>, D::Error>
 where
     T: Deserialize<'de>,

@@ -1,4 +1,5 @@
-//! What a session begins with: the client's first words, the secret, and where streams are taken.
+//! Messages that open a session: the client's request, the secret, and addresses for data
+//! connections.
 
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
@@ -8,63 +9,63 @@ use crate::tuner::Remembered;
 
 use super::limits::{self, ROOTS_MAX};
 
-/// What both ends of a copy are told.
+/// Options of a copy, sent to both ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyOptions {
     /// `-r`
     pub recursive: bool,
     /// `-p`: mode with set-id bits, and times.
     pub preserve: bool,
-    /// `-L`: symbolic links in trees are followed.
+    /// `-L`: follow symbolic links in trees.
     pub follow_links: bool,
     pub no_clobber: bool,
     pub fsync: bool,
     /// `--no-target-directory`
     pub no_target_directory: bool,
     pub compress: Compress,
-    /// `--digests` was given: the digest of files with holes is needed too.
+    /// `--digests`: files with holes need a digest too.
     pub digests: bool,
-    /// Bytes a second that the sender may put on the wire, all streams together.
+    /// Bytes a second that the sender may send, all streams together.
     pub rate_limit: Option<u64>,
-    /// Worker threads of each process; None: its processors.
+    /// Worker threads of each process; None: one for each processor.
     pub threads: Option<u16>,
     /// Bytes of each process's buffer pool; None: 256 MiB, or an eighth of the machine's memory
     /// if that is less.
     pub memory: Option<u64>,
-    /// `--no-resume`: what an earlier run left is thrown away.
+    /// `--no-resume`: discard what an earlier run left.
     pub no_resume: bool,
     /// `--live`: a source may change while it is read.
     pub live: bool,
-    /// `--inplace`: what stands there is written into.
+    /// `--inplace`: write into existing files.
     pub inplace: bool,
-    /// `--force`: what another process holds open for writing is replaced all the same, and a
-    /// device that is in use is written.
+    /// `--force`: replace files that another process has open for writing, and write to devices
+    /// that are in use.
     pub force: bool,
-    /// `--congestion`: of the sender's data sockets.
+    /// `--congestion`: congestion control of the sender's data sockets.
     pub congestion: Option<String>,
-    /// Seconds without a word from the other end after which it is given up.
+    /// Give up after hearing nothing from the other end for this many seconds.
     pub timeout_s: u16,
-    /// `--direct-io`: devices are read past the page cache too, and where one cannot be written past
-    /// it, it is not written.
+    /// `--direct-io`: bypass the page cache also when reading devices. A device that cannot be
+    /// written with direct I/O is not written.
     pub direct_io: bool,
-    /// `--size`: bytes that a stream has, as the user believes; how many are read of a device that
-    /// never ends.
+    /// `--size`: the user's estimate of a pipe's size in bytes; also the number of bytes to read
+    /// from an endless device.
     pub size: Option<u64>,
-    /// `--follow`: a source that grows is read until it has not for so many milliseconds.
+    /// `--follow`: read a growing source until it has not grown for this many milliseconds.
     pub follow_ms: Option<u64>,
-    /// `--spool`: what has come of a stream is kept when its connection is lost.
+    /// `--spool`: keep the received part of a pipe if the connection is lost.
     pub spool: bool,
-    /// `--nice`: idle CPU and I/O class.
+    /// `--nice`: idle CPU and I/O scheduling class.
     pub nice: bool,
-    /// `--drop-cache`: what comes into the page cache goes out behind the copy.
+    /// `--drop-cache`: drop pages from the page cache once they are copied.
     pub drop_cache: bool,
-    /// `--polite`: the sender leaves the link to other traffic. The client's hello tells it, since
-    /// a message of version 1 has no field for it.
+    /// `--polite`: the sender yields to other traffic on the link. Sent in the client's hello,
+    /// because a message of version 1 has no field for it.
     #[serde(skip)]
     pub polite: bool,
 }
 
-/// What the server is to be in this copy.
+/// The server's part in this copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// Sends these operands, as typed after the colon.
@@ -72,68 +73,72 @@ pub enum Role {
         #[serde(deserialize_with = "limits::list::<ROOTS_MAX, _, _>")]
         operands: Vec<Vec<u8>>,
     },
-    /// Receives into this path, as typed after the colon; `sources` are as the user typed them,
+    /// Receives into this path, as typed after the colon. `sources` are as the user typed them,
     /// for messages.
     Receiver {
         path: Vec<u8>,
         #[serde(deserialize_with = "limits::list::<ROOTS_MAX, _, _>")]
         sources: Vec<Vec<u8>>,
     },
-    /// Sends what this command writes to its stdout.
+    /// Runs this command and sends its stdout.
     Producer { command: Vec<u8> },
-    /// Gives what comes to this command's stdin; `source` is as the user typed it.
+    /// Runs this command and writes received data to its stdin. `source` is as the user typed it,
+    /// for messages.
     Consumer { command: Vec<u8>, source: Vec<u8> },
-    /// Keeps nothing of what comes, which shows what the link carries; first tries how fast the
-    /// place is written that this path names, unless it is empty, and says `Tried` either way.
+    /// Discards received data, to measure the link. First measures the write speed at `path`,
+    /// unless it is empty, and always answers with `Tried`.
     Probe { path: Vec<u8> },
 }
 
 impl Role {
-    /// The server has the data.
+    /// True if the server has the data.
     pub fn sends(&self) -> bool {
         matches!(self, Role::Sender { .. } | Role::Producer { .. })
     }
 }
 
-/// The client's first message: everything the server has to know, in one flight with what follows.
+/// The client's first message. It has everything that the server needs, so the client can send
+/// further messages without waiting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
     pub role: Role,
     pub options: CopyOptions,
-    /// 128 bits that no other session has.
+    /// 128 bits that are unique to this session.
     pub session: [u8; 16],
-    /// The seal of the data streams, by number.
+    /// Suite number of the data connections' seal.
     pub suite: u8,
-    /// What the user asked for; None: as many as prove to be best.
+    /// The number of connections that the user requested; None: the tuner chooses.
     pub streams: Option<u16>,
     /// Bytes in a chunk.
     pub chunk_size: u32,
-    /// What the client knows of the way from an earlier copy.
+    /// What the client remembers of this link from an earlier copy.
     pub remembered: Option<Remembered>,
-    /// Sessions of the same command whose connection was lost: their servers give way to this one.
+    /// Sessions of the same command that lost their connection. Their servers give way to this
+    /// one.
     #[serde(deserialize_with = "limits::list::<SESSIONS_MAX, _, _>")]
     pub before: Vec<[u8; 16]>,
-    /// The server is to listen for data streams.
+    /// The server listens for data connections.
     pub listens: bool,
-    /// On one of these ports, else on an ephemeral one.
+    /// Listen on one of these ports; None: an ephemeral port.
     pub ports: Option<Ports>,
-    /// The other end of the copy is another server: its hello was given for the client's, its words
-    /// come in [`Relay`](super::Relay), and data is sealed as a client seals it.
+    /// The other end of the copy is another server. The client forwarded that server's hello
+    /// instead of its own, forwards its messages in [`Relay`](super::Relay), and data is sealed
+    /// as a client seals it.
     pub between: bool,
 }
 
-/// `--ports`: from the first to the last.
+/// `--ports`: an inclusive range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ports {
     pub first: u16,
-    /// Not below the first.
+    /// At least `first`.
     pub last: u16,
 }
 
-/// Sessions of one command.
+/// Most sessions of one command.
 pub const SESSIONS_MAX: usize = 1000;
 
-/// Comes right after `Open`, in a message of its own so that its buffer can be wiped.
+/// Sent right after `Open`. A message of its own lets both ends wipe its buffer.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub struct SessionSecret(pub [u8; 32]);
 
@@ -143,8 +148,8 @@ impl std::fmt::Debug for SessionSecret {
     }
 }
 
-/// Where the sender of this message takes data streams; without an address it takes none (any
-/// more).
+/// Where the sender of this message accepts data connections. Without an address it accepts none,
+/// or no more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listen {
     /// Textual addresses, best first, at most [`ADDRESSES_MAX`].
@@ -152,5 +157,5 @@ pub struct Listen {
     pub port: u16,
 }
 
-/// More addresses than a host is worth trying at.
+/// More addresses of one host than are worth trying.
 pub const ADDRESSES_MAX: usize = 8;

@@ -1,4 +1,4 @@
-//! Ranges of numbers, as acknowledgements list them.
+//! Lists of number ranges, as acknowledgements contain them.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{SPANS_MAX, Span};
 
-/// As many take no memory of their own: an acknowledgement comes with nearly every chunk, and of
-/// chunks that come nearly in order it has one or two.
+/// Spans that need no heap memory. Nearly every chunk causes an acknowledgement, which has one or
+/// two spans if chunks arrive almost in order.
 const FEW: usize = 4;
 
-/// A list of spans. On the wire it is what a `Vec` of them is.
+/// A list of spans. On the wire it is identical to a `Vec` of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
     few: [Span; FEW],
-    /// How many of those there are.
+    /// Spans in use in `few`.
     len: usize,
-    /// None until those are full.
+    /// Empty until `few` is full.
     more: Vec<Span>,
 }
 
@@ -80,7 +80,7 @@ impl<'de> Visitor<'de> for Listed {
         formatter.write_str("spans")
     }
 
-    /// Takes memory for what has come, not for what is said to come.
+    /// Allocates memory for elements that arrived, not for the announced number.
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Spans, A::Error> {
         let mut spans = Spans::default();
         while let Some(span) = from.next_element()? {

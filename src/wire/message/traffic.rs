@@ -1,27 +1,27 @@
-//! How the streams fare: what rides on control in their place, what each end has seen of them, what
-//! is changed for it, and what came of it all.
+//! Messages about data connections: data sent through control, measurements of each end, changes of
+//! tuning, and the final result.
 
 use serde::{Deserialize, Serialize};
 
 use crate::octets;
 use crate::tuner::{Remembered, Verdict};
 
-/// Bytes of frames that ride on control, for when there is no stream: at most [`DATA_MAX`] each,
-/// and no more than the other end has given `Credit` for.
+/// Bytes of frames, sent through control where there is no data connection. Each message has at
+/// most [`DATA_MAX`] bytes, and the sum stays within the other end's `Credit`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Data {
     #[serde(with = "octets")]
     pub bytes: Vec<u8>,
 }
 
-/// Bytes of a `Data`: what stands before a control message that is said meanwhile.
+/// Most bytes of a `Data`; bounds how long it delays another control message.
 pub const DATA_MAX: usize = 64 << 10;
 
-/// What an end has seen lately; comes every few seconds.
+/// Recent measurements of one end, sent every few seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
     pub counter: u64,
-    /// The streams that are up at this end.
+    /// The data connections of this end.
     pub streams: Vec<StreamFacts>,
 }
 
@@ -29,56 +29,57 @@ pub struct Heartbeat {
 pub struct StreamFacts {
     pub stream: u16,
     pub attempt: u16,
-    /// Bytes of frames that this end has parsed, or handed to its socket.
+    /// Bytes of frames that this end has parsed, or passed to its socket.
     pub bytes: u64,
-    /// This end's reader waits for a buffer: it is slow, not dead.
+    /// This end's reader waits for a buffer, so the connection is slow and not dead.
     pub waits: bool,
 }
 
-/// What is gone by from now on: the sender tells how many streams, to whoever dials them and tells
-/// the user; the client how fast.
+/// New settings. The sender sets the number of connections, for the end that makes them and for
+/// the user interface. The client sets the rate limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tune {
-    /// Streams that there should be.
+    /// The wanted number of data connections.
     pub streams: Option<u16>,
-    /// Bytes a second; 0 is no limit.
+    /// Bytes a second; 0 means no limit.
     pub rate_limit: Option<u64>,
-    /// Why it changed, a line; empty where there is nothing to tell.
+    /// One line with the reason for the change; empty if the user need not see one.
     pub reason: String,
 }
 
-/// What the receiver did with its time, counted from its start. Comes with acknowledgements, and
-/// before the last.
+/// How the receiver spent its time since it started. Sent with acknowledgements, and before the
+/// last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Busy {
     pub elapsed_us: u64,
-    /// Of all workers together: opening, decompressing, digesting.
+    /// Sum over all workers: opening, decompressing, digesting.
     pub workers_us: u64,
-    /// The part of it that was decompressing.
+    /// The part of `workers_us` spent decompressing.
     pub decode_us: u64,
-    /// A write was under way and the workers had nothing else to do.
+    /// A write was in progress and the workers were idle.
     pub write_us: u64,
-    /// Streams' readers waited for a buffer, as a mean of all streams.
+    /// Time that readers of connections waited for a buffer, as a mean over all of them.
     pub waits_us: u64,
 }
 
-/// How fast a place is written, as its own host tried it; all zero where it was not tried.
+/// Write speed at a path, measured on its own host; all zero if it was not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tried {
     pub bytes: u64,
-    /// Until the system had taken them, and until they were on the disk.
+    /// Until the system had accepted the bytes (`written_us`) and had synced them to disk
+    /// (`synced_us`).
     pub written_us: u64,
     pub synced_us: u64,
 }
 
-/// The sender's last word, for the end that the user sees.
+/// The sender's last message, for the end that the user sees.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conclusion {
-    /// None where there was nothing to measure.
+    /// None if there was nothing to measure.
     pub verdict: Option<Verdict>,
-    /// What was learnt of the way, for the next copy.
+    /// What the tuner learnt about the link, for the next copy.
     pub remembered: Option<Remembered>,
 }
 
-/// Shares are no NaN where an end made them.
+/// An end never makes a share that is NaN.
 impl Eq for Conclusion {}

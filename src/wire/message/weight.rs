@@ -1,4 +1,4 @@
-//! Bytes of memory that a decoded message takes. Queues of messages are bounded by it.
+//! Memory that decoded messages take, in bytes. Queues of messages are bounded by it.
 
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryKind, Extension, NAME_MAX, Root};
@@ -6,7 +6,7 @@ use crate::manifest::{Entry, EntryKind, Extension, NAME_MAX, Root};
 use super::{FileDigest, Message, Open, Role, Span, Spans, StreamFacts, Want, WantKind};
 
 impl Message {
-    /// About how many bytes of memory it takes.
+    /// Approximate bytes of memory.
     pub fn weight(&self) -> usize {
         let inside = match self {
             Message::Open(open) => weight_of_open(open),
@@ -58,7 +58,7 @@ impl Message {
     }
 }
 
-/// A text or a name in a list: the handle and the bytes.
+/// Memory of a string or name in a list: the handle and its bytes.
 fn text(len: usize) -> usize {
     size_of::<Vec<u8>>() + len
 }
@@ -87,7 +87,7 @@ fn weight_of_want(want: &Want) -> usize {
         }
 }
 
-/// About how many bytes of memory an entry takes.
+/// Approximate bytes of memory that an entry takes.
 pub fn entry_weight(entry: &Entry) -> usize {
     let text = match &entry.kind {
         EntryKind::Symlink(text) => text.len(),
