@@ -1,7 +1,7 @@
-//! Which chunks of one file may be written. A chunk can come twice, when its stream died but the
-//! first copy of it was still in a kernel's buffer or in a worker's hands. Both verify, each with
-//! its own digest, and if the source changed between the two reads they differ; so only the first
-//! may touch the file, and the file may not be given its name while one of them still writes.
+//! The chunks of one file that may be written. A chunk can arrive twice, if its connection died
+//! while the first copy was still in a kernel's buffer or with a worker. Both copies verify, each
+//! with its own digest, but they differ if the source changed between the two reads. So only the
+//! first copy may touch the file, and the file may not be renamed while a copy is being written.
 //!
 //! ```text
 //! missing ── claim ──> claimed ── done ──> done
@@ -9,8 +9,8 @@
 //!    └───── release ──────┘      (the write failed)
 //! ```
 //!
-//! Memory goes by fragmentation: what is done is a [`RangeSet`], and claims are open only while
-//! a worker writes.
+//! Memory depends on fragmentation: finished chunks are a [`RangeSet`], and a claim is open only
+//! while a worker writes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,16 +19,16 @@ use super::ranges::RangeSet;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Write it, then say [`done`](Claims::done) or [`release`](Claims::release).
+    /// Write it, then call [`done`](Claims::done) or [`release`](Claims::release).
     Yours,
-    /// Another copy of it is being written: drop this one, unacknowledged.
+    /// Another copy of it is being written: drop this one without an acknowledgement.
     Taken,
     /// It was written before: drop this copy and acknowledge it.
     Done,
 }
 
-/// The sender asked for, or the caller named, a piece that cannot be: outside the file, not at
-/// a chunk's border, or cut differently than before. A breach of the protocol where a peer did it.
+/// The piece is outside the file, not at a chunk's border, or cut differently than before. If it
+/// came from a peer, the peer broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a chunk of this file")]
 pub struct NotAChunk;
@@ -37,12 +37,12 @@ pub struct NotAChunk;
 pub struct Claims {
     /// Bytes.
     size: u64,
-    /// Bytes that count; fewer than `size` of a file that became shorter while it was read.
+    /// Bytes that count; fewer than `size` if the file became shorter while it was read.
     end: u64,
     chunk_size: u64,
-    /// Numbers of chunks within the file.
+    /// Numbers of finished chunks within the file.
     done: RangeSet,
-    /// End by start, of chunks as they were claimed.
+    /// End by start, in chunks as they were claimed.
     claimed: BTreeMap<u64, u64>,
 }
 
@@ -59,12 +59,12 @@ impl Claims {
         }
     }
 
-    /// For a stream, whose end nobody knows yet, and whose chunks end where its producer paused.
+    /// For a pipe: its end is not known yet, and its chunks may end at any byte.
     pub fn endless() -> Claims {
         Claims::new(u64::MAX, 1)
     }
 
-    /// No more of the file than `end` bytes counts (any more): chunks beyond are as good as done.
+    /// Limits the file to `end` bytes: chunks beyond count as done.
     pub fn end_at(&mut self, end: u64) {
         self.end = self.end.min(end);
     }
@@ -80,11 +80,11 @@ impl Claims {
         self.claim_range(offset, rest.min(self.chunk_size))
     }
 
-    /// Claims all chunks of a piece, as one: `len` bytes at `offset`, from a chunk's start to
-    /// another's end.
+    /// Claims all chunks of a piece together: `len` bytes at `offset`, from the start of a chunk
+    /// to the end of a chunk.
     ///
     /// # Errors
-    /// Also for a piece that was claimed or done in part, for no two plans of a session overlap.
+    /// Also if part of the piece was claimed or done, since no two plans of a session overlap.
     pub fn claim_range(&mut self, offset: u64, len: u64) -> Result<Claim, NotAChunk> {
         let chunks = self.chunks_of(offset, len)?;
         if offset >= self.end || self.done.contains_all(chunks.clone()) {
@@ -107,36 +107,37 @@ impl Claims {
         Ok(Claim::Yours)
     }
 
-    /// The piece that was claimed at `offset` is written. Returns its length in bytes.
+    /// Marks the piece claimed at `offset` as written. Returns its length in bytes.
     ///
     /// # Errors
-    /// Where nothing is claimed that starts there.
+    /// If no claim starts there.
     pub fn done(&mut self, offset: u64) -> Result<u64, NotAChunk> {
         let chunks = self.unclaim(offset)?;
         self.done.insert(chunks.clone());
         Ok(self.bytes_of(chunks))
     }
 
-    /// What an earlier session has written: `len` bytes at `offset`. False if it is known already.
+    /// Marks `len` bytes at `offset` as written by an earlier session. Returns false if they were
+    /// already marked.
     ///
     /// # Errors
-    /// For what is no run of whole chunks of this file.
+    /// If this is not a run of whole chunks of the file.
     pub fn restore(&mut self, offset: u64, len: u64) -> Result<bool, NotAChunk> {
         let chunks = self.chunks_of(offset, len)?;
         Ok(self.done.insert(chunks) > 0)
     }
 
-    /// Some of `len` bytes at `offset` are done.
+    /// True if any of the `len` bytes at `offset` are done.
     pub fn has_any(&self, offset: u64, len: u64) -> bool {
         let end = offset.saturating_add(len).div_ceil(self.chunk_size);
         self.done.contains_any(offset / self.chunk_size..end)
     }
 
-    /// Bytes that were done are missing again: they do not hold what they should. What is claimed
-    /// stays claimed. Returns the range as it is missing now, in whole chunks.
+    /// Marks finished bytes as missing, because their content is wrong. Claims stay open. Returns
+    /// the missing range, in whole chunks.
     ///
     /// # Errors
-    /// For what lies outside the file.
+    /// If the range is empty or outside the file.
     pub fn forget(&mut self, range: Range<u64>) -> Result<Range<u64>, NotAChunk> {
         if range.is_empty() || range.end > self.size {
             return Err(NotAChunk);
@@ -147,7 +148,7 @@ impl Claims {
         Ok(start..start + self.bytes_of(chunks))
     }
 
-    /// Bytes that are done, as ranges in ascending order.
+    /// Finished bytes, as ranges in ascending order.
     pub fn done_ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.done.iter().map(|chunks| {
             let start = chunks.start * self.chunk_size;
@@ -161,20 +162,20 @@ impl Claims {
         first.map_or(0, |range| range.end)
     }
 
-    /// Writing what was claimed at `offset` failed: it is missing again.
+    /// Marks the piece claimed at `offset` as missing, because its write failed.
     ///
     /// # Errors
-    /// Where nothing is claimed that starts there.
+    /// If no claim starts there.
     pub fn release(&mut self, offset: u64) -> Result<(), NotAChunk> {
         self.unclaim(offset).map(|_| ())
     }
 
-    /// Everything is written, and nobody writes any more.
+    /// True if everything is written and no write is in progress.
     pub fn is_complete(&self) -> bool {
         self.claimed.is_empty() && self.done.is_full(self.end.div_ceil(self.chunk_size))
     }
 
-    /// Ranges that what is done consists of.
+    /// The number of ranges of finished chunks.
     pub fn fragments(&self) -> usize {
         self.done.fragments()
     }
@@ -208,7 +209,7 @@ impl Claims {
     }
 
     fn bytes_of(&self, chunks: Range<u64>) -> u64 {
-        // The end of the last chunk may lie beyond the last u64.
+        // The end of the last chunk may exceed `u64::MAX`.
         let end = chunks.end.saturating_mul(self.chunk_size).min(self.size);
         end - chunks.start * self.chunk_size
     }

@@ -1,8 +1,8 @@
-//! A chunk: what is read, encoded, sent, verified, written and retried as one. Either a range of
-//! one file (a power of two of bytes at an aligned offset, the last one short; of a stream also up
-//! to where its producer paused) or a pack of small files. The types say how far it has come:
-//! `Chunk` → `EncodedChunk` → `SealedChunk` on the sender, `SealedChunk` → `EncodedChunk` → `Chunk`
-//! → `VerifiedChunk` on the receiver.
+//! A chunk: the unit that is read, encoded, sent, verified, written and retried. A chunk is either
+//! a range of one file or a pack of small files. A range is a power of two of bytes at an aligned
+//! offset, except the last one of a file; a range of a pipe may also end where its producer
+//! paused. The types tell the stage: `Chunk` → `EncodedChunk` → `SealedChunk` on the sender,
+//! `SealedChunk` → `EncodedChunk` → `Chunk` → `VerifiedChunk` on the receiver.
 
 pub mod claims;
 pub mod pack;
@@ -14,17 +14,19 @@ use crate::digest::{self, Digest};
 use crate::manifest::EntryId;
 pub use pool::{Buffer, Pool};
 
-/// Bytes in a chunk, the last of a file excepted. A power of two; one size per session.
+/// Bytes in a chunk, except the last of a file. A power of two; one size per session.
 pub const CHUNK_SIZE: usize = 1 << 20;
 
-/// Parts of a chunk that may travel alone, where both ends know of them: a copy is cut finer at
-/// first, while it is not known how it should go, and towards its end, or each stream would end with
-/// a whole chunk to carry, some long after the others. A power of two.
+/// Parts of a chunk that may be sent separately if both ends support it; a power of two. A copy
+/// uses smaller pieces at the start, until the tuner knows the link, and towards the end.
+/// Otherwise each connection would end with a whole chunk, and some would finish long after the
+/// others.
 pub const GRAINS: usize = 8;
 
-/// Packs that may be put together into one that is compressed as a whole, where the link is slow: of
-/// 75 MB of program text zstd 9 made 10.1 MB in units of 1 MiB and 8.9 in units of 4 MiB, LZMA 4 9.6
-/// and 8.5. What comes of it fits into a frame and a buffer, or the packs travel by themselves.
+/// Packs that may be merged into one large pack, compressed as a whole, where the link is slow. Of
+/// 75 MB of program text zstd 9 made 10.1 MB in units of 1 MiB and 8.9 MB in units of 4 MiB; LZMA
+/// 4 made 9.6 MB and 8.5 MB. If the result does not fit into one frame and one buffer, the packs
+/// are sent separately.
 pub const LARGE_PACK: usize = 4;
 
 /// Chunks of a file that may go as one, where the link is slow. Of 30 MB of PostgreSQL's pages LZMA 4
@@ -41,33 +43,33 @@ pub enum ChunkKind {
     Range,
     /// Many small files: a table and their contents.
     Pack,
-    /// A range of zeros; nothing but the header travels.
+    /// A range of zeros; only the header is sent.
     Zeros,
-    /// A range of one file that the receiver may have; its digest alone travels.
+    /// A range of one file that the receiver may already have; only its digest is sent.
     Digest,
 }
 
-/// Which bytes a chunk stands for.
+/// The bytes that a chunk represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub kind: ChunkKind,
-    /// Dense per session, from 0.
+    /// Chunk number, consecutive within a session, from 0.
     pub chunk: u64,
     /// 0 for a pack.
     pub entry: EntryId,
     /// Bytes from the start of the file; 0 for a pack.
     pub offset: u64,
-    /// Bytes after decoding. A `Zeros` chunk may stand for up to 2 GiB.
+    /// Bytes after decoding. A `Zeros` chunk may represent up to 2 GiB.
     pub raw_len: u32,
 }
 
-/// Raw bytes in the buffer's `data`.
+/// A chunk with its raw bytes in the buffer.
 pub struct Chunk {
     pub place: Place,
     pub buffer: Buffer,
 }
 
-/// As it travels but for the seal: `digest` of the raw bytes, `data` compressed by `codec`.
+/// A chunk ready to be sealed: `digest` of the raw bytes, `buffer` compressed by `codec`.
 pub struct EncodedChunk {
     pub place: Place,
     pub digest: Digest,
@@ -76,7 +78,7 @@ pub struct EncodedChunk {
     pub buffer: Buffer,
 }
 
-/// Raw bytes whose digest was found to be right. Only [`Chunk::verify`] makes one.
+/// Raw bytes whose digest is correct. Only [`Chunk::verify`] and [`Chunk::verify_pack`] make one.
 pub struct VerifiedChunk {
     place: Place,
     digest: Digest,
@@ -85,9 +87,11 @@ pub struct VerifiedChunk {
 
 impl Chunk {
     /// Recomputes the digest of a range; `whole` if the range is all of its file. A range of zeros
-    /// has none, it is right when nothing came with it. The buffer comes back where it does not
-    /// match. A pack is not a range: its own table says what it must hold; of a digest alone there
-    /// are no bytes to verify.
+    /// has no digest and is valid if it has no bytes. A pack and a lone digest always fail: a pack
+    /// needs [`Chunk::verify_pack`], and a lone digest has no bytes to verify.
+    ///
+    /// # Errors
+    /// Returns the buffer if the digest does not match.
     pub fn verify(self, digest: Digest, whole: bool) -> Result<VerifiedChunk, Buffer> {
         let data = self.buffer.data();
         let right = match self.place.kind {

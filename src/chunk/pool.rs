@@ -1,25 +1,25 @@
-//! The memory budget: a fixed number of buffers of one size, taken and given back. Whoever finds
-//! none waits, and that is all the back-pressure there is.
+//! The memory budget: a fixed number of buffers of one size. A thread or task that finds no free
+//! buffer waits, and there is no other back-pressure.
 //!
-//! A buffer is used last in, first out, so that a slow copy touches few of them and a fast one
-//! finds them in cache. Their memory is taken when they are first used.
+//! The pool reuses the buffer that was returned last. A slow copy therefore touches few buffers,
+//! and a fast one finds them in cache. A buffer's memory is allocated on first use.
 
 use std::sync::{Arc, Mutex};
 
-/// Room before the data for a frame's header and digest, so that a frame leaves in one write and
-/// the data is aligned to a page.
+/// Room before the data for a frame's header and digest. A frame then leaves in one write, and the
+/// data is aligned to a page.
 pub const HEADROOM: usize = 4096;
 
-/// Room behind a chunk's bytes: the seal's tag, a pack's table, what a codec adds at worst.
+/// Room after a chunk's bytes: the seal's tag, a pack's table, the worst-case growth by a codec.
 pub const TAILROOM: usize = 64 << 10;
 
 pub struct Buffer {
     /// HEADROOM, then data, then room.
     bytes: Box<[u8]>,
-    /// Bytes of data that count.
+    /// Bytes of valid data.
     len: usize,
     home: Option<Arc<Shared>>,
-    /// Where it takes the memory of several of a pool.
+    /// Memory lent by a pool, if the buffer uses the memory of several pool buffers.
     lent: Option<Lent>,
 }
 
@@ -35,19 +35,19 @@ struct Shared {
     capacity: usize,
 }
 
-/// Memory of a pool that is used for something else. Dropped, it goes back.
+/// Memory of a pool that is used for another purpose. Dropping this returns it.
 pub struct Lent {
     shared: Arc<Shared>,
     slots: usize,
 }
 
-/// The pool was closed while waiting: the copy is ending.
+/// The pool was closed during the wait: the copy is ending.
 #[derive(Debug, thiserror::Error)]
 #[error("the buffer pool is closed")]
 pub struct Closed;
 
 impl Pool {
-    /// `slots` buffers with room for `chunk_size` bytes and what is added to them.
+    /// `slots` buffers with room for `chunk_size` bytes and their head- and tailroom.
     pub fn new(slots: usize, chunk_size: usize) -> Pool {
         let (permit, permits) = async_channel::bounded(slots);
         for _ in 0..slots {
@@ -64,12 +64,12 @@ impl Pool {
         }
     }
 
-    /// Bytes that one slot takes.
+    /// Bytes of one slot.
     pub fn slot_size(chunk_size: usize) -> usize {
         HEADROOM + chunk_size + TAILROOM
     }
 
-    /// Waits for a free buffer; for tasks.
+    /// Waits for a free buffer; for async tasks.
     pub async fn take(&self) -> Result<Buffer, Closed> {
         self.permits.recv().await.map_err(|_| Closed)?;
         Ok(self.get())
@@ -81,7 +81,7 @@ impl Pool {
         Ok(self.get())
     }
 
-    /// Wakes everyone who waits, with [`Closed`].
+    /// Wakes all waiting callers with [`Closed`].
     pub fn close(&self) {
         self.permits.close();
     }
@@ -90,8 +90,8 @@ impl Pool {
         self.permits.len()
     }
 
-    /// The memory of `slots` free buffers for something else, until what comes back is dropped;
-    /// None where so many are not free.
+    /// Lends the memory of `slots` free buffers for another purpose, until the result is dropped.
+    /// None if fewer buffers are free.
     pub fn lend(&self, slots: usize) -> Option<Lent> {
         let mut lent = Lent {
             shared: self.shared.clone(),
@@ -102,7 +102,7 @@ impl Pool {
             lent.slots += 1;
         }
         let mut free = self.shared.free.lock().expect("no panic while held");
-        // Buffers that were used have memory, which now is another's.
+        // Frees the memory of used buffers, which now belongs to the borrower.
         free.truncate(self.permits.len());
         drop(free);
         Some(lent)
@@ -123,7 +123,7 @@ impl Pool {
 }
 
 impl Buffer {
-    /// A buffer of no pool, for a worker's spare and for tests.
+    /// A buffer outside any pool, for a worker's spare and for tests.
     pub fn loose(chunk_size: usize) -> Buffer {
         Buffer {
             bytes: vec![0; HEADROOM + chunk_size + TAILROOM].into(),
@@ -133,14 +133,15 @@ impl Buffer {
         }
     }
 
-    /// A buffer for `size` bytes in memory that a pool has lent, until it is dropped.
+    /// A buffer for `size` bytes in memory lent by a pool, which gets it back when the buffer is
+    /// dropped.
     pub fn of_lent(size: usize, lent: Lent) -> Buffer {
         let mut buffer = Buffer::loose(size);
         buffer.lent = Some(lent);
         buffer
     }
 
-    /// Most bytes of data that fit.
+    /// The most bytes of data that fit.
     pub fn capacity(&self) -> usize {
         self.bytes.len() - HEADROOM
     }
@@ -167,12 +168,12 @@ impl Buffer {
         &self.bytes[HEADROOM..HEADROOM + self.len]
     }
 
-    /// All the room for data, whatever `len` is.
+    /// All the room for data, regardless of `len`.
     pub fn room(&mut self) -> &mut [u8] {
         &mut self.bytes[HEADROOM..]
     }
 
-    /// `before` bytes of headroom, the data and `after` bytes of room behind it, in one piece.
+    /// `before` bytes of headroom, the data and `after` bytes of room after it, in one piece.
     pub fn around(&self, before: usize, after: usize) -> &[u8] {
         &self.bytes[HEADROOM - before..HEADROOM + self.len + after]
     }
@@ -181,8 +182,8 @@ impl Buffer {
         &mut self.bytes[HEADROOM - before..HEADROOM + self.len + after]
     }
 
-    /// Exchanges the memory of two buffers, so that each goes home to the other's pool: how a
-    /// worker encodes into its spare and goes on with what it has read from.
+    /// Exchanges the memory of two buffers, which then returns to the other's pool. A worker
+    /// decodes into its spare buffer and swaps the result into the chunk's buffer.
     pub fn swap(&mut self, other: &mut Buffer) {
         debug_assert_eq!(self.bytes.len(), other.bytes.len());
         std::mem::swap(&mut self.bytes, &mut other.bytes);
@@ -193,7 +194,7 @@ impl Buffer {
 impl Drop for Lent {
     fn drop(&mut self) {
         for _ in 0..self.slots {
-            // Fails only when the pool is closed, when nobody waits any more.
+            // Fails only when the pool is closed and nobody waits any more.
             let _ = self.shared.permit.try_send(());
         }
     }
@@ -204,7 +205,7 @@ impl Drop for Buffer {
         if let Some(home) = self.home.take() {
             let bytes = std::mem::take(&mut self.bytes);
             home.free.lock().expect("no panic while held").push(bytes);
-            // Fails only when the pool is closed, when nobody waits any more.
+            // Fails only when the pool is closed and nobody waits any more.
             let _ = home.permit.try_send(());
         }
     }

@@ -1,5 +1,5 @@
-//! A set of numbers kept as ranges: which chunks were acknowledged, which are done. Neighbours
-//! merge, so it takes memory by how broken up it is, not by how much it holds.
+//! A set of numbers kept as ranges, such as acknowledged or finished chunks. Adjacent ranges
+//! merge, so the memory depends on the number of ranges, not on the number of elements.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,7 +24,8 @@ impl RangeSet {
         }
         let Range { mut start, mut end } = range;
         let mut known = 0;
-        // From the last range that starts at or before `end`, down to one that ends before `start`.
+        // From the last range that starts at or before `end`, down to one that ends before
+        // `start`.
         while let Some((&other_start, &other_end)) = self.ranges.range(..=end).next_back() {
             if other_end < start {
                 break;
@@ -40,7 +41,7 @@ impl RangeSet {
         new
     }
 
-    /// Takes out all numbers of `range`. Returns how many were there.
+    /// Removes all numbers of `range`. Returns how many were in the set.
     pub fn remove(&mut self, range: Range<u64>) -> u64 {
         let mut removed = 0;
         while let Some((&start, &end)) = self.ranges.range(..range.end).next_back() {
@@ -60,13 +61,13 @@ impl RangeSet {
         removed
     }
 
-    /// True if `number` is new. The last u64 of all, which no honest end counts to, stays out.
+    /// Returns true if `number` is new. `u64::MAX`, which no correct peer uses, is never inserted.
     pub fn insert_one(&mut self, number: u64) -> bool {
         self.insert(number..number.saturating_add(1)) > 0
     }
 
-    /// Takes out the range of the lowest numbers. What is emptied like this keeps some memory for
-    /// what comes next.
+    /// Removes and returns the range with the lowest numbers. The set may keep some memory for
+    /// later use.
     pub fn pop_first(&mut self) -> Option<Range<u64>> {
         let (start, end) = self.ranges.pop_first()?;
         self.count -= end - start;
@@ -82,7 +83,7 @@ impl RangeSet {
         self.range_of(from).map_or(from, |range| range.end)
     }
 
-    /// True of an empty range.
+    /// True for an empty range.
     pub fn contains_all(&self, range: Range<u64>) -> bool {
         range.is_empty()
             || self
@@ -108,7 +109,7 @@ impl RangeSet {
         self.ranges.is_empty()
     }
 
-    /// Ranges that it takes: what its memory and its size on the wire go by.
+    /// The number of ranges, which determines the set's memory and its size on the wire.
     pub fn fragments(&self) -> usize {
         self.ranges.len()
     }
@@ -118,12 +119,12 @@ impl RangeSet {
         self.ranges.iter().map(|(&start, &end)| start..end)
     }
 
-    /// True if all of `0..n` is there.
+    /// True if the set contains all of `0..n`.
     pub fn is_full(&self, n: u64) -> bool {
         self.contains_all(0..n)
     }
 
-    /// What of `0..n` is not there, in ascending order.
+    /// The parts of `0..n` that are not in the set, in ascending order.
     pub fn missing(&self, n: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut at = 0;
         self.iter()

@@ -1,5 +1,5 @@
-//! Cuts a big file into ranges and gathers small files into packs: plans, before a byte is read.
-//! Works on any kind of member, since it knows sizes only.
+//! Plans chunks from sizes alone, before any byte is read: cuts a big file into ranges and gathers
+//! small files into packs.
 
 use std::ops::Range;
 
@@ -7,21 +7,21 @@ use super::ChunkKind;
 use super::pack::PackPlan;
 use super::ranges::RangeSet;
 
-/// Bytes of holes that one `Zeros` chunk may stand for; a multiple of every chunk size.
+/// Bytes of holes that one `Zeros` chunk may represent; a multiple of every chunk size.
 pub const ZEROS_MAX: u64 = 1 << 31;
 
-/// How far a big file has been cut. `next_data` tells where at or after an offset the file has
-/// data; a file without holes says that all is data.
+/// The progress of cutting a big file. `next_data` returns the first range with data at or after
+/// an offset; for a file without holes that is the rest of the file.
 #[derive(Debug)]
 pub struct Cut {
     size: u64,
     chunk_size: u64,
-    /// What pieces end at multiples of, the last one excepted.
+    /// All pieces except the last end at multiples of this.
     grain: u64,
     offset: u64,
-    /// What is known to be data; empty before the first question.
+    /// A range known to be data; empty at first.
     data: Range<u64>,
-    /// Ranges of bytes that are left out, the last one first.
+    /// Byte ranges to leave out, the last one first.
     skip: Vec<Range<u64>>,
 }
 
@@ -41,8 +41,8 @@ impl Piece {
 }
 
 impl Cut {
-    /// Leaves out `had`: ranges that begin and end with grains of the file. Both sizes are powers
-    /// of two.
+    /// Leaves out `had`: ranges that begin and end at grains of the file. Both sizes are powers of
+    /// two.
     pub fn skipping(size: u64, chunk_size: u64, grain: u64, had: &RangeSet) -> Self {
         let mut skip: Vec<_> = had.iter().collect();
         skip.reverse();
@@ -58,19 +58,20 @@ impl Cut {
         cut
     }
 
-    /// Where the next data is to be looked for before another piece can be cut; None where that is
-    /// known. The disk is asked outside, since it may take its time.
+    /// The offset from which to look for data before the next piece can be cut; None if that is
+    /// known. The caller asks the disk, since that may be slow.
     pub fn unknown_from(&self) -> Option<u64> {
         (self.offset < self.size && self.offset >= self.data.end).then_some(self.offset)
     }
 
-    /// The answer: the first data at or after that offset, None where only a hole follows.
+    /// Sets the answer: the first data at or after that offset, None if only a hole follows.
     pub fn set_data(&mut self, data: Option<Range<u64>>) {
         self.data = data.unwrap_or(self.size..self.size);
     }
 
-    /// The next piece in the order of offsets, none at the end; about `most` bytes of data, from a
-    /// grain to a chunk. One with any data in it is a `Range`; whole chunks of hole are put together.
+    /// The next piece in the order of offsets, None at the end. A piece with any data is a `Range`
+    /// of about `most` bytes, from a grain to a chunk. Whole chunks without data are merged into
+    /// `Zeros`.
     pub fn next(
         &mut self,
         most: u64,
@@ -115,7 +116,8 @@ impl Cut {
         Some(piece)
     }
 
-    /// These ranges, which were left out, are to be cut too. They begin and end with grains.
+    /// Adds ranges that were left out. They begin and end at grains. Cutting restarts at offset 0
+    /// and leaves out the pieces already cut.
     pub fn add(&mut self, ranges: &RangeSet) {
         let mut left: RangeSet = ranges.clone();
         let mut at = self.offset.min(self.size);
@@ -131,7 +133,7 @@ impl Cut {
     }
 
     /// Bytes of the next piece, which ends at `end` at the latest: a power of two at a multiple of
-    /// itself, or what there is of it in the file.
+    /// itself, or shorter at the end of the file.
     fn subtree(&self, longest: u64, most: u64, end: u64) -> u64 {
         let most = 1 << most.max(1).ilog2();
         let most: u64 = u64::clamp(most, self.grain, longest);
@@ -154,12 +156,12 @@ impl Cut {
         self.chunk_size
     }
 
-    /// Bytes that are left, holes and what is left out included.
+    /// Bytes to the end of the file, including holes and ranges to leave out.
     pub fn rest(&self) -> u64 {
         self.size - self.offset.min(self.size)
     }
 
-    /// Goes on behind what is left out, if that begins here.
+    /// Moves past the next range to leave out, if it begins here.
     fn skip(&mut self) {
         if let Some(range) = self.skip.pop_if(|range| range.start <= self.offset) {
             self.offset = range.end;
@@ -171,16 +173,16 @@ impl Cut {
     }
 }
 
-/// `len` bytes at `offset` of a file have a digest that is a part of the file's: a power of two at
-/// a multiple of itself, or what there is of it up to the file's end.
+/// True if the digest of these bytes is part of the file's digest: `len` is a power of two and
+/// `offset` is a multiple of it. A piece that ends at the file's end may be shorter.
 pub fn is_subtree(offset: u64, len: u64, size: u64) -> bool {
     let whole = len.checked_next_power_of_two();
     let is_full = whole == Some(len) || offset.checked_add(len) == Some(size);
     is_full && whole.is_some_and(|whole| offset.is_multiple_of(whole))
 }
 
-/// `spans` as a set, if each of them begins and ends with chunks of a file of `size` bytes, and no
-/// two overlap.
+/// `spans` as a set, if each of them begins and ends at a chunk border of a file of `size` bytes
+/// and no two overlap.
 pub fn whole_chunks(
     size: u64,
     chunk_size: u64,
@@ -216,7 +218,7 @@ impl<M> Default for Gathering<M> {
 }
 
 impl<M> Gathering<M> {
-    /// Adds a member of `size` bytes; gives the members before it if it does not fit with them.
+    /// Adds a member of `size` bytes. If it does not fit, returns the members before it as a pack.
     pub fn add(&mut self, member: M, size: u64, name_len: usize) -> Option<Vec<M>> {
         let before = if self.plan.fits(name_len, size) {
             None
@@ -232,7 +234,7 @@ impl<M> Gathering<M> {
         self.members.is_empty()
     }
 
-    /// What is gathered, if anything.
+    /// The gathered members, if any.
     pub fn take(&mut self) -> Option<Vec<M>> {
         self.plan = PackPlan::default();
         (!self.members.is_empty()).then(|| std::mem::take(&mut self.members))

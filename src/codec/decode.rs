@@ -1,11 +1,11 @@
-//! The receiver's half: takes what a peer sent, which may be anything.
+//! The receiver's half of a codec. It accepts arbitrary input from a peer.
 
 use zstd::bulk::Decompressor;
 
 use super::{Codec, lzma};
 use crate::chunk::{Buffer, Chunk, EncodedChunk};
 
-/// The chunk is not what it was announced as.
+/// The chunk differs from its announcement.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error("codec {0} is not known")]
@@ -16,9 +16,9 @@ pub enum DecodeError {
     Garbage(Codec),
 }
 
-/// One per worker.
+/// Decompresses chunks; one per worker.
 pub struct Decoder {
-    /// Where the next chunk is decoded to; then it changes places with what it was decoded from.
+    /// The output buffer of the next chunk; it is then swapped with the input buffer.
     spare: Buffer,
     contexts: Contexts,
 }
@@ -30,7 +30,7 @@ struct Contexts {
 }
 
 impl Decoder {
-    /// For chunks of up to `chunk_size` bytes and what a pack may have on top.
+    /// For chunks of up to `chunk_size` bytes plus the extra bytes of a pack.
     pub fn new(chunk_size: usize) -> Decoder {
         Decoder {
             spare: Buffer::loose(chunk_size),
@@ -38,10 +38,11 @@ impl Decoder {
         }
     }
 
-    /// Gives exactly `place.raw_len` bytes.
+    /// Returns exactly `place.raw_len` bytes.
     ///
     /// # Errors
-    /// On anything else; the buffer then goes back to where it came from.
+    /// If the codec is unknown or the input does not decode to that length. The buffer then
+    /// returns to its pool.
     pub fn decode(&mut self, encoded: EncodedChunk) -> Result<Chunk, DecodeError> {
         let EncodedChunk {
             place,
@@ -56,7 +57,7 @@ impl Decoder {
             found,
         };
         if codec == Codec::None {
-            // Nothing came with a range of zeros, or with a digest alone.
+            // A range of zeros or a lone digest has no bytes.
             let expected = match place.kind {
                 crate::chunk::ChunkKind::Zeros | crate::chunk::ChunkKind::Digest => 0,
                 _ => raw_len,
@@ -76,10 +77,11 @@ impl Decoder {
         Ok(Chunk { place, buffer })
     }
 
-    /// The same into a buffer for what is longer than a chunk; what was not compressed is not.
+    /// Like [`decode`](Decoder::decode), into a buffer for more than a chunk. Uncompressed input
+    /// is an error.
     ///
     /// # Errors
-    /// As of `decode`.
+    /// As for [`decode`](Decoder::decode).
     pub fn decode_into(
         &mut self,
         encoded: EncodedChunk,
@@ -114,8 +116,8 @@ impl Contexts {
         let found = match codec {
             Codec::None => None,
             Codec::Lz4 => lz4_flex::block::decompress_into(data, room).ok(),
-            // In one go, so that zstd writes and looks back in `room` and keeps no window whose
-            // size the peer would choose. Past the end of `room` is an error.
+            // In one call, so that zstd writes to `room`, looks back there and keeps no window of
+            // a size that the peer would choose. Output beyond the end of `room` is an error.
             Codec::Zstd => self.zstd.decompress_to_buffer(data, room).ok(),
             Codec::Gzip => inflate(&mut self.inflate, data, room),
             Codec::Lzma => lzma::decompress(data, room),
@@ -127,7 +129,7 @@ impl Contexts {
     }
 }
 
-/// Bytes written to `room`, if `data` ends where its stream does.
+/// Bytes written to `room`, if the compressed stream ends at the end of `data`.
 fn inflate(kept: &mut Option<flate2::Decompress>, data: &[u8], room: &mut [u8]) -> Option<usize> {
     let inflate = kept.get_or_insert_with(|| flate2::Decompress::new(false));
     inflate.reset(false);

@@ -1,5 +1,5 @@
-//! The sender's half: compresses a chunk, where it is told to only if a sample says that this is
-//! worth it.
+//! The sender's half of a codec: compresses a chunk, on request only if a sample shows that this
+//! is worthwhile.
 
 use zstd::bulk::Compressor;
 
@@ -8,45 +8,46 @@ use crate::chunk::pool::TAILROOM;
 use crate::chunk::{Buffer, Chunk, EncodedChunk};
 use crate::digest::Digest;
 
-/// What a sample is compressed with, whatever the chunk would be: fast, and good enough to tell
-/// what shrinks from what does not.
+/// The zstd level for samples, regardless of the chunk's method: fast, and good enough to tell
+/// whether data shrinks.
 const SAMPLE_LEVEL: i32 = 1;
 
-/// What "auto" is where nobody measures what would be best: of the levels that keep a processor
-/// core above 200 MB/s the one that saves most (on database pages level 1 made 2.5 of 1 at
-/// 263 MB/s, level 3 2.7 at 150).
+/// The method of "auto" where no tuner measures the best one. Of the levels that run at over 200
+/// MB/s per processor core it saves most (on database pages level 1 reached 2.5:1 at 263 MB/s,
+/// level 3 2.7:1 at 150 MB/s).
 pub const AUTO: Compress = Compress::Zstd(1);
 
-/// Bytes of one sample; three are taken. Together 5 % of a chunk, and on what cannot be compressed
-/// zstd is some ten times faster than elsewhere, so that looking costs next to nothing.
+/// Bytes of one sample; three are taken, together 5 % of a chunk. On incompressible data zstd is
+/// about ten times faster than on other data, so that sampling costs almost nothing.
 const SAMPLE: usize = 16 << 10;
 
-/// A sample that stays above this part of its length is not worth compressing: what is saved on
-/// the wire is less than what both ends' processors and the detour through memory cost. A belief,
-/// not measured; a sample has less to look back on than the chunk, which then does a little better.
+/// A sample that stays above this part of its length is not worth compressing: the savings on the
+/// wire are less than the cost in processor time at both ends and in memory copies. An assumption,
+/// not measured. A sample has less history than a chunk, so the chunk then shrinks a little
+/// better.
 const WORTHWHILE: f64 = 0.92;
 
-/// After this many chunks in a row that were sent as they are only every so manieth is sampled:
-/// a film or an archive goes on as it began.
+/// After this many stored chunks in a row, only one in this many is sampled: a film or an archive
+/// rarely changes.
 const RAW_RUN: u32 = 8;
 
-/// One per worker.
+/// Compresses chunks; one per worker.
 pub struct Encoder {
-    /// Where a chunk is compressed to; what is kept is copied back, which takes a hundredth of
-    /// the time that compressing took. (A second buffer to exchange would be too short for LZ4,
-    /// which wants a tenth more than it is given.)
+    /// The output buffer. A compressed chunk is copied back, which takes a hundredth of the time
+    /// of compressing it. (A second buffer to swap would be too short for LZ4, which needs a tenth
+    /// more than its input.)
     scratch: Box<[u8]>,
     lz4: lz4_flex::block::CompressTable,
     zstd: Zstd,
     gzip: Option<(u32, flate2::Compress)>,
-    /// Chunks in a row that were not worth it.
+    /// Chunks in a row that were not worth compressing.
     raw_run: u32,
-    /// The last chunk was worth it, so that the next is compressed unseen.
+    /// The last chunk was worth compressing, so the next is compressed without a sample.
     shrinking: bool,
 }
 
 impl Encoder {
-    /// For chunks of up to `chunk_size` bytes and what a pack may have on top.
+    /// For chunks of up to `chunk_size` bytes plus the extra bytes of a pack.
     pub fn new(chunk_size: usize) -> Encoder {
         let longest = chunk_size + TAILROOM;
         let bound = lz4_flex::block::get_maximum_output_size(longest)
@@ -61,15 +62,15 @@ impl Encoder {
         }
     }
 
-    /// Compresses as asked; a chunk that does not shrink by it comes back as it was, with codec
-    /// "none". `digest` is that of the raw bytes and only passed on.
+    /// Compresses as requested. A chunk that does not shrink is returned unchanged with the codec
+    /// "none". `digest` is that of the raw bytes and is only passed on.
     pub fn encode(&mut self, chunk: Chunk, compress: Compress, digest: Digest) -> EncodedChunk {
         let shrunk = self.compress(chunk.buffer.data(), compress);
         self.finish(chunk, shrunk, digest)
     }
 
-    /// Compresses what is longer than a chunk into at most `most` bytes of another buffer; None where
-    /// it does not fit there. What that takes of memory is given back.
+    /// Compresses more than a chunk into at most `most` bytes of another buffer; None if it does
+    /// not fit. All memory used for this is freed afterwards.
     pub fn encode_large(
         chunk: &Chunk,
         compress: Compress,
@@ -95,8 +96,8 @@ impl Encoder {
         })
     }
 
-    /// The same, but a chunk goes as it is where a sample, or how the last chunks were, says that
-    /// compressing it is not worth the while.
+    /// Like [`encode`](Encoder::encode), but stores the chunk if a sample or the preceding chunks
+    /// show that compression is not worthwhile.
     pub fn encode_if_worthwhile(
         &mut self,
         chunk: Chunk,
@@ -165,7 +166,7 @@ impl Encoder {
     fn is_worthwhile(&mut self, data: &[u8]) -> bool {
         let last = data.len().saturating_sub(SAMPLE);
         if data.len() <= 3 * SAMPLE {
-            // To compress it is to sample it.
+            // Compressing it costs no more than a sample.
             return true;
         }
         let shrunk: Option<usize> = [0, last / 2, last]
@@ -189,7 +190,7 @@ impl Encoder {
     }
 
     fn lzma(&mut self, data: &[u8], level: u32) -> Option<(Codec, usize)> {
-        // No more room than makes it worthwhile.
+        // No more room than the input: a longer output is useless.
         let len = lzma::compress(data, &mut self.scratch[..data.len()], level)?;
         Some((Codec::Lzma, len))
     }
@@ -202,13 +203,13 @@ impl Encoder {
         }
         let (_, deflate) = self.gzip.as_mut()?;
         deflate.reset();
-        // No more room than makes it worthwhile.
+        // No more room than the input: a longer output is useless.
         let room = &mut self.scratch[..data.len()];
         let status = deflate.compress(data, room, flate2::FlushCompress::Finish);
         match status {
             Ok(flate2::Status::StreamEnd) => Some((Codec::Gzip, deflate.total_out() as usize)),
             _ => {
-                // zlib-rs 0.6.8 at level 1 panics when a stream that was not ended is reset.
+                // zlib-rs 0.6.8 at level 1 panics when an unfinished stream is reset.
                 self.gzip = None;
                 None
             }
@@ -220,7 +221,7 @@ fn is_shorter(len: usize, raw_len: usize) -> bool {
     (len as f64) < WORTHWHILE * raw_len as f64
 }
 
-/// A context, and the level that it is set to.
+/// A context, and its current level.
 #[derive(Default)]
 struct Zstd {
     context: Compressor<'static>,

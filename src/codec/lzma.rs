@@ -1,21 +1,21 @@
-//! LZMA: what a link below some 50 Mbit/s is worth. On pages of PostgreSQL its level 4 makes a
-//! fifth less of a chunk than zstd 19, in half the time; on program text it makes as much in the
+//! LZMA: worthwhile on links below about 50 Mbit/s. On PostgreSQL pages, level 4 makes a chunk a
+//! fifth smaller than zstd 19, in half the time; on program text it reaches the same size in the
 //! same time.
 
 use liblzma::stream::{Action, Filters, LzmaOptions, Status, Stream};
 
-/// Bytes of memory that an encoder takes while it works on a chunk of 1 MiB and what a pack has on
-/// top, at level 4 to 9, as `xz -vv` tells. Before and after a chunk it takes none.
+/// Memory in bytes of an encoder for a chunk of 1 MiB plus the extra bytes of a pack, at levels 4
+/// to 9 (reported by `xz -vv`). It is allocated and freed for each chunk.
 pub const ENCODER_BYTES: usize = 16 << 20;
 
-/// Bytes of memory for a large pack and an encoder at work on it, of whichever codec: LZMA takes 48
-/// MiB with a dictionary of 4 MiB, as `xz -vv` tells, and more for one that is a little longer.
+/// Memory in bytes of a large pack and an encoder for it, for any codec. LZMA takes 48 MiB with a
+/// dictionary of 4 MiB (reported by `xz -vv`), and more for a slightly longer one.
 pub const LARGE_BYTES: usize = 64 << 20;
 
-/// LZMA knows no shorter dictionary.
+/// The shortest dictionary that LZMA supports.
 const DICTIONARY_MIN: usize = 4096;
 
-/// A level that there is.
+/// The highest level.
 const LEVEL_MAX: u32 = 9;
 
 /// Bytes written to `into`; None if there is no room for them.
@@ -25,16 +25,16 @@ pub(super) fn compress(data: &[u8], into: &mut [u8], level: u32) -> Option<usize
     finish(stream, data, into)
 }
 
-/// Bytes written to `into`, if `data` ends where its stream does. `into` is as long as what was
-/// compressed.
+/// Bytes written to `into`, if the compressed stream ends at the end of `data`. `into` is as long
+/// as the uncompressed data.
 pub(super) fn decompress(data: &[u8], into: &mut [u8]) -> Option<usize> {
-    // All levels are decoded alike.
+    // Decoding is the same for all levels.
     let filters = filters(1, into.len())?;
     let stream = Stream::new_raw_decoder(&filters).ok()?;
     finish(stream, data, into)
 }
 
-/// The peer has no say in them: so long a dictionary as the chunk, which both ends know.
+/// The filter chain, on which the peer has no influence: the dictionary is as long as the chunk.
 fn filters(level: u32, chunk_len: usize) -> Option<Filters> {
     let mut options = LzmaOptions::new_preset(level).ok()?;
     options.dict_size(u32::try_from(chunk_len.max(DICTIONARY_MIN)).ok()?);

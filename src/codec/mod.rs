@@ -1,10 +1,10 @@
-//! Compression, none included: between a chunk's raw bytes and the bytes that travel.
+//! Compression codecs, including none: between a chunk's raw bytes and the bytes sent.
 //!
-//! An [`Encoder`] never makes a chunk larger: what does not shrink goes as it is, with the codec
-//! "none", and is not copied. A [`Decoder`] believes nothing: what comes out is as long as was
-//! announced, to the byte, and room for it was there before. Neither adds a checksum of its own,
-//! since every chunk has a digest. One of each belongs to each worker, which keeps their tables
-//! and contexts from chunk to chunk: after the first few nothing is allocated.
+//! An [`Encoder`] never makes a chunk larger: a chunk that does not shrink is stored with the
+//! codec "none" and is not copied. A [`Decoder`] trusts no input: the output has exactly the
+//! announced length, and the room for it is allocated beforehand. Neither adds a checksum, since
+//! every chunk has a digest. Each worker has one of each, which keeps its tables and contexts from
+//! chunk to chunk: after the first few chunks nothing is allocated.
 
 mod decode;
 mod encode;
@@ -33,7 +33,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// Numbers of those that this build decodes.
+    /// Numbers of the codecs that this build decodes.
     pub const KNOWN: [u8; 5] = [0, 1, 2, 3, 4];
 
     pub const fn number(self) -> u8 {
@@ -52,11 +52,11 @@ impl Codec {
     }
 }
 
-/// What the sender is asked to do with its chunks.
+/// The compression that the sender is asked to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Compress {
-    /// Chunks that shrink, by a sample, are compressed with what suits the link: who sends finds it
-    /// out, and begins with [`AUTO`].
+    /// Compress chunks whose sample shrinks, by the method that suits the link. The sender finds
+    /// it while it copies, and begins with [`AUTO`].
     #[default]
     Auto,
     None,
@@ -65,7 +65,7 @@ pub enum Compress {
     Zstd(i32),
     /// Level, 1 to 9.
     Gzip(u32),
-    /// Level, 1 to 9, as of xz.
+    /// Level, 1 to 9, as in xz.
     Lzma(u32),
 }
 
@@ -214,7 +214,7 @@ mod tests {
             let (mut encoder, mut decoder) = (Encoder::new(SIZE), Decoder::new(SIZE));
             for data in [&noise[..], &rows, &noise, &noise[..1], &rows] {
                 let encoded = encoder.encode(chunk(data), compress, [0; 32]);
-                // Just what a new encoder makes of it.
+                // Exactly the output of a new encoder.
                 let anew = Encoder::new(SIZE).encode(chunk(data), compress, [0; 32]);
                 assert_eq!(encoded.codec, anew.codec, "{compress:?}");
                 assert!(encoded.buffer.data() == anew.buffer.data(), "{compress:?}");
@@ -262,7 +262,7 @@ mod tests {
         ) {
             let (mut encoder, mut decoder) = (Encoder::new(SIZE), Decoder::new(SIZE));
             let encoded = match cut {
-                // One that was right but for a byte.
+                // Valid except for one byte.
                 Some((which, at, byte)) => {
                     let how = [
                         Compress::Lz4,

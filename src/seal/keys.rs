@@ -1,5 +1,5 @@
-//! What all keys come from: the session's secret, and the key derivation with a context for each
-//! purpose. Nothing derived for one purpose, direction, suite or epoch says anything about another.
+//! Key derivation: all keys come from the session's secret, with a context for each purpose. A key
+//! for one purpose, direction, suite or epoch reveals nothing about any other.
 
 use std::fmt;
 
@@ -12,27 +12,29 @@ use super::{Direction, Suite};
 const AEAD_KEY: &str = "fastcp 2026 wire 1: key of sealed frames";
 const TAG_KEY: &str = "fastcp 2026 wire 1: key of tagged frames";
 
-/// 256 random bits that client and server share: drawn by the client for each session, sent to
-/// the server through ssh, never written, shown or used as a key itself.
+/// 256 random bits that client and server share. The client draws them for each session and sends
+/// them to the server through ssh. They are never written, shown or used as a key directly.
 pub struct Secret([u8; 32]);
 
 impl Secret {
+    /// A new random secret.
+    ///
     /// # Panics
-    /// Where the system has no random bytes to give: nothing safe could be done then.
+    /// If the system has no random bytes: nothing safe could be done then.
     pub fn random() -> Secret {
         let mut secret = Secret([0; 32]);
         fill(&mut secret.0);
         secret
     }
 
-    /// Random bytes that are no secret: a session's name.
+    /// Random bytes that are not secret: a session's name.
     pub fn session() -> [u8; 16] {
         let mut name = [0; 16];
         fill(&mut name);
         name
     }
 
-    /// `bytes` are wiped.
+    /// Copies the secret from `bytes` and wipes them.
     pub fn take(bytes: &mut [u8; 32]) -> Secret {
         let secret = Secret(*bytes);
         bytes.zeroize();
@@ -43,7 +45,7 @@ impl Secret {
         Secret(self.0)
     }
 
-    /// To be sent to the server, and wiped from where it was put for that.
+    /// The secret itself, to send it to the server. The caller wipes its copy.
     pub fn expose(&self) -> &[u8; 32] {
         &self.0
     }
@@ -61,18 +63,18 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// From the kernel. The generator of aws-lc gathers entropy of its own first, which takes 20 ms of a
-/// processor in each process.
+/// Fills `bytes` from the kernel. The generator of aws-lc first gathers its own entropy, which
+/// takes 20 ms of a processor in each process.
 fn fill<const LEN: usize>(bytes: &mut [u8; LEN]) {
     const { assert!(LEN <= 256, "of so much no part is ever left out") };
     let filled = rustix::rand::getrandom(bytes, GetRandomFlags::empty());
     assert_eq!(filled, Ok(LEN), "the system has a random number generator");
 }
 
-/// What a [`mac`] is for.
+/// The purpose of a [`mac`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// The first bytes of a stream, from who dialled.
+    /// The first bytes of a connection, from the end that dialled.
     StreamOpening,
     /// The listener's answer to them.
     StreamAnswer,
@@ -87,15 +89,15 @@ impl Purpose {
     }
 }
 
-/// Proves knowledge of the secret, and that `bytes` come from who knows it.
+/// A code that proves knowledge of the secret, and that `bytes` come from an end that knows it.
 pub fn mac(secret: &Secret, purpose: Purpose, bytes: &[u8]) -> [u8; 32] {
     *hash(secret, purpose, bytes).as_bytes()
 }
 
-/// Takes as long for a wrong one as for the right one.
+/// True if `mac` is correct. A wrong one takes as long to check as the correct one.
 #[must_use]
 pub fn verify_mac(secret: &Secret, purpose: Purpose, bytes: &[u8], mac: &[u8; 32]) -> bool {
-    // The comparison of `blake3::Hash` is constant in time.
+    // `blake3::Hash` compares in constant time.
     hash(secret, purpose, bytes) == *mac
 }
 
@@ -109,7 +111,7 @@ fn hash(secret: &Secret, purpose: Purpose, bytes: &[u8]) -> blake3::Hash {
 /// The key of one direction and epoch; wiped when dropped.
 pub(super) enum Key {
     None,
-    /// aws-lc wipes what it holds.
+    /// aws-lc wipes its own copy.
     Aead(LessSafeKey),
     Tag(TagKey),
 }

@@ -1,15 +1,17 @@
-//! Sealing: what is sealed can be read and made only by who knows the session's [`Secret`].
+//! Encryption and authentication of frames: only processes that know the session's [`Secret`] can
+//! make or read a sealed frame.
 //!
-//! ssh has authenticated both ends and carries the secret, so there is no handshake: keys for each
-//! direction and epoch are derived from it. A frame is sealed whole, its header being associated
-//! data, under a number that is never used again with its key. Never the chunk's number: a chunk
-//! that is sent again may be encoded differently, and two texts under one number betray both.
-//! A key is changed after 64 GiB, long before it wears out (AES-GCM: 2^38.5 bytes, RFC 8446 5.5).
+//! ssh has authenticated both ends and carries the secret, so there is no handshake: the keys for
+//! each direction and epoch are derived from the secret. A frame is sealed whole, with its header
+//! as associated data and with a number that is never reused with its key. The chunk's number
+//! cannot serve for this: a retransmitted chunk may be encoded differently, and two texts under
+//! one number reveal both. A key is replaced after 64 GiB, long before its limit (AES-GCM: 2^38.5
+//! bytes, RFC 8446 5.5).
 //!
-//! The suite [`Tag`](Suite::Tag) hides nothing but lets nobody else's bytes in; [`None`](Suite::None)
-//! does nothing, for streams that ssh itself protects.
+//! The suite [`Tag`](Suite::Tag) authenticates without encryption. [`None`](Suite::None) does
+//! nothing; it is for connections that ssh itself protects.
 //!
-//! Replays are not refused here: a frame that comes again is a chunk that is already done.
+//! Replays are not rejected here: a replayed frame is a chunk that is already done.
 
 mod keys;
 
@@ -25,18 +27,18 @@ pub use keys::{Purpose, Secret, mac, verify_mac};
 /// Bytes of the longest tag.
 pub const TAG_LEN: usize = 16;
 
-/// An epoch is 2 to this of bytes.
+/// Bytes in an epoch, as a power of two.
 const EPOCH_BITS: u32 = 36;
 
-/// An epoch this far beyond the highest that was seen is refused without deriving its key. What
-/// is on the way at once, in buffers and sockets, is far less than an epoch.
+/// An epoch more than this far beyond the highest one seen is rejected without deriving its key.
+/// The bytes in flight, in buffers and sockets, are far less than an epoch.
 const EPOCHS_AHEAD: u32 = 2;
 
-/// Keys that are kept: of the current epoch, its neighbours, and one that is being sent again.
+/// Keys kept: of the current epoch, its neighbours, and an epoch that is being retransmitted.
 const KEYS_KEPT: usize = 4;
 
-/// How frames are sealed; one for a session, agreed in the hello. A discriminant is its number on
-/// the wire.
+/// The algorithm that seals frames; one for a session, agreed in the hello. A discriminant is its
+/// number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Suite {
@@ -62,8 +64,8 @@ impl Suite {
         }
     }
 
-    /// The faster of the two that encrypt: AES where this processor has instructions for it
-    /// (4.3 GB/s a core against 1.7 for ChaCha20), else the one that needs none.
+    /// The faster of the two that encrypt: AES if this processor has instructions for it (4.3 GB/s
+    /// a core against 1.7 for ChaCha20), otherwise ChaCha20, which needs none.
     pub fn preferred() -> Suite {
         #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
         let has_aes = is_x86_feature_detected!("aes") && is_x86_feature_detected!("pclmulqdq");
@@ -78,7 +80,7 @@ impl Suite {
         }
     }
 
-    /// Bytes that a tag takes behind the payload.
+    /// Bytes of the tag after the payload.
     pub const fn tag_len(self) -> usize {
         match self {
             Suite::None => 0,
@@ -87,7 +89,7 @@ impl Suite {
     }
 }
 
-/// Where a frame goes. Each has keys of its own.
+/// The direction of a frame. Each direction has separate keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Direction {
@@ -95,24 +97,24 @@ pub enum Direction {
     ToClient = 1,
 }
 
-/// The right to seal one payload; both numbers go into the frame's header. Not to be copied, since
-/// it is for one use.
+/// The right to seal one payload. Both numbers go into the frame's header. It is not `Clone`,
+/// since it may be used only once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ticket {
     pub epoch: u32,
     pub counter: u64,
 }
 
-/// It was not sealed with this session's key, or was changed on the way.
+/// The frame was not sealed with this session's key, or was changed on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not sealed with this session's key")]
 pub struct Unsealed;
 
-/// Seals all that this process sends in one direction of a session; all workers share one.
+/// Seals everything that this process sends in one direction of a session; all workers share it.
 pub struct Sealer {
     keys: Keys,
     epoch_bits: u32,
-    /// Not begun anew with an epoch, so that no number comes twice whatever becomes of epochs.
+    /// Not restarted with an epoch, so that no number is used twice even if epochs are wrong.
     counter: AtomicU64,
     bytes: AtomicU64,
 }
@@ -122,7 +124,7 @@ impl Sealer {
         Sealer::with_epochs(secret, direction, suite, EPOCH_BITS)
     }
 
-    /// With epochs of 2 to the `epoch_bits` of bytes.
+    /// With epochs of 2^`epoch_bits` bytes.
     pub fn with_epochs(
         secret: &Secret,
         direction: Direction,
@@ -141,8 +143,8 @@ impl Sealer {
         self.keys.suite
     }
 
-    /// For one payload of `len` bytes. A frame that was sealed may be sent again as it is; what is
-    /// encoded anew takes a new ticket.
+    /// A ticket for one payload of `len` bytes. A sealed frame may be sent again unchanged; a
+    /// chunk that is encoded again needs a new ticket.
     pub fn reserve(&self, len: usize) -> Ticket {
         let before = self.bytes.fetch_add(len as u64, Relaxed);
         Ticket {
@@ -151,8 +153,8 @@ impl Sealer {
         }
     }
 
-    /// Seals `payload` in place, `header` with it, and returns the tag, of which the first
-    /// [`tag_len`](Suite::tag_len) bytes count.
+    /// Seals `payload` in place together with `header`, and returns the tag. Only the first
+    /// [`tag_len`](Suite::tag_len) bytes of the tag count.
     pub fn seal(&self, ticket: Ticket, header: &[u8], payload: &mut [u8]) -> [u8; TAG_LEN] {
         let Ticket { epoch, counter } = ticket;
         let (key, kept) = self.keys.get(epoch);
@@ -175,10 +177,11 @@ impl Sealer {
     }
 }
 
-/// Opens all that this process receives from one direction of a session; all workers share one.
+/// Opens everything that this process receives from one direction of a session; all workers share
+/// it.
 pub struct Opener {
     keys: Keys,
-    /// Highest epoch of which something was opened.
+    /// The highest epoch of any opened frame.
     highest: AtomicU32,
 }
 
@@ -197,8 +200,8 @@ impl Opener {
     /// Opens `payload` in place.
     ///
     /// # Errors
-    /// Where it, `header`, the tag or one of the numbers is not what was sealed. The payload is
-    /// then worthless.
+    /// If the payload, `header`, the tag or one of the numbers differs from those that were
+    /// sealed. The payload is then unusable.
     pub fn open(
         &self,
         epoch: u32,
@@ -223,7 +226,8 @@ impl Opener {
                     .map_err(|_| Unsealed)?;
             }
         }
-        // Only now that it is known to be of the peer: no stranger pushes keys out or epochs on.
+        // Only after the frame proved to come from the peer: a stranger must not evict keys or
+        // advance epochs.
         if !kept {
             self.keys.keep(epoch, &key);
             self.highest.fetch_max(epoch, Relaxed);
@@ -232,8 +236,8 @@ impl Opener {
     }
 }
 
-/// The payload first, so that BLAKE3 takes it in long aligned pieces; the rest, of which the last
-/// 16 bytes are fixed, cannot be mistaken for part of it.
+/// The payload comes first, so that BLAKE3 reads it in long aligned pieces. The rest cannot be
+/// mistaken for part of the payload, since its last 16 bytes have a fixed meaning.
 fn keyed_tag(key: &[u8; 32], counter: u64, header: &[u8], payload: &[u8]) -> [u8; TAG_LEN] {
     let mut hasher = blake3::Hasher::new_keyed(key);
     hasher.update(payload).update(header);
@@ -244,12 +248,12 @@ fn keyed_tag(key: &[u8; 32], counter: u64, header: &[u8], payload: &[u8]) -> [u8
     tag
 }
 
-/// The keys of one direction, of a few epochs at once.
+/// The keys of one direction, for a few epochs at once.
 struct Keys {
     secret: Secret,
     direction: Direction,
     suite: Suite,
-    /// Read by every worker for every frame, written once an epoch.
+    /// Every worker reads it for every frame; it is written once an epoch.
     kept: RwLock<Vec<(u32, Arc<Key>)>>,
 }
 
@@ -274,7 +278,7 @@ impl Keys {
         (Arc::new(key), false)
     }
 
-    /// For the next frame of that epoch; the oldest goes.
+    /// Keeps a key for the next frame of its epoch, and drops the oldest if there are too many.
     fn keep(&self, epoch: u32, key: &Arc<Key>) {
         let mut kept = self.kept.write().expect("no panic while held");
         if kept.iter().any(|(of, _)| *of == epoch) {

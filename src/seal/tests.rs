@@ -1,4 +1,4 @@
-//! What must open, and everything that must not.
+//! Frames that must open, and frames that must not.
 
 use super::*;
 use Direction::{ToClient, ToServer};

@@ -1,10 +1,10 @@
-//! What a copy that has not begun should make of the link, the processors and the disks: the model
-//! by which a method is chosen while one runs, asked before.
+//! Predicts the rate of a copy before it starts, from the measured link, processors and disks. It
+//! uses the model that chooses a method while a copy runs.
 
 use super::method::{Facts, Method, RUNGS, rung};
 use super::model::{Forecast, PROMISE, Stages};
 
-/// What was measured, in bytes a second; infinite where it was not.
+/// Measurements, in bytes a second; infinite if not measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     pub link: f64,
@@ -12,20 +12,20 @@ pub struct Measured {
     pub plain_ns: f64,
     pub workers_here: u16,
     pub workers_there: u16,
-    /// Of the machine, where both ends are on one.
+    /// Processors of the machine, if both ends run on one.
     pub processors: Option<u16>,
     /// The slower of source and destination.
     pub disks: f64,
 }
 
-/// By a method that was measured to be as `facts` say. One that is not on the ladder is taken for
-/// its strongest where it is decompressed.
+/// Predicts a copy by a method with the measured `facts`. Decompression by a method that is not on
+/// the ladder is assumed to cost as much as for the strongest rung.
 pub fn forecast(measured: &Measured, method: Method, facts: Facts) -> Forecast {
     Stages::planned(measured).forecast(rung(method).unwrap_or(RUNGS - 1), facts)
 }
 
-/// The method that makes most, among those from the cheapest to the strongest: one that costs more
-/// has to bring as much as the tuner would change for. None where there is none.
+/// The fastest of `methods`, which are ordered from the cheapest to the strongest. A costlier
+/// method must gain as much as the tuner requires for a change. None if `methods` is empty.
 pub fn best(measured: &Measured, methods: &[(Method, Facts)]) -> Option<(Method, Forecast)> {
     let mut best: Option<(Method, Forecast)> = None;
     for &(method, facts) in methods {

@@ -1,16 +1,16 @@
-//! How chunks that shrink are compressed: the few methods that are worth choosing between.
+//! Compression methods: the few that are worth choosing between, and what each costs.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is done with chunks whose sample shrinks.
+/// The method for chunks whose sample shrinks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Method {
     #[default]
     None,
     Lz4,
     Zstd(i32),
-    /// Never chosen, only asked for.
+    /// Only on request; the tuner never chooses it.
     Gzip(u32),
     Lzma(u32),
 }
@@ -30,10 +30,11 @@ impl fmt::Display for Method {
 /// How many methods the tuner chooses between.
 pub const RUNGS: usize = 9;
 
-/// From the cheapest to the strongest. Zstandard's negative levels lie beside lz4 and below level
-/// 1 on every data that was tried. Above 9 a chunk of 1 MiB costs more time than LZMA takes to make
-/// less of it: of 60 MB of PostgreSQL's pages (two tables of mixed rows) zstd 9 made 19.7 MB in
-/// 0.5 s, 16 19.1 in 3.1, 19 19.0 in 12.2; LZMA 1 made 18.5 in 3.2, 4 16.1 in 5.5, 6 15.8 in 10.2.
+/// The methods from the cheapest to the strongest. Zstandard's negative levels lie beside lz4 and
+/// below level 1 on all data tried. Above level 9, zstd takes longer for a chunk of 1 MiB than
+/// LZMA, which makes it smaller. Measured on 60 MB of PostgreSQL pages (two tables of mixed rows):
+/// zstd 9 made 19.7 MB in 0.5 s, zstd 16 19.1 MB in 3.1 s, zstd 19 19.0 MB in 12.2 s; LZMA 1 made
+/// 18.5 MB in 3.2 s, LZMA 4 16.1 MB in 5.5 s, LZMA 6 15.8 MB in 10.2 s.
 pub const LADDER: [Method; RUNGS] = [
     Method::None,
     Method::Lz4,
@@ -46,23 +47,23 @@ pub const LADDER: [Method; RUNGS] = [
     Method::Lzma(6),
 ];
 
-/// Where zstd 1 stands on the ladder.
+/// The rung of zstd 1.
 pub const MIDDLE: usize = 2;
 
-/// Those from here on are LZMA.
+/// The lowest rung of LZMA.
 pub const LZMA: usize = 6;
 
-/// What a method costs and brings. On data of which a part goes as it is, the mean of both parts.
+/// A method's cost and ratio. Where part of the data is stored, the mean over all of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Facts {
     /// A worker's time for a byte of content.
     pub ns_per_byte: f64,
-    /// Bytes of content for a byte that travels, 1 or more.
+    /// Bytes of content for each byte sent, 1 or more.
     pub ratio: f64,
 }
 
-/// Of a database's pages on one core of a Cascade Lake at 2.5 GHz: what the methods are to each
-/// other until they have been measured on the data at hand.
+/// Database pages on one core of a Cascade Lake at 2.5 GHz. These figures relate the methods to
+/// each other until they are measured on the data at hand.
 pub(super) const TYPICAL: [Facts; RUNGS] = [
     facts(0.0, 1.0),
     facts(2.6, 1.735),
@@ -82,12 +83,12 @@ const fn facts(ns_per_byte: f64, ratio: f64) -> Facts {
     Facts { ns_per_byte, ratio }
 }
 
-/// The rung of `method`, None if it stands on none.
+/// The rung of `method`, None if it has none.
 pub fn rung(method: Method) -> Option<usize> {
     LADDER.iter().position(|other| *other == method)
 }
 
-/// What `rung` should be like on data on which `known` was measured to be as `measured` says.
+/// Predicts the facts of `rung` on data for which `known` was measured as `measured`.
 pub(super) fn extrapolate(rung: usize, known: usize, measured: Facts) -> Facts {
     if known == 0 {
         return TYPICAL[rung];

@@ -1,15 +1,16 @@
-//! Chooses, while the copy runs, how its chunks are compressed, over how many streams they go and
-//! how many are under way: samples of what was seen go in, decisions come out.
+//! The adaptive controller of a running copy: it chooses the compression method, the number of
+//! connections and the number of chunks in flight. [`Sample`]s go in, [`Decision`]s come out.
 //!
-//! It runs at the sending end. It does no I/O, reads no clock and knows no thread; time is what
-//! the caller says has passed since the start of the copy.
+//! It runs at the sender. It does no I/O, reads no clock and starts no thread; the caller passes
+//! in the time since the start of the copy. A connection is called a stream in names and messages.
 //!
-//! What a method costs and brings is measured: a few chunks go by one that looks promising
-//! (`Decision::scout`), and `model` says what the copy would then make, as the slowest of its
-//! stages. What more streams or another congestion control bring nobody can tell before, so they
-//! are tried. Whatever is changed is one change at a time, a `trial`: kept if it brought 5 %,
-//! else taken back and left alone for a while. A method comes before streams, since both are an
-//! answer to a link that is the limit and would chase each other.
+//! The tuner measures what a compression method costs and gains: it sends a few chunks by a
+//! promising method (`Decision::scout`). `model` then predicts the copy's rate, which is that of
+//! its slowest stage. The gain from more connections or another congestion control cannot be
+//! predicted, so the tuner tries them. It changes one thing at a time, as a `trial`: it keeps a
+//! change that gains 5 %, and otherwise reverts it and waits before the next attempt. It tries
+//! methods before connections: both help where the link is the bottleneck, and they would chase
+//! each other.
 
 mod forecast;
 mod method;
@@ -53,132 +54,134 @@ use rise::Rise;
 use trial::{Holds, Trial};
 use window::{Window, Workers};
 
-/// More streams than any link that was measured wanted.
+/// More connections than any measured link needed.
 pub const STREAMS_MAX: u16 = 256;
 
-/// Chunks that are under way, read but not acknowledged. That many megabytes are sent again at
-/// worst when every stream dies at once; the most fills 10 Gbit/s at 1.5 s. The fewest are enough
-/// for what waits at the hands of both ends and for acknowledgements that come every 2 ms at
-/// 2 GB/s; with many more, buffers go round that no cache holds (1 GB on loopback with 2
-/// processors: 67,000 page faults with 1024, 21,000 with 64).
+/// Bounds on the chunks in flight: read but not acknowledged. A chunk is 1 MiB, so at worst that
+/// many megabytes are retransmitted when every connection dies at once. The maximum fills 10
+/// Gbit/s at a round trip of 1.5 s. The minimum suffices for the workers of both ends and for
+/// acknowledgements every 2 ms at 2 GB/s. With many more, the buffers in use exceed the
+/// processor's cache (1 GB on loopback with 2 processors: 67,000 page faults with 1024, 21,000
+/// with 64).
 const IN_FLIGHT_MIN: u16 = 32;
 const IN_FLIGHT_MAX: u16 = 2048;
 
-/// Frames that may wait for a stream: what a link carries in a quarter of a second, but no more
-/// than one being written and one behind it for each stream.
+/// Seconds of the link's throughput that may queue as frames, and the most frames that may queue
+/// for each connection: one being written and one behind it.
 const QUEUE_S: f64 = 0.25;
 const QUEUE_PER_STREAM: u16 = 2;
 
-/// As many while nothing is known: what is made now may turn out to be made in the wrong way.
+/// Queued frames while the link is unknown: their method may turn out to be the wrong one.
 pub const QUEUE_MIN: u16 = 4;
 
-/// While a method is measured, the first chunk and every so manieth after it go by it: an eighth
-/// of the chunks shows within 250 ms on most links, and costs little where the method is slow.
+/// While the tuner measures a method, the first chunk and then one in this many uses it. An eighth
+/// of the chunks gives a result within 250 ms on most links, and costs little if the method is
+/// slow.
 pub const SCOUT_EVERY: u64 = 8;
 
-/// From here on it is a distance rather than a room: slow start makes the link the limit at first
-/// however fast it is, and streams are wanted for their windows.
+/// From this round trip on a link counts as far rather than local. On a far link, slow start is
+/// the first bottleneck however fast the link is, and a high rate needs the windows of several
+/// connections.
 const FAR_AWAY: Duration = Duration::from_millis(5);
 
-/// A link that is limited to less than this is sure to be the limit: one processor compresses
-/// faster than it carries what comes of it.
+/// A link whose rate limit is below this is certainly the bottleneck: one processor compresses
+/// faster than the link carries the result.
 const SLOW_BYTES_PER_S: u64 = 100_000_000;
 
-/// LZMA is left alone for so long after workers were too slow for it.
+/// How long the tuner avoids LZMA after workers were too slow for it.
 const LZMA_SHUT: Duration = Duration::from_secs(30);
 
-/// Packs may go as one on links below this, in bytes a second: a faster one is not the limit for
-/// what compresses so well.
+/// Packs may be merged on links below this, in bytes a second. A faster link is not the bottleneck
+/// for data that compresses so well.
 const LARGE_PACK_LINK: f64 = 12.5e6;
 
-/// A large pack is to be on its way for no longer than this, and not to fill more than this of a
-/// frame, since some shrink less than others.
+/// A large pack should take no longer than this to send. It should fill no more than this part of
+/// a frame, since some packs compress less than others.
 const LARGE_PACK_S: f64 = 1.5;
 const LARGE_PACK_FILLED: f64 = 0.75;
 
-/// How the content shrinks is seen over this.
+/// The span over which the compression ratio for large packs is measured.
 const LARGE_PACK_FACTS: Duration = Duration::from_secs(3);
 
-/// A copy shorter than this has learnt nothing.
+/// A shorter copy has learnt nothing worth remembering.
 const REMEMBER_AFTER_S: f64 = 3.0;
 
-/// Round trips beyond this are queues somewhere; nothing waits ten times longer.
+/// Longer round trips are caused by queues; no decision waits for ten longer ones.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(600);
 
-/// What is known before the first byte.
+/// Facts known before the first byte.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// Measured by the hello.
+    /// Measured by the hello message.
     pub round_trip: Duration,
-    /// Of the sending end, where this runs. Zero counts as one.
+    /// Processors of the sender, where the tuner runs. Zero counts as one.
     pub processors_here: u16,
     pub processors_there: u16,
-    /// Buffers of the smaller pool: streams and twice the workers must fit.
+    /// Buffers in the smaller pool. The connections and twice the workers must fit.
     pub slots: usize,
-    /// The strongest level of zstd that memory allows.
+    /// The strongest zstd level that memory allows.
     pub strongest: Method,
-    /// Memory and the peer allow LZMA too.
+    /// Memory and the peer also allow LZMA.
     pub may_lzma: bool,
     /// The kernel lets this user choose bbr.
     pub may_bbr: bool,
-    /// `--nice`: nothing that pushes others aside.
+    /// `--nice`: use nothing that takes bandwidth from others.
     pub nice: bool,
     pub remembered: Option<Remembered>,
     pub forced: Forced,
 }
 
-/// What the user said, which then is not the tuner's to change.
+/// The user's choices, which the tuner does not change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Forced {
     pub streams: Option<u16>,
     pub compress: Option<Method>,
-    /// A name was given, which the caller sets, or none is to be chosen; [`Decision::congestion`]
-    /// means nothing.
+    /// The user named a congestion control, which the caller sets, or none may be chosen;
+    /// [`Decision::congestion`] then means nothing.
     pub congestion: bool,
-    /// Workers at the sending end.
+    /// Workers at the sender.
     pub threads: Option<u16>,
-    /// Bytes a second on the wire, at the start: each [`Sample`] has what is in force then.
+    /// Bytes a second on the wire, at the start; each [`Sample`] has the limit then in force.
     pub rate_limit: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// What the sockets came with.
+    /// The sockets' default.
     #[default]
     System,
     Bbr,
 }
 
-/// How the copy is to go on from now.
+/// How the copy proceeds from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// For chunks whose sample shrinks.
     pub method: Method,
-    /// One chunk in [`SCOUT_EVERY`] goes by this one, to measure it.
+    /// One chunk in [`SCOUT_EVERY`] uses this method, to measure it.
     pub scout: Option<Method>,
-    /// Until the link is known: chunks that would have to wait for a stream go by this one, which
-    /// costs no time there. Far away, where links are slow at first and often for good, a stronger
-    /// one than in a room.
+    /// Until the link is known, chunks that would have to wait for a connection use this method,
+    /// which costs no time there. It is stronger on a far link: those are slow at first and often
+    /// remain so.
     pub spare: Option<Method>,
-    /// At work, 1 to [`STREAMS_MAX`]. Those too many are parked, not closed.
+    /// Connections in use, 1 to [`STREAMS_MAX`]. Surplus ones are parked, not closed.
     pub streams: u16,
-    /// That are to be there: those at work and those that may soon be.
+    /// Connections to have open: those in use and those that may soon be.
     pub ready: u16,
-    /// Chunks read and not yet acknowledged, at most.
+    /// The most chunks in flight: read and not yet acknowledged.
     pub in_flight: u16,
-    /// Frames that may wait for a stream. What waits was made by the method before.
+    /// Frames that may wait for a connection. They were encoded by an earlier decision.
     pub queue: u16,
-    /// Packs that go as one: more than 1 where the link is slow, and as many as it carries within
-    /// [`LARGE_PACK_S`] when they are compressed.
+    /// Packs to merge into a large one: more than 1 where the link is slow, and as many as it
+    /// carries within [`LARGE_PACK_S`] once compressed.
     pub packs: u16,
     pub congestion: Congestion,
-    /// `method`'s place on the ladder; meaningless if it was forced.
+    /// Index of `method` on the ladder; meaningless if the user chose the method.
     rung: usize,
 }
 
 impl Decision {
-    /// For what only shows the link: nothing is compressed, and no more is waited for than memory
-    /// makes necessary.
+    /// For a test of the link alone: no compression, and the maximum number of chunks in flight.
     pub fn of_link_test(streams: u16) -> Decision {
         Decision {
             method: Method::None,
@@ -199,7 +202,8 @@ impl Decision {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adjustment {
     pub decision: Decision,
-    /// What changed and why, in one line; None where only what is measured or under way changed.
+    /// What changed and why, in one line; None for the first rise in connections, and where only
+    /// the method under measurement or the number of chunks in flight changed.
     pub reason: Option<String>,
 }
 
@@ -211,34 +215,35 @@ pub struct Tuner {
     trial: Option<Trial>,
     holds: Holds,
     rise: Rise,
-    /// What a slow link carried when it was full, in bytes a second, and when that was.
+    /// The throughput of a slow link when it was full, in bytes a second, and when that was.
     full: Option<(f64, Duration)>,
-    /// When anything but the scout changed last.
+    /// When anything but the scout last changed.
     changed: Duration,
-    /// The shortest that was seen, since the path last became longer.
+    /// The shortest round trip since the path last became longer.
     round_trip_min: Duration,
     path: Path,
     rate_limit: RateLimit,
-    /// The last settings that stood while no rate limit held the copy back, and for how long any
-    /// did.
+    /// The last settings kept while no rate limit held the copy back, and the total time without
+    /// one.
     unlimited: Option<(Decision, Duration)>,
     /// When the last sample was taken.
     sampled: Duration,
-    /// What the link carried when it was last the limit, and when that was.
+    /// The link's throughput when it was last the bottleneck, and when that was.
     link: Option<(f64, Duration)>,
-    /// The rung that is measured beside the one in use, and since when that one alone was.
+    /// The rung measured beside the one in use, if any, and when this last changed.
     scouting: (Option<usize>, Duration),
-    /// Until when LZMA is left alone, and for how long the next time.
+    /// Until when LZMA is avoided, and for how long the next time.
     lzma_shut: (Duration, Duration),
     /// When each rung was last measured; zero for never.
     scouted: [Duration; RUNGS],
 }
 
-/// How many streams to dial before any of them is up. `round_trip` may be a guess. What was
-/// remembered counts once a round trip has shown what the link is now.
+/// How many connections to dial before any of them is up. `round_trip` may be a guess. A
+/// remembered number counts only after a round trip has shown the present state of the link.
 pub fn first_streams(round_trip: Duration, forced: Option<u16>) -> u16 {
-    // Near at hand one stream after another costs wake-ups: 1 GB on loopback with 2 busy processors
-    // took 2.4 s with 1 stream, 2.6 with 2, 2.9 with 4 and 3.4 with 8. Two are not lost at once.
+    // On a local link each further connection costs wake-ups: 1 GB on loopback with 2 busy
+    // processors took 2.4 s with 1 connection, 2.6 with 2, 2.9 with 4 and 3.4 with 8. Two rarely
+    // fail at once.
     let by_distance = match round_trip.as_millis() {
         ..5 => 2,
         5..100 => 8,
@@ -291,7 +296,7 @@ impl Tuner {
             Some(method) => tuner.decision.method = method,
             None => {
                 tuner.set_rung(tuner.first_rung());
-                // On the very first chunks, so that the first sample tells.
+                // On the very first chunks, so that the first sample has a result.
                 let scout = tuner.decision.rung == 0 && tuner.strongest() >= MIDDLE;
                 tuner.set_scout(Duration::ZERO, scout.then_some(MIDDLE));
                 tuner.decision.spare = Some(match tuner.decision.rung {
@@ -306,9 +311,9 @@ impl Tuner {
         (tuner, decision)
     }
 
-    /// To be called every [`Tuner::next_sample`]; what comes within 40 ms of the last only shows
-    /// whether the first round trip is over.
-    /// `now` is the time since the start, and never less than the last time.
+    /// Takes a sample; [`Tuner::next_sample`] says when the next is due. A sample within 40 ms of
+    /// the last only shows whether the first round trip is over. `now` is the time since the
+    /// start; it never decreases.
     pub fn on_sample(&mut self, now: Duration, sample: &Sample) -> Option<Adjustment> {
         let before = self.decision;
         let has_leapt = self.leap(sample);
@@ -331,7 +336,7 @@ impl Tuner {
         self.adjust(before, reason)
     }
 
-    /// Follows what was decided with all that depends on it.
+    /// Updates the values that depend on the decision.
     fn adjust(&mut self, before: Decision, reason: Option<String>) -> Option<Adjustment> {
         self.decision.ready = self.ready();
         let (frames_per_s, on_the_way) = self.frames();
@@ -344,7 +349,7 @@ impl Tuner {
         })
     }
 
-    /// Gives the reason of a change, if it made one.
+    /// Returns the reason of a change, if it made one.
     fn go_on(&mut self, now: Duration) -> Option<String> {
         if self.rise(now) {
             return None;
@@ -359,7 +364,7 @@ impl Tuner {
         self.decision
     }
 
-    /// What was the limit of the whole copy so far.
+    /// The bottleneck of the whole copy so far.
     pub fn verdict(&self) -> Verdict {
         Verdict::new(
             &self.window.whole(self.workers),
@@ -389,15 +394,15 @@ impl Tuner {
         })
     }
 
-    /// The decision without what is still on trial.
+    /// The decision without the change on trial.
     fn kept(&self) -> Decision {
         self.trial
             .as_ref()
             .map_or(self.decision, |trial| trial.before)
     }
 
-    /// The cheapest, unless the link is sure to be the limit at first. Never LZMA, by which a link
-    /// that is faster than it was last time is not even seen to be.
+    /// The cheapest method, unless the link is certainly the bottleneck at first. Never LZMA:
+    /// under LZMA the tuner cannot see that a link is faster than it was last time.
     fn first_rung(&self) -> usize {
         let is_slow = |rate| rate < SLOW_BYTES_PER_S;
         let by_distance = if self.start.round_trip >= FAR_AWAY
@@ -411,7 +416,7 @@ impl Tuner {
         wanted.unwrap_or(by_distance).min(self.strongest())
     }
 
-    /// What was learnt where these hosts were as far apart as they are now.
+    /// What an earlier copy learnt, if the round trip is about the same now.
     fn remembered_here(&self) -> Option<Remembered> {
         self.start
             .remembered
@@ -429,7 +434,7 @@ impl Tuner {
         }
     }
 
-    /// There is memory for this rung, and the peer knows it.
+    /// Memory suffices for this rung, and the peer supports it.
     fn may_use(&self, now: Duration, rung: usize) -> bool {
         let may_lzma = self.start.may_lzma && now >= self.lzma_shut.0;
         rung <= self.strongest() || (rung >= LZMA && (may_lzma || rung == self.decision.rung))
@@ -448,8 +453,8 @@ impl Tuner {
         self.decision.method = LADDER[rung];
     }
 
-    /// Room for what the link holds twice over, and a chunk or two at every hand. Powers of two,
-    /// and never less than before, so that it is seldom another number.
+    /// Room for twice the link's capacity and a chunk or two for every worker and connection. A
+    /// power of two that never decreases, so that the number seldom changes.
     fn in_flight(&self, on_the_way: f64) -> u16 {
         let hands = 2 * usize::from(self.decision.streams) + 2 * self.workers.here as usize;
         let wanted = hands + (2.0 * on_the_way).min(f64::from(IN_FLIGHT_MAX)) as usize;
@@ -457,8 +462,7 @@ impl Tuner {
         wanted.max(self.decision.in_flight)
     }
 
-    /// As many as a slow link carries soon, of those that still fit into a frame when they are
-    /// compressed.
+    /// As many packs as a slow link carries soon, and as still fit into a frame once compressed.
     fn packs(&self) -> u16 {
         let ratio = match self.window.last(LARGE_PACK_FACTS, self.workers) {
             Some(rates) => rates.ratio,
@@ -472,7 +476,7 @@ impl Tuner {
         carried.min(fit).clamp(1.0, LARGE_PACK as f64) as u16
     }
 
-    /// What the link carries while the workers or a disk pause, as a power of two.
+    /// Frames that the link carries while the workers or a disk pause, as a power of two.
     fn queue(&self, frames_per_s: f64) -> u16 {
         let most = QUEUE_PER_STREAM * self.decision.streams;
         let wanted = (QUEUE_S * frames_per_s).min(f64::from(most)) as u16;

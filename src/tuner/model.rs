@@ -1,69 +1,72 @@
-//! What each method would bring: the slowest stage's rate is the copy's.
+//! Predicts the copy's rate for each compression method: the rate of the slowest stage.
 
 use super::forecast::Measured;
 use super::method::{DECODE_NS, Facts, RUNGS, TYPICAL, extrapolate};
 use super::window::{Rates, Workers};
 
-/// A stage that is busy for this share of the time is the limit.
+/// A stage that is busy for this share of the time is the bottleneck.
 pub(super) const LIMITED: f64 = 0.85;
 
-/// A link on which more than this is sent again loses some, unless a queue overflows there.
+/// A link with a higher share of retransmitted bytes loses packets, unless a queue overflows
+/// there.
 pub(super) const LOSSY: f64 = 2e-4;
 
-/// A method must promise this much more than the one in use. Above the 5 % that it must then
-/// bring, so that what the model gets wrong by little is not tried over and over.
+/// A method must promise this much more than the one in use. It exceeds the required gain of 5 %,
+/// so that small errors of the model do not cause repeated trials.
 pub(super) const PROMISE: f64 = 1.06;
 
-/// One that promises this much is worth a few chunks to find out.
+/// A method that promises this much is worth a few chunks to measure it.
 const CURIOUS: f64 = 1.03;
 
-/// Text takes so much more time than a database's pages, by LZMA and measured by what zstd takes.
+/// For text, LZMA takes this much longer than for database pages, relative to zstd on the same
+/// data.
 const CAREFUL: f64 = 1.5;
 
-/// What a byte costs a worker besides compression, at the least: digest and seal, 4.5 GB/s each.
+/// The least cost of a byte for a worker besides compression: digest and encryption, 4.5 GB/s
+/// each.
 const PLAIN_NS_MIN: f64 = 0.3;
 
-/// What each stage can do with a byte of content, as far as it has been seen.
+/// The capacity of each stage, as far as the tuner has measured it.
 pub(super) struct Stages {
-    /// Bytes a second on the wire; infinite as long as nothing says otherwise.
+    /// Bytes a second on the wire; infinite while unknown.
     link: f64,
-    /// A worker's time for a byte, compression not counted.
+    /// A sending worker's time for a byte, without compression.
     here_ns: f64,
-    /// Decompression counted, that of the rung in use.
+    /// A receiving worker's time for a byte, including decompression for the rung in use.
     there_ns: f64,
     workers: Workers,
-    /// Those that both ends share. Infinite while a copy runs: what a byte then costs a worker has
-    /// the waiting for a processor in it.
+    /// Processors that both ends share. Infinite while a copy runs: the measured cost of a byte
+    /// then includes the time spent waiting for a processor.
     processors: f64,
-    /// Workers are the limit at one of the ends.
+    /// Workers are the bottleneck at one of the ends.
     is_busy: bool,
-    /// Disks: bytes of content a second, infinite unless they are the limit.
+    /// Disks: bytes of content a second, infinite unless they are the bottleneck.
     disks: f64,
     rung: usize,
 }
 
-/// What a copy should make.
+/// The predicted rate and costs of a copy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forecast {
     pub bytes_per_s: f64,
-    /// Bytes of content for one that travels.
+    /// Bytes of content for each byte sent.
     pub ratio: f64,
-    /// What a byte costs a worker at either end.
+    /// The cost of a byte for a worker at either end.
     pub here_ns: f64,
     pub there_ns: f64,
 }
 
-/// The better rung, and the one that should be measured to know.
+/// The best measured rung, and the rung worth measuring next.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Choice {
     pub better: Option<usize>,
     pub scout: Option<usize>,
-    /// The latter promises more than the former.
+    /// `scout` promises more than `better`.
     pub is_scout_first: bool,
 }
 
 impl Stages {
-    /// `link`: what it carried when it was the limit, if it was so lately.
+    /// `link`: its throughput when it was recently the bottleneck, if known.
     pub fn new(rates: &Rates, workers: Workers, rung: usize, link: Option<f64>) -> Stages {
         let per_byte = |share: f64, workers: f64, rate: f64| share * workers * 1e9 / rate.max(1.0);
         let plain = (rates.workers - rates.encode).max(0.0);
@@ -118,7 +121,7 @@ impl Stages {
         (self.there_ns + decode).max(PLAIN_NS_MIN)
     }
 
-    /// What the copy makes by this rung, and of what that is the least.
+    /// The predicted rate of a copy by this rung, with the costs that go into it.
     pub fn forecast(&self, rung: usize, facts: Facts) -> Forecast {
         Forecast {
             bytes_per_s: self.goodput(rung, facts),
@@ -128,8 +131,8 @@ impl Stages {
         }
     }
 
-    /// The rung that promises most by what is guessed of it; none where that is not clearly more than
-    /// the one in use makes.
+    /// The rung whose guessed rate is highest; None if that is not clearly above the rate of the
+    /// rung in use.
     pub fn jump(
         &self,
         facts: &[Option<Facts>; RUNGS],
@@ -145,11 +148,12 @@ impl Stages {
         (promised > own * PROMISE).then_some(rung)
     }
 
-    /// Among the rungs that are `open`. Without a figure for the link one rung down is as far as
-    /// a step goes, further down it might become the limit; and none where workers have time.
+    /// Chooses among the `open` rungs. While the link is unknown and workers are busy, it goes at
+    /// most one rung down, since the link might become the bottleneck further down. If workers
+    /// have time, it does not go down.
     pub fn choose(&self, facts: &[Option<Facts>; RUNGS], open: [bool; RUNGS]) -> Choice {
         let Some(own) = facts[self.rung] else {
-            // Nothing went this way lately: small files, holes.
+            // No recent chunk used this rung: small files, holes.
             return Choice::default();
         };
         let own = self.goodput(self.rung, own);
@@ -181,7 +185,7 @@ impl Stages {
     }
 }
 
-/// From the nearest rung that was measured.
+/// Extrapolates from the nearest measured rung.
 fn guess(rung: usize, facts: &[Option<Facts>; RUNGS]) -> Facts {
     let measured = (1..RUNGS).filter_map(|known| Some((known, facts[known]?)));
     match measured.min_by_key(|(known, _)| known.abs_diff(rung)) {
@@ -190,7 +194,8 @@ fn guess(rung: usize, facts: &[Option<Facts>; RUNGS]) -> Facts {
     }
 }
 
-/// How much of the data shrinks, by what the method makes of it and what it makes of a database.
+/// The share of the data that shrinks, estimated from the method's ratio here and on database
+/// pages.
 fn shrinking(facts: Facts, rung: usize) -> f64 {
     let typical = 1.0 - 1.0 / TYPICAL[rung].ratio;
     if typical <= 0.0 {

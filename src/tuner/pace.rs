@@ -1,37 +1,37 @@
-//! How long things take on a link: when it is looked, and over which spans.
+//! How often the tuner takes samples, and the spans over which it measures.
 
 use std::time::Duration;
 
-/// A sample is wanted this often at first, and then less often.
+/// The interval between samples during the first second; [`APART`] is the interval after it.
 const APART_FIRST: Duration = Duration::from_millis(50);
 pub(super) const APART: Duration = Duration::from_millis(250);
 const FIRST: Duration = Duration::from_secs(1);
 
-/// What a link carries shows as soon as slow start is over, which is within ten round trips or so:
-/// ten megabytes at 1 Gbit/s.
+/// The shortest span that shows a link's throughput. Slow start is over within about ten round
+/// trips; the minimum is ten megabytes at 1 Gbit/s.
 const GLANCE: Duration = Duration::from_millis(100);
 const GLANCE_ROUND_TRIPS: u32 = 10;
 
-/// Nothing shorter says what a stream more brings.
+/// The shortest span that shows the gain from one more connection.
 const QUICK: Duration = Duration::from_millis(500);
 const QUICK_ROUND_TRIPS: u32 = 4;
 
-/// A change is judged after this long, or so many round trips.
+/// The tuner judges a change after this long, or so many round trips if those are longer.
 const SURE: Duration = Duration::from_secs(1);
 const SURE_ROUND_TRIPS: u32 = 10;
 
-/// Within this, or so many round trips, the tuner must have found its way: it acts on the
-/// shortest spans.
+/// The tuner must have found good settings within this time, or so many round trips if those are
+/// longer. Until then it acts on the shortest spans.
 const OPENING: Duration = Duration::from_secs(2);
 const OPENING_ROUND_TRIPS: u32 = 30;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// The shortest span that tells what a link carries: 10 round trips, 100 ms to `quick`.
+    /// The shortest span that shows a link's throughput: 10 round trips, 100 ms to `quick`.
     glance: Duration,
     /// max(500 ms, 4 round trips).
     pub quick: Duration,
-    /// What a change is judged by: max(1 s, 10 round trips).
+    /// The span for judging a change: max(1 s, 10 round trips).
     pub sure: Duration,
     pub opening: Duration,
 }
@@ -47,7 +47,7 @@ impl Pace {
         }
     }
 
-    /// The span by which a method is chosen.
+    /// The span for choosing a method.
     pub fn of_method(&self, now: Duration) -> Duration {
         if now <= self.opening {
             self.glance
@@ -57,7 +57,7 @@ impl Pace {
     }
 }
 
-/// How long after `now` the next sample is wanted.
+/// The interval from `now` to the next sample.
 pub fn next_sample(now: Duration) -> Duration {
     if now < FIRST { APART_FIRST } else { APART }
 }

@@ -1,15 +1,16 @@
-//! Tells a path that has become longer from a queue that stands on it.
+//! Distinguishes a path that has become longer from a queue on the path.
 //!
-//! Both make the round trip longer than the shortest that was seen. Behind a queue more bytes under
-//! way only wait longer: the rate stays, and the round trip grows. On a longer path they arrive: the
-//! rate grows, and the round trip stays.
+//! Both make the round trip longer than the shortest one seen. More bytes in flight tell them
+//! apart. Behind a queue they only wait longer: the rate stays, and the round trip grows. On a
+//! longer path they arrive: the rate grows, and the round trip stays.
 //!
-//! BBR forgets the shortest round trip after 10 s, and then sends next to nothing for 200 ms to
-//! measure it again (draft-ietf-ccwg-bbr: MinRTTFilterLen, ProbeRTT). Cubic keeps a queue in front
-//! of a slow link all the time, so a minimum of the last 10 s would be that of a queue; and nothing
-//! outside of the kernel can empty all streams at once. So here the shortest round trip holds until
-//! rate and round trip show that no queue stands. Where the rate fell as the round trip rose, more
-//! streams are put on trial, which shows it within some round trips.
+//! BBR forgets the shortest round trip after 10 s. It then sends almost nothing for 200 ms to
+//! measure it again (draft-ietf-ccwg-bbr: MinRTTFilterLen, ProbeRTT). That does not work here.
+//! Cubic always keeps a queue in front of a slow link, so a minimum over the last 10 s would
+//! include that queue, and no program outside the kernel can empty all connections at once. So the
+//! tuner keeps the shortest round trip until rate and round trip show that there is no queue.
+//! Where the rate fell as the round trip rose, it tries more connections, which gives the answer
+//! within some round trips.
 
 use std::time::Duration;
 
@@ -19,65 +20,64 @@ use super::trial::Trial;
 use super::window::Rates;
 use super::{Congestion, Tuner};
 
-/// Round trips that differ by less than this are the same.
+/// Round trips whose ratio is below this count as equal.
 const SAME: f64 = 1.15;
 
-/// The round trip may become so much longer while it is watched: streams that show what a longer
-/// path carries go on to fill it.
+/// How far the round trip may grow during a doubt. Connections that show the capacity of a longer
+/// path go on to fill it.
 const LONGER: f64 = 2.0;
 
-/// A rate that grew by this without that anything was lost: no queue stood, for behind one of our
-/// own it could not have grown, and one that others keep full loses something. Between two losses
+/// Growth of the rate, without loss, that rules out a queue. Behind a queue of this copy the rate
+/// could not have grown, and a queue that others keep full loses packets. Between two losses
 /// cubic's window grows by 1/0.7 (RFC 9438, section 4.6), which is less.
 const GREW: f64 = 1.5;
 
-/// The same while more streams are on trial.
+/// The same while more connections are on trial.
 const GREW_BY_TRIAL: f64 = 1.25;
 
-/// A rate that fell by this when the round trip became longer.
+/// How far the rate fell if the path became longer.
 const FELL: f64 = 1.3;
 
-/// What was carried is remembered for this long, as the round trip is by BBR, and at most for twice
-/// as long.
+/// How long a rate is remembered, as BBR remembers the round trip; at most twice as long.
 const WHILE: Duration = Duration::from_secs(10);
 
-/// Where more than this is sent again a queue overflows, and the round trip is that of the queue.
-/// Timers that are too short for a path that has just become longer make each stream send one
-/// segment again.
+/// The share of retransmitted bytes that shows a queue that overflows; the round trip then
+/// includes that queue. When a path becomes longer, the retransmission timers are too short at
+/// first, and each connection sends one segment again; that is less than this.
 const OVERFLOWS: f64 = 0.05;
 
-/// A path that has become longer holds what the streams' windows let through, as it did before.
-/// Where it holds less than this part of it, windows are smaller since something was lost.
+/// A longer path holds as many bytes as the windows allow, as the former path did. If it holds
+/// less than this part of them, the windows shrank because packets were lost.
 const HOLDS: f64 = 0.25;
 
-/// Of the time, streams have something to send: what they carry is what the path lets through.
+/// The share of the time in which connections must have data to send; the rate is then the path's.
 const BUSY: f64 = 0.5;
 
 #[derive(Debug, Default)]
 pub(super) struct Path {
-    /// The most that busy streams carried, in bytes a second: in this while of [`WHILE`] and in the
-    /// one before.
+    /// The highest rate of busy connections, in bytes a second: in this period of [`WHILE`] and in
+    /// the one before.
     carried: [f64; 2],
-    /// When this one began.
+    /// When this period began.
     since: Duration,
     doubt: Option<Doubt>,
-    /// The shortest round trip of the path that became longer last.
+    /// The shortest round trip before the path last became longer.
     former: Option<Duration>,
 }
 
-/// Round trips are longer than the shortest, and do not become shorter.
+/// A span in which round trips are longer than the shortest one and do not become shorter.
 #[derive(Clone, Copy, Debug)]
 struct Doubt {
     since: Duration,
     shortest: Duration,
-    /// The least that was carried in this time since something was lost, in bytes a second; None
-    /// until it has lasted for the span over which the rate is measured.
+    /// The lowest rate during this doubt since the last loss, in bytes a second. None until the
+    /// doubt has lasted for the span over which the rate is measured.
     least: Option<f64>,
-    /// What was carried when it had lasted that long.
+    /// The rate when the doubt had lasted that long.
     first: Option<f64>,
-    /// The shortest round trip from then on: before, smoothed ones may still be on their way up.
+    /// The shortest round trip from then on. Earlier smoothed round trips may still be rising.
     settled: Duration,
-    /// The most that was carried before.
+    /// The highest rate before the doubt.
     before: f64,
 }
 
@@ -86,8 +86,8 @@ impl Tuner {
         if is.is_zero() {
             return;
         }
-        // Clearly shorter than what the path became is what it was, with a queue perhaps. Where it
-        // is a third one, it is found to be longer again.
+        // A clearly shorter round trip means that the path is the former one again, perhaps with a
+        // queue. If it is a third path, the tuner finds that it is longer again.
         if let Some(former) = self.path.former
             && is.mul_f64(SAME) < self.round_trip_min
         {
@@ -100,8 +100,8 @@ impl Tuner {
         };
     }
 
-    /// Takes note of the newest sample. Where that shows that the path has become longer, what was
-    /// measured of the former path is forgotten, and the rise begins again.
+    /// Records the newest sample. If it shows that the path has become longer, the tuner forgets
+    /// the measurements of the former path and starts a new rise.
     pub(super) fn note_path(&mut self, now: Duration) {
         let is = self.window.newest().round_trip;
         if !self.has_queue(Queue::Clear) {
@@ -152,7 +152,7 @@ impl Tuner {
         self.path.former = Some(self.round_trip_min);
         self.round_trip_min = round_trip;
         self.start.round_trip = round_trip;
-        // More streams on trial have shown it.
+        // More connections on trial have shown it.
         self.trial = None;
         self.full = None;
         self.changed = now;
@@ -160,7 +160,7 @@ impl Tuner {
     }
 
     /// The rate fell while the round trip rose, and no queue overflows: the path may have become
-    /// longer. More streams would show it.
+    /// longer. More connections would show it.
     pub(super) fn may_be_longer(&self, rates: &Rates) -> bool {
         let Some(doubt) = self.path.doubt else {
             return false;
@@ -178,7 +178,7 @@ impl Tuner {
             && !self.is_rate_limited(rates)
     }
 
-    /// It may be, and the round trip has been the same for long enough to try.
+    /// The path may be longer, and the round trip has been stable for long enough to try.
     pub(super) fn is_longer_to_be_tried(&self, rates: &Rates) -> bool {
         let is_known = self.path.doubt.is_some_and(|doubt| doubt.least.is_some());
         is_known && self.may_be_longer(rates)
@@ -224,12 +224,12 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_millis(100);
 
-    /// What is taken for the shortest round trip of a link whose round trip grows after 5 s, and whose
-    /// rate doubles within the 4 s after that, while such a part of it is sent again.
+    /// The tuner's shortest round trip for a link whose round trip grows after 5 s and whose rate
+    /// doubles within 4 s after that. `loss` is the retransmitted share.
     fn shortest_after(loss: f64) -> Duration {
         let mut start = start(&World { rtt: 0.02, ..WORLD });
         start.forced.compress = Some(Method::None);
-        // More streams on trial are another way to find out.
+        // More connections on trial are another way to find out.
         start.forced.streams = Some(8);
         let mut tuner = Tuner::new(start).0;
         let (mut carried, mut lost) = (0.0, 0.0);

@@ -1,194 +1,203 @@
-//! The rate of a polite copy (`--polite`): what other traffic leaves of the link, found by the
-//! queueing delay alone.
+//! The rate of a polite copy (`--polite`): the bandwidth that other traffic leaves free, found
+//! from the queueing delay alone.
 //!
-//! LEDBAT (RFC 6817) is the model. The shortest round trip of the last minutes is the base; what a
-//! round trip takes beyond it is queueing delay, whoever causes it. The rate falls by a factor when
-//! the delay is above a target, and rises while there is none. As in LEDBAT++
-//! (draft-irtf-iccrg-ledbat-plus-plus) the copy makes way from time to time, so that the base is
-//! measured again. Four things differ:
+//! The model is LEDBAT (RFC 6817). The base is the shortest round trip of the last minutes. Any
+//! excess over the base is queueing delay, no matter who causes it. The rate falls by a factor if
+//! the delay exceeds a target, and rises while there is no delay. As in LEDBAT++
+//! (draft-irtf-iccrg-ledbat-plus-plus) the copy makes way from time to time to measure the base
+//! again. Four things differ:
 //!
-//! * One rate holds for all streams of the session together.
-//! * The smoothed round trip of the kernel is too slow: at the lowest rate few acknowledgements come,
-//!   and the mean takes seconds to forget a queue that is gone. The newest round trip is computed
-//!   from the change of the mean.
-//! * The rate that the link has carried is remembered. The copy stays a little below it, where its
-//!   own packets form no queue. A queue there is made by others, and the copy yields: to half, and
-//!   to the lowest rate if that does not help. Slow start ends early where it meets a queue, so a
-//!   flow which begins beside a slow retreat stays slow for many seconds.
-//! * Each rise is larger than the one before while no queue forms, so that the link is full again
-//!   within 2 s after the others have gone.
+//! * One rate holds for all connections of the session together.
+//! * The kernel's smoothed round trip is too slow: at the lowest rate few acknowledgements come,
+//!   and the mean takes seconds to forget a queue that is gone. So the newest round trip is
+//!   computed from the change of the mean.
+//! * The copy remembers the highest rate that the link carried, and stays a little below it, where
+//!   its own packets form no queue. A queue there comes from others, and the copy yields: to half
+//!   the rate, and to the lowest rate if that does not help. Slow start ends early where it meets a
+//!   queue, so a flow that starts while the copy retreats slowly stays slow for many seconds.
+//! * While no queue forms, each rise is larger than the one before. The link is full again within
+//!   2 s after the others have gone.
 //!
-//! Where the queue of the bottleneck holds less than the target, as in most switches of a local
-//! network, no delay tells of others; then the congestion control of TCP shares the link.
+//! If the queue of the bottleneck holds less than the target, as in most switches of a local
+//! network, the delay shows no other traffic. TCP's congestion control then shares the link.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::units;
 
-/// How often the streams are to be looked at.
+/// The interval between looks at the connections.
 pub const LOOK: Duration = Duration::from_millis(25);
 
-/// Streams of a polite copy, unless the user asks for another number: each sends packets in pairs,
-/// and pairs of many streams form a queue of their own on a slow link.
+/// Connections of a polite copy, unless the user asks for another number. Each sends packets in
+/// pairs, and the pairs of many connections would form a queue on a slow link.
 pub const POLITE_STREAMS: u16 = 2;
 
-/// The queueing delay from which on the rate falls. Those who talk or type on the link notice 20 ms.
+/// The queueing delay above which the rate falls. People who talk or type on the link notice 20
+/// ms.
 const TARGET: Duration = Duration::from_millis(8);
 
-/// Packets that may always wait: at 5 Mbit/s each takes 2.4 ms. The target grows up to a bound.
+/// Packets that may always wait: at 5 Mbit/s each takes 2.4 ms. They raise the target up to
+/// [`TARGET_MAX`].
 const TARGET_PACKETS: f64 = 6.0;
 const TARGET_MAX: Duration = Duration::from_millis(10);
 const PACKET: f64 = 1500.0;
 
-/// The first rate: so many packets in a round trip, as a new connection sends.
+/// The first rate: packets in a round trip, as a new connection sends.
 const FIRST_PACKETS: f64 = 10.0;
 
-/// The lowest rate, as a part of what the link has carried, and at least in bytes a second: five
-/// pairs of packets, so that the end of the other traffic is noticed soon.
+/// The lowest rate, relative to the remembered rate of the link, and at least in bytes a second.
+/// That is five pairs of packets, which soon show that other traffic has ended.
 const LOWEST_PART: f64 = 0.01;
 const LOWEST: f64 = 16e3;
 
-/// The part of what the link has carried at which the copy stays.
+/// The share of the remembered rate at which the copy stays.
 const CRUISE_PART: f64 = 0.97;
-/// At a rate up to this part of it the copy forms no queue.
+/// The share of it up to which the copy alone forms no queue.
 const ALONE_PART: f64 = 0.98;
-/// From this part on it waits so long before it looks whether the link carries more, where the last
-/// look formed a queue.
+/// From this share on the copy waits this long between attempts to exceed the remembered rate, if
+/// queues have confirmed that rate twice.
 const NEAR_PART: f64 = 0.95;
 const NEAR_WAIT: Duration = Duration::from_secs(2);
 
-/// That is a mean over so long: packets go in pairs, and shorter spans show more than there is.
+/// The remembered rate is a mean over this span. Packets go in pairs, so shorter spans show too
+/// much.
 const CARRIED_SPAN: Duration = Duration::from_millis(400);
-/// It shrinks to this part when the copy yields, once in so long: the link may have become slower.
+/// When the copy yields, the remembered rate shrinks to this share, at most once in this time: the
+/// link may have become slower.
 const CARRIED_PART: f64 = 0.95;
 const CARRIED_HOLDS: Duration = Duration::from_secs(10);
 
-/// Less than this part of it came through when a queue formed: others are there.
+/// If less than this share of the remembered rate came through when a queue formed, others are
+/// there.
 const OTHERS_PART: f64 = 0.85;
 
-/// A single short queue may be chance: a busy host or a radio link. The rate falls to this part, and
-/// the copy yields if there is another queue within this time.
+/// A single short queue may be chance: a busy host or a radio link. The rate falls to this share,
+/// and the copy yields if another queue follows within this time.
 const DOUBT_PART: f64 = 0.5;
 const DOUBT: Duration = Duration::from_secs(1);
-/// It may also be that the link carries a little less than was measured.
+/// The remembered rate also falls to this share: the link may carry a little less than was
+/// measured.
 const DOUBTED_PART: f64 = 0.98;
 
-/// Rates that differ by less are about the same.
+/// Rates whose ratio is below this are about the same.
 const SAME: f64 = 1.1;
 
-/// So long a copy that has yielded does not rise, for the slow start of the others.
+/// How long a copy that has yielded does not rise, so that the others can finish slow start.
 const YIELD_ROUND_TRIPS: u32 = 8;
 const YIELD_MIN: Duration = Duration::from_millis(200);
 const YIELD_MAX: Duration = Duration::from_millis(400);
 
-/// The part of what came through when a queue formed that is sent once the queue is gone.
+/// Once the queue is gone, the copy sends this share of the rate at which the queue formed.
 const SAFE_PART: f64 = 0.95;
 
-/// To what part the rate falls by a queue, at least and at most.
+/// A queue reduces the rate to between these shares of it.
 const FALL_MIN: f64 = 0.25;
 const FALL_MAX: f64 = 0.9;
 
-/// A queue of less than this part of what it was when the rate fell is draining.
+/// A queue is draining if it is below this share of its length when the rate fell.
 const DRAINING: f64 = 0.8;
 
-/// By what part of itself the rate rises first, and at most; more where it is not sure that the link
-/// carries no more, and most where the rate is low, for that is little of the link.
+/// By what share of itself the rate rises first, and at most. It rises more where the link might
+/// carry more, and most where the rate is low, since that is little of the link.
 const RISE_FIRST: f64 = 0.025;
 const RISE_MAX: f64 = 1.0;
 const RISE_UNSURE: f64 = 0.06;
 const RISE_LOW: f64 = 3.0;
 const LOW_PART: f64 = 0.125;
 
-/// Each rise is so many times the one before, below what the link has carried and above.
+/// The factor from one rise to the next, below the remembered rate and above it.
 const FASTER: f64 = 2.0;
 const FASTER_ABOVE: f64 = 1.3;
 
-/// The rate rises only where so much of it is used, and the delay is below this part of the target.
+/// The rate rises only if this share of it is used and the delay is below the target divided by
+/// [`RISE_TARGET`].
 const USED_PART: f64 = 0.7;
 const RISE_TARGET: u32 = 2;
 
-/// A copy with a rate limit goes by no more than this part of it. The pauses of the limit, which comes
-/// in bursts, would look as if others were there; and packets have headers, which the limit does not
-/// count.
+/// The polite rate does not exceed this share of a rate limit. The limit lets data through in
+/// bursts, and its pauses would look as if others used the link. It exceeds 1 because the limit
+/// does not count packet headers.
 const LIMIT_PART: f64 = 1.05;
 
-/// Bytes that may be missing from what a span shows: packets that go in pairs.
+/// Bytes that may be missing from a span because packets go in pairs.
 const PAIRS: f64 = 8.0 * PACKET;
 
-/// After this long with a queue the copy makes way for two round trips. The kernel remembers the
+/// After this long with a queue the copy makes way for a round trip. The kernel remembers the
 /// shortest round trip for 5 minutes.
 const MAKE_WAY_AFTER: Duration = Duration::from_secs(60);
 const MAKE_WAY_PART: f64 = 0.7;
 const NO_QUEUE: Duration = Duration::from_millis(2);
 
-/// The weight of a new round trip in the kernel's mean (RFC 6298), and so many that nothing is left
-/// of those before.
+/// The weight of a new round trip in the kernel's mean (RFC 6298), and a number of
+/// acknowledgements after which nothing remains of the mean before.
 const WEIGHT: f64 = 0.125;
 const ACKS_MAX: u32 = 1000;
 
-/// The user hears of a rate that is by this factor another, and not more often than this.
+/// The user is shown a rate that changed by this factor, and not more often than this.
 const NEWS_FACTOR: f64 = 2.0;
 const NEWS_APART: Duration = Duration::from_secs(2);
 
-/// What the kernel knows of one stream.
+/// The kernel's figures for one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StreamSight {
-    /// Of the connection: one that is dialled again has another.
+    /// The number of the connection; after a reconnect it is another.
     pub number: u16,
     /// Smoothed.
     pub round_trip: Duration,
     /// The shortest of the last minutes; zero if unknown.
     pub round_trip_min: Duration,
-    /// Segments that came from the other host. They carry no data, so they are acknowledgements.
+    /// Segments from the receiver. They carry no data, so they are acknowledgements.
     pub acks: u32,
     pub acked_bytes: u64,
 }
 
-/// Chooses the rate; time is passed in.
+/// The controller of the polite rate; the caller passes in the time.
 pub struct PoliteRate {
     /// Bytes a second.
     rate: f64,
-    /// By what part of itself the rate rises next.
+    /// By what share of itself the rate rises next.
     rise: f64,
-    /// What is sent when the queue at which the rate fell is gone.
+    /// The rate to use once the queue at which the rate fell is gone.
     safe: f64,
-    /// The most that the link carried, in bytes a second; 0 at first.
+    /// The highest rate that the link carried, in bytes a second; 0 at first. Comments here call
+    /// it the remembered rate.
     carried: f64,
-    /// When it was carried, or shrank.
+    /// When it was measured or reduced.
     carried_at: Duration,
-    /// What it was when more formed a queue; and more has formed one again.
+    /// The remembered rate when a queue last formed; `is_sure` if the queue before formed at about
+    /// the same rate.
     full: f64,
     is_sure: bool,
     changed: Duration,
     /// The queueing delay at which the rate fell, until that queue is gone.
     fell_at: Option<Duration>,
     yields_until: Duration,
-    /// When a queue was last seen that may be chance.
+    /// When a queue that may be chance was last seen.
     doubted: Duration,
-    /// What the link carries is not known before the first queue.
+    /// Until the first queue the capacity of the link is unknown.
     has_fallen: bool,
-    /// Looks in a row with a queue.
+    /// Consecutive looks with a queue.
     queued: u32,
     /// When there was last no queue.
     empty: Duration,
     base: Duration,
     before: BTreeMap<u16, StreamSight>,
-    /// What comes through now, and over a longer span.
+    /// The present throughput, and that over a longer span.
     quick: Span,
     long: Span,
     /// `--bwlimit`, in bytes a second.
     limit: Option<u64>,
-    /// The rate of which the user heard last, and when.
+    /// The rate last shown to the user, and when.
     told: Option<(f64, Duration)>,
 }
 
-/// Counts what comes through.
+/// Measures throughput over a span.
 #[derive(Default)]
 struct Span {
     since: Duration,
     bytes: f64,
-    /// Of the span before, in bytes a second.
+    /// Throughput of the span before, in bytes a second.
     rate: f64,
 }
 
@@ -208,7 +217,7 @@ impl Span {
     }
 }
 
-/// What a look found.
+/// The result of one look at the connections.
 #[derive(Clone, Copy)]
 struct Look {
     now: Duration,
@@ -246,18 +255,18 @@ impl PoliteRate {
         }
     }
 
-    /// Bytes a second, all streams together.
+    /// Bytes a second, all connections together.
     pub fn rate(&self) -> u64 {
         self.rate as u64
     }
 
-    /// The rate limit in force from now on.
+    /// Sets the rate limit from now on.
     pub fn limit(&mut self, bytes_per_s: Option<u64>) {
         self.limit = bytes_per_s;
     }
 
-    /// Takes what is known of the streams now and gives the rate from now on. To be called every
-    /// [`LOOK`]; `now` is never less than the last time.
+    /// Takes the present figures of all connections and returns the new rate. The caller calls it
+    /// every [`LOOK`]; `now` never decreases.
     pub fn look(&mut self, now: Duration, streams: &[StreamSight]) -> u64 {
         let mins = streams.iter().map(|it| it.round_trip_min);
         self.base = mins.filter(|it| !it.is_zero()).min().unwrap_or(self.base);
@@ -289,7 +298,7 @@ impl PoliteRate {
         self.rate()
     }
 
-    /// A line for the user where the rate is clearly another than that of the last line.
+    /// A line for the user if the rate differs clearly from that of the last line.
     pub fn news(&mut self, now: Duration) -> Option<String> {
         let is_new = |(told, at): (f64, Duration)| {
             let by = (self.rate / told).max(told / self.rate);
@@ -308,11 +317,12 @@ impl PoliteRate {
         })
     }
 
-    /// The shortest of the streams' newest round trips; None where no stream heard anything.
+    /// The shortest of the connections' newest round trips; None if no connection got an
+    /// acknowledgement.
     fn newest(&mut self, streams: &[StreamSight]) -> Option<Duration> {
         let mut newest: Option<Duration> = None;
         for sight in streams {
-            // What a new stream carried before this look is of no known span.
+            // The span over which a new connection's bytes accumulated is unknown.
             let Some(before) = self.before.get(&sight.number) else {
                 continue;
             };
@@ -341,15 +351,15 @@ impl PoliteRate {
         TARGET.max(Duration::from_secs_f64(packets).min(TARGET_MAX))
     }
 
-    /// The last change of the rate shows in what is seen now.
+    /// The present figures reflect the last change of the rate.
     fn is_shown(&self, now: Duration, round_trip: Duration) -> bool {
         now >= self.changed + round_trip + LOOK
     }
 
-    /// There is a queue.
+    /// Handles a look with a queue.
     fn fall(&mut self, look: Look) {
         let Look { now, delay, .. } = look;
-        // One look may be chance, unless it is a long queue.
+        // One look may be chance, unless the queue is long.
         if self.queued < 2 && delay < self.target() {
             return;
         }
@@ -382,11 +392,11 @@ impl PoliteRate {
             0.0
         } else {
             if is_first {
-                // Twice at about the same rate is no chance.
+                // Two queues at about the same rate are no chance.
                 self.is_sure = self.carried < SAME * self.full;
                 self.full = self.carried;
             }
-            // Drains the queue in about the time that the next fall waits.
+            // Drains the queue in about the time before the next fall.
             let period = (self.base + 2 * LOOK).as_secs_f64();
             (period / (period + delay.as_secs_f64())).clamp(FALL_MIN, FALL_MAX)
         };
@@ -405,7 +415,7 @@ impl PoliteRate {
         }
     }
 
-    /// There is no queue, or none that matters.
+    /// Handles a look without a queue, or with a negligible one.
     fn go_on(&mut self, look: Look) {
         let Look { now, delay, .. } = look;
         if !self.is_shown(now, look.round_trip) || now < self.yields_until {
@@ -462,11 +472,11 @@ impl PoliteRate {
     }
 }
 
-/// The mean of the round trips that brought the smoothed one from `before` to `after`.
+/// The mean of the round trips that moved the smoothed one from `before` to `after`.
 fn unsmoothed(before: Duration, after: Duration, acks: u32) -> Duration {
     let kept = (1.0 - WEIGHT).powi(acks.min(ACKS_MAX) as i32);
     let mean = (after.as_secs_f64() - kept * before.as_secs_f64()) / (1.0 - kept);
-    // Not all segments bring a new round trip.
+    // Not every segment brings a new round trip.
     Duration::from_secs_f64(mean.clamp(0.0, 60.0))
 }
 
@@ -489,7 +499,8 @@ mod tests {
         assert_eq!(unsmoothed(9 * MS, 40 * MS, u32::MAX), 40 * MS);
     }
 
-    /// Streams that carry the rate in full, with this queueing delay on 30 ms.
+    /// Feeds figures of connections that carry the full rate, with this queueing delay on top of
+    /// 30 ms.
     fn go(polite: &mut PoliteRate, from: Duration, looks: u32, delay: Duration) -> Duration {
         let mut now = from;
         for _ in 0..looks {

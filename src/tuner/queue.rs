@@ -1,22 +1,22 @@
-//! Queues on the way, as far as the round trip shows them: it takes longer than the shortest.
+//! Queues on the path, seen as round trips that are longer than the shortest.
 
 use std::time::Duration;
 
 use super::Tuner;
 
-/// How much longer the round trip must take.
+/// How much longer the round trip must be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Queue {
-    /// The link is full, where nothing is lost that more streams would make up for.
+    /// The link is full, if nothing is lost that more connections would compensate.
     Slight,
     /// A slow link is full, or the path has become longer.
     Clear,
-    /// Any link is full, and more streams would only push others aside.
+    /// Any link is full, and more connections would only take bandwidth from others.
     Long,
 }
 
 impl Queue {
-    /// What a round trip takes at most, beyond the shortest, where there is no such queue.
+    /// The longest delay beyond the shortest round trip that shows no such queue.
     fn threshold(self, shortest: Duration) -> Duration {
         const MS: Duration = Duration::from_millis(1);
         match self {

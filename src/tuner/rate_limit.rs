@@ -8,16 +8,16 @@ use super::verdict::{self, Limit, Shares};
 use super::window::{Rates, Workers, between};
 use crate::units;
 
-/// A limit that was used up to this share held the copy back. Where the network was the busiest
-/// stage less is enough, since the start and the end of a copy count too.
+/// The share of a limit in use from which on it held the copy back. A smaller share suffices where
+/// the network was the busiest stage, since the start and the end of a copy count too.
 const SPENT: f64 = 0.9;
 const SPENT_MOSTLY: f64 = 0.7;
 
-/// The part of a copy that a rate limit held back. The limit may have changed meanwhile.
+/// The part of a copy that a rate limit held back. The limit may have changed in that time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct HeldBack {
     pub time: Duration,
-    /// Bytes a second: the lowest and the highest limit that held it back.
+    /// Bytes a second: the lowest and the highest limit that held the copy back.
     pub lowest: u64,
     pub highest: u64,
 }
@@ -34,13 +34,13 @@ impl fmt::Display for HeldBack {
     }
 }
 
-/// Follows the limit from sample to sample: each limit has a period of its own.
+/// Follows the limit from sample to sample, with a separate period for each limit.
 pub(super) struct RateLimit {
     limit: Option<u64>,
-    /// When the period of this limit began, and the sample that was taken then.
+    /// When the period of this limit began, and the sample taken then.
     since: Duration,
     first: Sample,
-    /// Of the periods before.
+    /// From the earlier periods.
     before: Option<HeldBack>,
 }
 
@@ -54,7 +54,7 @@ impl RateLimit {
         }
     }
 
-    /// Bytes a second.
+    /// The limit in bytes a second.
     pub fn now(&self) -> Option<u64> {
         self.limit
     }

@@ -1,6 +1,6 @@
-//! What a pair of hosts needed last time, and the small file in which all pairs are kept.
+//! The settings that suited a pair of hosts last time, and the small file that keeps them.
 //!
-//! The file is safe to lose: whatever cannot be read is as if it were not there.
+//! The file is safe to lose: an unreadable file counts as missing.
 
 use std::time::Duration;
 
@@ -9,22 +9,23 @@ use serde::{Deserialize, Serialize};
 use super::STREAMS_MAX;
 use super::method::{Method, rung};
 
-/// Another form of the file gets another number, and the old one is forgotten.
+/// The number of the file's format. A file with another number is ignored.
 const VERSION: u32 = 1;
 
-/// Pairs that are kept, those used last: more than anybody copies between.
+/// The most pairs to keep, those used last: more than anybody copies between.
 const ROUTES_MAX: usize = 200;
 
-/// A longer name of a pair is not kept, so that the file stays below [`FILE_MAX`].
+/// The longest name of a pair; longer ones are not kept, so that the file stays below
+/// [`FILE_MAX`].
 const NAME_MAX: usize = 255;
 
-/// A longer file is not one of ours.
+/// A longer file was not written by this program.
 pub const FILE_MAX: usize = 128 << 10;
 
-/// Round trips that differ by more than this are not of the same way.
+/// Round trips that differ by a larger factor belong to different paths.
 const SAME_WAY: u32 = 3;
 
-/// Below this round trips say more of the processors than of the way.
+/// Shorter round trips depend more on the processors than on the path.
 const NEAR: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +54,7 @@ impl Remembered {
     }
 }
 
-/// What is remembered of every pair of hosts, the one used last first.
+/// The remembered settings of every pair of hosts, the pair used last first.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Routes {
     version: u32,
@@ -61,7 +62,8 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Empty where `text` is anything but what [`Routes::to_text`] made.
+    /// Reads a file. Returns no routes if `text` is too long, malformed or of another version;
+    /// [`Routes::get`] checks the values.
     pub fn read(text: &[u8]) -> Routes {
         if text.len() > FILE_MAX {
             return Routes::default();
@@ -74,7 +76,7 @@ impl Routes {
         read
     }
 
-    /// At most [`FILE_MAX`] bytes.
+    /// The content of the file, at most [`FILE_MAX`] bytes.
     pub fn to_text(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
@@ -84,7 +86,8 @@ impl Routes {
         Some(*found).filter(Remembered::is_sound)
     }
 
-    /// What was forced this time is kept as it was learnt before; what is impossible is not kept.
+    /// Stores a pair's settings. Settings that the user forced keep their earlier value;
+    /// impossible values are not stored.
     pub fn put(&mut self, name: &str, mut what: Remembered) {
         if name.len() > NAME_MAX || !what.is_sound() {
             return;

@@ -1,9 +1,9 @@
-//! How many streams are at work while the link is not known: few at first, and more with each
-//! round trip that shows no queue, and few again where the link turns out to be slow.
+//! The number of connections in use while the link is unknown. It starts low, rises with each
+//! round trip that shows no queue, and falls again if the link turns out to be slow.
 //!
-//! What was remembered is where the rise may lead to, so that the memory of another link fills
-//! none. On a fast link it costs one round trip; on a slow one each stream too many is a first
-//! window that the link needs long to carry.
+//! A remembered number only bounds the rise, so that the memory of another link does not fill this
+//! one. The rise costs one round trip on a fast link. On a slow link each surplus connection sends
+//! a first window that takes the link long to carry.
 
 use std::time::Duration;
 
@@ -13,62 +13,64 @@ use super::streams::streams;
 use super::window::Rates;
 use super::{Congestion, FAR_AWAY, Sample, Tuner, first_streams, next_sample};
 
-/// Streams at work from the start.
+/// Connections in use from the start.
 pub const AT_WORK_FIRST: u16 = 2;
 
-/// So many times more with each step. What the first streams have shown when theirs comes back
-/// is true of a few more.
+/// The factor of the first step and of later steps. What the first connections show when their
+/// first window is acknowledged also holds for a few more.
 const FIRST_STEP: u16 = 4;
 const STEP: u16 = 2;
 
-/// Streams that are dialled and wait for the next round trips to show that they are of use; those
-/// that are usual at this distance in any case.
+/// Connections open for each one in use: they wait for the next round trips to show that they
+/// help. The usual number at this distance is open in any case.
 const READY: u16 = 4;
 
-/// What all usual streams send first may stand in a queue for this part of a round trip.
+/// The first windows of all usual connections may form a queue of at most 1/[`LEAP`] of a round
+/// trip.
 const LEAP: u32 = 4;
 
-/// The smoothed round trip takes over an eighth of each that is measured (RFC 6298): after those of
-/// a first window it has gone about half of the way.
+/// Each measured round trip changes the smoothed one by an eighth of the difference (RFC 6298).
+/// After the acknowledgements of a first window the smoothed one has covered about half of the
+/// difference.
 const SMOOTHED: u32 = 2;
 
-/// How often it is looked whether the first round trip is over.
+/// How often the tuner checks whether the first round trip is over.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Most of what a stream sends before anything comes back: ten segments in Linux.
+/// Most of what a connection sends before the first acknowledgement: ten segments in Linux.
 const FIRST_WINDOW: u64 = 10 << 10;
 
-/// Of the time, streams have something to send where the link is what holds the copy up.
+/// The share of the time in which connections have data to send if the link is the bottleneck.
 const BUSY: f64 = 0.5;
 
-/// Each stream is to have this much under way, so that it gets over a lost packet without a pause:
-/// some forty of them. A link that holds less has no use for another stream.
+/// Bytes that each connection should have in flight to recover from a lost packet without a pause:
+/// about forty packets. A link that holds fewer bytes needs no further connection.
 const PART: f64 = (64 << 10) as f64;
 
-/// What a link may hold: what is on its way, and as much in its queue.
+/// A link may hold this many times its bandwidth-delay product: as much again in its queue.
 const HOLDS: f64 = 2.0;
 
-/// A link that was full carries about as much while it does so within these bounds.
+/// A full slow link counts as unchanged while its throughput stays within these factors.
 const FULL_LEAST: f64 = 0.8;
 const FULL_MOST: f64 = 1.3;
 
-/// Above this a link has room for many streams however near it is.
+/// Above this a link has room for many connections even if it is local.
 const SLOW_BYTES_PER_S: f64 = 12.5e6;
 
-/// The rise from the first streams to as many as are of use where the link can take them.
+/// The rise from the first connections to as many as help, if the link can take them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rise {
-    /// None once it is over.
+    /// None once the rise is over.
     target: Option<u16>,
-    /// It may rise again when so many bytes are confirmed: what was under way when it rose last has
-    /// come back by then, and has shown whether a queue stands.
+    /// The next step needs this many confirmed bytes: the bytes in flight at the last step have
+    /// then been acknowledged and have shown whether there is a queue.
     confirmed_at: u64,
-    /// It is over by then; None: at the end of the copy's opening.
+    /// When the rise ends at the latest; None: at the end of the copy's opening.
     until: Option<Duration>,
 }
 
 impl Rise {
-    /// To as many streams as are of use at this distance or were remembered.
+    /// A rise to the usual number of connections at this distance or to the remembered one.
     pub fn to(target: u16) -> Rise {
         Rise {
             target: Some(target),
@@ -79,14 +81,14 @@ impl Rise {
 }
 
 impl Tuner {
-    /// Where the rise leads to if every round trip confirms it.
+    /// The end of the rise if every round trip confirms it.
     pub(super) fn rise_target(&self) -> u16 {
         let near = self.start.round_trip < FAR_AWAY;
         let by_distance = first_streams(self.start.round_trip, self.start.forced.streams);
         let remembered = self.remembered_here().and_then(|it| it.streams);
         let wanted = match remembered {
             _ if self.start.forced.streams.is_some() => return by_distance,
-            // Near at hand one stream can be faster than two.
+            // On a local link one connection can be faster than two.
             Some(streams) if near => streams,
             Some(streams) => streams.max(by_distance),
             None => by_distance,
@@ -102,7 +104,7 @@ impl Tuner {
         }
     }
 
-    /// Streams that are to be dialled: those at work, and some for the next step of a rise.
+    /// Connections to dial: those in use, and some for the next step of a rise.
     pub(super) fn ready(&self) -> u16 {
         let at_work = self.decision.streams;
         let usual = first_streams(self.start.round_trip, None);
@@ -111,7 +113,7 @@ impl Tuner {
         target.min(next).max(at_work)
     }
 
-    /// How long after `now` the next sample is wanted.
+    /// The interval from `now` to the next sample.
     pub fn next_sample(&self, now: Duration) -> Duration {
         let apart = next_sample(now);
         if self.is_first_step() && now < self.pace().opening {
@@ -126,9 +128,10 @@ impl Tuner {
         at_work == AT_WORK_FIRST && self.rise.target.is_some_and(|target| target > at_work)
     }
 
-    /// Puts to work at once what is usual at this distance, where the first windows have come back
-    /// so soon that those of all of them would be no queue to speak of. Slow start takes a round
-    /// trip to double what is under way: each that the rise takes is one more of slow start.
+    /// Starts all usual connections at once if the first windows were acknowledged so soon that
+    /// the first windows of all of them would hardly form a queue. Slow start takes a round trip
+    /// to double the bytes in flight, so each round trip of the rise would prolong slow start by
+    /// one.
     pub(super) fn leap(&mut self, sample: &Sample) -> bool {
         if !self.is_first_step() || sample.confirmed_bytes < self.rise.confirmed_at {
             return false;
@@ -145,8 +148,8 @@ impl Tuner {
         true
     }
 
-    /// Puts more streams to work where the last round trip shows that the link has room. True while
-    /// the rise goes on.
+    /// Puts more connections to use if the last round trip shows that the link has room. Returns
+    /// true if the rise is in progress and nothing else should change.
     pub(super) fn rise(&mut self, now: Duration) -> bool {
         let Some(target) = self.rise.target else {
             return false;
@@ -163,7 +166,7 @@ impl Tuner {
         if !is_busy || newest.confirmed_bytes < self.rise.confirmed_at {
             return is_busy;
         }
-        // What was remembered beyond that was for a link that loses something or for windows.
+        // A larger remembered number was for a link that loses packets, or for small windows.
         let usual = first_streams(self.start.round_trip, None);
         let wants = |rates: Rates| rates.loss >= LOSSY || self.is_windows_full(&rates);
         if self.decision.streams >= usual && !rates.is_some_and(wants) {
@@ -183,7 +186,7 @@ impl Tuner {
         true
     }
 
-    /// Lets streams rest that a slow link has no use for: what they hold stands in its queue.
+    /// Parks connections that a slow link does not need: their bytes only wait in its queue.
     pub(super) fn shrink(&mut self, now: Duration, rates: &Rates) -> Option<String> {
         let is_slow = self.is_slow(rates) && rates.link >= LIMITED;
         let is_of_use = self.start.forced.streams.is_some()
@@ -207,9 +210,9 @@ impl Tuner {
         Some(format!("{}: the link is slow and full", streams(fit)))
     }
 
-    /// Begins to rise once more where a slow link that was full carries clearly more and no queue
-    /// stands: it has become a faster one. New streams find out sooner than old ones how fast, which
-    /// have given up their slow start.
+    /// Starts another rise if a slow link that was full carries clearly more and has no queue: it
+    /// has become faster. New connections find the new rate sooner than old ones, which have left
+    /// slow start.
     pub(super) fn rise_again(&mut self, now: Duration, rates: &Rates) {
         let is_faster = |(wire, _): &(f64, Duration)| rates.wire > wire * FULL_MOST;
         if !self.full.as_ref().is_some_and(is_faster) || self.has_queue(Queue::Clear) {
@@ -219,7 +222,7 @@ impl Tuner {
         self.begin_rise(now);
     }
 
-    /// Begins to rise once more, for as long as a copy's opening takes.
+    /// Starts another rise, for as long as a copy's opening takes.
     pub(super) fn begin_rise(&mut self, now: Duration) {
         self.rise = Rise {
             target: Some(self.rise_target()),
@@ -232,8 +235,8 @@ impl Tuner {
         rates.wire < SLOW_BYTES_PER_S
     }
 
-    /// A slow link was full, and carries as much with the streams that were left to work: it wants
-    /// no more of them, and what was lost while it was full says nothing of how lossy it is.
+    /// A slow link was full, and carries as much with the remaining connections. It needs no more
+    /// of them, and the loss while it was full does not show how lossy it is.
     pub(super) fn is_fit(&self, now: Duration, rates: &Rates) -> bool {
         self.full.is_some_and(|(wire, since)| {
             let is_same = rates.wire > wire * FULL_LEAST && rates.wire < wire * FULL_MOST;
@@ -242,7 +245,7 @@ impl Tuner {
     }
 }
 
-/// Most of what is under way; the last of it need not be waited for.
+/// Most of the bytes in flight; there is no need to wait for the last of them.
 fn confirming(sample: &Sample) -> u64 {
     sample.under_way_bytes / 4 * 3
 }
@@ -257,7 +260,7 @@ mod tests {
         Tuner::new(start(&World { rtt, ..WORLD })).0
     }
 
-    /// Streams at work after one sample in which the first windows have come back.
+    /// Connections in use after one sample in which the first windows were acknowledged.
     fn after_the_first_windows(round_trip_ms: u64, is_ms: f64) -> u16 {
         let mut tuner = tuner(round_trip_ms);
         let sample = Sample {
@@ -271,12 +274,13 @@ mod tests {
 
     #[test]
     fn a_first_round_trip_without_a_queue_puts_all_usual_streams_to_work() {
-        // 1 Gbit/s, as measured; what ten segments of each of two streams take at 5 Mbit/s.
+        // 1 Gbit/s, as measured; and the time that ten segments of each of two connections take at
+        // 5 Mbit/s.
         assert_eq!(after_the_first_windows(150, 150.4), 16);
         assert_eq!(after_the_first_windows(50, 50.2), 8);
         assert_eq!(after_the_first_windows(150, 162.0), AT_WORK_FIRST);
         assert_eq!(after_the_first_windows(300, 312.0), AT_WORK_FIRST);
-        // Before they are back nothing is known.
+        // Before they are acknowledged nothing is known.
         let mut tuner = tuner(150);
         let sample = Sample {
             confirmed_bytes: FIRST_WINDOW,

@@ -1,82 +1,82 @@
-//! What the tuner is told: counters that only grow, and a few gauges.
+//! The tuner's input: counters that only grow, and a few gauges.
 //!
-//! Every counter and every time counts from the start of the copy, so that a sample that is lost
-//! costs nothing and whoever fills one in keeps no former values.
+//! Every counter and every time counts from the start of the copy. A lost sample therefore costs
+//! nothing, and the caller that fills one in keeps no earlier values.
 
 use std::time::Duration;
 
 use super::method::RUNGS;
 
-/// Taken at the sending end about every 250 ms.
+/// Taken at the sender about every 250 ms.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
-    /// Bytes of content that the receiver acknowledged as written.
+    /// Content bytes that the receiver acknowledged as written.
     pub acked_bytes: u64,
-    /// Bytes of content that are still to be written; None where nobody knows.
+    /// Content bytes still to be written; None if unknown.
     pub rest_bytes: Option<u64>,
-    /// Bytes of content that stand in the frames which streams have taken.
+    /// Content bytes in the frames that connections have taken.
     pub raw_bytes: u64,
-    /// Bytes of those frames.
+    /// Wire bytes of those frames.
     pub wire_bytes: u64,
-    /// Those frames.
+    /// The number of those frames.
     pub frames: u64,
-    /// Bytes that the peer's kernel acknowledged (TCP_INFO's `bytes_acked`), all streams, those
-    /// that are gone included; where the kernel does not tell, bytes handed to sockets.
+    /// Bytes that the peer's kernel acknowledged (TCP_INFO's `bytes_acked`) on all connections,
+    /// closed ones included; bytes handed to sockets where the kernel does not report it.
     pub carried_bytes: u64,
-    /// Bytes sent again by TCP (`bytes_retrans`), all streams.
+    /// Bytes that TCP retransmitted (`bytes_retrans`) on all connections.
     pub retransmitted_bytes: u64,
-    /// Time in which every stream had unsent bytes.
+    /// Time in which every connection had unsent bytes.
     pub link_busy: Duration,
     /// Time in which a worker compressed, digested or sealed, summed over workers.
     pub workers_busy: Duration,
-    /// The part of it that went into compression, sampling included.
+    /// The part of `workers_busy` spent on compression, sampling included.
     pub encode_busy: Duration,
-    /// Time in which a read was under way and workers had nothing else to do.
+    /// Time in which a read was in progress and workers had nothing else to do.
     pub read_busy: Duration,
     pub codecs: [Coded; RUNGS],
-    /// Frames that wait for a stream now.
+    /// Frames that wait for a connection now.
     pub queued: u32,
-    /// Mean of the streams' smoothed round trips, zero if unknown.
+    /// Mean of the connections' smoothed round trips, zero if unknown.
     pub round_trip: Duration,
-    /// Bytes that are sent and not acknowledged, all streams at work together; 0 if unknown.
+    /// Bytes sent and not acknowledged on all connections in use; 0 if unknown.
     pub under_way_bytes: u64,
-    /// Bytes that are known to have come through, of streams that are at work: `carried_bytes`
-    /// counts what was handed to sockets until the kernel is asked.
+    /// Bytes known to have arrived, on connections in use. Unlike this, `carried_bytes` counts
+    /// bytes handed to sockets until the kernel has been asked.
     pub confirmed_bytes: u64,
-    /// Bytes that the receiver's windows let be under way, all streams together; 0 if unknown.
+    /// Bytes in flight that the receiver's windows allow, all connections together; 0 if unknown.
     pub receive_window: u64,
-    /// Bytes that this end's socket buffers hold, all streams together; 0 if unknown.
+    /// Size of the sender's socket buffers in bytes, all connections together; 0 if unknown.
     pub send_window: u64,
     /// The rate limit in force now, in bytes a second.
     pub rate_limit: Option<u64>,
-    /// Bytes that the rate limit let through, of all copies that share it.
+    /// Bytes that the rate limit admitted, for all copies that share it.
     pub admitted_bytes: u64,
-    /// Streams that are up.
+    /// Connections that are open.
     pub streams: u16,
     pub far: Far,
 }
 
-/// What one method of the ladder was given, sampled chunks that did not shrink included.
+/// Work given to one method of the ladder, including sampled chunks that did not shrink.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Coded {
     /// Bytes of content.
     pub offered_bytes: u64,
-    /// What became of them, as they were or compressed.
+    /// Bytes of the resulting frames, whether stored or compressed.
     pub made_bytes: u64,
     pub busy: Duration,
 }
 
-/// The receiver's counters from its last heartbeat, by its own clock.
+/// The receiver's counters from its last heartbeat, by the receiver's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Far {
-    /// Since its start, when it counted.
+    /// Time since the receiver started, when it took these counters.
     pub elapsed: Duration,
-    /// Time in which a worker opened, decompressed or digested, summed over workers.
+    /// Time in which a worker decrypted, decompressed or digested, summed over workers.
     pub workers_busy: Duration,
-    /// The part of it that went into decompression.
+    /// The part of `workers_busy` spent on decompression.
     pub decode_busy: Duration,
-    /// Time in which a write was under way and the workers had nothing else to do.
+    /// Time in which a write was in progress and workers had nothing else to do.
     pub write_busy: Duration,
-    /// Time in which streams' readers waited for a buffer, as a mean of all streams.
+    /// Time in which readers of connections waited for a buffer, as a mean over all connections.
     pub waits: Duration,
 }

@@ -1,4 +1,5 @@
-//! The tuner against a simulated copy: finds its way, follows what happens, leaves things alone.
+//! Tests of the tuner against a simulated copy: it finds good settings, follows changes, and
+//! otherwise leaves the settings alone.
 
 mod changing_links;
 mod hours;
@@ -11,7 +12,7 @@ use proptest::prelude::*;
 use super::sim::*;
 use super::*;
 
-/// Unshaped between two virtual machines.
+/// Unshaped, between two virtual machines.
 const UNSHAPED: World = World {
     link: 8e9,
     rtt: 0.0002,
@@ -95,7 +96,7 @@ const EVERYWHERE: [(&str, World); 12] = [
     ),
 ];
 
-/// Everything that it did.
+/// All adjustments of a run, as text.
 fn told(run: &Run) -> String {
     let lines = run.adjustments.iter().filter_map(|(at, adjustment)| {
         Some(format!("{at:8.2} s  {}", adjustment.reason.as_ref()?))
@@ -103,7 +104,7 @@ fn told(run: &Run) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Within 10 % of what it makes in the end, from `due` on.
+/// Asserts that from `due` on the copy reaches 90 % of its rate at the end.
 fn has_found_its_way(name: &str, run: &Run, due: f64, end: f64) {
     let last = run.mean(end - 10.0, end);
     let then = run.mean(due, due + 1.0);
@@ -220,7 +221,7 @@ fn a_slow_disk_is_no_reason_to_change_anything() {
     assert_eq!(run.tuner.verdict().limit, Some(Limit::DestinationDisk));
 }
 
-/// What waits for a stream was made by the method before.
+/// Waiting frames were encoded by an earlier decision.
 #[test]
 fn the_slower_the_link_the_fewer_frames_wait_for_it() {
     let queue = |world: World, seconds| {
@@ -258,7 +259,7 @@ fn loss_is_answered_by_bbr_where_it_may_be_and_by_streams_where_not() {
     let with_bbr = story(|start| start.may_bbr = true);
     let bbr = with_bbr.tuner.decision();
     assert_eq!((bbr.congestion, bbr.streams), (Congestion::Bbr, 16));
-    // No more are tried: each takes what it finds by itself.
+    // The tuner tries no more: each takes the free bandwidth by itself.
     let most = with_bbr.adjustments.iter().map(|it| it.1.decision.streams);
     assert_eq!(most.max(), Some(16), "{}", told(&with_bbr));
     let plain = decide(|_| ());
@@ -271,7 +272,7 @@ fn loss_is_answered_by_bbr_where_it_may_be_and_by_streams_where_not() {
 
 #[test]
 fn streams_that_cost_processors_more_than_they_bring_go() {
-    // Processors are the limit, and each stream costs them something.
+    // Processors are the bottleneck, and each connection costs processor time.
     let world = World {
         here: 0.5,
         there: 2.0,
@@ -321,7 +322,7 @@ fn a_rate_limit_that_is_lifted_holds_nothing_back_any_more() {
     let lift: Event = (30.0, |world| world.rate_limit = None);
     let run = run(WINDOWS, limited, 9, 120.0, &[lift]);
     let free = super::sim::run(WINDOWS, start(&WINDOWS), 9, 90.0, &[]);
-    // Streams are wanted for their windows as soon as the limit is gone.
+    // More connections are needed for their windows as soon as the limit is lifted.
     let streams = free.tuner.decision().streams;
     assert!(streams > 8, "{}", told(&free));
     assert_eq!(run.tuner.decision().streams, streams, "{}", told(&run));
@@ -347,7 +348,7 @@ fn a_rate_limit_that_comes_later_is_no_reason_for_more_streams() {
     let verdict = run.tuner.verdict();
     assert_eq!(verdict.limit, Some(Limit::RateLimit));
     assert!(verdict.sentence.contains("--bwlimit (1.00 MB/s;"));
-    // What suits a megabyte a second is not what the link wants.
+    // Settings for a megabyte a second do not suit the whole link.
     let remembered = run.tuner.remembered().expect("it took long enough");
     assert_eq!(remembered.streams, Some(then.decision.streams));
     assert_eq!(remembered.method, Some(then.decision.method));
@@ -359,7 +360,7 @@ fn a_limit_that_several_copies_share_is_seen_by_each() {
     for n in 1..200u64 {
         let now = Duration::from_millis(n * 250);
         let sample = Sample {
-            // A fifth of what all of them send.
+            // A fifth of the bytes of all copies.
             carried_bytes: n * 500_000,
             wire_bytes: n * 500_000,
             raw_bytes: n * 500_000,
@@ -388,7 +389,7 @@ fn the_next_copy_starts_where_the_last_one_ended() {
     let last = first.tuner.decision();
     assert_eq!(decision.method, last.method);
     let second = run(LOSSY, next, 11, 60.0, &[]);
-    // A few streams first, and the others as the round trips show that the link is the same.
+    // A few connections first, and more as the round trips show that the link is the same.
     let streams_at = |at: f64| {
         let before = second
             .adjustments
@@ -406,7 +407,7 @@ fn the_next_copy_starts_where_the_last_one_ended() {
 }
 
 proptest! {
-    /// The receiver's counters are a peer's word.
+    /// The receiver's counters come from a peer and may have any value.
     #[test]
     fn no_peer_can_say_what_upsets_it(words in prop::collection::vec(any::<[u64; 6]>(), 1..60)) {
         let (mut tuner, _) = Tuner::new(start(&WORLD));

@@ -1,4 +1,4 @@
-//! What the tuner does with a sample: judges the change that is on trial, or considers another.
+//! How the tuner handles a sample: it judges the change on trial, or considers another change.
 
 use std::time::Duration;
 
@@ -12,40 +12,40 @@ use super::window::Rates;
 use super::{Decision, ROUND_TRIP_MAX, Tuner};
 use crate::units;
 
-/// What the method in use costs and brings is seen over this.
+/// The span over which the cost and ratio of the method in use are measured.
 const FACTS: Duration = Duration::from_secs(2);
 
-/// A method that was measured and promised too little is not measured again for this long.
+/// How long the tuner waits before it again measures a method that promised too little.
 const SCOUTED: Duration = Duration::from_secs(2);
 
-/// One whose chunks do not come by is measured no longer than this.
+/// The longest measurement of a method, if too few of its chunks come by.
 const SCOUT_MAX: Duration = Duration::from_secs(5);
 
-/// So often a neighbour of the rung in use is measured even though it promises nothing: the data
-/// may not be what it was.
+/// How often the tuner measures a neighbour of the rung in use that promises nothing: the data may
+/// have changed.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// How long what the link carried when it was the limit is believed.
+/// How long the link's throughput as the bottleneck is taken as still valid.
 const LINK_KNOWN: Duration = Duration::from_secs(30);
 
-/// The rate is still on its way up as long as it grows by this from one span to the next.
+/// The rate is still rising if it grows by this factor from one span to the next.
 pub(super) const GROWING: f64 = 1.1;
 
-/// The rate is still on its way down as long as it falls by this.
+/// The rate is still falling if it drops by this factor.
 const FALLING: f64 = 1.05;
 
-/// Of a rate limit that is in effect. What is compressed comes in pieces, and leaves gaps.
+/// The share of a rate limit in use that shows the limit to be in effect. Compressed data comes in
+/// bursts and leaves gaps.
 const RATE_LIMITED: f64 = 0.8;
 
-/// Longest time for which LZMA is left alone after workers were too slow for it.
+/// The longest time for which LZMA is avoided after workers were too slow for it.
 const LZMA_SHUT_MAX: Duration = Duration::from_secs(600);
 
-/// A link that has something to send for less of the time is far from full.
+/// A link that has data to send for a smaller share of the time is far from full.
 const IDLE: f64 = 0.5;
 
 impl Tuner {
-    /// Frames that the link carries in a second, and those that it holds; zero before that is
-    /// known.
+    /// Frames that the link carries in a second, and frames on the link; zero while unknown.
     pub(super) fn frames(&self) -> (f64, f64) {
         match self.window.last(self.pace().quick, self.workers) {
             Some(rates) if rates.frame_bytes > 0.0 => {
@@ -61,7 +61,7 @@ impl Tuner {
         Pace::of(self.round_trip_min.min(ROUND_TRIP_MAX))
     }
 
-    /// Gives the reason of a change, if it made one.
+    /// Returns the reason of a change, if it made one.
     pub(super) fn judge(&mut self, now: Duration, mut trial: Trial) -> Option<String> {
         let pace = Pace::of(trial.round_trip);
         let Some(rates) = self.window.last(pace.quick, self.workers) else {
@@ -82,7 +82,7 @@ impl Tuner {
             Judgement::KeepAndGoOn => {
                 self.holds.forget(trial.change);
                 self.changed = now;
-                // Streams that are still in slow start are yet to show what they bring.
+                // Connections still in slow start have yet to show their gain.
                 let is_growing = now <= pace.opening && self.is_growing(pace.quick, &rates);
                 (!is_growing).then(|| self.consider_streams(now, &rates))?
             }
@@ -103,7 +103,7 @@ impl Tuner {
         }
     }
 
-    /// Looks for something to change, and gives the reason if it did.
+    /// Looks for something to change, and returns the reason if it did.
     pub(super) fn consider(&mut self, now: Duration) -> Option<String> {
         let pace = self.pace();
         let quick = self.window.last(pace.quick, self.workers);
@@ -133,14 +133,15 @@ impl Tuner {
             self.holds.lift(now, &rates);
         }
         let in_opening = now <= pace.opening;
-        // Where each stream is held back by loss the link is yet to show what it carries.
+        // Where loss limits each connection, the link has yet to show its throughput.
         if in_opening && !growing && self.is_lossy(&rates) {
             let more = self.consider_streams(now, &rates);
             if more.is_some() {
                 return more;
             }
         }
-        // Its rate would have the method changed, which streams are to make up for.
+        // The lower rate would change the method, but more connections should compensate for the
+        // loss.
         if !in_opening && self.begins_to_lose(pace, &rates) {
             let more = self.consider_streams(now, &self.rate_left(pace)?);
             if more.is_some() {
@@ -163,21 +164,21 @@ impl Tuner {
         self.consider_streams(now, &rates)
     }
 
-    /// The path loses much more than it did a short while ago, and not because a queue overflows.
-    /// `rates` are those of `pace.quick`.
+    /// The path loses much more than a short while ago, and not because a queue overflows. `rates`
+    /// are those of `pace.quick`.
     fn begins_to_lose(&self, pace: Pace, rates: &Rates) -> bool {
         let is_limit = rates.link >= LIMITED && !self.has_queue(Queue::Long);
         is_limit && rates.loss >= LOSSY && self.lost_less(2 * pace.sure, rates.loss)
     }
 
-    /// In the first half of this span the path lost less than half of this.
+    /// In the first half of `span` the path lost less than half of `loss`.
     fn lost_less(&self, span: Duration, loss: f64) -> bool {
         let halves = self.window.halves(span, self.workers);
         halves.is_some_and(|(before, _)| before.loss < loss / 2.0)
     }
 
-    /// What the link carries where the path has begun to lose something, by which more streams are
-    /// judged. None where that is not known yet: windows come down by three tenths in a round trip.
+    /// The link's rates after loss has begun, by which more connections are judged. None while
+    /// they are unknown: windows shrink by three tenths in a round trip.
     fn rate_left(&self, pace: Pace) -> Option<Rates> {
         let sure = self.window.last(pace.sure, self.workers)?;
         let span = (pace.quick / 2).max(2 * APART);
@@ -216,8 +217,8 @@ impl Tuner {
         limit.is_some_and(|limit| rates.admitted >= RATE_LIMITED * limit as f64)
     }
 
-    /// What the link carried under another rate limit says nothing of it now, and a trial cannot
-    /// be judged across the change. Gives the reason if that took a trial back.
+    /// A throughput measured under another rate limit no longer applies, and a trial cannot be
+    /// judged across the change. Returns the reason if this reverted a trial.
     pub(super) fn on_rate_limit(&mut self, now: Duration) -> Option<String> {
         self.link = None;
         self.holds.lift_all(now);
@@ -228,7 +229,7 @@ impl Tuner {
         Some(format!("back to {back}: the rate limit changed"))
     }
 
-    /// What a trial that failed went back to, and what it tried.
+    /// The setting that a failed trial returned to, and the setting that it tried.
     fn undone(&self, trial: &Trial, tried: &Decision) -> (String, String) {
         match trial.change {
             Change::Rung(_) => (trial.before.method.to_string(), tried.method.to_string()),
@@ -237,8 +238,8 @@ impl Tuner {
         }
     }
 
-    /// Settings that were found while the rate limit held the copy back say nothing of the link:
-    /// only the last ones found without that are remembered.
+    /// Settings found while the rate limit held the copy back say nothing about the link. Only the
+    /// last settings found without that are remembered.
     pub(super) fn note_unlimited(&mut self, now: Duration) {
         let span = self.pace().quick;
         let is_free = |rates: Rates| !self.is_rate_limited(&rates);
@@ -250,9 +251,9 @@ impl Tuner {
         self.sampled = now;
     }
 
-    /// Goes over to LZMA unmeasured where a link is seen to be slow and a queue stands before it: a
-    /// frame may take seconds there, and measuring first takes several of them. What is on trial is
-    /// taken back where it does not bring what it must.
+    /// Switches to LZMA without measuring it if a link is slow and has a queue. A frame may take
+    /// seconds there, and measuring first takes several frames. The trial is reverted if it gains
+    /// too little.
     fn jump(&mut self, now: Duration, rates: &Rates) -> Option<String> {
         let is_limit = rates.link >= LIMITED && self.is_slow(rates) && self.has_queue(Queue::Clear);
         let rung = self.decision.rung;
@@ -263,7 +264,7 @@ impl Tuner {
             self.may_use(now, *other) && self.holds.is_open(now, Change::Rung(*other))
         };
         let stages = Stages::new(rates, self.workers, rung, Some(rates.wire));
-        // Chunks come by seldom.
+        // On a slow link a chunk of any one method is rare.
         let whole = self.window.whole(self.workers).facts;
         let lately = self.facts(now);
         let facts = std::array::from_fn(|rung| lately[rung].or(whole[rung]));
@@ -276,8 +277,8 @@ impl Tuner {
         Some(format!("{}: the link is slow and full", LADDER[to]))
     }
 
-    /// Leaves a method for slow links in one step where workers are the limit and the link waits for
-    /// them: the link has become too fast, or processors have other things to do.
+    /// Leaves a method for slow links in one step if workers are the bottleneck and the link waits
+    /// for them: the link has become faster, or the processors are busy with other work.
     fn fall(&mut self, now: Duration, rates: &Rates) -> Option<String> {
         let rung = self.decision.rung;
         let rested = now >= self.changed + self.pace().quick;
@@ -298,7 +299,7 @@ impl Tuner {
                 let below = MIDDLE + 1..=self.strongest();
                 let stages = Stages::new(rates, self.workers, rung, Some(link));
                 self.shut_lzma(now);
-                // The best of those that keep up.
+                // The best of the methods that keep up.
                 let best = stages.jump(&self.facts(now), below);
                 best.unwrap_or(MIDDLE + 1)
             }
@@ -310,7 +311,7 @@ impl Tuner {
         Some(format!("{}: workers are too slow for {from}", LADDER[to]))
     }
 
-    /// LZMA is left alone for a while, and for twice as long the next time.
+    /// Avoids LZMA for a while, and for twice as long the next time.
     fn shut_lzma(&mut self, now: Duration) {
         let (_, length) = self.lzma_shut;
         self.lzma_shut = (now + length, (2 * length).min(LZMA_SHUT_MAX));
@@ -331,7 +332,7 @@ impl Tuner {
         });
         let link = self.link.map(|(carried, _)| carried);
         let choice = Stages::new(rates, self.workers, rung, link).choose(&facts, open);
-        // Far away it is of use as long as slow start is what limits.
+        // On a far link it helps as long as slow start is the bottleneck.
         if rung == 0 || !growing {
             self.decision.spare = None;
         }
@@ -339,11 +340,11 @@ impl Tuner {
             let measured = facts.map(|facts| facts.is_some());
             self.scout(now, choice.scout, rates, open, &measured);
         }
-        // The one that promises most is measured first, unless it takes its time.
+        // Measures the most promising method first, unless that takes too long.
         if choice.is_scout_first && self.scouting.0 == choice.scout {
             return None;
         }
-        // Down from LZMA it is a fall.
+        // `fall` handles the way down from LZMA.
         let to = choice.better.filter(|to| rung < LZMA || *to >= LZMA)?;
         let of = facts[to]?;
         self.begin(now, Change::Rung(to), rates);
@@ -363,8 +364,8 @@ impl Tuner {
         ))
     }
 
-    /// Of the rung in use and the one that is measured beside it, over the same span for both,
-    /// since data may turn into other data at any time. Others are not known.
+    /// Facts of the rung in use and of the rung measured beside it, over the same span, since the
+    /// data may change at any time. Other rungs are unknown.
     fn facts(&self, now: Duration) -> [Option<Facts>; RUNGS] {
         let (scouted, since) = self.scouting;
         let span = match scouted {
@@ -380,7 +381,7 @@ impl Tuner {
         std::array::from_fn(|rung| seen.facts[rung].filter(|_| known(rung)))
     }
 
-    /// Has the method measured that promises most, or now and then the one that would be next.
+    /// Has the most promising method measured, or now and then the next one up or down.
     fn scout(
         &mut self,
         now: Duration,
@@ -418,7 +419,7 @@ impl Tuner {
         self.decision.scout = rung.map(|rung| LADDER[rung]);
     }
 
-    /// To be called before the decision changes.
+    /// Starts a trial; the caller calls this before it changes the decision.
     pub(super) fn begin(&mut self, now: Duration, change: Change, base: &Rates) {
         let newest = self.window.newest();
         let round_trip = match self.is_longer_to_be_tried(base) {

@@ -1,5 +1,5 @@
-//! How many streams, and by which congestion control: what the tuner tries where the link is the
-//! limit.
+//! The number of connections and their congestion control: what the tuner tries where the link is
+//! the bottleneck.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use super::trial::Change;
 use super::window::Rates;
 use super::{Congestion, FAR_AWAY, Sample, Tuner};
 
-/// Streams fill what windows allow when they carry this much of it.
+/// Connections fill their windows if they carry this share of what the windows allow.
 const WINDOWS_FULL: f64 = 0.75;
 
-/// A segment of Ethernet's size.
+/// The payload of a TCP segment on Ethernet.
 const SEGMENT: f64 = 1448.0;
 
-/// Streams that lose something are believed to carry so many times what the formula says, for a
-/// copy does not last as long as the formula means.
+/// How many times the formula's rate lossy connections are assumed to carry. The formula gives the
+/// long-term mean, and a copy does not last that long.
 const CUBIC_SLACK: f64 = 3.0;
 
 impl Tuner {
     pub(super) fn consider_streams(&mut self, now: Duration, rates: &Rates) -> Option<String> {
-        // Where nothing goes through nothing is learnt.
+        // Without traffic there is nothing to learn.
         if rates.wire < 1.0 {
             return None;
         }
@@ -42,9 +42,9 @@ impl Tuner {
         if self.start.forced.streams.is_some() {
             return None;
         }
-        // A queue that stands is a link that is full: more streams would only push others aside.
-        // On a slow one windows are small because it is, and look full. Each stream under bbr takes
-        // what it finds by itself, however much is lost.
+        // Behind a standing queue the link is full, and more connections would only take bandwidth
+        // from others. A slow link makes windows small, so that they look full. Under bbr each
+        // connection takes the free bandwidth by itself, however much is lost.
         let is_bbr = self.decision.congestion == Congestion::Bbr;
         let has_room = (!queue && !is_bbr)
             || (self.is_windows_full(rates) && !self.is_slow(rates))
@@ -73,9 +73,9 @@ impl Tuner {
     fn more_streams(&mut self, now: Duration, rates: &Rates, lossy: bool) -> Option<String> {
         let full = self.is_windows_full(rates);
         let own = self.decision.streams;
-        // Loss does not hold bbr back.
+        // Loss does not slow bbr down.
         let lossy = lossy && self.decision.congestion != Congestion::Bbr;
-        // Where each stream is held back by itself many will be wanted.
+        // Where loss or its window limits each connection, many more connections are needed.
         let is_held_back = lossy || full;
         let is_doubtful = self.is_longer_to_be_tried(rates);
         let is_full = !is_held_back && !is_doubtful && self.has_queue(Queue::Slight);
@@ -102,8 +102,8 @@ impl Tuner {
         Some(format!("{}: {why}", streams(wanted)))
     }
 
-    /// New streams begin slowly, and what they were given then is what the copy ends with: it must
-    /// last long enough for them to become fast, and longer where they are only tried.
+    /// New connections start slowly, and the copy ends with the chunks they were given then. The
+    /// copy must last long enough for them to become fast, and longer if they are only a trial.
     fn pays_off(&self, rates: &Rates, is_held_back: bool) -> bool {
         let sure = self.pace().sure.as_secs_f64();
         let least = if is_held_back { sure } else { 2.0 * sure };
@@ -111,14 +111,15 @@ impl Tuner {
         rest.is_none_or(|rest| rest as f64 >= least * rates.goodput)
     }
 
-    /// Round trips that are long are those of a queue, as far as trials of more streams can tell.
+    /// Long round trips come from a queue, as far as trials of more connections can show.
     pub(super) fn is_queue_certain(&self, now: Duration, rates: &Rates) -> bool {
         let more = Change::ToldByStreams(self.decision.streams);
         let may_try = self.holds.is_open(now, more) && self.decision.streams < self.streams_max();
         !(may_try && self.may_be_longer(rates))
     }
 
-    /// Only where streams are far below what their windows allow: it pushes others aside.
+    /// Tries bbr only where connections are far below what their windows allow: it takes bandwidth
+    /// from others.
     fn may_try_bbr(&self, now: Duration, rates: &Rates) -> bool {
         let windows = window_rate(&self.window.newest());
         self.start.may_bbr
@@ -129,19 +130,19 @@ impl Tuner {
             && self.holds.is_open(now, Change::Congestion(Congestion::Bbr))
     }
 
-    /// What the link will carry if nothing changes. Slow start leaves streams with more than loss
-    /// lets them keep, and they come down from it over many seconds.
+    /// The link's throughput if nothing changes. Slow start leaves connections with a higher rate
+    /// than loss lets them keep, and they come down from it over many seconds.
     pub(super) fn lasting(&self, change: Change, rates: &Rates) -> f64 {
         let by_loss = matches!(change, Change::MoreStreams(_) | Change::Congestion(_))
             && self.decision.congestion == Congestion::System
             && self.is_lossy(rates);
-        // It may have come down already.
+        // The rate may have come down already.
         let sure = self.window.last(self.pace().sure, self.workers);
         let has_come_down = sure.is_some_and(|sure| rates.wire * GROWING < sure.wire);
         if !by_loss || has_come_down {
             return rates.wire;
         }
-        // What a queue lost when it overflowed in slow start is over in the next span.
+        // Loss from a queue that overflowed in slow start does not occur in the next span.
         let quick = self.pace().quick;
         let loss = match self.window.last(2 * quick, self.workers) {
             Some(both) => {
@@ -158,11 +159,11 @@ impl Tuner {
             .min(CUBIC_SLACK * streams * cubic(loss, round_trip))
     }
 
-    /// Something is lost on the way, and not because a queue overflows, or did just now. Near at
-    /// hand a queue is too short to be seen.
+    /// Packets are lost on the path, and no queue overflows or did so just now. On a local link a
+    /// queue is too short to be seen.
     pub(super) fn is_lossy(&self, rates: &Rates) -> bool {
         let lately = self.window.longest_round_trip(self.pace().sure);
-        // The queue of slow start says nothing of what comes after it.
+        // The queue of slow start says nothing about the time after it.
         let is_settled = self.sampled > self.pace().opening;
         let may_be_full = self.full.is_some() || (is_settled && self.is_slow(rates));
         let was_queue = may_be_full && self.shows(Queue::Long, lately);
@@ -170,14 +171,14 @@ impl Tuner {
         rates.loss >= LOSSY && !is_queue && self.round_trip_min >= FAR_AWAY
     }
 
-    /// Streams carry what their windows allow, so that nothing but more of them brings more.
+    /// Connections carry what their windows allow, so that only more connections raise the rate.
     pub(super) fn is_windows_full(&self, rates: &Rates) -> bool {
         let most = window_rate(&self.window.newest());
         most.is_some_and(|most| rates.wire >= WINDOWS_FULL * most)
     }
 }
 
-/// What windows let through, bytes a second; None if they are not known.
+/// The rate that the windows allow, in bytes a second; None if they are unknown.
 pub(super) fn window_rate(sample: &Sample) -> Option<f64> {
     let windows = [sample.receive_window, sample.send_window];
     let window = windows.into_iter().filter(|bytes| *bytes > 0).min()?;
@@ -185,8 +186,8 @@ pub(super) fn window_rate(sample: &Sample) -> Option<f64> {
     (!round_trip.is_zero()).then(|| window as f64 / round_trip.as_secs_f64())
 }
 
-/// Bytes a second of a stream that has long been losing such a part of what it sends: RFC 9438,
-/// section 5.1 (cubic's window with C 0.4 and beta 0.7).
+/// The long-term rate in bytes a second of a connection with this loss: RFC 9438, section 5.1
+/// (cubic's window with C 0.4 and beta 0.7).
 fn cubic(loss: f64, round_trip_s: f64) -> f64 {
     1.054 * (round_trip_s / loss.max(1e-9)).powf(0.75) * SEGMENT / round_trip_s.max(1e-3)
 }
@@ -209,12 +210,12 @@ mod tests {
         // 0.1 % at 150 ms: a window of 45 segments.
         let window = cubic(1e-3, 0.15) * 0.15 / SEGMENT;
         assert!((44.0..47.0).contains(&window), "{window}");
-        // Where nothing is lost it holds nothing back.
+        // Without loss the formula sets no limit.
         assert!(cubic(0.0, 0.15) > 1e9);
     }
 
-    /// The most streams at work on a link of 1 Gbit/s that is full for 5 s, of a copy of so many
-    /// bytes, where a round trip takes so long.
+    /// The most connections in use on a link of 1 Gbit/s that is full for 5 s, for a copy of this
+    /// many bytes with this round trip.
     fn most_streams(bytes: Option<u64>, round_trip: Duration) -> u16 {
         let mut start = start(&World { rtt: 0.15, ..WORLD });
         start.forced = Forced {

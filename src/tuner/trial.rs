@@ -1,4 +1,4 @@
-//! A change that has yet to show that it pays, and those that did not.
+//! Changes on trial, and changes that did not pay and are on hold.
 
 use std::time::Duration;
 
@@ -8,25 +8,26 @@ use super::pace::Pace;
 use super::window::Rates;
 use super::{Congestion, Decision};
 
-/// What a change must bring.
+/// The gain that a change must bring.
 const GAIN: f64 = 0.05;
 
-/// What brings this much needs no longer look.
+/// A change with this gain is kept after [`Pace::quick`] already.
 const GREAT_GAIN: f64 = 0.25;
 
-/// On an uneven link it must bring two standard errors more, up to this.
+/// On an uneven link the gain must exceed [`GAIN`] by two standard errors, at most this much.
 const UNEVEN_MAX: f64 = 0.15;
 
-/// Frames of the former method that are still queued are waited for this long.
+/// How long a trial waits for queued frames of the former method.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// What did not pay is not tried again for so long, then twice and so on up to the longest:
-/// a trial costs something too.
+/// A change that did not pay is on hold for this long, then twice as long and so on up to the
+/// maximum: a trial costs something too.
 const HOLD: Duration = Duration::from_secs(30);
 const HOLD_MAX: Duration = Duration::from_secs(600);
 
-/// A rate that moved by this factor since is another world, in which it may be tried again,
-/// though not at once: the rate may still be on its way back from the trial.
+/// If the rate has since moved by this factor, conditions are different and the change may be
+/// tried again. It must wait at least [`MOVED_AFTER`]: the rate may still be recovering from the
+/// trial.
 const MOVED: f64 = 1.3;
 const MOVED_AFTER: Duration = Duration::from_secs(2);
 
@@ -34,7 +35,7 @@ const MOVED_AFTER: Duration = Duration::from_secs(2);
 pub(super) enum Change {
     Rung(usize),
     MoreStreams(u16),
-    /// They show whether the path is longer or a queue stands.
+    /// More connections that show whether the path is longer or has a queue.
     ToldByStreams(u16),
     FewerStreams(u16),
     Congestion(Congestion),
@@ -57,18 +58,19 @@ impl Change {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
     pub change: Change,
-    /// How long it takes to show what it brings goes by this.
+    /// The round trip that sets the trial's duration.
     pub round_trip: Duration,
-    /// What it goes back to.
+    /// The decision to return to if the trial fails.
     pub before: Decision,
     pub base: Rates,
-    /// What the link would have carried without the change, bytes a second: what it did, unless
-    /// that was more than can last.
+    /// The link's throughput without the change, in bytes a second: the measured rate, unless that
+    /// was higher than can last.
     pub lasting: f64,
-    /// Standard error of the rate before.
+    /// Standard error of the rate before, relative to it.
     pub unevenness: f64,
     pub began: Duration,
-    /// Frames that streams will have taken when the last of the former method is gone.
+    /// The count of frames that connections have taken once the last frame of the former method is
+    /// sent.
     pub drained: u64,
     pub drained_at: Option<Duration>,
 }
@@ -77,18 +79,19 @@ pub(super) struct Trial {
 pub(super) enum Judgement {
     Wait,
     Keep,
-    /// It brought so much that more of it may.
+    /// The gain was so large that more of the same may help.
     KeepAndGoOn,
     Revert,
 }
 
 impl Trial {
-    /// More streams are to show whether the path is longer.
+    /// More connections are to show whether the path is longer.
     pub fn is_of_path(&self) -> bool {
         matches!(self.change, Change::ToldByStreams(_))
     }
 
-    /// `rates` of the last `pace.quick`, `frames` that streams have taken.
+    /// Judges by the `rates` of the last `pace.quick` and the number of `frames` that connections
+    /// have taken.
     pub fn judge(&mut self, now: Duration, pace: Pace, rates: &Rates, frames: u64) -> Judgement {
         if self.drained_at.is_none() && (frames >= self.drained || now >= self.began + DRAIN) {
             self.drained_at = Some(now);
@@ -100,15 +103,16 @@ impl Trial {
             Change::Rung(rung) => match self.drained_at {
                 Some(at) if sure_of_rung && now >= at + pace.quick => {
                     match self.judge_rung(rung, rates) {
-                        // Streams waited for it, and are wanted soon at first.
+                        // The trial of connections waited for this one and is wanted early in a
+                        // copy.
                         Judgement::Keep if in_opening => Judgement::KeepAndGoOn,
                         judgement => judgement,
                     }
                 }
                 _ => Judgement::Wait,
             },
-            // A path that is longer is found to be before that, and ends the trial. What they brought
-            // otherwise they took from others.
+            // A longer path is recognised before that, which ends the trial. Any other gain was
+            // taken from other traffic.
             Change::ToldByStreams(_) if sure => Judgement::Revert,
             Change::ToldByStreams(_) => Judgement::Wait,
             _ => {
@@ -126,7 +130,7 @@ impl Trial {
         }
     }
 
-    /// Where the link was the limit what it carries counts, since data may have changed.
+    /// If the link was the bottleneck, its throughput counts, since the data may have changed.
     fn gain(&self, rates: &Rates) -> f64 {
         if self.base.link >= LIMITED {
             rates.wire / self.lasting.max(1.0)
@@ -135,8 +139,8 @@ impl Trial {
         }
     }
 
-    /// A stronger method is right as long as the link stays the limit, and a cheaper one as long
-    /// as processors do, whatever the link or the data did meanwhile.
+    /// A stronger method is right as long as the link stays the bottleneck, and a cheaper one as
+    /// long as processors do, however the link or the data changed since.
     fn judge_rung(&self, rung: usize, rates: &Rates) -> Judgement {
         let gain = rates.goodput / self.base.goodput.max(1.0);
         let processors = rates.workers.max(rates.far_workers);
@@ -157,7 +161,7 @@ struct Hold {
     length: Duration,
     wire: f64,
     goodput: f64,
-    /// Behind busy processors a link that got better shows in nothing else.
+    /// The path lost packets. Behind busy processors, less loss is the only sign of a better link.
     lossy: bool,
 }
 
@@ -183,8 +187,8 @@ impl Holds {
         self.0[change.kind()].is_none_or(|hold| now >= hold.until)
     }
 
-    /// Where the rate has moved since, what was learnt is worth nothing any more. If it does not
-    /// pay there either the next hold is the longer one all the same.
+    /// Ends the holds whose rate has moved: they no longer apply. If such a change fails again,
+    /// its next hold is still the longer one.
     pub fn lift(&mut self, now: Duration, rates: &Rates) {
         let moved = |then: f64, is: f64| is > then * MOVED || is * MOVED < then;
         for hold in self.0.iter_mut().flatten() {
@@ -197,7 +201,7 @@ impl Holds {
         }
     }
 
-    /// All may be tried again, as where the rate has moved.
+    /// Ends all holds, as if the rate had moved.
     pub fn lift_all(&mut self, now: Duration) {
         for hold in self.0.iter_mut().flatten() {
             hold.until = now;

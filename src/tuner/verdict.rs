@@ -1,4 +1,4 @@
-//! What limited the copy, as figures and in plain words.
+//! What limited the copy, as figures and as a sentence.
 
 #[cfg(test)]
 mod tests;
@@ -12,11 +12,11 @@ use super::window::Rates;
 use super::{Congestion, Decision, FAR_AWAY, Method, Sample, Start};
 use crate::units;
 
-/// Where no stage was busy for this share of the time none is called the limit: small files whose
-/// names cost more than their bytes, or a copy too short to say.
+/// If no stage was busy for this share of the time, there is no single bottleneck: small files
+/// whose names cost more than their bytes, or a copy too short to tell.
 const LIMIT_MIN: f64 = 0.5;
 
-/// Streams that carry this much of what a window allows are held back by it.
+/// The share of the windows' rate from which on connections count as limited by their windows.
 const CAPPED: f64 = 0.75;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,25 +27,25 @@ pub enum Limit {
     RateLimit,
     SourceDisk,
     Compression,
-    /// The sending end's processors, but not by compression.
+    /// The sender's processors, but not compression.
     Sender,
     Decompression,
-    /// The receiving end's processors, but not by decompression.
+    /// The receiver's processors, but not decompression.
     Receiver,
     DestinationDisk,
 }
 
-/// Shares of the copy's time, 0 to 1. Network: every stream had unsent bytes and the other end
-/// took them. Processors: of all workers. Disks: a read or write was under way and the workers
-/// had nothing else to do.
+/// Shares of the copy's time, 0 to 1. Network: every connection had unsent bytes and the receiver
+/// took them. Processors: the mean over all workers. Disks: a read or write was in progress and
+/// the workers had nothing else to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shares {
     pub network: f64,
     pub source_disk: f64,
-    /// Of the sending workers' time, part of `sender`.
+    /// Of the sending workers' time; part of `sender`.
     pub compression: f64,
     pub sender: f64,
-    /// Of the receiving workers' time, part of `receiver`.
+    /// Of the receiving workers' time; part of `receiver`.
     pub decompression: f64,
     pub receiver: f64,
     pub destination_disk: f64,
@@ -53,12 +53,12 @@ pub struct Shares {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// None where nothing was busy most of the time.
+    /// None where no stage was busy most of the time.
     pub limit: Option<Limit>,
     pub shares: Shares,
     /// `limited by: the network, 97 % busy (source 12 %, …)`
     pub sentence: String,
-    /// What would help, one sentence each, at most three.
+    /// Advice, one sentence each, at most three.
     pub hints: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ const HINTS_MAX: usize = 3;
 const TEXT_MAX: usize = 300;
 
 impl Verdict {
-    /// As it may be shown where a peer says it: shares are shares, texts printable and short.
+    /// A peer's verdict made safe to show: shares from 0 to 1, and short, printable texts.
     pub fn harmless(self) -> Verdict {
         let share = |share: f64| if share > 0.0 { share.min(1.0) } else { 0.0 };
         let text = |text: String| -> String {
@@ -146,7 +146,7 @@ pub(super) fn busiest(shares: &Shares) -> Option<Limit> {
     let part = |part: f64, of: f64, most: Limit, rest: Limit| {
         (of, if part > of / 2.0 { most } else { rest })
     };
-    // Of two that are equally busy the later one holds the earlier one up.
+    // Of two stages that are equally busy, the later one holds the earlier one up.
     let stages = [
         (shares.source_disk, Limit::SourceDisk),
         part(
@@ -169,7 +169,7 @@ pub(super) fn busiest(shares: &Shares) -> Option<Limit> {
         .map(|(_, limit)| limit)
 }
 
-/// Pure: the same figures make the same words.
+/// Pure: the same figures give the same words.
 fn sentence(limit: Option<Limit>, shares: &Shares, rate_limit: Option<HeldBack>) -> String {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let busy = |name: &str, share: f64| format!("{name}, {} busy", percent(share));
@@ -226,7 +226,7 @@ fn network_hints(rates: &Rates, newest: &Sample, start: &Start, decision: Decisi
     }
     let bbr = decision.congestion == Congestion::Bbr;
     let asked = start.forced.congestion || start.nice;
-    // Near at hand it is a busy processor that has segments sent again.
+    // On a local link, busy processors cause retransmissions.
     let is_far = start.round_trip >= FAR_AWAY;
     if rates.loss >= LOSSY && is_far && !start.may_bbr && !bbr && !asked {
         hints.push(format!(

@@ -1,4 +1,4 @@
-//! The last few samples, and what happened between any two of them.
+//! The most recent samples, and the rates between any two of them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,42 +6,43 @@ use std::time::Duration;
 use super::method::{Facts, RUNGS};
 use super::sample::{Coded, Far, Sample};
 
-/// Samples that are kept: at the least [`APART`] twice the longest window that is asked for.
+/// Samples to keep. Even at intervals of [`APART`] they cover 12.8 s; the longest span asked for
+/// is 12 s, twenty round trips of 600 ms.
 const SAMPLES_MAX: usize = 320;
 
-/// A sample that comes sooner after the last is left out.
+/// A sample that follows the last one sooner is ignored.
 const APART: Duration = Duration::from_millis(40);
 
-/// What the receiver does in less says little: it takes what comes in bursts.
+/// The shortest useful span of the receiver's counters: data arrives there in bursts.
 const FAR_LEAST: Duration = Duration::from_millis(900);
 
-/// More content than this must have been offered to a method before its figures count.
+/// A method's figures count only if it was offered more content than this.
 const OFFERED_MIN: u64 = 64 << 10;
 
-/// Threads at work at each end.
+/// Worker threads at each end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Workers {
     pub here: f64,
     pub there: f64,
 }
 
-/// What a span of time brought. Rates are bytes a second, shares are 0 to 1.
+/// Means over a span of time. Rates are bytes a second, shares are 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Rates {
     pub seconds: f64,
-    /// Content that the link carried, from what it carried and how much smaller that was: smooth
-    /// where acknowledged chunks come by the megabyte.
+    /// Content that the link carried, computed from the carried bytes and their ratio. It is
+    /// smooth where acknowledgements come by the megabyte.
     pub goodput: f64,
     pub acked: f64,
-    /// Content that workers made frames of.
+    /// Content that workers encoded.
     pub encoded: f64,
     pub wire: f64,
-    /// What the rate limit let through, of all copies that share it.
+    /// Bytes that the rate limit admitted, for all copies that share it.
     pub admitted: f64,
-    /// Bytes of content for one on the wire.
+    /// Bytes of content for each byte on the wire.
     pub ratio: f64,
     pub frame_bytes: f64,
-    /// Streams had bytes to send, and the far end took them.
+    /// Connections had bytes to send, and the receiver took them.
     pub link: f64,
     pub workers: f64,
     pub encode: f64,
@@ -49,7 +50,7 @@ pub(super) struct Rates {
     pub far_workers: f64,
     pub decode: f64,
     pub write: f64,
-    /// Bytes sent again, of those carried.
+    /// The share of carried bytes that were retransmitted.
     pub loss: f64,
     pub facts: [Option<Facts>; RUNGS],
 }
@@ -60,7 +61,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// False if it was left out.
+    /// Returns false if it ignored the sample.
     pub fn push(&mut self, now: Duration, sample: &Sample) -> bool {
         if let Some((last, _)) = self.samples.back()
             && now < *last + APART
@@ -74,10 +75,10 @@ impl Window {
         true
     }
 
-    /// The last `span`, or somewhat more; None if it is not covered yet.
+    /// The last `span`, or slightly more; None if the samples do not cover it yet.
     pub fn last(&self, span: Duration, workers: Workers) -> Option<Rates> {
         let (now, sample) = self.samples.back()?;
-        // The first sample stands for the time since the start.
+        // The first sample covers the time since the start.
         if now.saturating_sub(span) == Duration::ZERO {
             return (*now >= span).then(|| between(*now, &Sample::default(), sample, workers));
         }
@@ -91,7 +92,7 @@ impl Window {
         Some(between(*now - *then, &before, sample, workers))
     }
 
-    /// Both halves of the last `span`; None if it is not covered yet.
+    /// Both halves of the last `span`; None if the samples do not cover it yet.
     pub fn halves(&self, span: Duration, workers: Workers) -> Option<(Rates, Rates)> {
         let (now, sample) = self.samples.back()?;
         let at = |ago: Duration| self.samples.iter().rev().find(|(at, _)| *at + ago <= *now);
@@ -102,8 +103,8 @@ impl Window {
         ))
     }
 
-    /// The receiver's word from `span` before its last, or its first: what it did before it had
-    /// anything to do says nothing.
+    /// The receiver's counters from `span` before its newest ones, else its first counters: the
+    /// time before it had any work does not count.
     fn far_before(&self, span: Duration) -> Far {
         let newest = self.newest().far.elapsed;
         let fars = || self.samples.iter().map(|(_, sample)| sample.far);
@@ -131,7 +132,7 @@ impl Window {
             .unwrap_or_default()
     }
 
-    /// Of the samples of the last `span`.
+    /// The longest round trip among the samples of the last `span`.
     pub fn longest_round_trip(&self, span: Duration) -> Duration {
         let now = self.samples.back().map_or(Duration::ZERO, |(now, _)| *now);
         let samples = self.samples.iter().rev();
@@ -140,8 +141,8 @@ impl Window {
         round_trips.max().unwrap_or_default()
     }
 
-    /// How uneven the wire's rate was over the last `span`: the standard error of its mean, as a
-    /// part of it.
+    /// The unevenness of the wire rate over the last `span`: the standard error of the mean,
+    /// relative to the mean.
     pub fn unevenness(&self, span: Duration) -> f64 {
         let Some((now, _)) = self.samples.back() else {
             return 0.0;
@@ -162,7 +163,7 @@ impl Window {
     }
 }
 
-/// What happened in `span`, between two samples.
+/// The rates in `span`, between two samples.
 pub(super) fn between(span: Duration, before: &Sample, after: &Sample, workers: Workers) -> Rates {
     let seconds = span.as_secs_f64().max(1e-3);
     let per_s = |get: fn(&Sample) -> u64| get(after).saturating_sub(get(before)) as f64 / seconds;

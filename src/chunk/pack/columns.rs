@@ -1,6 +1,7 @@
-//! A pack's table by columns: each field of all members together, numbers as differences from the
-//! member before. Without the digests of the contents, which the receiver computes anyway and no
-//! codec can shrink. In a pack of 1 MiB of small files, compressed, they were a tenth of the bytes.
+//! A pack's table in columns: each field of all members together, numbers as differences from the
+//! member before. It omits the digests of the contents, which the receiver computes anyway and no
+//! codec can compress. In a compressed pack of 1 MiB of small files they were a tenth of the
+//! bytes.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,7 @@ use crate::octets;
 
 const NS_PER_S: i64 = 1_000_000_000;
 
-/// What times of a member are differences from: those of the member before, or another of its own.
+/// The reference of a column of times: the member before, or another time of the same member.
 const FROM_BEFORE: u8 = 0;
 const FROM_MTIME: u8 = 1;
 const FROM_CTIME: u8 = 2;
@@ -21,7 +22,7 @@ struct Columns {
     ids: Vec<i64>,
     parents: Vec<i64>,
     sizes: Vec<u64>,
-    /// Less the size.
+    /// Allocated bytes minus the size.
     allocated: Vec<i64>,
     modes: Vec<i64>,
     owners: Vec<Owner>,
@@ -49,7 +50,7 @@ struct Owner {
     group: Vec<u8>,
 }
 
-/// The table of these files; None where a time is beyond what a column holds.
+/// The table of these files; None if a time is out of the range of a column.
 pub(super) fn encode(entries: &[Entry]) -> Option<Vec<u8>> {
     let column = |field: fn(&Entry) -> u64| differences(entries.iter().map(field));
     let times = |field: fn(&Entry) -> Timestamp| -> Option<Vec<i64>> {
@@ -168,7 +169,7 @@ pub(super) fn decode(table: &[u8], members_max: usize) -> Result<Vec<Entry>, Not
     lists.map(entry).collect()
 }
 
-/// What proves a pack: its table, after its length, and the contents by their digests.
+/// The digest that proves a pack: of the table's length, the table and the contents' digests.
 pub(super) fn digest<'a>(table: &[u8], contents: impl Iterator<Item = &'a Digest>) -> Digest {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&(table.len() as u64).to_le_bytes());
@@ -201,8 +202,8 @@ fn steps(numbers: &[i64]) -> Vec<i64> {
     differences(numbers.iter().map(|number| *number as u64))
 }
 
-/// From which of these the column is shortest, and the column. The number 0 means the member
-/// before, and the others the columns in their order.
+/// The reference that makes the column shortest, and the column. Number 0 is the member before;
+/// the other numbers are the columns of `others` in order.
 fn shortest(times: &[i64], others: &[&[i64]]) -> (u8, Vec<i64>) {
     let own = |other: &&[i64]| -> Vec<i64> {
         let pairs = times.iter().zip(*other);
@@ -215,7 +216,7 @@ fn shortest(times: &[i64], others: &[&[i64]]) -> (u8, Vec<i64>) {
     numbered.min_by_key(length).expect("there is one at least")
 }
 
-/// About what a difference costs.
+/// The approximate cost of a difference.
 fn bits(difference: &i64) -> u64 {
     u64::from(64 - difference.unsigned_abs().leading_zeros())
 }

@@ -1,12 +1,14 @@
-//! A pack: many small files in one chunk, with their metadata, so that a file costs no round trip
-//! and no frame of its own. Both halves are here.
+//! A pack: many small files with their metadata in one chunk, so that a file needs no separate
+//! round trip and no separate frame. Both halves are here.
 //!
-//! In the buffer stand the contents, one after another; the table, postcard of the `Member`s in
-//! the same order; and the table's length, u32 little-endian. The digest of the chunk is the
-//! table's BLAKE3, and the table holds the BLAKE3 of each content, so that one proves all.
+//! The buffer holds the contents, one after another; the table, postcard of the `Member`s in the
+//! same order; and the table's length, u32 little-endian. The chunk's digest is the BLAKE3 of the
+//! table. The table holds the BLAKE3 of each content, so that the chunk's digest proves
+//! everything.
 //!
-//! A receiver whose hello says so takes a table by [`columns`] too: the length then has its highest
-//! bit set, and the digest of the chunk is the BLAKE3 of the table and of the contents' digests.
+//! If the receiver's hello allows it, the table may be in [`columns`] instead. The length then has
+//! its highest bit set, and the chunk's digest is the BLAKE3 of the table and the contents'
+//! digests.
 
 mod columns;
 mod read;
@@ -21,17 +23,17 @@ use crate::manifest::Entry;
 pub use read::{NotAPack, Pack};
 pub use write::PackWriter;
 
-/// Files in a pack that is not a large one: what one bad pack costs.
+/// Files in a pack that is not a large one; this bounds the cost of one bad pack.
 pub const MEMBERS_MAX: usize = 1024;
 
-/// Bytes of a table. Full of the longest names it stays below.
+/// Bytes of a table. A table of [`MEMBERS_MAX`] files with the longest names is shorter.
 const TABLE_MAX: usize = 512 << 10;
 
-/// Files and bytes of a table in what a peer may make us decode at once: a large pack.
+/// The most files and table bytes that a peer may make this end decode at once: a large pack.
 const MEMBERS_TAKEN: usize = LARGE_PACK * MEMBERS_MAX;
 const TABLE_TAKEN: usize = LARGE_PACK * TABLE_MAX;
 
-/// A record's bytes at most, without its name and what else has no fixed length: a digest, 21
+/// The most bytes of a record without its name and other fields of variable length: a digest, 21
 /// numbers of up to 10 bytes, five lengths.
 const RECORD_MAX: usize = 256;
 
@@ -39,13 +41,13 @@ const RECORD_MAX: usize = 256;
 const FRAME: usize = 10 + LENGTH_LEN;
 const LENGTH_LEN: usize = 4;
 
-/// Set in the length of a table by columns.
+/// Flag in the table's length for a table in columns.
 const BY_COLUMNS: u32 = 1 << 31;
 
-/// Room behind a full pack that is left to the seal's tag and to what a codec adds.
+/// Room after a full pack, reserved for the seal's tag and the growth by a codec.
 const SPARE: usize = TAILROOM / 2;
 
-/// Most bytes of a pack: planned as a chunk, it may grow until it is sent.
+/// The most bytes of a pack: its files may grow between planning and sending.
 pub const PACK_MAX: usize = CHUNK_SIZE + TAILROOM - SPARE;
 
 #[derive(Serialize, Deserialize)]
@@ -55,16 +57,16 @@ struct Member {
     digest: Digest,
 }
 
-/// How a pack's table is written.
+/// The format of a pack's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableForm {
     /// For every receiver.
     Records,
-    /// For one that takes it.
+    /// For a receiver that supports it.
     Columns,
 }
 
-/// Which files go into one pack, decided before any is opened.
+/// The files that go into one pack, decided before any is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PackPlan {
     members: usize,

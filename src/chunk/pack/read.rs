@@ -1,4 +1,4 @@
-//! The receiver's half: the table is checked whole before a file of it is looked at.
+//! The receiver's half of a pack: it checks the whole table before it looks at any file.
 
 use std::ops::Range;
 
@@ -17,12 +17,12 @@ pub struct Pack<'a> {
     members: std::vec::IntoIter<FileOf>,
 }
 
-/// A file, the digest of its content where the table has it, and where that stands.
+/// A file, the digest of its content if the table has it, and the range of its content.
 type FileOf = (Entry, Option<Digest>, Range<usize>);
 
 impl<'a> Pack<'a> {
     /// # Errors
-    /// Where the chunk is none; one from [`Chunk::verify_pack`] always is.
+    /// If the chunk is not a pack; a chunk from [`Chunk::verify_pack`] always is.
     pub fn parse(chunk: &'a VerifiedChunk) -> Result<Pack<'a>, NotAPack> {
         if chunk.place.kind != ChunkKind::Pack {
             return Err(NotAPack);
@@ -49,8 +49,10 @@ impl<'a> Iterator for Pack<'a> {
 impl ExactSizeIterator for Pack<'_> {}
 
 impl Chunk {
-    /// Recomputes the digest of a pack's table and those of all its files. The buffer comes back
-    /// where one does not match or where it is no pack.
+    /// Recomputes the digests of a pack's table and of all its files.
+    ///
+    /// # Errors
+    /// Returns the buffer if a digest does not match or the chunk is not a pack.
     pub fn verify_pack(self, digest: Digest) -> Result<VerifiedChunk, Buffer> {
         let good = self.place.kind == ChunkKind::Pack && is_whole(self.buffer.data(), &digest);
         if good {
@@ -89,7 +91,7 @@ fn is_whole(data: &[u8], digest: &Digest) -> bool {
     }
 }
 
-/// Contents and table.
+/// Splits a pack into contents and table.
 pub(super) fn split(data: &[u8]) -> Result<(&[u8], &[u8], TableForm), NotAPack> {
     let (rest, length) = data.split_last_chunk::<LENGTH_LEN>().ok_or(NotAPack)?;
     let length = u32::from_le_bytes(*length);
@@ -106,8 +108,8 @@ pub(super) fn split(data: &[u8]) -> Result<(&[u8], &[u8], TableForm), NotAPack> 
     Ok((contents, table, form))
 }
 
-/// Every file with its digest, where the table has it, and the range of its content. Lengths must
-/// add up, and nothing may be left over.
+/// Reads every file with its digest, if the table has it, and the range of its content. The
+/// lengths must add up to the length of the contents.
 fn read_members(data: &[u8]) -> Result<Vec<FileOf>, NotAPack> {
     let (contents, table, form) = split(data)?;
     let listed = match form {
@@ -134,7 +136,7 @@ fn read_members(data: &[u8]) -> Result<Vec<FileOf>, NotAPack> {
     }
 }
 
-/// The records of a table, each of a file that is as long as its record says.
+/// Reads the records of a table. Each file must be as long as its record says.
 fn read_records(table: &[u8]) -> Result<Vec<(Entry, Option<Digest>)>, NotAPack> {
     let (count, mut rest) = postcard::take_from_bytes::<usize>(table).map_err(|_| NotAPack)?;
     if count > MEMBERS_TAKEN {

@@ -1,4 +1,4 @@
-//! One half against the other, and against whatever a peer may send.
+//! Both halves of a pack against each other, and against arbitrary input from a peer.
 
 use super::*;
 use crate::chunk::pack::read::split;
@@ -39,7 +39,7 @@ fn entry(id: u64, name: &[u8], size: u64) -> Entry {
     }
 }
 
-/// As a walk finds it, with all that tells it from its neighbours.
+/// An entry as a directory walk finds it, with all fields that differ between files.
 fn common(id: u64, name: &[u8], size: u64) -> Entry {
     let extension = Extension {
         tag: 5,
@@ -225,7 +225,7 @@ fn times_that_no_column_holds_come_in_records() {
     assert_eq!(found, entry(0, b"name", 3));
 }
 
-/// 20,000 files were a tenth larger on the wire for what no codec shrinks.
+/// Digests, which no codec compresses, once made 20,000 files a tenth larger on the wire.
 #[test]
 fn a_table_by_columns_has_few_bytes_that_do_not_shrink() {
     let contents: Vec<Vec<u8>> = (0..1000u64).map(|nth| nth.to_le_bytes().into()).collect();

@@ -1,4 +1,4 @@
-//! The sender's half: contents as they are read, then the table.
+//! The sender's half of a pack: it takes contents as they are read, then writes the table.
 
 use super::{
     BY_COLUMNS, FRAME, MEMBERS_MAX, Member, RECORD_MAX, SPARE, TABLE_MAX, TableForm, columns,
@@ -7,18 +7,18 @@ use crate::chunk::{Buffer, CHUNK_SIZE, LARGE_PACK, SMALL_FILE_MAX};
 use crate::digest::Digest;
 use crate::manifest::Entry;
 
-/// Writes a pack into a buffer: [`room`](PackWriter::room), read the content into it,
-/// [`push`](PackWriter::push), and so on; what was not pushed leaves no trace.
+/// Writes a pack into a buffer. For each file, call [`room`](PackWriter::room), read the content
+/// into it and call [`push`](PackWriter::push). Content that is not pushed leaves no trace.
 pub struct PackWriter<'a> {
     buffer: &'a mut Buffer,
     limit: usize,
-    /// How many packs this is as large as.
+    /// How many ordinary packs this one may hold.
     packs: usize,
     contents: usize,
     members: usize,
     /// The records, encoded.
     records: Vec<u8>,
-    /// For a table by columns, which are known at the end: the members, and their digests.
+    /// Members and their digests for a table in columns, which are written at the end.
     by_columns: Option<(Vec<Entry>, Vec<Digest>)>,
 }
 
@@ -37,21 +37,21 @@ impl<'a> PackWriter<'a> {
         }
     }
 
-    /// Where `entry.size` bytes of content are to go; None if they or the entry do not fit.
+    /// The room for `entry.size` bytes of content; None if they or the entry do not fit.
     pub fn room(&mut self, entry: &Entry) -> Option<&mut [u8]> {
         let size = usize::try_from(entry.size.min(SMALL_FILE_MAX + 1)).ok()?;
         let fits = entry.size <= SMALL_FILE_MAX && size <= self.left(entry)?;
         fits.then(|| &mut self.buffer.room()[self.contents..self.contents + size])
     }
 
-    /// Where content goes whose size nobody knows before it is read: as much as there is room for,
-    /// and [`SMALL_FILE_MAX`] at most. None if the entry does not fit.
+    /// The room for content of unknown size: all that is left, and [`SMALL_FILE_MAX`] at most.
+    /// None if the entry does not fit.
     pub fn room_left(&mut self, entry: &Entry) -> Option<&mut [u8]> {
         let size = self.left(entry)?.min(SMALL_FILE_MAX as usize);
         Some(&mut self.buffer.room()[self.contents..self.contents + size])
     }
 
-    /// Bytes of content that there is room for, if this entry comes with them.
+    /// Bytes of content that fit together with this entry.
     fn left(&self, entry: &Entry) -> Option<usize> {
         let table = self.records.len() + record_bound(entry) + FRAME;
         let fits = self.members < self.packs * MEMBERS_MAX && table <= self.packs * TABLE_MAX;
@@ -59,7 +59,7 @@ impl<'a> PackWriter<'a> {
         fits.then_some(left)
     }
 
-    /// Takes up the file whose content was just read into its room.
+    /// Adds the file whose content was just read into its room.
     pub fn push(&mut self, entry: Entry) -> Digest {
         let end = self.contents + entry.size as usize;
         let content = &self.buffer.room()[self.contents..end];
@@ -80,7 +80,7 @@ impl<'a> PackWriter<'a> {
         digest
     }
 
-    /// Writes the table. The buffer's length, and the digest of the pack.
+    /// Writes the table. Returns the buffer's length and the digest of the pack.
     pub fn finish(self) -> (u32, Digest) {
         let (mut table, length, digest) = self.columns().unwrap_or_else(|| self.table());
         table.extend_from_slice(&length.to_le_bytes());
@@ -90,7 +90,7 @@ impl<'a> PackWriter<'a> {
         (end as u32, digest)
     }
 
-    /// A table with what stands for its length, and the digest of the pack.
+    /// Returns a table of records with its length field, and the digest of the pack.
     fn table(&self) -> (Vec<u8>, u32, Digest) {
         let mut table = postcard::to_extend(&self.members, Vec::new())
             .expect("a number, into a vector that grows");
@@ -100,7 +100,7 @@ impl<'a> PackWriter<'a> {
         (table, length, digest)
     }
 
-    /// The same by columns, if it is to be and is not longer: there is room for the other.
+    /// The same in columns, if requested and no longer than the records, for which there is room.
     fn columns(&self) -> Option<(Vec<u8>, u32, Digest)> {
         let (entries, digests) = self.by_columns.as_ref()?;
         let table = columns::encode(entries)?;
@@ -113,7 +113,7 @@ impl<'a> PackWriter<'a> {
     }
 }
 
-/// Bytes that a record takes at most.
+/// The most bytes that a record takes.
 pub(super) fn record_bound(entry: &Entry) -> usize {
     let extensions = entry.extensions.iter();
     RECORD_MAX

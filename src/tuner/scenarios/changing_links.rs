@@ -1,27 +1,27 @@
-//! Links that change while a copy uses them, or that others use for a while, with the memory of none
-//! and of others.
+//! Links that change during a copy or that others use for a while, without a memory and with the
+//! memory of other links.
 
 use super::slow_links::{RATES, holds_s, remembering, slow};
 use super::*;
 
 const MEMORIES: [Option<u16>; 3] = [None, Some(128), Some(1)];
 
-/// When what was done to the link has to be over: max(3 s, 20 round trips) later.
+/// By when the copy must have adapted to a change: max(3 s, 20 round trips) later.
 fn due(at: f64, world: &World) -> f64 {
     at + 3f64.max(20.0 * world.rtt)
 }
 
-/// What a copy makes in the world as it is, once it has found its way.
+/// The rate of a new copy in this world after it has found its settings.
 fn fresh(world: World, seed: usize) -> f64 {
     run(world, start(&world), seed as u64, 20.0, &[]).mean(10.0, 20.0)
 }
 
-/// Runs a copy for 60 s through a world that changes at 20 s and back at 40 s, and compares it with
-/// copies that begin in the world as it then is.
+/// Runs a copy for 60 s through a world that changes at 20 s and back at 40 s, and compares it
+/// with copies that begin in the world of that moment.
 fn follows(name: &str, world: World, memory: Option<u16>, seed: usize, change: fn(&mut World)) {
     let mut other = world;
     change(&mut other);
-    // A function has no room for the world of before.
+    // A function pointer cannot hold the former world.
     let events: [(f64, World); 2] = [(20.0, other), (40.0, world)];
     let run = run_through(
         world,
@@ -45,7 +45,7 @@ fn follows(name: &str, world: World, memory: Option<u16>, seed: usize, change: f
             "{name}: {soon:.3e} at {due} s, a fresh copy makes {fresh:.3e}\n{}",
             told(&run)
         );
-        // How large windows get on a fast link is not modelled.
+        // The size of windows on a fast link is not modelled.
         if world.link >= 100.0 * MBIT {
             continue;
         }
@@ -106,7 +106,8 @@ fn a_fast_link_that_begins_to_lose_packets_is_filled_in_time() {
         let mbit = [100.0, 500.0, 1000.0][seed % 3];
         let rtt = [0.02, 0.05, 0.1, 0.15, 0.3][seed / 3 % 5];
         let may_bbr = seed / 15 % 2 == 1;
-        // Windows take 3 s to come down, and streams 2.5 s to be as many as they can be.
+        // Windows take 3 s to shrink, and the number of connections takes 2.5 s to reach its
+        // maximum.
         if mbit * rtt >= 300.0 && !may_bbr {
             continue;
         }
@@ -137,7 +138,7 @@ fn a_fast_link_that_begins_to_lose_packets_is_filled_in_time() {
     }
 }
 
-/// Others come at 20 s and go at 40 s.
+/// Other flows begin at 20 s and end at 40 s.
 #[test]
 fn other_flows_get_their_part_of_a_slow_link_and_leave_it_behind() {
     for seed in 0..100 {
@@ -164,7 +165,7 @@ fn other_flows_get_their_part_of_a_slow_link_and_leave_it_behind() {
                 .map(|(_, it)| it.decision.streams);
             most.max().expect("it was tuned")
         };
-        // Trials of twice as many are over by then, but for the one that comes after 30 s.
+        // Trials of twice as many are over by then, except the one that follows after 30 s.
         let (before, beside) = (at_work(20.0, 20.0), at_work(38.0, 40.0));
         assert!(
             beside <= 2 * before,
@@ -173,7 +174,7 @@ fn other_flows_get_their_part_of_a_slow_link_and_leave_it_behind() {
         );
         let due = due(40.0, &world);
         let then = run.mean(due, due + 2.0);
-        // The model's windows grow by a segment a round trip, cubic's grow faster.
+        // The model's windows grow by a segment in a round trip; cubic's grow faster.
         assert!(
             then >= 0.8 * world.link,
             "{name}: {then:.3e} at {due} s\n{}",

@@ -1,4 +1,4 @@
-//! LZMA: where links are slow, and only as long as they are.
+//! LZMA is used on slow links, and only while they are slow.
 
 use super::slow_links::slow;
 use super::*;
@@ -6,7 +6,7 @@ use super::*;
 const RATES: [f64; 6] = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0];
 const ROUND_TRIPS: [f64; 3] = [0.02, 0.1, 0.3];
 
-/// Bytes of a frame of pages that zstd 3 made.
+/// Bytes of a frame of pages compressed by zstd 3.
 const FRAME: f64 = 400e3;
 
 #[test]
@@ -75,7 +75,7 @@ fn a_link_that_becomes_fast_gets_its_cheap_method_back_at_once() {
         let run = run(world, start(&world), seed as u64, 60.0, &[faster]);
         let due = 30.0 + 3f64.max(20.0 * rtt);
         let (soon, later) = (run.mean(due, due + 2.0), run.mean(50.0, 60.0));
-        // Far away a first step down comes before the link is seen to be idle.
+        // On a far link a first step down comes before the link is seen to be idle.
         let least = if rtt > 0.1 { 0.75 } else { 0.9 };
         assert!(
             soon >= least * later,
@@ -103,7 +103,7 @@ fn where_processors_are_too_slow_for_lzma_the_best_that_keeps_up_takes_its_place
     }
 }
 
-/// Once a copy of pages took 43 s, which zstd 9 alone would have taken 18 for.
+/// A copy of pages once took 43 s where zstd 9 alone would have taken 18 s.
 #[test]
 fn processors_that_are_busy_are_no_worse_for_lzma() {
     for seed in 0..24 {

@@ -3,19 +3,19 @@
 use crate::tuner::sim::MBIT;
 use crate::tuner::sim::shared::{Bottleneck, share};
 
-/// The other flow comes, goes, and the run ends.
+/// When the other flow begins and ends, and when the run ends.
 const COMES: f64 = 8.0;
 const GOES: f64 = 68.0;
 const END: f64 = 74.0;
 
-/// The copy has found the link by then.
+/// By then the copy knows the link's rate.
 const STARTED: f64 = 3.0;
 
 const PACKET: f64 = 1500.0;
 
-/// On links that hold so many bytes and more, a flow whose slow start ends early takes long to grow:
-/// by cubic it has the 100 Mbit/s at 100 ms after 12 s. No sender that fills the link before can
-/// prevent that the first queue ends slow start.
+/// On links that hold at least this many bytes, a flow whose slow start ends early grows slowly:
+/// cubic reaches 100 Mbit/s at 100 ms after 12 s. No sender that filled the link before can
+/// prevent the first queue from ending slow start.
 const LONG_FAT: f64 = 350e3;
 
 fn bottleneck(seed: u64) -> Bottleneck {
@@ -24,7 +24,7 @@ fn bottleneck(seed: u64) -> Bottleneck {
     Bottleneck {
         link,
         rtt: at(&[0.02, 0.03, 0.05, 0.1], 5),
-        // Up to a bloated modem.
+        // Up to the queue of a modem with bufferbloat.
         queue_s: at(&[0.1, 0.2, 0.5, 1.0, 2.0], 20),
         jitter_s: if seed % 3 == 2 { 0.003 } else { 0.0 },
         other: (COMES, GOES),
@@ -43,7 +43,7 @@ fn is_polite(seeds: impl Iterator<Item = u64>) {
         let queue = beside.queue_p95(&[(STARTED, COMES), (since, END)]);
         let due = beside.due(0.9 * world.link).unwrap_or(END);
         let before = beside.mean(STARTED, COMES) / world.link;
-        // A packet more or less is not the copy's to choose.
+        // The copy cannot avoid one more packet in the queue.
         let queue_most = 0.02 + PACKET / world.link;
         let least = if world.link * world.rtt < LONG_FAT {
             0.9
@@ -60,7 +60,7 @@ fn is_polite(seeds: impl Iterator<Item = u64>) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-// Seeds apart, since tests go side by side.
+// Two tests with different seeds, because tests run in parallel.
 
 #[test]
 fn a_flow_that_comes_and_goes_has_what_it_wants_and_leaves_the_link_to_a_polite_copy() {

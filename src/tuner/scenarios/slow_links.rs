@@ -1,4 +1,4 @@
-//! Slow links, with the memory of none and of others.
+//! Slow links, without a memory and with the memory of other links.
 
 use super::*;
 
@@ -26,14 +26,14 @@ pub(super) fn remembering(world: &World, streams: Option<u16>) -> Start {
     start
 }
 
-/// How long a link takes to carry what it holds: its round trip twice over, or the queue of 100
-/// packets that a single stream fills.
+/// Seconds that a link takes to carry the bytes it holds: twice its round trip, or its round trip
+/// and its queue, which is at least the 100 packets that a single connection fills.
 pub(super) fn holds_s(world: &World) -> f64 {
     let queue = world.queue_s.max(150e3 / world.link);
     world.rtt + world.rtt.max(queue)
 }
 
-/// Of every rate, round trip, memory and queue one.
+/// The case of this number, out of all combinations of rate, round trip, memory and queue.
 fn kind(seed: usize) -> (String, World, Option<u16>) {
     let (mbit, rtt) = (RATES[seed % 6], ROUND_TRIPS[seed / 6 % 3]);
     let memory = [None, Some(128), Some(1)][seed / 18 % 3];
@@ -63,8 +63,8 @@ fn a_slow_link_is_filled_and_carries_the_data_once_whatever_was_remembered() {
             run.overhead,
             told(&run)
         );
-        // A window that grows until something is lost is too large by one step.
-        // Before, the first windows of all usual streams may come at once.
+        // A window that grows until a loss is too large by one step. Before that, the first
+        // windows of all usual connections may arrive at once.
         let (first, most) = (
             run.most_in_flight_s(0.0, 2.0),
             run.most_in_flight_s(2.0, 60.0),
@@ -75,7 +75,7 @@ fn a_slow_link_is_filled_and_carries_the_data_once_whatever_was_remembered() {
             "{name}: {first} s and {most} s under way\n{}",
             told(&run)
         );
-        // From the start until it is known how slow it is, one more stream at the most.
+        // At the end, at most twice as many connections as the link can use.
         let streams = run.tuner.decision().streams;
         let fit = (2.0 * world.link * world.rtt / 65536.0).max(1.0);
         assert!(
@@ -101,7 +101,7 @@ fn the_memory_of_a_slow_link_does_not_slow_a_fast_one() {
     }
 }
 
-/// What the best of some fixed numbers of streams makes of it in the same time.
+/// The rate of the best of some fixed numbers of connections in the same time.
 fn best_fixed(world: World, seed: u64, seconds: f64) -> f64 {
     let runs = [1, 2, 8, 32].map(|streams| {
         let mut start = start(&world);
@@ -126,7 +126,7 @@ fn no_fixed_number_of_streams_is_much_better_on_a_slow_link() {
     }
 }
 
-/// Near at hand processors are the limit, and nothing is compressed.
+/// On a local link processors are the bottleneck, and nothing is compressed.
 #[test]
 fn the_memory_of_a_near_link_does_not_slow_a_far_one() {
     for seed in 0..100 {

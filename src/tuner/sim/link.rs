@@ -1,4 +1,4 @@
-//! A number of TCP streams through one bottleneck: windows that grow, a queue that fills, loss.
+//! Simulated TCP connections through one bottleneck: growing windows, a queue and loss.
 
 use super::World;
 use crate::tuner::Congestion;
@@ -6,33 +6,34 @@ use crate::tuner::Congestion;
 const SEGMENT: f64 = 1460.0;
 const FIRST_WINDOW: f64 = 10.0 * SEGMENT;
 
-/// What the queue at the bottleneck holds, in bandwidth-delay products, and at least before a slow
-/// link: 100 packets. bbr leaves most of it.
+/// The size of the queue at the bottleneck in bandwidth-delay products, and the minimum in bytes
+/// (100 packets) for links below `SLOW`. bbr leaves most of it empty.
 const QUEUE: f64 = 1.0;
 const QUEUE_LEAST: f64 = 150e3;
 const SLOW: f64 = 12.5e6;
 
-/// What cubic leaves of a window when something is lost. On fast links it is back within a step.
+/// The factor by which loss reduces cubic's window. On fast links the window recovers within a
+/// step.
 const BACKS_OFF: f64 = 0.7;
 
-/// No window gets smaller.
+/// The smallest window.
 const LAST_WINDOW: f64 = 2.0 * SEGMENT;
 const QUEUE_BBR: f64 = 0.2;
 
-/// Sent again where a queue overflows.
+/// The share sent again when a queue overflows.
 const OVERFLOW_LOSS: f64 = 5e-4;
 
-/// cubic carries so many times what Mathis and others found for reno at the distances and losses
-/// that were measured: 8 streams 116 Mbit/s at 150 ms and 0.1 %, where the formula says 25.
+/// How many times the rate that Mathis and others found for reno cubic carries, as measured: 8
+/// connections 116 Mbit/s at 150 ms and 0.1 % loss, where the formula gives 25.
 const CUBIC: f64 = 4.8;
 
-/// bbr made 412 Mbit/s of 500 with 8 streams on the same link.
+/// bbr reached 412 Mbit/s of 500 with 8 connections on the same link.
 const BBR_LOSSY: f64 = 0.85;
 
-/// A stream that was not dialled in advance takes so many round trips to come up.
+/// Round trips until a connection that was not dialled in advance is up.
 const DIAL_ROUND_TRIPS: f64 = 2.0;
 
-/// Streams that were added at one time, all alike.
+/// Connections that were added together, all alike.
 struct Group {
     count: f64,
     window: f64,
@@ -51,7 +52,7 @@ impl Group {
         }
     }
 
-    /// Bytes that they have under way.
+    /// Bytes that they have in flight.
     fn offers(&self) -> f64 {
         match self.dialling_s > 0.0 {
             true => 0.0,
@@ -63,29 +64,29 @@ impl Group {
 #[derive(Default)]
 pub struct Link {
     groups: Vec<Group>,
-    /// Streams of others on a slow link. On a fast one they take their share, and no more is known
-    /// of them.
+    /// Connections of others on a slow link. On a fast link they take their share, and nothing
+    /// more is modelled.
     others: Option<Group>,
     round_trip_s: f64,
-    /// The most streams that were there at once.
+    /// The highest number of connections so far.
     dialled: f64,
 }
 
-/// What the streams could carry in this moment.
+/// What the connections can carry at this moment.
 pub struct Carries {
     pub bytes_per_s: f64,
     pub loss: f64,
     pub round_trip_s: f64,
-    /// Bytes on their way and in the queue.
+    /// Bytes on the path and in the queue.
     pub under_way: f64,
-    /// Those, and those that found no room.
+    /// Those bytes and the dropped bytes.
     pub sent: f64,
-    /// Bytes that found no room in the queue in this step.
+    /// Bytes that the full queue dropped in this step.
     pub dropped: f64,
 }
 
 impl Link {
-    /// `ready`: streams that are dialled, of which `streams` are at work.
+    /// `ready`: connections that are dialled, of which `streams` are in use.
     pub fn step(
         &mut self,
         dt: f64,
@@ -100,7 +101,7 @@ impl Link {
         let most = stream_window(world, how);
         let is_slow = world.link < SLOW;
         self.meet(if is_slow { world.competing } else { 0.0 });
-        // Before a slow link the queue is what a round trip takes.
+        // In front of a slow link the queue makes up most of a round trip.
         let round_trip = if is_slow {
             self.round_trip_s.max(world.rtt)
         } else {
@@ -117,7 +118,7 @@ impl Link {
                 false if is_slow => group.window + SEGMENT * round_trips,
                 false => group.window * 1.15_f64.powf(round_trips).min(64.0),
             };
-            // Where the path begins to lose, windows come down by one loss in a round trip.
+            // When a path begins to lose packets, windows shrink by one loss in each round trip.
             let held = group.window * BACKS_OFF.powf(round_trips);
             group.window = grown.min(most.max(held));
         }
@@ -146,7 +147,7 @@ impl Link {
                 group.slow_start = false;
             }
         }
-        // On a fast link overflows are over within a step, and few packets of it are lost.
+        // On a fast link an overflow ends within a step and loses few of its packets.
         let overflow = match over > 1.0 {
             true if is_slow => OVERFLOW_LOSS.max(1.0 - 1.0 / over),
             true => OVERFLOW_LOSS,
@@ -186,7 +187,7 @@ impl Link {
         }
     }
 
-    /// So many streams of others are there.
+    /// Sets the number of connections of others.
     fn meet(&mut self, count: f64) {
         let is_same = self.others.as_ref().map_or(0.0, |it| it.count) == count;
         if !is_same {
@@ -212,7 +213,7 @@ fn link(world: &World, how: Congestion) -> f64 {
     world.link * if lossy { BBR_LOSSY } else { 1.0 }
 }
 
-/// What `streams` carry once they are up to speed.
+/// The rate of `streams` connections after slow start.
 pub fn steady(world: &World, streams: f64, how: Congestion) -> f64 {
     let windows = streams * stream_window(world, how) / world.rtt;
     windows.min(share(world, streams, how))

@@ -1,5 +1,5 @@
-//! A model of a copy, for tests: disks, workers, a link and a queue between each two, in steps of
-//! 50 ms. The same seed gives the same run to the byte.
+//! A simulated copy for tests: disks, workers, a link and a queue between each two of them, in
+//! steps of 50 ms. The same seed gives exactly the same run.
 
 mod link;
 pub mod shared;
@@ -12,17 +12,18 @@ use super::*;
 use link::Link;
 
 const STEP: f64 = 0.05;
-/// Goodput is noted as a mean of so many.
+/// Goodput is recorded as the mean of this many steps.
 const STEPS_PER_NOTE: u64 = 5;
-/// The receiver says how busy it is.
+/// The interval at which the receiver reports its counters.
 const STEPS_PER_WORD: u64 = 2;
 
 const CHUNK: f64 = 1048576.0;
 
-/// Content that the receiver holds before its streams wait.
+/// Content that the receiver holds before its connections wait.
 const FAR_POOL: f64 = 64.0 * CHUNK;
 
-/// Digest, seal and open; and each stream adds so much of it, as was seen near at hand.
+/// A worker's time for digest, encryption and decryption, and the share that each connection adds
+/// to it, as seen on a local link.
 const PLAIN_NS: f64 = 0.6;
 const PER_STREAM: f64 = 0.01;
 
@@ -33,26 +34,26 @@ pub enum Data {
     Text,
 }
 
-/// What the copy meets, rates in bytes a second. Events change it as time goes by.
+/// The environment of the copy, rates in bytes a second. Events change it over time.
 #[derive(Clone, Copy, Debug)]
 pub struct World {
     pub link: f64,
     /// Seconds.
     pub rtt: f64,
     pub loss: f64,
-    /// Bytes that one stream may have under way.
+    /// Bytes that one connection may have in flight.
     pub window: f64,
-    /// Seconds that the queue at the bottleneck holds, where that is more than usual.
+    /// Seconds that the queue at the bottleneck holds, if that is more than usual.
     pub queue_s: f64,
-    /// Streams of others through the same bottleneck.
+    /// Connections of others through the same bottleneck.
     pub competing: f64,
     pub read: f64,
     pub write: f64,
-    /// Processors' worth of work that workers get done.
+    /// Processors that the workers get.
     pub here: f64,
     pub there: f64,
     pub data: Data,
-    /// Standard deviation of the link's rate from one step to the next, as a part of it.
+    /// Standard deviation of the link's rate from one step to the next, relative to the rate.
     pub noise: f64,
     pub rate_limit: Option<u64>,
 }
@@ -79,13 +80,12 @@ pub const WORLD: World = World {
 pub type Event = (f64, fn(&mut World));
 
 pub struct Run {
-    /// Content written at the receiver, bytes a second, of every 250 ms.
+    /// Content written at the receiver, in bytes a second, for every 250 ms.
     pub goodput: Vec<f64>,
     pub adjustments: Vec<(f64, Adjustment)>,
-    /// How long the link takes to carry what its streams sent and the receiver has not confirmed, in
-    /// seconds, of every step.
+    /// Seconds that the link takes to carry the bytes sent and not yet confirmed, at every step.
     pub in_flight_s: Vec<f64>,
-    /// Bytes that found no room in the queue and were sent again, for one that was carried.
+    /// Bytes dropped by a full queue and sent again, for each byte carried.
     pub overhead: f64,
     pub tuner: Tuner,
     pub world: World,
@@ -99,7 +99,7 @@ impl Run {
         part.iter().sum::<f64>() / part.len() as f64
     }
 
-    /// Changes that were told, from then on.
+    /// Adjustments with a reason from `from_s` on.
     pub fn changes_since(&self, from_s: f64) -> usize {
         let told = self
             .adjustments
@@ -108,14 +108,14 @@ impl Run {
         told.count()
     }
 
-    /// The longest of the steps in that time.
+    /// The highest value of the steps in that time.
     pub fn most_in_flight_s(&self, from_s: f64, to_s: f64) -> f64 {
         let (from, to) = ((from_s / STEP) as usize, (to_s / STEP) as usize);
         let part = &self.in_flight_s[from..to.min(self.in_flight_s.len())];
         part.iter().copied().fold(0.0, f64::max)
     }
 
-    /// What a copy would make in this world that knew everything.
+    /// The rate of a copy in this world that knew all settings in advance.
     pub fn best(&self) -> f64 {
         let congestions = [Congestion::System, Congestion::Bbr];
         let may = congestions
@@ -145,7 +145,7 @@ pub fn facts(data: Data, rung: usize) -> Facts {
     let Facts { ns_per_byte, ratio } = TYPICAL[rung];
     match data {
         _ if rung == 0 => TYPICAL[0],
-        // What a sample costs.
+        // The cost of a sample.
         Data::Random => Facts {
             ns_per_byte: 0.1,
             ratio: 1.0,
@@ -166,7 +166,7 @@ fn decode_ns(data: Data, rung: usize) -> f64 {
     }
 }
 
-/// Of a start that knows what the hello measured.
+/// A start with the values that the hello measures.
 pub fn start(world: &World) -> Start {
     Start {
         round_trip: Duration::from_secs_f64(world.rtt),
@@ -193,7 +193,7 @@ pub fn run(world: World, start: Start, seed: u64, seconds: f64, events: &[Event]
     run_through(world, start, seed, seconds, &worlds)
 }
 
-/// Through one world after the other, each from the second that stands before it.
+/// Runs through several worlds, each from its second on.
 pub fn run_through(
     mut world: World,
     start: Start,
@@ -243,18 +243,18 @@ pub fn run_through(
     run
 }
 
-/// The stages of one copy and what lies between them.
+/// The stages of one copy and the queues between them.
 struct Copy {
     workers: (f64, f64),
     link: Link,
-    /// Content and bytes on the wire that wait for a stream.
+    /// Content bytes and wire bytes that wait for a connection.
     queue: VecDeque<(f64, f64)>,
     queued: f64,
     far_queue: f64,
     acked: f64,
-    /// What the step before took out of each queue makes room in this one.
+    /// Bytes that the step before took out of each queue; they make room in this step.
     taken: (f64, f64),
-    /// The link was the limit in the step before.
+    /// The link was the bottleneck in the step before.
     filled: bool,
     /// Fractions of bytes that the counters cannot hold.
     raw: f64,
@@ -337,7 +337,7 @@ impl Copy {
         self.queued += raw;
     }
 
-    /// Frames between workers and the link, each worker's own included.
+    /// Frames between workers and the link, including one for each worker.
     fn hands(&self, decision: &Decision) -> f64 {
         f64::from(decision.streams) + f64::from(decision.queue) + self.workers.0
     }
@@ -352,7 +352,7 @@ impl Copy {
         let rate = world
             .rate_limit
             .map_or(rate, |limit| rate.min(limit as f64));
-        // A link that is not filled has no queue, and loses nothing by it.
+        // A link that is not full has no queue, and so no loss from it.
         let (loss, round_trip_s) = match self.filled {
             true => (carries.loss, carries.round_trip_s),
             false => (world.loss, world.rtt),
@@ -414,7 +414,7 @@ impl Copy {
         self.far.write_busy += ns(raw / world.write * 1e9);
     }
 
-    /// About normal, from three numbers of splitmix64.
+    /// Roughly normal, from three numbers of splitmix64.
     fn chance(&mut self) -> f64 {
         let mut sum = 0.0;
         for _ in 0..3 {

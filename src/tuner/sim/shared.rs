@@ -1,6 +1,6 @@
-//! A bottleneck that a polite copy shares with one TCP flow of somebody else, packet by packet in
-//! steps of a millisecond: the queue, both senders' windows, and what the kernel says of them. The
-//! same seed gives the same run.
+//! A simulated bottleneck that a polite copy shares with one TCP flow of another program, packet
+//! by packet in steps of a millisecond: the queue, both senders' windows, and the kernel's
+//! figures. The same seed gives the same run.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,8 +13,8 @@ const SEGMENT: f64 = 1448.0;
 const FIRST_WINDOW: f64 = 10.0 * SEGMENT;
 const LAST_WINDOW: f64 = 2.0 * SEGMENT;
 
-/// What Linux' cubic does: the part of a window that loss leaves, its growth in segments by the third
-/// power of seconds, and at what delay slow start ends (HyStart).
+/// Linux' cubic: the factor by which loss reduces a window, the growth in segments by the third
+/// power of seconds, and the conditions under which delay ends slow start (HyStart).
 const BACKS_OFF: f64 = 0.7;
 const CUBIC: f64 = 0.4;
 const HYSTART_WINDOW: f64 = 16.0 * SEGMENT;
@@ -23,7 +23,7 @@ const HYSTART_ACKS: u32 = 8;
 /// The weight of a new round trip in the kernel's mean.
 const WEIGHT: f64 = 0.125;
 
-/// Steps between two notes of what was carried.
+/// Steps between two records of the bytes carried.
 const NOTE_STEPS: u64 = 10;
 const NOTE_S: f64 = STEP * NOTE_STEPS as f64;
 
@@ -35,32 +35,32 @@ pub struct Bottleneck {
     pub rtt: f64,
     /// Seconds that the queue holds.
     pub queue_s: f64,
-    /// Round trips take longer by chance, up to so many seconds.
+    /// Random extra time of a round trip, at most this many seconds.
     pub jitter_s: f64,
     /// When the other flow begins and ends.
     pub other: (f64, f64),
-    /// What the other flow has to send, in bytes a second; None: as much as it can.
+    /// The rate of the other flow's data, in bytes a second; None: unlimited.
     pub other_wants: Option<f64>,
     pub end: f64,
 }
 
 pub struct Shared {
-    /// Bytes of the other flow that arrived, and when the last did.
+    /// Bytes of the other flow that arrived, and when the last of them did.
     pub other_bytes: f64,
     pub other_gone: f64,
-    /// Bytes of the copy that had arrived, and seconds of queue, every 10 ms.
+    /// The copy's arrived bytes, and the queue in seconds, every 10 ms.
     own: Vec<f64>,
     queue_s: Vec<f64>,
 }
 
 impl Shared {
-    /// What the copy carried in that time, in bytes a second.
+    /// The copy's rate in that time, in bytes a second.
     pub fn mean(&self, from: f64, to: f64) -> f64 {
         let at = |time: f64| self.own[((time / NOTE_S) as usize).min(self.own.len() - 1)];
         (at(to) - at(from)) / (to - from)
     }
 
-    /// The queue that 95 of 100 packets did not find longer in those times, in seconds.
+    /// The 95th percentile of the queue in those times, in seconds.
     pub fn queue_p95(&self, times: &[(f64, f64)]) -> f64 {
         let notes = |(from, to): &(f64, f64)| {
             let (from, to) = ((from / NOTE_S) as usize, (to / NOTE_S) as usize);
@@ -95,14 +95,14 @@ struct Packet {
     sent: f64,
 }
 
-/// An acknowledgement, or where the packet found no room the notice of that, on its way back.
+/// An acknowledgement on its way back, or the notice that the queue dropped the packet.
 struct Answer {
     due: f64,
     packet: Packet,
     is_lost: bool,
 }
 
-/// A stream of the copy: paced by the kernel in pairs of packets.
+/// A connection of the copy. The kernel paces it in pairs of packets.
 struct Stream {
     credit: f64,
     window: f64,
@@ -117,7 +117,7 @@ struct Stream {
 struct Other {
     window: f64,
     threshold: f64,
-    /// The window at which it lost last, or at which its slow start ended, and when.
+    /// The window at the last loss or at the end of slow start, and when that was.
     most: f64,
     at: f64,
     has_lost: bool,
@@ -155,7 +155,7 @@ impl Other {
         let (bytes, round_trip) = (packet.bytes, now - packet.sent);
         self.under_way -= bytes;
         if self.window >= self.threshold {
-            // The plateau comes where it lost last.
+            // The plateau is at the window of the last loss.
             let k = match self.has_lost {
                 true => (self.most / SEGMENT * (1.0 - BACKS_OFF) / CUBIC).cbrt(),
                 false => 0.0,
@@ -181,7 +181,7 @@ impl Other {
     }
 }
 
-/// Runs a copy, if there is to be one, beside the other flow.
+/// Runs the other flow, with a copy beside it if `is_copied`.
 pub fn share(world: &Bottleneck, is_copied: bool, seed: u64) -> Shared {
     let mut run = Run::new(world, seed);
     let mut polite = PoliteRate::new(Duration::from_secs_f64(world.rtt));
@@ -197,7 +197,7 @@ pub fn share(world: &Bottleneck, is_copied: bool, seed: u64) -> Shared {
         run.serve(now);
         run.hear(now);
         if now >= next_look {
-            // The host has other things to do.
+            // Looks come late by chance: the host has other things to do.
             next_look = now + LOOK.as_secs_f64() * (1.0 + 0.4 * run.chance());
             let sights: Vec<_> = run.streams.iter().map(|stream| stream.sight).collect();
             polite.look(Duration::from_secs_f64(now), &sights);
@@ -215,7 +215,7 @@ struct Run<'a> {
     seed: u64,
     queue: VecDeque<Packet>,
     queued: f64,
-    /// Bytes that the link could have sent and has not.
+    /// Bytes that the link could have sent but did not.
     idle: f64,
     answers: VecDeque<Answer>,
     streams: Vec<Stream>,
@@ -270,7 +270,7 @@ impl Run<'_> {
     }
 
     fn send_own(&mut self, now: f64, rate: f64) {
-        // Pairs, or what a stream sends in a millisecond.
+        // A pair, or the bytes that a connection sends in a millisecond.
         let burst = (2.0 * SEGMENT).max(STEP * rate);
         for nth in 0..self.streams.len() {
             let stream = &mut self.streams[nth];
@@ -307,7 +307,7 @@ impl Run<'_> {
         }
     }
 
-    /// False where the queue has no room.
+    /// Returns false if the queue is full.
     fn put(&mut self, now: f64, owner: Owner, bytes: f64) -> bool {
         let world = self.world;
         let packet = Packet {
@@ -355,7 +355,7 @@ impl Run<'_> {
     }
 
     fn hear(&mut self, now: f64) {
-        // Jitter lets some overtake others.
+        // Jitter lets some answers overtake others.
         let mut nth = 0;
         while nth < self.answers.len() {
             let answer = &self.answers[nth];
@@ -405,7 +405,7 @@ impl Stream {
         let (bytes, round_trip) = (packet.bytes, now - packet.sent);
         let was_under_way = self.under_way;
         self.under_way -= bytes;
-        // Only a window that is used grows.
+        // Only a window that is in use grows.
         if self.window < self.threshold {
             let is_used = self.window < 2.0 * (was_under_way + 2.0 * SEGMENT);
             self.window += if is_used { bytes } else { 0.0 };

@@ -1,4 +1,4 @@
-//! What a verdict says of figures that are known.
+//! Verdicts for known figures.
 
 use super::*;
 use std::time::Duration;
