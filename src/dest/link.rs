@@ -57,7 +57,11 @@ pub fn place_symlink(slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed
                 && readlinkat(&*dir, slot.name.as_os_str(), Vec::new())
                     .is_ok_and(|old| old.as_bytes() == text);
             match slot.stat()? {
-                _ if same && rules.no_clobber => return Ok(Placed::Kept),
+                // A link of an earlier run may not be durable yet.
+                _ if same && rules.no_clobber => {
+                    make_durable(slot, rules)?;
+                    return Ok(Placed::Kept);
+                }
                 Some(_) if rules.no_clobber => {
                     return Err(standing::stays(slot, rules));
                 }
@@ -75,9 +79,7 @@ pub fn place_symlink(slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed
         utimensat(&*dir, name, &times, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|cause| slot.error("cannot set the times", cause))?;
     }
-    if rules.fsync {
-        sync_directory(&slot.dir)?;
-    }
+    make_durable(slot, rules)?;
     Ok(Placed::Copied)
 }
 
@@ -135,7 +137,10 @@ pub fn place_hard_link(
     };
     let made = match make(slot.name.as_os_str()) {
         Err(Errno::EXIST) => match slot.stat()? {
-            Some(old) if same_file(&old, &placed) => return Ok(Placed::Copied),
+            Some(old) if same_file(&old, &placed) => {
+                make_durable(slot, rules)?;
+                return Ok(Placed::Copied);
+            }
             Some(_) if rules.no_clobber => return keep(first, slot, rules),
             Some(old) => {
                 commit::may_replace(slot, &old)?;
@@ -151,10 +156,16 @@ pub fn place_hard_link(
         Err(cause) if has_no_links(&cause) => return copy(first_name, slot, entry, rules),
         Err(cause) => return Err(failed(cause)),
     }
-    if rules.fsync {
-        sync_directory(&slot.dir)?;
-    }
+    make_durable(slot, rules)?;
     Ok(Placed::Copied)
+}
+
+/// With `--fsync`, the name of a link survives a power failure.
+fn make_durable(slot: &Slot, rules: &Rules) -> Result<()> {
+    match rules.fsync {
+        true => sync_directory(&slot.dir),
+        false => Ok(()),
+    }
 }
 
 fn gone(slot: &Slot, what: &str) -> Error {
@@ -188,7 +199,10 @@ fn keep(first: &Slot, slot: &Slot, rules: &Rules) -> Result<Placed> {
         return Err(standing::stays(slot, rules));
     }
     match (standing::digest_of(first)?, standing::digest_of(slot)?) {
-        (Some(new), Some(old)) if new == old => Ok(Placed::Kept),
+        (Some(new), Some(old)) if new == old => {
+            make_durable(slot, rules)?;
+            Ok(Placed::Kept)
+        }
         _ => Err(standing::stays(slot, rules)),
     }
 }
@@ -230,7 +244,7 @@ fn copy(first: &FirstName, slot: &Slot, entry: &Entry, rules: &Rules) -> Result<
 }
 
 fn broken(slot: &Slot, message: &str) -> Error {
-    Error::new(Kind::Lost, Side::Dest, message).at(slot.path())
+    Error::new(Kind::Breach, Side::Dest, message).at(slot.path())
 }
 
 #[cfg(test)]

@@ -347,7 +347,7 @@ impl Partial {
             Some(end) if end <= self.entry.size || self.entry.kind == EntryKind::Stream => Ok(()),
             _ => {
                 let message = "the other side sent bytes beyond the end of the file";
-                Err(Error::new(Kind::Lost, Side::Dest, message).at(self.slot().path()))
+                Err(Error::new(Kind::Breach, Side::Dest, message).at(self.slot().path()))
             }
         }
     }

@@ -34,7 +34,8 @@ pub fn user_key() -> &'static UserKey {
     KEY.get_or_init(|| {
         let kept = places().iter().find_map(|dir| kept_in(dir));
         let is_kept = kept.is_some();
-        let bytes = kept.unwrap_or_else(random);
+        // Without random bytes no session comes about either.
+        let bytes = kept.unwrap_or_else(|| random().expect("the system has random numbers"));
         UserKey { bytes, is_kept }
     })
 }
@@ -68,9 +69,10 @@ fn kept_in(dir: &Path) -> Option<[u8; LEN]> {
         // Others may know it, or it was cut short: a new key replaces it.
         Found::Spoilt => std::fs::remove_file(&path).ok()?,
     }
-    let key = random();
+    // A key that could be guessed is worse than none.
+    let key = random().ok()?;
     let mut own = OsString::from(format!("{NAME}."));
-    own.push(key_name());
+    own.push(key_name().ok()?);
     let own = dir.join(own);
     let made = make(&own, &key).and_then(|()| std::fs::hard_link(&own, &path));
     let _ = std::fs::remove_file(&own);
@@ -135,18 +137,18 @@ fn make(path: &Path, key: &[u8; LEN]) -> std::io::Result<()> {
     file.sync_all()
 }
 
-fn key_name() -> String {
-    random()[..8]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+fn key_name() -> std::io::Result<String> {
+    let random = random()?;
+    let digits = random[..8].iter().map(|byte| format!("{byte:02x}"));
+    Ok(digits.collect())
 }
 
-fn random() -> [u8; LEN] {
+/// Waits for entropy just after boot.
+fn random() -> std::io::Result<[u8; LEN]> {
     let mut random = [0; LEN];
-    // Waits for entropy just after boot; 32 bytes are always returned whole.
-    let _ = getrandom(&mut random, GetRandomFlags::empty());
-    random
+    // 32 bytes are always returned whole.
+    getrandom(&mut random, GetRandomFlags::empty())?;
+    Ok(random)
 }
 
 #[cfg(test)]

@@ -253,16 +253,19 @@ fn remove_if_stale(slot: &Slot, name: &OsStr) -> Result<bool> {
         Err(_) => return Ok(false),
     }
     // Checked again under the lock: while the file has a link, the name still refers to it.
-    match fstat(&fd) {
-        Ok(stat) if is_ours(&stat) => {}
-        Ok(stat) => return Ok(stat.st_nlink == 0),
-        Err(cause) => return gone(slot, cause.into()),
-    }
-    let dir = slot.dir.handle();
-    match dir.and_then(|dir| Ok(unlinkat(&*dir, name, AtFlags::empty())?)) {
-        Ok(()) => Ok(true),
-        Err(cause) => gone(slot, cause),
-    }
+    let removed = match fstat(&fd) {
+        Ok(stat) if is_ours(&stat) => {
+            let dir = slot.dir.handle();
+            match dir.and_then(|dir| Ok(unlinkat(&*dir, name, AtFlags::empty())?)) {
+                Ok(()) => Ok(true),
+                Err(cause) => gone(slot, cause),
+            }
+        }
+        Ok(stat) => Ok(stat.st_nlink == 0),
+        Err(cause) => gone(slot, cause.into()),
+    };
+    unlock(&fd);
+    removed
 }
 
 fn same_file(one: &Stat, other: &Stat) -> bool {
