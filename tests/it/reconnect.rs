@@ -156,13 +156,20 @@ fn connections_may_be_lost_again_and_again(case: &Case) {
     case.src.file("a", noise(1, size as usize));
     let run = case.copying(&SLOW, "a", "a").start();
     let mut peaks = Vec::new();
+    let mut killed = None;
     for part in 1..=5 {
-        until("it goes on", || {
-            (case.dst.partial_bytes() > part * size / 8).then_some(())
+        let ssh = until("it goes on", || {
+            let there = case.dst.partial_bytes() > part * size / 8;
+            // What was sent through the last one may have been written since.
+            let is_next = |ssh: &Process| killed != Some(ssh.pid);
+            Some(ssh_of(case)).filter(is_next).filter(|_| there)
         });
         peaks.push(procs::peak_rss_bytes(run.pid()));
-        assert_eq!(procs::zombies(run.pid()), 0);
-        ssh_of(case).kill();
+        until("every child is reaped", || {
+            (procs::zombies(run.pid()) == 0).then_some(())
+        });
+        killed = Some(ssh.pid);
+        ssh.kill();
     }
     let done = run.wait();
     completes(case, &done);
