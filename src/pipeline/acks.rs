@@ -1,5 +1,6 @@
-//! Acknowledgements that have not been told yet: sets that merge, so that a far end which is slow
-//! to read them costs neither memory nor waiting. What this end did with its time goes with them.
+//! Acknowledgements that the receiver has not sent yet. They are kept as sets that merge, so a
+//! sender that is slow to read them costs neither memory nor waiting. The messages also carry how
+//! this end spent its time.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -15,20 +16,21 @@ use crate::manifest::EntryId;
 use crate::tuner::next_sample;
 use crate::wire::message::{Ack, Busy, Message, Span, Spans};
 
-/// Least time between two acknowledgements: what comes meanwhile shares a message.
+/// Least time between two acknowledgements. News that arrives in between shares a message.
 const INTERVAL: Duration = Duration::from_millis(2);
 
-/// Ranges of each kind that may be pending. An honest end waits for acknowledgements long before;
-/// one that reads none, and sends on, is not told of all.
+/// Most pending ranges of each kind. An honest sender waits for acknowledgements long before this.
+/// A sender that reads none and continues to send loses some.
 const FRAGMENTS_MAX: usize = 1 << 17;
 
-/// Ranges of chunks that came, as far as they are told apart. A sender sends them about in order.
+/// Most ranges of arrived chunks. Chunks arrive roughly in order. Beyond this limit no repetition
+/// is recognized.
 const CAME_MAX: usize = 1 << 13;
 
 #[derive(Default)]
 pub struct Acks {
     pending: Mutex<Pending>,
-    /// Chunks that came, whole or damaged.
+    /// Chunks that have arrived, whole or damaged.
     came: Mutex<RangeSet>,
     news: Notify,
     finished: AtomicBool,
@@ -42,7 +44,7 @@ struct Pending {
 }
 
 impl Acks {
-    /// A chunk comes; false if it came before.
+    /// Notes that the chunk has arrived. Returns false if it is known to have arrived before.
     pub fn comes(&self, chunk: u64) -> bool {
         let mut came = self.came.lock().expect("no panic while held");
         came.fragments() >= CAME_MAX || came.insert_one(chunk)
@@ -58,7 +60,7 @@ impl Acks {
         self.add(|pending| &mut pending.entries, entry);
     }
 
-    /// The entry failed along with its directory, of which the other end was told.
+    /// The entry failed along with its directory, which a `Fault` has reported.
     pub fn failed(&self, entry: EntryId) {
         self.add(|pending| &mut pending.failed, entry);
     }
@@ -73,7 +75,7 @@ impl Acks {
         self.news.notify_one();
     }
 
-    /// All that is pending, as a message; None if nothing is.
+    /// All pending acknowledgements as a message; None if there are none.
     pub fn take(&self) -> Option<Message> {
         let mut pending = self.pending.lock().expect("no panic while held");
         let ack = Ack {
@@ -85,7 +87,7 @@ impl Acks {
         (ack != Ack::default()).then_some(Message::Ack(ack))
     }
 
-    /// Everything is in place: the other end is told so after what is pending.
+    /// Everything is in place. The sender gets this message after the pending acknowledgements.
     pub fn finish(&self) {
         self.finished.store(true, Release);
         self.news.notify_one();
@@ -95,8 +97,8 @@ impl Acks {
         self.finished.load(Acquire)
     }
 
-    /// Tells the other end until everything was told or the connection closes; `busy` is asked
-    /// as often as its tuner looks, and at the end.
+    /// Sends messages until everything is in place or the connection closes. Calls `busy` as often
+    /// as the sender's tuner takes a sample, and at the end.
     pub async fn run(&self, control: Outgoing, busy: impl Fn() -> Busy) {
         let (began, mut due) = (Instant::now(), Duration::ZERO);
         loop {
@@ -113,7 +115,7 @@ impl Acks {
                 let _ = control.send(Message::Busy(busy())).await;
             }
             if finished {
-                // Fails only where the connection is lost, which its reader tells.
+                // Fails only if the connection is lost, which its reader reports.
                 let _ = control.send(Message::Done(())).await;
                 return;
             }

@@ -1,5 +1,5 @@
-//! A stream at the receiver, and a file that leaves again: what it is opened as when it is
-//! announced, and its chunks on their way out.
+//! A pipe at the receiver, and a file that is written to a pipe: how each is opened when it is
+//! announced, and how its chunks leave.
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::AtomicBool;
@@ -23,7 +23,8 @@ use crate::units::{printable, size};
 use crate::wire::message::{Message, Want, WantKind};
 
 impl Receiver {
-    /// Opens the partial of a stream. Nothing of it is recorded: it cannot be gone on with.
+    /// Opens the partial file of a pipe. The journal does not record its chunks, since a pipe
+    /// cannot be resumed.
     pub(super) fn stream_to_file(&self, file: Resuming) -> Option<Want> {
         let (id, parent) = (file.entry.id, file.entry.parent);
         if self.is_begun(&file.entry, &file.path) {
@@ -47,7 +48,8 @@ impl Receiver {
         }
     }
 
-    /// Opens what an entry leaves by: a command is started, a FIFO's reader waited for.
+    /// Opens the pipe that an entry is written to: starts the command, or waits for a FIFO's
+    /// reader.
     pub(super) fn leaving(
         &self,
         entry: Entry,
@@ -60,7 +62,7 @@ impl Receiver {
         let on_line = move |line: &[u8]| tell(&String::from_utf8_lossy(line));
         let kind = match Drain::open(exit, self.window, &self.stop, on_line) {
             Ok(drain) => {
-                // What has left cannot be taken back for another try.
+                // Bytes that have left cannot be sent again.
                 self.ending.set_once();
                 let at = At::Drain(Box::new(drain), exit.path().to_owned());
                 return Some(self.begin_stream((Arc::new(entry), at, None), listed, path));
@@ -73,8 +75,8 @@ impl Receiver {
         Some(Want { entry: id, kind })
     }
 
-    /// A stream that cannot be read a second time: if it is all that is copied, no session can go
-    /// on where this one is lost. Else true if a former session has begun it.
+    /// Decides whether an earlier session has begun this pipe, which cannot be read a second time.
+    /// If it is the only root, this session becomes the last: no other one can resume the copy.
     fn is_begun(&self, entry: &Entry, path: &Hash) -> bool {
         if !entry.is_once() {
             return false;
@@ -86,20 +88,20 @@ impl Receiver {
         !self.ending.begin_once(path) || entry.is_begun()
     }
 
-    /// What a former session has begun to read is in place since then, or fails alone.
+    /// A pipe that an earlier session has begun to read is in place already, or fails alone.
     fn begun_stream(&self, file: Resuming) -> Option<Want> {
         let (id, parent) = (file.entry.id, file.entry.parent);
         let name = printable(file.entry.name.as_bytes());
         match self.stream_in_place(file) {
             Ok(StreamThere::Yes(file, size, digest)) => {
                 let kind = WantKind::Skip;
-                // First, since the acknowledgement is of what is skipped.
+                // Sent first, because the acknowledgement refers to the skipped entry.
                 self.say(Message::Want(vec![Want { entry: id, kind }]));
                 self.progress.add_resumed(size);
                 self.found_in_place(*file, digest, None);
                 None
             }
-            // What cannot be looked at is not known to be there.
+            // A file that cannot be checked does not count as in place.
             Ok(StreamThere::No(_)) | Err(_) => {
                 self.fail(id, parent, &begun_before(Side::Source).at(name));
                 let kind = WantKind::Skip;
@@ -144,8 +146,8 @@ impl Receiver {
         Want { entry, kind }
     }
 
-    /// The connection was lost: with `--spool` what has come from the beginning without a gap stays
-    /// beside the name, and the user is told where.
+    /// With `--spool`, after the connection was lost: keeps the bytes up to the first gap in a file
+    /// beside the final name, and prints its path.
     pub(super) fn spool(&self, file: &OpenFile) {
         let cause = self.ending.cause().map(|cause| cause.kind);
         let is_lost = matches!(cause, Some(Kind::Lost | Kind::Signal(_)));
@@ -154,7 +156,7 @@ impl Receiver {
             return;
         };
         let first = file.claims.lock().expect("no panic while held").first_run();
-        // One that a worker is stuck with may be written still.
+        // A stuck worker may still be writing to the partial file.
         let Some(partial) = Arc::into_inner(partial).filter(|_| first > 0) else {
             return;
         };
@@ -170,7 +172,7 @@ impl Receiver {
         }
     }
 
-    /// A piece that was claimed and is to leave. It stays claimed while it waits for those before
+    /// Writes a claimed piece to a pipe. The piece stays claimed while it waits for those before
     /// it.
     pub(super) fn drain_piece(
         &self,
@@ -181,7 +183,7 @@ impl Receiver {
     ) {
         let place = encoded.place;
         let Some(chunk) = verified(encoded, file, hands) else {
-            // It was claimed, so it can be released.
+            // The piece was claimed, so `release` cannot fail.
             let _ = file
                 .claims
                 .lock()
@@ -216,7 +218,8 @@ fn verified(
     file: &OpenFile,
     hands: &mut Hands<'_>,
 ) -> Option<VerifiedChunk> {
-    // Of a range that its sender has read, and found to be zeros, the digest is that of the bytes.
+    // A sender that has read a range of zeros sends the digest of its bytes, but a `Zeros` chunk is
+    // verified without a digest.
     let digest = match encoded.place.kind {
         ChunkKind::Zeros => digest::NONE,
         _ => encoded.digest,

@@ -1,9 +1,9 @@
-//! The list that `--digests` writes: what `b3sum` prints, with paths relative to the destination,
-//! so that `b3sum --check` run there accepts it. Where the destination is a server and the user is
-//! elsewhere, it tells the client what belongs into the list.
+//! The list that `--digests` writes, in the format of `b3sum`. Its paths are relative to the
+//! destination, so `b3sum --check` accepts it there. If the destination is a server and the list is
+//! at the client, the server sends the client the lines.
 //!
-//! A list is UTF-8 (b3sum refuses any other, and a name with U+FFFD too): a name that is not is
-//! left out and counted. Newlines and backslashes are escaped as b3sum does.
+//! A list is UTF-8: b3sum accepts no other encoding, and no name with U+FFFD. Names that do not fit
+//! are left out and counted. Newlines and backslashes are escaped as by b3sum.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -17,7 +17,8 @@ use crate::digest::Digest;
 use crate::manifest::{Entry, EntryId};
 use crate::wire::message::{FileDigest, Message};
 
-/// Where a file stands: below which root, and its path from there (empty for the root itself).
+/// The place of a file in the list: the index of its root, and the path below it (empty for the
+/// root itself).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub root: usize,
@@ -46,20 +47,20 @@ pub struct DigestList {
     links: Mutex<Links>,
 }
 
-/// Further names of one file have its digest and no content of their own.
+/// Further names of a file (hard links). They have its digest and no content.
 #[derive(Default)]
 struct Links {
-    /// Of files with several names, until the last of these is in place.
+    /// Files with several names, until the last name is in place.
     firsts: HashMap<EntryId, First>,
-    /// Further names that are not yet in place.
+    /// Further names that are not yet in place, each with its first name.
     waiting: BTreeMap<EntryId, (Listed, EntryId)>,
 }
 
 struct First {
     digest: Digest,
-    /// Further names that are not yet in place.
+    /// Number of further names that are not yet in place.
     waiting: u32,
-    /// No more of them come.
+    /// No more further names follow.
     had_last: bool,
 }
 
@@ -74,11 +75,11 @@ struct Lines {
     more_unlisted: u64,
 }
 
-/// What the client is told, some files at a time.
+/// Lines for the client, which are sent in groups.
 struct Told {
     control: Outgoing,
     waiting: Vec<FileDigest>,
-    /// Of memory that they take, about.
+    /// Approximate bytes of memory that they take.
     bytes: usize,
 }
 
@@ -86,10 +87,10 @@ mod writer;
 
 use writer::{QUEUE_BYTES, Writer};
 
-/// Names that are kept to be told; more are counted.
+/// Names left out that are kept for a message; further ones are only counted.
 const UNLISTED_KEPT: usize = 20;
 
-/// Bytes of digests and paths that go in one message to a client: some 1000 files.
+/// Bytes of digests and paths in one message to a client: some 1000 files.
 const TOLD_BYTES: usize = 64 << 10;
 
 impl DigestList {
@@ -101,7 +102,7 @@ impl DigestList {
         })))
     }
 
-    /// The client has the list; this end tells it of each file.
+    /// For a server whose client writes the list: it sends the client each line.
     pub fn at_client(control: Outgoing) -> DigestList {
         DigestList::to(Out::Client(Told {
             control,
@@ -118,9 +119,9 @@ impl DigestList {
         }
     }
 
-    /// Tells where the roots landed; comes before any file is in place.
+    /// Sets the names of the roots at the destination, before any file is in place.
     pub fn set_landed(&self, names: Vec<Vec<u8>>) {
-        // A second telling changes nothing: the first is what the files went by.
+        // A second call changes nothing, since files were listed under the first names.
         let _ = self.landed.set(names);
     }
 
@@ -135,8 +136,8 @@ impl DigestList {
         self.add_path(path, digest);
     }
 
-    /// Lists what stands at this path below the destination. A server waits until the client has
-    /// room for what it is told.
+    /// Lists the file at this path below the destination. A server waits until the connection to
+    /// the client has room.
     pub fn add_path(&self, path: Vec<u8>, digest: &Digest) {
         match &mut *self.lock() {
             Out::File(lines) => lines.add(path, digest),
@@ -144,16 +145,16 @@ impl DigestList {
         }
     }
 
-    /// A server tells the client what is left; to be called before the client hears that everything
-    /// is in place.
+    /// Sends the remaining lines to the client. To be called before the client hears that
+    /// everything is in place.
     pub fn tell_rest(&self) {
         if let Out::Client(told) = &mut *self.lock() {
             told.tell();
         }
     }
 
-    /// Another session lists everything anew, what is in place already too: a source may have
-    /// changed since.
+    /// Starts the list again for another session, which lists all files, because a source may have
+    /// changed.
     pub fn begin_again(&self) {
         *self.links() = Links::default();
         if let Out::File(lines) = &mut *self.lock() {
@@ -173,7 +174,7 @@ impl DigestList {
         }
     }
 
-    /// `link` is to be a further name of `first`.
+    /// Notes that `link` will be a further name of `first`.
     pub fn add_link(&self, link: &Entry, first: EntryId, listed: Listed) {
         let mut links = self.links();
         if let Some(first) = links.firsts.get_mut(&first) {
@@ -183,8 +184,8 @@ impl DigestList {
         links.waiting.insert(link.id, (listed, first));
     }
 
-    /// The entries with these numbers are in place; so were the first names of the links among
-    /// them before.
+    /// Lists the further names among these entries, which are in place now. Their first names were
+    /// in place before.
     pub fn links_placed(&self, entries: Range<EntryId>) {
         let mut links = self.links();
         let placed: Vec<EntryId> = links.waiting.range(entries).map(|(&id, _)| id).collect();
@@ -212,7 +213,7 @@ impl DigestList {
         self.out.lock().expect("no panic while held")
     }
 
-    /// Waits while more lines wait for the disk than should, unless that `is_over`. For threads.
+    /// Blocks while more lines wait for the disk than `QUEUE_BYTES`, unless `is_over`.
     pub fn wait_room(&self, is_over: impl Fn() -> bool) {
         let queue = match &*self.lock() {
             Out::File(lines) => lines.writer.queue.clone(),
@@ -221,8 +222,8 @@ impl DigestList {
         queue.wait(|waiting| waiting.bytes <= QUEUE_BYTES || is_over());
     }
 
-    /// True if every line is in the file and that is closed, or it cannot be. To be asked when no
-    /// line comes any more.
+    /// True if every line was written and the file is closed, or if that is impossible. To be
+    /// called when no more lines are added.
     pub fn is_written(&self) -> bool {
         match &*self.lock() {
             Out::File(lines) => lines.writer.is_closed(),
@@ -230,10 +231,10 @@ impl DigestList {
         }
     }
 
-    /// Gives the names that could not be listed and how many more there were.
+    /// Returns the names that could not be listed, and the number of further ones.
     ///
     /// # Errors
-    /// Where a line could not be written, or has not been written yet.
+    /// If a line could not be written, or has not been written yet.
     pub fn finish(&self) -> io::Result<(Vec<Vec<u8>>, u64)> {
         match &mut *self.lock() {
             Out::File(lines) => lines.finish(),
@@ -277,13 +278,13 @@ impl Told {
         self.bytes = 0;
         if !self.waiting.is_empty() {
             let files = std::mem::take(&mut self.waiting);
-            // A lost connection is its reader's to report.
+            // If the connection is lost, its reader reports that.
             let _ = self.control.send_blocking(Message::FileDigests(files));
         }
     }
 }
 
-/// b3sum's line; None if no list can hold the name.
+/// A line as b3sum writes it; None if no list can contain the name.
 fn line(path: &[u8], digest: &Digest) -> Option<String> {
     let path = std::str::from_utf8(path)
         .ok()

@@ -1,4 +1,4 @@
-//! How a copy ends before its time: the first cause is kept, everyone is told once.
+//! The early end of a copy. The first cause is kept, and all waiting tasks are notified once.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -10,18 +10,19 @@ use tokio_util::sync::CancellationToken;
 use crate::digest::Digest;
 use crate::error::{Error, Kind};
 
-/// The end of a copy, or of one of its sessions: what ends the copy ends its session too.
+/// The end of a copy, or of one of its sessions. The end of the copy also ends its sessions.
 #[derive(Default)]
 pub struct Ending {
     cause: Mutex<Option<Error>>,
     token: CancellationToken,
     copy: Option<Arc<Ending>>,
     is_once: AtomicBool,
-    /// What was begun to be read once, by name, and what it was if it was read to its end.
+    /// Pipes that can be read only once and were begun, by name. Those that were read to the end
+    /// have their length and digest.
     begun: Mutex<BTreeMap<Vec<u8>, Option<Whole>>>,
 }
 
-/// What was read once from its first byte to its last.
+/// The content of a pipe that was read from its first byte to its last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whole {
     /// Bytes.
@@ -30,7 +31,7 @@ pub struct Whole {
 }
 
 impl Ending {
-    /// The ending of a session of the copy that ends with `copy`.
+    /// The ending of a session of `copy`.
     pub fn of_session(copy: &Arc<Ending>) -> Ending {
         Ending {
             cause: Mutex::default(),
@@ -41,9 +42,9 @@ impl Ending {
         }
     }
 
-    /// Ends the copy, or the session, for `cause`, unless it is ending already: what comes later
-    /// is teardown. Only a breach counts more than a lost connection, which an end that broke the
-    /// protocol may leave behind.
+    /// Ends the copy, or the session, for `cause`. If it is ending already, the first cause is
+    /// kept, since later ones result from the teardown. Only a breach replaces a lost connection,
+    /// because an end that broke the protocol may also drop the connection.
     pub fn end(&self, cause: Error) {
         let mut kept = self.cause.lock().expect("no panic while held");
         let is_stronger = |kept: &Error| kept.kind == Kind::Lost && cause.kind == Kind::Breach;
@@ -63,8 +64,8 @@ impl Ending {
         self.copy.as_ref().and_then(|copy| copy.cause())
     }
 
-    /// Something was read or written that cannot be once more (a pipe): no other session can go on
-    /// where this one ends.
+    /// Notes that a pipe was read or written and that this cannot be repeated: no other session can
+    /// resume after this one.
     pub fn set_once(&self) {
         self.is_once.store(true, Relaxed);
         if let Some(copy) = &self.copy {
@@ -72,8 +73,8 @@ impl Ending {
         }
     }
 
-    /// Begins one thing of many that cannot be begun a second time, by its name. False if a former
-    /// session of the copy has begun it: it fails, and the others go on.
+    /// Begins one of several pipes that can be read only once, by name. Returns false if an earlier
+    /// session of the copy has begun it. Then this entry fails and the others continue.
     pub fn begin_once(&self, name: &[u8]) -> bool {
         let mut begun = self.begun();
         let is_new = !begun.contains_key(name);
@@ -81,17 +82,17 @@ impl Ending {
         is_new
     }
 
-    /// True of what this session or a former one of the copy has begun.
+    /// True if this session or an earlier one of the copy has begun it.
     pub fn has_begun(&self, name: &[u8]) -> bool {
         self.begun().contains_key(name)
     }
 
-    /// All of it was read.
+    /// Notes that all of it was read.
     pub fn read_once(&self, name: &[u8], whole: Whole) {
         self.begun().insert(name.to_vec(), Some(whole));
     }
 
-    /// What was read of it, if that was all.
+    /// Its content, if all of it was read.
     pub fn once(&self, name: &[u8]) -> Option<Whole> {
         self.begun().get(name).copied().flatten()
     }
@@ -109,7 +110,7 @@ impl Ending {
         self.token.is_cancelled()
     }
 
-    /// Waits until someone ends it.
+    /// Waits until the copy or the session ends.
     pub async fn wait(&self) {
         self.token.cancelled().await
     }

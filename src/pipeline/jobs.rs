@@ -1,4 +1,4 @@
-//! What the receiver's workers have to do, in the order in which it came.
+//! The work queue of the receiver's workers, first in, first out.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,22 +10,22 @@ use crate::pipeline::opening::Anew;
 use crate::pipeline::resume::Resuming;
 use crate::wire::SealedChunk;
 
-/// Frames are bounded by the pool, the others by open entries.
+/// The pool limits the number of frames; the number of open entries limits the other jobs.
 pub enum Job {
     Frame {
         stream: u16,
         frame: SealedChunk,
     },
-    /// A pack whose directories were not known when it came.
+    /// A pack that arrived before its directories were known.
     Pack(VerifiedChunk),
-    /// A file of which an earlier run may have left something.
+    /// A file that an earlier run may have left in part or whole.
     Resume(Box<Resuming>),
     /// A file whose source is read a second time.
     Anew(Box<Anew>),
     Close(Arc<OpenFile>),
 }
 
-/// A queue that takes no memory for who waits on it.
+/// A queue that needs no memory for the threads that wait on it.
 #[derive(Default)]
 pub struct Jobs {
     state: Mutex<State>,
@@ -39,7 +39,7 @@ struct State {
 }
 
 impl Jobs {
-    /// False, and the job is gone, once the copy ends.
+    /// Returns false and drops the job once the copy ends.
     pub fn add(&self, job: Job) -> bool {
         let mut state = self.lock();
         if state.is_closed {
@@ -51,14 +51,14 @@ impl Jobs {
         true
     }
 
-    /// Waits for the next; None once the copy ends.
+    /// Waits for the next job; None once the copy ends.
     pub fn next(&self) -> Option<Job> {
         let is_over = |state: &State| state.is_closed || !state.waiting.is_empty();
         let mut state = self.came.sleep_until(self.lock(), is_over);
         state.waiting.pop_front()
     }
 
-    /// Drops what is left, and wakes everyone who waits.
+    /// Drops the remaining jobs and wakes all waiting threads.
     pub fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;

@@ -1,6 +1,7 @@
-//! Work for the journal beside the copy, on a thread that may wait for a disk. It touches the journal
-//! while the other end is heard. From time to time it syncs the file system, so that less has to be
-//! compared after the machine went down; a write error that shows itself there fails the copy.
+//! Upkeep of the journal during the copy, on a thread that may wait for a disk. It touches the
+//! journal while the other end is heard. From time to time it syncs the file system, so that after
+//! a crash of the machine less data has to be compared. A write error that such a sync reports
+//! fails the copy.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,21 +19,21 @@ use crate::journal::Journal;
 use crate::pipeline::receiver::Receiver;
 use crate::wire::message::{Fault, Message};
 
-/// How often the journal is touched; a second fastcp takes five of them for silence.
+/// Time between two touches of the journal. A second fastcp takes five missed touches for silence.
 const TOUCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Least time between two syncs: each takes from the copy what the disk has left.
+/// Least time between two syncs. Each sync takes disk throughput from the copy.
 const SYNC_INTERVAL: Duration = Duration::from_secs(30);
 
-/// With fewer free buffers than one in so many the disk is what the copy waits for: a sync would
-/// only be in its way.
+/// If fewer than one in this many buffers is free, the disk is the bottleneck, and a sync would
+/// only slow the copy down.
 const BEHIND: usize = 4;
 
-/// How often a wait for a sync looks whether the copy is ending.
+/// Time between two checks whether the copy is ending, during a wait for a sync.
 const STEP: Duration = Duration::from_millis(200);
 
-/// How long the end of a copy waits for a sync that is under way. It writes what all processes have
-/// left on this file system, which may take minutes.
+/// How long the end of a copy waits for a running sync. A sync writes the data of all processes on
+/// this file system, which may take minutes.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -48,14 +49,14 @@ struct State {
 }
 
 impl Keeper {
-    /// Ends [`keep`], but for a sync that is under way.
+    /// Ends [`keep`], but does not wait for a running sync.
     pub fn end(&self) {
         self.lock().is_over = true;
         self.changed.notify_all();
     }
 
-    /// Ends [`keep`] and waits for a sync that is under way, since it may tell of an error. Returns
-    /// early when the copy `is_ending`. False if the sync takes longer than it is waited for.
+    /// Ends [`keep`] and waits for a running sync, since it may report an error. Returns early if
+    /// the copy `is_ending`. Returns false if the sync takes longer than `SETTLE_MAX`.
     pub fn settle(&self, is_ending: impl Fn() -> bool) -> bool {
         self.end();
         let until = Instant::now() + SETTLE_MAX;
@@ -70,7 +71,7 @@ impl Keeper {
         true
     }
 
-    /// True after a second, false when the copy is over.
+    /// Returns true after [`TOUCH_INTERVAL`], and false when the copy is over.
     fn wait(&self) -> bool {
         let waited = self
             .changed
@@ -96,8 +97,8 @@ impl Keeper {
     }
 }
 
-/// Runs until the copy is over. `heard` counts what came from the other end; it is none where that
-/// is in this process.
+/// Runs until the copy is over. `heard` counts the bytes from the other end; None if that end is in
+/// this process.
 pub fn keep(receiver: &Receiver, heard: Option<&AtomicU64>) {
     let mut before = 0;
     let buffers = receiver.pool.free();
@@ -125,13 +126,13 @@ pub fn keep(receiver: &Receiver, heard: Option<&AtomicU64>) {
     }
 }
 
-/// Makes what was written durable, and records how far the journal went before.
+/// Makes the written data durable, and records the length that the journal had before.
 ///
 /// # Errors
-/// Where the disk did not take something that was written to this file system, be it ours or not.
+/// If the disk did not take data that any process wrote to this file system.
 fn sync(journal: &Journal) -> io::Result<()> {
     let position = journal.position();
-    // A directory that cannot be opened again says nothing of what is in it.
+    // A directory that cannot be opened again does not show that its files are damaged.
     let Ok(dir) = journal.dir().handle() else {
         return Ok(());
     };
@@ -143,11 +144,11 @@ fn sync(journal: &Journal) -> io::Result<()> {
     Ok(())
 }
 
-/// Syncs the file system of `dir` by a process of its own, which [`sync_stdin`] runs in. None where
-/// that was ended before it knew.
+/// Syncs the file system of `dir` in a child process, which runs [`sync_stdin`]. None if a signal
+/// ended the child.
 ///
-/// A thread inside `syncfs` takes no signal, not even SIGKILL: this process could exit no earlier
-/// than the disk is done.
+/// A thread inside `syncfs` takes no signal, not even SIGKILL: this process could not exit before
+/// the disk is done.
 fn syncfs_beside(dir: &OwnedFd) -> Option<rustix::io::Result<()>> {
     let started = dir.try_clone().and_then(|dir| {
         Command::new("/proc/self/exe")
@@ -162,22 +163,22 @@ fn syncfs_beside(dir: &OwnedFd) -> Option<rustix::io::Result<()>> {
             0 => Some(Ok(())),
             errno => Some(Err(Errno::from_raw_os_error(errno))),
         },
-        // No process is to be had, or no /proc.
+        // There is no /proc, or no process can be started.
         Err(_) => Some(rustix::fs::syncfs(dir)),
     }
 }
 
-/// The process beside a copy; gives its exit code, the number of the error. It ends with the copy,
-/// or when the kernel lets it.
+/// The child process for a sync. Returns its exit code: the error number, or 0. The child ends with
+/// the copy, or when the kernel allows it.
 pub fn sync_stdin() -> i32 {
-    // Where it is refused the process ends when the disk is done.
+    // If this is refused, the child ends when the disk is done.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let synced = rustix::fs::syncfs(io::stdin());
     synced.map_or_else(Errno::raw_os_error, |()| 0)
 }
 
 impl Receiver {
-    /// The disk has lost something, and does not tell of which file.
+    /// Reports that the disk lost data; the kernel does not tell which file is affected.
     fn write_back_failed(&self, journal: &Journal, cause: io::Error) {
         journal.doubted();
         let what = "a disk error while the copy was written, so any of its files may be damaged; \

@@ -1,5 +1,5 @@
-//! Where the roots land, and the journal of the copy that lands there: opened before the first
-//! byte, put away after the last.
+//! The destinations of the roots, and the journal of the copy: opened before the first byte and
+//! removed or kept after the last.
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -19,26 +19,27 @@ use crate::pipeline::receiver::Receiver;
 use crate::progress::Phase;
 use crate::wire::message::{Landed, Message, Roots};
 
-/// Says a line to the user.
+/// Prints a line for the user.
 pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What a receiver knows of the sessions of its command.
+/// What a receiver knows about the sessions of its command.
 #[derive(Clone)]
 pub struct Sessions {
     pub own: [u8; 16],
-    /// Those whose connection was lost: what still serves them gives way,
+    /// Earlier sessions whose connection was lost. A server that still runs one of them, for the
+    /// same owner, gives way.
     pub before: Vec<[u8; 16]>,
-    /// if it has the same owner. Zero where the client gave none.
+    /// The owner of the session; zero if the client gave none.
     pub owner: Hash,
-    /// `--trust-partial`: what is certain to be there is not read again.
+    /// `--trust-partial`: data that is believed to be intact is not read again.
     pub trusts: bool,
     pub tell: Tell,
-    /// Counts what comes from the other end; none where that is in this process.
+    /// Counts the bytes from the other end; None if that end is in this process.
     pub heard: Option<Arc<AtomicU64>>,
 }
 
 impl Receiver {
-    /// Finds where the roots land and whether they fit, before the first byte.
+    /// Resolves the destinations of the roots and checks the free space, before the first byte.
     pub(super) fn land(
         &self,
         destination: &Destination,
@@ -62,7 +63,7 @@ impl Receiver {
             place.roots(&user_key().bytes) == Some(hash_of(std::slice::from_ref(root)))
         };
         let targets = match &destination.to {
-            // None of the sources could be read, as the sender has said.
+            // None of the sources could be read, as the sender has reported.
             To::Exit(_) if roots.roots.is_empty() => Vec::new(),
             To::Exit(exit) => vec![exit.target(&roots.roots)?],
             To::Path(spec) => {
@@ -71,13 +72,14 @@ impl Receiver {
             }
         };
         self.open_journal(destination, &roots.roots, &targets, handles)?;
-        // What is written into has its room, and who asks for that often has no more.
+        // Files that are written in place have their space already, and users of `--inplace` often
+        // have no more.
         if !(self.rules.inplace && targets.iter().all(|target| target.existed)) {
             let there = self.journal().map_or(0, Journal::begun_bytes);
             dest::check_free_space(&targets, &roots.totals, there)?;
         }
         let leaves = |target: &Target| matches!(target.landing, Landing::Exit(_));
-        // There is one root then.
+        // A copy to a pipe has one root.
         let ordered = targets.iter().any(leaves);
         let names: Vec<Vec<u8>> = targets.iter().map(|target| target.listed.clone()).collect();
         if let Some(list) = &self.digests {
@@ -95,7 +97,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Takes the lock of this destination. Where no journal can be the copy goes on without.
+    /// Opens the journal, which is the lock of this destination. If no journal is possible, the
+    /// copy continues without one.
     fn open_journal(
         &self,
         destination: &Destination,
@@ -114,7 +117,7 @@ impl Receiver {
             roots: hash_of(roots),
             chunk_size: self.chunk_size as u32,
             afresh: self.options.no_resume,
-            // What others left is not for a key that may not read: not even whether it is the same.
+            // A key that may only write must not learn whether others copied the same data.
             own_only: self.rules.blind,
         };
         let path = first.landing.path();
@@ -129,14 +132,14 @@ impl Receiver {
             Some(device) => device_places(device, destination, handles),
             None => places(targets, first),
         };
-        // Where it could not be removed it is not made.
+        // A journal that could not be removed is not made.
         places.retain(|place| !dest::is_append_only(&place.dir));
-        // Where an earlier session could not begin one in the best place, it lies in another.
+        // An earlier session may have had to make its journal in another place than the best one.
         places.sort_by_key(|place| place.roots(&opening.user) != Some(opening.roots));
         for place in places {
             if let Some(journal) = Journal::open(place, &opening, &waiting)? {
                 let name = JournalName::reserve(journal.dir(), journal.name());
-                // Roots land once, so these are the first.
+                // Roots land once, so neither cell was set before.
                 let _ = self.journal_name.set(name);
                 let _ = self.journal.set(journal);
                 break;
@@ -145,12 +148,12 @@ impl Receiver {
         Ok(())
     }
 
-    /// Everything is in place: nothing is left to go on with.
+    /// Removes the journal: everything is in place and nothing is left to resume.
     pub(super) fn journal_done(&self) {
         let Some(journal) = self.journal() else {
             return;
         };
-        // The directory may be one that has got its times already.
+        // The directory may already have its final times, which the removal changes.
         let dir = journal.dir().handle().ok().filter(|_| self.rules.preserve);
         let before = dir.as_ref().and_then(|dir| fstat(&**dir).ok());
         self.remove_journal(journal);
@@ -165,12 +168,13 @@ impl Receiver {
                 last_access: time(stat.st_atime, stat.st_atime_nsec),
                 last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
             };
-            // A time is all that is lost.
+            // If this fails, only a time is wrong.
             let _ = futimens(&*dir, &times);
         }
     }
 
-    /// A journal that stays does no harm, so it fails nothing; but it is the user's to remove.
+    /// A journal that cannot be removed does no harm, so nothing fails; but the user has to remove
+    /// it.
     fn remove_journal(&self, journal: &Journal) {
         if let Err(error) = journal.remove() {
             let line = format!("fastcp: {error}; it is of no more use, remove it by hand");
@@ -178,8 +182,8 @@ impl Receiver {
         }
     }
 
-    /// The copy is over. Where it ended early, what can be resumed stays. Called when no worker is at
-    /// work any more.
+    /// Ends the copy at the receiver. After an early end, keeps the files that can be resumed. Call
+    /// this when no worker runs any more.
     pub fn put_away(&self) {
         self.keeper.end();
         self.leave_directories();
@@ -190,7 +194,7 @@ impl Receiver {
         let Some(journal) = self.journal().filter(|_| !self.acks.is_finished()) else {
             return;
         };
-        // What came of one that breaks the protocol is not worth keeping.
+        // Data from a sender that broke the protocol is not kept.
         let cause = self.ending.cause();
         let is_breach = cause.is_some_and(|cause| cause.kind == Kind::Breach);
         for file in files {
@@ -201,7 +205,7 @@ impl Receiver {
                 .expect("no panic while held")
                 .done_bytes();
             if done > 0 && file.number.is_some() && !is_breach {
-                // One that a worker is stuck with stays as well: nobody comes to remove it.
+                // A partial file that a stuck worker holds stays too, since nobody drops it.
                 if let Some(partial) = partial.and_then(Arc::into_inner) {
                     partial.keep();
                 }
@@ -219,8 +223,8 @@ impl Receiver {
 }
 
 impl Receiver {
-    /// Unfinished directories get their final modes, so that nothing looks private that is not to
-    /// be. The next run opens them up again.
+    /// Gives unfinished directories their final modes, so that none stays private that should not
+    /// be. The next run makes them writable again.
     fn leave_directories(&self) {
         let rules = Rules {
             fsync: false,
@@ -228,13 +232,13 @@ impl Receiver {
         };
         let made = self.lock().take_made_directories();
         for (directory, entry) in made {
-            // The copy has failed already, and its error is what the user needs.
+            // The copy has failed already, and the user needs that error.
             let _ = directory.finish(&entry, &rules);
         }
     }
 }
 
-/// Where the journal of a copy to a device may be: the directory beside it is no place for one.
+/// The place for the journal of a copy to a device: not in the directory of the device.
 fn device_places(device: &Slot, destination: &Destination, handles: &Arc<Handles>) -> Vec<Place> {
     let typed = destination
         .typed
@@ -254,7 +258,7 @@ fn device_places(device: &Slot, destination: &Destination, handles: &Arc<Handles
     }
 }
 
-/// Where the journal may be, best first.
+/// The possible places of the journal, best first.
 fn places(targets: &[Target], first: &Target) -> Vec<Place> {
     let name = |target: &Target| match &target.landing {
         Landing::Name(slot) => slot.name.as_bytes().to_vec(),
@@ -262,9 +266,9 @@ fn places(targets: &[Target], first: &Target) -> Vec<Place> {
     };
     let names: Vec<Vec<u8>> = targets.iter().map(name).collect();
     let place = |dir: &Arc<Dir>| Place::new(dir.clone(), names.iter().map(|name| &name[..]));
-    // What leaves again cannot be gone on with.
+    // A copy to a pipe cannot be resumed and gets no journal.
     let mut places: Vec<Place> = first.landing.dir().map(place).into_iter().collect();
-    // A directory that takes no new name may hold one that does.
+    // A directory that allows no new file may contain one that does.
     if let Landing::Name(Slot { dir, name, .. }) = &first.landing
         && first.existed
         && let Ok(inside) = dir.child(name)
@@ -274,7 +278,7 @@ fn places(targets: &[Target], first: &Target) -> Vec<Place> {
     places
 }
 
-/// The roots as they are at the source.
+/// Identifies the roots by their names and kinds at the source.
 fn hash_of(roots: &[Root]) -> Hash {
     let of_root = |root: &Root| {
         let kind = u8::from(root.is_directory) | u8::from(root.contents) << 1;

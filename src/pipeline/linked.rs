@@ -1,6 +1,6 @@
-//! Where files stand that may get further names (hard links). The sender says of each file and of
-//! each further name whether more come, and bounds how many files wait; this end does so too, since
-//! the sender may be hostile.
+//! The places of files that may get further names (hard links). For each file and each further name
+//! the sender says whether more names follow, and it limits how many files wait. The receiver
+//! applies a limit too, because the sender may be hostile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use crate::dest::{FirstName, Slot};
 use crate::dir::Dir;
 use crate::manifest::{Entry, EntryId, LINKED_BYTES_MAX, Name, linked_weight};
 
-/// More than at the sender, which forgets a file when it meets its last name: that may be on its
-/// way for as long as 40,000 other entries.
+/// More than the sender's limit. The sender forgets a file when it meets the last name, but up to
+/// 40,000 other entries may be on their way before that name arrives.
 const BYTES_MAX: usize = LINKED_BYTES_MAX + (16 << 20);
 
 #[derive(Default)]
@@ -22,16 +22,16 @@ pub struct Linked {
 struct First {
     dir: Arc<Dir>,
     name: Name,
-    /// Device and inode, where the file system has lasting ones.
+    /// Device and inode, if the file system has lasting numbers.
     inode: Option<(u64, u64)>,
 }
 
 impl Linked {
-    /// A file with this device and inode is in place at `slot`, where its further names are linked
-    /// to.
+    /// Notes that a file with this device and inode is in place at `slot`, so that its further
+    /// names can be linked to it.
     pub fn placed(&mut self, entry: &Entry, slot: &Slot, inode: Option<(u64, u64)>) {
         let weight = weight(&slot.name);
-        // A file is placed once, so none is replaced here.
+        // A file is placed once, so this replaces no other entry of the map.
         if entry.links > 1 && self.bytes + weight <= BYTES_MAX {
             self.bytes += weight;
             let (dir, name) = (slot.dir.clone(), slot.name.clone());
@@ -39,7 +39,8 @@ impl Linked {
         }
     }
 
-    /// The first name of which `entry` is a further one. None if it was not placed.
+    /// The first name of the file that `entry` is a further name of. None if that file was not
+    /// placed.
     pub fn first(&mut self, first: EntryId, entry: &Entry) -> Option<FirstName> {
         let found = self.files.get(&first)?;
         let name = FirstName {

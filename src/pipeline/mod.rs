@@ -1,9 +1,10 @@
-//! Stages strung together: threads, queues and back-pressure. [`sender`] carries a chunk from plan
-//! to frame, [`receiver`] from frame to file; which stream a frame took is the streams' affair.
+//! The stages of a copy, with their threads, queues and back-pressure. [`sender`] turns plans into
+//! frames, [`receiver`] turns frames into files. The connections themselves decide which of them
+//! carries a frame.
 //!
-//! No stage takes a second pool buffer while it holds one, a stream's reader takes its buffer when
-//! a header has come, and what must be sent again waits in a list of its own that never fills:
-//! with that no two stages can wait for each other.
+//! Three rules ensure that no two stages can wait for each other. No stage waits for a second
+//! buffer of the pool while it holds one. The reader of a connection takes its buffer only when a
+//! header has arrived. Chunks to be sent again wait in a separate list, which is never full.
 
 pub mod acks;
 pub mod answers;

@@ -1,5 +1,5 @@
-//! Names that entries of one copy have in one directory. They tell when a file system could take
-//! two of them for one, so that no entry silently replaces another of the same copy.
+//! The names of a copy's entries in one directory. They show whether the file system could confuse
+//! two of them, so that no entry silently replaces another of the same copy.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -8,36 +8,35 @@ use std::hash::BuildHasher;
 use crate::dest::Spelling;
 use crate::manifest::{EntryId, Name};
 
-/// Names in a directory before it is asked what it makes of them: most tell them apart, and then
-/// none is remembered.
+/// Names in a directory before fastcp checks how the directory treats names. Most directories
+/// distinguish all names, and then no name is remembered.
 const UNASKED_MAX: usize = 4096;
 
-/// Names that are remembered at once, in 40 bytes each at most.
+/// Names that are remembered at once, in all directories, at 40 bytes each at most.
 pub const HELD_MAX: usize = 1 << 19;
 
-/// Beyond so many of them, directories are asked before more are remembered there.
+/// With this many names remembered, a directory is checked before more of its names are remembered.
 pub const UNASKED_HELD_MAX: usize = 1 << 16;
 
 #[derive(Default)]
 pub struct Names {
-    /// None until the directory was asked.
+    /// None until the directory was checked.
     spelling: Option<Spelling>,
-    /// By a hash of the name that is the same for all that could be mistaken for it.
+    /// Entries by a hash of their name. Names that a file system could confuse have the same hash.
     seen: HashMap<u64, EntryId>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Claim {
     Yours,
-    /// Whether the name can be given depends on what the directory makes of names.
+    /// The caller must check first how the directory treats names.
     Ask,
-    /// With the reason.
+    /// Contains the reason.
     Refused(&'static str),
 }
 
 impl Names {
-    /// An entry is to have this name. `room` is how many names may be remembered beyond those that
-    /// are.
+    /// Claims this name for an entry. `room` is how many more names may be remembered.
     pub fn claim(&mut self, id: EntryId, name: &Name, hashing: &RandomState, room: usize) -> Claim {
         let key = key(name.as_bytes(), hashing);
         let is_twin = self.seen.get(&key).is_some_and(|&other| other != id);
@@ -75,7 +74,7 @@ impl Names {
         Claim::Yours
     }
 
-    /// What the directory makes of names.
+    /// Sets how the directory treats names.
     pub fn asked(&mut self, spelling: Spelling) {
         self.spelling = Some(spelling);
         if !spelling.ignores_case {
@@ -83,19 +82,19 @@ impl Names {
         }
     }
 
-    /// The directory has said what it makes of names.
+    /// True if it is known how the directory treats names.
     pub fn is_asked(&self) -> bool {
         self.spelling.is_some()
     }
 
-    /// Names that are remembered.
+    /// Number of remembered names.
     pub fn held(&self) -> usize {
         self.seen.len()
     }
 }
 
-/// The same for names that differ in case. File systems know different letters: where one tells two
-/// apart that are the same here, an entry is refused that need not be.
+/// A hash that is the same for names that differ only in case. File systems know different letters:
+/// if one distinguishes two names that have the same hash here, an entry is refused needlessly.
 fn key(name: &[u8], hashing: &RandomState) -> u64 {
     match std::str::from_utf8(name) {
         Ok(name) if !name.is_ascii() => {

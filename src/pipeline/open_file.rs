@@ -1,4 +1,5 @@
-//! A big file or a stream on its way at the receiver, until it has its name, has left, or failed.
+//! A big file or a pipe that is being received, until it has its name, was written to a pipe, or
+//! failed.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -14,52 +15,53 @@ use crate::pipeline::digest_list::Listed;
 use crate::pipeline::verify::Unread;
 use crate::wire::message::EntryEnd;
 
-/// A big file that is being received.
+/// A big file or a pipe that is being received.
 pub struct OpenFile {
     pub entry: Arc<Entry>,
     pub at: At,
-    /// None once it has its name or failed, and for a file that is only compared.
+    /// None once the file has its name or failed, while it is only compared, and if it is written
+    /// to a pipe.
     pub partial: Mutex<Option<Arc<Partial>>>,
     pub claims: Mutex<Claims>,
-    /// None where nobody needs the digest of a file with holes, and for a stream.
+    /// None for a source that is a pipe, and if the digest of the file is not needed.
     pub tree: Option<Mutex<Tree>>,
-    /// That of a stream.
+    /// The tree of a source that is a pipe.
     pub stream: Option<Mutex<StreamTree>>,
-    /// The sender has read all of it.
+    /// Set when the sender has read all of the file.
     pub end: OnceLock<EntryEnd>,
-    /// What earlier sessions wrote, until it was read.
+    /// Ranges that earlier sessions wrote and that must be read before the file is complete.
     pub unread: Option<Unread>,
-    /// For reading what may be there; none where that cannot be.
+    /// For reading bytes that may exist already; None inside if the file cannot be opened for that.
     pub readback: OnceLock<Option<Readback>>,
-    /// One thread commits, compares or fails it.
+    /// Set by the one thread that commits, compares, fails or discards the file.
     pub closing: AtomicBool,
-    /// It stands there already: its digest is compared with the sender's.
+    /// The file exists already; its digest is compared with the sender's.
     pub compare: bool,
-    /// The digest of what stands there, where that is known without reading it.
+    /// The digest of the existing file, if it is known without reading the file.
     pub known: Option<Digest>,
     pub listed: Option<Listed>,
-    /// Of its path below the roots.
+    /// The hash of the path below the roots.
     pub path: Hash,
-    /// By which the journal knows its chunks.
+    /// The number of the file in the journal.
     pub number: Option<u32>,
-    /// Its source had just been written when it was announced.
+    /// The source was recently written when it was announced.
     pub young: bool,
-    /// Ranges were offered of which the sender may send digests alone.
+    /// Ranges were offered for which the sender may send only digests.
     pub offered: bool,
-    /// Chunks below this number are of an earlier reading, and worth nothing.
+    /// Chunks with lower numbers belong to an earlier reading of the source and are dropped.
     pub first_chunk: u64,
 }
 
-/// Where a file arrives.
+/// The destination of a file.
 pub enum At {
-    /// Its name.
+    /// A name in a directory.
     Slot(Slot),
-    /// It leaves there; nothing of it is kept.
+    /// A pipe; nothing is stored.
     Drain(Box<Drain>, PathBuf),
 }
 
 impl At {
-    /// As the user would write it; for messages.
+    /// The path as the user would write it; for messages.
     pub fn path(&self) -> PathBuf {
         match self {
             At::Slot(slot) => slot.path(),
@@ -87,7 +89,8 @@ impl OpenFile {
         self.entry.kind == EntryKind::Stream
     }
 
-    /// The BLAKE3 of the whole, once all of it is there and its end was told.
+    /// The BLAKE3 of the whole file, once all of it has arrived; for a pipe, once its end is known
+    /// too.
     pub fn root(&self) -> Option<Digest> {
         if let Some(stream) = &self.stream {
             let length = self.end.get()?.length;
@@ -100,7 +103,8 @@ impl OpenFile {
             .root()
     }
 
-    /// All is there, what earlier sessions left was read, and nobody is writing any more.
+    /// True if everything has arrived, earlier sessions' data was read, and no write is in
+    /// progress.
     pub fn is_complete(&self) -> bool {
         if self.unread.as_ref().is_some_and(Unread::is_open) {
             return false;

@@ -1,4 +1,4 @@
-//! Big files at the receiver: from their announcement to the first chunk that may be written.
+//! Big files at the receiver, from the announcement until their chunks may be written.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::AcqRel;
@@ -19,10 +19,10 @@ use crate::pipeline::verify::Unread;
 use crate::units::printable;
 use crate::wire::message::{EntryEnd, Message, Want, WantKind};
 
-/// How long a write of the former reading of a file may take to return.
+/// How long a write from the previous reading of a file may take to return.
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the first chunk of a further reading is counted from, if `entry` announces one.
+/// The number of the first chunk of a repeated reading, if `entry` announces one.
 pub fn anew(entry: &Entry) -> Option<u64> {
     let found = entry
         .extensions
@@ -32,18 +32,18 @@ pub fn anew(entry: &Entry) -> Option<u64> {
     Some(u64::from_le_bytes(bytes))
 }
 
-/// What is written of a file, to be told by the journal and the table.
+/// The partial file of an entry, with its state for the journal and the table.
 pub(super) struct Written {
     pub partial: Partial,
     pub number: Option<u32>,
     pub young: bool,
     pub restored: Restored,
-    /// The sender may ask whether chunks are there.
+    /// Ranges were offered for which the sender may send only digests.
     pub offered: bool,
     pub first_chunk: u64,
-    /// What earlier sessions wrote and nobody has read since.
+    /// Ranges that earlier sessions wrote and that were not read since.
     pub unread: Option<RangeSet>,
-    /// Where the sender says no more of it.
+    /// The end of the file, if the sender sends none.
     pub end: Option<EntryEnd>,
 }
 
@@ -65,15 +65,15 @@ impl Written {
 /// A file whose source is read a second time.
 pub struct Anew {
     entry: Entry,
-    /// Where the chunks of the new reading are counted from.
+    /// The number of the first chunk of the new reading.
     first_chunk: u64,
-    /// What came of the reading before.
+    /// The file with the chunks of the previous reading.
     old: Arc<OpenFile>,
 }
 
 impl Receiver {
-    /// Opens the partial of a big file or a stream and asks for its content, or for its digest
-    /// alone; or lets a worker find out what is there.
+    /// Opens the partial file of a big file or a pipe. Requests its content, or only its digest. If
+    /// an earlier session left something, a worker checks that first.
     pub(super) fn big_file(
         &self,
         entry: Entry,
@@ -113,7 +113,7 @@ impl Receiver {
         }
     }
 
-    /// With `--no-clobber`: true if a file of the same size stands there, so that digests decide.
+    /// With `--no-clobber`: true if a file of the same size exists, so that the digests decide.
     fn stands_already(&self, entry: &Entry, slot: &Slot) -> Result<bool> {
         if !self.rules.no_clobber {
             return Ok(false);
@@ -129,7 +129,7 @@ impl Receiver {
         }
     }
 
-    /// Nothing of the file is there: all of it is wanted.
+    /// Opens an empty partial file and requests all of the content.
     pub(super) fn begin(&self, file: Resuming, first_chunk: u64) -> Result<Want> {
         let entry = Arc::new(file.entry.clone());
         let partial = Partial::create(&file.slot, entry.clone(), &self.rules)?;
@@ -153,7 +153,7 @@ impl Receiver {
         })
     }
 
-    /// The file's chunks may come.
+    /// Adds the file to the table, so that its chunks are accepted.
     pub(super) fn open(&self, file: Resuming, written: Written) -> EntryId {
         let Written {
             partial,
@@ -184,7 +184,8 @@ impl Receiver {
         })
     }
 
-    /// What stands there is the file if their digests agree; `known` is that of what stands there.
+    /// Requests only the digest of a file, to compare it with the existing file. `known` is the
+    /// digest of the existing file, if it is known.
     pub(super) fn compare_whole(
         &self,
         file: Resuming,
@@ -222,26 +223,27 @@ impl Receiver {
         if self.lock().open(file.clone()) {
             self.progress.start_name(id, name);
         } else {
-            // It failed at its sender meanwhile.
+            // The sender has reported in the meantime that the entry failed.
             self.drop_partial(&file);
             self.finish_directories(None);
         }
         id
     }
 
-    /// The source changed while it was read and is read once more: a worker drops what was written
-    /// of it and opens it again. Not the placer, which all other entries wait for: a write may take
-    /// long to return.
+    /// The source changed while it was read and is read again: a worker drops the written data and
+    /// opens the file again. The placer does not do this, because a write may take long to return
+    /// and all other entries wait for the placer.
     pub(super) fn read_anew(&self, entry: Entry, first_chunk: u64) {
         let id = entry.id;
         let old = {
             let mut table = self.lock();
             let old = table.files.get(&id).cloned();
-            // If it failed here meanwhile its sender hears of that.
+            // If the file failed here, a `Fault` informs the sender.
             let Some(old) = old.filter(|old| !old.closing.swap(true, AcqRel)) else {
                 return;
             };
-            // Late chunks find no file. Should the sender fail until then, it is accounted for.
+            // Late chunks find no file. If the entry fails at the sender before the worker opens it
+            // again, it is accounted for as usual.
             table.files.remove(&id);
             table.set_resuming(id);
             old
@@ -255,7 +257,7 @@ impl Receiver {
         self.jobs.add(Job::Anew(Box::new(anew)));
     }
 
-    /// Opens a file for its next reading; on a worker.
+    /// Opens a file for its next reading; called on a worker.
     pub(super) fn open_anew(&self, anew: Anew) {
         let Anew {
             entry,
@@ -293,8 +295,8 @@ impl Receiver {
         self.say(Message::Want(vec![want]));
     }
 
-    /// Drops what was written of a file when nobody writes to it any more: a late write must not
-    /// meet those of the new reading.
+    /// Waits until no thread writes to the file any more, then drops the written data. A late write
+    /// must not mix with the writes of the new reading.
     fn wait_for_writers(&self, file: &OpenFile) -> Result<()> {
         let number = file.number;
         if let (Some(journal), Some(number)) = (self.journal(), number) {

@@ -1,4 +1,5 @@
-//! Pieces of big files: claimed, verified, written, recorded, acknowledged; or found there already.
+//! Pieces of big files: claimed, verified, written, recorded and acknowledged, or found to exist
+//! already.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,20 +16,21 @@ use crate::pipeline::receiver::{Hands, Receiver};
 use crate::pipeline::shifts::Doing;
 use crate::wire::message::Message;
 
-/// Gaps between the pieces of one file: each is a chunk that its sender still waits for.
+/// Most ranges of finished pieces in one file. Each gap between them is a chunk that the sender
+/// still waits for.
 const PIECES_SCATTERED_MAX: usize = 4 * UNACKED_MAX;
 
-/// What became of a piece that was claimed.
+/// The result for a claimed piece.
 enum Piece {
     Written,
-    /// It is to be sent again.
+    /// The sender has to send it again.
     Damaged,
-    /// Its file has failed meanwhile.
+    /// Its file has failed in the meantime.
     Late,
 }
 
 impl Receiver {
-    /// A piece of a big file: claimed, decoded, verified, written, acknowledged.
+    /// Claims, decodes, verifies, writes and acknowledges a piece of a big file.
     pub(super) fn piece(&self, encoded: EncodedChunk, hands: &mut Hands<'_>) {
         let (place, digest) = (encoded.place, encoded.digest);
         let Some(file) = self.claimed(place) else {
@@ -39,8 +41,8 @@ impl Receiver {
         }
         let written = self.write_piece(encoded, &file, hands);
         if !matches!(written, Ok(Piece::Written)) {
-            // It was claimed above, so it can be released. Before it is asked for again: what
-            // comes while it is claimed is dropped.
+            // The piece was claimed above, so `release` cannot fail. It comes before the request
+            // for a retransmission, because a copy that arrives during the claim is dropped.
             let _ = file
                 .claims
                 .lock()
@@ -64,14 +66,15 @@ impl Receiver {
         self.piece_done(&file, place, digest);
     }
 
-    /// The file of a piece, if the piece is this worker's to write.
+    /// Claims a piece for this worker. Returns its file, or None if the worker must not write it.
     fn claimed(&self, place: Place) -> Option<Arc<OpenFile>> {
-        // Of an entry that is in place, failed or unknown: dropped. Its sender needs no answer.
+        // If the entry is in place, failed or unknown, the piece is dropped and the sender needs no
+        // answer.
         let file = self.lock().files.get(&place.entry).cloned()?;
         if place.chunk < file.first_chunk {
             return None;
         }
-        // A part of a stream is a chunk at most, zeros or not.
+        // A piece of a pipe has at most the size of a chunk, also if it is all zeros.
         let is_part = file.is_stream() && u64::from(place.raw_len) <= self.chunk_size;
         let is_hole = place.kind == ChunkKind::Zeros && !file.is_stream();
         let is_cut_well =
@@ -94,7 +97,7 @@ impl Receiver {
         None
     }
 
-    /// A piece that was claimed is there: recorded, then acknowledged.
+    /// Records and then acknowledges a claimed piece that is in place.
     pub(super) fn piece_done(&self, file: &Arc<OpenFile>, place: Place, digest: Option<Digest>) {
         if let (Some(journal), Some(number)) = (self.journal(), file.number) {
             journal.chunk(number, place.offset, u64::from(place.raw_len), digest);
@@ -112,7 +115,7 @@ impl Receiver {
         match (file.is_complete(), file.at.drain()) {
             (false, _) => {}
             (true, None) => self.close(file),
-            // Whoever has written this chunk still holds the consumer's pipe.
+            // The thread that wrote this chunk still holds the pipe to the consumer.
             (true, Some(_)) => {
                 // Fails only when the copy is ending.
                 self.jobs.add(Job::Close(file.clone()));
@@ -120,7 +123,8 @@ impl Receiver {
         }
     }
 
-    /// The digest of a piece that may be there: if it is, the piece is done, else it is to be sent.
+    /// Compares a digest with the existing bytes. If they match, the piece is done; otherwise the
+    /// sender has to send it.
     pub(super) fn compared(&self, encoded: EncodedChunk) {
         let EncodedChunk {
             place,
@@ -148,7 +152,7 @@ impl Receiver {
                     && digest::of_range(data, place.offset, len as u64 == file.entry.size) == digest
             });
         if !same {
-            // It was claimed above, so it can be released.
+            // The piece was claimed above, so `release` cannot fail.
             let _ = file
                 .claims
                 .lock()
@@ -170,8 +174,8 @@ impl Receiver {
         self.piece_done(&file, place, Some(digest));
     }
 
-    /// Verifies and writes what was claimed. The partial is held only while there is a claim, so
-    /// that whoever commits the file, when no claim is open, holds it alone.
+    /// Verifies and writes a claimed piece. It holds the partial file only during the claim. So the
+    /// thread that commits the file, when no claim is open, is its only holder.
     fn write_piece(
         &self,
         encoded: EncodedChunk,
@@ -193,8 +197,8 @@ impl Receiver {
         let whole = u64::from(place.raw_len) == file.entry.size;
         let chunk = match place.raw_len as usize > self.chunk_size as usize {
             false => hands.decode(encoded),
-            // Nobody who holds such a buffer waits for another, so this ends; not before the copy
-            // does at the latest.
+            // No thread waits for another buffer while it holds a large one, so this wait ends. It
+            // fails when the copy ends.
             true => match self.large.take_blocking() {
                 Ok(into) => hands.decode_into(encoded, into),
                 Err(_) => return Ok(Piece::Late),
@@ -209,14 +213,16 @@ impl Receiver {
         Ok(Piece::Written)
     }
 
-    /// Takes `len` from what the sender announced as the room that the sources occupy: 96 bytes of
-    /// a frame may stand for 2 GiB of zeros. What goes beyond becomes a hole, which reads the same.
+    /// Takes `len` from the allocated bytes that the sender announced. Without this limit a frame
+    /// of 96 bytes could make the disk allocate 2 GiB of zeros. Zeros beyond the limit become a
+    /// hole, which reads the same.
     fn may_fill(&self, len: u64) -> bool {
         let left = |left: u64| left.checked_sub(len);
         self.fillable.fetch_update(Relaxed, Relaxed, left).is_ok()
     }
 
-    /// Asks for a chunk again, unless its sender goes on where an honest one gives it up.
+    /// Asks for a chunk again. Ends the copy if the chunk has arrived damaged more often than an
+    /// honest sender sends it.
     pub(super) fn damaged(&self, chunk: u64) {
         if self.lock().count_damage(chunk) > NACKS_MAX {
             let error = Error::new(Kind::Verify, Side::Dest, "arrived damaged again and again");
@@ -231,7 +237,8 @@ impl Receiver {
             let mut tree = tree.lock().expect("no panic while held");
             let added = tree.add_subtree(place.offset, len, chunk.digest());
             if added == Added::Partly {
-                // Parts of it were found intact, and came again along with a damaged one.
+                // Parts of this piece were found intact and arrived again together with a damaged
+                // part.
                 let step = self.chunk_size as usize / GRAINS;
                 for (nth, part) in chunk.data().chunks(step).enumerate() {
                     let offset = place.offset + (nth * step) as u64;

@@ -1,6 +1,6 @@
-//! The receiver's order of things: where the roots land, then directories, links and big files as
-//! they are announced. A thread of its own, so that the task which reads control never waits for
-//! a disk, and so that a parent is there before its children.
+//! The thread that handles the sender's announcements in order: the destinations of the roots, then
+//! directories, links and big files. It is a separate thread, so that the task that reads control
+//! messages never waits for a disk. The order ensures that a parent exists before its children.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -23,14 +23,14 @@ use crate::pipeline::table::Spot;
 use crate::progress::Phase;
 use crate::wire::message::{AllSent, EntryEnd, Fault, Message, Span, Want, WantKind};
 
-/// How one root was named, for what depends on what was typed.
+/// How the user named a root, where the destination depends on that.
 #[derive(Clone, Debug)]
 pub struct Typed {
     pub operand: OsString,
     pub follow_name: bool,
 }
 
-/// What the user named as the destination.
+/// The destination that the user named.
 #[derive(Clone, Debug)]
 pub enum To {
     Path(Spec),
@@ -41,9 +41,9 @@ pub enum To {
 /// The destination of a copy.
 pub struct Destination {
     pub to: To,
-    /// Device and inode mean the same at both ends.
+    /// Device and inode numbers mean the same at both ends.
     pub same_machine: bool,
-    /// Per operand.
+    /// One per operand.
     pub typed: Vec<Typed>,
     pub sessions: Sessions,
 }
@@ -112,7 +112,7 @@ impl Receiver {
         self.unpark();
     }
 
-    /// Small files: are they there already?
+    /// Answers which of these small files exist already.
     fn asked(&self, entries: Vec<Entry>) {
         let mut wants = Vec::with_capacity(entries.len());
         let mut there = Vec::new();
@@ -127,7 +127,7 @@ impl Receiver {
             let (id, size) = (entry.id, entry.size);
             let small = match (spot, path) {
                 _ if !is_new => return self.breach("an entry announced twice"),
-                // It comes then, and fails for that reason.
+                // The file is sent, and fails then for that reason.
                 (Spot::Slot(slot, _), Some(_)) if self.check_name(&entry, &slot).is_err() => {
                     Asked::Missing
                 }
@@ -137,7 +137,7 @@ impl Receiver {
                     listed,
                     path,
                 }),
-                // What becomes of it its pack tells.
+                // The file fails when its pack arrives.
                 (Spot::Lost, _) => Asked::Missing,
                 _ => return self.breach("an entry of a directory that was not announced"),
             };
@@ -153,7 +153,7 @@ impl Receiver {
             wants.push(Want { entry: id, kind });
             there.push(small);
         }
-        // First, since what follows is of what the sender was told of.
+        // Sent first, because the later messages refer to these answers.
         self.say(Message::Want(wants));
         for small in there {
             match small {
@@ -164,7 +164,7 @@ impl Receiver {
         }
     }
 
-    /// Directories may have come that packs were waiting for.
+    /// Retries packs that wait for a directory, since one may have been announced.
     fn unpark(&self) {
         let parked = std::mem::take(&mut self.lock().parked);
         for chunk in parked {
@@ -184,7 +184,7 @@ impl Receiver {
         {
             return self.name_refused(entry, &error);
         }
-        // Where there is none, there is no spot either.
+        // The path is None only if the spot is `Unknown`.
         let path = path.unwrap_or_default();
         match (spot, &entry.kind) {
             (Spot::Unknown, _) => self.breach("an entry of a directory that was not announced"),
@@ -226,9 +226,9 @@ impl Receiver {
                 }
                 let from = self.lock().linked.first(first, &entry);
                 let Some(from) = from else {
-                    // The first name failed here or at the sender; this entry fails with it. Whether
-                    // it was announced is not asked: where the source changes all the time, nothing
-                    // else of the copy ends for it.
+                    // The first name failed here or at the sender, so this entry fails too. It is
+                    // not checked whether the first name was announced: if a source changes all the
+                    // time, only this entry should fail.
                     let message = "the file that it is a hard link to was not copied";
                     let error = Error::new(Kind::Entry, Side::Dest, message).at(slot.path());
                     self.fail(entry.id, entry.parent, &error);
@@ -244,7 +244,7 @@ impl Receiver {
         None
     }
 
-    /// The entry has a name that it may not have here.
+    /// Fails an entry whose name is not allowed here.
     fn name_refused(&self, entry: Entry, error: &Error) -> Option<Want> {
         let (id, parent) = (entry.id, entry.parent);
         let is_file = matches!(entry.kind, EntryKind::File | EntryKind::Stream);
@@ -277,7 +277,7 @@ impl Receiver {
         }
     }
 
-    /// A directory that an earlier run made is one that this copy has made.
+    /// A directory that an earlier run made counts as made by this copy.
     fn remember(&self, directory: &mut Directory, path: Hash) {
         let Some(journal) = self.journal() else {
             return;
@@ -324,7 +324,7 @@ impl Receiver {
             let mut claims = file.claims.lock().expect("no panic while held");
             claims.end_at(end.length);
         }
-        // A second end changes nothing else.
+        // The first end stays.
         let _ = file.end.set(end);
         self.flushing();
         if file.is_complete() {
@@ -333,21 +333,21 @@ impl Receiver {
         }
     }
 
-    /// The sender cannot send an entry (any more).
+    /// The sender cannot send an entry, or not all of it.
     fn sender_failed(&self, fault: Fault) {
         let (id, parent) = (fault.entry, fault.parent);
         self.tally.add(&fault.into_error());
         self.given_up(id, parent);
     }
 
-    /// An entry was not there any more when it was to be read, and may have gone.
+    /// With `--live`, an entry may vanish before it is read.
     fn vanished(&self, fault: Fault) {
         let (id, parent) = (fault.entry, fault.parent);
         self.tally.detail(&fault.into_error());
         self.given_up(id, parent);
     }
 
-    /// Nothing (more) comes of an entry.
+    /// Nothing, or nothing more, of this entry arrives.
     fn given_up(&self, id: EntryId, parent: EntryId) {
         self.lock().was_told_of_a_failure();
         if id == 0 {
@@ -364,7 +364,7 @@ impl Receiver {
         self.settle(id, parent);
     }
 
-    /// Shows it where all was sent and what is left is up to this end.
+    /// Shows the flushing phase if everything was sent and only this end has work left.
     fn flushing(&self) {
         if self.lock().is_all_sent() {
             self.progress.set_phase(Phase::Flushing);
@@ -380,15 +380,16 @@ impl Receiver {
         if !whole {
             return self.breach("something that was named never came");
         }
-        // Those that still wait for a directory wait in vain.
+        // A pack that still waits for a directory now breaks the protocol.
         self.unpark();
         self.flushing();
         self.finish_directories(None);
     }
 }
 
-/// Where existing directories stay as they are, only one that an earlier run made, and that nobody
-/// has given another mode since, is one that this copy has made. It is recorded by its inode too.
+/// For copies that leave existing directories unchanged. A directory counts as made by this copy
+/// only if an earlier run made it and nobody has changed its mode since. Its record therefore
+/// includes its inode.
 fn remember_made(journal: &Journal, directory: &mut Directory, path: Hash) {
     let Some(inode) = directory.lasting_inode() else {
         return;

@@ -1,8 +1,9 @@
-//! Rows 8 to 13: from frames to files in place.
+//! The receiver, which turns frames into files in place: rows 8 to 13 of the table in the crate's
+//! documentation.
 //!
-//! Workers open, decode, verify and write; the [`placer`](super::placer) makes directories and
-//! links and opens big files, in the order in which they were announced. A chunk is acknowledged
-//! when it is verified and its write has returned.
+//! Workers open, decode, verify and write chunks. The [`placer`](super::placer) makes directories
+//! and links and opens big files, in the order of their announcement. A chunk is acknowledged when
+//! it is verified and its write has returned.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::AcqRel;
@@ -39,28 +40,28 @@ use crate::seal::Opener;
 use crate::wire::SealedChunk;
 use crate::wire::message::{CopyOptions, Fault, Message};
 
-/// Everything that the receiving end of one copy shares between its threads and tasks.
+/// The state that the threads and tasks of the receiving end share.
 pub struct Receiver {
     pub options: CopyOptions,
     pub rules: Rules,
     pub chunk_size: u64,
-    /// What pieces of files end at multiples of.
+    /// Pieces of files end at multiples of this, except at the end of a file.
     pub grain: u64,
     pub pool: Pool,
-    /// For pieces that are larger than a chunk, beyond the memory of the pool.
+    /// Buffers for pieces that are larger than a chunk, in addition to the memory of the pool.
     pub large: Pool,
-    /// Chunks of a stream that may be on their way, or here and not written, at once.
+    /// Chunks of a pipe that may be on their way or unwritten at once.
     pub window: usize,
-    /// Ends what waits for a consumer.
+    /// Ends all waits for a consumer.
     pub stop: Stop,
-    /// Gets the lines that a consumer says.
+    /// Gets the lines that a consumer writes to stderr.
     pub tell: Tell,
     pub opener: Opener,
     pub sessions: Sessions,
     pub jobs: Jobs,
-    /// What earlier sessions left is read.
+    /// Data from earlier sessions that waits to be read.
     pub checks: Checks,
-    /// The sender says which files were just written, and sends ranges again that are found damaged.
+    /// The sender reports which files were recently written, and sends damaged ranges again.
     pub sender_tells: bool,
     pub control: Outgoing,
     pub acks: Acks,
@@ -70,29 +71,30 @@ pub struct Receiver {
     pub ending: Arc<Ending>,
     pub digests: Option<Arc<DigestList>>,
     pub table: Mutex<Table>,
-    /// Set when it is known where the roots land, if there can be one.
+    /// Set when the destinations of the roots are known, if a journal is possible.
     pub journal: OnceLock<Journal>,
-    /// No entry gets the journal's name.
+    /// Ensures that no entry gets the journal's name.
     pub journal_name: OnceLock<JournalName>,
     pub keeper: Keeper,
-    /// Bytes of zeros that may still take room on the disk.
+    /// Bytes of zeros that may still allocate disk blocks.
     pub fillable: AtomicU64,
     /// Bytes of the messages that wait for the placer.
     pub queued: AtomicUsize,
-    /// The placer has done with one of them.
+    /// Notified when the placer has handled one of them.
     pub emptied: Notify,
-    /// Ends a stream on which something came that was not sealed with the session's key.
+    /// By connection number: ends a connection that delivered a frame not sealed with the session's
+    /// key.
     pub streams: Mutex<HashMap<u16, CancellationToken>>,
 }
 
-/// What a worker has to itself.
+/// The private state of a worker.
 pub struct Hands<'a> {
     decoder: Decoder,
     pub shift: Shift<'a>,
 }
 
 impl Hands<'_> {
-    /// None if it is not what it was announced as.
+    /// None if the chunk differs from its announcement.
     pub fn decode(&mut self, encoded: EncodedChunk) -> Option<Chunk> {
         self.shift.turn_to(Doing::Codec);
         let chunk = self.decoder.decode(encoded).ok();
@@ -100,7 +102,7 @@ impl Hands<'_> {
         chunk
     }
 
-    /// The same, of what is longer than a chunk.
+    /// Like [`decode`](Hands::decode), for more than a chunk.
     pub fn decode_into(&mut self, encoded: EncodedChunk, into: Buffer) -> Option<Chunk> {
         self.shift.turn_to(Doing::Codec);
         let chunk = self.decoder.decode_into(encoded, into).ok();
@@ -110,7 +112,7 @@ impl Hands<'_> {
 }
 
 impl Receiver {
-    /// A worker: carries chunks from frame to file until the copy ends.
+    /// Runs a worker, which turns frames into file content until the copy ends.
     pub fn work(&self) {
         let mut hands = Hands {
             decoder: Decoder::new(self.chunk_size as usize),
@@ -139,7 +141,8 @@ impl Receiver {
     fn frame(&self, stream: u16, frame: SealedChunk, hands: &mut Hands<'_>) {
         let (codec, wire_len) = (frame.header().codec.number(), frame.bytes().len());
         let Ok(encoded) = frame.open(&self.opener) else {
-            // Not from our peer, or damaged on the way: its other chunks come again elsewhere.
+            // The frame is not from our peer, or was damaged on the way. The other chunks of this
+            // connection are sent again on other connections.
             if let Some(stream) = self.lock_streams().get(&stream) {
                 stream.cancel();
             }
@@ -163,7 +166,7 @@ impl Receiver {
         }
     }
 
-    /// A file has its name.
+    /// A file has its final name.
     pub(super) fn file_placed(
         &self,
         entry: &Entry,
@@ -182,7 +185,7 @@ impl Receiver {
         self.settle(entry.id, entry.parent);
     }
 
-    /// All of a file is there: it gets its name if the digests agree.
+    /// All of a file has arrived: gives it its name if the digests agree.
     pub(super) fn close(&self, file: &Arc<OpenFile>) {
         if file.closing.swap(true, AcqRel) {
             return;
@@ -205,7 +208,8 @@ impl Receiver {
         }
     }
 
-    /// Gives its digest, and what stands under its name where this copy has put it there.
+    /// Returns the digest. Also returns the status of the file under its final name, if this copy
+    /// put it there.
     fn finish(&self, file: &OpenFile) -> Result<(Option<Digest>, Option<Standing>), Error> {
         let Some(end) = file.end.get() else {
             return Err(
@@ -231,7 +235,7 @@ impl Receiver {
             return drain.finish(length).map(|()| (root, None));
         }
         let partial = file.partial.lock().expect("no panic while held").take();
-        // No claim is open, so no worker holds it any more.
+        // No claim is open, so no worker holds the partial file any more.
         let mut partial = partial.and_then(Arc::into_inner).ok_or_else(|| {
             Error::new(Kind::Lost, Side::Dest, "is written still").at(file.at.path())
         })?;
@@ -250,8 +254,9 @@ impl Receiver {
         Ok((root, Some(standing)))
     }
 
-    /// A further session may find it in place. What is read like a stream and can be read again is
-    /// read again then; and where a stream that cannot be is all there is, there is no such session.
+    /// True if a later session may find the file in place. A pipe that can be read again is read
+    /// again in that session. If the only root is a pipe that cannot be read again, there is no
+    /// later session.
     fn may_meet_again(&self, file: &OpenFile) -> bool {
         !file.is_stream() || file.entry.is_once() && !self.lock().has_one_root()
     }
@@ -280,8 +285,8 @@ impl Receiver {
         }
     }
 
-    /// A file is in place, whose further names may come. Without `standing` it is what stands there
-    /// now.
+    /// A file is in place and its further names may follow. Without `standing`, its present status
+    /// is used.
     pub(super) fn remember_linked(&self, entry: &Entry, slot: &Slot, standing: Option<&Standing>) {
         if entry.links <= 1 {
             return;
@@ -291,7 +296,7 @@ impl Receiver {
             Some(standing) => Some((standing.dev, standing.ino)),
             None => match dest::standing(slot) {
                 Ok(Some(standing)) => Some((standing.dev, standing.ino)),
-                // Its further names find nothing either.
+                // Its further names do not find the file either.
                 Ok(None) | Err(_) => return,
             },
         };
@@ -305,7 +310,7 @@ impl Receiver {
         }
     }
 
-    /// The temporary goes with the last worker that writes to it.
+    /// Drops the partial file, which is removed when the last worker that writes to it is done.
     pub(super) fn drop_partial(&self, file: &OpenFile) {
         if let (Some(journal), Some(number)) = (self.journal(), file.number) {
             journal.dropped(number);
@@ -316,8 +321,8 @@ impl Receiver {
         }
     }
 
-    /// Refuses a name that this copy may not give, or that the file system takes for that of another
-    /// entry. Asked again it says the same.
+    /// Refuses a name that this copy may not use, or that the file system could confuse with
+    /// another entry's name. A second call for the same entry has the same result.
     pub(super) fn check_name(&self, entry: &Entry, slot: &Slot) -> Result<()> {
         self.rules.check_name(slot)?;
         let claim = || self.lock().claim_name(entry.id, entry.parent, &slot.name);
@@ -329,12 +334,12 @@ impl Receiver {
         }
         match claimed {
             Claim::Refused(why) => Err(Error::new(Kind::Refused, Side::Dest, why).at(slot.path())),
-            // What it makes of names is known now.
+            // The directory was checked above, so `Ask` does not occur.
             Claim::Yours | Claim::Ask => Ok(()),
         }
     }
 
-    /// An entry failed here: tells the user, or the end that does.
+    /// An entry failed here. Tells the sender; the end that the user sees also prints the error.
     pub(super) fn fail(&self, id: EntryId, parent: EntryId, error: &Error) {
         self.tally.add(error);
         self.progress.end_name(id);
@@ -348,7 +353,7 @@ impl Receiver {
         self.settle(entry.id, entry.parent);
     }
 
-    /// Accounts for an entry, and finishes the directories that have all their children then.
+    /// Accounts for an entry, and finishes the directories that are complete as a result.
     pub(super) fn settle(&self, id: EntryId, parent: EntryId) {
         let full = self.lock().account(id, parent);
         self.finish_directories(full);
@@ -385,8 +390,8 @@ impl Receiver {
         }
     }
 
-    /// Waits for a sync beside the copy, which may tell of an error. With `--fsync` each file has
-    /// told of its own.
+    /// Waits for a running sync, which may report an error. With `--fsync` each file has reported
+    /// its own errors.
     fn settle_keeper(&self) {
         if self.rules.fsync {
             return self.keeper.end();
@@ -398,14 +403,14 @@ impl Receiver {
         }
     }
 
-    /// The sender said what no sender says: the copy ends.
+    /// Ends the copy, because the sender broke the protocol.
     pub(super) fn breach(&self, what: &str) {
         let message = format!("the sender broke the protocol: {what}");
         self.ending
             .end(Error::new(Kind::Breach, Side::Dest, message));
     }
 
-    /// Tells the sender; a connection that is lost is its reader's to report.
+    /// Sends a message to the sender. If the connection is lost, its reader reports that.
     pub(super) fn say(&self, message: Message) {
         let _ = self.control.send_blocking(message);
     }

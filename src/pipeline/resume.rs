@@ -1,9 +1,11 @@
-//! The receiver's memory of earlier runs: what its journal says is there, and what is done about it.
+//! Files that earlier runs left at the receiver, according to its journal, and how they are
+//! resumed.
 //!
-//! A source with another identity than was recorded, or one that had just been written, is compared
-//! chunk by chunk. Otherwise the sender is told at once what is there, so that the missing chunks
-//! come without delay, and all of it is read and verified meanwhile ([`verify`](super::verify)).
-//! A sender that cannot be asked for more afterwards is told only when everything was read.
+//! If the source has another identity than recorded, or had recently been written, it is compared
+//! chunk by chunk. Otherwise the receiver reports at once what exists, so that the missing chunks
+//! arrive without delay. It reads and verifies the existing data at the same time
+//! ([`verify`](super::verify)). A sender of an older version cannot be asked for more afterwards,
+//! so it gets the report only when everything was read.
 
 mod restored;
 
@@ -26,7 +28,7 @@ use crate::source::is_just_written;
 use crate::wire::message::{EntryEnd, Message, RANGES_MAX, Want, WantKind};
 pub use restored::{Restored, span};
 
-/// A file of which the journal knows something.
+/// A file that the journal knows.
 pub struct Resuming {
     pub entry: Entry,
     pub slot: Slot,
@@ -34,7 +36,7 @@ pub struct Resuming {
     pub path: Hash,
 }
 
-/// What tells a source from another, or from itself when it has changed.
+/// Identifies a source and its state. It changes when the source changes.
 pub fn identity_of(entry: &Entry) -> Hash {
     let time = |time: Timestamp| [time.s as u64, u64::from(time.ns)];
     let ([m, m_ns], [c, c_ns]) = (time(entry.mtime), time(entry.ctime));
@@ -42,12 +44,12 @@ pub fn identity_of(entry: &Entry) -> Hash {
     journal::hash(fields.iter().map(|field| &field[..]))
 }
 
-/// A stream that is read once is known by the session that has read it.
+/// Identifies a pipe that is read once, by the session that has read it.
 pub fn identity_of_stream(session: &[u8; 16]) -> Hash {
     journal::hash([&session[..]].into_iter())
 }
 
-/// What stands at the destination, so that it can be known again.
+/// Identifies the file at the destination, to recognize it later.
 pub fn placed(standing: &Standing) -> Hash {
     let mtime = standing.mtime;
     let fields = [standing.ino, standing.size, mtime.s as u64, mtime.ns.into()];
@@ -55,7 +57,7 @@ pub fn placed(standing: &Standing) -> Hash {
     journal::hash(fields.iter().map(|field| &field[..]))
 }
 
-/// The record of a file that has its name.
+/// The record of a file that has its final name.
 pub fn finished(
     path: Hash,
     entry: &Entry,
@@ -72,19 +74,19 @@ pub fn finished(
     }
 }
 
-/// A small file that the sender asks about.
+/// The state of a small file that the sender asks about.
 pub enum Asked {
     Missing,
     InPlace(Box<Placed>),
-    /// If what is there is what was recorded.
+    /// In place, if reading it shows that it matches its record.
     Unread(Box<Placed>),
 }
 
-/// A finished file as it was recorded, which still stands there.
+/// A finished file that exists as recorded.
 struct Found {
     finished: Finished,
     standing: Standing,
-    /// It may be believed without reading it.
+    /// It may be trusted without reading it.
     trusted: bool,
 }
 
@@ -93,9 +95,9 @@ impl Receiver {
         self.journal.get()
     }
 
-    /// True if the source's times do not tell whether it is written again. A sender says so, by the
-    /// clock that made the times; of an older one this machine's clock has to do. Nothing tells it
-    /// of a device, and of what is made as it is read.
+    /// True if a later write to the source might not show in its times. A newer sender reports this
+    /// by the clock that made the times. For an older sender, this machine's clock is used. Nothing
+    /// shows a write to a device, or a change of content that the kernel generates.
     pub(super) fn is_young(&self, entry: &Entry) -> bool {
         if entry.is_device() || entry.is_made_up() {
             return true;
@@ -106,7 +108,7 @@ impl Receiver {
         }
     }
 
-    /// Resumes a big file; on a worker.
+    /// Resumes a big file; called on a worker.
     pub(super) fn resume(&self, resuming: Resuming) {
         let (id, parent) = (resuming.entry.id, resuming.entry.parent);
         match self.try_resume(resuming) {
@@ -151,7 +153,7 @@ impl Receiver {
                 .compare(journal, begun, resuming, partial, young)
                 .map(Some);
         }
-        // Others may have written into what was not made by the copy.
+        // Other programs may have changed a file that is written in place.
         let is_intact = partial.is_intact() && !partial.is_inplace();
         if !is_intact {
             journal.doubted();
@@ -176,7 +178,7 @@ impl Receiver {
         }
         let unread: RangeSet = written.restored.claims.done_ranges().collect();
         if unread.count() == entry.size {
-            // The sender holds nothing open for it, and says nothing more.
+            // The sender keeps nothing open for this file and sends no end of it.
             let tree = written.restored.tree.as_ref();
             written.end = Some(EntryEnd {
                 entry: entry.id,
@@ -184,17 +186,17 @@ impl Receiver {
                 root: tree.and_then(|tree| tree.root()),
             });
         }
-        // What goes into the digest is what is read from now on.
+        // Only data that is read from now on goes into the digest.
         written.restored = self.finest(&entry).claimed(unread.iter());
         written.unread = Some(unread);
         let id = self.open(resuming, written);
-        // First, since what is found damaged is of what the sender was told of.
+        // Sent first, because a report of damage refers to these ranges.
         self.say(Message::Want(vec![Want { entry: id, kind }]));
         let file = self.lock().files.get(&id).cloned();
         if let Some(file) = file {
             let certain = match trusted {
                 true => std::iter::once(0..entry.size).collect(),
-                // Others may have written into what was not made by the copy.
+                // Other programs may have changed a file that is written in place.
                 false if is_intact => journal.certain(&begun),
                 false => RangeSet::new(),
             };
@@ -203,13 +205,13 @@ impl Receiver {
         Ok(None)
     }
 
-    /// Nothing of a file, whose records may be of parts of this session's chunks.
+    /// An empty [`Restored`] for a file, whose records may be of parts of this session's chunks.
     fn finest(&self, entry: &Entry) -> Restored {
         Restored::finest(entry.size, self.chunk_size, self.needs_tree(entry))
     }
 
-    /// A big file that an earlier session finished: what is wanted of it, if anything is to be said;
-    /// or the file, where it is not in place.
+    /// Resumes a big file that an earlier session finished. Returns the request to send, if any, or
+    /// the file if it is not in place.
     fn resume_placed(&self, file: Resuming, begun: Option<Begun>) -> Result<PlacedOrNot> {
         let found = self.is_placed(&file, begun.is_some())?;
         let Some(Found {
@@ -231,7 +233,7 @@ impl Receiver {
         };
         if self.sender_tells && size > 0 {
             let kind = have;
-            // First, since what follows is of what the sender was told of.
+            // Sent first, because the later messages refer to this answer.
             self.say(Message::Want(vec![Want { entry: id, kind }]));
             match trusted {
                 true => self.placed_stays(placed),
@@ -243,7 +245,7 @@ impl Receiver {
             return Ok(PlacedOrNot::Not(Box::new(placed.file)));
         }
         let Placed { file, standing, .. } = placed;
-        // A list of digests at the other end needs its digest too.
+        // The other end writes a list of digests and needs the digest of this file.
         if let (true, None, Some(digest)) = (self.options.digests, &self.digests, digest) {
             self.progress.add_resumed(size);
             let mut want = self.compare_whole(file, Some(digest));
@@ -256,17 +258,17 @@ impl Receiver {
         Ok(PlacedOrNot::Placed(None))
     }
 
-    /// What was recorded of a finished file, if that still stands there and the source is the same.
+    /// The record of a finished file, if the file still exists and the source is the same.
     fn is_placed(&self, file: &Resuming, has_chunks: bool) -> Result<Option<Found>> {
         let identity = identity_of(&file.entry);
         let found = self.standing_since(file, |finished| {
             finished.identity == identity && !finished.young
         })?;
-        // Without any digest nobody could tell whether it is intact.
+        // Without any digest it would be unknown whether the file is intact.
         Ok(found.filter(|found| found.finished.digest.is_some() || has_chunks))
     }
 
-    /// What stands at the destination of a finished file, if it is the file that was recorded.
+    /// The existing file at the destination, if it is the finished file that was recorded.
     fn standing_since(
         &self,
         file: &Resuming,
@@ -297,10 +299,10 @@ impl Receiver {
         }))
     }
 
-    /// What is there of a small file that the sender asks about. It is read later, if the sender
-    /// can be asked for it then, and else now.
+    /// Checks a small file that the sender asks about. If the sender can send damaged files
+    /// afterwards, the file is read later, otherwise now.
     pub(super) fn resume_small(&self, file: Resuming) -> Asked {
-        // What cannot be looked at is sent, and fails for its reason then.
+        // A file that cannot be checked is sent, and fails then for the same reason.
         let Ok(Some(found)) = self.is_placed(&file, false) else {
             return Asked::Missing;
         };
@@ -321,7 +323,7 @@ impl Receiver {
         Asked::InPlace(Box::new(placed))
     }
 
-    /// What is to be known of a small file to read it, which was in place when the sender asked.
+    /// The description of a small file that was in place when the sender asked, to read it now.
     /// None if its directory is not known any more.
     pub(super) fn describe(&self, small: Small) -> Option<Resuming> {
         let Small {
@@ -368,15 +370,16 @@ impl Receiver {
         })
     }
 
-    /// What was recorded of a small file that was in place when the sender asked, and what stands
-    /// there. None where it is not in place any more.
+    /// The record and the status of a small file that was in place when the sender asked. None if
+    /// it is not in place any more.
     pub(super) fn still_stands(&self, file: &Resuming) -> Option<(Finished, Standing)> {
-        // Its source was compared then. What cannot be looked at is sent, and fails for its reason.
+        // Its source was compared when the sender asked. A file that cannot be checked is sent, and
+        // fails then for the same reason.
         let found = self.standing_since(file, |_| true).ok()??;
         Some((found.finished, found.standing))
     }
 
-    /// What was written of a source that may be another now: its chunks are compared.
+    /// Requests a comparison of the chunks that were written from a source that may have changed.
     fn compare(
         &self,
         journal: &Journal,
@@ -388,7 +391,7 @@ impl Receiver {
         let entry = partial.entry().clone();
         let mut ranges = Restored::finest(entry.size, self.chunk_size, false);
         journal.replay(&begun, |chunk| {
-            // What does not lie in the file as it is now is of no use.
+            // A chunk outside the present file is useless.
             ranges.add(&chunk);
             ControlFlow::Continue(())
         });
@@ -411,8 +414,8 @@ impl Receiver {
         })
     }
 
-    /// A stream that cannot be read a second time: what stands there since an earlier session of
-    /// this command has put it in place, if it is still what that wrote.
+    /// Checks whether a pipe that cannot be read again is in place: an earlier session of this
+    /// command finished the file, and it is unchanged.
     pub(super) fn stream_in_place(&self, file: Resuming) -> Result<StreamThere> {
         let former = &self.sessions.before;
         let found = self.standing_since(&file, |finished| {
@@ -428,7 +431,7 @@ impl Receiver {
             trusted,
         } = found;
         let (mut file, size) = (file, standing.size);
-        // A stream has no size before it was read.
+        // The size of a pipe is unknown before it was read.
         file.entry.size = size;
         let placed = Placed {
             file,
@@ -459,7 +462,7 @@ impl Receiver {
             listed,
             ..
         } = file;
-        // The run that has placed it may not have made it durable.
+        // The earlier run may not have made the file durable.
         if self.rules.fsync
             && let Err(error) = dest::make_durable(&slot)
         {
@@ -481,12 +484,13 @@ impl Receiver {
         Restored::nothing(entry.size, self.grain, self.needs_tree(entry))
     }
 
-    /// Chunks of a file that changes are read at different times: their root says nothing.
+    /// If a file changes during the copy, its chunks are from different times and their common
+    /// digest is useless.
     fn needs_tree(&self, entry: &Entry) -> bool {
         (!entry.is_sparse() && !self.options.live) || self.options.digests
     }
 
-    /// What the journal says is there of a file.
+    /// The part of a file that exists according to the journal.
     fn recorded(&self, journal: &Journal, begun: &Begun, entry: &Entry) -> Restored {
         let mut restored = self.finest(entry);
         journal.replay(begun, |chunk| {
@@ -499,7 +503,7 @@ impl Receiver {
         restored
     }
 
-    /// The same, as far as it was read just now and holds what was recorded.
+    /// The same part, but only ranges that were just read and match their records.
     fn read_first(
         &self,
         journal: &Journal,
@@ -527,15 +531,15 @@ impl Receiver {
     }
 }
 
-/// What became of a file that an earlier session may have finished.
+/// The result for a file that an earlier session may have finished.
 enum PlacedOrNot {
     Placed(Option<Want>),
     Not(Box<Resuming>),
 }
 
-/// Whether a stream that cannot be read again is in place.
+/// Whether a pipe that cannot be read again is in place.
 pub enum StreamThere {
-    /// With its bytes and its digest.
+    /// With its size in bytes and its digest.
     Yes(Box<Resuming>, u64, Option<Digest>),
     No(Box<Resuming>),
 }

@@ -1,5 +1,5 @@
-//! What the receiver knows of entries: directories until their last child is in, big files until
-//! they have their name, and which entries are accounted for.
+//! The receiver's table of entries: directories until their last child is settled, big files until
+//! they have their names, and the set of entries that are accounted for.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
@@ -17,47 +17,47 @@ use crate::pipeline::names::{Claim, HELD_MAX, Names, UNASKED_HELD_MAX};
 use crate::pipeline::open_file::OpenFile;
 use crate::pipeline::plans::UNSETTLED_ENTRIES_MAX;
 
-/// Chunks that may arrive damaged, each a few times, before the copy is given up.
+/// Number of different chunks that may arrive damaged, each a few times, before the copy fails.
 const DAMAGED_MAX: usize = 1024;
 
-/// Gaps between entries that are accounted for, or between those that are there and not read yet,
-/// and directories that are not full: the sender's bounds and then some.
+/// Most ranges of entries that are accounted for, most ranges of resuming entries, and most
+/// incomplete directories: more than the sender's own limits allow.
 const SCATTERED_MAX: usize = 3 * UNSETTLED_ENTRIES_MAX as usize;
 const DIRECTORIES_MAX: usize = 2 * UNSETTLED_ENTRIES_MAX as usize;
 
-/// Gaps between chunks that were written. Those of a file that fails while it is sent stay, so
-/// this is a bound on memory (some 8 MB) that no honest copy comes near.
+/// Most ranges of written chunks. If a file fails while it is sent, its gaps remain. This limits
+/// memory (some 8 MB), and no honest copy comes near it.
 const CHUNKS_SCATTERED_MAX: usize = 1 << 18;
 
-/// A directory whose children are coming.
+/// A directory whose children are still arriving.
 pub struct Node {
     /// None if it could not be made: its children fail with it.
     pub directory: Option<Directory>,
     pub entry: Entry,
     pub listed: Option<Listed>,
-    /// Of its path below the roots.
+    /// The hash of its path below the roots.
     path: Hash,
     names: Names,
-    /// Children in place or failed, of how many once that is known.
+    /// Number of children in place or failed, and of all children once that is known.
     settled: u64,
     children: Option<u64>,
 }
 
-/// Where an entry is to go.
+/// The place for an entry.
 pub enum Spot {
     Slot(Slot, Option<Listed>),
     Directory(Arc<crate::dir::Dir>, Option<Listed>),
-    /// It leaves there.
+    /// A pipe.
     Exit(Exit, Option<Listed>),
-    /// Its directory failed.
+    /// The entry's directory failed.
     Lost,
-    /// Its directory has not been announced yet.
+    /// The entry's directory has not been announced yet.
     Unknown,
 }
 
-/// Something that the user named.
+/// A root.
 struct Named {
-    /// Counted from 0.
+    /// Its index, from 0.
     number: usize,
     target: Target,
     is_directory: bool,
@@ -66,45 +66,46 @@ struct Named {
 #[derive(Default)]
 pub struct Table {
     roots: HashMap<EntryId, Named>,
-    /// Of roots that land in a directory under names.
+    /// The names of roots that go into a directory.
     root_names: Names,
     /// Names that are remembered of all directories.
     names_held: usize,
     hashing: RandomState,
     has_roots: bool,
-    /// The sender has said that something cannot be sent.
+    /// The sender has reported a failure.
     told: bool,
     directories: HashMap<EntryId, Box<Node>>,
-    /// Directories that were full, and get their modes and times now.
+    /// Complete directories that are getting their modes and times now.
     finishing: usize,
     pub files: HashMap<EntryId, Arc<OpenFile>>,
-    /// Files that workers look for the remains of, or that are there and wait to be read.
+    /// Files that wait for a worker to check or read their earlier data, or to open them again.
     resuming: RangeSet,
     pub linked: Linked,
     /// Entries in place or failed.
     accounted: RangeSet,
-    /// Chunks that were written: of packs to know them again, of files so that there are no gaps
-    /// between those. And packs that are being written.
+    /// Chunks that were written: those of packs to recognize duplicates, those of files to leave no
+    /// gaps between the packs.
     chunks_done: RangeSet,
+    /// Packs that are being written.
     packs_claimed: HashSet<u64>,
-    /// Times that chunks arrived damaged.
+    /// How many times each chunk arrived damaged.
     damaged: HashMap<u64, u8>,
     /// Packs whose directories are not known yet.
     pub parked: Vec<VerifiedChunk>,
     last: Option<EntryId>,
 }
 
-/// What to do with a copy of a pack.
+/// What to do with a pack that arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PackClaim {
     Yours,
-    /// Another worker writes it; it will be acknowledged then.
+    /// Another worker is writing it and will acknowledge it.
     Taken,
     Done,
 }
 
 impl Table {
-    /// `targets` are where the roots land, in their order.
+    /// `targets` are the destinations of the roots, in the same order.
     pub fn set_roots(&mut self, roots: &[Root], targets: Vec<Target>) {
         let named = roots.iter().zip(targets).enumerate();
         self.roots = named
@@ -124,8 +125,8 @@ impl Table {
         self.has_roots
     }
 
-    /// False for a root that is not what it was announced as, with which the user may not have
-    /// reckoned: a directory where a file is, or a link where links that were named are followed.
+    /// False if a root differs from its announcement. The user may not expect that: a directory
+    /// instead of a file, or a symbolic link although the named links are followed.
     pub fn fits_root(&self, entry: &Entry) -> bool {
         let Some(root) = self.roots.get(&entry.id) else {
             return true;
@@ -137,7 +138,7 @@ impl Table {
         }
     }
 
-    /// Only one thing was named.
+    /// True if there is only one root.
     pub fn has_one_root(&self) -> bool {
         self.roots.len() == 1
     }
@@ -146,8 +147,8 @@ impl Table {
         self.told = true;
     }
 
-    /// Where the entry with this parent and name goes. `listing` if its place in a list of digests
-    /// is wanted too.
+    /// The place for an entry with this parent and name; with `listing`, also its place in a list
+    /// of digests.
     pub fn spot(&self, id: EntryId, parent: EntryId, name: &Name, listing: bool) -> Spot {
         if parent == NO_PARENT {
             let Some(Named { number, target, .. }) = self.roots.get(&id) else {
@@ -176,7 +177,7 @@ impl Table {
         }
     }
 
-    /// An entry is to have this name in the directory of `parent`.
+    /// Claims this name for an entry in the directory of `parent`.
     pub fn claim_name(&mut self, id: EntryId, parent: EntryId, name: &Name) -> Claim {
         let Some(names) = names_in(&mut self.root_names, &mut self.directories, parent) else {
             return Claim::Yours;
@@ -191,7 +192,7 @@ impl Table {
         claim
     }
 
-    /// What the directory of `parent` makes of names.
+    /// Sets how the directory of `parent` treats names.
     pub fn set_spelling(&mut self, parent: EntryId, spelling: Spelling) {
         if let Some(names) = names_in(&mut self.root_names, &mut self.directories, parent) {
             let held = names.held();
@@ -200,8 +201,8 @@ impl Table {
         }
     }
 
-    /// A hash of the way from the roots to an entry with this parent and name, the same on every run
-    /// of a copy. None where the parent is not known.
+    /// A hash of the path from the root to an entry with this parent and name. It is the same on
+    /// every run of a copy. None if the parent is not known.
     pub fn path_of(&self, id: EntryId, parent: EntryId, name: &Name) -> Option<Hash> {
         if parent == NO_PARENT {
             let number = self.roots.get(&id)?.number as u64;
@@ -211,17 +212,20 @@ impl Table {
         Some(journal::hash([&above[..], name.as_bytes()].into_iter()))
     }
 
-    /// True for a number that was given twice, which no sender does.
+    /// True if the entry is in place, failed, open or resuming. A sender announces no such entry
+    /// again.
     pub fn is_known(&self, id: EntryId) -> bool {
         self.accounted.contains(id) || self.files.contains_key(&id) || self.resuming.contains(id)
     }
 
-    /// A worker looks for what is there of this file, or reads it.
+    /// Marks a file as resuming: it waits for a worker to check or read its earlier data, or to
+    /// open it again.
     pub fn set_resuming(&mut self, id: EntryId) {
         self.resuming.insert_one(id);
     }
 
-    /// What is there is damaged: the file comes like any other. False if it has failed meanwhile.
+    /// Ends resuming, because the existing data is damaged and the file is sent again. Returns
+    /// false if the file has failed in the meantime.
     pub fn end_resuming(&mut self, id: EntryId) -> bool {
         self.remove_resuming(id);
         !self.accounted.contains(id)
@@ -231,7 +235,7 @@ impl Table {
         self.resuming.remove(id..id.saturating_add(1));
     }
 
-    /// The file's chunks may come. False if it has failed meanwhile.
+    /// Accepts the chunks of a file. Returns false if the file has failed in the meantime.
     pub fn open(&mut self, file: Arc<OpenFile>) -> bool {
         let id = file.entry.id;
         self.remove_resuming(id);
@@ -246,7 +250,7 @@ impl Table {
         self.accounted.contains(id)
     }
 
-    /// The directory was made, or could not be; either way it is accounted for.
+    /// Adds a directory that was made, or could not be made. In both cases it is accounted for.
     pub fn add_directory(
         &mut self,
         entry: Entry,
@@ -267,13 +271,14 @@ impl Table {
         self.directories.insert(node.entry.id, node);
     }
 
-    /// A directory has so many children. Gives it if all of them are settled.
+    /// Sets the number of a directory's children. Returns the directory if all of them are settled.
     pub fn end_directory(&mut self, id: EntryId, children: u64) -> Option<Node> {
         self.directories.get_mut(&id)?.children = Some(children);
         self.take_full(id)
     }
 
-    /// The entry is in place or failed, once. Gives its directory if it was the last one there.
+    /// Marks an entry as in place or failed; a second call does nothing. Returns its directory if
+    /// this was the last child.
     pub fn account(&mut self, id: EntryId, parent: EntryId) -> Option<Node> {
         self.files.remove(&id);
         self.remove_resuming(id);
@@ -283,7 +288,7 @@ impl Table {
         self.child_settled(parent)
     }
 
-    /// A child of `parent` is settled: an entry, or a directory with all that is in it.
+    /// Counts a settled child of `parent`: an entry, or a directory with all its contents.
     pub fn child_settled(&mut self, parent: EntryId) -> Option<Node> {
         self.directories.get_mut(&parent)?.settled += 1;
         self.take_full(parent)
@@ -304,12 +309,12 @@ impl Table {
         }
     }
 
-    /// A directory that was given out as full has its mode and times.
+    /// A complete directory that was returned earlier has its mode and times now.
     pub fn finished(&mut self) {
         self.finishing -= 1;
     }
 
-    /// More at once than a sender that keeps to its bounds can bring about.
+    /// True if there is more than a sender within its limits can cause.
     pub fn is_scattered(&self) -> bool {
         self.accounted.fragments() > SCATTERED_MAX + self.roots.len()
             || self.resuming.fragments() > SCATTERED_MAX + self.roots.len()
@@ -336,7 +341,7 @@ impl Table {
         self.chunks_done.insert_one(chunk);
     }
 
-    /// How often the chunk has arrived damaged, with this time.
+    /// Counts that the chunk arrived damaged, and returns how many times it did.
     pub fn count_damage(&mut self, chunk: u64) -> u8 {
         if self.damaged.len() >= DAMAGED_MAX && !self.damaged.contains_key(&chunk) {
             return u8::MAX;
@@ -346,13 +351,13 @@ impl Table {
         *times
     }
 
-    /// The walk is over: no more directories will come.
+    /// True after the end of the walk: no more directories will be announced.
     pub fn is_walked(&self) -> bool {
         self.last.is_some()
     }
 
-    /// The walk is over: these are all entries. False if something that was named is not among them
-    /// and no failure was told of.
+    /// Ends the walk; `last` and `unused` define all entries. Returns false if a root is missing
+    /// and no failure was reported.
     pub fn all_sent(
         &mut self,
         last: EntryId,
@@ -367,15 +372,15 @@ impl Table {
         whole || self.told
     }
 
-    /// The sender has read everything that was announced.
+    /// True if the sender has read everything that it announced.
     pub fn is_all_sent(&self) -> bool {
         self.last.is_some() && self.files.values().all(|file| file.end.get().is_some())
     }
 
-    /// True for a directory that a root fills.
+    /// True if a root's contents go directly into this directory.
     pub fn is_landing(&self, dir: &crate::dir::Dir) -> bool {
         let mut landings = self.roots.values().map(|named| &named.target.landing);
-        // One that has a name may hold the journal where the directory above takes none.
+        // A directory with a name may contain the journal if its parent allows no new file.
         landings.any(|landing| match landing {
             Landing::Directory(landing) => landing.identity() == dir.identity(),
             Landing::Name(slot) => slot.dir.identity() != dir.identity(),
@@ -383,12 +388,12 @@ impl Table {
         })
     }
 
-    /// Big files that are not in place.
+    /// Removes and returns the big files that are not in place.
     pub fn take_files(&mut self) -> Vec<Arc<OpenFile>> {
         self.files.drain().map(|(_, file)| file).collect()
     }
 
-    /// The unfinished directories that this copy made, innermost first.
+    /// Removes and returns the unfinished directories that this copy made, innermost first.
     pub fn take_made_directories(&mut self) -> Vec<(Directory, Entry)> {
         let mut nodes: Vec<Node> = self.directories.drain().map(|(_, node)| *node).collect();
         // A directory is announced before its children, so it has a lower number.
@@ -402,19 +407,19 @@ impl Table {
         made.collect()
     }
 
-    /// Gives away everything. Dropped, partials are removed and directories get their modes back,
-    /// so it is to be dropped when the table is not locked.
+    /// Takes the whole content. Dropping the result removes partial files and restores the modes of
+    /// directories, so drop it while the table is not locked.
     #[must_use]
     pub fn take(&mut self) -> Table {
         std::mem::take(self)
     }
 
-    /// Everything that was announced is in place or failed.
+    /// True if everything that was announced is in place or failed.
     pub fn is_done(&self) -> bool {
         self.is_settled() && self.directories.is_empty()
     }
 
-    /// Nothing more will come, and yet a directory waits for more.
+    /// True if nothing more will arrive and a directory still lacks children.
     pub fn is_stuck(&self) -> bool {
         self.is_settled() && !self.directories.is_empty()
     }
@@ -429,7 +434,7 @@ impl Table {
     }
 }
 
-/// Those in the directory of `parent`. None where it is not known any more.
+/// The names in the directory of `parent`. None if that is not known any more.
 fn names_in<'a>(
     of_roots: &'a mut Names,
     directories: &'a mut HashMap<EntryId, Box<Node>>,

@@ -1,7 +1,7 @@
-//! Entries that failed: told as they happen, kept for the summary up to a bound.
+//! Entries that failed: reported at once, and kept for the summary up to a limit.
 //!
-//! A copy whose connection was lost tries them again: what fails again is not told again, and
-//! what succeeds this time has not failed.
+//! After a lost connection the next session tries them again. An entry that fails again is not
+//! reported again, and one that succeeds does not count as failed.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,18 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::error::Error;
 use crate::progress::Progress;
 
-/// Failures that are kept for the summary; the others are only counted.
+/// Failures that are kept for the summary; further ones are only counted.
 pub const FAILURES_MAX: usize = 10_000;
 
-/// Failures of former sessions that are remembered, 8 bytes each; one beyond is told again.
+/// Failures of earlier sessions that are remembered, in 8 bytes each. Further ones may be reported
+/// twice.
 const TOLD_MAX: usize = 100_000;
 
 type Tell = dyn Fn(&Error) + Send + Sync;
 
-/// The end that the user sees keeps the tally of both; the other end's is silent.
+/// The end that the user sees keeps the tally of both ends; the other end's tally is silent.
 pub struct Tally {
     tell: Option<Box<Tell>>,
-    /// Told of what is worth a line only where the user wants many.
+    /// Prints messages that most users do not want.
     detail: Option<Box<Tell>>,
     failures: Mutex<Failures>,
     progress: Arc<Progress>,
@@ -31,7 +32,7 @@ pub struct Tally {
 struct Failures {
     kept: Vec<Error>,
     more: u64,
-    /// Of all sessions so far, by hash.
+    /// Hashes of the failures that earlier sessions reported.
     told: HashSet<u64>,
 }
 
@@ -45,7 +46,7 @@ impl Tally {
         }
     }
 
-    /// For an end that sends its failures to the other.
+    /// For an end that sends its failures to the other end.
     pub fn silent(progress: Arc<Progress>) -> Self {
         Tally {
             tell: None,
@@ -64,7 +65,7 @@ impl Tally {
             failures.kept.push(error.clone());
         } else {
             failures.more += 1;
-            // Beyond what `begin_again` will find in `kept`.
+            // `begin_again` remembers only the errors in `kept`.
             failures.remember(error);
         }
         drop(failures);
@@ -73,7 +74,7 @@ impl Tally {
         }
     }
 
-    /// Another session tries everything again.
+    /// Prepares for another session, which tries everything again.
     pub fn begin_again(&self) {
         let mut failures = self.lock();
         for error in std::mem::take(&mut failures.kept) {
@@ -82,14 +83,14 @@ impl Tally {
         failures.more = 0;
     }
 
-    /// Tells of what is no failure.
+    /// Reports something that is not a failure.
     pub fn detail(&self, error: &Error) {
         if let Some(detail) = &self.detail {
             detail(error);
         }
     }
 
-    /// What failed, and how much more than that.
+    /// Removes and returns the failures, and the number of further ones.
     pub fn take(&self) -> (Vec<Error>, u64) {
         let failures = std::mem::take(&mut *self.lock());
         (failures.kept, failures.more)

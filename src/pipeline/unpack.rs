@@ -1,5 +1,6 @@
-//! Packs at the receiver: verified as a whole, then each small file gets its name. A pack may
-//! come before the directories of its files, which are announced another way: it waits for them.
+//! Packs at the receiver: each pack is verified as a whole, then each small file gets its name. A
+//! pack may arrive before its directories, which are announced on the control connection. It then
+//! waits for them.
 
 use crate::chunk::pack::Pack;
 use crate::chunk::pool::TAILROOM;
@@ -23,7 +24,7 @@ impl Receiver {
         }
         let chunk = match self.is_large(&encoded) {
             false => hands.decode(encoded),
-            // Without memory for it now, it comes again as packs that take less.
+            // If no memory is free now, the pack is sent again as smaller packs.
             true => self
                 .buffer_of_lent(&encoded)
                 .and_then(|into| hands.decode_into(encoded, into)),
@@ -44,7 +45,8 @@ impl Receiver {
         encoded.place.raw_len as usize > self.chunk_size as usize + TAILROOM
     }
 
-    /// Room for a large pack in memory that the pool lends, with what a decoder takes.
+    /// A buffer for a large pack in memory that the pool lends, including the memory that a decoder
+    /// needs.
     fn buffer_of_lent(&self, encoded: &EncodedChunk) -> Option<Buffer> {
         let raw_len = encoded.place.raw_len as usize;
         let lent = (2 * raw_len).div_ceil(Pool::slot_size(self.chunk_size as usize));
@@ -84,7 +86,8 @@ impl Receiver {
         for (entry, content) in &members {
             self.member(entry, content, &mut records);
         }
-        // Before the pack is acknowledged: what the sender counts as done is done for good.
+        // Recorded before the pack is acknowledged, so that the journal has every pack that the
+        // sender counts as done.
         if let Some(journal) = self.journal() {
             journal.finished(&records);
         }

@@ -1,9 +1,9 @@
-//! What earlier sessions left is read and verified here, on threads of its own and while the
-//! missing chunks are on their way. A file gets its name only when this is done. What this command
-//! wrote or read before it lost its connection is not read again.
+//! Verification of the data that earlier sessions wrote, on separate threads and while the missing
+//! chunks are on their way. A file gets its name only after this. Data that this command wrote or
+//! read before it lost its connection is not read again.
 //!
-//! A range that does not hold what was recorded becomes missing: the sender is asked for it
-//! ([`Message::Missing`]), and its chunks come like any others.
+//! A range that does not match its record becomes missing: the receiver asks the sender for it
+//! ([`Message::Missing`]), and its chunks arrive like any others.
 
 mod checks;
 
@@ -28,32 +28,32 @@ use crate::wire::message::{Message, Missing, RANGES_MAX, Span};
 use checks::Check;
 pub use checks::{Checks, Small};
 
-/// Threads that read. A second one keeps the disk busy while the first one hashes.
+/// Number of reading threads. A second thread keeps the disk busy while the first one hashes.
 pub const THREADS: usize = 2;
 
 /// Bytes that are read between two reports of progress.
 const TELL_EVERY: u64 = 16 << 20;
 
-/// Damaged ranges are asked for together, up to so many and after so long at the latest.
+/// Damaged ranges are requested together: at this many, or after this time.
 const LOST_MAX: usize = 64;
 const LOST_WAIT: Duration = Duration::from_millis(200);
 
-/// Recorded chunks that the disk is asked for before they are read.
+/// Recorded chunks that the disk is asked to fetch before they are read.
 const AHEAD: usize = 4;
 
 /// Bytes of zeros that are read at a time.
 const STEP: usize = 1 << 20;
 
-/// What of an open file was written by earlier sessions and not read since.
+/// Ranges of an open file that earlier sessions wrote and that were not read since.
 pub struct Unread {
     /// Bytes.
     ranges: Mutex<RangeSet>,
-    /// Somebody reads, or will.
+    /// False when all ranges have been handled.
     is_open: AtomicBool,
 }
 
 impl Unread {
-    /// None where there is nothing to read.
+    /// None if there is nothing to read.
     pub fn new(ranges: RangeSet) -> Option<Unread> {
         let is_open = AtomicBool::new(true);
         let ranges = (!ranges.is_empty()).then_some(ranges)?;
@@ -77,21 +77,21 @@ pub struct Placed {
     pub file: Resuming,
     pub finished: Finished,
     pub standing: Standing,
-    /// Its chunks, where the journal has no digest of the whole.
+    /// The record with its chunks, in case the journal has no digest of the whole file.
     pub begun: Option<Begun>,
-    /// The sender was told of it when it asked: what is damaged comes in a pack.
+    /// The sender asked about this file: if it is damaged, it arrives in a pack.
     pub is_small: bool,
 }
 
-/// A file of which the disk brings the first bytes.
+/// A file whose first bytes the disk is fetching.
 struct Whole {
     disk: Readback,
-    /// The disk took them, as far as it says.
+    /// False if the disk is known not to have taken the data.
     is_written: bool,
 }
 
 impl Placed {
-    /// None where it cannot be opened, or is not what stood there.
+    /// None if the file cannot be opened, or is not the recorded one any more.
     fn open(&self) -> Option<Whole> {
         let disk = Readback::of_standing(&self.file.slot, &self.standing).ok()??;
         let is_written = disk.begin(self.file.entry.size);
@@ -99,7 +99,7 @@ impl Placed {
     }
 }
 
-/// A thread that reads: runs until the copy ends.
+/// Runs a reading thread until the copy ends.
 pub fn verify(receiver: &Receiver) {
     let mut buffer = Vec::new();
     while let Some(check) = receiver.checks.next() {
@@ -116,7 +116,7 @@ pub fn verify(receiver: &Receiver) {
 }
 
 impl Receiver {
-    /// Has what is unread of an open file read.
+    /// Queues the unread ranges of an open file.
     pub(super) fn verify_later(&self, file: Arc<OpenFile>, begun: Begun, certain: RangeSet) {
         let check = Check::Open {
             file,
@@ -126,8 +126,8 @@ impl Receiver {
         self.checks.add(check);
     }
 
-    /// Has a finished file read, which is known as being resumed until then. Reads it at once where
-    /// too many wait.
+    /// Queues a finished file, which counts as resuming until it was read. Reads it at once if too
+    /// many files wait.
     pub(super) fn verify_placed_later(&self, placed: Placed) {
         if placed.is_small && placed.file.listed.is_none() {
             let small = Small::of(&placed.file.entry);
@@ -141,7 +141,7 @@ impl Receiver {
         self.checks.add(Check::Placed(Box::new(placed)));
     }
 
-    /// Reads what is unread of an open file.
+    /// Reads the unread ranges of an open file.
     fn verify_open(
         &self,
         file: &Arc<OpenFile>,
@@ -167,7 +167,7 @@ impl Receiver {
                 is_certain,
             } = ready;
             let range = chunk.offset..chunk.offset + chunk.len;
-            // It may be missing along with a neighbour.
+            // The range may have become missing together with a neighbour.
             if !unread.lock().contains_all(range.clone()) {
                 return;
             }
@@ -202,7 +202,7 @@ impl Receiver {
             let end = chunk.offset.checked_add(chunk.len);
             let is_inside = end.is_some_and(|end| end <= file.entry.size) && chunk.len > 0;
             let range = chunk.offset..end.unwrap_or(chunk.offset);
-            // Another record may be of the same range, or of a part of it.
+            // Another record may cover the same range or a part of it.
             if !is_inside || !unread.lock().contains_all(range.clone()) {
                 return ControlFlow::Continue(());
             }
@@ -229,12 +229,12 @@ impl Receiver {
             return;
         }
         ahead.into_iter().for_each(&mut look);
-        // What the journal tells no more of.
+        // Ranges whose records could not be found in the journal.
         let left: Vec<_> = unread.lock().iter().collect();
         left.into_iter().for_each(|range| lost.add(range));
         self.ask_for(file, unread, journal, &mut lost);
         self.tell_checked(0, 1);
-        // Whoever commits the file holds it alone.
+        // The thread that commits the file must be its only holder.
         drop(readback);
         drop(partial);
         unread.is_open.store(false, Release);
@@ -244,7 +244,7 @@ impl Receiver {
         }
     }
 
-    /// A recorded range holds what was recorded.
+    /// Adds a recorded range that matches its record to the file's digest.
     fn add_recorded(&self, file: &OpenFile, chunk: &Chunk) {
         let Some(tree) = &file.tree else { return };
         let mut tree = tree.lock().expect("no panic while held");
@@ -254,13 +254,13 @@ impl Receiver {
         };
     }
 
-    /// Ranges that do not hold what was recorded are missing, and the sender is told.
+    /// Marks ranges that do not match their records as missing, and asks the sender for them.
     fn ask_for(&self, file: &OpenFile, unread: &Unread, journal: &Journal, lost: &mut Lost) {
         let ranges = std::mem::take(lost).ranges;
         if ranges.is_empty() {
             return;
         }
-        // A later run believes nothing of this without reading it.
+        // A later run must trust none of this without reading it.
         journal.doubted();
         let mut missing = RangeSet::new();
         {
@@ -284,14 +284,15 @@ impl Receiver {
         }
     }
 
-    /// Reads small finished files: the disk brings all of them before the first one is read.
+    /// Reads small finished files. The disk starts to fetch all of them before the first one is
+    /// read.
     fn verify_small(&self, files: Vec<Small>) {
         let mut intact = Vec::with_capacity(files.len());
         let begun = files
             .into_iter()
             .filter_map(|small| self.begin_small(small));
         for (placed, disk) in begun.collect::<Vec<_>>() {
-            // There may have been no descriptor left beside those of the others.
+            // The first attempt may have failed because the other files used all descriptors.
             let disk = disk.or_else(|| placed.open());
             let is_as_recorded = disk.is_some_and(|disk| self.reads_as_recorded(&placed, &disk));
             match is_as_recorded {
@@ -300,23 +301,23 @@ impl Receiver {
             }
         }
         if self.checks.is_idle() {
-            // Before the copy may be complete.
+            // Reported before the copy may be complete.
             self.tell_checked(0, 1);
         }
         if let Some(journal) = self.journal() {
-            // For another session of this command.
+            // For a later session of this command.
             let records: Vec<_> = intact.iter().map(|placed| placed.finished).collect();
             journal.finished(&records);
         }
         intact.into_iter().for_each(|file| self.placed_stays(file));
     }
 
-    /// Has the disk bring a small finished file, if it still stands there.
+    /// Makes the disk fetch a small finished file, if it still exists.
     fn begin_small(&self, small: Small) -> Option<(Placed, Option<Whole>)> {
         if self.ending.is_ending() || self.lock().is_accounted(small.id) {
             return None;
         }
-        // A directory stays until all in it is settled, or the copy ends.
+        // A directory stays in the table until its contents are settled or the copy ends.
         let file = self.describe(small)?;
         let Some((finished, standing)) = self.still_stands(&file) else {
             self.small_is_damaged(&file);
@@ -333,7 +334,7 @@ impl Receiver {
         Some((placed, disk))
     }
 
-    /// A small file that was found damaged is sent like one that is not there.
+    /// Requests a small file that was found damaged; it is sent like a missing one.
     fn small_is_damaged(&self, file: &Resuming) {
         if self.ending.is_ending() {
             return;
@@ -353,19 +354,19 @@ impl Receiver {
         self.say(Message::Missing(Missing { entry: id, spans }));
     }
 
-    /// Reads a finished file. It is in place if it is what was recorded; else it is sent again.
+    /// Reads a finished file. If it matches its record, it is in place; otherwise it is sent again.
     fn verify_placed(&self, placed: Placed) {
         if self.ending.is_ending() || self.lock().is_accounted(placed.file.entry.id) {
             return;
         }
         let is_as_recorded = self.is_as_recorded(&placed);
         if self.checks.is_idle() {
-            // Before the copy may be complete.
+            // Reported before the copy may be complete.
             self.tell_checked(0, 1);
         }
         if is_as_recorded {
             if let Some(journal) = self.journal() {
-                // For another session of this command.
+                // For a later session of this command.
                 journal.finished(&[placed.finished]);
             }
             return self.placed_stays(placed);
@@ -395,12 +396,12 @@ impl Receiver {
         }
     }
 
-    /// A file that an earlier session finished is as that left it.
+    /// Accounts for a file that is as an earlier session left it.
     pub(super) fn placed_stays(&self, placed: Placed) {
         self.found_in_place(placed.file, placed.finished.digest, Some(&placed.standing));
     }
 
-    /// Reads a finished file. What cannot be read is not what was recorded.
+    /// Reads a finished file and compares it with its record. An unreadable file does not match.
     pub(super) fn is_as_recorded(&self, placed: &Placed) -> bool {
         let disk = placed.open();
         disk.is_some_and(|disk| self.reads_as_recorded(placed, &disk))
@@ -426,7 +427,7 @@ impl Receiver {
         }
     }
 
-    /// True if all of a file is what its recorded chunks say.
+    /// True if the recorded chunks cover the whole file and match it.
     fn has_chunks(
         &self,
         disk: &Readback,
@@ -450,7 +451,7 @@ impl Receiver {
                     Some(_) => disk.prepare(&range),
                     None => disk.prepare_hole(&range),
                 };
-                // A damaged range may have been sent once more, and recorded twice.
+                // A damaged range may have been sent again and therefore recorded twice.
                 if is_written && holds(disk, &chunk, size, &mut buffer) {
                     found.insert(range);
                 }
@@ -468,8 +469,8 @@ impl Receiver {
         LARGE_PIECE * self.chunk_size as usize
     }
 
-    /// Counts `bytes` as read, and tells the other end, which may be the one that shows it, when
-    /// `every` of them came together.
+    /// Counts `bytes` as read. Reports to the other end, which may show the progress, after every
+    /// `every` bytes.
     pub(super) fn tell_checked(&self, bytes: u64, every: u64) {
         use std::sync::atomic::Ordering::Relaxed;
         let all = self.progress.add_checked(bytes);
@@ -482,13 +483,13 @@ impl Receiver {
 
 struct Ready {
     chunk: Chunk,
-    /// The disk took what was written there, as far as it says.
+    /// False if the disk is known not to have taken the data written there.
     is_written: bool,
-    /// It need not be read.
+    /// The range need not be read.
     is_certain: bool,
 }
 
-/// Ranges to be asked for.
+/// Ranges to be requested.
 #[derive(Default)]
 struct Lost {
     ranges: RangeSet,
@@ -507,7 +508,7 @@ impl Lost {
     }
 }
 
-/// Reads a recorded range, which lies in the file, and compares it with what was recorded.
+/// Reads a recorded range of the file and compares it with the record.
 pub(super) fn holds(disk: &Readback, chunk: &Chunk, size: u64, buffer: &mut [u8]) -> bool {
     let range = chunk.offset..chunk.offset.saturating_add(chunk.len);
     if chunk.len == 0 || range.end > size {

@@ -1,5 +1,5 @@
 //! The thread that writes a list of digests. The list may be a FIFO that nobody reads, or a file on
-//! a disk that hangs; the task that reads control adds lines and must not wait for either.
+//! a disk that hangs. The task that reads control messages adds lines and must not wait for either.
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
@@ -8,28 +8,28 @@ use std::time::Duration;
 
 use crate::dest;
 
-/// Bytes of lines that may wait before the copy waits for them.
+/// Bytes of waiting lines above which the copy waits.
 pub const QUEUE_BYTES: usize = 1 << 20;
 
-/// Bytes of lines that may wait at all: those of files that were under way when the copy began to
-/// wait. A line beyond is an error of the list.
+/// Most bytes of waiting lines; one more line is an error of the list. The room above
+/// [`QUEUE_BYTES`] is for files that were in progress when the copy began to wait.
 const QUEUE_MAX: usize = 24 << 20;
 
-/// How often a thread that waits looks whether it still has to.
+/// How often a waiting thread checks whether it still has to wait.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What the thread is to do before it goes on with the lines.
+/// The work of the thread, and its state.
 #[derive(Default)]
 pub struct Waiting {
     lines: Vec<u8>,
-    /// The lines written so far are to go.
+    /// The lines written so far must be removed first.
     begins_again: bool,
-    /// Of lines that wait and of those that are being written.
+    /// Bytes of lines that wait or are being written.
     pub bytes: usize,
-    /// No more lines come: the file is to be closed.
+    /// No more lines follow: the file is to be closed.
     is_last: bool,
     is_closed: bool,
-    /// Nobody waits for the thread any more.
+    /// The [`Writer`] was dropped.
     is_over: bool,
     error: Option<io::Error>,
 }
@@ -40,7 +40,7 @@ pub struct Queue {
     changed: Condvar,
 }
 
-/// The end that lines are given to. Dropped, it lets the thread end.
+/// Takes the lines. Dropping it ends the thread.
 pub struct Writer {
     pub queue: Arc<Queue>,
 }
@@ -54,7 +54,7 @@ impl Writer {
         Ok(Writer { queue })
     }
 
-    /// Never waits.
+    /// Adds a line without waiting.
     pub fn put(&self, line: String) {
         let mut waiting = self.queue.lock();
         if waiting.error.is_some() {
@@ -80,7 +80,8 @@ impl Writer {
         self.queue.changed.notify_all();
     }
 
-    /// Has the file closed behind the last line. True once it is, or cannot be.
+    /// Asks the thread to close the file after the last line. Returns true once the file is closed
+    /// or an error occurred.
     pub fn is_closed(&self) -> bool {
         let mut waiting = self.queue.lock();
         waiting.is_last = true;
@@ -88,7 +89,8 @@ impl Writer {
         waiting.is_closed || waiting.error.is_some()
     }
 
-    /// To be called when it [`is_closed`](Writer::is_closed); else that is an error.
+    /// Returns the error of the thread. Call this when [`is_closed`](Writer::is_closed) returns
+    /// true; earlier it is an error.
     pub fn finish(&self) -> io::Result<()> {
         let mut waiting = self.queue.lock();
         if let Some(error) = waiting.error.take() {
@@ -114,7 +116,8 @@ impl Queue {
         self.waiting.lock().expect("no panic while held")
     }
 
-    /// Waits until `is_over`, which may depend on more than what waits.
+    /// Waits until `is_over`, which may depend on other state too and is therefore checked
+    /// regularly.
     pub fn wait(&self, is_over: impl Fn(&Waiting) -> bool) {
         let mut waiting = self.lock();
         while !is_over(&waiting) {
@@ -133,7 +136,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// The thread.
+    /// Runs the thread.
     fn write(&self, mut file: File) {
         loop {
             let mut waiting = self.lock();
@@ -149,14 +152,14 @@ impl Queue {
             }
             if waiting.lines.is_empty() && !waiting.begins_again {
                 drop(waiting);
-                // Some file systems tell only now that they could not write.
+                // Some file systems report write errors only at the close.
                 return self.closed(dest::close(file));
             }
             let lines = std::mem::take(&mut waiting.lines);
             let begins_again = std::mem::take(&mut waiting.begins_again);
             drop(waiting);
             let emptied = match begins_again {
-                // A pipe cannot take back what was said.
+                // On a pipe this fails, since written lines cannot be removed.
                 true => file.set_len(0).and_then(|()| file.rewind()).or(Ok(())),
                 false => Ok(()),
             };

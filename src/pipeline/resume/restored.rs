@@ -1,4 +1,4 @@
-//! What is there of a file that an earlier session began.
+//! The part of a file that an earlier session wrote.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// Nothing of a file of `size` bytes, which is asked for in multiples of `grain`.
+    /// Nothing yet of a file of `size` bytes, which is requested in multiples of `grain`.
     pub fn nothing(size: u64, grain: u64, needs_tree: bool) -> Restored {
         Restored {
             claims: Claims::new(size, grain),
@@ -24,22 +24,23 @@ impl Restored {
         }
     }
 
-    /// The same for what the journal tells: its session may have cut finer than this one.
+    /// The same for the journal's records: the session that wrote them may have used smaller
+    /// pieces.
     pub fn finest(size: u64, chunk_size: u64, needs_tree: bool) -> Restored {
         Restored::nothing(size, chunk_size / GRAINS as u64, needs_tree)
     }
 
-    /// The same with these ranges of bytes done, and nothing of them in the tree.
+    /// The same with these byte ranges marked as done, but not in the tree.
     pub fn claimed(mut self, ranges: impl Iterator<Item = Range<u64>>) -> Restored {
         for range in ranges {
-            // What is no run of whole chunks of the file is missing.
+            // A range that is not a run of whole chunks stays missing.
             let _ = self.claims.restore(range.start, range.end - range.start);
         }
         self
     }
 
-    /// Adds a recorded chunk. False for one that cannot be of this file; one of bytes that are
-    /// there already changes nothing.
+    /// Adds a recorded chunk. Returns false if it cannot belong to this file. A chunk that overlaps
+    /// an earlier one changes nothing.
     pub fn add(&mut self, chunk: &Chunk) -> bool {
         if self.claims.has_any(chunk.offset, chunk.len) {
             return true;
@@ -56,12 +57,12 @@ impl Restored {
         self.claims.restore(chunk.offset, chunk.len).is_ok()
     }
 
-    /// What of it comes in multiples of `grain`.
+    /// The part that consists of whole multiples of `grain`.
     pub fn in_grains(&self, grain: u64) -> Restored {
         let mut whole = Restored::nothing(self.size, grain, self.tree.is_some());
         for (range, value) in self.parts() {
             let inner = inner(range.clone(), grain, self.size);
-            // The value is of all of it.
+            // A tree value is valid only for its whole range.
             let Some(range) = inner.filter(|it| whole.tree.is_none() || *it == range) else {
                 continue;
             };
@@ -77,21 +78,20 @@ impl Restored {
         whole
     }
 
-    /// Bytes that are there in whole chunks.
+    /// The ranges that consist of whole chunks.
     pub fn whole_chunks(&self, chunk_size: u64) -> impl Iterator<Item = Range<u64>> {
         let ranges = self.claims.done_ranges();
         ranges.filter_map(move |range| inner(range, chunk_size, self.size))
     }
 
-    /// The ranges that are there, with the values of their subtrees. None where they are more than
-    /// may be told.
+    /// The existing ranges with the values of their subtrees. None if they exceed [`RANGES_MAX`].
     pub fn have(&self) -> Option<Vec<(Span, Digest)>> {
         let parts = self.parts().take(RANGES_MAX + 1);
         let have: Vec<_> = parts.map(|(range, value)| (span(range), value)).collect();
         (have.len() <= RANGES_MAX).then_some(have)
     }
 
-    /// Where there is no tree their values are none.
+    /// Without a tree the values are [`digest::NONE`].
     fn parts(&self) -> impl Iterator<Item = (Range<u64>, Digest)> {
         let ranges = self.tree.is_none().then(|| self.claims.done_ranges());
         let ranges = ranges.into_iter().flatten();
@@ -107,7 +107,7 @@ pub fn span(range: Range<u64>) -> Span {
     }
 }
 
-/// What of `range` begins and ends with multiples of `unit`, or with the file.
+/// The largest part of `range` that begins and ends at multiples of `unit`, or at the file's end.
 fn inner(range: Range<u64>, unit: u64, size: u64) -> Option<Range<u64>> {
     let start = range.start.checked_next_multiple_of(unit)?;
     let end = match range.end {
@@ -124,7 +124,7 @@ mod tests {
 
     const UNIT: u64 = 1 << 20;
 
-    /// Whole chunks, in parts or not, are there; parts of others are not.
+    /// Whole chunks count, also if they were recorded in parts. An incomplete chunk does not count.
     #[test]
     fn parts_of_chunks_are_of_use_where_they_are_whole_chunks_together() {
         let content = vec![7; (4 * UNIT + 5000) as usize];

@@ -1,5 +1,5 @@
-//! What waits to be read: open files and big finished ones, and small finished files in so few bytes
-//! that a tree of them fits into memory.
+//! The queue of data to be read: open files, big finished files, and small finished files. Small
+//! files are stored in so few bytes that a whole tree of them fits into memory.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -11,14 +11,14 @@ use crate::journal::Begun;
 use crate::manifest::{Entry, EntryId, Name};
 use crate::pipeline::open_file::OpenFile;
 
-/// Finished files that may wait with all that is known of them: some 4 MB. Whoever finds another
+/// Finished files that may wait with all their metadata: some 4 MB. A thread that finds another one
 /// reads it at once.
 const PLACED_MAX: usize = 4096;
 
-/// Memory that small files may take: some 300,000 with names of 20 bytes.
+/// Memory for small files: enough for some 300,000 with names of 20 bytes.
 const SMALL_BYTES_MAX: usize = 12 << 20;
 
-/// Bytes of a part of that memory, which is given back when all in it are taken.
+/// Bytes of one part of that memory. A part is freed when all files in it were taken.
 const PART: usize = 64 << 10;
 
 /// Small files that are taken at a time.
@@ -26,7 +26,7 @@ pub const BATCH: usize = 16;
 
 /// Something to be read.
 pub enum Check {
-    /// The rest of a file that is open. What is `certain` of it is believed without reading.
+    /// The unread ranges of an open file. Those in `certain` are trusted without reading them.
     Open {
         file: Arc<OpenFile>,
         begun: Begun,
@@ -36,8 +36,8 @@ pub enum Check {
     Small(Vec<Small>),
 }
 
-/// A small file that an earlier session finished. What else is known of it is in the journal and in
-/// its directory.
+/// A small file that an earlier session finished. Its other metadata is in the journal and in its
+/// directory.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Small {
     pub id: EntryId,
@@ -45,16 +45,16 @@ pub struct Small {
     pub name: Name,
     /// Bytes.
     pub size: u32,
-    /// Further names of it may come.
+    /// Further names of it may follow.
     pub has_links: bool,
 }
 
-/// What waits to be read.
+/// The queue of the reading threads.
 #[derive(Default)]
 pub struct Checks {
     waiting: Mutex<Waiting>,
     came: Condvar,
-    /// Bytes that were read since the other end was told.
+    /// Bytes that were read since the last report to the other end.
     pub untold: AtomicU64,
 }
 
@@ -62,7 +62,7 @@ pub struct Checks {
 struct Waiting {
     checks: VecDeque<Check>,
     small: SmallFiles,
-    /// Whose turn it is: neither kind waits until all of the other is read.
+    /// The two kinds take turns, so that neither waits until all of the other is read.
     is_small_next: bool,
     is_closed: bool,
 }
@@ -84,7 +84,7 @@ impl Checks {
         }
     }
 
-    /// False where there is no room for it.
+    /// Returns false if there is no room for it.
     pub fn add_small(&self, small: &Small) -> bool {
         let mut waiting = self.lock();
         if waiting.small.is_full() {
@@ -97,7 +97,7 @@ impl Checks {
         true
     }
 
-    /// Waits for the next; None once the copy ends.
+    /// Waits for the next check; None once the copy ends.
     pub fn next(&self) -> Option<Check> {
         let waiting = self.came.wait_while(self.lock(), |waiting| {
             waiting.is_idle() && !waiting.is_closed
@@ -113,7 +113,7 @@ impl Checks {
         self.lock().is_idle()
     }
 
-    /// Drops what is left, and ends those that wait.
+    /// Drops the remaining checks and wakes all waiting threads.
     pub fn close(&self) {
         let mut waiting = self.lock();
         waiting.is_closed = true;
@@ -146,7 +146,7 @@ impl Waiting {
 }
 
 impl Small {
-    /// None where more is to be known of the file than is kept here.
+    /// None if the file's size does not fit into the field.
     pub fn of(entry: &Entry) -> Option<Small> {
         Some(Small {
             id: entry.id,
@@ -213,7 +213,7 @@ impl SmallFiles {
     }
 }
 
-/// Bytes of a small file but for its name.
+/// Bytes of a small file without its name.
 const HEAD: usize = 8 + 8 + 4 + 1 + 1;
 
 #[cfg(test)]
