@@ -1,19 +1,19 @@
-//! Where a host can be dialled: what it says of itself, best first, and what of that its peer
-//! believes.
+//! Addresses of a host: the list that it announces, best first, and the subset that its peer
+//! accepts.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use crate::wire::message::{ADDRESSES_MAX, Listen};
 
-/// One end of an ssh connection, as `SSH_CONNECTION` ("client port server port") has it.
+/// One end of an ssh connection, as in `SSH_CONNECTION` ("client port server port").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Client,
     Server,
 }
 
-/// The address of that end; None where this process was not started by sshd (or sudo has
-/// forgotten that).
+/// The address of that end; None if sshd did not start this process (or sudo removed the
+/// variable).
 pub fn of_login(connection: &str, end: End) -> Option<&str> {
     let nth = match end {
         End::Client => 0,
@@ -23,7 +23,7 @@ pub fn of_login(connection: &str, end: End) -> Option<&str> {
     (!word.is_empty()).then_some(word)
 }
 
-/// The addresses by which this host may be reached: `first`, then those of its interfaces.
+/// The addresses at which this host may be reached: `first`, then those of its interfaces.
 pub fn own(first: Option<&str>) -> Vec<String> {
     let mut addresses: Vec<String> = first.map(str::to_owned).into_iter().collect();
     for ip in interfaces() {
@@ -36,7 +36,7 @@ pub fn own(first: Option<&str>) -> Vec<String> {
     addresses
 }
 
-/// Of the interfaces that are up, without loopback and link-local ones.
+/// Addresses of interfaces that are up, except loopback and link-local ones.
 fn interfaces() -> Vec<IpAddr> {
     use nix::net::if_::InterfaceFlags;
     let Ok(all) = nix::ifaddrs::getifaddrs() else {
@@ -58,9 +58,9 @@ fn interfaces() -> Vec<IpAddr> {
         .collect()
 }
 
-/// The other end's addresses, as far as they read and can be dialled. A zone of a link-local
-/// address is the dialler's own, so the other end's is cut off, and without one of the dialler's
-/// there is no dialling it.
+/// The other end's announced addresses, except malformed ones and those that cannot be dialled.
+/// Zones are cut off, since a zone has a meaning only on the host that dials. Link-local addresses
+/// are dropped, since they need the dialling host's zone.
 pub fn announced(listen: &Listen) -> Vec<SocketAddr> {
     let plain = |text: &String| text.split('%').next()?.parse::<IpAddr>().ok();
     let mut addresses = Vec::new();
@@ -79,8 +79,8 @@ pub fn announced(listen: &Listen) -> Vec<SocketAddr> {
     addresses
 }
 
-/// What a name has for the host that announces `listen`: nothing where one of its addresses is the
-/// host's own, since the others may be other hosts'.
+/// The addresses that a name has for the host that announces `listen`. Empty if the host itself
+/// announces one of them: the others may belong to other hosts.
 pub fn by_name(found: Vec<SocketAddr>, listen: &Listen) -> Vec<SocketAddr> {
     let own = announced(listen);
     match found.iter().any(|address| own.contains(address)) {
@@ -89,8 +89,8 @@ pub fn by_name(found: Vec<SocketAddr>, listen: &Listen) -> Vec<SocketAddr> {
     }
 }
 
-/// Puts the address by which this end knows the other (from its login) before the others, if the
-/// other end says that it has it, or it has a zone.
+/// Puts the address by which this end knows the other (from its login) first, if the other end
+/// announces it or if it is link-local.
 pub fn prefer(addresses: &mut Vec<SocketAddr>, listen: &Listen, known: &str) {
     let Some(known) = with_zone(known, listen.port) else {
         return;
@@ -102,7 +102,7 @@ pub fn prefer(addresses: &mut Vec<SocketAddr>, listen: &Listen, known: &str) {
     }
 }
 
-/// `fe80::1%eth0` or any address.
+/// Parses `fe80::1%eth0` or any address.
 pub fn with_zone(text: &str, port: u16) -> Option<SocketAddr> {
     let Some((ip, zone)) = text.split_once('%') else {
         return Some((text.parse::<IpAddr>().ok()?, port).into());

@@ -1,8 +1,8 @@
-//! Dials one end from the other: the server from the client (direct), since ssh has just gone that
-//! way, or the client from the server (reverse).
+//! Dialling of one end from the other: the server from the client (direct), since ssh has just
+//! taken that way, or the client from the server (reverse).
 //!
-//! The addresses are tried in their order, each a moment after the one before, and what connects
-//! first is taken if it proves itself. One that has done so is dialled alone from then on.
+//! The addresses are tried in order, each a moment after the one before. The first that connects
+//! and proves itself is taken. A proven address is then the only one that is dialled.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,30 +20,30 @@ use crate::stream::opening::{Keyring, StreamId};
 use crate::stream::prepare;
 use crate::wire::message::ADDRESSES_MAX;
 
-/// How long one address may take to answer a connection.
+/// How long one address may take to accept a connection.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How much later than the address before it the next is tried (RFC 8305: 250 ms).
+/// The delay between the attempts of two addresses (RFC 8305: 250 ms).
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
-/// What has come of dialling so far.
+/// The result of dialling so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Answer {
     #[default]
     Silent,
-    /// Something took a connection.
+    /// At least one address accepted a connection.
     Connected,
-    /// Every address has refused one.
+    /// No address accepted a connection: each refused it or timed out.
     Refused,
 }
 
-/// Where the other end may be dialled, and what is known of that.
-/// Times that an address is dialled where strangers answer. The far end names the addresses, and
-/// may name those of others.
+/// Times that an address is dialled if strangers answer there. The far end names the addresses,
+/// and may name addresses of other hosts.
 const STRANGE_MAX: u32 = 64;
 
+/// Addresses at which the other end may be dialled, and what is known of them.
 pub struct Places {
-    /// Of this host, from which is dialled.
+    /// The address of this host to dial from.
     bind: Option<IpAddr>,
     state: Mutex<State>,
 }
@@ -53,7 +53,7 @@ struct State {
     addresses: Vec<SocketAddr>,
     answer: Answer,
     proven: Option<SocketAddr>,
-    /// Something answered there that did not prove itself, so many times.
+    /// How often a connection to this address was not proven.
     strange: HashMap<SocketAddr, u32>,
 }
 
@@ -70,7 +70,7 @@ impl Places {
         }
     }
 
-    /// Adds what is not among them, behind the first, up to what a host is worth trying at.
+    /// Adds new addresses behind the first one, up to `ADDRESSES_MAX` in total.
     pub fn add(&self, more: Vec<SocketAddr>) {
         let mut state = self.lock();
         let at = state.addresses.len().min(1);
@@ -90,7 +90,8 @@ impl Places {
         self.lock().answer
     }
 
-    /// One that has taken a connection may take the next.
+    /// Notes that all dials failed, unless an address accepted a connection before: it may do so
+    /// again.
     fn refused(&self) {
         let mut state = self.lock();
         if state.answer == Answer::Silent {
@@ -118,14 +119,14 @@ impl Places {
         self.lock().strange.contains_key(&address)
     }
 
-    /// Who answered there knew the secret.
+    /// The other end at this address proved that it knows the secret.
     pub fn set_proven(&self, address: SocketAddr) {
         let mut state = self.lock();
         state.proven = Some(address);
         state.strange.remove(&address);
     }
 
-    /// Who answered there did not know the secret, or nothing of it came through.
+    /// No proof arrived from the other end at this address.
     pub fn set_strange(&self, address: SocketAddr) {
         let mut state = self.lock();
         if state.proven == Some(address) {
@@ -139,20 +140,21 @@ impl Places {
     }
 }
 
-/// An address of one family is not reached from one of the other.
+/// False if the two addresses are of different families.
 fn can_go(bind: Option<IpAddr>, to: SocketAddr) -> bool {
     bind.is_none_or(|bind| bind.is_ipv4() == to.is_ipv4())
 }
 
-/// A connection, and where it leads.
+/// A connection, and the address of its other end.
 pub struct Dialled {
     pub connection: Connection,
     pub address: SocketAddr,
 }
 
-/// Dials one stream. Each opening takes an attempt's number, from `id.attempt` on: the listener
-/// takes each once. Gives the number after those too. With `may_be_early` the answer is left to who
-/// sends on the connection, where there is little doubt who will answer: the first address.
+/// Dials one stream. Each opening uses a new attempt number, from `id.attempt` on, because the
+/// listener accepts each number only once. Also returns the next unused number. With
+/// `may_be_early`, a connection to the first address is returned before the answer arrives, unless
+/// strangers have answered there; the sender then checks the answer.
 pub async fn dial(
     places: &Places,
     keyring: &Arc<Keyring>,
@@ -161,12 +163,12 @@ pub async fn dial(
 ) -> (io::Result<Dialled>, u16) {
     let first = places.candidates().first().copied();
     let mut tried = Vec::new();
-    // Ended with this function: who comes second is not waited for.
+    // Dropped on return, which cancels the other dials.
     let mut dials = JoinSet::new();
     let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no address to dial");
     let mut next_at = Instant::now();
     loop {
-        // Others may have been added meanwhile.
+        // Other addresses may have been added.
         let untried = places
             .candidates()
             .into_iter()
@@ -187,7 +189,7 @@ pub async fn dial(
                 return (Err(last), id.attempt);
             }
         };
-        // It neither panics nor is ended here.
+        // A dial neither panics nor is cancelled here.
         let Ok((address, connected)) = connected else {
             continue;
         };
@@ -288,7 +290,7 @@ mod tests {
             places.set_strange(one);
         }
         assert_eq!(places.candidates(), [other]);
-        // Who knew the secret once is dialled again however often nothing comes through.
+        // A proven address is dialled again after a failure.
         places.set_proven(other);
         places.set_strange(other);
         assert_eq!(places.candidates(), [other]);
@@ -316,7 +318,7 @@ mod tests {
         assert_eq!(refused.answer(), Answer::Silent);
         assert!(dial(&refused, &keyring(1), id, true).await.0.is_err());
         assert_eq!(refused.answer(), Answer::Refused);
-        // From now on it is dialled alone.
+        // From now on the proven address is the only one.
         let id = StreamId {
             stream: 4,
             attempt: 0,

@@ -1,9 +1,9 @@
-//! One stream inside control, for while there is no other: frames in pieces, each a `Data` message,
-//! within the bytes of `Credit` that the receiver has given.
+//! A data connection inside control, used until there is another. Its frames are sent in pieces,
+//! each a `Data` message, limited by the `Credit` that the receiver has granted.
 //!
-//! Control must not wait for data: a piece is small, goes behind every other message, and no more
-//! of them are under way than the receiver has taken in a second or so. Who reads control only
-//! queues what comes; a peer that sends more than it may is told from one that keeps to it.
+//! Control must not wait for data. So a piece is small and queues behind every other message, and
+//! the window holds about a second of data. The reader of control only queues the pieces. It
+//! detects a peer that exceeds its credit.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,26 +15,26 @@ use crate::control::Outgoing;
 use crate::stream::link::{Link, Piped};
 use crate::wire::message::{DATA_MAX, Data, Message};
 
-/// Bytes that may be under way at first, and most: what a link of 1 MB/s is done with in a quarter
-/// of a second, and twice ssh's own window.
+/// Bounds of the window, in bytes: what a link of 1 MB/s carries in a quarter of a second, and
+/// twice ssh's own window.
 const WINDOW_MIN: u64 = 256 << 10;
 const WINDOW_MAX: u64 = 4 << 20;
 
-/// The time whose bytes the window holds twice.
+/// The window holds twice the bytes received in this time.
 const SPAN: Duration = Duration::from_millis(500);
 
-/// The peer said what no peer says.
+/// The peer sent more than its credit allows.
 #[derive(Debug, thiserror::Error)]
 #[error("more data on control than there was room for")]
 pub struct Breach;
 
-/// The end that sends.
+/// Control of the sending end.
 pub struct Sending {
-    /// Bytes of credit, all in all.
+    /// Bytes of credit granted so far.
     credit: watch::Sender<u64>,
 }
 
-/// A stream that sends what credit allows.
+/// Starts a connection that sends as far as its credit allows.
 pub fn sending(control: Outgoing) -> (Sending, Link) {
     let (near, far) = tokio::io::duplex(DATA_MAX);
     let (credit, given) = watch::channel(0);
@@ -79,14 +79,14 @@ async fn pump(mut from: DuplexStream, control: Outgoing, mut given: watch::Recei
     }
 }
 
-/// The end that receives.
+/// Control of the receiving end.
 pub struct Receiving {
-    /// Bounded by the credit that was given.
+    /// Bounded by the granted credit.
     pieces: mpsc::UnboundedSender<Vec<u8>>,
     owed: Arc<Mutex<u64>>,
 }
 
-/// A stream that receives, and gives credit for it from now on.
+/// Starts a connection that receives, and grants credit for it.
 pub fn receiving(control: Outgoing) -> (Receiving, Link) {
     let (near, far) = tokio::io::duplex(DATA_MAX);
     let (pieces, queue) = mpsc::unbounded_channel();
@@ -99,7 +99,7 @@ impl Receiving {
     /// Takes the sender's `Data`; never waits.
     ///
     /// # Errors
-    /// Where it is more than there was credit for.
+    /// If the data exceeds the granted credit.
     pub fn take(&self, bytes: Vec<u8>) -> Result<(), Breach> {
         let mut owed = self.owed.lock().expect("no panic while held");
         let len = bytes.len() as u64;
@@ -107,7 +107,7 @@ impl Receiving {
             return Err(Breach);
         }
         *owed -= len;
-        // Refused only where the stream has ended, which is seen elsewhere.
+        // This fails only if the connection has ended; its task reports that.
         let _ = self.pieces.send(bytes);
         Ok(())
     }
@@ -138,19 +138,19 @@ async fn feed(
     }
 }
 
-/// The session is over, which who has the other end is told elsewhere: it is not for this to look
-/// like a connection that was lost.
+/// Waits until the other half is dropped. The session is over and its owner learns that elsewhere,
+/// so the connection must not look lost.
 async fn until_unused(mut end: DuplexStream) {
     let mut bytes = [0; 1024];
     while matches!(end.read(&mut bytes).await, Ok(1..)) {}
 }
 
-/// How many bytes may be under way. Pure: time is passed in.
+/// The number of bytes that may be in flight. Pure: time is passed in.
 struct Window {
     size: u64,
-    /// Taken since credit was given last.
+    /// Bytes taken since credit was last granted.
     ungiven: u64,
-    /// Taken since the span began.
+    /// Bytes taken since the span began.
     lately: u64,
     since: Instant,
 }
@@ -165,18 +165,18 @@ impl Window {
         }
     }
 
-    /// What is given before anything has come.
+    /// The credit granted before any data arrives.
     fn first(&self) -> u64 {
         self.size
     }
 
-    /// Bytes were taken; gives how many may be sent more.
+    /// Counts taken bytes; returns the credit to grant.
     fn taken(&mut self, bytes: u64, now: Instant) -> u64 {
         self.ungiven += bytes;
         self.lately += bytes;
         let mut more = 0;
         if now.saturating_duration_since(self.since) >= SPAN {
-            // It only grows: what is under way cannot be taken back.
+            // The window only grows: granted credit cannot be taken back.
             let wanted = (2 * self.lately).clamp(WINDOW_MIN, WINDOW_MAX);
             more = wanted.saturating_sub(self.size);
             self.size += more;
@@ -206,7 +206,7 @@ mod tests {
             assert!(given - taken <= WINDOW_MAX, "{given} of {taken}");
             assert!(given > taken);
         }
-        // 6.4 MB/s: a second's worth is 6.5 MB.
+        // 6.5 MB/s: twice the bytes of half a second are more than `WINDOW_MAX`.
         assert_eq!(window.size, WINDOW_MAX);
         let mut slow = Window::new(start);
         for second in 1..100 {

@@ -1,6 +1,6 @@
-//! The end that listens: the server's for the direct route, the client's for the reverse one.
+//! The listening end: the server for the direct route, the client for the reverse one.
 //!
-//! Whoever connects and cannot prove that it knows the session's secret is dropped after a short
+//! A connection that cannot prove that it knows the session's secret is dropped after a short
 //! wait.
 
 use std::io;
@@ -17,22 +17,22 @@ use crate::stream::opening::Keyring;
 use crate::stream::prepare;
 use crate::wire::message::Ports;
 
-/// Out of descriptors or memory: others may give some back meanwhile.
+/// The pause when descriptors or memory run out: others may free some.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A port that is open for data streams until it is dropped.
+/// A port that is open for data connections until this is dropped.
 pub struct Listener {
     listener: TcpListener,
     pub port: u16,
 }
 
 impl Listener {
-    /// Opens a port on `bind`, or on all addresses: one of `ports`, or an ephemeral one.
-    /// `chance` tells with which of them it begins, so that copies which begin at once do not all
-    /// try the same.
+    /// Opens a port on `bind`, or on all addresses: one of `ports`, or an ephemeral one. `chance`
+    /// selects the first port to try, so that copies which start together do not all try the same
+    /// one.
     ///
     /// # Errors
-    /// Where all of `ports` are taken (`AddrInUse`), or the address is none of this host's.
+    /// If all of `ports` are taken (`AddrInUse`), or the address does not belong to this host.
     pub async fn open(
         bind: Option<IpAddr>,
         ports: Option<Ports>,
@@ -53,7 +53,8 @@ impl Listener {
         Err(refusal)
     }
 
-    /// Takes connections and hands on those that prove themselves, until `hand_on` says no more.
+    /// Accepts connections and hands on those that prove themselves, until `hand_on` returns
+    /// false.
     pub async fn run(self, keyring: Arc<Keyring>, mut hand_on: impl FnMut(Connection) -> bool) {
         let mut unproven = Unproven::default();
         loop {
@@ -85,7 +86,7 @@ async fn listen(bind: Option<IpAddr>, port: u16) -> io::Result<Listener> {
         Some(address) => TcpListener::bind((address, port)).await?,
         None => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
             Ok(listener) => listener,
-            // Of two copies that begin at once, one gets the port.
+            // Of two copies that start together, one gets the port.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
             // A host without IPv6.
             Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?,
@@ -101,7 +102,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_range_gives_each_of_its_ports_once() {
-        // Some range of three that is free now: others may take one of them meanwhile.
+        // Finds a range of three ports that is free now: others may take one of them.
         let mut seen = Vec::new();
         for first in (20_000..60_000).step_by(101) {
             let ports = Some(Ports {

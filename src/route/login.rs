@@ -1,9 +1,9 @@
-//! A stream is a further ssh login, where no port but ssh's own is open. Each has a TCP connection
-//! and a window of its own, so that several carry what one cannot.
+//! Data connections through further ssh logins, for networks where only ssh's port is open. Each
+//! login has its own TCP connection and window, so that several logins carry more than one.
 //!
-//! None ever asks: the first of them goes alone, and if it is refused (a password would be needed,
-//! a key needs a confirmation that nobody gives), there is no second. One that is refused before
-//! it could say who it is (sshd's `MaxStartups`) is tried again by who dials.
+//! A further login never prompts. The first one runs alone. If it is refused (it would need a
+//! password, or a confirmation of a key), there is no second one. If a login is refused before it
+//! could authenticate (sshd's `MaxStartups`), the dialler retries it.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -22,24 +22,25 @@ use crate::stream::link::{Link, Piped};
 use crate::stream::opening::{Keyring, StreamId};
 use crate::wire::hello::Hello;
 
-/// Logins that are under way at once: of ten that may be (`MaxStartups`), others want some.
+/// Logins in progress at once. sshd allows ten (`MaxStartups`); the rest are for others.
 const LOGINS_AT_ONCE: usize = 6;
 
-/// How long a login may take: ssh's own limit and what the far end needs to start.
+/// How long a login may take: ssh's own limit and the start of the far end.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long ssh may take to end once it has closed its stdout.
+/// How long ssh may take to exit after it has closed its stdout.
 const END_PATIENCE: Duration = Duration::from_millis(500);
 
-/// As the first login: what runs there learns from the first bytes that it is to be a stream.
+/// The same command as for the first login; the first bytes tell the far end that this is a data
+/// connection.
 const SERVER: Errand = Errand::Become("--server");
 
-/// Why there was no stream.
+/// Why a login made no connection.
 #[derive(Debug)]
 pub enum Failed {
-    /// This time.
+    /// A retry may succeed.
     Once(String),
-    /// And there will be none.
+    /// A retry cannot succeed.
     ForGood(String),
 }
 
@@ -49,14 +50,14 @@ pub struct Logins {
     host: Host,
     options: SshOptions,
     startup: Startup,
-    /// By which all but the first go, once that has come through.
+    /// Options that worked for the first further login; all later ones use them.
     proven: OnceLock<SshOptions>,
-    /// Of the host that the session is on, as it says.
+    /// The boot id of the session's host, from its hello.
     boot_id: String,
-    /// By which of its addresses it was reached.
+    /// The address at which the session's login reached the host.
     reached: String,
     turns: Semaphore,
-    /// True once a login has come through.
+    /// True after a login has succeeded.
     is_open: Mutex<bool>,
     refused: OnceLock<String>,
 }
@@ -69,7 +70,7 @@ impl Logins {
         mut startup: Startup,
         hello: &Hello,
     ) -> Logins {
-        // What was placed there may be the program of another machine.
+        // The program placed there may be one for another kind of machine.
         if program::is_digest(&hello.program) {
             hello.program.clone_into(&mut startup.digest);
         }
@@ -92,7 +93,7 @@ impl Logins {
         }
     }
 
-    /// Logs in for one stream.
+    /// Logs in for one connection.
     pub async fn dial(&self, keyring: &Arc<Keyring>, id: StreamId) -> Result<Connection, Failed> {
         let mut is_open = self.is_open.lock().await;
         if *is_open {
@@ -104,16 +105,16 @@ impl Logins {
         if let Some(why) = self.refused.get() {
             return Err(Failed::ForGood(why.clone()));
         }
-        // The others wait for what becomes of this one.
+        // The other streams wait for the result of this login.
         let (first, options) = self.first(keyring, id).await;
         match &first {
             Ok(_) => {
                 *is_open = true;
-                // Once: nobody comes here any more.
+                // Set only once: later dials do not come here.
                 let _ = self.proven.set(options);
             }
             Err(Failed::ForGood(why)) => {
-                // Nobody else is here.
+                // No other dial is here.
                 let _ = self.refused.set(why.clone());
             }
             Err(Failed::Once(_)) => {}
@@ -121,8 +122,9 @@ impl Logins {
         first
     }
 
-    /// Where the name stands for several hosts ssh is told which one it is; but if it does not log
-    /// in so (by Kerberos it may not), it goes by the name, which may lead there too.
+    /// If the name stands for several hosts, ssh gets the address of the right one. If that login
+    /// is refused (as it may be with Kerberos), a login by name follows, which may reach the same
+    /// host.
     async fn first(
         &self,
         keyring: &Arc<Keyring>,
@@ -153,7 +155,7 @@ impl Logins {
         let mut incoming = Incoming::new(stdout);
         let hello = match incoming.first(LOGIN_TIMEOUT).await {
             Ok(First::Hello(hello)) => hello,
-            // The first login has found one, or placed it.
+            // The first login found a program there, or placed one.
             Ok(First::Greeting(_)) => {
                 let why = "a further login found no fastcp there";
                 return Err(Failed::ForGood(why.to_owned()));
@@ -165,7 +167,7 @@ impl Logins {
             Err(other) => return Err(Failed::ForGood(other.to_string())),
         };
         if hello.boot_id != self.boot_id {
-            // The next may reach the right one, where a name stands for several.
+            // The next login may reach the right host, if the name stands for several.
             return Err(Failed::Once(
                 "a further login reached another host of that name".to_owned(),
             ));
@@ -200,7 +202,7 @@ impl Logins {
     }
 }
 
-/// From what ssh said last.
+/// Classifies a failure by ssh's last words.
 fn classified(words: String) -> Failed {
     if is_refusal(&words) {
         Failed::ForGood(words)
@@ -211,7 +213,7 @@ fn classified(words: String) -> Failed {
     }
 }
 
-/// What a login says on stderr: only the last line counts.
+/// The last line on a login's stderr.
 struct Words {
     last: Arc<std::sync::Mutex<String>>,
     relay: JoinHandle<()>,
@@ -223,7 +225,7 @@ impl Words {
         let keep = last.clone();
         let show = move |line: &str| {
             let mut last = keep.lock().expect("no panic while held");
-            // What ssh says of a refusal is not always the last that it says.
+            // ssh's reason for a refusal is not always its last line.
             if !is_refusal(&last) {
                 line.clone_into(&mut last);
             }
@@ -232,7 +234,8 @@ impl Words {
         Words { last, relay }
     }
 
-    /// Waits for what is on its way of a process that has ended; another may hold its stderr open.
+    /// Waits until the process's remaining output is read; another process may hold its stderr
+    /// open.
     async fn last(&mut self) -> String {
         let _ = timeout(END_PATIENCE, &mut self.relay).await;
         self.last.lock().expect("no panic while held").clone()

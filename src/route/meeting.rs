@@ -1,14 +1,14 @@
-//! Where further ssh logins meet the server that waits for them: a Unix socket on the far host.
+//! A Unix socket on the far host, where further ssh logins meet the server that waits for them.
 //!
-//! A further login runs the same command as the first, so that whatever finds, places or confines
-//! the far end holds for it too; its first bytes tell it from a session (see [`JOIN`]). It hands
-//! its stdin and stdout to the server and waits until that is done with them: the server then has
-//! what sshd gave to the login, and no byte takes a detour.
+//! A further login runs the same command as the first, so that the rules for finding, placing and
+//! confining the far end apply to it too. Its first bytes distinguish it from a session (see
+//! [`JOIN`]). It passes its stdin and stdout to the server and waits until the server has finished
+//! with them. The server reads and writes sshd's descriptors itself, so no byte is copied through
+//! the login's process.
 //!
-//! The socket has no name in any directory, so that it needs no place to write and leaves nothing
-//! behind. Its name follows from the session's, which is known to both and no secret. Either end
-//! makes sure that the other is a process of the same user; and what comes on the stream proves
-//! itself as on any other.
+//! The socket has an abstract name: it needs no writable directory and leaves no file behind. Its
+//! name derives from the session's, which both ends know and which is not secret. Each end checks
+//! that the other is a process of the same user. The connection proves itself like any other.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -33,17 +33,17 @@ use crate::stream::link::{Link, Piped};
 use crate::stream::opening::{Keyring, OPENING_TIMEOUT};
 use crate::wire::hello::MAGIC;
 
-/// What a client says in place of its hello to make a stream of a login. It is as long as that of
-/// a hello, and the session's name in hexadecimal follows, then a newline.
+/// A client sends this in place of its hello to turn a login into a data connection. It is as long
+/// as the mark of a hello. The session's name in hexadecimal and a newline follow.
 pub const JOIN: &[u8; MAGIC.len()] = b"\0fastcp\0join  ";
 
 /// A name in hexadecimal and the newline.
 const REST_LEN: usize = 33;
 
-/// Out of descriptors: others may give some back meanwhile.
+/// The pause when descriptors run out: others may free some.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The first words of a login that is to be a stream of this session.
+/// The first bytes of a login that becomes a data connection of this session.
 pub fn joining(session: &[u8; 16]) -> Vec<u8> {
     let mut words = JOIN.to_vec();
     words.extend_from_slice(hex(session).as_bytes());
@@ -59,12 +59,14 @@ fn address(name: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("fastcp-{name}"))
 }
 
-/// Where the server of a session waits.
+/// The socket at which the server of a session waits.
 pub struct Meeting(UnixListener);
 
 impl Meeting {
+    /// Opens the socket of a session.
+    ///
     /// # Errors
-    /// Where sockets cannot be made; a copy can do without.
+    /// If no socket can be made; a copy works without it.
     pub fn open(session: &[u8; 16]) -> io::Result<Meeting> {
         let address = address(&hex(session))?;
         let listener = std::os::unix::net::UnixListener::bind_addr(&address)?;
@@ -72,7 +74,8 @@ impl Meeting {
         Ok(Meeting(UnixListener::from_std(listener)?))
     }
 
-    /// Takes what logins bring, and hands on what proves itself, until `hand_on` says no more.
+    /// Accepts logins and hands on connections that prove themselves, until `hand_on` returns
+    /// false.
     pub async fn run(self, keyring: Arc<Keyring>, mut hand_on: impl FnMut(Connection) -> bool) {
         let mut unproven = Unproven::default();
         loop {
@@ -95,7 +98,7 @@ async fn take(login: UnixStream, keyring: Arc<Keyring>) -> io::Result<Connection
     check_user(login.peer_cred()?.uid())?;
     let handed = login.async_io(Interest::READABLE, || receive_two(login.as_fd()));
     let [stdin, stdout] = timeout(OPENING_TIMEOUT, handed).await??;
-    // The login ends when `login` is dropped.
+    // The login's process ends when `login` is dropped.
     let mut link = Link::Piped(Piped::new(Stdio::new(stdin)?, Stdio::new(stdout)?, login));
     let id = keyring.welcome(&mut link).await?;
     Ok(Connection {
@@ -130,18 +133,18 @@ fn receive_two(from: BorrowedFd<'_>) -> io::Result<[OwnedFd; 2]> {
         .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// What the first bytes of a client ask for.
+/// The request in the first bytes of a client.
 pub enum Greeting {
-    /// A session; these were read of its hello.
+    /// A session; these bytes of its hello were read.
     Session([u8; MAGIC.len()]),
-    /// A stream of the session of that name.
+    /// A data connection of the session with this name.
     Stream(String),
 }
 
-/// Reads the first bytes of a client, and not one that belongs to a stream.
+/// Reads the first bytes of a client. Reads no byte beyond the request.
 ///
 /// # Errors
-/// `InvalidData` for a name that is none.
+/// `InvalidData` for a malformed name.
 pub async fn greeting(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Greeting> {
     let mut first = [0; MAGIC.len()];
     reader.read_exact(&mut first).await?;
@@ -158,11 +161,11 @@ pub async fn greeting(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Greet
     }
 }
 
-/// Hands this process's stdin and stdout to the server of the session, and waits until that is
-/// done with them, or gone.
+/// Passes this process's stdin and stdout to the server of the session, and waits until the server
+/// has finished with them or has exited.
 ///
 /// # Errors
-/// Where there is no such server, or it is another user's.
+/// If there is no such server, or it belongs to another user.
 pub async fn join(session: &str) -> io::Result<()> {
     let meeting = std::os::unix::net::UnixStream::connect_addr(&address(session)?)?;
     meeting.set_nonblocking(true)?;
@@ -172,7 +175,7 @@ pub async fn join(session: &str) -> io::Result<()> {
     let handed = [stdin.as_fd(), stdout.as_fd()];
     let sent = meeting.async_io(Interest::WRITABLE, || send_two(meeting.as_fd(), &handed));
     timeout(OPENING_TIMEOUT, sent).await??;
-    // Nothing is said there but the end.
+    // The server sends nothing here; the read returns when it closes the socket.
     let _ = meeting.read(&mut [0]).await;
     Ok(())
 }
@@ -180,7 +183,7 @@ pub async fn join(session: &str) -> io::Result<()> {
 fn send_two(to: BorrowedFd<'_>, handed: &[BorrowedFd<'_>; 2]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    // There is room for just these.
+    // The buffer has room for exactly these.
     ancillary.push(SendAncillaryMessage::ScmRights(handed));
     sendmsg(
         to,

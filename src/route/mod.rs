@@ -1,6 +1,6 @@
-//! How streams come about: by dialling the other host, by being dialled from there, inside further
-//! ssh logins, or inside the one that there is. A route gives connections whose other end has
-//! proven itself, and nothing else. (Where both ends are in this process there is none.)
+//! Routes: the ways to make connections. Either end dials the other, or data goes through further
+//! ssh logins or inside the existing one. A route produces connections whose other end has proved
+//! itself, and does nothing else. If both ends are in this process, there is no route.
 
 pub mod addresses;
 pub mod direct;
@@ -18,7 +18,7 @@ use crate::stream::link::Link;
 use crate::stream::opening::{Expected, StreamId};
 use crate::wire::hello::STREAMS_MAX;
 
-/// A way for streams. A discriminant is the upper byte of the numbers of its streams.
+/// A way to make connections. A discriminant is the upper byte of the numbers of its streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Route {
@@ -26,20 +26,20 @@ pub enum Route {
     Direct = 0,
     /// The server dials the client.
     Reverse = 1,
-    /// A stream is a further ssh login.
+    /// Each connection is a further ssh login.
     Ssh = 2,
-    /// One stream, inside control.
+    /// One connection, inside control.
     Inband = 3,
 }
 
-/// Streams of one route, as many as a byte counts.
+/// The most streams of one route: as many as a byte counts.
 const STREAMS_EACH: u16 = 1 << 8;
 const _: () = assert!(STREAMS_MAX <= STREAMS_EACH);
 
 impl Route {
     pub const ALL: [Route; 4] = [Route::Direct, Route::Reverse, Route::Ssh, Route::Inband];
 
-    /// Which of its route's streams has this number.
+    /// The index of this stream within its route.
     pub const fn nth(stream: u16) -> u16 {
         stream % STREAMS_EACH
     }
@@ -49,13 +49,13 @@ impl Route {
         self as u16 * STREAMS_EACH + nth % STREAMS_EACH
     }
 
-    /// The route of a stream by its number; None for a number that no stream has.
+    /// The route of a stream; None if no stream has this number.
     pub fn of(stream: u16) -> Option<Route> {
         let nth = usize::from(stream / STREAMS_EACH);
         Route::ALL.get(nth).copied()
     }
 
-    /// As `--route` and the summary have it.
+    /// The name in `--route` and in the summary.
     pub const fn name(self) -> &'static str {
         match self {
             Route::Direct => "direct",
@@ -66,7 +66,7 @@ impl Route {
     }
 }
 
-/// A stream in messages: `3`, `3 (ssh)`.
+/// A stream's name in messages: `3`, `3 (ssh)`.
 pub struct Named(pub u16);
 
 impl fmt::Display for Named {
@@ -79,22 +79,22 @@ impl fmt::Display for Named {
     }
 }
 
-/// A connection whose other end knows the secret, or is still to prove it.
+/// A connection whose other end has proved that it knows the secret, or must still do so.
 pub struct Connection {
     pub id: StreamId,
     pub link: Link,
-    /// The answer to our opening, where frames may go behind that before the answer comes.
+    /// The expected answer to this end's opening, if frames may be sent before it arrives.
     pub expected: Option<Expected>,
-    /// Where who dialled it learns what became of it.
+    /// Tells the dialler the connection's fate.
     pub fate: Option<oneshot::Sender<Fate>>,
 }
 
-/// What became of a connection.
+/// The end of a connection.
 #[derive(Clone, Debug)]
 pub struct Fate {
-    /// The other end had shown that it knows the secret.
+    /// The other end had proved that it knows the secret.
     pub was_proven: bool,
-    /// It was of use: data went through it.
+    /// It was useful: data went through it.
     pub carried: bool,
     pub cause: String,
 }

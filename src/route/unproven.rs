@@ -1,5 +1,5 @@
-//! Connections that came and have not proven themselves yet: few, and not for long. Many strangers
-//! cannot keep the peer out, since the oldest of them goes when they are many.
+//! Accepted connections that have not proved themselves yet: few, and for a short time. When there
+//! are too many, the oldest is dropped, so that idle strangers cannot keep the peer out.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,10 +8,10 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::Connection;
 
-/// Connections that may be unproven at once; each for as long as an opening may take.
+/// The most unproven connections at once; each lasts at most as long as an opening may take.
 const UNPROVEN_MAX: usize = 32;
 
-/// All end when this is dropped.
+/// The proofs in progress; all end when this is dropped.
 #[derive(Default)]
 pub struct Unproven {
     tasks: JoinSet<io::Result<Connection>>,
@@ -19,7 +19,7 @@ pub struct Unproven {
 }
 
 impl Unproven {
-    /// Takes in one more, which ends by itself in bounded time.
+    /// Adds a proof, which must end in bounded time.
     pub fn add(&mut self, proving: impl Future<Output = io::Result<Connection>> + Send + 'static) {
         self.oldest.retain(|task| !task.is_finished());
         if self.oldest.len() >= UNPROVEN_MAX
@@ -30,7 +30,7 @@ impl Unproven {
         self.oldest.push_back(self.tasks.spawn(proving));
     }
 
-    /// The next that has proven itself. May be dropped while it waits, and nothing is lost.
+    /// The next connection that proved itself. Cancel safe: dropping the future loses nothing.
     pub async fn next(&mut self) -> Connection {
         loop {
             match self.tasks.join_next().await {

@@ -1,5 +1,5 @@
-//! The operands on this machine: what the sources name and where the destination is; and which
-//! answers to remote ones a server may give.
+//! The operands on this machine: files that the sources name, and the place of the destination.
+//! Also the check of a server's answers to remote operands.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -22,17 +22,17 @@ use crate::source::{self, Inlet, Lookup, Named, Sources, Walk};
 use crate::units::printable;
 use crate::wire::message::{ROOTS_MAX, Roots};
 
-/// What the operands of this machine name, and which operand each came from.
+/// The files that this machine's operands name, and the operand of each.
 #[derive(Clone, Default)]
 pub struct Expanded {
     named: Vec<Named>,
     operands: Vec<u32>,
-    /// Stdin or a command; then nothing is named.
+    /// Stdin or a command; `named` is then empty.
     inlet: Option<Inlet>,
 }
 
 impl Expanded {
-    /// The source is this, which has no name.
+    /// A source without a name.
     pub fn nameless(inlet: Inlet) -> Expanded {
         Expanded {
             inlet: Some(inlet),
@@ -40,18 +40,18 @@ impl Expanded {
         }
     }
 
-    /// Things that an operand names.
+    /// Adds the files that an operand names.
     pub fn add(&mut self, named: Vec<Named>, operand: usize) {
         self.operands.extend(named.iter().map(|_| operand as u32));
         self.named.extend(named);
     }
 
-    /// True if none of the operands is there.
+    /// True if no operand names anything that exists.
     pub fn is_nothing(&self) -> bool {
         self.named.is_empty() && self.inlet.is_none()
     }
 
-    /// What is to be read.
+    /// The sources to read.
     pub fn sources(self, options: &CopyOptions) -> Sources {
         match self.inlet {
             Some(inlet) => Sources::Stream(inlet),
@@ -63,7 +63,7 @@ impl Expanded {
         }
     }
 
-    /// What it comes to, as far as that can be known.
+    /// Totals of the sources, as far as they can be known before the copy.
     pub fn count(&self, options: &CopyOptions, found: &mut dyn FnMut(u64, u64)) -> Totals {
         let mut totals = match &self.inlet {
             None => source::scan(&self.named, options.follow_links, found),
@@ -83,10 +83,10 @@ impl Expanded {
         totals
     }
 
-    /// As the receiver is told of them.
+    /// The roots, as the receiver gets them.
     ///
     /// # Errors
-    /// `Kind::Usage` where there are more than one message may name.
+    /// `Kind::Usage` if there are more than one message may contain.
     pub fn roots(&self) -> Result<Vec<Root>> {
         if let Some(inlet) = &self.inlet {
             return Ok(vec![inlet.root(source::root_id(0))]);
@@ -105,11 +105,11 @@ impl Expanded {
     }
 }
 
-/// Looks up the operands of this machine; one that is not there is a failed entry. On a thread of
-/// its own: a disk that hangs keeps neither this session nor another waiting.
+/// Looks up the operands of this machine; a missing one is a failed entry. The lookup has its own
+/// thread: a disk that hangs blocks neither this session nor another.
 ///
 /// # Errors
-/// Where the copy ends before the answer.
+/// If the copy ends before the lookup.
 pub async fn expand(request: &Request, seat: &Seat) -> Result<Expanded> {
     let (asked, told) = (request.clone(), seat.clone());
     let looking = tokio::task::spawn_blocking(move || look_up(&asked, &told));
@@ -152,7 +152,7 @@ fn look_up(request: &Request, seat: &Seat) -> Expanded {
     all
 }
 
-/// The source, where that is stdin or a command here.
+/// The source, if it is stdin or a command on this machine.
 pub fn stream(request: &Request) -> Option<Inlet> {
     let source = request.sources.first()?;
     match source.what {
@@ -162,7 +162,7 @@ pub fn stream(request: &Request) -> Option<Inlet> {
     }
 }
 
-/// The source, where that is a FIFO or a character device here and there is no other.
+/// The source, if it is the only one and is a FIFO or a character device on this machine.
 pub fn named_stream(request: &Request) -> Option<Inlet> {
     let [source] = &request.sources[..] else {
         return None;
@@ -172,13 +172,13 @@ pub fn named_stream(request: &Request) -> Option<Inlet> {
     is_stream.then_some(Inlet::Path(path))
 }
 
-/// Each of several copies would get a part of it.
+/// The error for a pipe among several copies: each would get only a part of it.
 fn read_once(named: Named) -> Error {
     let message = "can be read only once; with --also it must be the only source";
     Error::new(Kind::Entry, Side::Source, message).at(named.path)
 }
 
-/// Counts what is to be copied, while ssh logs in.
+/// Counts the sources while ssh logs in.
 pub fn scan(found: &Expanded, options: &CopyOptions, seat: &Seat) -> JoinHandle<Totals> {
     let (found, options, progress) = (found.clone(), options.clone(), seat.progress.clone());
     tokio::task::spawn_blocking(move || {
@@ -207,7 +207,7 @@ pub fn rules(request: &Request) -> Rules {
     }
 }
 
-/// This session as a receiver on this machine, and the command's sessions before it.
+/// The sessions of a receiver on this machine: this one and the earlier ones of the same command.
 pub fn sessions(request: &Request, own: [u8; 16], before: &[[u8; 16]], seat: &Seat) -> Sessions {
     let reporter = seat.reporter.clone();
     Sessions {
@@ -259,7 +259,8 @@ fn spec(request: &Request) -> Spec {
     }
 }
 
-/// A server may send only what was asked for, and must send all of it unless it `told` of a failure.
+/// Checks the roots that a server announces: it may send only the requested files. It must send
+/// all of them, unless it reported a failure (`told`).
 pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
     let (operands, recursive) = (&request.sources, request.options.recursive);
     let refused = |name: &str| {
@@ -286,7 +287,7 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
         }
         let may_be = match operand.what {
             What::Path => source::may_answer(&operand.path, &answers, recursive),
-            // It has no name, under which it could land anywhere.
+            // Such a source has no name that could place it elsewhere.
             _ => answers
                 .iter()
                 .all(|root| root.contents && !root.is_directory),

@@ -1,5 +1,5 @@
-//! Whose copy it is: a hash that only the client's user can give, another for each destination, so
-//! that no host can use it at another.
+//! The owner of a copy: a hash that only the client's user can produce. It differs for each
+//! destination, so that no host can use it at another.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -7,7 +7,7 @@ use crate::dest::user_key;
 use crate::session::request::Request;
 use crate::wire::hello::Hello;
 
-/// Of copies to this destination, as it was typed.
+/// The owner of copies to this destination, as it was typed.
 pub fn of(request: &Request) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new_keyed(&user_key().bytes);
     hasher.update(b"owner of copies to ");
@@ -17,7 +17,7 @@ pub fn of(request: &Request) -> [u8; 16] {
     owner
 }
 
-/// What a server is told of its client.
+/// Adds to the hello what a server must know of its client.
 pub fn introduce(hello: Hello, request: &Request) -> Hello {
     Hello {
         owner: format!("{:032x}", u128::from_be_bytes(of(request))),

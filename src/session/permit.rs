@@ -1,7 +1,7 @@
-//! What the key that started this server allows: the arguments of a forced command, as in
-//! `command="fastcp --server --confine /srv/backup --write-only --no-overwrite"`. Whoever has the
-//! key may say anything on control, so what is not allowed is refused here, before it begins, or
-//! taken away from the rules of the copy.
+//! Permissions of the key that started this server: the arguments of a forced command, as in
+//! `command="fastcp --server --confine /srv/backup --write-only --no-overwrite"`. Anyone with the
+//! key may send any message on control. So this module refuses forbidden requests before the copy
+//! begins, or removes the forbidden parts from the rules of the copy.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,17 +13,18 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::Budget;
 use crate::wire::message::{CopyOptions, Open, Ports, Role};
 
-/// What a server may do for its client; by default all that its user may.
+/// The actions that a client may request; by default everything that the server's user may do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Permit {
-    /// `--confine`: nothing but what is in this directory.
+    /// `--confine`: only this directory and its contents.
     pub confine: Option<PathBuf>,
     pub access: Access,
-    /// `--no-overwrite`: what is there stays as it is.
+    /// `--no-overwrite`: existing files stay unchanged.
     pub no_overwrite: bool,
     /// `--allow-outside-links`: symbolic links may lead out of the directory.
     pub outside_links: bool,
-    /// `--ports`: on these the server may listen, else on an ephemeral port alone.
+    /// `--ports`: the server may listen on these. Without it, a limited key allows only an
+    /// ephemeral port.
     pub ports: Option<Ports>,
 }
 
@@ -38,13 +39,13 @@ pub enum Access {
 }
 
 impl Permit {
-    /// Refuses what may not be asked for.
+    /// Refuses forbidden requests.
     ///
     /// # Errors
     /// `Kind::Usage`.
     pub fn check(&self, open: &Open) -> Result<()> {
         let refused = |message: &str| Err(Error::usage(message));
-        // Each role by its name, so that a new one has to be thought of here.
+        // Lists every role, so that a new one must be considered here.
         match (&open.role, self.access) {
             (Role::Sender { .. }, Access::Write) => {
                 return refused("this key may write there and not read");
@@ -56,7 +57,7 @@ impl Permit {
                 return refused("this key may read there and not write: probe HOST: alone");
             }
             (Role::Sender { .. } | Role::Receiver { .. } | Role::Probe { .. }, _) => {}
-            // A command is everything that its user may.
+            // A command can do everything that its user can.
             (Role::Producer { .. } | Role::Consumer { .. }, _) if *self == Permit::default() => {}
             (Role::Producer { .. } | Role::Consumer { .. }, _) => {
                 return refused("this key may copy files there and run no commands");
@@ -71,11 +72,12 @@ impl Permit {
         Ok(())
     }
 
-    /// Takes back what a client may not choose where a key is limited: more memory, threads or
-    /// larger chunks than the server takes by itself, and its ports.
+    /// Bounds a client's choices if the key is limited. The client gets no more memory and
+    /// threads, and no larger chunks, than the server takes by default; and it cannot choose the
+    /// ports.
     ///
     /// # Errors
-    /// `Kind::Usage` for larger chunks, which both ends must agree on.
+    /// `Kind::Usage` for larger chunks, since both ends must agree on their size.
     pub fn bound(&self, open: &mut Open) -> Result<()> {
         if *self == Permit::default() {
             return Ok(());
@@ -93,10 +95,10 @@ impl Permit {
         Ok(())
     }
 
-    /// The directory that it is confined to.
+    /// The directory that the key is confined to.
     ///
     /// # Errors
-    /// `Kind::FarEnd` where that cannot be opened.
+    /// `Kind::FarEnd` if it cannot be opened.
     pub fn confine(&self) -> Result<Option<Arc<Confine>>> {
         let Some(path) = &self.confine else {
             return Ok(None);
@@ -108,14 +110,13 @@ impl Permit {
         Ok(Some(Arc::new(confine)))
     }
 
-    /// Where a relative path begins.
+    /// The directory in which a relative path begins.
     pub fn base(&self, home: PathBuf) -> PathBuf {
         self.confine.as_deref().map_or(home, Path::to_owned)
     }
 
-    /// The rules of a copy, less what is not allowed. A key that may not read is not told either
-    /// whether a guess of what is there is right, and one that is confined makes no programs that
-    /// run as somebody else.
+    /// The rules of a copy without the forbidden parts. A key that may not read also may not learn
+    /// whether a guess about existing content is right. A confined key makes no set-id programs.
     pub fn restrict(&self, rules: Rules) -> Rules {
         Rules {
             no_clobber: rules.no_clobber || self.no_overwrite,
@@ -178,7 +179,7 @@ mod tests {
             assert_eq!(bounded.options.memory, Some(own));
             assert!(bounded.options.threads < Some(256));
             assert_eq!(bounded.ports, None);
-            // Less is as the client says.
+            // The client may choose less.
             let modest = CopyOptions {
                 memory: Some(16 << 20),
                 threads: Some(1),
@@ -190,7 +191,7 @@ mod tests {
             let mut large = open(greedy.clone());
             large.chunk_size = 16 << 20;
             assert!(permit.bound(&mut large).is_err());
-            // The key's line may name ports.
+            // The key's line may specify ports.
             let ports = Some(Ports {
                 first: 5000,
                 last: 5010,

@@ -1,5 +1,5 @@
-//! The client's part in placing itself on a host that has no fastcp: it answers what the far
-//! side's script asks for, until the program that it has sent says hello.
+//! The client's part in placing itself on a host without fastcp: it answers the requests of the
+//! far side's script until the program that it sent says hello.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::units::{printable, size};
 use crate::wire::greeting::{Failure, Greeting, PROGRAM_MAX, offer};
 use crate::wire::hello::Hello;
 
-/// The placed program may take so many times the limit to say hello once its last byte was handed to
-/// ssh: ssh's buffers may hold all of it, which is 6 MB at 20 kB/s in 300 s.
+/// After the last byte went to ssh, the placed program may take this many times the limit to say
+/// hello. ssh's buffers may still hold all of it, and 6 MB at 20 kB/s take 300 s.
 const ARRIVAL_LIMITS: u32 = 5;
 
 /// For a wait that [`ssh::within`] bounds.
@@ -26,11 +26,11 @@ const UNLIMITED: Duration = Duration::from_secs(1 << 32);
 
 /// Why there was no hello.
 pub enum NoHello {
-    /// The far side did not answer in this time.
+    /// The far side did not answer within this time.
     Late(Duration),
-    /// What came, or did not, instead.
+    /// The connection ended, or something other than a hello arrived.
     Control(ControlError),
-    /// The connection ended when the program was on its way.
+    /// The connection ended while the program was being sent.
     CutShort,
     Refused(Error),
 }
@@ -47,29 +47,29 @@ impl From<Error> for NoHello {
     }
 }
 
-/// One login to a host that may have to be given a program.
+/// One login to a host on which the program may have to be placed.
 pub struct Placing<'a> {
     pub host: &'a Host,
     /// `--no-install` was not given.
     pub may_install: bool,
     pub reporter: &'a dyn Reporter,
     pub options: &'a SshOptions,
-    /// Bounds each of its waits.
+    /// Limits each wait of this login.
     pub limit: Duration,
-    /// ssh's process, where a person may be typing a password: that time does not count.
+    /// ssh's process, at which the user may be typing a password: that time does not count.
     pub prompts: Option<u32>,
 }
 
-/// A program, and what travels of it.
+/// A program, and the bytes that are sent of it.
 struct Parcel {
     program: Program,
     sha256: String,
-    /// For a host that has gzip.
+    /// Compressed, for a host that has gzip.
     gzipped: Option<Vec<u8>>,
 }
 
 impl Parcel {
-    /// Bytes that travel.
+    /// The number of bytes to send.
     fn length(&self) -> u64 {
         match &self.gzipped {
             Some(bytes) => bytes.len() as u64,
@@ -77,7 +77,7 @@ impl Parcel {
         }
     }
 
-    /// Of what travels, what stands at `offset`; 0 at its end.
+    /// Reads the bytes to send at `offset`; returns 0 at their end.
     fn read(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let Some(bytes) = &self.gzipped else {
             return self.program.read(into, offset);
@@ -90,7 +90,7 @@ impl Parcel {
 }
 
 impl Placing<'_> {
-    /// Waits for the far side's hello, and places the program if it has to.
+    /// Waits for the far side's hello; places the program first if necessary.
     pub async fn hello<R, W>(
         &self,
         incoming: &mut Incoming<R>,
@@ -114,10 +114,10 @@ impl Placing<'_> {
         let program = &parcel.program;
         let gzipped = parcel.gzipped.as_ref().map(|bytes| bytes.len() as u64);
         let line = offer(program.digest(), program.length(), &parcel.sha256, gzipped);
-        // What is wrong with a far side that does not listen it says itself.
+        // If the far side does not listen, it reports the reason itself.
         let _ = timeout(self.limit, write(stdin, line.as_bytes())).await;
         let directory = match self.first(incoming).await? {
-            // One of this very digest is there: that of another machine's.
+            // A program with this digest was already there, for another kind of machine.
             First::Hello(hello) => return self.checked(hello, program),
             First::Greeting(Greeting::Send { directory }) => directory,
             First::Greeting(Greeting::Failed(failure)) => return Err(self.failed(failure).into()),
@@ -140,7 +140,8 @@ impl Placing<'_> {
         }
     }
 
-    /// The far side's next line. A longer `ConnectTimeout` of the user's own holds.
+    /// The far side's next line. If the user's own `ConnectTimeout` is longer than the limit, it
+    /// applies.
     async fn first<R: AsyncRead + Unpin>(
         &self,
         incoming: &mut Incoming<R>,
@@ -158,7 +159,7 @@ impl Placing<'_> {
         }
     }
 
-    /// The program that fits.
+    /// The program for the host's machine, ready to send.
     async fn parcel(&self, system: &str, machine: &str, gzip: bool) -> Result<Arc<Parcel>> {
         let name = self.name();
         let (shown_system, shown) = (printable(system.as_bytes()), printable(machine.as_bytes()));
@@ -219,7 +220,7 @@ impl Placing<'_> {
             }
             match timeout(self.limit, write(stdin, &piece[..read])).await {
                 Ok(Ok(())) => at += read as u64,
-                // What is wrong the far side says itself.
+                // The far side reports the reason itself.
                 Ok(Err(_)) => break,
                 Err(_) => {
                     let seconds = self.limit.as_secs();
@@ -231,7 +232,7 @@ impl Placing<'_> {
         Ok(())
     }
 
-    /// What speaks is what was sent.
+    /// Checks that the program which said hello is the one that was sent.
     fn checked(&self, hello: Hello, program: &Program) -> Result<Hello, NoHello> {
         match hello.program == program.digest() {
             true => Ok(hello),

@@ -1,4 +1,4 @@
-//! A polite copy at work: looks at the streams that send, and sets their pace.
+//! The loop of a polite copy: samples the sending connections and sets their pace.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,17 +9,17 @@ use crate::session::roster::Roster;
 use crate::stream::limit::Limit;
 use crate::tuner::{LOOK, PoliteRate};
 
-/// What a round trip is taken for until a stream is up.
+/// The round trip assumed until a connection is up.
 const ROUND_TRIP_GUESS: Duration = Duration::from_millis(20);
 
 /// A warning for copies whose data goes inside ssh.
 pub const NO_EFFECT: &str =
     "fastcp: warning: --polite has no effect on data that goes through ssh; --bwlimit has";
 
-/// Keeps the streams of `roster` at the rate of a polite copy until it is dropped, no faster than
-/// `limit` lets them go; `tell` hears of rates that are clearly others.
+/// Keeps the connections of `roster` at the rate of a polite copy until it is dropped, and never
+/// above `limit`. `tell` receives a line for each clear change of the rate.
 pub async fn keep(roster: Arc<Roster>, limit: Arc<Limit>, tell: impl Fn(String) + Send) {
-    // A stream that comes up now begins slowly.
+    // A connection that comes up now starts slowly.
     roster.pace(PoliteRate::new(ROUND_TRIP_GUESS).rate());
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -32,7 +32,7 @@ pub async fn keep(roster: Arc<Roster>, limit: Arc<Limit>, tell: impl Fn(String) 
     let began = Instant::now();
     let mut polite = PoliteRate::new(first);
     loop {
-        // The answers to this are looked at the next time.
+        // The next round reads the answers to this request.
         roster.ask();
         looks.tick().await;
         let now = began.elapsed();

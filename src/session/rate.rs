@@ -1,4 +1,4 @@
-//! `--bwlimit @FILE`: a rate that may be changed while the copy runs.
+//! `--bwlimit @FILE`: a rate limit that the user may change while the copy runs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use crate::units;
 /// How often the file is read.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Nobody writes a rate with more bytes than this.
+/// Longer than any rate; the rest of the file is ignored.
 const TEXT_MAX: u64 = 64;
 
-/// The rate that the file has now, in bytes a second; None for no limit, which is an empty file or 0.
+/// The rate in the file, in bytes a second; None for no limit, which is an empty file or 0.
 ///
 /// # Errors
-/// Usage, where it cannot be read or holds something else.
+/// `Kind::Usage` if the file cannot be read or does not contain a rate.
 pub fn read(path: &Path) -> Result<Option<u64>> {
     use std::io::Read;
     let shown = units::printable(path.as_os_str().as_encoded_bytes());
@@ -33,14 +33,15 @@ pub fn read(path: &Path) -> Result<Option<u64>> {
         .map_err(|error| Error::usage(format!("--bwlimit @{shown}: {error}")))
 }
 
-/// The same, asked on another thread. None where it cannot be read, or not soon.
+/// The rate in the file, read on another thread. None if it cannot be read, or not within `LOOK`.
 pub async fn now(path: &Path) -> Option<Option<u64>> {
     let path = path.to_owned();
     let read = tokio::task::spawn_blocking(move || read(&path));
     tokio::time::timeout(LOOK, read).await.ok()?.ok()?.ok()
 }
 
-/// Tells `set` of each change, until it is dropped. What cannot be read changes nothing.
+/// Calls `set` for each change until the future is dropped. A file that cannot be read changes
+/// nothing.
 pub async fn follow(
     path: PathBuf,
     mut rate: Option<u64>,

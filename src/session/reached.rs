@@ -1,5 +1,5 @@
-//! Which host each name has led to: a name may stand for several, and what a copy has left lies on
-//! one of them.
+//! The address that each host's name led to. A name may stand for several hosts, and a partial
+//! copy is on one of them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,22 +9,22 @@ use crate::session::request::{Request, Rsh};
 use crate::ssh::{self, Host, SshOptions, is_refusal};
 use crate::units::printable;
 
-/// Logins in vain, one after the other, after which the name may lead elsewhere: a host that
-/// restarts is waited for a while.
+/// After this many failed logins in a row, the name may lead to another host. Fewer may mean that
+/// the host restarts.
 const MISSES_MAX: u8 = 3;
 
-/// Shared by the sessions of a copy.
+/// The addresses reached so far; shared by the sessions of a copy.
 #[derive(Clone, Default)]
 pub struct Reached(Arc<Mutex<HashMap<Host, Place>>>);
 
 struct Place {
-    /// As the host says.
+    /// As the host reports it.
     address: String,
     misses: u8,
 }
 
 impl Reached {
-    /// A login has come through, and the host says by which of its addresses.
+    /// Notes a successful login, and the address at which the host says it was reached.
     pub fn note(&self, host: &Host, address: &str) {
         let place = Place {
             address: address.to_owned(),
@@ -33,9 +33,8 @@ impl Reached {
         self.lock().insert(host.clone(), place);
     }
 
-    /// A login at the address where the host was has failed, with these words of ssh's. After some
-    /// of them, or at once where ssh does not log in by an address as it does by the name, the next
-    /// goes by the name.
+    /// Notes a failed login at the known address, with ssh's words. After `MISSES_MAX` failures,
+    /// or at once if ssh refuses to log in by address, the next login uses the name.
     pub fn missed(&self, host: &Host, words: &str) {
         let mut places = self.lock();
         let Some(place) = places.get_mut(host) else {
@@ -57,8 +56,8 @@ impl Reached {
     }
 }
 
-/// By which a login after a lost connection reaches the same host again, where its name stands for
-/// several.
+/// ssh options with which a login after a lost connection reaches the same host again, if its name
+/// stands for several.
 pub async fn again(
     host: &Host,
     request: &Request,

@@ -1,5 +1,5 @@
-//! The file in which it is kept what copies between two hosts needed last time. Safe to lose: what
-//! cannot be read is as if it were not there, and what cannot be written is not missed.
+//! The file that stores the settings which copies between two hosts needed last time. It may be
+//! lost: an unreadable file counts as missing, and a failed write is ignored.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
@@ -15,33 +15,33 @@ use crate::session::request::{Host, Request};
 use crate::ssh::Rsh;
 use crate::tuner::{FILE_MAX, Remembered, Routes};
 
-/// Copies of one process that end at once wait for each other: each reads all that is kept.
+/// Copies of one process that end together take turns: each reads and rewrites the whole file.
 static WRITING: Mutex<()> = Mutex::new(());
 
 const ROUTES: &str = "/proc/net/route";
 const ROUTES_6: &str = "/proc/net/ipv6_route";
 
-/// Addresses of no host (RFC 5737, RFC 3849), to which the default routes lead.
+/// Addresses that no host has (RFC 5737, RFC 3849), so that only default routes lead to them.
 const ELSEWHERE: &str = "192.0.2.1:9";
 const ELSEWHERE_6: &str = "[2001:db8::1]:9";
 
-/// In Linux's table of IPv6 routes: the destination of a default route.
+/// The destination of a default route in Linux's table of IPv6 routes.
 const ANY_6: &str = "00000000000000000000000000000000";
 
-/// In fastcp's own directory among the user's caches.
+/// In fastcp's directory inside the user's cache directory.
 const NAME: &str = "routes.json";
 
-/// How long a copy waits for the disk that the file is on; beyond it the file counts as not there.
+/// How long a copy waits for the file's disk; after that the file counts as missing.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// None where nothing is known of this pair of hosts.
+/// The settings for this pair of hosts; None if none are stored.
 pub async fn recall(request: &Request) -> Option<Remembered> {
     let pair = pair(request)?;
     let read = tokio::task::spawn_blocking(move || routes(&path()?).get(&on_this_network(&pair)));
     timeout(PATIENCE, read).await.ok()?.ok().flatten()
 }
 
-/// Keeps what was learnt this time.
+/// Stores the settings that this copy found.
 pub async fn remember(request: &Request, what: Remembered) {
     let Some(pair) = pair(request) else { return };
     let written = tokio::task::spawn_blocking(move || {
@@ -49,15 +49,15 @@ pub async fn remember(request: &Request, what: Remembered) {
         let _writing = WRITING.lock();
         let mut routes = routes(&path);
         routes.put(&on_this_network(&pair), what);
-        // Of two processes that end at once the later one's word counts.
+        // If two processes end together, the later one wins.
         let _ = write(&path, &routes.to_text());
     });
-    // What is not written in time is not missed.
+    // A write that takes longer is not waited for.
     let _ = timeout(PATIENCE, written).await;
 }
 
-/// A copy in the other direction is another one: what limits it may be another processor or disk.
-/// None for a trial with this machine alone.
+/// The name of a pair of hosts; None unless ssh reaches a host. The other direction is a different
+/// pair, since another processor or disk may limit it.
 fn pair(request: &Request) -> Option<String> {
     let host = request.host().filter(|_| request.rsh == Rsh::Ssh)?;
     let named = |host: &Host| {
@@ -71,9 +71,9 @@ fn pair(request: &Request) -> Option<String> {
     })
 }
 
-/// The same hosts are another pair where this one is in another network: it is told by the
-/// gateway of the default route and this host's address on the way there. A wrong guess costs
-/// little, since the first round trips of a copy have to confirm what was remembered.
+/// The pair's name with the network that this host is in: the gateway of the default route and
+/// this host's address on it. A wrong guess costs little, because the first round trips of a copy
+/// must confirm the stored settings.
 fn on_this_network(pair: &str) -> String {
     let table = |path| fs::read_to_string(path).unwrap_or_default();
     let found = default_route(&table(ROUTES)).map(|route| (route, own_network(ELSEWHERE)));
@@ -87,7 +87,7 @@ fn on_this_network(pair: &str) -> String {
     }
 }
 
-/// The interface and the gateway of the default route with the lowest metric, as they stand in
+/// The interface and the gateway of the default route with the lowest metric, as written in
 /// Linux's table of IPv4 routes.
 fn default_route(table: &str) -> Option<String> {
     let routes = table.lines().skip(1).filter_map(|line| {
@@ -103,8 +103,8 @@ fn default_route(table: &str) -> Option<String> {
     routes.min().map(|(_, route)| route)
 }
 
-/// The same of Linux's table of IPv6 routes, where metrics are hexadecimal. Hosts that have an
-/// IPv4 route too are told by that one.
+/// The same from Linux's table of IPv6 routes, where metrics are hexadecimal. Used only if the
+/// host has no IPv4 default route.
 fn default_route_6(table: &str) -> Option<String> {
     let routes = table.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -117,8 +117,8 @@ fn default_route_6(table: &str) -> Option<String> {
     routes.min().map(|(_, route)| route)
 }
 
-/// This host's address on the default route, and of an IPv6 address the network alone, since hosts
-/// change the rest every day (RFC 8981); nothing is sent to find out.
+/// This host's address on the default route; of an IPv6 address only the network, since hosts
+/// change the rest every day (RFC 8981). Nothing is sent to find it out.
 fn own_network(elsewhere: &str) -> String {
     let any = if elsewhere == ELSEWHERE_6 {
         "[::]:0"
@@ -164,7 +164,7 @@ fn routes(path: &PathBuf) -> Routes {
     }
 }
 
-/// Under its name there is always a whole file.
+/// Replaces the file atomically: its name always leads to a complete file.
 fn write(path: &PathBuf, text: &[u8]) -> std::io::Result<()> {
     let Some(dir) = path.parent() else {
         return Ok(());

@@ -1,5 +1,4 @@
-//! What a copy is asked to do and what came of it: the whole of what `cli` and `ui` know of a
-//! session.
+//! The request of a copy and its outcome: all that `cli` and `ui` know of a session.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -16,8 +15,8 @@ use crate::ssh::{Patience, Startup};
 pub use crate::tuner::{Limit, Shares, Verdict};
 pub use crate::wire::message::{CopyOptions, Ports};
 
-/// One end of a copy, checked: `[user@]host:path`, `scp://…`, a path on this machine, or what a
-/// stream comes from or goes to.
+/// One end of a copy, checked: `[user@]host:path`, `scp://…`, a path on this machine, a standard
+/// stream or a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operand {
     /// As typed, for messages.
@@ -25,34 +24,34 @@ pub struct Operand {
     /// None for this machine.
     pub host: Option<Host>,
     pub what: What,
-    /// Bytes as typed after the colon; empty means the home directory of a remote host. A
-    /// command's line.
+    /// Bytes as typed after the colon; empty means the home directory of a remote host. For a
+    /// command, its line.
     pub path: Vec<u8>,
 }
 
-/// What stands at an end.
+/// The kind of thing at one end of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Files, directories, devices, FIFOs: whatever has a path.
+    /// A path: files, directories, devices, FIFOs.
     Path,
-    /// `-`: our stdin as a source, our stdout as a destination.
+    /// `-`: this process's stdin as a source, its stdout as a destination.
     Stdio,
-    /// Our stderr, as a destination.
+    /// This process's stderr, as a destination.
     Stderr,
-    /// A command there, whose stdout is the source or whose stdin the destination.
+    /// A command on that host; its stdout is the source, or its stdin the destination.
     Command,
-    /// Nothing is kept of what arrives; the path is where it is tried how fast a place is written,
-    /// if it is not empty.
+    /// A probe's end: arriving data is discarded. If the path is not empty, the probe measures
+    /// there how fast the place is written.
     Nothing,
 }
 
-/// A copy, checked: all sources are of one host.
+/// A copy, checked: all sources are on one host.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// At least one.
     pub sources: Vec<Operand>,
     pub dest: Operand,
-    /// Further destinations of the same sources, at most `HOSTS_MAX` in all; none unless the
+    /// Further destinations of the same sources, at most `HOSTS_MAX` in total. Empty unless the
     /// sources are on this machine.
     pub also: Vec<Operand>,
     pub options: CopyOptions,
@@ -60,41 +59,42 @@ pub struct Request {
     pub rsh: Rsh,
     /// `--remote-path`: the far end's command, split into words and quoted before use.
     pub remote_path: Option<String>,
-    /// `--sudo`: the user as whom the far end runs.
+    /// `--sudo`: the user that the far end runs as.
     pub sudo: Option<String>,
-    /// `--no-install`: a host that has no fastcp is not given one.
+    /// `--no-install`: the program is not placed on a host that lacks it.
     pub no_install: bool,
-    /// None: as many as prove to be best.
+    /// None: the tuner chooses the number.
     pub streams: Option<u16>,
     pub route: RouteOptions,
-    /// `--bwlimit @FILE`: where the rate limit is read again and again.
+    /// `--bwlimit @FILE`: the file with the rate limit, read once a second.
     pub rate_file: Option<PathBuf>,
-    /// `--trust-partial`: what an earlier run left is not read again where nothing speaks against it.
+    /// `--trust-partial`: an earlier run's data is not read again unless something speaks against
+    /// it.
     pub trust_partial: bool,
-    /// `--allow-empty`: a pipe from which nothing came may replace a file that has content.
+    /// `--allow-empty`: a pipe that ends without data may replace a file that has content.
     pub allow_empty: bool,
     pub retry: Retry,
     pub encrypt: bool,
-    /// Where `--digests` writes a list for each destination; none without it.
+    /// The files that `--digests` writes, one for each destination; empty without the flag.
     pub digest_lists: Vec<PathBuf>,
 }
 
-/// How long and how often to log in again.
+/// How long and how often lost connections are retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// None: `limit` alone counts.
+    /// None: only `limit` counts.
     pub time: Option<Duration>,
-    /// `--retries` of version 0.1. None: `time` alone counts.
+    /// `--retries` of version 0.1. None: only `time` counts.
     pub limit: Option<u16>,
-    /// The first login is tried again too, if the host is down, refuses or does not answer.
+    /// The first login is retried too, if the host is down, refuses or does not answer.
     pub first: bool,
 }
 
-/// A host restarts in less.
+/// A host restarts in less time.
 const RETRY_DEFAULT: Duration = Duration::from_secs(5 * 60);
 
 impl Retry {
-    /// `--retry-for` and `--retries`, as far as they were given.
+    /// `--retry-for` and `--retries`, if given.
     pub fn of(time: Option<Duration>, limit: Option<u16>) -> Retry {
         Retry {
             time: time.or(limit.is_none().then_some(RETRY_DEFAULT)),
@@ -108,22 +108,22 @@ impl Retry {
     }
 }
 
-/// How streams are to come about.
+/// How connections are made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteOptions {
-    /// `--route`: this one alone.
+    /// `--route`: only this one.
     pub asked: Option<Route>,
-    /// `--ports`: of whichever end listens.
+    /// `--ports`: of the end that listens.
     pub ports: Option<Ports>,
-    /// `--bind`: the address of this host by which streams go or come.
+    /// `--bind`: the address of this host for data connections.
     pub bind: Option<IpAddr>,
-    /// `--address`: a name or an address at which the end that listens is dialled.
+    /// `--address`: a name or an address at which the listening end is dialled.
     pub address: Option<String>,
 }
 
 impl Request {
-    /// True if a pipe from which nothing came may replace a file that has content. A command that
-    /// succeeded has said itself that nothing is its output, as with a shell's `CMD > FILE`.
+    /// True if a pipe that ends without data may replace a file that has content. That is always
+    /// so for a command: it succeeded with empty output, as in a shell's `CMD > FILE`.
     pub fn takes_empty(&self) -> bool {
         let is_command = |source: &Operand| source.what == What::Command;
         self.allow_empty || self.sources.iter().any(is_command)
@@ -135,7 +135,7 @@ impl Request {
         operands.any(|operand| operand.what == What::Command && operand.host.is_some())
     }
 
-    /// A copy of which nothing more was said than this; hosts are this machine by other names.
+    /// A copy with default settings; any host in it is this machine under another name.
     pub fn local(sources: Vec<Operand>, dest: Operand, options: CopyOptions) -> Request {
         Request {
             sources,
@@ -158,7 +158,7 @@ impl Request {
         }
     }
 
-    /// One of the ends is read or written once and never again.
+    /// True if one of the ends can be read or written only once.
     pub fn is_stream(&self) -> bool {
         let mut operands = std::iter::once(&self.dest).chain(&self.sources);
         operands.any(|operand| operand.what != What::Path)
@@ -172,7 +172,7 @@ impl Request {
     /// How the far end is started.
     ///
     /// # Errors
-    /// `Kind::FarEnd` where this program cannot be read, to be placed.
+    /// `Kind::FarEnd` if this program's file cannot be read for placing it.
     pub fn startup(&self) -> Result<Startup> {
         let is_looked_for = self.remote_path.is_none() && self.rsh == Rsh::Ssh;
         let digest = match is_looked_for {
@@ -187,7 +187,7 @@ impl Request {
         })
     }
 
-    /// The hosts of a copy between two: of the sources, and of the destination.
+    /// The two hosts of a copy between hosts: of the sources, and of the destination.
     pub fn hosts(&self) -> Option<(&Host, &Host)> {
         let source = self.sources.first()?.host.as_ref()?;
         Some((source, self.dest.host.as_ref()?))
@@ -200,37 +200,37 @@ impl Request {
     }
 }
 
-/// What came of a copy. `Err` from [`run`](super::run) is a failure of the session as a whole.
+/// The outcome of a copy. `Err` from [`run`](super::run) is a failure of the session as a whole.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Set when the session ended before its work was done; outranks `failures`.
+    /// Set if the session ended before its work was done; outranks `failures`.
     pub fatal: Option<Error>,
-    /// One per entry that failed, at most [`FAILURES_MAX`] of them.
+    /// One per failed entry, at most [`FAILURES_MAX`].
     pub failures: Vec<Error>,
-    /// Failures beyond those kept.
+    /// Failures beyond these.
     pub more_failures: u64,
-    /// The last reading of the counters.
+    /// The final values of the counters.
     pub counters: Snapshot,
     /// From the start of the program's work to its end.
     pub elapsed: Duration,
-    /// The part of it until a far end first said hello; None without one.
+    /// The part of `elapsed` before a far end first said hello; None without a far end.
     pub login: Option<Duration>,
-    /// The part of it since the first data moved; nothing where none did.
+    /// The part of `elapsed` since the first data moved; zero if none did.
     pub data: Duration,
-    /// "direct", "ssh (direct: no answer)", "local"; empty where it never came to that.
+    /// "direct", "ssh (direct: no answer)", "local"; empty if no route was chosen.
     pub route: String,
     /// Files whose names `--digests` could not list.
     pub unlisted: u64,
-    /// What limited the copy; None where it was not complete, or nothing was copied.
+    /// What limited the copy; None if it was incomplete or copied nothing.
     pub verdict: Option<Verdict>,
 }
 
-/// Failures that are kept for the summary; the others are only counted.
+/// Failures kept for the summary; further ones are only counted.
 pub const FAILURES_MAX: usize = 10_000;
 
 impl Outcome {
-    /// A session's failure outranks those of entries; entries of one kind give its code, of
-    /// several kinds 1.
+    /// The process's exit code. A session's failure outranks those of entries. If all failed
+    /// entries have the same code, that is the exit code; otherwise it is 1.
     pub fn exit_code(&self) -> i32 {
         if let Some(fatal) = &self.fatal {
             return fatal.kind.exit_code();
@@ -244,20 +244,20 @@ impl Outcome {
     }
 }
 
-/// Where a session tells what happens while it runs; `ui` implements it. None of these waits.
+/// Receives a session's events while it runs; `ui` implements it. No method waits.
 pub trait Reporter: Send + Sync {
     /// An entry failed.
     fn failure(&self, error: &Error);
-    /// A line worth saying once, shown as it stands ("ssh: ..." from ssh's stderr).
+    /// A line shown once, unchanged ("ssh: ..." from ssh's stderr).
     fn notice(&self, line: &str);
-    /// A line for `-v`, shown behind "fastcp: ".
+    /// A line for `-v`, shown after "fastcp: ".
     fn detail(&self, line: &str);
-    /// The user asked how far it is.
+    /// The user asked for the progress.
     fn status(&self);
 
-    /// Takes the bars away and calls `shown` when all lines so far are on the terminal. Nothing is
-    /// written from then on until the value is dropped. `shown` is dropped uncalled where the screen
-    /// is closed or takes no more lines.
+    /// Removes the progress bars and calls `shown` when all earlier lines are on the terminal.
+    /// Nothing is written after that until the returned value is dropped. `shown` is dropped
+    /// uncalled if the screen is closed or takes no more lines.
     fn hold(&self, shown: Box<dyn FnOnce() + Send>) -> Box<dyn Send> {
         shown();
         Box::new(())

@@ -1,9 +1,10 @@
-//! A copy in as many sessions as it takes: when the connection is lost, the client logs in again
-//! and asks for the same, and the receiver goes on where it was. This decides how long, how often
-//! and after which waits, and what the user hears of it.
+//! A copy over several sessions. When the connection is lost, the client logs in again and repeats
+//! its request, and the receiver resumes. This module decides how long, how often and after which
+//! waits to retry, and what the user reads about it.
 //!
-//! `--retry-for` counts from the loss of a connection, and again from each loss after which the copy
-//! got further. Given by the user, it counts from the start for the first login too.
+//! The time of `--retry-for` starts when a connection is lost, and starts again at a later loss if
+//! the copy has made progress. If the user gives the flag, it also applies to the first login,
+//! from its first failure.
 
 use std::time::{Duration, Instant};
 
@@ -22,23 +23,24 @@ use crate::ssh;
 use crate::units::printable;
 use crate::wire::message::SESSIONS_MAX;
 
-/// A wait doubles from the first to the last: a link that hiccups is back in a second, and a host
-/// that restarts is not hammered.
+/// The wait doubles from the first to the last. So a short interruption costs a second, and a host
+/// that restarts gets few logins.
 const WAIT_FIRST: Duration = Duration::from_secs(1);
 const WAIT_LAST: Duration = Duration::from_secs(30);
 
-/// A login that was refused so often in a row is not tried again: nobody types the password that it
-/// may want. A host that is starting up may refuse once or twice.
+/// After this many refused logins in a row, there is no other: the login may want a password that
+/// nobody types. A host that is starting up may refuse once or twice.
 const REFUSALS_MAX: u8 = 3;
 
-/// Waits differ by as much as this share either way, so that many copies that were cut at once do
-/// not come back at once.
+/// The random part of a wait, in either direction. Without it, many copies that were cut off
+/// together would return together.
 const JITTER: f64 = 0.25;
 
-/// Copies between this machine and a host, or between two. Gives the route that data took.
+/// Copies between this machine and a host, or between two hosts. Returns the route that data took.
 ///
 /// # Errors
-/// What another login would not mend; after a signal, that; after the last login `Kind::Lost`.
+/// An error that another login cannot repair; the signal, if one arrived; `Kind::Lost` after the
+/// last login.
 pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     let mut request = request.clone();
     let mut retries = Retries::new(request.retry, &Secret::session());
@@ -88,8 +90,8 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         };
         if seat.begin_again() {
             retries.refill();
-            // What is there is this command's own: a session that has brought something had
-            // thrown away before what an earlier run left.
+            // The partial files are now this command's own: a session that made progress had first
+            // discarded those of an earlier run.
             request.options.no_resume = false;
         }
         if let Some(host) = lost.host {
@@ -108,17 +110,18 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         }
         seat.progress.set_phase(Phase::Reconnecting);
         pause(wait, seat).await?;
-        // A master connection is fast where it lives, and may be as dead as the one that was lost.
+        // A shared ssh connection is fast if it works, but may be as dead as the lost one. So it
+        // is used only for the first login after a loss.
         let afresh = !lost.had_begun;
         attempt = Attempt::Again { afresh };
     }
 }
 
-/// Waits before the first login is tried again.
+/// Waits before the first login is retried.
 ///
 /// # Errors
-/// `error`, where the user has not asked for that, where another login would fail too, and when the
-/// time is over.
+/// `error`, if the user did not ask for this, if another login would fail too, or if the time is
+/// over.
 async fn first_again(
     mut error: Error,
     request: &Request,
@@ -140,13 +143,15 @@ async fn first_again(
         true => seat.reporter.notice(&format!("fastcp: {line}")),
         false => seat.reporter.detail(&line),
     }
-    // The sources are looked for again.
+    // The next login looks up the sources again.
     seat.tally.begin_again();
     pause(wait, seat).await
 }
 
+/// Waits, unless the copy is ended.
+///
 /// # Errors
-/// After a signal, that.
+/// The cause of the copy's end, such as a signal.
 async fn pause(wait: Duration, seat: &Seat) -> Result<()> {
     tokio::select! {
         () = tokio::time::sleep(wait) => Ok(()),
@@ -154,7 +159,7 @@ async fn pause(wait: Duration, seat: &Seat) -> Result<()> {
     }
 }
 
-/// Another session would need what is gone.
+/// The error of a copy that cannot resume, because its pipe cannot be read again.
 fn unrepeatable(mut error: Error, request: &Request) -> Error {
     if error.kind == Kind::Lost {
         error.message +=
@@ -166,14 +171,15 @@ fn unrepeatable(mut error: Error, request: &Request) -> Error {
     error
 }
 
-/// A login that failed once the first has succeeded may succeed later.
+/// True if another session may succeed. A login that fails after an earlier one succeeded may
+/// succeed later.
 fn is_worth_a_retry(kind: Kind, attempt: Attempt) -> bool {
     let is_login = matches!(kind, Kind::Connect | Kind::FarEnd);
     kind.is_worth_a_retry() || (is_login && attempt != Attempt::First)
 }
 
-/// After a signal a lost connection is the end: a terminal sends Ctrl-C to ssh too, which may be
-/// the faster to go. One that ended the far end alone is a connection lost.
+/// Returns the signal as the error if one arrived here: a terminal sends Ctrl-C to ssh too, and
+/// ssh may end first. A signal that ended only the far end is a lost connection.
 async fn unless_signalled(error: Error, seat: &Seat) -> Result<Error> {
     let may_be_its_effect = matches!(
         error.kind,
@@ -194,12 +200,12 @@ async fn unless_signalled(error: Error, seat: &Seat) -> Result<Error> {
     })
 }
 
-/// How many logins are left, for how long, and how long to wait before the next.
+/// The remaining logins, the remaining time, and the next wait.
 #[derive(Debug)]
 struct Retries {
     retry: Retry,
     spent: u16,
-    /// The first failure since the copy got further, and the time that is left now.
+    /// The first failure since the last progress, and the time left now.
     since: Option<Instant>,
     left: Option<Duration>,
     wait: Duration,
@@ -219,7 +225,7 @@ impl Retries {
         }
     }
 
-    /// The wait before the next login; None when logins or time are used up.
+    /// The wait before the next login; None if the logins or the time are used up.
     fn next(&mut self, now: Instant) -> Option<Duration> {
         let passed = now.saturating_duration_since(*self.since.get_or_insert(now));
         self.left = self.retry.time.map(|time| time.saturating_sub(passed));
@@ -235,22 +241,22 @@ impl Retries {
         self.random = self.random.wrapping_mul(factor).wrapping_add(term);
         let share = (self.random >> 11) as f64 / (1u64 << 53) as f64;
         let wait = wait.mul_f64(1.0 + JITTER * (2.0 * share - 1.0));
-        // The last login comes when the time is over.
+        // The last login is at the end of the time.
         Some(self.left.map_or(wait, |left| wait.min(left)))
     }
 
-    /// The copy got further: what comes now is another outage.
+    /// The copy made progress: the next failure starts another outage.
     fn refill(&mut self) {
         (self.spent, self.since) = (0, None);
         self.wait = WAIT_FIRST;
     }
 }
 
-/// Why there is no connection, in the user's words.
+/// The reasons for a lost connection, for messages to the user.
 struct Outage {
     host: String,
     cause: String,
-    /// Why the last login failed, of those since.
+    /// Why the last login after the loss failed.
     login: Option<String>,
 }
 

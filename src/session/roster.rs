@@ -1,4 +1,5 @@
-//! The streams that are up at this end: what a heartbeat says of them, and which of them are dead.
+//! The roster: all connections that are up at this end, their part of a heartbeat, and the
+//! detection of dead ones.
 
 mod course;
 mod live;
@@ -19,17 +20,17 @@ use course::Course;
 pub use live::Member;
 use live::{Leash, Live, PACKET, STUCK};
 
-/// A stream that is up this long stands; one that ends sooner may as well not have come.
+/// A connection that is up for this long is stable; one that ends sooner has not helped.
 const STANDS_AFTER: Duration = Duration::from_secs(5);
 
-/// Which way the data of the session goes, seen from here.
+/// The direction of the session's data, seen from this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     Out,
     In,
 }
 
-/// Shared by all that have to do with the streams of one session; closed with it.
+/// Shared by all users of one session's connections; closed with the session.
 pub struct Roster {
     flow: Flow,
     over: CancellationToken,
@@ -42,7 +43,7 @@ struct State {
     live: BTreeMap<u16, Live>,
     course: Course,
     now: Duration,
-    /// Heartbeats that had come at the last look.
+    /// Heartbeats received up to the last look.
     beats: u64,
     /// See `Sight::share`.
     share: u64,
@@ -52,29 +53,29 @@ struct State {
     was_ever_proven: bool,
     was_ever_listed: bool,
     last_cause: Option<String>,
-    /// Of streams that have ended, by route.
+    /// Bytes of connections that have ended, by route.
     carried: [u64; Route::ALL.len()],
-    /// Routes by which an opening came through and then nothing that fills a packet.
+    /// Routes that carried an opening, but then not even as much as a packet.
     doubtful: [bool; Route::ALL.len()],
 }
 
-/// How the streams of a route are.
+/// The state of a route's connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Streams whose other end has proven itself, and of which nothing says that they are dead.
+    /// Connections whose other end has proved itself, with no sign that they are dead.
     pub sound: usize,
-    /// Streams by which more has come through than fits into a packet.
+    /// Connections that carried more than fits into a packet.
     pub up: usize,
 }
 
-/// What a look at all streams found.
+/// The result of a look at all connections.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Looked {
-    /// Some stream has stood for a while.
+    /// At least one connection has been up for `STANDS_AFTER`.
     pub stands: bool,
-    /// Streams with nothing to do.
+    /// Connections with nothing to do.
     pub idle: usize,
-    /// Numbers of those whose bytes another would carry clearly sooner.
+    /// Numbers of connections whose bytes another would carry clearly sooner.
     pub slow: Vec<u16>,
 }
 
@@ -92,8 +93,8 @@ impl Roster {
         self.flow
     }
 
-    /// Takes a stream in. One of the same number that was dialled before ends now; None for one
-    /// that was dialled before the present one, and for one more than there may be.
+    /// Adds a connection and ends an older attempt of the same stream. None if a later attempt is
+    /// present, or if no route has a stream of this number.
     pub fn join(self: &Arc<Self>, id: StreamId) -> Option<Member> {
         let route = Route::of(id.stream)?;
         let mut state = self.lock();
@@ -131,12 +132,12 @@ impl Roster {
         })
     }
 
-    /// The most streams of one route that were up at once.
+    /// The most connections of one route that were up at once.
     pub fn most(&self) -> u32 {
         self.lock().most as u32
     }
 
-    /// For a heartbeat.
+    /// The connections' part of a heartbeat.
     pub fn facts(&self) -> Vec<StreamFacts> {
         let state = self.lock();
         let facts = state.live.iter().map(|(&stream, live)| StreamFacts {
@@ -148,9 +149,9 @@ impl Roster {
         facts.collect()
     }
 
-    /// Ends streams that are dead; `beats` heartbeats have come, the last of which said `peer`.
+    /// Ends dead connections. `beats` heartbeats have arrived; the last one reported `peer`.
     pub fn look(&self, now: Duration, beats: u64, peer: &[StreamFacts]) -> Looked {
-        // A hostile end may list millions; those that this end has are few.
+        // A hostile end may list millions; this end has only a few.
         let peer: BTreeMap<(u16, u16), PeerSight> = peer
             .iter()
             .take(usize::from(STREAMS_MAX) * Route::ALL.len())
@@ -184,7 +185,7 @@ impl Roster {
             live.count(self.flow, sight.peer, passed);
             let doubtful = &mut state.doubtful[live.route as usize];
             *doubtful = (*doubtful || live.owed >= STUCK) && live.through <= PACKET;
-            // What rides on control is as much alive as that.
+            // An in-band connection is alive as long as control is.
             if let Some(dead) = live.watch.look(&sight)
                 && live.route != Route::Inband
             {
@@ -213,13 +214,13 @@ impl Roster {
         standing
     }
 
-    /// Some stream stands that is not only there for lack of others.
+    /// True if a connection other than the in-band one is sound.
     pub fn has_sound(&self) -> bool {
         let routes = [Route::Direct, Route::Reverse, Route::Ssh];
         routes.iter().any(|&route| self.standing(route).sound > 0)
     }
 
-    /// Ends the streams of a route that is not used any more.
+    /// Ends the connections of a route that is no longer used.
     pub fn end(&self, route: Route) {
         for live in self.lock().live.values() {
             if live.route == route {
@@ -228,7 +229,7 @@ impl Roster {
         }
     }
 
-    /// Bytes that went by each route, by their numbers.
+    /// Bytes that each route carried, indexed by route.
     pub fn carried(&self) -> [u64; Route::ALL.len()] {
         let state = self.lock();
         let mut carried = state.carried;
@@ -238,7 +239,7 @@ impl Roster {
         carried
     }
 
-    /// Streams are being dialled from now on.
+    /// Notes that dialling has begun.
     pub fn begin(&self) {
         self.lock().has_begun = true;
     }
@@ -247,18 +248,18 @@ impl Roster {
         self.lock().has_begun
     }
 
-    /// Some other end has shown on a stream that it knows the secret.
+    /// True if any other end has proved on a connection that it knows the secret.
     pub fn was_ever_proven(&self) -> bool {
         self.lock().was_ever_proven
     }
 
-    /// The other end has taken some stream. Until it has prepared its half it answers openings
-    /// and takes none.
+    /// True if the other end has ever listed a connection. Until it has prepared its half, it
+    /// answers openings but lists none.
     pub fn was_ever_listed(&self) -> bool {
         self.lock().was_ever_listed
     }
 
-    /// Why a stream ended, or could not be dialled, last.
+    /// The last reason why a connection ended or could not be made.
     pub fn last_cause(&self) -> Option<String> {
         self.lock().last_cause.clone()
     }
@@ -267,7 +268,7 @@ impl Roster {
         self.lock().last_cause = Some(cause);
     }
 
-    /// Ends all streams and all that dials them.
+    /// Ends all connections and all dialling.
     pub fn close(&self) {
         self.over.cancel();
     }

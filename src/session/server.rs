@@ -1,4 +1,5 @@
-//! The far end: started by the client, speaks control on stdin and stdout, and ends with them.
+//! The server: started by the client, it speaks control on stdin and stdout and ends when they
+//! close.
 
 mod doors;
 mod ends;
@@ -46,14 +47,14 @@ use crate::stream::opening::{DialRole, Keyring};
 use crate::wire::hello::{Hello, STREAMS_MAX};
 use crate::wire::message::{Fault, Message, Open};
 
-/// How long a client may be silent at first: it may have another host to log in to, where a person
-/// is asked for a password (`login`).
+/// How long a client may be silent at first: it may have to log in to another host, which may ask
+/// the user for a password (`login`).
 const GREETING_PATIENCE: Duration = Duration::from_secs(330);
 
-/// How long the client may take to close control once everything is in place.
+/// How long the client may take to close control after the copy is complete.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the last word may take, where control is stuck.
+/// How long the last message may take if control is stuck.
 const ABORT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Serves one copy.
@@ -82,7 +83,7 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     host::end_on_signals(ending.clone());
     host::end_on_panic(ending.clone());
     let mut half = None;
-    // Beats until the client has closed control: streams end only when it knows why.
+    // Beats until the client has closed control: connections may end only after it knows why.
     let mut heart = None;
     let served = copy(
         &mut incoming,
@@ -94,13 +95,13 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     )
     .await;
     if let Err(error) = &served {
-        // What is kept of an unfinished copy depends on it.
+        // The cause decides what is kept of an unfinished copy.
         ending.end(error.clone());
         if error.kind != Kind::Breach {
             host::exit_without_client(error.kind);
         }
-        // Before anything is torn down, so that the client hears the cause and not its effects.
-        // Where control is lost there is nobody to tell.
+        // Sent before anything is torn down, so that the client reads the cause and not its
+        // effects. If control is lost, nobody reads it.
         let abort = Message::Abort(Fault::of(error, 0, 0));
         let _ = timeout(ABORT_PATIENCE, control.send_through(abort)).await;
     }
@@ -110,10 +111,10 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     if served.is_err() {
         host::commands_end().await;
     }
-    // The client closes control when it knows.
+    // The client closes control after it has read the result.
     let closed = async { while incoming.next().await.is_ok() {} };
     let patience = match &served {
-        // Nobody hears any more.
+        // Nobody listens any more.
         Err(error) if error.kind == Kind::Lost => ABORT_PATIENCE,
         _ => END_PATIENCE,
     };
@@ -163,7 +164,7 @@ async fn copy<R: AsyncRead + Unpin>(
     } = &server;
     doors::take_streams(open, control, keyring, roster, proven).await?;
     ways.inband.offer();
-    // Until who sends says better.
+    // Until the sending end's tuner decides.
     let streams = tuning::first_streams(open.streams);
     roster.want(streams.min(server.budget.streams_max()));
     let mut reports = Reports::default();
@@ -184,11 +185,11 @@ async fn copy<R: AsyncRead + Unpin>(
     Ok(())
 }
 
-/// What the sending end tells of the copy while it goes.
+/// The sending end's reports during the copy.
 #[derive(Default)]
 struct Reports {
     tuning: Option<Tuning>,
-    /// For a client that has neither end.
+    /// For a client that is neither the sender nor the receiver.
     accounting: Option<Accounting>,
 }
 
@@ -198,14 +199,14 @@ impl Reports {
             let _ = timeout(ABORT_PATIENCE, accounting.end()).await;
         }
         if let Some(tuning) = self.tuning {
-            // Who does not listen any more has what it wanted.
+            // A client that no longer listens does not need it.
             let last = Message::Conclusion(tuning.conclude());
             let _ = timeout(ABORT_PATIENCE, control.send_through(last)).await;
         }
     }
 }
 
-/// What one copy is served with.
+/// The parts that serve one copy.
 struct Server<'a> {
     open: Open,
     budget: Budget,
@@ -217,7 +218,7 @@ struct Server<'a> {
     ending: &'a Arc<Ending>,
     progress: Arc<Progress>,
     roster: Arc<Roster>,
-    /// Counts what comes from the client.
+    /// Counts bytes received from the client.
     heard: Arc<AtomicU64>,
 }
 
@@ -257,7 +258,7 @@ impl<'a> Server<'a> {
         })
     }
 
-    /// Who of two servers has the data seals as a client does that pushes, and dials as one.
+    /// True for the sender of two servers: it seals and dials like a client that pushes.
     fn is_like_a_client(&self) -> bool {
         self.open.between && self.open.role.sends()
     }
@@ -379,7 +380,7 @@ impl<'a> Server<'a> {
         };
         let (roster, crowd) = (self.roster.clone(), self.roster.crowd().clone());
         let mut common = self.common();
-        // Of other copies the client is an end, and lists what comes to it or goes from it.
+        // In other copies the client is an end, and lists the files itself.
         if self.open.between && self.open.options.digests {
             common.digests = Some(Arc::new(DigestList::at_client(self.control.clone())));
         }
@@ -389,7 +390,7 @@ impl<'a> Server<'a> {
     }
 }
 
-/// This login is a stream of a session that another has begun.
+/// Makes this login a data connection of another login's session.
 async fn join(session: &str) -> Result<(), NotServed> {
     let joined = meeting::join(session).await;
     joined.map_err(|error| {

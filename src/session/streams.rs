@@ -1,5 +1,5 @@
-//! Data connections of one half: each gets a task that sends from the shared queue or receives
-//! into the workers'. A connection that is lost costs speed, and never the copy.
+//! Data connections of one half. Each has a task that sends from the shared queue or receives into
+//! the workers' queue. A lost connection costs speed, but never the copy.
 
 use std::io::{self, ErrorKind::UnexpectedEof};
 use std::sync::Arc;
@@ -25,23 +25,23 @@ use crate::stream::recv::{RecvError, recv};
 use crate::stream::send::{Sent, Supply, send};
 use crate::wire::frame::{FrameHeader, FrameKind, FrameLimits};
 
-/// How long the last words of an end whose streams have closed may be on their way.
+/// How long the last messages of an end whose connections have closed may be in transit.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// A stream through which so much went was of use: more than what is sent before it shows that
-/// nobody is there, and less than a chunk of any size that is the default.
+/// A connection that carried this many bytes was useful. This is more than the bytes sent before
+/// it turns out that nobody is there, and less than a chunk of any default size.
 const CARRIED_MIN: u64 = 256 << 10;
 
-/// How often it is looked whether the stream inside control is needed.
+/// How often the need for the in-band connection is checked.
 const GATE_LOOK: Duration = Duration::from_millis(50);
 
-/// Proven connections on their way from a route to a half.
+/// Proven connections, passed from a route to a half.
 pub type Connections = mpsc::Receiver<Connection>;
 
-/// How an end sends.
+/// The pace at which an end sends.
 #[derive(Clone, Default)]
 pub struct Pace {
-    /// Of all streams together.
+    /// For all connections together.
     pub limit: Arc<Limit>,
 }
 
@@ -49,7 +49,7 @@ impl Sent for Sender {
     fn taken(&self, stream: u16, header: &FrameHeader) -> bool {
         let taken = self.plans.taken(header.chunk, stream);
         if taken == Taken::Settled {
-            // Workers may wait for the room that it took.
+            // Workers may wait for the room that this frame took.
             self.steering.taken(0, 0, self.frames.len());
             return false;
         }
@@ -66,7 +66,7 @@ impl Sent for Sender {
     }
 }
 
-/// Sends on every connection that comes, until the session is over.
+/// Sends on every connection that arrives, until the session is over.
 pub async fn send_on(
     sender: Arc<Sender>,
     frames: Frames,
@@ -75,7 +75,7 @@ pub async fn send_on(
     pace: Pace,
     reporter: Option<Arc<dyn Reporter>>,
 ) {
-    // Ended with this function.
+    // All tasks end with this function.
     let mut streams = JoinSet::new();
     loop {
         tokio::select! {
@@ -119,7 +119,7 @@ pub async fn send_on(
     }
 }
 
-/// Opens the gate to the stream inside control while no other is sound.
+/// Opens the gate of the in-band connection while no other connection is sound.
 async fn mind(gate: watch::Sender<bool>, roster: Arc<Roster>) {
     loop {
         gate.send_replace(!roster.has_sound());
@@ -127,7 +127,7 @@ async fn mind(gate: watch::Sender<bool>, roster: Arc<Roster>) {
     }
 }
 
-/// Receives on every connection that comes, until the session is over.
+/// Receives on every connection that arrives, until the session is over.
 pub async fn receive_on(
     receiver: Arc<Receiver>,
     mut connections: Connections,
@@ -135,7 +135,7 @@ pub async fn receive_on(
     reporter: Option<Arc<dyn Reporter>>,
 ) {
     let limits = FrameLimits::new(receiver.chunk_size as u32).with_large();
-    // Ended with this function.
+    // All tasks end with this function.
     let mut streams = JoinSet::new();
     loop {
         tokio::select! {
@@ -171,8 +171,8 @@ pub async fn receive_on(
     }
 }
 
-/// Tells everyone who wants to know that a stream is lost. One on which something else came than
-/// the other end sent (`is_whole` is false) was of no use.
+/// Reports a lost connection to the roster, the user and the dialler. A connection whose data was
+/// invalid (`is_whole` is false) was not useful.
 fn lost(
     roster: &Roster,
     member: &Member,
@@ -187,7 +187,7 @@ fn lost(
         reporter.detail(told);
     }
     if let Some(fate) = fate {
-        // Fails where nobody dials any more.
+        // This fails if nobody dials any more.
         let _ = fate.send(Fate {
             was_proven: member.meter.is_proven(),
             carried: is_whole && member.meter.bytes() >= CARRIED_MIN,
@@ -196,7 +196,7 @@ fn lost(
     }
 }
 
-/// Why a stream was ended from outside: it is dead, or what came was refused.
+/// Why a connection was ended from outside: it is dead, or its data was refused.
 fn why(member: &Member) -> io::Error {
     match member.why() {
         Some(dead) => io::Error::other(dead),
@@ -225,7 +225,7 @@ async fn receive(
     .await
 }
 
-/// Hands frames from one half to the other in this process, as fast as they may be sent.
+/// Passes frames from one half to the other within this process, at most at the limit's rate.
 pub async fn pass_on(
     sender: Arc<Sender>,
     frames: Frames,
@@ -240,7 +240,7 @@ pub async fn pass_on(
         while wanted > 0 {
             wanted -= limit.admit(wanted).await;
         }
-        // No frame is kept where none can be lost.
+        // No connection, no loss: a local copy never keeps frames.
         let Frame::Own(frame) = frame else {
             return;
         };
@@ -250,8 +250,8 @@ pub async fn pass_on(
     }
 }
 
-/// Ends the copy for what happened to its streams, unless control tells the reason first: where
-/// the other end has ended, its last words may still be on their way through ssh.
+/// Ends the copy because of its connections, unless control reports the reason first: if the other
+/// end has ended, its last messages may still be in transit through ssh.
 pub fn end_later(ending: Arc<Ending>, cause: Error) {
     tokio::spawn(async move {
         tokio::time::sleep(LAST_WORDS).await;

@@ -1,5 +1,5 @@
-//! The tuner at work: told every quarter of a second how the copy goes, and obeyed. Runs where the
-//! data is sent from.
+//! The loop around the tuner: gives it a sample every quarter of a second and carries out its
+//! decisions. It runs at the sending end.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -21,32 +21,32 @@ use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Busy, Conclusion, CopyOptions, Message, Tune};
 
-/// Streams answer within this what the kernel knows of them, unless the host is very busy; then
-/// what they said before counts.
+/// How long connections have to report the kernel's facts. On a very busy host a later report is
+/// missed, and the previous one counts.
 const ANSWER: Duration = Duration::from_millis(5);
 
-/// How often it is looked whether a first stream is up, and how long for what the kernel knows of
-/// it: a stream that is no TCP connection has nothing to tell.
+/// How often the loop checks for a first connection, and how many times it checks for the kernel's
+/// facts. A connection that is not TCP has none.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const FIRST_LOOKS: u32 = 100;
 
-/// What a round trip is taken for where nothing is known of it.
+/// The round trip assumed when none is known.
 const ROUND_TRIP_GUESS: Duration = Duration::from_millis(20);
 
 const BBR: &str = "bbr";
 
-/// Who hears of decisions.
+/// The recipient of decisions.
 pub enum Audience {
-    /// The user is at this end; the other may be who dials.
+    /// The user is at this end; the other end may be the one that dials.
     User(Arc<dyn Reporter>, Outgoing),
-    /// The other end has the user, and dials if this one does not.
+    /// The user is at the other end, which dials if this one does not.
     Peer(Outgoing),
-    /// There are no streams.
+    /// There are no connections.
     Nobody,
 }
 
 impl Audience {
-    /// Tells the user, who asked for details.
+    /// Reports a line to the user, for `-v`.
     fn tell(&self, line: String) {
         match self {
             Audience::User(reporter, _) => reporter.detail(&line),
@@ -62,19 +62,19 @@ impl Audience {
     }
 }
 
-/// What a tuner needs to know of its session.
+/// What a tuner must know of its session.
 pub struct Terms {
     pub sender: Arc<Sender>,
-    /// None where both ends are in this process.
+    /// None if both ends are in this process.
     pub roster: Option<Arc<Roster>>,
-    /// What is known before the first stream is up; the round trip is a guess.
+    /// Facts known before the first connection is up; the round trip is a guess.
     pub start: Start,
     pub audience: Audience,
-    /// How fast this end may send; the user may change it while the copy runs.
+    /// The rate limit of this end; the user may change it while the copy runs.
     pub limit: Arc<Limit>,
 }
 
-/// Tunes until it is dropped.
+/// Tunes the copy until it is dropped.
 pub struct Tuning {
     shared: Arc<Shared>,
     _tuning: AbortOnDropHandle<()>,
@@ -113,16 +113,16 @@ impl Tuning {
         }
     }
 
-    /// What limited the copy, and what there is to remember.
+    /// The copy's bottleneck, and the settings to remember.
     pub fn conclude(&self) -> Conclusion {
         let mut sample = self.shared.sample();
-        // All has arrived, whatever the kernel said of it when it was last asked.
+        // All data has arrived, whatever the kernel reported last.
         sample.carried_bytes = sample.carried_bytes.max(sample.wire_bytes);
         let mut state = self.shared.lock();
         let Some(State { tuner, began }) = state.as_mut() else {
             return Conclusion::default();
         };
-        // What would be decided is of no use any more.
+        // The copy is over, so a decision is of no use.
         let _ = tuner.on_sample(began.elapsed(), &sample);
         Conclusion {
             verdict: Some(tuner.verdict()),
@@ -169,7 +169,7 @@ async fn tune(shared: Arc<Shared>) {
     }
 }
 
-/// Waits for the first stream; gives its round trip as the kernel has it.
+/// Waits for the first connection; returns its round trip as the kernel measured it.
 async fn first_round_trip(roster: &Roster) -> Option<Duration> {
     let mut looks = 0;
     while looks < FIRST_LOOKS {
@@ -206,7 +206,7 @@ impl Shared {
         sender.steering.fill(&mut sample);
         match roster {
             Some(roster) => roster.fill(&mut sample),
-            // Frames are handed over: there is no link that could be busy.
+            // Frames are handed over directly: there is no link that could be busy.
             None => sample.carried_bytes = sample.wire_bytes,
         }
         sample
@@ -218,7 +218,7 @@ impl Shared {
         state.tuner.next_sample(state.began.elapsed())
     }
 
-    /// At the end of a copy, what lies on streams that loss has slowed down goes by idle ones too.
+    /// At the end of a copy, sends chunks again on idle connections if loss slowed their own down.
     fn hurry(&self, roster: &Roster) {
         let sender = &self.terms.sender;
         if sender.frames.is_empty() && sender.plans.is_all_taken() {
@@ -281,12 +281,13 @@ fn tell(decision: &Decision, reason: String) -> Message {
     })
 }
 
-/// How many streams to dial while nothing is known of the way.
+/// The number of connections to dial before anything is known of the link.
 pub fn first_streams(forced: Option<u16>) -> u16 {
     tuner::first_streams(ROUND_TRIP_GUESS, forced)
 }
 
-/// What is known at the sending end before the first stream is up; `far` is the other end's word.
+/// Facts known at the sending end before the first connection is up; `far` is the other end's
+/// hello.
 pub fn start(
     budget: Budget,
     options: &CopyOptions,
@@ -316,8 +317,10 @@ pub fn start(
     }
 }
 
+/// Checks that this host's sockets can use a congestion control.
+///
 /// # Errors
-/// `Kind::Usage` where sockets here may not go by this congestion control.
+/// `Kind::Usage` if they cannot.
 pub fn check_congestion(name: &str) -> Result<()> {
     if kernel::may_use(name) {
         return Ok(());
@@ -330,7 +333,7 @@ pub fn check_congestion(name: &str) -> Result<()> {
     )))
 }
 
-/// True if data sockets here may go by bbr, and do not anyway.
+/// True if data sockets on this host may use bbr and do not use it by default.
 fn may_bbr() -> bool {
     kernel::congestion_default().as_deref() != Some(BBR) && kernel::may_use(BBR)
 }

@@ -1,5 +1,4 @@
-//! A login that copies nothing: it tells which programs a host has, or removes those that were
-//! placed there.
+//! A login that copies nothing: it lists the programs on a host, or removes those placed there.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,33 +13,33 @@ use crate::units::printable;
 use crate::wire::greeting::MARK;
 use crate::wire::hello::{MAGIC, NOISE_MAX};
 
-/// How long ssh may take to end when all is said.
+/// How long ssh may take to exit after the answer.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// And when it has not answered.
+/// The same, if there was no answer.
 const ABORT_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Which host, and how it is reached.
+/// The host, and how to reach it.
 #[derive(Clone, Debug)]
 pub struct Visit {
     pub host: Host,
     pub ssh: SshOptions,
     /// `--sudo`
     pub sudo: Option<String>,
-    /// `--timeout`: how long it may take, but for the time in which ssh asks.
+    /// `--timeout`: the limit, not counting the time in which ssh prompts.
     pub timeout: Duration,
 }
 
 impl Visit {
-    /// The programs of the host, a line each.
+    /// The programs on the host, one line each.
     ///
     /// # Errors
-    /// `Kind::Connect` where it cannot be logged in to, `Kind::FarEnd` where nothing can be run.
+    /// `Kind::Connect` if the login fails, `Kind::FarEnd` if nothing can be run there.
     pub fn tell(&self) -> Result<Vec<String>> {
         runtime()?.block_on(self.run(Errand::Tell))
     }
 
-    /// Removes what was placed for this user; gives the paths.
+    /// Removes the programs placed for this user; returns their paths.
     ///
     /// # Errors
     /// As [`tell`](Self::tell).
@@ -87,7 +86,7 @@ impl Visit {
             return Ok(lines);
         }
         let name = printable(self.host.name.as_bytes());
-        // A fixed command of the key, as of one with --confine, runs whatever is asked for.
+        // A forced command of the key (as with --confine) runs instead of the requested one.
         if said.windows(MAGIC.len()).any(|window| window == MAGIC) {
             let message = format!(
                 "{name}: this key starts fastcp there for copies only (a fixed command), so \
@@ -117,7 +116,7 @@ impl Visit {
     }
 }
 
-/// What stands behind the mark in each line that has it, printable.
+/// The printable text after the mark, of each line that has the mark.
 fn marked(said: &[u8]) -> Vec<String> {
     let mark = [MARK.as_bytes(), b" "].concat();
     said.split(|&byte| byte == b'\n')

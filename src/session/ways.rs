@@ -1,5 +1,5 @@
-//! What either end does with the other's words about streams: where they are taken, where they are
-//! to be dialled, and the one inside control.
+//! Reactions to the other end's messages about connections: where it listens, where to dial, and
+//! the in-band connection.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,10 +21,10 @@ use crate::stream::link::Link;
 use crate::stream::opening::{Keyring, StreamId};
 use crate::wire::message::{Listen, Message};
 
-/// The stream inside control, from the moment when it is offered.
+/// The in-band connection, from the time it is offered.
 pub struct Inband {
     flow: Flow,
-    /// Else what the other end offers is not taken.
+    /// If false, the other end's offer is ignored.
     is_wanted: bool,
     control: Outgoing,
     proven: mpsc::Sender<Connection>,
@@ -32,7 +32,7 @@ pub struct Inband {
     hold: Mutex<Hold>,
 }
 
-/// A stream that this end sends by, and that is not to begin yet.
+/// A connection that this end sends on, but not yet.
 #[derive(Default)]
 struct Hold {
     holds: bool,
@@ -64,13 +64,13 @@ impl Inband {
         })
     }
 
-    /// Sends nothing by it before it is offered: other streams have a head start.
+    /// Sends nothing on it before it is offered: other connections have a head start.
     pub fn hold(&self) {
         self.held().holds = true;
     }
 
-    /// Lets the other end send by it, if this one receives; else sends by it itself if it may. Once
-    /// is enough.
+    /// If this end receives, lets the other end send on it. Otherwise starts to send, if the other
+    /// end has allowed it. Further calls change nothing.
     pub fn offer(&self) {
         let link = {
             let mut hold = self.held();
@@ -88,7 +88,7 @@ impl Inband {
         }
     }
 
-    /// The other end lets this one send.
+    /// Takes the other end's permission to send.
     fn credit(&self, bytes: u64) -> Result<()> {
         let mut end = self.lock();
         match &*end {
@@ -120,7 +120,7 @@ impl Inband {
 
     fn hand_on(&self, link: Link) {
         let stream = Route::Inband.stream(0);
-        // There is room for more than there may be, or nobody is there any more.
+        // The channel has room for more connections than there can be, or its reader has ended.
         let _ = self.proven.try_send(Connection {
             id: StreamId { stream, attempt: 0 },
             link,
@@ -138,29 +138,29 @@ impl Inband {
     }
 }
 
-/// What an end can be told to do.
+/// The parts of an end that messages can control.
 pub struct Ways {
     pub inband: Arc<Inband>,
-    /// At the client: where it is told of the server's port.
+    /// At the client: receives the server's port.
     pub listen: Option<oneshot::Sender<Listen>>,
-    /// At the server, which dials when it is told to.
+    /// At the server, which dials on request.
     pub reverse: Option<Reverse>,
     pub limit: Arc<Limit>,
 }
 
 impl Ways {
-    /// Takes what is about streams.
+    /// Handles a message about connections.
     ///
     /// # Errors
-    /// Where this end cannot be told so.
+    /// If this end may not get such a message.
     pub fn take(&mut self, message: Message) -> Result<()> {
         match message {
             Message::Credit(bytes) => return self.inband.credit(bytes),
             Message::Data(data) => return self.inband.data(data.bytes),
-            // Only the first is dialled: a server listens once.
+            // Uses only the first one: a server listens once.
             Message::Listen(at) => {
                 if let Some(listen) = self.listen.take() {
-                    // It is not waited for where another route is wanted.
+                    // Nobody waits for it if the user wants another route.
                     let _ = listen.send(at);
                 }
             }
@@ -168,7 +168,7 @@ impl Ways {
                 Some(reverse) => reverse.dial(&at),
                 None => return Err(breach("a server tells where to dial")),
             },
-            // Nobody but the user limits a client.
+            // Only the user limits a client.
             Message::Tune(tune) if self.reverse.is_some() => {
                 if let Some(rate) = tune.rate_limit {
                     self.limit.set((rate > 0).then_some(rate));
@@ -181,27 +181,27 @@ impl Ways {
     }
 }
 
-/// How a server dials the other end, where it is told to.
+/// How a server dials the other end on request.
 pub struct Reverse {
-    /// What it is called.
+    /// The route's name.
     pub route: Route,
     pub streams_max: u16,
     pub keyring: Arc<Keyring>,
     pub suite: Suite,
     pub proven: mpsc::Sender<Connection>,
     pub roster: Arc<Roster>,
-    /// A key that is confined may have this server dial nobody but who has logged in.
+    /// With a limited key, this server may dial only the address that logged in.
     pub is_confined: bool,
-    /// The other end is who has logged in.
+    /// The other end is the client that logged in.
     pub is_client: bool,
     pub attempts: Attempts,
-    /// Where it is dialled now; ends with this.
+    /// The current dialling; ends with this.
     pub dialling: Option<(Arc<Places>, AbortOnDropHandle<()>)>,
 }
 
 impl Reverse {
-    /// Dials the other end there, and no more where it was told to dial before. Another server stays
-    /// where it is and has one port: that may be told of more addresses.
+    /// Dials the other end there, and stops earlier dialling. Another server keeps its single
+    /// port, so its message may add addresses.
     fn dial(&mut self, at: &Listen) {
         let places = self.places(at);
         if let Some((known, dialling)) = &self.dialling
@@ -229,7 +229,7 @@ impl Reverse {
             roster: self.roster.clone(),
             reporter: None,
             attempts: match self.is_client {
-                // It listens anew each time.
+                // A client opens a new listener each time.
                 true => Attempts::default(),
                 false => self.attempts.clone(),
             },
@@ -237,7 +237,7 @@ impl Reverse {
         let roster = self.roster.clone();
         let dialling = AbortOnDropHandle::new(tokio::spawn(async move {
             tokio::select! {
-                // The client judges whether there is another way.
+                // The client decides whether to try another route.
                 _in_vain = dialler.run() => {}
                 () = roster.closed() => {}
             }

@@ -1,10 +1,10 @@
-//! How much of the time streams have nothing to do, or wait: counted as it changes.
+//! Time in which the connections of a session are all busy, and time in which they wait.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// All streams of a session. At the sending end one that waits is one that wants a frame, at the
-/// receiving end one that wants a buffer.
+/// All connections of a session. A sending connection waits for a frame, a receiving one for a
+/// buffer.
 pub struct Crowd(Mutex<Count>);
 
 struct Count {
@@ -28,12 +28,12 @@ impl Default for Crowd {
 }
 
 impl Crowd {
-    /// Time in which there were streams and none waited.
+    /// Time in which there was at least one connection and none waited.
     pub fn none_waits(&self) -> Duration {
         self.now().none_waits
     }
 
-    /// Time in which streams waited, as a mean of those that were there.
+    /// Time that connections spent waiting, as a mean over the connections present.
     pub fn waits(&self) -> Duration {
         self.now().waits
     }
@@ -87,7 +87,7 @@ mod tests {
             let then = count.last + Duration::from_millis(ms);
             count.count_to(then);
         };
-        // From here on the real clock lies behind, and adds nothing.
+        // The real clock is behind from here on, and adds nothing.
         pass(3_600_000);
         crowd.join();
         crowd.join();

@@ -1,6 +1,6 @@
-//! The queue of frames that all streams of a session share: whichever is free takes the next.
+//! The queue of frames shared by all connections of a session: a free connection takes the next.
 //!
-//! Threads put frames in, tasks take them out; neither takes memory for it.
+//! Threads put frames in and tasks take them out; neither allocates memory for it.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -10,28 +10,28 @@ use tokio::sync::Semaphore;
 
 use crate::wire::SealedChunk;
 
-/// A frame that is to be sent.
+/// A frame to send.
 pub enum Frame {
-    /// If it is lost its chunk is read again.
+    /// If the frame is lost, its chunk is read again.
     Own(SealedChunk),
     /// Kept until it is acknowledged, since its chunk cannot be read again.
     Kept(Arc<SealedChunk>),
 }
 
-/// Clones are the same queue.
+/// A handle to the queue; clones share the queue.
 #[derive(Clone)]
 pub struct Frames(Arc<Shared>);
 
 struct Shared {
     waiting: Mutex<VecDeque<Frame>>,
-    /// Bound of those.
+    /// The most frames that `waiting` holds.
     most: usize,
-    /// A permit for each that is there.
+    /// One permit per queued frame.
     there: Semaphore,
 }
 
 impl Frames {
-    /// Room for `most` frames.
+    /// A queue with room for `most` frames.
     pub fn new(most: usize) -> Frames {
         Frames(Arc::new(Shared {
             waiting: Mutex::new(VecDeque::with_capacity(most)),
@@ -40,7 +40,7 @@ impl Frames {
         }))
     }
 
-    /// False, and the frame is gone, where there is no room or nobody takes any more.
+    /// Queues a frame. Returns false and drops the frame if the queue is full or closed.
     pub fn put(&self, frame: Frame) -> bool {
         let mut waiting = self.lock();
         if self.0.there.is_closed() || waiting.len() >= self.0.most {
@@ -52,19 +52,19 @@ impl Frames {
         true
     }
 
-    /// Waits for the next; None once the queue is closed.
+    /// Waits for the next frame; None once the queue is closed.
     pub async fn take(&self) -> Option<Frame> {
         self.0.there.acquire().await.ok()?.forget();
         self.lock().pop_front()
     }
 
-    /// The next if there is one.
+    /// The next frame, or None if the queue is empty.
     pub fn try_take(&self) -> Option<Frame> {
         self.0.there.try_acquire().ok()?.forget();
         self.lock().pop_front()
     }
 
-    /// Frames that wait.
+    /// The number of queued frames.
     pub fn len(&self) -> usize {
         self.lock().len()
     }
@@ -73,7 +73,7 @@ impl Frames {
         self.len() == 0
     }
 
-    /// Wakes everyone who waits. What nobody has taken is dropped.
+    /// Closes the queue: wakes all waiting tasks and drops the queued frames.
     pub fn close(&self) {
         self.0.there.close();
         let left = std::mem::take(&mut *self.lock());

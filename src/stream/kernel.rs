@@ -1,5 +1,5 @@
-//! What the kernel knows of a connection: whether the other host still acknowledges, how much, and
-//! what holds it back; and which congestion control it goes by.
+//! Facts that the kernel reports about a TCP connection (acknowledgements, windows, rates), and
+//! the choice of its congestion control.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -11,97 +11,101 @@ use socket2::{Domain, SockRef, Socket, Type};
 const DEFAULT_CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const ALLOWED_CONGESTION: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
-/// A part of `struct tcp_info`.
+/// A subset of `struct tcp_info`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelFacts {
-    /// Segments on their way. None are while the other host's window is closed, however much is
-    /// to be sent: a slow reader is not a dead link.
+    /// Segments in flight. Zero while the other host's window is closed, however much is unsent: a
+    /// slow reader is not a dead link.
     pub unacknowledged: u32,
-    /// Since the last acknowledgement came.
+    /// Since the last acknowledgement.
     pub since_ack: Duration,
-    /// Smoothed.
+    /// Smoothed round trip.
     pub round_trip: Duration,
-    /// The shortest that the connection has seen for some minutes; zero where that is not told.
+    /// The shortest round trip of the last minutes; zero if the kernel does not report it.
     pub round_trip_min: Duration,
-    /// Segments that came from the other host.
+    /// Segments received from the other host.
     pub segments_in: u32,
-    /// Bytes that the other kernel acknowledged; 0 where this one does not count them.
+    /// Bytes that the other kernel acknowledged; 0 if this kernel does not count them.
     pub acked_bytes: u64,
-    /// Bytes that were sent once more.
+    /// Bytes retransmitted.
     pub retransmitted_bytes: u64,
-    /// Bytes that the other end's window lets be under way; 0 where that is not told.
+    /// Bytes that the other end's window allows in flight; 0 if the kernel does not report it.
     pub receive_window: u32,
-    /// Bytes that this end's buffer holds.
+    /// Size of this end's send buffer, in bytes.
     pub send_buffer: u32,
-    /// Bytes a second that the congestion window and the pace let through.
+    /// Bytes a second that the congestion window and the pacing rate allow.
     pub rate: u64,
-    /// Bytes that were sent and are not acknowledged, whole segments.
+    /// Bytes in flight, in whole segments.
     pub under_way: u64,
-    /// Bytes that this end holds until they are acknowledged, whole segments.
+    /// Bytes in flight or not yet sent; the bytes in flight count as whole segments.
     pub held: u64,
 }
 
-/// What may lie in a socket's buffer and not be on its way: what a connection carries in a tenth
-/// of a second. What lies there another stream cannot take, and a buffer that once grew for a fast
-/// connection never shrinks: at 300 KB/s a megabyte lies there for 3 s.
+/// Unsent bytes allowed in a socket's buffer: what the connection sends in a tenth of a second. No
+/// other connection can take these bytes, and a buffer that once grew for a fast connection never
+/// shrinks: at 300 KB/s a megabyte stays in it for 3 s.
 const UNSENT_PARTS: u64 = 10;
 const UNSENT_MIN: u32 = 16 << 10;
 const UNSENT_MAX: u32 = 4 << 20;
 
-/// A queue stands on the way when a round trip takes so much more than the shortest.
+/// A queue has formed on the path if a round trip exceeds the shortest by this factor and this
+/// time.
 const QUEUED: f64 = 1.25;
 const QUEUED_MIN: Duration = Duration::from_millis(5);
 
 impl KernelFacts {
-    /// How long until `more` bytes are acknowledged that come behind those that are held.
+    /// The time until `more` bytes, queued behind the held ones, are acknowledged.
     pub fn due(&self, more: u64) -> Duration {
         let seconds = self.held.saturating_add(more) as f64 / self.rate.max(1) as f64;
         Duration::from_secs_f64(seconds.min(3600.0))
     }
 
-    /// True if segments are on their way and take clearly longer than the shortest round trip: they
-    /// wait in a queue. Where none are it is the reader who is slow.
+    /// True if segments are in flight and the round trip is clearly longer than the shortest: the
+    /// segments wait in a queue. If no segment is in flight, the reader is slow.
     pub fn is_queued(&self) -> bool {
         let min = self.round_trip_min;
         let is_slow = !min.is_zero() && self.round_trip > min.mul_f64(QUEUED) + QUEUED_MIN;
         is_slow && self.unacknowledged > 0
     }
 
-    /// Bytes, a power of two.
+    /// The bound on unsent bytes in the socket's buffer; a power of two.
     pub fn unsent_max(&self) -> u32 {
         let wanted = u32::try_from(self.rate / UNSENT_PARTS).unwrap_or(UNSENT_MAX);
         wanted.clamp(UNSENT_MIN, UNSENT_MAX).next_power_of_two()
     }
 }
 
-/// The congestion control that sockets have unless told otherwise.
+/// The congestion control that the kernel gives to new sockets.
 pub fn congestion_default() -> Option<String> {
     let name = std::fs::read_to_string(DEFAULT_CONGESTION).ok()?;
     Some(name.trim().to_owned())
 }
 
+/// Sets the congestion control of a socket.
+///
 /// # Errors
-/// Where there is none of this name here, or this user may not choose it.
+/// If this host has no congestion control of this name, or this user may not choose it.
 pub fn set_congestion(socket: impl AsFd, name: &str) -> io::Result<()> {
     SockRef::from(&socket).set_tcp_congestion(name.as_bytes())
 }
 
-/// See `KernelFacts::unsent_max`; a system that knows nothing of it goes on as it did.
+/// Bounds unsent bytes, see [`KernelFacts::unsent_max`]. Has no effect on a system without this
+/// option.
 pub fn bound_unsent(socket: impl AsFd, bytes: u32) {
     let _ = SockRef::from(&socket).set_tcp_notsent_lowat(bytes);
 }
 
-/// Sends at most so many bytes a second; the kernel itself spaces the packets. Congestion control may
-/// allow less.
+/// Limits the socket to this many bytes a second; the kernel itself spaces the packets. Congestion
+/// control may allow less.
 ///
 /// # Errors
-/// On what is no socket.
+/// If this is not a socket.
 pub fn set_pace(socket: impl AsFd, bytes_per_s: u64) -> io::Result<()> {
-    // All bits set would mean no limit.
+    // A value with all bits set would mean no limit.
     let most = libc::c_ulong::MAX - 1;
     let rate = libc::c_ulong::try_from(bytes_per_s).map_or(most, |rate| rate.clamp(1, most));
-    // SAFETY: the descriptor is borrowed, so it is open; the kernel reads as many bytes as `rate` has,
-    // which lives until the call returns.
+    // SAFETY: the descriptor is borrowed, so it is open; the kernel reads `size_of_val(&rate)`
+    // bytes of `rate`, which lives until the call returns.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -117,22 +121,22 @@ pub fn set_pace(socket: impl AsFd, bytes_per_s: u64) -> io::Result<()> {
     }
 }
 
-/// True if data sockets may go by this congestion control here.
+/// True if data sockets on this host may use this congestion control.
 pub fn may_use(name: &str) -> bool {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None);
     socket.is_ok_and(|socket| set_congestion(&socket, name).is_ok())
 }
 
-/// Those that any user may choose, for a message.
+/// The congestion controls that any user may choose, for a message.
 pub fn congestions_allowed() -> String {
     let names = std::fs::read_to_string(ALLOWED_CONGESTION);
     names.map_or_else(|_| String::new(), |names| names.trim().to_owned())
 }
 
-/// None for what is no TCP connection.
+/// The kernel's facts about a connection; None if it is not a TCP connection.
 pub fn facts(socket: impl AsFd) -> Option<KernelFacts> {
     let send_buffer = SockRef::from(&socket).send_buffer_size().unwrap_or(0);
-    // SAFETY: the structure is plain numbers, for which all zeros are a value.
+    // SAFETY: the structure consists of plain numbers, for which all zeros is a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the descriptor is borrowed, so it is open; the kernel writes at most `len` bytes,
@@ -146,7 +150,7 @@ pub fn facts(socket: impl AsFd) -> Option<KernelFacts> {
             &mut len,
         )
     };
-    // An older kernel that does not know it leaves zero.
+    // An older kernel without this field leaves zero.
     let pace = match info.tcpi_max_pacing_rate {
         0 => u64::MAX,
         pace => pace,
@@ -157,7 +161,7 @@ pub fn facts(socket: impl AsFd) -> Option<KernelFacts> {
         since_ack: Duration::from_millis(info.tcpi_last_ack_recv.into()),
         round_trip: Duration::from_micros(info.tcpi_rtt.into()),
         round_trip_min: Duration::from_micros(info.tcpi_min_rtt.into()),
-        // What an older kernel does not know stays zero.
+        // Fields that an older kernel does not have stay zero.
         segments_in: info.tcpi_segs_in,
         acked_bytes: info.tcpi_bytes_acked,
         retransmitted_bytes: info.tcpi_bytes_retrans,

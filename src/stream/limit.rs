@@ -1,4 +1,4 @@
-//! The rate at which all streams together may send. It may be changed while they do.
+//! A limit on the rate at which all connections together send. It may change during the copy.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 
-/// Bursts are a twentieth of a second, but at least some packets.
+/// A burst is the bytes of a twentieth of a second, but at least a few packets.
 const BURSTS_PER_S: u64 = 20;
 const BURST_MIN: u64 = PIECES * 1448;
 
-/// Pieces of a burst that are admitted at once. Who would ask for all of it could not make up for
-/// having been woken too late, which cost three hundredths of the rate.
+/// A burst is admitted in this many pieces. A caller that asked for a whole burst at once could
+/// not catch up after a late wakeup; that cost 3 % of the rate.
 const PIECES: u64 = 4;
 
-/// Bytes are counted in units of which at most so many come in a second: the limiter takes the time
-/// of one in whole nanoseconds, which at 60 MB/s would be wrong by four hundredths for a byte.
+/// Bytes are counted in units, at most this many a second. The limiter rounds the time of a unit
+/// to whole nanoseconds; with units of one byte, 60 MB/s would be wrong by 4 %.
 const UNITS_PER_S: u64 = 2_000_000;
 
-/// No limit at first.
+/// A rate limit; initially none.
 #[derive(Default)]
 pub struct Limit {
     rate: Mutex<Option<Arc<Rate>>>,
@@ -29,34 +29,35 @@ pub struct Limit {
 struct Rate {
     bytes_per_s: u64,
     limiter: DefaultDirectRateLimiter,
-    /// Bytes.
+    /// Bytes in a unit.
     unit: u64,
     /// Bytes that are admitted at once.
     piece: u64,
 }
 
 impl Limit {
-    /// Sets the rate in bytes a second; None is no limit. A write that waits for the old rate waits
-    /// no longer than a burst of it takes.
+    /// Sets the rate in bytes a second; None is no limit. A write that already waits finishes its
+    /// wait at the old rate, for one piece.
     pub fn set(&self, rate: Option<u64>) {
         let mut current = self.lock();
-        // Several copies set the rate that they share: a new limiter would allow another burst.
+        // Several copies share the limit and set the same rate: a new limiter would allow another
+        // burst.
         if current.as_ref().map(|rate| rate.bytes_per_s) != rate {
             *current = rate.and_then(Rate::new).map(Arc::new);
         }
     }
 
-    /// The rate in force, in bytes a second.
+    /// The current rate, in bytes a second.
     pub fn rate(&self) -> Option<u64> {
         self.lock().as_ref().map(|rate| rate.bytes_per_s)
     }
 
-    /// Bytes that were admitted so far, of all copies that share this limit.
+    /// Bytes admitted so far, by all copies that share this limit.
     pub fn admitted_bytes(&self) -> u64 {
         self.admitted_bytes.load(Relaxed)
     }
 
-    /// Waits until bytes may be sent; gives how many of `wanted`.
+    /// Waits until some of `wanted` bytes may be sent; returns how many.
     pub async fn admit(&self, wanted: usize) -> usize {
         let rate = self.lock().clone();
         let admitted = match rate {
@@ -72,13 +73,13 @@ impl Limit {
     }
 }
 
-/// So that units come as fast as they should; and bytes of a unit and of a burst.
+/// The limiter's quota for a rate, and the bytes of a unit and of a burst.
 fn quota(rate: u64) -> Option<(Quota, u64, u64)> {
     let rate = rate.max(1);
     let unit = (rate / UNITS_PER_S).max(1);
     let nanos = (u128::from(unit) * 1_000_000_000 + u128::from(rate / 2)) / u128::from(rate);
     let burst = (rate / BURSTS_PER_S).max(BURST_MIN);
-    // Some hundred thousand at most.
+    // At most some hundred thousand units.
     let units = NonZeroU32::new(u32::try_from(burst / unit).ok()?)?;
     let quota = Quota::with_period(Duration::from_nanos(u64::try_from(nanos).ok()?))?;
     Some((quota.allow_burst(units), unit, burst))

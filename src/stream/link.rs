@@ -1,4 +1,4 @@
-//! A connection of whichever kind a route makes: bytes both ways, and what ends it.
+//! A connection of any kind that a route makes: bytes in both directions, and its end.
 
 use std::any::Any;
 use std::io;
@@ -20,11 +20,11 @@ pub enum Link {
     Piped(Piped),
 }
 
-/// Two pipes, such as lead to another process.
+/// Two pipes, for example to another process.
 pub struct Piped {
     reader: Reader,
     writer: Writer,
-    /// Dropped after the pipes: what goes with the connection, such as the process.
+    /// Dropped after the pipes: the owner of the connection, such as the process.
     _kept: Box<dyn Any + Send + Sync>,
 }
 
@@ -67,7 +67,7 @@ impl Link {
 }
 
 impl ReadLink<'_> {
-    /// None for what is no TCP connection.
+    /// The kernel's facts; None if this is not a TCP connection.
     pub fn kernel(&self) -> Option<KernelFacts> {
         match self {
             ReadLink::Tcp(reader) => kernel::facts(reader.as_ref()),
@@ -75,9 +75,10 @@ impl ReadLink<'_> {
         }
     }
 
+    /// Sets the congestion control. Does nothing if this is not a TCP connection.
+    ///
     /// # Errors
-    /// Where there is none of this name here, or this user may not choose it. What is no TCP
-    /// connection has none to choose.
+    /// If this host has no congestion control of this name, or this user may not choose it.
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
         match self {
             ReadLink::Tcp(reader) => kernel::set_congestion(reader.as_ref(), name),
@@ -85,8 +86,10 @@ impl ReadLink<'_> {
         }
     }
 
+    /// Limits the rate. Does nothing if this is not a TCP connection.
+    ///
     /// # Errors
-    /// Where the kernel cannot pace. What is no TCP connection has no pace.
+    /// If the kernel cannot pace.
     pub fn set_pace(&self, bytes_per_s: u64) -> io::Result<()> {
         match self {
             ReadLink::Tcp(reader) => kernel::set_pace(reader.as_ref(), bytes_per_s),
@@ -94,7 +97,7 @@ impl ReadLink<'_> {
         }
     }
 
-    /// See [`KernelFacts::unsent_max`].
+    /// Bounds unsent bytes, see [`KernelFacts::unsent_max`].
     pub fn bound_unsent(&self, bytes: u32) {
         if let ReadLink::Tcp(reader) = self {
             kernel::bound_unsent(reader.as_ref(), bytes);
@@ -103,8 +106,8 @@ impl ReadLink<'_> {
 }
 
 impl WriteLink<'_> {
-    /// Says that nothing comes any more; what was written is delivered although the connection is
-    /// dropped then.
+    /// Ends the sending direction. The kernel delivers all written bytes, even if the connection
+    /// is dropped afterwards.
     pub async fn finish(&mut self) -> io::Result<()> {
         match self {
             WriteLink::Tcp(writer) => {

@@ -1,4 +1,4 @@
-//! What a stream's own task counts while it runs, for who watches over it, and what it is told.
+//! Counters of one connection, updated by its task and read by the roster, and the orders for it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -19,23 +19,23 @@ pub struct Meter {
     crowd: Arc<Crowd>,
 }
 
-/// What a stream that sends is to do.
+/// Orders for a sending connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Orders {
-    /// There are more streams than are of use: it takes no frame, and stays.
+    /// There are more connections than are useful: this one stays open but takes no frames.
     pub is_parked: bool,
-    /// None: what its socket came with.
+    /// None: the default of its socket.
     pub congestion: Option<Arc<str>>,
-    /// Bytes a second at most; None: there never was a limit.
+    /// The most bytes a second; None: there never was a limit.
     pub pace: Option<u64>,
-    /// Goes up when the kernel is to be asked what it knows.
+    /// Incremented to make the task read the kernel's facts.
     pub looks: u64,
 }
 
-/// While it lives, the stream waits.
+/// While it exists, the connection counts as waiting.
 pub struct Waiting<'a>(&'a Meter);
 
-/// While it lives, the stream does not count among those that there are.
+/// While it exists, the connection does not count in the crowd.
 pub struct Parked<'a>(&'a Meter);
 
 impl Default for Meter {
@@ -59,7 +59,7 @@ impl Meter {
         }
     }
 
-    /// Bytes of frames that went through, those of unfinished frames too.
+    /// Adds bytes of frames that were sent or received, including those of unfinished frames.
     pub fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Relaxed);
     }
@@ -68,17 +68,17 @@ impl Meter {
         self.bytes.load(Relaxed)
     }
 
-    /// The stream took a frame of so many bytes.
+    /// The connection took a frame of this many bytes.
     pub fn take(&self, bytes: usize) {
         self.taken.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Bytes of the frame that is being written, as far as they have not gone through.
+    /// Unwritten bytes of the frame that is being written.
     pub fn rest(&self) -> u64 {
         self.taken.load(Relaxed).saturating_sub(self.bytes())
     }
 
-    /// The reader waits for a buffer, the writer for a frame.
+    /// A receiving connection waits for a buffer, a sending one for a frame.
     pub fn start_waiting(&self) -> Waiting<'_> {
         self.waits.store(true, Relaxed);
         self.has_waited.store(true, Relaxed);
@@ -91,18 +91,18 @@ impl Meter {
         Parked(self)
     }
 
-    /// True if the stream waits, or did since this was last asked.
+    /// True if the connection waits, or has waited since the last call.
     pub fn take_waits(&self) -> bool {
         let has_waited = self.has_waited.swap(false, Relaxed);
         has_waited || self.waits.load(Relaxed)
     }
 
-    /// The reader waits for a buffer now.
+    /// True if the connection waits now: for a buffer if it receives, for a frame if it sends.
     pub fn waits(&self) -> bool {
         self.waits.load(Relaxed)
     }
 
-    /// The other end has shown that it knows the session's secret.
+    /// The other end has proved that it knows the session's secret.
     pub fn set_proven(&self) {
         self.is_proven.store(true, Relaxed);
     }
@@ -119,7 +119,7 @@ impl Meter {
         *self.kernel.lock().expect("no panic while held")
     }
 
-    /// Changes what the stream is told, and wakes it if that is something else.
+    /// Changes the orders, and wakes the task if they differ.
     pub fn order(&self, change: impl FnOnce(&mut Orders)) {
         self.orders.send_if_modified(|orders| {
             let before = orders.clone();

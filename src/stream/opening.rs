@@ -1,9 +1,10 @@
-//! The first bytes of a data connection: who dials proves that it knows the session's secret and
-//! says which stream this is; who listens proves the same in its answer. A stranger learns nothing
-//! and is dropped after a short wait.
+//! The first bytes of a data connection. The dialling end proves that it knows the session's
+//! secret and names the stream; the listening end proves the same in its answer. A stranger learns
+//! nothing and is dropped after a short wait.
 //!
-//! An opening that was recorded and is said again opens nothing: a listener takes the attempts of
-//! a stream in their order, each once, and what travels behind it is sealed with keys that a stranger has not.
+//! A recorded opening that is replayed opens nothing. A listener accepts each attempt of a stream
+//! once, in order, and all frames behind the opening are sealed with keys that a stranger does not
+//! have.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,8 +16,8 @@ use tokio::time::timeout;
 
 use crate::seal::{Purpose, Secret, mac, verify_mac};
 
-/// How long either end waits for the other's bytes. A frame that was sent behind an opening is
-/// sent again elsewhere after this.
+/// How long either end waits for the other's bytes. After this, a frame that was sent behind an
+/// unanswered opening is sent again on another connection.
 pub const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
 
 const MAGIC: &[u8; 8] = b"fastcp 1";
@@ -26,17 +27,17 @@ const ANSWER_MAGIC: &[u8; 8] = b"fastcp+1";
 const OPENING_LEN: usize = 64;
 const MAC_AT: usize = OPENING_LEN - 32;
 
-/// Magic and MAC over magic and opening.
+/// Magic, MAC over the opening.
 const ANSWER_LEN: usize = 40;
 
-/// Which connection this is. An attempt is one dialling of a stream.
+/// Names a connection. An attempt is one dialling of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId {
     pub stream: u16,
     pub attempt: u16,
 }
 
-/// What who dials will do with the stream.
+/// What the dialling end does with the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DialRole {
@@ -44,14 +45,14 @@ pub enum DialRole {
     Receives = 2,
 }
 
-/// What both ends of a session know about its streams.
+/// What both ends of a session know about its connections.
 pub struct Keyring {
     pub secret: Secret,
     pub session: [u8; 16],
-    /// Of the end that dials.
+    /// The role of the end that dials.
     pub role: DialRole,
-    /// The last attempt of each stream: at most 64 Ki numbers, and only who knows the secret adds
-    /// any.
+    /// The last attempt of each stream: at most 64 Ki numbers, and only an end that knows the
+    /// secret can add one.
     last: Mutex<HashMap<u16, u16>>,
 }
 
@@ -65,8 +66,8 @@ impl Keyring {
         }
     }
 
-    /// For streams of the same session that the other end dials: its openings open nothing here,
-    /// and the other way round.
+    /// The keyring for connections of the same session that the other end dials. Openings made
+    /// with one keyring are not valid for the other.
     pub fn facing(&self) -> Keyring {
         let secret = Secret::take(&mut self.secret.expose().to_owned());
         let role = match self.role {
@@ -95,8 +96,8 @@ impl Keyring {
         bytes
     }
 
-    /// Which stream an opening names; None if it is a stranger's, was said before, or comes
-    /// after a later attempt.
+    /// The stream that an opening names. None if a stranger made it, or if this or a later attempt
+    /// of the stream was already accepted.
     fn accept(&self, opening: &[u8; OPENING_LEN]) -> Option<StreamId> {
         let mac = opening[MAC_AT..].try_into().expect("32 bytes");
         if !verify_mac(
@@ -121,7 +122,7 @@ impl Keyring {
         Some(id)
     }
 
-    /// Says the opening on a connection that was just made; gives what the answer is checked by.
+    /// Sends the opening on a new connection; returns the value that checks the answer.
     pub async fn open(
         self: &Arc<Self>,
         writer: &mut (impl AsyncWrite + Unpin),
@@ -153,7 +154,7 @@ impl Keyring {
     }
 }
 
-/// An answer that has not come yet.
+/// The check of an answer that has not arrived yet.
 pub struct Expected {
     keyring: Arc<Keyring>,
     opening: [u8; OPENING_LEN],

@@ -1,4 +1,5 @@
-//! Row 8: reads frames from one connection into pooled buffers, within limits.
+//! The receiving task of one connection (row 8 in `lib.rs`): reads frames into pooled buffers,
+//! within limits.
 
 use std::io;
 
@@ -20,9 +21,8 @@ pub enum RecvError {
     Ending,
 }
 
-/// Hands on every frame until the connection ends between two of them, or nobody takes it any more.
-/// A buffer is taken when a
-/// header has come, not before, so that an idle stream holds none.
+/// Hands on every frame until the connection ends between two frames or `hand_on` returns false.
+/// It takes a buffer only after a header has arrived, so that an idle connection holds none.
 pub async fn recv(
     mut reader: impl AsyncRead + Unpin,
     limits: &FrameLimits,
@@ -49,7 +49,7 @@ pub async fn recv(
     }
 }
 
-/// False at an end between two frames.
+/// Returns false if the connection ends between two frames.
 async fn read_header(
     reader: &mut (impl AsyncRead + Unpin),
     header: &mut [u8; HEADER_LEN],
@@ -60,7 +60,7 @@ async fn read_header(
     }
 }
 
-/// As it comes, so that a frame which takes a slow link long is seen to make progress.
+/// Counts bytes as they arrive, so that a long frame on a slow link shows progress.
 async fn read_payload(
     reader: &mut (impl AsyncRead + Unpin),
     mut payload: &mut [u8],

@@ -1,4 +1,5 @@
-//! Row 7: one stream takes the next frame from the queue that all share, whenever it is free.
+//! The sending task of one connection (row 7 in `lib.rs`): takes the next frame from the shared
+//! queue whenever it is free.
 
 use std::io;
 use std::time::Duration;
@@ -14,33 +15,34 @@ use crate::stream::meter::{Meter, Orders};
 use crate::stream::opening::Expected;
 use crate::wire::frame::FrameHeader;
 
-/// What the owner of the chunks is told.
+/// The owner of the chunks, which learns where each frame went.
 pub trait Sent: Send + Sync {
-    /// The stream has taken this frame; if it dies now, the chunk must be sent again. False where
-    /// the frame is not to be sent: its chunk has arrived by another stream.
+    /// The connection has taken this frame; if it is lost now, the chunk must be sent again.
+    /// Returns false if the frame must not be sent, because its chunk arrived through another
+    /// connection.
     fn taken(&self, stream: u16, header: &FrameHeader) -> bool;
 }
 
-/// How often the kernel is asked what has become of the bytes.
+/// How often the task reads the kernel's facts about the connection.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What a stream sends.
+/// Where a connection takes its frames from.
 pub struct Supply {
-    /// Shared by all streams.
+    /// Shared by all connections.
     pub frames: Frames,
-    /// A stream that is for lack of better ones takes a frame only while this says so.
+    /// A fallback connection takes frames only while this is true.
     pub gate: Option<watch::Receiver<bool>>,
 }
 
 impl Supply {
-    /// The next frame; None when there are no more. A stream that is parked, or whose gate is
-    /// closed, waits until that is over.
+    /// The next frame; None when there are no more. While the connection is parked or its gate is
+    /// closed, this waits.
     async fn next(&mut self, meter: &Meter, orders: &mut watch::Receiver<Orders>) -> Option<Frame> {
         loop {
             let is_parked = orders.borrow_and_update().is_parked;
             let is_open = |gate: &mut watch::Receiver<bool>| *gate.borrow_and_update();
             let rests = is_parked || !self.gate.as_mut().is_none_or(is_open);
-            // Who takes a frame at once has not waited.
+            // A connection that gets a frame at once has not waited.
             if !rests && let Some(frame) = self.frames.try_take() {
                 return Some(frame);
             }
@@ -48,16 +50,16 @@ impl Supply {
             let _waiting = (!rests).then(|| meter.start_waiting());
             tokio::select! {
                 frame = self.frames.take(), if !rests => return frame,
-                // The meter holds the other end.
+                // This cannot fail: the meter holds the sender.
                 _ = orders.changed() => {}
-                // It goes with the session, and so does this.
+                // The gate's sender ends with the session; this task then ends too.
                 changed = changed(&mut self.gate) => changed.ok()?,
             }
         }
     }
 }
 
-/// Never where there is no gate.
+/// Never completes if there is no gate.
 async fn changed(gate: &mut Option<watch::Receiver<bool>>) -> Result<(), watch::error::RecvError> {
     match gate {
         Some(gate) => gate.changed().await,
@@ -65,9 +67,9 @@ async fn changed(gate: &mut Option<watch::Receiver<bool>>) -> Result<(), watch::
     }
 }
 
-/// Sends frames until there are no more or the connection is lost. The other end says nothing
-/// on it in this version but its answer to the opening, where that is still `expected`: frames
-/// are sealed, so a stranger who does not answer has nothing of them.
+/// Sends frames until there are no more or the connection is lost. In this version the other end
+/// sends nothing but its answer to the opening, if that is still `expected`. Frames may precede
+/// the answer: they are sealed, so a stranger cannot read them.
 pub async fn send(
     stream: u16,
     mut link: Link,
@@ -89,7 +91,8 @@ pub async fn send(
             },
             ended = &mut ended => return Err(ended),
         };
-        // No await lies between taking a frame and saying so: none can be lost unnoticed.
+        // There is no await between taking a frame and reporting it, so no frame is lost
+        // unnoticed.
         if !owner.taken(stream, frame.header()) {
             continue;
         }
@@ -152,7 +155,8 @@ async fn wait_for_end(
             pace = wanted_pace;
         }
         if wanted != congestion {
-            // One that may not be chosen was not: the stream goes on as it is.
+            // A congestion control that this user may not choose is ignored; the connection keeps
+            // its own.
             if let Some(name) = &wanted {
                 let _ = reader.set_congestion(name);
             }
@@ -170,7 +174,7 @@ async fn wait_for_end(
     }
 }
 
-/// Tells what the kernel knows of the connection, and keeps what waits in its buffer within bounds.
+/// Stores the kernel's facts in the meter and adjusts the bound on unsent bytes.
 fn look(reader: &ReadLink<'_>, meter: &Meter, unsent_max: &mut u32) {
     let facts = reader.kernel();
     meter.set_kernel(facts);

@@ -1,66 +1,68 @@
-//! When a stream is dead although nobody has closed it. Pure: time and what is known are passed in.
+//! Detection of dead connections that nobody has closed. Pure: time and facts are passed in.
 //!
-//! A slow receiver is not a dead stream. What tells them apart is what the other end says of the
-//! stream: that its reader waits for a buffer, or that it has parsed something since. Time counts
-//! only while the other end speaks: one that is stopped, or whose words are on their way, has not
-//! had the time to parse anything. Where many streams share a slow link each of them waits long for
-//! its turn, so what the session carries tells how long a stream may have to wait.
+//! A slow receiver is not a dead connection. The other end's heartbeats tell them apart: they say
+//! whether its reader waits for a buffer and how much it has parsed. Time counts only while
+//! heartbeats arrive: an end that is stopped, or whose heartbeats are delayed, has had no time to
+//! parse anything. If many connections share a slow link, each waits long for its turn, so the
+//! session's throughput tells how long a connection may have to wait.
 
 use std::time::Duration;
 
 use crate::stream::kernel::KernelFacts;
 
-/// How long a stream may make no progress: a retransmission or two of a link that lost a second's
-/// worth of packets fits into it.
+/// How long a connection may make no progress. This allows a retransmission or two on a link that
+/// lost a second's worth of packets.
 const STALL: Duration = Duration::from_secs(5);
 
-/// The same in round trips, for links on which that is longer.
+/// The same in round trips, for links on which this is longer.
 const STALL_ROUND_TRIPS: u32 = 20;
 
-/// Where all streams go on, but slowly, each may take as long as its part of what they carry takes
-/// for so many bytes: some forty packets, so that a few that are lost in a row are no stall.
+/// If all connections are slow, each may take as long as its share of the throughput needs for
+/// this many bytes: some forty packets, so that a few packets lost in a row are no stall.
 const TURN: u64 = 64 << 10;
 
-/// A stream that has had no turn for so long never gets one.
+/// A connection that had no turn for this long never gets one.
 const TURN_MAX: Duration = Duration::from_secs(60);
 
-/// Where no stream carried anything for so long all stand still: two heartbeats and a bit.
+/// If no connection carried anything for this long, all have stalled: two heartbeats and a margin.
 const QUIET: Duration = Duration::from_millis(2500);
 
-/// An other end that said nothing for so long begins anew when it speaks again.
+/// If the other end was silent for this long, counting restarts when it speaks again.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// Heartbeats without a stream that was in one before; one may have been under way.
+/// A connection is dead after this many heartbeats that no longer list it; one may have been in
+/// flight.
 const UNLISTED_BEATS: u64 = 3;
 
-/// How long the other end may take to list a stream at all: twice what an opening may take.
+/// How long the other end may take to list a connection for the first time: twice the timeout of
+/// an opening.
 const NEVER_LISTED: Duration = Duration::from_secs(10);
 
-/// What is known of a stream at one moment.
+/// What is known of a connection at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sight {
-    /// On a clock that goes only while this process runs.
+    /// On a clock that advances only while this process runs.
     pub now: Duration,
-    /// Bytes of frames that this end gave to its socket; None at the receiving end.
+    /// Bytes of frames that this end wrote to its socket; None at the receiving end.
     pub sent: Option<u64>,
     pub kernel: Option<KernelFacts>,
-    /// Heartbeats that have come from the other end.
+    /// Heartbeats received from the other end.
     pub beats: u64,
-    /// What the last of them said of this stream.
+    /// What the last heartbeat said of this connection.
     pub peer: Option<PeerSight>,
-    /// Bytes a second that the session's streams carried by the last heartbeat, as a mean of those
-    /// that have something to carry.
+    /// Bytes a second that the session's connections carried up to the last heartbeat, as a mean
+    /// over those with something to carry.
     pub share: u64,
 }
 
-/// What the other end says of a stream.
+/// What the other end says of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerSight {
     pub bytes: u64,
     pub waits: bool,
 }
 
-/// Why a stream is given up.
+/// Why a connection is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Dead {
     #[error("the other end got nothing of it for {} s", .0.as_secs())]
@@ -75,7 +77,7 @@ pub enum Dead {
     NotNeeded,
 }
 
-/// Watches over one stream.
+/// Watches one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watch {
     last: Sight,
@@ -85,15 +87,15 @@ pub struct Watch {
     silent: Duration,
     unparsed: Duration,
     unacknowledged: Duration,
-    /// How long no stream of the session carried anything.
+    /// How long no connection of the session carried anything.
     quiet: Duration,
-    /// Bytes that others carried, as a mean, since this one stands still.
+    /// Bytes that the mean connection carried while this one made no progress.
     turn: u64,
-    /// Bytes that the other end parsed between its last two heartbeats, and the most of them
-    /// lately: an eighth is taken off with each.
+    /// `step`: bytes that the other end parsed between its last two heartbeats. `best_step`: the
+    /// recent maximum of `step`; it loses an eighth with each heartbeat.
     step: u64,
     best_step: u64,
-    /// What the other end had not parsed when it last spoke was given before the last look.
+    /// When the other end last spoke, it had not parsed all bytes sent up to the previous look.
     is_behind: bool,
 }
 
@@ -109,7 +111,7 @@ impl Watch {
         }
     }
 
-    /// Takes what is known now; gives why the stream is dead, if it is.
+    /// Takes the current facts; returns why the connection is dead, or None if it is not.
     pub fn look(&mut self, sight: &Sight) -> Option<Dead> {
         let passed = sight.now.saturating_sub(self.last.now);
         let has_news = sight.beats > self.last.beats;
@@ -150,30 +152,30 @@ impl Watch {
         (self.unacknowledged >= patience).then_some(Dead::NothingAcknowledged(self.unacknowledged))
     }
 
-    /// What it was given will not have arrived soon; not of what it was given just now, of which the
-    /// other end has had no time to speak.
+    /// True if the sent bytes will not arrive soon. Bytes sent just now do not count: the other
+    /// end has had no time to report them.
     fn is_draining_slowly(&self) -> bool {
         let (Some(sent), Some(peer)) = (self.last.sent, self.last.peer) else {
             return false;
         };
         let backlog = sent.saturating_sub(peer.bytes);
-        // What it has would take it more than the two seconds until the next look but one.
+        // Its backlog would take more than the two seconds until the next look but one.
         self.is_behind && !peer.waits && backlog > 2 * self.step
     }
 
-    /// What it was given would arrive clearly sooner by a stream that carries `fastest` bytes from
-    /// one heartbeat to the next: twice as fast, and two heartbeats.
+    /// True if the sent bytes would arrive clearly sooner on a connection that carries `fastest`
+    /// bytes from one heartbeat to the next: twice as fast, and two heartbeats sooner.
     pub fn is_slower_than(&self, fastest: u64) -> bool {
         self.is_draining_slowly() && 2 * self.backlog() / fastest.max(1) + 2 < self.beats_left()
     }
 
-    /// The most bytes that it lately carried from one heartbeat to the next.
+    /// The recent maximum of bytes carried from one heartbeat to the next.
     pub fn fastest(&self) -> u64 {
         self.best_step
     }
 
-    /// What the other end parsed between its last two heartbeats; None of a stream with nothing to
-    /// carry.
+    /// Bytes that the other end parsed between its last two heartbeats; None if the connection has
+    /// nothing to carry.
     pub fn carries(&self) -> Option<u64> {
         (self.step > 0 || self.backlog() > 0).then_some(self.step)
     }
@@ -183,12 +185,12 @@ impl Watch {
         self.last.sent.unwrap_or(0).saturating_sub(parsed)
     }
 
-    /// Heartbeats until it has carried what it was given.
+    /// Heartbeats until all sent bytes are parsed.
     fn beats_left(&self) -> u64 {
         self.backlog() / self.step.max(1)
     }
 
-    /// All that it was given has arrived.
+    /// True if all sent bytes were parsed.
     pub fn is_idle(&self) -> bool {
         let (sent, peer) = (self.last.sent, self.last.peer);
         sent.is_some() && sent == peer.map(|peer| peer.bytes)
@@ -212,7 +214,7 @@ impl Watch {
         self.best_step = self.step.max(self.best_step - self.best_step / 8);
         let is_owed = sight.sent.is_some_and(|sent| sent > parsed);
         let waits = sight.peer.is_some_and(|peer| peer.waits);
-        // Of what was owed already when it was last looked at: what was sent since is under way.
+        // Counts only bytes that were already unparsed at the last look: later ones are in flight.
         let was_owed = self.last.sent.is_some_and(|sent| sent > before);
         if is_owed && was_owed && !waits && parsed == before {
             self.unparsed += passed;
@@ -221,7 +223,7 @@ impl Watch {
         }
     }
 
-    /// Counts what others carry, as a mean, while this one stands still.
+    /// Counts what a mean connection carries while this one makes no progress.
     fn count_turn(&mut self, sight: &Sight, passed: Duration) {
         if sight.share > 0 {
             self.quiet = Duration::ZERO;
@@ -234,15 +236,15 @@ impl Watch {
         };
     }
 
-    /// Others go on, and so slowly that this one may not have had its turn. Where all stand still
-    /// it is no matter of turns.
+    /// True if others make progress so slowly that this connection may not have had its turn. If
+    /// all have stalled, it does not wait for a turn.
     fn waits_for_its_turn(&self) -> bool {
         let still = self.unparsed.max(self.unacknowledged);
         self.quiet < QUIET && self.turn < TURN && still < TURN_MAX
     }
 
-    /// An idle stream's last acknowledgement may be old when its next segment goes out, so only
-    /// time in which something was out, and nothing came back, counts.
+    /// An idle connection's last acknowledgement may be old when its next segment goes out. So
+    /// only time with a segment in flight and no acknowledgement counts.
     fn count_acknowledged(&mut self, sight: &Sight, passed: Duration) {
         let is_quiet = |facts: &KernelFacts| facts.unacknowledged > 0 && facts.since_ack >= passed;
         let was_out = self
@@ -263,7 +265,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Looks once a second at what `at` gives for it; gives when, and why, the stream was given up.
+    /// Looks once a second at what `at` gives for it; returns when, and why, the connection was
+    /// given up.
     fn watch(seconds: u32, at: impl Fn(u32) -> Sight) -> Option<(u32, Dead)> {
         let mut watch = Watch::new(Duration::ZERO);
         (1..=seconds).find_map(|second| {
@@ -303,7 +306,7 @@ mod tests {
             });
             dead.map(|(second, _)| second)
         };
-        // 128 streams on 1 Mbit/s, 16 on 2 Mbit/s, and one that stands still beside fast ones.
+        // 128 connections on 1 Mbit/s, 16 on 2 Mbit/s, and one that stalls beside fast ones.
         assert!(matches!(stalled(900), Some(60..=63)));
         assert!(matches!(stalled(15_000), Some(5..=8)));
         assert!(matches!(stalled(4_000), Some(17..=20)));
@@ -377,7 +380,7 @@ mod tests {
 
     #[test]
     fn time_in_which_the_other_end_is_stopped_does_not_count() {
-        // It speaks for three seconds, is silent for a minute, and speaks again.
+        // The other end speaks for three seconds, is silent for a minute, and speaks again.
         let beats = |second: u32| u64::from(second.min(3) + second.saturating_sub(63));
         let dead = watch(66, |second| Sight {
             sent: Some(4000),
@@ -425,14 +428,14 @@ mod tests {
             matches!(gone, Some((5..=7, Dead::NothingAcknowledged(_)))),
             "{gone:?}"
         );
-        // A closed window: nothing is out, however old the last acknowledgement is.
+        // A closed window: nothing is in flight, however old the last acknowledgement is.
         let closed = watch(3600, |second| Sight {
             sent: Some(4000),
             kernel: Some(kernel(0, SECOND * second)),
             ..Sight::default()
         });
         assert_eq!(closed, None);
-        // Something was sent just now, after an idle hour.
+        // A segment was sent just now, after an idle hour.
         let fresh = watch(3600, |second| Sight {
             sent: Some(4000),
             kernel: Some(kernel(second % 2, SECOND * 3600)),

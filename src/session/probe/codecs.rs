@@ -1,4 +1,4 @@
-//! What each codec makes of a sample, and what it costs a worker, with all workers at it.
+//! Compression ratio and cost of each codec on a sample, with all workers busy.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::session::probe::sample::Sample;
 use crate::tuner::{Facts, Method};
 use crate::wire::SealedChunk;
 
-/// How long one codec is tried; a chunk that was begun is ended.
+/// How long one codec is measured; a started chunk is finished.
 const TIME: Duration = Duration::from_millis(300);
 
-/// What workers did together.
+/// The bytes and times of one worker, or the sum over all.
 #[derive(Clone, Copy, Default)]
 struct Work {
     raw: u64,
@@ -23,14 +23,15 @@ struct Work {
     codec: Duration,
 }
 
-/// What `method` makes of chunks that shrink, by a sample of each, as in a copy; and what a byte
-/// costs a worker besides, which is its digest and its seal, in nanoseconds.
+/// Encodes the sample's chunks with `method` as a copy does: a chunk whose own sample does not
+/// shrink stays uncompressed. Also returns a worker's other cost, for the digest and the seal, in
+/// nanoseconds per byte.
 pub fn measure(sample: &Sample, method: Method, workers: usize, suite: Suite) -> (Facts, f64) {
     let until = Instant::now() + TIME;
     let workers = workers.max(1);
     let order = order(sample.chunks.len());
     let works: Vec<Work> = std::thread::scope(|scope| {
-        // As many as the system lets start; none has measured nothing.
+        // As many threads as the system starts. Without any, nothing is measured.
         let working: Vec<_> = (0..workers)
             .map_while(|nth| {
                 let endless = order.iter().cycle().skip(nth).step_by(workers);
@@ -40,7 +41,7 @@ pub fn measure(sample: &Sample, method: Method, workers: usize, suite: Suite) ->
                 thread.spawn_scoped(scope, work).ok()
             })
             .collect();
-        // One that panicked has said so and did nothing.
+        // A worker that panicked has reported it and counts as idle.
         let done = working.into_iter().filter_map(|work| work.join().ok());
         done.collect()
     });
@@ -63,8 +64,8 @@ pub fn measure(sample: &Sample, method: Method, workers: usize, suite: Suite) ->
     (facts, per_byte(all.plain))
 }
 
-/// An order of so many chunks in which the first few are from all of the sample: a slow codec sees no
-/// more of them. By the golden ratio, no two steps of which come close to each other soon.
+/// An order of `count` chunks in which the first few are from all parts of the sample: a slow
+/// codec sees only those. The step is near the golden ratio, whose multiples stay apart.
 fn order(count: usize) -> Vec<usize> {
     let is_free_of =
         |step: &usize| (2..=*step).all(|by| !step.is_multiple_of(by) || !count.is_multiple_of(by));
@@ -73,7 +74,7 @@ fn order(count: usize) -> Vec<usize> {
     (0..count).map(|nth| nth * step % count).collect()
 }
 
-/// One worker.
+/// The loop of one worker.
 fn work<'a>(
     chunks: impl Iterator<Item = &'a [u8]>,
     method: Method,

@@ -1,9 +1,10 @@
-//! What the link carries with 1, 2, 4, 8 and 16 streams: a copy of zeros to where nothing is kept,
-//! of which the number of streams is changed while it runs. Sealed, they look like any other bytes.
+//! A test of the link's throughput with 1, 2, 4, 8 and 16 connections: a copy of zeros to a
+//! destination that discards them. The number of connections changes while it runs. Sealed zeros
+//! look like any other bytes.
 //!
-//! Counted is what the other kernel has acknowledged. A step lasts until the rate has stopped
-//! growing, or the share of the time that is left for it is over: slow start on a long way takes
-//! several seconds.
+//! The test counts the bytes that the other kernel has acknowledged. A step lasts until the rate
+//! has stopped growing, or until its share of the remaining time is over: slow start on a long
+//! link takes several seconds.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -25,65 +26,65 @@ use crate::wire::message::Tried;
 
 const STEPS: [u16; 5] = [1, 2, 4, 8, 16];
 
-/// How long the far end may take to try a place: it gives up new rounds after a second and a half,
-/// but a disk that hangs does not.
+/// How long the far end may take to measure a place. It starts no new round after 1.5 s, but a
+/// hanging disk may take longer.
 const TRIED_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long until data goes by streams of its own, further logins included; what goes inside the
-/// first login until then is the link too, if nothing else comes.
+/// How long the test waits for data connections other than control, further logins included. After
+/// that it measures in-band data, if that is all that arrives.
 const STREAMS_PATIENCE: Duration = Duration::from_secs(4);
 
-/// How long until any data comes through.
+/// How long until any data arrives.
 const FIRST_PATIENCE: Duration = Duration::from_secs(8);
 
-/// Less may have been the openings of streams.
+/// Fewer bytes may be the openings of connections.
 const FIRST_BYTES: u64 = 64 << 10;
 
-/// How long all of it may take, from when the session was opened: with what comes before the login
-/// and after the last step it stays under 15 s.
+/// How long the whole test may take after the session was opened. With the work before the login
+/// and after the last step, a probe stays under 15 s.
 const TIME: Duration = Duration::from_millis(10_500);
 
-/// Over how long a rate is taken: some round trips, and some megabytes on most links.
+/// The time over which a rate is measured: some round trips, and some megabytes on most links.
 const ROUND_TRIPS: u32 = 4;
 const WINDOW_MIN: Duration = Duration::from_millis(400);
 const WINDOW_MAX: Duration = Duration::from_millis(800);
 
-/// The first shows what was begun before; two that follow each other tell whether it still grows.
+/// The first window includes earlier data; two further ones tell whether the rate still grows.
 const WINDOWS_MIN: u32 = 3;
 
-/// A rate that is higher by more than this still grows.
+/// A rate that is higher by more than this factor still grows.
 const GROWS: f64 = 1.1;
 
-/// How long streams take to say what the kernel knows of them, and how often it is looked whether
-/// there are any.
+/// How long connections have to report the kernel's facts, and how often the test checks for
+/// connections.
 const ANSWER: Duration = Duration::from_millis(5);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What was carried with so many streams.
+/// The throughput with a number of connections.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Carried {
     pub streams: u16,
-    /// Those that were up; none where data went inside the login.
+    /// The connections that were up; 0 if data went inside the login.
     pub up: u16,
     pub bytes_per_s: f64,
 }
 
-/// What a link test found.
+/// The results of a link test.
 #[derive(Clone, Debug, Default)]
 pub struct LinkFacts {
-    /// Zero if nobody could tell.
+    /// Zero if unknown.
     pub round_trip: Duration,
     pub carried: Vec<Carried>,
     pub tried: Tried,
-    /// What a tuner would begin with.
+    /// The settings that a tuner would start with.
     pub first: Option<Decision>,
     pub workers_here: u16,
     pub workers_there: u16,
-    /// Of the machine, where both ends are on one.
+    /// The processors of the machine, if both ends are on one.
     pub processors: Option<u16>,
 }
 
-/// The sender's side of one session, as far as a test has to do with it.
+/// The parts of a sending session that a test uses.
 pub struct Ends<'a> {
     pub sender: &'a Sender,
     pub roster: &'a Roster,
@@ -92,14 +93,14 @@ pub struct Ends<'a> {
     pub remembered: Option<Remembered>,
     /// `--streams`
     pub streams: Option<u16>,
-    /// When the server was told what to do.
+    /// When the server got its instructions.
     pub opened: Instant,
 }
 
-/// Runs once, in the one session of a probe.
+/// Runs once, in the single session of a probe.
 pub struct LinkTest {
     hear: Hear,
-    /// `--compress`, which is not for the test itself.
+    /// `--compress`, which does not apply to the test itself.
     compress: Compress,
     tried: watch::Sender<Option<(Instant, Tried)>>,
     facts: Mutex<LinkFacts>,
@@ -115,7 +116,7 @@ impl LinkTest {
         }
     }
 
-    /// The far end has tried its disk.
+    /// Takes the far end's measurement of its disk.
     pub fn tried(&self, tried: Tried) {
         self.tried.send_replace(Some((Instant::now(), tried)));
     }
@@ -124,14 +125,14 @@ impl LinkTest {
         self.lock().clone()
     }
 
-    /// Measures; the session is over then.
+    /// Measures the link; the session is then over.
     ///
     /// # Errors
-    /// `Kind::Connect` where nothing comes through.
+    /// `Kind::Connect` if no data arrives.
     pub async fn run(&self, ends: Ends<'_>) -> Result<()> {
         let answered = self.hear_tried(&ends).await;
         self.first_bytes(&ends).await?;
-        // Before the link has queues.
+        // Measured before the link has queues.
         let round_trip = ends.roster.round_trip().or(answered).unwrap_or_default();
         (self.hear)(&Finding::RoundTrip(round_trip));
         {
@@ -154,19 +155,20 @@ impl LinkTest {
             (self.hear)(&Finding::Carried(carried));
             self.lock().carried.push(carried);
             if carried.up == 0 {
-                // More would go inside the login too.
+                // More connections would also go inside the login.
                 break;
             }
         }
         Ok(())
     }
 
-    /// Waits for what the far end says of its disk; gives the time in which it answered.
+    /// Waits for the far end's measurement of its disk. Returns the time of the answer if there
+    /// was nothing to measure.
     async fn hear_tried(&self, ends: &Ends<'_>) -> Option<Duration> {
         let mut tried = self.tried.subscribe();
         let said = async {
             loop {
-                // Data may begin to flow as soon as this has come.
+                // Data may start to flow as soon as the answer arrives.
                 ends.roster.want(STEPS[0]);
                 let heard = *tried.borrow_and_update();
                 if heard.is_some() {
@@ -180,15 +182,15 @@ impl LinkTest {
             (self.hear)(&Finding::Tried(tried));
             self.lock().tried = tried;
         }
-        // What it did meanwhile took longer than any round trip.
+        // A measurement takes longer than any round trip.
         (tried == Tried::default()).then(|| at - ends.opened)
     }
 
-    /// Waits until data comes through, by a stream of its own if that is to be had.
+    /// Waits until data arrives, on a connection other than control if possible.
     async fn first_bytes(&self, ends: &Ends<'_>) -> Result<()> {
         let began = Instant::now();
         loop {
-            // Whoever dials has a guess of its own.
+            // The end that dials has its own guess.
             steer(ends, STEPS[0]);
             let sample = look(ends).await;
             let comes = sample.carried_bytes >= FIRST_BYTES;
@@ -206,7 +208,7 @@ impl LinkTest {
         }
     }
 
-    /// What a copy would begin with between these two.
+    /// The settings that a copy between these two hosts would start with.
     fn first_decision(&self, ends: &Ends<'_>, round_trip: Duration) -> Decision {
         let mut options = ends.sender.options.clone();
         options.compress = self.compress;
@@ -228,7 +230,7 @@ impl LinkTest {
     }
 }
 
-/// As many streams as the user allows, and memory.
+/// Numbers of connections to test, within the limits of the user and of memory.
 fn steps(ends: &Ends<'_>) -> Vec<u16> {
     let most = ends.streams.unwrap_or(u16::MAX);
     let most = most.min(ends.budget.streams_max());
@@ -243,7 +245,7 @@ async fn step(ends: &Ends<'_>, streams: u16, window: Duration, share: Duration) 
     let began = Instant::now();
     steer(ends, streams);
     let mut before = look(ends).await;
-    // Further logins take their time.
+    // Further logins take time.
     while before.streams > 0 && before.streams < streams && began.elapsed() < share / 2 {
         sleep(LOOK).await;
         before = look(ends).await;
@@ -262,7 +264,7 @@ async fn step(ends: &Ends<'_>, streams: u16, window: Duration, share: Duration) 
             return Carried {
                 streams,
                 up: sample.streams,
-                // A rate that has settled is the mean of two looks at it.
+                // A rate that has settled is the mean of two windows.
                 bytes_per_s: if grows { rate } else { (rate + last) / 2.0 },
             };
         }

@@ -1,5 +1,5 @@
-//! `--probe`: measures the link, the codecs and the disks, and says what a copy would make of them.
-//! The link is measured by a copy, so that whatever reaches a host for one reaches it for this.
+//! `--probe`: measures the link, the codecs and the disks, and estimates a copy's speed. A copy
+//! measures the link, so that a probe reaches every host that a copy reaches.
 
 mod codecs;
 pub mod link;
@@ -26,14 +26,14 @@ use link::{LinkFacts, LinkTest};
 pub use sample::Read;
 use sample::Sample;
 
-/// What is sent, and as much of it as no link carries while a probe lasts.
+/// The data sent: zeros, more than any link carries during a probe.
 pub const SOURCE: &str = "/dev/zero";
 const SOURCE_BYTES: u64 = 1 << 60;
 
-/// Streams beyond these bring less than this part more, and are not worth their processors.
+/// More connections that bring less than this factor are not worth their processor time.
 const WORTH: f64 = 1.05;
 
-/// What is to be probed, checked.
+/// The request of a probe, checked.
 pub struct Probe {
     /// As for a copy, with the host as its destination.
     pub request: Request,
@@ -41,10 +41,10 @@ pub struct Probe {
     pub sample: Option<PathBuf>,
 }
 
-/// What was found so far; each is heard as soon as it is known.
+/// One result, reported as soon as it is known.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Finding {
-    /// Codecs are tried on so many bytes, of a file or generated.
+    /// Codecs are measured on this many bytes, of a file or generated.
     Sample {
         bytes: u64,
         of_file: bool,
@@ -56,30 +56,30 @@ pub enum Finding {
     Carried(Carried),
 }
 
-/// What hears of it; does not wait.
+/// Receives the findings; does not wait.
 pub type Hear = Arc<dyn Fn(&Finding) + Send + Sync>;
 
-/// One codec, with all workers of this host at it.
+/// One codec, measured with all workers of this host busy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Coded {
     pub method: Method,
     pub ratio: f64,
-    /// Of content, digest and seal included.
+    /// Bytes of content; the time includes digest and seal.
     pub bytes_per_s: f64,
     facts: Facts,
 }
 
-/// All that was found, and what follows from it.
+/// All results, and the estimate.
 pub struct Probed {
     pub outcome: Outcome,
     pub codecs: Vec<Coded>,
     pub read: Option<Read>,
     pub link: LinkFacts,
-    /// None where the link could not be measured.
+    /// None if the link could not be measured.
     pub forecast: Option<Expected>,
 }
 
-/// What a copy should make, and by what.
+/// The estimated speed of a copy, and the settings for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
     pub method: Method,
@@ -87,17 +87,17 @@ pub struct Expected {
     pub link: f64,
     pub workers_here: u16,
     pub workers_there: u16,
-    /// Of the machine, where both ends are on one.
+    /// The processors of the machine, if both ends are on one.
     pub processors: Option<u16>,
-    /// Bytes a second; None where it was not measured.
+    /// Bytes a second; None if it was not measured.
     pub read: Option<f64>,
     pub write: Option<f64>,
     pub forecast: Forecast,
 }
 
 impl Probe {
-    /// The request of a copy that shows what the link to this host carries; `dest` names it, and
-    /// the place there that is to be written if it is not empty. `--compress` stays as it is.
+    /// Turns the request of a copy into one that tests the link. `dest` names the host, and a
+    /// place there to write to if its path is not empty. `--compress` stays unchanged.
     pub fn of(mut request: Request, dest: Operand, sample: Option<PathBuf>) -> Probe {
         let (typed, path) = (SOURCE.into(), SOURCE.into());
         request.sources = vec![Operand {
@@ -111,14 +111,14 @@ impl Probe {
             ..dest
         };
         request.options.size = Some(SOURCE_BYTES);
-        // There is nothing to go on with, nothing to list and nothing that grows.
+        // A probe has nothing to resume, to list or to follow.
         request.retry = Retry::never();
         request.digest_lists.clear();
         (request.options.digests, request.options.follow_ms) = (false, None);
         Probe { request, sample }
     }
 
-    /// Measures; returns in about 15 s, login not counted. Blocks.
+    /// Runs the probe; returns after about 15 s, not counting the login. Blocks.
     pub fn run(self, reporter: Arc<dyn Reporter>, hear: Hear) -> Probed {
         let began = Instant::now();
         let Probe {
@@ -151,7 +151,7 @@ impl Probe {
     }
 }
 
-/// The one session of a probe.
+/// The single session of a probe.
 pub(super) async fn once(request: &Request, seat: &Seat) -> Result<String> {
     let session = Session {
         id: Secret::session(),
@@ -169,7 +169,7 @@ struct Codecs {
     read: Option<Read>,
 }
 
-/// With the processors to itself, so before there is a link to be kept busy.
+/// Measures the codecs before there is a link to keep busy, so that they have all processors.
 fn try_codecs(
     request: &Request,
     compress: Compress,
@@ -217,7 +217,7 @@ fn try_codecs(
     Ok(codecs)
 }
 
-/// Those between which the tuner would choose, and the user's if it is none of them.
+/// The codecs that the tuner chooses between, and the user's codec if it is not one of them.
 fn methods(budget: &Budget, compress: Compress) -> Vec<Method> {
     let is_open = |method: &Method| match (method, budget.strongest) {
         (Method::Zstd(level), Method::Zstd(most)) => *level <= most,
@@ -229,7 +229,7 @@ fn methods(budget: &Budget, compress: Compress) -> Vec<Method> {
     LADDER.into_iter().filter(is_open).chain(own).collect()
 }
 
-/// By the tuner's own model. None where nothing was carried.
+/// The estimate of the tuner's own model. None if the link carried nothing.
 fn expect(codecs: &Codecs, link: &LinkFacts, compress: Compress) -> Option<Expected> {
     let most = link.carried.iter().map(|it| it.bytes_per_s);
     let most = most.fold(0.0, f64::max);
@@ -267,12 +267,12 @@ fn expect(codecs: &Codecs, link: &LinkFacts, compress: Compress) -> Option<Expec
     })
 }
 
-/// Bytes a second until they were on the disk, which is what a long copy comes to.
+/// Bytes a second to the disk (synced), which is the speed of a long copy.
 pub fn synced_rate(tried: &Tried) -> Option<f64> {
     (tried.bytes > 0).then(|| tried.bytes as f64 * 1e6 / tried.synced_us.max(1) as f64)
 }
 
-/// Bytes a second until the system had taken them.
+/// Bytes a second until the system accepted them.
 pub fn written_rate(tried: &Tried) -> Option<f64> {
     (tried.bytes > 0).then(|| tried.bytes as f64 * 1e6 / tried.written_us.max(1) as f64)
 }

@@ -1,18 +1,18 @@
-//! The server's part: where what comes is kept nowhere, and how fast a place there is written.
+//! The server's part of a probe: the null destination of a link test, and a write test of a place.
 
 use crate::dest::{self, Exit, Spec, Trial};
 use crate::error::{Error, Kind, Result, Side};
 use crate::wire::message::Tried;
 
-/// Where the data of a link test ends.
+/// The destination of a link test's data.
 pub fn nowhere() -> Exit {
     Exit::Null("/dev/null".into())
 }
 
-/// Writes where a copy to `spec` would, for a second or two; nothing of it stays.
+/// Writes for a second or two where a copy to `spec` would, and leaves nothing behind.
 ///
 /// # Errors
-/// As where a copy is to land there.
+/// The same as for a copy to that place.
 pub async fn write_there(spec: Spec) -> Result<Tried> {
     let trying = tokio::task::spawn_blocking(move || dest::try_writing(&spec));
     let failed = |_| Error::new(Kind::Write, Side::Dest, "the trial failed");

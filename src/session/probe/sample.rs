@@ -1,4 +1,4 @@
-//! What codecs are tried on: pieces of a file that the user names, or pages as a database has them.
+//! The data that codecs are measured on: pieces of the user's file, or generated database pages.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -9,34 +9,34 @@ use crate::cache;
 use crate::chunk::CHUNK_SIZE;
 use crate::error::{Error, Kind, Result, Side};
 
-/// Pieces of a chunk each, taken evenly from a whole file; those of a slow disk that are read in
-/// time.
+/// The most pieces to take, of one chunk each and evenly spaced, and the time for reading them: of
+/// a slow disk only those read in time.
 const PIECES: u64 = 16;
 const PIECES_TIME: Duration = Duration::from_secs(1);
 
-/// How long and how much is read in order, to see how fast that goes.
+/// How long and how much is read in order to measure the read rate.
 const READ_TIME: Duration = Duration::from_millis(800);
 const READ_MAX: u64 = 1 << 30;
 
-/// Generated pages are all alike: more of them would tell no more.
+/// Generated pages are all alike: more of them would add no information.
 const PAGES_LEN: usize = 8 << 20;
 const PAGE: usize = 8192;
 
-/// What stays free at the end of a page, about: rows come and go.
+/// The approximate free room at the end of a page, as rows come and go.
 const PAGE_REST: usize = 600;
 
 pub struct Sample {
-    /// None is longer than a chunk, none is empty, and there is one at least.
+    /// At least one chunk; none is empty or longer than `CHUNK_SIZE`.
     pub chunks: Vec<Vec<u8>>,
-    /// How fast it was read; None for what was made here.
+    /// How fast the file was read; None for generated data.
     pub read: Option<Read>,
 }
 
-/// Reading a file from its beginning.
+/// The rate of reading a file from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Read {
     pub bytes_per_s: f64,
-    /// The part of it that was in the page cache before.
+    /// The part that was in the page cache before, from 0 to 1.
     pub cached: f64,
 }
 
@@ -45,10 +45,10 @@ impl Sample {
         self.chunks.iter().map(|chunk| chunk.len() as u64).sum()
     }
 
-    /// Pieces of the file, and how fast it is read.
+    /// Takes pieces of the file, and measures how fast it is read.
     ///
     /// # Errors
-    /// `Kind::Read` where it cannot be read, holds nothing, or is no file.
+    /// `Kind::Read` if it cannot be read, is empty, or is not a regular file.
     pub fn of_file(path: &Path) -> Result<Sample> {
         let failed = |cause| Error::io(Kind::Read, Side::Source, path, "cannot read", cause);
         let refused = |message: &str| Error::new(Kind::Read, Side::Source, message).at(path);
@@ -77,11 +77,11 @@ impl Sample {
         Ok(Sample { chunks, read })
     }
 
-    /// Pages of 8 KiB as a database has them: rows of numbers, dates, names and a random key, and
-    /// some room left over.
+    /// Generates pages of 8 KiB like a database's: rows of numbers, dates, names and a random key,
+    /// and some free room.
     pub fn of_pages() -> Sample {
         const NAMES: [&str; 6] = ["Ada", "Grace", "Edsger", "Barbara", "Donald", "Frances"];
-        // The same every time: figures of two runs can be compared.
+        // The same bytes every time, so that the figures of two runs can be compared.
         let mut chance = blake3::Hasher::new().finalize_xof();
         let mut bytes = Vec::with_capacity(PAGES_LEN + PAGE);
         let mut row = 0u64;
@@ -108,7 +108,7 @@ impl Sample {
     }
 }
 
-/// Looked at before anything is read, in as many places as pieces are taken from.
+/// The part of `len` bytes in the page cache, checked at `PIECES` places before anything is read.
 fn cached(file: &File, len: u64) -> f64 {
     let places = (0..PIECES).map(|nth| nth * (len / PIECES));
     let there = places
@@ -117,7 +117,7 @@ fn cached(file: &File, len: u64) -> f64 {
     there as f64 / PIECES as f64
 }
 
-/// Bytes a second, as the copy would read them: in order, a chunk at a time.
+/// Bytes a second, read as a copy would: in order, a chunk at a time.
 fn read_rate(file: &File, len: u64) -> std::io::Result<f64> {
     let mut buffer = vec![0; CHUNK_SIZE];
     let began = Instant::now();
@@ -136,7 +136,7 @@ fn pieces(file: &File, len: u64) -> std::io::Result<Vec<Vec<u8>>> {
     let mut chunks = Vec::new();
     let chunk = CHUNK_SIZE as u64;
     let count = len.div_ceil(chunk).min(PIECES);
-    // Apart by whole chunks, as a copy cuts the file.
+    // Spaced by whole chunks, as a copy cuts the file.
     let apart = len.div_ceil(chunk) / count * chunk;
     for nth in 0..count {
         if began.elapsed() > PIECES_TIME && !chunks.is_empty() {

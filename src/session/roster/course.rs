@@ -1,4 +1,4 @@
-//! What the tuner tells the streams of a session, and what it is told of them.
+//! The tuner's orders to the connections of a session, and the facts that it gets about them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,22 +14,23 @@ use crate::stream::meter::{Meter, Orders};
 use crate::tuner::{AT_WORK_FIRST, Sample, StreamSight};
 use crate::wire::hello::STREAMS_MAX;
 
-/// What one stream carries later than another would, by this much and this factor, may go by the
-/// other too. Rates are estimates, and one that is wrong by less must not fill a slow link twice.
+/// A chunk may also be sent on an idle connection if its own delivers it later than that one
+/// would, by this time and this factor. Rates are estimates; one that is wrong by less must not
+/// fill a slow link twice.
 const SOON: Duration = Duration::from_millis(300);
 const SOONER: u32 = 2;
 
-/// The same for all streams, those to come included.
+/// Orders for all connections, including future ones.
 pub(super) struct Course {
-    /// Streams of each route that are to be there.
+    /// The wanted number of connections of each route.
     wanted: watch::Sender<u16>,
-    /// Those of them that are to be at work. Those beyond are parked, not closed.
+    /// How many of them work; the others are parked, not closed.
     at_work: u16,
     congestion: Option<Arc<str>>,
-    /// Bytes a second of each stream.
+    /// Bytes a second, for each connection.
     pace: Option<u64>,
     looks: u64,
-    /// What streams that are gone had carried and sent again.
+    /// Bytes that ended connections carried and retransmitted.
     past: (u64, u64),
 }
 
@@ -57,7 +58,7 @@ impl Course {
         Arc::new(Meter::new(crowd.clone(), orders))
     }
 
-    /// A stream is gone.
+    /// Adds an ended connection to `past`.
     pub(super) fn leaves(&mut self, meter: &Meter) {
         let (carried, again) = carried(meter);
         self.past.0 += carried;
@@ -66,8 +67,9 @@ impl Course {
 }
 
 impl State {
-    /// Takes note of how many streams are at work, or are there where the other end sends: routes
-    /// that are tried side by side do not add up, since data goes by one of them.
+    /// Updates the largest number of connections: of the working ones at the sending end, of all
+    /// at the receiving end. Routes that are tried at the same time do not add up, since only one
+    /// of them carries data.
     pub(super) fn count_most(&mut self, flow: Flow) {
         let mut at_work = [0; Route::ALL.len()];
         for live in self.live.values() {
@@ -77,8 +79,8 @@ impl State {
         self.most = at_work.into_iter().fold(self.most, usize::max);
     }
 
-    /// Puts the first of each route to work and lets the others rest; to be called whenever a
-    /// stream comes or goes, so that one that rests takes the place of one that is lost.
+    /// Lets the first connections of each route work and parks the others. Called whenever a
+    /// connection comes or goes, so that a parked one replaces a lost one.
     pub(super) fn park(&self) {
         let wanted = usize::from(self.course.at_work);
         let mut at_work = [0; Route::ALL.len()];
@@ -91,8 +93,8 @@ impl State {
     }
 }
 
-/// Bytes that the other kernel has acknowledged, or those that were handed to this one where it
-/// does not tell; and bytes sent again.
+/// Bytes that the other kernel acknowledged, or those given to this kernel if it does not report
+/// that; and bytes retransmitted.
 fn carried(meter: &Meter) -> (u64, u64) {
     match meter.kernel() {
         Some(facts) if facts.acked_bytes > 0 => (facts.acked_bytes, facts.retransmitted_bytes),
@@ -100,9 +102,9 @@ fn carried(meter: &Meter) -> (u64, u64) {
     }
 }
 
-/// True if what a stream holds, and the `rest` of its frame, takes it clearly longer than it would
-/// take an idle one. Not where a queue stands in front of it: that is the link's, and what is sent
-/// again stands in it too.
+/// True if a connection needs clearly longer than an idle one for its held bytes and the `rest` of
+/// its frame. False if its segments wait in a queue: the queue is the link's, and retransmitted
+/// chunks would wait in it too.
 fn is_late(facts: &KernelFacts, rest: u64, idle: &KernelFacts) -> bool {
     let bytes = facts.held.saturating_add(rest);
     let by_other = Duration::from_secs_f64((bytes as f64 / idle.rate.max(1) as f64).min(3600.0));
@@ -110,13 +112,13 @@ fn is_late(facts: &KernelFacts, rest: u64, idle: &KernelFacts) -> bool {
 }
 
 impl Roster {
-    /// How many streams there are to be, from 1 on: who dials makes up for what lacks.
+    /// Sets the wanted number of connections, at least 1; the dialling end makes them.
     pub fn want(&self, streams: u16) {
         let streams = streams.clamp(1, STREAMS_MAX);
         self.lock().course.wanted.send_replace(streams);
     }
 
-    /// How many streams are to be at work, from 1 on: who sends lets those beyond rest.
+    /// Sets the number of working connections, at least 1; the sending end parks the others.
     pub fn put_to_work(&self, streams: u16) {
         let mut state = self.lock();
         state.course.at_work = streams.clamp(1, STREAMS_MAX);
@@ -128,7 +130,7 @@ impl Roster {
         self.lock().course.wanted.subscribe()
     }
 
-    /// The congestion control of this end's sockets from now on.
+    /// Sets the congestion control of this end's sockets.
     pub fn set_congestion(&self, name: &str) {
         let mut state = self.lock();
         let name: Arc<str> = name.into();
@@ -139,8 +141,8 @@ impl Roster {
         }
     }
 
-    /// Bytes a second that all streams together send at most from now on; each that has something to
-    /// send gets the same part.
+    /// Limits all connections together to this many bytes a second; each with data to send gets
+    /// the same part.
     pub fn pace(&self, bytes_per_s: u64) {
         let mut state = self.lock();
         let has_work = |live: &&Live| {
@@ -155,7 +157,7 @@ impl Roster {
         }
     }
 
-    /// What the kernel knows of each stream; nothing of what is no TCP connection.
+    /// The kernel's facts about each TCP connection.
     pub fn sights(&self) -> Vec<StreamSight> {
         let state = self.lock();
         let sight = |live: &Live| {
@@ -171,7 +173,7 @@ impl Roster {
         state.live.values().filter_map(sight).collect()
     }
 
-    /// Has every stream ask the kernel what it knows; they answer soon.
+    /// Makes every connection read the kernel's facts; they report soon.
     pub fn ask(&self) {
         let mut state = self.lock();
         state.course.looks += 1;
@@ -181,7 +183,7 @@ impl Roster {
         }
     }
 
-    /// The shortest of the streams' round trips; None while none is known.
+    /// The shortest round trip of the connections; None if none is known.
     pub fn round_trip(&self) -> Option<Duration> {
         let state = self.lock();
         let facts = state.live.values().filter_map(|live| live.meter.kernel());
@@ -193,7 +195,8 @@ impl Roster {
         !self.lock().live.is_empty()
     }
 
-    /// Streams whose bytes an idle stream would carry clearly sooner, and how many are idle.
+    /// Connections whose bytes an idle one would carry clearly sooner, and the number of idle
+    /// ones.
     pub fn late(&self) -> (Vec<u16>, usize) {
         let (mut busy, mut idle) = (Vec::new(), Vec::new());
         for live in self.lock().live.values() {
@@ -214,12 +217,12 @@ impl Roster {
         (late.map(|(number, ..)| *number).collect(), idle.len())
     }
 
-    /// How much streams waited.
+    /// Time that connections spent waiting.
     pub fn crowd(&self) -> &Arc<Crowd> {
         &self.crowd
     }
 
-    /// Fills in what is known of the streams.
+    /// Adds the facts about connections to a sample.
     pub fn fill(&self, sample: &mut Sample) {
         let state = self.lock();
         (sample.carried_bytes, sample.retransmitted_bytes) = state.course.past;
@@ -233,7 +236,7 @@ impl Roster {
                 let facts = live.meter.kernel();
                 sample.confirmed_bytes += match (facts, live.route) {
                     (Some(facts), _) => facts.acked_bytes,
-                    // No kernel tells, then or ever.
+                    // ssh connections never have kernel facts.
                     (None, Route::Ssh) => live.meter.bytes(),
                     (None, _) => 0,
                 };

@@ -1,4 +1,4 @@
-//! One stream that is up: what is known of it, and the place that it has until it ends.
+//! One connection that is up: its facts, and its place in the roster until it ends.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::stream::meter::Meter;
 use crate::stream::opening::StreamId;
 use crate::stream::stall::{Dead, PeerSight, Watch};
 
-/// What one packet may hold, jumbo frames left aside.
+/// The most bytes in one packet, ignoring jumbo frames.
 pub(super) const PACKET: u64 = 1500;
 
-/// How long until a stream that makes no progress is no reason any more not to try others: longer
-/// than a heartbeat takes.
+/// A connection without progress for this long no longer keeps other routes from being tried;
+/// longer than a heartbeat.
 pub(super) const STUCK: Duration = Duration::from_secs(2);
 
-/// What is known of it.
+/// The facts about one connection.
 pub(super) struct Live {
     pub(super) route: Route,
     pub(super) attempt: u16,
@@ -27,15 +27,15 @@ pub(super) struct Live {
     pub(super) meter: Arc<Meter>,
     pub(super) leash: Arc<Leash>,
     pub(super) watch: Watch,
-    /// Bytes that were given to it at one end, and that have come out at the other.
+    /// Bytes that entered it at one end, and bytes that left it at the other.
     pub(super) given: u64,
     pub(super) through: u64,
-    /// How long nothing of what was given has come out.
+    /// How long none of the bytes that entered it have left it.
     pub(super) owed: Duration,
 }
 
 impl Live {
-    /// Takes what is known of both ends now.
+    /// Updates the facts from both ends.
     pub(super) fn count(&mut self, flow: Flow, peer: Option<PeerSight>, passed: Duration) {
         let (here, there) = (self.meter.bytes(), peer.map_or(0, |peer| peer.bytes));
         let (given, through, waits) = match flow {
@@ -51,7 +51,7 @@ impl Live {
         (self.given, self.through) = (given, through);
     }
 
-    /// More than a packet has come through.
+    /// True if it has carried more than a packet.
     pub(super) fn is_up(&self, flow: Flow) -> bool {
         match flow {
             Flow::Out => self.through > PACKET,
@@ -61,8 +61,8 @@ impl Live {
 }
 
 impl State {
-    /// Streams whose bytes another would carry clearly sooner. Where a queue stands in front of
-    /// one it is the link that is slow, for whatever is sent again too.
+    /// Connections whose bytes another would carry clearly sooner. One whose segments wait in a
+    /// queue does not count: then the link is slow, also for retransmitted chunks.
     pub(super) fn slow(&self) -> Vec<u16> {
         let fastest = self.live.values().map(|live| live.watch.fastest()).max();
         let is_slow = |live: &&Live| {
@@ -81,7 +81,7 @@ impl State {
     }
 }
 
-/// By which a stream is ended from outside.
+/// A handle that ends a connection from outside.
 #[derive(Default)]
 pub(super) struct Leash {
     token: CancellationToken,
@@ -90,30 +90,31 @@ pub(super) struct Leash {
 
 impl Leash {
     pub(super) fn end(&self, why: Dead) {
-        // What was found first is the cause.
+        // The first cause counts.
         let _ = self.why.set(why);
         self.token.cancel();
     }
 }
 
-/// The place of a stream that is up. It is left when this is dropped.
+/// The place of a connection in the roster; dropping it removes the connection.
 pub struct Member {
     pub(super) roster: Arc<Roster>,
     pub(super) id: StreamId,
-    /// Of this connection: a stream that was dialled again has another. It comes round after 64 Ki
-    /// of them, when at worst a few chunks of another stream are sent twice.
+    /// The number of this connection: a stream that was dialled again has a new one. Numbers
+    /// repeat after 64 Ki connections; at worst a few chunks of another connection are then sent
+    /// twice.
     pub number: u16,
     pub meter: Arc<Meter>,
     pub(super) leash: Arc<Leash>,
 }
 
 impl Member {
-    /// Ends the stream when it is cancelled.
+    /// Cancelled to end the connection.
     pub fn token(&self) -> CancellationToken {
         self.leash.token.clone()
     }
 
-    /// Why it was ended from outside; None where it was for what came on it.
+    /// Why it was ended from outside; None if its data was refused.
     pub fn why(&self) -> Option<Dead> {
         self.leash.why.get().copied()
     }

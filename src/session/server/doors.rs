@@ -1,4 +1,4 @@
-//! By which streams come in: a listener, and further logins.
+//! The server's ways in for data connections: a listener, and further logins.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::wire::message::{Listen, Message, Open, Ports};
 
 use super::say;
 
-/// Opens what the client wants to come by, and hands on what does until the session is over.
+/// Opens the ways in that the client wants, and hands on connections until the session is over.
 pub async fn take_streams(
     open: &Open,
     control: &Outgoing,
@@ -26,7 +26,8 @@ pub async fn take_streams(
     proven: mpsc::Sender<Connection>,
 ) -> Result<()> {
     let hand_on = move |connection| {
-        // More than any client dials at once; one that comes beyond is dropped.
+        // The channel has room for more than any client dials at once; further connections are
+        // dropped.
         let _ = proven.try_send(connection);
         !proven.is_closed()
     };
@@ -39,8 +40,8 @@ pub async fn take_streams(
         };
         say(control, Message::Listen(listen)).await?;
     }
-    // Where there can be none, no login finds it, which is told by that. No login of one server
-    // leads to another.
+    // If the socket cannot be opened, a further login does not find it and reports that. Between
+    // two servers there are no further logins.
     let meeting = Meeting::open(&keyring.session).ok();
     let meeting = meeting.filter(|_| !open.between);
     let (keyring, over) = (keyring.clone(), roster.clone());
@@ -67,7 +68,7 @@ pub async fn take_streams(
     Ok(())
 }
 
-/// None where no port is to be had, of which the user is told.
+/// Opens a listener; if there is no port, tells the user and returns None.
 async fn listen(ports: Option<Ports>) -> Option<Listener> {
     match Listener::open(None, ports, chance().into()).await {
         Ok(listener) => Some(listener),
@@ -75,14 +76,14 @@ async fn listen(ports: Option<Ports>) -> Option<Listener> {
             let which = ports.map_or(String::new(), |Ports { first, last }| {
                 format!(" of {first}-{last}")
             });
-            // Through ssh it comes to the user.
+            // ssh forwards this to the user.
             eprintln!("fastcp: the far end has no port{which} for data: {error}");
             None
         }
     }
 }
 
-/// Where the client may find this host.
+/// Addresses at which the client may reach this host.
 fn addresses() -> Vec<String> {
     let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
     let reached = addresses::of_login(&connection, addresses::End::Server);

@@ -1,4 +1,4 @@
-//! What the server reads or writes, as the client asked.
+//! The server's end of a copy, source or destination, as the client requested it.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -21,7 +21,7 @@ use crate::wire::message::{Fault, Message, Open, Role, Roots, Tried};
 
 use super::say;
 
-/// Which end of the copy this is.
+/// The server's end of the copy.
 pub enum End {
     Source(Expanded),
     /// With the sources as they were typed.
@@ -30,7 +30,8 @@ pub enum End {
 
 pub async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<End> {
     let allowed = permit.clone();
-    // The directory of users may be a server's, and the directory on a disk that hangs.
+    // On another thread: the user directory may be on a server, and the directory on a disk that
+    // hangs.
     let (confine, base) = off_task(move || {
         let base = allowed.base(home());
         Ok::<_, Error>((allowed.confine()?, base))
@@ -82,7 +83,7 @@ fn spec(path: &[u8], open: &Open, base: PathBuf, confine: Option<Arc<Confine>>) 
     }
 }
 
-/// Counts what the client asked for, and tells it.
+/// Counts the requested files, and sends the roots and totals to the client.
 pub async fn tell_roots(found: &Expanded, open: &Open, control: &Outgoing) -> Result<Totals> {
     let (counted, options) = (found.clone(), open.options.clone());
     let scan = move || counted.count(&options, &mut |_, _| ());
@@ -92,7 +93,7 @@ pub async fn tell_roots(found: &Expanded, open: &Open, control: &Outgoing) -> Re
     Ok(totals)
 }
 
-/// Finds what the client asked for.
+/// Looks up the requested files.
 async fn named(
     operands: &[Vec<u8>],
     open: &Open,
@@ -105,7 +106,7 @@ async fn named(
         let recursive = open.options.recursive;
         let (found, errors) = off_task(move || {
             let (found, errors) = source::expand(&typed, &lookup, recursive);
-            // Through ssh it comes to the user.
+            // ssh forwards this to the user.
             let warnings = found.iter().filter_map(Named::warning);
             warnings.for_each(|line| eprintln!("{line}"));
             (found, errors)
@@ -120,7 +121,8 @@ async fn named(
 }
 
 pub fn destination(to: To, sources: Vec<Vec<u8>>, open: &Open, same_machine: bool) -> Destination {
-    // A client that pushes has found what is of that name; another server finds what fits.
+    // A client that pushes has already looked up the name; another server expands the pattern
+    // itself.
     let typed = |operand: Vec<u8>| Typed {
         follow_name: !(open.between && source::is_pattern(&operand)),
         operand: OsString::from_vec(operand),
@@ -140,10 +142,10 @@ pub fn destination(to: To, sources: Vec<Vec<u8>>, open: &Open, same_machine: boo
     }
 }
 
-/// Through ssh it comes to the user.
+/// Writes a line for the user to stderr, which ssh forwards.
 pub fn tell() -> Tell {
     Arc::new(|line| {
-        // Where nobody is left to hear it, nobody is.
+        // Ignores a stderr that nobody reads any more.
         let _ = writeln!(std::io::stderr(), "{line}");
     })
 }

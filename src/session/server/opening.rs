@@ -1,4 +1,4 @@
-//! What the client says first, and whether it can be.
+//! The client's first two messages, checked.
 
 use tokio::io::AsyncRead;
 
@@ -11,10 +11,10 @@ use crate::wire::message::{Message, Open, SESSIONS_MAX};
 
 use super::breach;
 
-/// Chunk sizes that a client may ask for, in bytes.
+/// Chunk sizes that a client may request, in bytes.
 const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 
-/// The client's first two messages.
+/// Reads the client's first two messages.
 pub async fn opening<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>) -> Result<(Open, Secret)> {
     let mut next = async || incoming.next().await.map_err(lost);
     let (Message::Open(open), Message::Secret(mut secret)) = (next().await?, next().await?) else {
