@@ -1,5 +1,5 @@
-//! What the sender of a copy between two hosts tells the client of how it goes, several times a
-//! second, until it is dropped.
+//! Reports of the sender of a copy between two hosts, which inform the client of its progress
+//! several times a second.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use crate::session::roster::Roster;
 use crate::wire::account::{Account, WayFacts};
 use crate::wire::message::Message;
 
-/// How often it is looked whether streams have come or gone: the client waits for them.
+/// Interval between checks for new or lost connections, which the client waits for.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How often the counters are told, which the user watches.
+/// Interval between reports of the counters, which the user watches.
 const TELL: Duration = Duration::from_millis(250);
 
-/// Characters of a cause that are told.
+/// Characters of a cause that are reported.
 const CAUSE_MAX: usize = 200;
 
 pub struct Accounting {
@@ -50,10 +50,10 @@ impl Accounting {
         }
     }
 
-    /// The last account.
+    /// Sends the last report.
     pub async fn end(self) {
         let last = Message::Account(self.teller.account());
-        // A lost connection is its reader's to report.
+        // The reader reports a lost connection.
         let _ = self.teller.control.send(last).await;
     }
 }
@@ -71,7 +71,7 @@ impl Teller {
                 continue;
             }
             (told_at, told) = (Instant::now(), Some(stands));
-            // The next one says it too.
+            // Dropped if the queue is full; the next report has the same facts.
             self.control.try_send(Message::Account(account));
         }
     }

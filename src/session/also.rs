@@ -1,7 +1,7 @@
-//! One source to several destinations: a session for each, with its own secret, tally, retries and
-//! end, all in this process. What they share is what is read and compressed, the memory for it, the
-//! rate limit and the user's patience at logins. A destination on this machine is copied to beside
-//! them, by itself.
+//! A copy of one source to several destinations. Each destination has a session with its own
+//! secret, tally, retries and end, all in this process. They share the read and compressed chunks,
+//! the memory for those, the rate limit and the turns at the user's prompt. A destination on this
+//! machine gets a separate local copy at the same time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,31 +23,31 @@ use crate::stream::limit::Limit;
 
 pub use crate::pipeline::shelf::HOSTS_MAX;
 
-/// The part of the memory that is for what several have in common; the others divide the rest.
+/// The shared chunks get the memory divided by this; the copies divide the rest.
 const SHELF_PART: u64 = 4;
 
-/// What a copy has in common with those of the same source to other hosts.
+/// What one copy shares with the copies of the same source to other hosts.
 #[derive(Clone)]
 pub struct Shared {
-    /// Which of them it is.
+    /// The index of this copy's destination.
     pub host: usize,
     pub share: Share,
     pub logins: Arc<Logins>,
-    /// Bytes that are its own.
+    /// Bytes that this copy alone may use.
     pub memory: u64,
-    /// Of all streams of all of them.
+    /// The rate limit for all connections of all copies.
     pub limit: Arc<Limit>,
-    /// What all read where it can be read only once.
+    /// The source, if it can be read only once.
     pub tee: Option<Arc<Tee>>,
 }
 
 impl Shared {
-    /// What this copy reads of a stream that has no name.
+    /// This copy's reader of an unnamed pipe: stdin or a command.
     pub fn inlet(&self) -> Option<Inlet> {
         self.tap().filter(|_| !self.has_named_stream())
     }
 
-    /// What it reads of the one that has a name and is all that is copied.
+    /// This copy's reader of a named pipe that is the only source.
     pub fn named_stream(&self) -> Option<Inlet> {
         self.tap().filter(|_| self.has_named_stream())
     }
@@ -61,7 +61,7 @@ impl Shared {
         tee.is_some_and(|tee| matches!(tee.inlet(), Inlet::Path(_)))
     }
 
-    /// This copy is over: no other waits for it.
+    /// Ends this copy's part, so that no other copy waits for it.
     fn leave(&self) {
         self.logins.is_over(self.host);
         self.share.leave();
@@ -72,10 +72,10 @@ impl Shared {
 }
 
 impl Seat {
-    /// What this copy may spend here.
+    /// The memory and workers that this copy may use here.
     ///
     /// # Errors
-    /// `Kind::Usage` if it is too little.
+    /// `Kind::Usage` if the memory is too small.
     pub(super) fn budget(&self, request: &Request) -> Result<Budget> {
         let mut options = request.options.clone();
         if let Some(shared) = &self.shared {
@@ -84,15 +84,15 @@ impl Seat {
         Budget::new(&options, request.streams, CHUNK_SIZE)
     }
 
-    /// The rate at which this end sends.
+    /// The rate limit of this end's sending.
     pub(super) fn limit(&self) -> Arc<Limit> {
         let shared = self.shared.as_ref();
         shared.map_or_else(Arc::default, |shared| shared.limit.clone())
     }
 }
 
-/// Carries out the copies to `request.dest` and to each of `request.also`, in the order of `ends`,
-/// of which there are as many. Returns when all are done or ended. Blocks.
+/// Copies to `request.dest` and to each of `request.also`. `ends` has one element for each, in this
+/// order. Returns when all copies are done or have ended. Blocks.
 pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> Vec<Outcome> {
     let started = Instant::now();
     let all = Arc::<Ending>::default();
@@ -110,11 +110,11 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
     let failed = match begun.and_then(|()| runtime()) {
         Err(error) => Some(error),
         Ok(runtime) => {
-            // Their conversations share this thread; the work is done on others.
+            // All sessions run on this thread; other threads do the work.
             let tasks = LocalSet::new();
             let copies = carry_out(request, &seats, &all, started, &mut outcomes);
             runtime.block_on(tasks.run_until(copies));
-            // A thread that is stuck in the kernel does not keep the user waiting.
+            // The user does not wait for a thread that is stuck in the kernel.
             runtime.shutdown_timeout(Duration::from_millis(100));
             None
         }
@@ -129,7 +129,7 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
         .collect()
 }
 
-/// What is written where differs from host to host, in where it lands and in what fails.
+/// Opens a list of digests for each host, because names and failures differ from host to host.
 fn list_digests(request: &Request, seats: &mut [Seat]) -> Result<()> {
     for (seat, path) in seats.iter_mut().zip(&request.digest_lists) {
         seat.digests = Some(digest_list(path)?);
@@ -137,11 +137,11 @@ fn list_digests(request: &Request, seats: &mut [Seat]) -> Result<()> {
     Ok(())
 }
 
-/// By how much an attempt is greater than the last that was too little.
+/// Step, in bytes, by which [`check`] searches for a sufficient amount of memory.
 const MEMORY_STEP: u64 = 16 << 20;
 
 /// # Errors
-/// `Kind::Usage` where the memory is too little for so many destinations.
+/// `Kind::Usage` if the memory is too small for so many destinations.
 pub fn check(request: &Request) -> Result<()> {
     let dests = request.dests().count();
     let memory = Budget::memory(&request.options);
@@ -164,13 +164,12 @@ pub fn check(request: &Request) -> Result<()> {
     )))
 }
 
-/// Bytes that all have in common, and that each has.
+/// The bytes that all copies share, and the bytes for each.
 fn divide(memory: u64, dests: usize) -> (u64, u64) {
     let room = memory / SHELF_PART;
     (room, (memory - room) / dests.max(1) as u64)
 }
 
-/// Gives each what it shares with the others.
 fn share(request: &Request, seats: &mut [Seat]) {
     let (room, own) = divide(Budget::memory(&request.options), seats.len());
     let shelf = Arc::new(Shelf::new(seats.len(), room as usize));
@@ -236,7 +235,6 @@ async fn carry_out(
     }
 }
 
-/// One of the copies, from its login to its end.
 async fn one(mut request: Request, seat: &Seat, started: Instant) -> Outcome {
     let resumes = !request.options.no_resume;
     let copied = match request.host() {
@@ -256,8 +254,8 @@ async fn one(mut request: Request, seat: &Seat, started: Instant) -> Outcome {
     over(seat, copied, resumes, started)
 }
 
-/// That of a signal, else that of the first destination, in the order in which they were typed, of
-/// which the copy is not complete.
+/// The exit code of a signal, or of the first destination, in the order typed, whose copy is not
+/// complete.
 pub fn exit_code(outcomes: &[Outcome]) -> i32 {
     let is_signal = |outcome: &&Outcome| {
         let fatal = outcome.fatal.as_ref();

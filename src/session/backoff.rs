@@ -1,12 +1,12 @@
-//! How long to wait before a stream is dialled again.
+//! How long to wait before a lost connection is dialled again.
 
 use std::time::Duration;
 
-/// The first wait, and the last that the doubling leads to.
+/// The first wait, and the longest.
 const FIRST: Duration = Duration::from_millis(250);
 const LAST: Duration = Duration::from_secs(10);
 
-/// Waits that double while attempts are of no use.
+/// Waits that double while attempts fail.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     next: Duration,
@@ -19,8 +19,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The next wait: from three quarters of it to all of it, as `chance` has it, so that streams
-    /// which were lost together are not dialled together for ever.
+    /// The next wait. `chance` shortens it by up to a quarter, so that connections that were lost
+    /// together are not always dialled together.
     pub fn wait(&mut self, chance: u8) -> Duration {
         let wait = self.next;
         self.next = (wait * 2).min(LAST);
@@ -28,10 +28,10 @@ impl Backoff {
     }
 }
 
-/// A number that is no secret.
+/// A random number that need not be secret.
 pub fn chance() -> u8 {
     let mut byte = [0];
-    // Fails on no kernel that runs this; then all wait the longest.
+    // No kernel that runs this program fails here. If one did, all waits would be the longest.
     let _ = rustix::rand::getrandom(&mut byte, rustix::rand::GetRandomFlags::empty());
     byte[0]
 }

@@ -1,11 +1,11 @@
-//! Which route the streams of a session take. The client tries them side by side, the best first:
-//! direct at once, reverse a little later, further logins after a second, each only while no stream
-//! is sound. Where none is after a moment, frames go inside control; a small copy does not wait for
-//! that.
+//! Chooses the route for the data connections of a session. The client tries the routes in
+//! parallel, the best first: direct at once, reverse a little later, further ssh logins after a
+//! second, each only while no connection is sound. If none is after a moment, data goes through
+//! control; a small copy does so at once.
 //!
-//! A stream is sound when the other end has shown that it knows the secret, and up when more than a
-//! packet of data has come through: some links let only small packets pass. With the first that is
-//! up its route is chosen and the others end, unless all its streams are lost later.
+//! A connection is sound when the other end has proved that it knows the secret. It is up when more
+//! than one packet of data has come through: some links pass only small packets. The route of
+//! the first that is up is used, until all its connections are lost. The other attempts end.
 
 mod notes;
 mod patience;
@@ -43,35 +43,35 @@ use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Listen, Message};
 
-/// How often it is looked how streams stand.
+/// Interval between checks of the connections.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// And while none is there, so that what is begun then comes little later than it may.
+/// The interval while no connection is sound, so that the next attempt begins on time.
 const LOOK_OUT: Duration = Duration::from_millis(10);
 
-/// A copy of less goes inside the login at once, with the credit that is given first: it is there
-/// before a stream would be up.
+/// A copy of at most this many bytes goes through control at once: the receiver's first credit
+/// covers it, and it arrives before another connection would be up.
 const SMALL_MAX: u64 = 128 << 10;
 
-/// How long the server may take to come back to a port of the client's, where that is the only
-/// way: longer than a dial.
+/// How long the server may take to dial the client if no other route is allowed: longer than a
+/// dial.
 const REVERSE_PATIENCE: Duration = Duration::from_secs(12);
 
-/// Who chooses, at the client.
+/// Chooses the route, at the client.
 pub struct Chooser<'a> {
     pub request: &'a Request,
     pub host: Host,
-    /// Of the host that the login reached.
+    /// The hello of the host that the login reached.
     pub hello: Hello,
-    /// When the session was opened: the server's port comes a round trip later.
+    /// When the session was opened. The server's port arrives a round trip later.
     pub opened_at: Instant,
     pub remembered: Option<Remembered>,
-    /// Streams that the user asked for.
+    /// The number of connections that the user asked for.
     pub forced: Option<u16>,
     pub streams_max: u16,
     pub keyring: Arc<Keyring>,
-    /// For streams that the server dials. One for the session, however often this end listens: it
-    /// remembers which openings were used.
+    /// For connections that the server dials. The whole session has one, because it remembers which
+    /// openings were used.
     pub facing: Arc<Keyring>,
     pub suite: Suite,
     pub proven: mpsc::Sender<Connection>,
@@ -82,18 +82,18 @@ pub struct Chooser<'a> {
     pub seat: Seat,
 }
 
-/// What has been tried, and what came of it.
+/// The attempts so far, and their results.
 struct Course {
     running: Running,
     has_listened: bool,
-    /// Where the server takes streams, if it does.
+    /// Where the server listens, if it does.
     at: Option<Listen>,
     dialled: Option<Arc<Places>>,
     patience: Patience,
-    /// Since when there is no sound stream.
+    /// The time since which no connection is sound.
     without: Instant,
     chosen: Option<Route>,
-    /// The user knows that data goes through ssh, where a polite copy is like any other.
+    /// The user knows that --polite has no effect on data that goes through ssh.
     has_warned: bool,
 }
 
@@ -113,8 +113,8 @@ impl Default for Course {
 }
 
 impl Chooser<'_> {
-    /// Sees to it that there are streams; to be dropped with the session. `listen` is told where
-    /// the server takes them.
+    /// Makes connections and replaces lost ones, until it is dropped. `listen` receives the
+    /// server's port and addresses.
     pub async fn run(self, listen: oneshot::Receiver<Listen>) {
         self.roster.begin();
         self.want(tuning::first_streams(self.forced));
@@ -124,7 +124,7 @@ impl Chooser<'_> {
         }
     }
 
-    /// Once it is known how much there is to copy: little of it waits for no route.
+    /// Returns a function that takes the size of the copy: a small copy waits for no route.
     pub fn counted(&self) -> impl Fn(&Totals) + use<> {
         let (inband, may_choose) = (self.inband.clone(), self.request.route.asked.is_none());
         move |totals| {
@@ -135,7 +135,7 @@ impl Chooser<'_> {
         }
     }
 
-    /// One route alone. It ends the copy where there is no way.
+    /// Uses one route alone. Ends the copy if that route does not work.
     async fn only(&self, route: Route, listen: oneshot::Receiver<Listen>) {
         let mut running = Running::default();
         match route {
@@ -145,7 +145,7 @@ impl Chooser<'_> {
                         self.heard();
                         self.direct(&mut running, at);
                     }
-                    // Control has ended, as is told there.
+                    // Control has ended, and its reader reports it.
                     Err(_) => std::future::pending().await,
                 }
             }
@@ -173,7 +173,7 @@ impl Chooser<'_> {
         if route != Route::Ssh && !self.roster.was_ever_proven() {
             end_later(self.seat.ending.clone(), self.no_way(&why));
         }
-        // What goes on does so until the session ends.
+        // Connections that work stay until the session ends.
         std::future::pending().await
     }
 
@@ -202,7 +202,7 @@ impl Chooser<'_> {
         }
     }
 
-    /// Goes on with what has come up, or begins what has been waited for; true if a stream is
+    /// Settles on the route that is up, or begins the one that is due. True if a connection is
     /// sound.
     async fn look(&self, course: &mut Course) -> bool {
         if let Some(route) = self.up() {
@@ -242,7 +242,7 @@ impl Chooser<'_> {
         false
     }
 
-    /// Once, where the user asked for a polite copy.
+    /// Warns once, if the user asked for a polite copy.
     fn warn(&self, course: &mut Course) {
         let has_warned = std::mem::replace(&mut course.has_warned, true);
         if !has_warned && self.request.options.polite {
@@ -256,7 +256,6 @@ impl Chooser<'_> {
         }
     }
 
-    /// What the direct route has come to.
     fn answer(&self, course: &Course) -> Answer {
         match &course.dialled {
             Some(places) => places.answer(),
@@ -265,7 +264,7 @@ impl Chooser<'_> {
         }
     }
 
-    /// The best route by which data has come through.
+    /// The best route that has carried data.
     fn up(&self) -> Option<Route> {
         let routes = [Route::Direct, Route::Reverse, Route::Ssh];
         routes
@@ -273,7 +272,7 @@ impl Chooser<'_> {
             .find(|&route| self.roster.standing(route).up > 0)
     }
 
-    /// Ends what else was tried.
+    /// Ends the other attempts.
     async fn settle(&self, running: &mut Running, chosen: Route) {
         self.detail(&format!("route: {}", chosen.name()));
         for route in [Route::Direct, Route::Reverse, Route::Ssh] {
@@ -288,7 +287,7 @@ impl Chooser<'_> {
                     addresses: Vec::new(),
                     port: 0,
                 };
-                // A lost connection is its reader's to report.
+                // The reader reports a lost connection.
                 let _ = self.control.send(Message::Dial(nowhere)).await;
             }
             running.stop(route);
@@ -296,14 +295,15 @@ impl Chooser<'_> {
         }
     }
 
-    /// A tag alone would let whoever has recorded an opening on its way to a wrong address read
-    /// what is sent for it.
+    /// False if frames have only a tag. Whoever recorded an opening on its way to a wrong address
+    /// could replay it and read the data that follows.
     fn may_reverse(&self) -> bool {
         self.suite != Suite::Tag && !self.has_failed(Route::Reverse)
     }
 
-    /// The server has answered at once: until a stream tells better, that is the round trip, but
-    /// for what either host had to do meanwhile; so one that was shorter may be still.
+    /// The time until the server's first answer serves as the round trip until a connection has
+    /// measured it. Work on either host may have added to it, so a shorter remembered one takes
+    /// precedence.
     fn heard(&self) {
         let answered = self.opened_at.elapsed();
         let was = self.remembered.map(|it| it.round_trip());

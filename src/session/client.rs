@@ -1,5 +1,5 @@
-//! The process that the user started, in one session: starts the server, tells it what to do,
-//! dials its streams and runs its own half of the copy.
+//! The client's part in one session: starts the server, tells it what to do, makes the data
+//! connections, and runs its own half of the copy.
 
 mod halves;
 mod opening;
@@ -42,21 +42,21 @@ use crate::units::printable;
 use crate::wire::hello::{Hello, STREAMS_MAX};
 use crate::wire::message::{Message, Tune};
 
-/// Which session of a copy.
+/// One session of a copy.
 pub struct Session<'a> {
-    /// 128 bits that no other session has.
+    /// 128 random bits.
     pub id: [u8; 16],
-    /// The sessions before it that had begun.
+    /// The earlier sessions of the copy that had begun.
     pub before: &'a [[u8; 16]],
     pub attempt: Attempt,
 }
 
-/// A session that ended before its time.
+/// A session that ended early.
 pub struct Lost {
     pub error: Error,
     /// The server had said hello.
     pub had_begun: bool,
-    /// The host whose connection it was, where there are two.
+    /// The host whose connection was lost, if there are two hosts.
     pub host: Option<String>,
 }
 
@@ -70,8 +70,8 @@ impl From<Error> for Lost {
     }
 }
 
-/// Copies between this machine and a host, as far as one session goes. Gives the route that data
-/// took.
+/// Copies between this machine and a host, as far as one session gets. Returns the route that the
+/// data took.
 pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Result<String, Lost> {
     let is_push = request.dest.host.is_some();
     let host = request.host().expect("one end is remote");
@@ -89,7 +89,7 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
     }
     let mut server = logins::connect(host, request, seat, session.attempt).await?;
     if is_push && !is_first {
-        // Not once for each login that fails.
+        // After the login, so that a failing login does not look for the sources each time.
         let found = match Pushed::find(request, seat).await {
             Ok(found) => pushed.insert(found),
             Err(error) => {
@@ -114,13 +114,13 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
     let mut half = None;
     let copied = tokio::select! {
         copied = client.copy(&mut server, &mut half, pushed) => copied,
-        // Once there is a half, it sees to that itself.
+        // Until there is a half, nothing else would notice the end.
         () = seat.ending.wait(), if half.is_none() => Err(cause_of(&seat.ending)),
     };
     over(request, seat, server, half, copied).await
 }
 
-/// Ends the session as it deserves.
+/// Ends the session.
 async fn over(
     request: &Request,
     seat: &Seat,
@@ -130,7 +130,7 @@ async fn over(
 ) -> Result<String, Lost> {
     let error = match copied {
         Ok(route) if seat.probe.is_some() => {
-            // What is under way is of no use, and may take long.
+            // Data that is still on its way is of no use, and may take long.
             let over = Error::new(Kind::Lost, Side::Here, "the probe is over");
             server.end(half, Some(&over)).await;
             return Ok(route);
@@ -146,7 +146,7 @@ async fn over(
     if let Some(half) = &half {
         half.work_off(&error).await;
     }
-    // Before anything is torn down: what that leads to is not the cause.
+    // Recorded before the teardown, whose errors are not the cause.
     seat.ending.end(error);
     let mut error = cause_of(&seat.ending);
     if let Some(why) = server.end(half, Some(&error)).await {
@@ -167,7 +167,7 @@ fn tell_cuts(request: &Request, seat: &Seat, budget: Budget) {
     }
 }
 
-/// What is to be pushed: found before anyone is asked for a password, counted while ssh logs in.
+/// The sources of a push: found before ssh asks for a password, counted while ssh logs in.
 struct Pushed {
     expanded: Expanded,
     scan: JoinHandle<Totals>,
@@ -189,18 +189,18 @@ impl Pushed {
         Ok((self.expanded, totals))
     }
 
-    /// True if none of the operands is there, which the tally tells.
+    /// True if none of the operands exists; the tally has reported each.
     fn is_nothing(&self) -> bool {
         self.expanded.is_nothing()
     }
 }
 
-/// What a half needs of the far end.
+/// What a half needs from the server.
 #[derive(Clone, Copy)]
 struct Far<'a> {
     control: &'a Outgoing,
     hello: &'a Hello,
-    /// Counts what comes from it.
+    /// Counts the bytes that the server sends on control.
     heard: &'a Arc<AtomicU64>,
 }
 
@@ -282,7 +282,7 @@ impl Client<'_> {
         Ok(notes.label(carried))
     }
 
-    /// Does with the server's words about streams, and about codecs that were tried, what they ask.
+    /// Takes messages about connections, and about the codecs that a probe has tried.
     fn heed(&self, mut ways: Ways) -> impl FnMut(Message) -> Result<()> {
         move |message| match (message, &self.seat.probe) {
             (Message::Tried(tried), Some(probe)) => {
@@ -293,7 +293,7 @@ impl Client<'_> {
         }
     }
 
-    /// Looks at what the server says before it is believed.
+    /// Checks the server's messages before the half takes them.
     fn check(&self, counted: impl Fn(&Totals)) -> impl FnMut(&Message) -> Result<()> {
         let mut told = false;
         move |message| match message {
@@ -310,7 +310,6 @@ impl Client<'_> {
         }
     }
 
-    /// Of a session that was opened just now.
     fn chooser(
         &self,
         server: &Server,
@@ -343,12 +342,12 @@ impl Client<'_> {
         }
     }
 
-    /// As the user asked, and memory allows.
+    /// As many connections as the user asked for and the memory allows.
     fn streams(&self) -> Option<u16> {
         self.request.streams.map(|_| self.budget.streams)
     }
 
-    /// Ends the streams too when it is dropped.
+    /// Starts the heartbeats. When they are dropped, the data connections end too.
     fn heart(&self, server: &Server, roster: &Arc<Roster>) -> Heart {
         Heart::start(Terms {
             place: Place::Client {
@@ -376,7 +375,6 @@ impl Client<'_> {
         pace
     }
 
-    /// Changes the rate when the user does, until it is dropped.
     async fn follow_rate(&self, control: &Outgoing, flow: Flow, limit: &Limit) {
         let Some(path) = self.request.rate_file.clone() else {
             return std::future::pending().await;
@@ -390,7 +388,7 @@ impl Client<'_> {
                     rate_limit: Some(rate.unwrap_or(0)),
                     reason: String::new(),
                 };
-                // A lost connection is its reader's to report.
+                // The reader reports a lost connection.
                 let _ = control.send(Message::Tune(tune)).await;
             }
         };

@@ -1,10 +1,11 @@
-//! Makes the streams of one route, at the end that begins them, and again whenever one is lost,
-//! until the session ends.
+//! Dials the connections of one route, and dials each again when it is lost, until the session
+//! ends.
 //!
-//! A stream that carried data is dialled again after [`Backoff`]'s first wait, one that was of no
-//! use after ever longer ones. Nothing else ends it, but where another login would be refused as
-//! the last was: whether the copy can go on without streams is judged by who sees all of them
-//! (`heartbeat`). Where none of this route ever came up it is told that there is no way by it.
+//! A connection that carried data is dialled again after [`Backoff`]'s first wait; after others the
+//! waits grow. Dialling stops only if a login would be refused again, after too many failed logins
+//! in a row, or when the attempt numbers run out. `heartbeat`, which sees all routes, decides
+//! whether the copy can continue without connections. If none of this route ever came up,
+//! [`Dialler::run`] returns the reason.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -23,28 +24,28 @@ use crate::session::roster::Roster;
 use crate::stream::opening::{DialRole, Keyring, StreamId};
 use crate::wire::message::ADDRESSES_MAX;
 
-/// Streams that are dialled at the same time: fewer than a listener has room for while they have
-/// not proven themselves.
+/// Connections that are dialled at the same time. A listener has room for more that have not proven
+/// themselves.
 const DIALS_AT_ONCE: usize = 24;
 
-/// How often each stream is dialled before it is said that there is no way.
+/// How often each connection is dialled before the route counts as failed.
 const FIRST_ROUNDS: u32 = 3;
 
-/// Logins for one stream that may fail one after the other: sshd's log and those who watch it are
-/// not to be filled.
+/// Failed logins in a row for one connection. Each adds lines to sshd's log, which others may
+/// watch.
 const LOGINS_IN_VAIN: u32 = 6;
 
-/// By what streams are made.
+/// How connections are made.
 pub enum Way {
     Places(Arc<Places>),
     Logins(Box<Logins>),
 }
 
-/// Who makes the streams of a route.
+/// Makes the connections of a route.
 pub struct Dialler {
     pub route: Route,
     pub way: Way,
-    /// However many are wanted.
+    /// Most connections, however many the roster wants.
     pub streams_max: u16,
     pub keyring: Arc<Keyring>,
     pub suite: Suite,
@@ -54,8 +55,8 @@ pub struct Dialler {
     pub attempts: Attempts,
 }
 
-/// The next attempt of each stream, for who may begin to dial the same listener again: that takes
-/// none twice.
+/// The next attempt number of each stream. Consecutive diallers share it, because a listener
+/// accepts each number only once.
 #[derive(Clone, Default)]
 pub struct Attempts(Arc<Mutex<HashMap<u16, u16>>>);
 
@@ -71,14 +72,14 @@ impl Attempts {
     }
 }
 
-/// What all streams of the route share.
+/// State shared by all connections of the route.
 struct Lines {
     dialler: Dialler,
     dials: Semaphore,
     outcomes: mpsc::UnboundedSender<(u16, Outcome)>,
 }
 
-/// What became of one dial, or of all of a stream.
+/// The result of one dial, or the end of all dialling for a stream.
 enum Outcome {
     Up,
     InVain(String),
@@ -86,13 +87,14 @@ enum Outcome {
 }
 
 impl Dialler {
-    /// Dials as many streams as are wanted, each again when it is lost, until it is dropped or the
-    /// session is over; returns why there is no way, where all were dialled in vain.
+    /// Dials as many connections as the roster wants, each again when it is lost, until this is
+    /// dropped or the session is over. Returns the reason if all were dialled and none came up.
     pub async fn run(self) -> String {
         self.roster.begin();
         let (roster, reporter) = (self.roster.clone(), self.reporter.clone());
         let streams_max = self.streams_max;
-        // At most a word for each dial, and those take their time; it is read at once.
+        // Unbounded, but a dial adds at most two outcomes and takes time, and they are read at
+        // once.
         let (outcomes, mut heard) = mpsc::unbounded_channel();
         let route = self.route;
         let lines = Arc::new(Lines {
@@ -100,7 +102,7 @@ impl Dialler {
             dials: Semaphore::new(DIALS_AT_ONCE),
             outcomes,
         });
-        // Ended with this function.
+        // The tasks end with this function.
         let mut tasks = JoinSet::new();
         let mut wanted = roster.wanted();
         let mut in_vain = Vec::new();
@@ -108,13 +110,13 @@ impl Dialler {
         loop {
             let streams = (*wanted.borrow_and_update()).min(streams_max);
             for nth in in_vain.len()..usize::from(streams) {
-                // There are at most as many as a number of a stream can say.
+                // There are at most as many as fit into a stream's number.
                 tasks.spawn(keep(lines.clone(), nth as u16));
                 in_vain.push(0);
             }
             let (nth, outcome) = tokio::select! {
                 Some(outcome) = heard.recv() => outcome,
-                // The roster holds the other end.
+                // Never fails: the roster holds the other end.
                 _ = wanted.changed() => continue,
                 () = roster.closed() => std::future::pending().await,
             };
@@ -147,12 +149,12 @@ async fn keep(lines: Arc<Lines>, nth: u16) {
     let mut attempt = attempts.next(stream);
     let mut failed = 0;
     loop {
-        // Who is ended in the middle may have spent one at each address.
+        // A dial that is cut short may have used a number for each address.
         attempts.set_next(stream, attempt.saturating_add(ADDRESSES_MAX as u16 + 1));
         let (dialled, next) = lines.dial(StreamId { stream, attempt }).await;
         attempts.set_next(stream, next);
-        // Attempts are counted up, and not beyond what an opening can say. Where all are spent,
-        // after hours in which the stream was lost every second, the others go on.
+        // Attempt numbers increase up to the largest that an opening can hold. A stream that was
+        // lost every second for hours may have used them all; the other streams continue.
         let is_last = next == u16::MAX;
         attempt = next;
         let fate = match dialled {
@@ -180,7 +182,7 @@ async fn keep(lines: Arc<Lines>, nth: u16) {
         lines.tell(
             nth,
             match fate.was_proven {
-                // One whose answer was not waited for is known to have been up only now.
+                // If the answer was not awaited, only now is it known that the connection was up.
                 true => Outcome::Up,
                 false => Outcome::InVain(fate.cause),
             },
@@ -205,7 +207,7 @@ impl Dialler {
 }
 
 impl Lines {
-    /// Dials a stream; gives the next attempt's number too.
+    /// Dials a stream. Also returns the next attempt number.
     async fn dial(&self, id: StreamId) -> (Result<(Connection, Option<SocketAddr>), Failed>, u16) {
         let Dialler { way, keyring, .. } = &self.dialler;
         let after = id.attempt.saturating_add(1);
@@ -216,8 +218,8 @@ impl Lines {
             }
             Way::Places(places) => {
                 let _turn = self.dials.acquire().await;
-                // A frame may follow the opening without waiting for the answer: it is sealed. One
-                // that only has a tag waits for the other end's proof.
+                // Sealed frames may follow the opening before the answer comes. Frames with only a
+                // tag wait until the other end has proved that it knows the secret.
                 let sends = keyring.role == DialRole::Sends;
                 let early = sends && self.dialler.suite != Suite::Tag;
                 let (dialled, next) = direct::dial(places, keyring, id, early).await;
@@ -229,7 +231,7 @@ impl Lines {
         }
     }
 
-    /// Hands a connection on, and waits for what becomes of it; None when the session is over.
+    /// Hands a connection to the half and waits for its fate. None when the session is over.
     async fn hand_on(&self, mut connection: Connection, nth: u16) -> Option<Fate> {
         if connection.expected.is_none() {
             self.tell(nth, Outcome::Up);
@@ -240,7 +242,7 @@ impl Lines {
         ended.await.ok()
     }
 
-    /// What became of a connection tells of the place that it led to.
+    /// Notes whether the address led to the other end.
     fn learn(&self, place: Option<SocketAddr>, fate: &Fate) {
         if let (Way::Places(places), Some(place)) = (&self.dialler.way, place) {
             match fate.was_proven {
@@ -251,7 +253,7 @@ impl Lines {
     }
 
     fn tell(&self, nth: u16, outcome: Outcome) {
-        // Its reader ends only with all of this.
+        // Fails only when `run` has ended, which ends this task too.
         let _ = self.outcomes.send((nth, outcome));
     }
 }
@@ -264,7 +266,7 @@ mod tests {
     use crate::seal::Secret;
     use crate::session::roster::Flow;
 
-    /// The answer of the first is not waited for: that it was up is known by what became of it.
+    /// The answer to the first dial is not awaited, so only its fate shows that it was up.
     #[tokio::test]
     async fn where_a_stream_was_up_once_it_is_dialled_in_vain_for_as_long_as_it_takes() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -292,7 +294,7 @@ mod tests {
             cause: "reset".to_owned(),
         };
         connection.fate.unwrap().send(fate).unwrap();
-        // In less than this it is dialled as often as is tried where none was ever up.
+        // Long enough for as many dials as are tried if no connection ever came up.
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert!(!dialling.is_finished());
     }

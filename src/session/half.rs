@@ -1,5 +1,5 @@
-//! One end of a copy at work: its threads, its tasks, and what it does with messages. The client
-//! and the server run one half each; a copy on this machine runs both here.
+//! One end of a copy at work: its threads, its tasks, and how it handles messages. Client and
+//! server run one half each; a copy on this machine runs both.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -44,24 +44,24 @@ use crate::threads;
 use crate::tuner::STREAMS_MAX;
 use crate::wire::message::{Busy, CopyOptions, Message};
 
-/// Bytes of messages that may wait for the placer; control is not read while there are more. A
-/// sender announces half of it (`ANNOUNCED_BYTES_MAX`) before entries are in place, and one of
-/// version 0.1 up to 140 MB of long symbolic links.
+/// Bytes of messages that may wait for the placer; beyond that, control is not read. A sender
+/// announces half of it (`ANNOUNCED_BYTES_MAX`) before entries are in place; one of version 0.1 may
+/// announce 140 MB of long symbolic links.
 const PLACER_BYTES_MAX: usize = 16 << 20;
 
-/// Frames that may wait for a stream at the very most.
+/// Most frames that may wait for a connection.
 const FRAMES_MAX: usize = 2 * STREAMS_MAX as usize;
 
 /// How long threads may take to end. One that is stuck in the kernel is left behind. With the
-/// clearing and the end of the far end's process (`login`) it is less than 2 s: a user who presses
-/// Ctrl-C waits no longer.
+/// clean-up and the end of the far end's process (`login`), the user waits less than 2 s after
+/// Ctrl-C, unless a command runs there or control is stuck.
 const JOIN_PATIENCE: Duration = Duration::from_millis(900);
 
-/// How long the clearing may take at least, where threads took all of that.
+/// The least time for the clean-up, if threads took all of their time.
 const CLEARING_PATIENCE: Duration = Duration::from_millis(200);
 
-/// How long the placer may take for what came before the connection was lost: a disk may hang, and
-/// it is waited for no longer than this.
+/// How long the placer may take for messages from before the loss of the connection: a disk may
+/// hang.
 const WORK_OFF_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What either half is made from.
@@ -69,14 +69,15 @@ pub struct Common {
     pub options: CopyOptions,
     pub budget: Budget,
     pub chunk_size: usize,
-    /// What pieces of files end at multiples of: less than a chunk where both ends know of it.
+    /// Pieces of files end at multiples of this many bytes. Less than a chunk if both ends support
+    /// it.
     pub grain: u64,
     /// Big files that both ends can have open at once.
     pub open_entries: u32,
-    /// A receiver can ask for ranges again that it finds damaged, and a sender says which files were
-    /// just written.
+    /// As a receiver, the peer can ask again for ranges that it finds damaged; as a sender, it
+    /// reports which files were just written.
     pub peer_tells: bool,
-    /// What the peer takes as a receiver.
+    /// What the peer supports as a receiver.
     pub table_form: TableForm,
     pub peer_takes_large_packs: bool,
     pub peer_takes_large_pieces: bool,
@@ -85,31 +86,31 @@ pub struct Common {
     pub progress: Arc<Progress>,
     pub ending: Arc<Ending>,
     pub digests: Option<Arc<DigestList>>,
-    /// Gets the lines that commands say.
+    /// Shows the lines that commands write to stderr.
     pub tell: Tell,
-    /// A file that is followed has come to its end, the user says.
+    /// Set when the user says that a followed file has reached its end.
     pub enough: Stop,
-    /// Where a sender's chunks go to others too.
+    /// Set if a sender's chunks are shared with other destinations.
     pub share: Option<Share>,
-    /// What a sender reads in the place of a FIFO that others read too.
+    /// Replaces a FIFO that other copies read too.
     pub stream: Option<Inlet>,
 }
 
 /// The half that has the data.
 pub struct SendingHalf {
     pub sender: Arc<Sender>,
-    /// What streams take from.
+    /// The queue from which connections take frames.
     pub frames: Frames,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl SendingHalf {
-    /// Starts its threads: chunks wait until the receiver knows where everything lands. Frames may
-    /// be lost, unless they are handed over `in_memory`.
+    /// Starts the threads. Chunks wait until the receiver knows where every entry lands.
+    /// `in_memory`: frames are handed over in this process and cannot be lost.
     pub fn start(common: Common, sealer: Sealer, sources: Sources, in_memory: bool) -> SendingHalf {
-        // As many as ever may wait; how many do is up to the steering.
+        // As many as may ever wait; the steering decides how many do.
         let frames = Frames::new(FRAMES_MAX);
-        // What several hosts get is the same for each of them.
+        // Shared chunks must be the same for each destination.
         let may_be_large = common.peer_takes_large_packs && common.share.is_none();
         let large_max = common.budget.large_packs * usize::from(may_be_large);
         let sender = Arc::new(Sender {
@@ -148,7 +149,7 @@ impl SendingHalf {
         threads.start(move || caring.care());
         let planning = sender.clone();
         threads.start(move || {
-            // Cut short only when the copy ends, which has its own cause.
+            // Fails only when the copy ends, which has its own cause.
             let _ = planner::plan(&planning, sources);
         });
         threads.start_workers(common.budget.workers, || {
@@ -169,12 +170,12 @@ impl SendingHalf {
             .map_err(|breach| Error::new(Kind::Breach, Side::Here, breach.to_string()))
     }
 
-    /// The receiver said that everything is in place.
+    /// Waits until the receiver says that everything is in place.
     pub async fn done(&self) {
         self.sender.done.notified().await
     }
 
-    /// Ends threads and streams, in bounded time.
+    /// Ends threads and connections, in bounded time.
     pub async fn stop(self) {
         self.sender.plans.end();
         if let Some(share) = &self.sender.share {
@@ -195,7 +196,7 @@ pub struct ReceivingHalf {
     acks: Option<tokio::task::JoinHandle<()>>,
 }
 
-/// Bytes that a receiver has for large pieces beyond its pool: enough for four workers.
+/// Bytes for large pieces beyond the pool: enough for four workers.
 const LARGE_BYTES: usize = 8 << 20;
 
 fn large_pool(chunk_size: usize) -> Pool {
@@ -204,7 +205,7 @@ fn large_pool(chunk_size: usize) -> Pool {
 }
 
 impl ReceivingHalf {
-    /// `crowd` is that of the streams.
+    /// Starts the threads of a receiver. `crowd` is that of its connections.
     pub fn start(
         common: Common,
         opener: Opener,
@@ -272,24 +273,25 @@ impl ReceivingHalf {
     /// Takes one of the sender's messages; never waits.
     pub fn take(&self, message: Message) {
         self.receiver.queued.fetch_add(message.weight(), Relaxed);
-        // It is closed only when the copy ends.
+        // The queue is closed only when the copy ends.
         let _ = self.queue.try_send(message);
     }
 
-    /// The placer has enough to do: no more should be taken until there is [`room`](Self::room).
+    /// The placer has enough to do. The caller then waits for [`room`](Self::room).
     pub fn is_full(&self) -> bool {
         self.receiver.queued.load(Relaxed) > PLACER_BYTES_MAX
     }
 
-    /// The placer waits for nothing that comes on control, so this ends when its disk allows.
+    /// Waits until there is room. This ends when the disk allows: the placer needs nothing from
+    /// control.
     pub async fn room(&self) {
         while self.is_full() {
             self.receiver.emptied.notified().await;
         }
     }
 
-    /// Works through what came before the connection was lost, in bounded time: if it breaks the
-    /// protocol, that is the cause to tell.
+    /// Works off the messages from before the loss of the connection, in bounded time. If one
+    /// breaks the protocol, that is the cause to report.
     pub async fn work_off(&self) {
         let worked_off = async {
             while self.receiver.queued.load(Relaxed) > 0 {
@@ -302,16 +304,17 @@ impl ReceivingHalf {
         }
     }
 
-    /// Everything is in place and the sender was told, if it still listens. To be awaited once.
+    /// Waits until everything is in place and the sender, if it still listens, has been told.
+    /// Returns at most once.
     pub async fn done(&mut self) {
         if let Some(acks) = &mut self.acks {
-            // Fails only if it panicked, which is no success either.
+            // Fails only if the task panicked, which is no success either.
             let _ = acks.await;
             self.acks = None;
             if self.receiver.acks.is_finished() {
                 return;
             }
-            // It ended early, with the connection: its reader tells why, if there is more to hear.
+            // Control is lost. A reason that its reader gets within a second counts instead.
             let message = "lost the other end: it does not listen any more";
             let lost = Error::new(Kind::Lost, Side::Here, message);
             end_later(self.receiver.ending.clone(), lost);
@@ -319,7 +322,7 @@ impl ReceivingHalf {
         std::future::pending().await
     }
 
-    /// Ends threads, in bounded time; of what is not in place stays what a later run can go on with.
+    /// Ends threads, in bounded time. Unfinished files stay if a later run can resume them.
     pub async fn stop(self) {
         self.receiver.stop.set();
         self.receiver.keeper.end();
@@ -333,21 +336,22 @@ impl ReceivingHalf {
         }
         let until = Instant::now() + JOIN_PATIENCE;
         join(self.threads, until).await;
-        // It removes and renames files: the task that reads control does not wait for that disk.
+        // The clean-up removes and renames files. The task that reads control does not wait for
+        // that disk.
         let (receiver, ending) = (self.receiver.clone(), self.receiver.ending.clone());
         let clearing = spawn(&ending, move || {
             receiver.put_away();
-            // Partials are removed, and nobody else waits for that at the lock.
+            // Dropping the table removes partial files. The lock is not held during that.
             let left = receiver.lock().take();
             drop(left);
         });
         let until = until.max(Instant::now() + CLEARING_PATIENCE);
-        // Without a thread for it the files stay for a later run, as after a power cut.
+        // If the thread is refused, the files stay for a later run, as after a power cut.
         join(clearing.into_iter().collect(), until).await;
     }
 }
 
-/// For the sending end, which tells the user what limits the copy.
+/// For the sender, which tells the user what limits the copy.
 fn busy(shifts: &Shifts, crowd: &Crowd) -> Busy {
     let spent = shifts.spent();
     let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -360,7 +364,6 @@ fn busy(shifts: &Shifts, crowd: &Crowd) -> Busy {
     }
 }
 
-/// The threads of one half.
 struct Threads {
     ending: Arc<Ending>,
     started: Vec<JoinHandle<()>>,
@@ -372,7 +375,7 @@ impl Threads {
         Threads { ending, started }
     }
 
-    /// The copy ends if the thread is refused.
+    /// Starts a thread. If it is refused, the copy ends.
     fn start(&mut self, body: impl FnOnce() + Send + 'static) {
         match spawn(&self.ending, body) {
             Ok(thread) => self.started.push(thread),
@@ -392,7 +395,7 @@ impl Threads {
     }
 }
 
-/// Starts a thread. If it panics the copy ends, because others wait for its work.
+/// Starts a thread. If it panics, the copy ends, because others wait for its work.
 fn spawn(ending: &Arc<Ending>, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let ending = ending.clone();
     threads::start(move || {
@@ -403,7 +406,7 @@ fn spawn(ending: &Arc<Ending>, body: impl FnOnce() + Send + 'static) -> Result<J
     })
 }
 
-/// Waits for threads, but not for one that is stuck in a system call.
+/// Waits for threads until `until`. Leaves threads that are stuck in a system call.
 async fn join(threads: Vec<JoinHandle<()>>, until: Instant) {
     for thread in threads {
         while !thread.is_finished() {
@@ -412,7 +415,7 @@ async fn join(threads: Vec<JoinHandle<()>>, until: Instant) {
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        // A panic was reported by its own message; the copy is ending or done.
+        // The panic has been reported; the copy is ending or done.
         let _ = thread.join();
     }
 }

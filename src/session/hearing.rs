@@ -1,5 +1,5 @@
-//! Control as one end of a session hears it: the other end's heartbeats, what its tuner decides and
-//! its last word are taken here, everything else is the session's.
+//! The messages that one end receives. Heartbeats, the wanted number of connections and an abort
+//! are handled here, the others by the session.
 
 use std::collections::VecDeque;
 
@@ -12,16 +12,16 @@ use crate::session::heartbeat::Heart;
 use crate::session::{cause_of, lost};
 use crate::wire::message::{Message, Tune};
 
-/// Messages that may come while this end prepares its half: where streams are taken, roots that
-/// could not be found. More are not read before it is done.
+/// Messages that may arrive while this end prepares its half: addresses to dial, operands that were
+/// not found. Beyond this, none are read.
 const KEPT_MAX: usize = 64;
 
-/// Bytes of memory that they may take, but for the last of them.
+/// Bytes of memory for kept messages. The last one may exceed it.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 pub struct Hearing<'a, R> {
     incoming: &'a mut Incoming<R>,
-    /// None where both ends are in this process.
+    /// None if both ends are in this process.
     heart: Option<&'a Heart>,
     ending: &'a Ending,
     kept: VecDeque<Message>,
@@ -29,12 +29,12 @@ pub struct Hearing<'a, R> {
     origin: Origin,
 }
 
-/// Whose words they are that come.
+/// Whose messages arrive on control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The other end's.
     Peer,
-    /// The client's, which has neither end of the copy, and in its envelopes the other end's.
+    /// The client's, which is neither end of the copy; its envelopes hold the other end's messages.
     Between,
 }
 
@@ -54,7 +54,7 @@ impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
         }
     }
 
-    /// Of a server whose client has neither end of the copy.
+    /// For a server whose client is neither end of the copy.
     pub fn between(self) -> Self {
         Hearing {
             origin: Origin::Between,
@@ -62,10 +62,10 @@ impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
         }
     }
 
-    /// The next message. May be dropped while it waits, and nothing is lost.
+    /// The next message. Cancel-safe: no message is lost if the future is dropped.
     ///
     /// # Errors
-    /// What the other end ended for, if it says so; else that it was lost.
+    /// The other end's reason to end, if it sends one; otherwise that it was lost.
     pub async fn next(&mut self) -> Result<Message> {
         match self.kept.pop_front() {
             Some(message) => {
@@ -76,7 +76,7 @@ impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
         }
     }
 
-    /// Does `work` and goes on hearing: the other end's heartbeats, and whether it ends.
+    /// Awaits `work`, and keeps messages that arrive. Handles heartbeats and the end of the copy.
     pub async fn during<T>(&mut self, work: impl Future<Output = T>) -> Result<T> {
         let mut work = std::pin::pin!(work);
         loop {
@@ -98,7 +98,7 @@ impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
         }
     }
 
-    /// Control is not read for now: the other end's silence means nothing.
+    /// Control is not read for now, so the other end's silence means nothing.
     pub fn pause(&self, is_paused: bool) {
         if let Some(heart) = self.heart {
             heart.pause(is_paused);
@@ -118,7 +118,7 @@ async fn hear<R: AsyncRead + Unpin>(
     loop {
         let message = match (incoming.next().await.map_err(lost)?, origin) {
             (Message::Relay(relay), Origin::Between) => match relay.message() {
-                // How fast is for the client to say.
+                // Only the client sets the rate.
                 Ok(Some(Message::Tune(tune))) => Message::Tune(Tune {
                     rate_limit: None,
                     ..tune
@@ -127,7 +127,7 @@ async fn hear<R: AsyncRead + Unpin>(
                 Ok(None) => continue,
                 _ => return Err(breach("the other end's words")),
             },
-            // It tells that the client is there, which is heard by its coming.
+            // Shows only that the client is alive, as the counted bytes do already.
             (Message::Heartbeat(_), Origin::Between) => continue,
             (message, Origin::Between) if is_of_an_end(&message) && !is_tune(&message) => {
                 return Err(breach("words that are the other end's"));
@@ -153,7 +153,7 @@ async fn hear<R: AsyncRead + Unpin>(
     }
 }
 
-/// What one end of a copy says to the other, whoever else may be between them.
+/// True for messages that one end of a copy sends to the other, even if a client relays them.
 pub fn is_of_an_end(message: &Message) -> bool {
     match message {
         Message::Roots(_)
@@ -192,7 +192,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
     }
 }
 
-/// The client's tells how fast to send, the other end's how many streams there are to be.
+/// A client's `Tune` sets the rate; the other end's sets the number of connections.
 fn is_tune(message: &Message) -> bool {
     matches!(message, Message::Tune(_))
 }
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use crate::wire::message::{Listen, Relay};
 
-    /// What a server whose client has neither end of the copy makes of these messages.
+    /// The result of messages at a server whose client is neither end of the copy.
     async fn heard(messages: &[Message]) -> Result<Message> {
         let mut bytes = Vec::new();
         for message in messages {
@@ -253,7 +253,7 @@ mod tests {
             relayed(&relayed(&done)),
             relayed(&Message::Credit(1)),
             relayed(&Message::Enough(())),
-            // Nor are the client's own words the other host's.
+            // The client may not send the other end's messages.
             done,
         ] {
             let error = heard(std::slice::from_ref(&order)).await.unwrap_err();

@@ -1,35 +1,35 @@
-//! A word every second, both ways, whatever else the two ends do: so that one that is slow is told
-//! from one that is gone, and each knows what the other has of every stream.
+//! Messages that each end sends every second, whatever else it does. They tell a slow end from a
+//! lost one, and each end learns which data connections the other has.
 //!
-//! # What is waited for, and how long
+//! # Time limits
 //!
-//! | wait | bound | then |
+//! | wait | limit | then |
 //! |---|---|---|
-//! | ssh's login and the far end's hello | 300 s, 60 s where nobody can type (`login`) | `FarEnd` or `Connect` |
-//! | the client's hello | 330 s: it may be logging in elsewhere (`server`) | the server ends |
+//! | login, server's hello | `--timeout`; again at most 30 s (`login`) | `Connect` or `FarEnd` |
+//! | the client's hello | 330 s, as it may be logging in elsewhere (`server`) | the server ends |
 //! | the client's first two messages | 30 s (`HELLO_TIMEOUT`) | the server ends |
-//! | the first stream between two hosts, where one route was asked for | 12 s (`between`) | `Connect` |
-//! | anything at all on control, from then on | `--timeout` at the client, three quarters of it at the server | `Lost` |
-//! | a TCP connection | 10 s for each address (`route::direct`) | dialled again |
-//! | a stream's opening and its answer | 5 s each (`stream::opening`) | dialled again |
+//! | first connection of two hosts by a given route | 12 s (`between`) | `Connect` |
+//! | anything on control from then on | `--timeout`; 3/4 of it at the server | `Lost` |
+//! | a TCP connect | 10 s for each address (`route::direct`) | dialled again |
+//! | an opening, and its answer | 5 s each (`stream::opening`) | dialled again |
 //! | an unproven connection at the listener | 5 s; at most 32 of them | dropped |
-//! | progress of a stream that owes some | 5 s or 20 round trips (`stream::stall`) | dialled again |
-//! | a stream that the other end does not list | 3 heartbeats, 10 s for a new one | dialled again |
-//! | between two dials of a stream | 250 ms to 10 s (`backoff`) | |
-//! | any stream that stands, or any progress | `--timeout` | `Lost`; `Connect` if there never was one |
-//! | a further login | 30 s (`route::login`); six in a row for a stream | that stream is given up |
-//! | the first stream of a route that was asked for | three dials of each; 12 s for reverse (`choice`) | `Connect` |
-//! | a stream that is proven and carries nothing | 2 s (`roster`) | other routes are tried beside |
-//! | credit for data on control | none of its own: control lives or does not | |
-//! | a command, or who is at the other end of a pipe | none: they take their time, and end with the copy | |
-//! | acknowledgements | none of their own: they come while streams or control live | |
-//! | threads of a half that ends | 0.9 s, 0.2 s more for what they leave (`half`) | left behind |
-//! | the server, for the client to close control | 5 s (`server`) | it ends |
-//! | the client, for the server to end | 10 s, 0.5 s after a failure (`login`) | killed |
+//! | progress of a connection | 5 s or 20 round trips (`stream::stall`) | dialled again |
+//! | the other end to list a connection | 3 heartbeats; 10 s for a new one | dialled again |
+//! | the pause between two dials | 250 ms to 10 s (`backoff`) | |
+//! | any lasting connection, or progress | `--timeout` | `Lost`; `Connect` if none was proven |
+//! | a further login | 30 s (`route::login`); six failures in a row | no more for its stream |
+//! | first connection by a given route | 3 dials of each; reverse 12 s (`choice`) | `Connect` |
+//! | data on a proven connection | 2 s (`roster`) | other routes are tried as well |
+//! | credit for data on control | none: it depends on control alone | |
+//! | a command, or the other end of a pipe | none: it ends with the copy | |
+//! | acknowledgements | none: they arrive while any connection lives | |
+//! | threads of a half that ends | 0.9 s, and 0.2 s for the clean-up (`half`) | left behind |
+//! | the server, for control to close | 5 s (`server`) | it exits |
+//! | the client, for the server to exit | 10 s; failed 0.5 s, command 3 s (`login`) | killed |
 //!
-//! A process that was stopped and goes on has lived through none of the time between: its clock
-//! here goes by its own ticks, and a tick that comes late judges nothing, so that what has come
-//! meanwhile is read first.
+//! A heart's clock counts only its own ticks, so time in which the process was stopped does not
+//! count. A late tick judges nothing, because messages that arrived during the stop must be read
+//! first.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -47,38 +47,39 @@ use crate::session::request::Reporter;
 use crate::session::roster::{Flow, Looked, Roster};
 use crate::wire::message::{Heartbeat, Message, StreamFacts, Tune};
 
-/// Between two heartbeats.
+/// Time between two heartbeats.
 const BEAT: Duration = Duration::from_secs(1);
 
 /// A tick that comes later than this follows a stop of the process, or of the machine.
 const LATE: Duration = Duration::from_secs(3);
 
-/// By how much a tick may come early or its clock be behind: without it nearly every silence would
-/// be noticed one tick later.
+/// Tolerance for a tick that comes early, or for its clock. Without it, nearly every timeout would
+/// come one tick later.
 const ROUNDING: Duration = Duration::from_millis(100);
 
-/// Of the time that a client bears silence, a server bears this much, so that it has ended when
-/// the client comes back.
+/// The part of the client's timeout that a server waits, so that it has ended when the client logs
+/// in again.
 const SERVER_PART: (u32, u32) = (3, 4);
 
-/// Less than the command line takes, for a server whose client asks for none.
+/// The least timeout, below the smallest that the command line accepts: a server's client may send
+/// any.
 const TIMEOUT_MIN: Duration = Duration::from_secs(4);
 
 /// Characters of a reason that are shown.
 const REASON_MAX: usize = 200;
 
-/// Chunks that may be sent a second time in a second, for each stream that has nothing to do.
+/// Chunks that may be retransmitted each second, for each idle connection.
 const REPEATS: usize = 2;
 
-/// Whose heart it is.
+/// The end that a heart is for.
 #[derive(Clone)]
 pub enum Place {
-    /// The other end is this host, as it may be shown. The client dials, so it judges whether
-    /// streams can be had.
+    /// `host` is the other end's name, made printable. The client decides whether connections can
+    /// be made, because it dials.
     Client {
         host: String,
         reporter: Arc<dyn Reporter>,
-        /// What the other end, where it sends, may ask for.
+        /// Most connections that the other end may ask for, if it is the sender.
         streams_max: u16,
     },
     Server {
@@ -92,14 +93,14 @@ pub struct Terms {
     /// `--timeout`
     pub timeout_s: u16,
     pub control: Outgoing,
-    /// Bytes of control that came.
+    /// Bytes that have arrived on control.
     pub heard: Arc<AtomicU64>,
     pub roster: Arc<Roster>,
     pub progress: Arc<Progress>,
     pub ending: Arc<Ending>,
 }
 
-/// Beats until it is dropped; then the session's streams end too.
+/// Sends heartbeats until it is dropped; then the session's data connections end too.
 pub struct Heart {
     shared: Arc<Shared>,
     _beating: AbortOnDropHandle<()>,
@@ -116,7 +117,7 @@ struct Shared {
     sender: OnceLock<Arc<Sender>>,
 }
 
-/// What the other end's heartbeats said.
+/// The contents of the other end's heartbeats.
 #[derive(Default)]
 struct Peer {
     beats: u64,
@@ -124,7 +125,7 @@ struct Peer {
 }
 
 impl Heart {
-    /// Begins to beat, and to judge the other end's silence.
+    /// Starts the heartbeats and the check of the other end's silence.
     pub fn start(terms: Terms) -> Heart {
         let timeout = Duration::from_secs(terms.timeout_s.into()).max(TIMEOUT_MIN);
         let timeout = match terms.place {
@@ -153,17 +154,17 @@ impl Heart {
         peer.streams = heartbeat.streams;
     }
 
-    /// The other end has prepared its half, as its words tell: streams are taken from now on.
+    /// Notes that the other end has prepared its half, and accepts connections from now on.
     pub fn peer_is_ready(&self) {
         self.shared.is_peer_ready.store(true, Relaxed);
     }
 
-    /// Control is not read while this end has too much of it to work through.
+    /// Says whether this end has stopped reading control because it has too much to work off.
     pub fn pause(&self, is_paused: bool) {
         self.shared.is_paused.store(is_paused, Relaxed);
     }
 
-    /// Takes the sender's word on how many streams there are to be.
+    /// Takes the sender's decision on the number of connections.
     pub fn tune(&self, tune: &Tune) {
         let Terms { place, roster, .. } = &self.shared.terms;
         if roster.flow() != Flow::In {
@@ -181,9 +182,9 @@ impl Heart {
         }
     }
 
-    /// Where this end sends, chunks on slow streams may go by another.
+    /// Lets chunks on slow connections go by another too. Called if this end sends.
     pub fn attach(&self, sender: Arc<Sender>) {
-        // Once for each session.
+        // Called once for each session.
         let _ = self.shared.sender.set(sender);
     }
 }
@@ -194,14 +195,14 @@ impl Drop for Heart {
     }
 }
 
-/// A moment on the clock that goes only while this process runs.
+/// A clock that runs only while this process does.
 struct Clock {
     last: Instant,
     now: Duration,
 }
 
 impl Clock {
-    /// False after a tick that came late.
+    /// False for a tick that came late.
     fn tick(&mut self, at: Instant) -> bool {
         let passed = at.saturating_duration_since(self.last);
         self.last = at;
@@ -212,7 +213,7 @@ impl Clock {
 
 async fn beat(shared: Arc<Shared>) {
     let Terms { control, heard, .. } = &shared.terms;
-    // What opens a session says that this end is there.
+    // The first tick may wait: the messages that open a session show that this end is alive.
     let mut ticks = interval_at(tokio::time::Instant::now() + BEAT, BEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut clock = Clock {
@@ -251,8 +252,8 @@ async fn beat(shared: Arc<Shared>) {
     }
 }
 
-/// How long the copy has been without streams that are worth the name: streams that come up and
-/// end before anything has come through them are none.
+/// How long the copy has been without a useful connection. One that ends before any data has come
+/// through does not count.
 #[derive(Default)]
 struct Barren {
     since: Option<Duration>,
@@ -270,7 +271,7 @@ impl Barren {
         };
         let is_fruitful = looked.stands || done != self.done;
         self.done = done;
-        // The other end may look at a slow disk for as long as that takes: it is heard on control.
+        // The other end may wait for a slow disk for any time; control shows that it is alive.
         let is_ready = shared.is_peer_ready.load(Relaxed) || terms.roster.was_ever_listed();
         let prepares = terms.roster.was_ever_proven() && !is_ready;
         if !is_judge || !terms.roster.has_begun() || prepares || is_fruitful || needs_none() {
@@ -282,7 +283,7 @@ impl Barren {
 }
 
 impl Shared {
-    /// When nothing else is to be sent, what lies on slow streams goes by idle ones too.
+    /// If nothing else can be sent, sends the chunks of slow connections by idle ones too.
     fn repeat(&self, looked: &Looked) {
         if let Some(sender) = self.sender.get()
             && sender.frames.is_empty()
@@ -292,7 +293,7 @@ impl Shared {
         }
     }
 
-    /// Nothing was heard on control.
+    /// The error if nothing arrived on control.
     fn silent(&self) -> Error {
         let seconds = self.timeout.as_secs();
         let message = match &self.terms.place {
@@ -304,7 +305,7 @@ impl Shared {
         Error::new(Kind::Lost, Side::Here, message)
     }
 
-    /// Control lives, and no stream does.
+    /// The error if control works but no data connection does.
     fn cut_off(&self) -> Error {
         let roster = &self.terms.roster;
         let cause = roster.last_cause().unwrap_or_else(|| "no answer".into());

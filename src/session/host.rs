@@ -1,4 +1,4 @@
-//! This machine and this process: what a hello tells of them, limits, signals.
+//! This machine and this process: their part of a hello, resource limits, and signals.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,24 +20,24 @@ use crate::session::Reporter;
 use crate::ssh;
 use crate::wire::hello::{Hello, OPEN_ENTRIES};
 
-/// Raises what a copy of many files needs, and takes the system's signal for a file that grows
-/// beyond the user's limit as an error of the write.
+/// Prepares this process: no core files, the highest limit on open files, and a write error instead
+/// of SIGXFSZ for a file beyond the user's size limit.
 ///
 /// # Errors
-/// `Kind::FarEnd` where too few files may be open for so many copies at once.
+/// `Kind::FarEnd` if the limit on open files is too low for so many copies at once.
 pub fn prepare(copies: usize) -> Result<()> {
-    // No core file may hold the session's secret. It is also what keeps other processes of the user
-    // from reading it, so a debug build, into which tests look, goes without.
+    // No core file may hold the session's secret. This also keeps other processes of the user from
+    // reading the secret. Debug builds do without, because tests inspect the process.
     #[cfg(all(target_os = "linux", not(debug_assertions)))]
     {
         use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-        // Nothing is lost where the kernel refuses but this.
+        // A refusal of the kernel costs only this protection.
         let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     }
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Refused only where it may not be raised, and then a copy does with less.
+    // Refused only if the limit may not be raised; then the copy opens fewer files.
     let _ = setrlimit(Resource::Nofile, limit);
     use nix::sys::signal::{SigHandler, Signal};
     // SAFETY: ignoring a signal installs no handler that could run.
@@ -45,14 +45,14 @@ pub fn prepare(copies: usize) -> Result<()> {
     open_files::prepare(copies)
 }
 
-/// Gives everything else on this host the right of way: this process runs when nothing else would,
-/// and reads and writes when no other does. What the kernel refuses changes nothing.
+/// Gives other processes of this host priority: this process uses the processor and the disks only
+/// when they are idle. Refusals of the kernel are ignored.
 pub fn be_nice() {
     use nix::libc;
-    /// `ioprio_set`'s word for one thread, and the idle class where it belongs in a priority.
+    /// For `ioprio_set`: one thread, and the idle class in its bits of a priority.
     const WHO_PROCESS: libc::c_int = 1;
     const CLASS_IDLE: libc::c_int = 3 << 13;
-    // Threads that are there; those to come inherit it.
+    // The threads that exist now. Later ones inherit the setting.
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
     let numbers = threads.filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok());
     for thread in numbers {
@@ -67,7 +67,7 @@ pub fn be_nice() {
     }
 }
 
-/// What this build and machine say of themselves.
+/// The hello of this build on this machine.
 pub fn hello() -> Hello {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
     let mut suites = vec![Suite::Aes128Gcm.number(), Suite::ChaCha20Poly1305.number()];
@@ -82,18 +82,18 @@ pub fn hello() -> Hello {
     hello
 }
 
-/// Big files that this end has open at once: one handle for each, two where both ends are here.
+/// Big files that this end may have open at once: a handle each, or two if both ends are here.
 pub fn open_entries() -> u32 {
     open_share(8, OPEN_ENTRIES as usize) as u32
 }
 
-/// The same at both ends where both are on one machine; empty where it cannot be read.
+/// Identifies this boot of this machine; equal at both ends if both are here. Empty if unknown.
 pub fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.unwrap_or_default().trim().to_owned()
 }
 
-/// True if the other end says of itself what this machine says, and either says anything.
+/// True if the other end is on this machine. False if the boot is unknown.
 pub fn is_this_machine(boot_id: &str) -> bool {
     !boot_id.is_empty() && boot_id == self::boot_id()
 }
@@ -103,15 +103,14 @@ pub fn has_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
 }
 
-/// How long the last lines may take of a copy that is to end at once: who reads them may be what
-/// the user is tired of waiting for.
+/// How long the last lines may take after the second signal. Their reader may be what hangs.
 const LAST_LINES: Duration = Duration::from_millis(700);
 
-/// Ends the copy on SIGINT, SIGTERM and SIGHUP, but for one that was ignored when we were started
-/// (`nohup`). The second of them ends the process within a second, whatever has ended the copy and
-/// whatever hangs, and cancels the returned token: nothing more is waited for.
+/// Ends the copy on SIGINT, SIGTERM and SIGHUP, unless the signal was ignored when this process
+/// started (`nohup`). A second signal cancels the returned token, so that nothing more is waited
+/// for. It also ends the process within a second, even if something hangs.
 ///
-/// Signals are heard on a thread of their own, since a disk may block all others.
+/// A separate thread receives the signals, because a disk may block all others.
 pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
     let at_once = CancellationToken::new();
     let kinds = [
@@ -148,7 +147,7 @@ pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
     let own = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    // Both survive where the thread is refused: dropping a runtime here would be a panic.
+    // Shared, so that both survive if the thread is refused: dropping a runtime here would panic.
     let hearing = Arc::new(Mutex::new((own.ok(), hearing)));
     let here = hearing.clone();
     let thread = std::thread::Builder::new().name("signals".to_owned());
@@ -163,14 +162,14 @@ pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
             runtime.block_on(async {
                 let tasks: Vec<_> = tasks.into_iter().map(tokio::spawn).collect();
                 for task in tasks {
-                    // It neither panics nor ends.
+                    // The task neither panics nor ends.
                     let _ = task.await;
                 }
             });
         })
     });
     if !matches!(started, Some(Ok(_))) {
-        // Without a thread the runtime of the copy has to do.
+        // Without the thread, the runtime of the copy receives the signals.
         let (own, tasks) = std::mem::take(&mut *hearing.lock().expect("no panic while held"));
         own.into_iter()
             .for_each(tokio::runtime::Runtime::shutdown_background);
@@ -179,10 +178,10 @@ pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
     at_once
 }
 
-/// Ends this process within a second, and ssh with it: it might wait for a far end that hangs.
+/// Ends this process within a second. Kills ssh too, which might wait for a far end that hangs.
 fn exit_soon(kind: Kind) {
     let exit = move || {
-        // Their ends, and the hosts, need not wait for our last lines.
+        // Before the last lines, so that the hosts need not wait for those.
         kill_all();
         std::thread::sleep(LAST_LINES);
         kill_all();
@@ -195,26 +194,27 @@ fn exit_soon(kind: Kind) {
     }
 }
 
-/// Kills every process that this one has started for a copy, for the second signal: a command may
-/// ignore the first for as long as it likes.
+/// Kills every process that this one has started for a copy. For the second signal, because a
+/// command may ignore the first for any time.
 pub fn kill_all() {
     command::kill_all();
     ssh::kill_all();
 }
 
-/// How long a command may take to heed TERM where the client has gone without a word: that may be
-/// the user's second signal, after which nothing of the copy lives for more than a second.
+/// How long a command may take to obey TERM if the client has gone without a message. The user may
+/// have sent it a second signal, after which no part of the copy may live for more than a second.
 const LOST_GRACE: Duration = Duration::from_millis(400);
 
-/// How often the client's end of control is looked at while commands end.
+/// Interval between checks whether the client has closed control, while commands end.
 const GONE_LOOK: Duration = Duration::from_millis(20);
 
-/// For a server whose copy has ended before its time, for a cause of this `kind`: ends the process
-/// when its client has gone and something still hangs. What was received stays for a later run, as
-/// after a power cut.
+/// Ends a server process whose client has gone, if something still hangs. For a server whose copy
+/// ended early for a cause of this `kind`. Received data stays for a later run, as after a power
+/// cut.
 ///
-/// A client that waits for us has closed our stdin alone, and commands have the time that they are
-/// given to heed TERM. Where our stdout is closed too nobody waits any more: they are killed.
+/// A client that waits for the server has closed only its stdin; then commands have their usual
+/// time to obey TERM. If the server's stdout is closed too, nobody waits, and the commands are
+/// killed.
 pub fn exit_without_client(kind: Kind) {
     let watch = move || {
         while !is_control_closed() {}
@@ -233,14 +233,14 @@ pub fn exit_without_client(kind: Kind) {
         kill_all();
         std::process::exit(kind.exit_code());
     };
-    // Without a thread for it there is no watch.
+    // If the thread is refused, nothing watches for this.
     let _ = std::thread::Builder::new()
         .name("watch".to_owned())
         .spawn(watch);
 }
 
-/// Waits until the commands of a copy that was cut short have ended: who waits for this process
-/// then waits for them too.
+/// Waits until the commands of a copy that ended early have ended, so that whoever waits for this
+/// process also waits for them.
 pub async fn commands_end() {
     let until = Instant::now() + command::END_MAX;
     while command::are_running() && Instant::now() < until {
@@ -248,7 +248,7 @@ pub async fn commands_end() {
     }
 }
 
-/// Waits for up to a second for the client to close our stdin, or to go.
+/// Waits for up to a second for the client to close this server's stdin, or to go.
 fn is_control_closed() -> bool {
     let (stdin, stdout) = (std::io::stdin(), std::io::stdout());
     let mut handles = [
@@ -262,21 +262,21 @@ fn is_control_closed() -> bool {
     is_one_gone(&mut handles, &pause)
 }
 
-/// Nobody reads what we say: ssh has ended, or its client has.
+/// True if nobody reads this server's output: ssh or its client has ended.
 fn is_stdout_closed() -> bool {
     let stdout = std::io::stdout();
     let mut handles = [PollFd::new(&stdout, PollFlags::empty())];
     is_one_gone(&mut handles, &Timespec::default())
 }
 
-/// False where it was interrupted by a signal, after which its caller looks again.
+/// False if a signal interrupted the call; the caller checks again.
 fn is_one_gone(handles: &mut [PollFd<'_>], limit: &Timespec) -> bool {
     let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     poll(handles, Some(limit)).is_ok() && handles.iter().any(|one| one.revents().intersects(gone))
 }
 
-/// Ends the copy with an error when any thread or task of this process panics. Without it a panic
-/// in a task would be lost, and the copy would wait for that task.
+/// Ends the copy with an error when any thread or task of this process panics. Without this, a
+/// panic in a task would be lost, and the copy would wait for that task.
 pub fn end_on_panic(ending: Arc<Ending>) {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -286,7 +286,7 @@ pub fn end_on_panic(ending: Arc<Ending>) {
     }));
 }
 
-/// Tells how far the copy is on SIGUSR1, as dd does, unless it was ignored when we were started.
+/// Shows the progress on SIGUSR1, like dd, unless the signal was ignored when this process started.
 pub fn tell_on_signal(reporter: Arc<dyn Reporter>) {
     let kind = SignalKind::user_defined1();
     if is_ignored(kind.as_raw_value()) {
@@ -302,7 +302,7 @@ pub fn tell_on_signal(reporter: Arc<dyn Reporter>) {
     });
 }
 
-/// Does `enough` on each SIGUSR2.
+/// Calls `enough` on each SIGUSR2.
 pub fn on_enough(enough: impl Fn() + Send + Sync + 'static) {
     let Ok(mut signals) = signal(SignalKind::user_defined2()) else {
         return;
@@ -314,7 +314,8 @@ pub fn on_enough(enough: impl Fn() + Send + Sync + 'static) {
     });
 }
 
-/// A server has nobody to tell, and a signal for all processes called fastcp shall not end it.
+/// Ignores SIGUSR1. A server has no user to inform, and a signal to all processes called fastcp
+/// must not end it.
 pub fn ignore_status_signal() {
     use nix::sys::signal::{SigHandler, Signal};
     // SAFETY: ignoring a signal installs no handler that could run.

@@ -1,5 +1,5 @@
-//! A copy on this machine: both halves in one process, control in memory, frames handed over as
-//! they are. The same stages as between hosts, but for sealing and sockets.
+//! A copy on this machine: both halves in one process, control in memory, and frames handed over
+//! directly. The stages are those of a copy between hosts, without sealing and sockets.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use crate::session::{Half, Seat, cause_of, converse, host, rate};
 use crate::stream::limit::Limit;
 use crate::wire::message::{Message, Roots};
 
-/// Bytes of control messages between the halves.
+/// Bytes of control messages that may be between the halves.
 const CONTROL_BUFFER: usize = 64 << 10;
 
 pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     let mut options = request.options.clone();
-    // Nothing travels: compressing would cost and gain nothing.
+    // Nothing is transferred, so compression would cost time and gain nothing.
     options.compress = crate::codec::Compress::None;
     let budget = Budget::new(&options, Some(1), CHUNK_SIZE)?;
     let found = operands::expand(request, seat).await?;
@@ -52,7 +52,8 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         mut from_receiver,
         mut from_sender,
     } = started;
-    // Not that of the hosts of `--also`: nothing goes out here, and theirs stays whole.
+    // Separate from the limit that the hosts of `--also` share: this copy must not use up their
+    // rate.
     let limit = Arc::<Limit>::default();
     limit.set(options.rate_limit);
     let tuning = Tuning::start(Terms {
@@ -83,7 +84,7 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         seat.conclude(request, tuning.conclude()).await;
     }
     if let Err(error) = &copied {
-        // Before anything is torn down: what that leads to is not the cause.
+        // Recorded before the teardown, whose errors are not the cause.
         seat.ending.end(error.clone());
     }
     tokio::join!(sending.stop(), receiving.stop());
@@ -93,7 +94,6 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     }
 }
 
-/// Changes the rate when the user does, until it is dropped.
 async fn follow_rate(request: &Request, seat: &Seat, limit: &Limit) -> Infallible {
     if let Some(path) = request.rate_file.clone() {
         let set = async |rate| limit.set(rate);
@@ -102,7 +102,7 @@ async fn follow_rate(request: &Request, seat: &Seat, limit: &Limit) -> Infallibl
     std::future::pending().await
 }
 
-/// Both halves at work, and what each hears of the other.
+/// Both running halves, and the messages that each receives from the other.
 struct Both {
     sending: SendingHalf,
     receiving: ReceivingHalf,
@@ -142,13 +142,13 @@ impl Both {
             share: None,
             stream: seat.shared.as_ref().and_then(Shared::named_stream),
         };
-        // Suite "none" derives no key from it.
+        // Suite "none" derives no key from the secret.
         let secret = Secret::random();
         let sending = Common {
             digests: seat.digests.clone(),
             ..common(&to_receiver, seat.tally.clone(), seat.progress.clone())
         };
-        // The sender tells the user of both halves' failures.
+        // The sender reports the failures of both halves.
         let unseen = Arc::new(Progress::default());
         let receiving = common(&to_sender, Arc::new(Tally::silent(unseen.clone())), unseen);
         let opener = Opener::new(&secret, Direction::ToServer, Suite::None);

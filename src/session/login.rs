@@ -1,4 +1,4 @@
-//! The far end as the client has it: started, logged in to, and ended.
+//! The server as the client sees it: logged in to, started and ended.
 
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -22,55 +22,54 @@ use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Fault, Message};
 
-/// How long the far end may take to end by itself after a copy, and after a failed one.
+/// How long the server may take to exit after a copy, and after a failed one.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 const ABORT_PATIENCE: Duration = Duration::from_millis(500);
 
-/// The same where a command runs there, which may take its time to heed TERM.
+/// The same for a command, which may take its time to obey TERM.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long the far end may take to say what limited the copy: no more than it is worth.
+/// How long the server may take to say what limited the copy.
 pub const CONCLUSION_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a login after a lost connection may take at most: ssh's own limit, and the time that the
-/// far end needs to start on a busy host.
+/// How long a login after a lost connection may take at most: ssh's own limit, and the time that
+/// the server needs to start on a busy host.
 const AGAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The role of a far end that speaks control.
 const SERVER: Errand = Errand::Become("--server");
 
-/// How much later than ssh we may hear of a signal that was for both.
+/// How much later than ssh this process may receive a signal that was sent to both.
 pub const SAME_SIGNAL: Duration = Duration::from_millis(100);
 
-/// Which login of a copy.
+/// Which login of a copy this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// A person may be asked.
+    /// ssh may ask the user.
     First,
-    /// After a connection was lost; `afresh`: not through a master connection.
+    /// After a connection was lost. `afresh`: do not use a master connection.
     Again { afresh: bool },
 }
 
-/// A far end that has said hello, and was told none.
+/// A server that has said hello and has not been sent one.
 pub struct Met {
     host: Host,
     pub hello: Hello,
     rsh: Rsh,
     process: Process,
-    /// How long it may take to end after a failed copy.
+    /// How long the server may take to exit after a failed copy.
     abort_patience: Duration,
     words: Words,
     incoming: Incoming<ChildStdout>,
     stdin: ChildStdin,
 }
 
-/// A far end, from its hello on.
+/// A server that has exchanged hellos with this client.
 pub struct Server {
     pub host: Host,
     pub hello: Hello,
     rsh: Rsh,
     process: Process,
-    /// How long it may take to end after a failed copy.
     abort_patience: Duration,
     words: Words,
     pub incoming: Incoming<ChildStdout>,
@@ -78,10 +77,9 @@ pub struct Server {
 }
 
 impl Met {
-    /// Starts the far end and waits for its hello, at most `--timeout`. The time in which the user
-    /// types a password or confirms a host key does not count. Once the
-    /// copy is to end, ssh has ended when this returns: who drops the login leaves it no time to give
-    /// back the terminal.
+    /// Logs in, starts the server and waits for its hello, at most `--timeout`. The time in which
+    /// the user types a password or confirms a host key does not count. If the copy ends, this
+    /// returns once ssh has ended. Dropping the future leaves ssh no time to restore the terminal.
     pub async fn connect(
         host: &Host,
         request: &Request,
@@ -124,7 +122,7 @@ impl Met {
             hello = hello => hello,
             () = seat.ending.wait() => {
                 process.end_by_signal(ABORT_PATIENCE).await;
-                // A program of ssh's that asks gives the terminal its echo back, and ends after it.
+                // A program that asks for ssh restores the terminal's echo, and then closes stderr.
                 words.last().await;
                 return Err(cause_of(&seat.ending));
             }
@@ -132,7 +130,7 @@ impl Met {
         let hello = match hello {
             Ok(hello) => hello,
             Err(NoHello::Refused(error)) => {
-                // It waits for what it will not get.
+                // The far side would wait for a program that it will not get.
                 drop(stdin);
                 process.end(ABORT_PATIENCE).await;
                 words.last().await;
@@ -141,9 +139,10 @@ impl Met {
             }
             Err(why) => {
                 let status = process.end(ABORT_PATIENCE).await;
-                // A signal that ended ssh (Ctrl-C at its prompt) is on its way to us too.
+                // A signal that ended ssh (Ctrl-C at its prompt) may reach this process a little
+                // later.
                 let _ = timeout(SAME_SIGNAL, seat.ending.wait()).await;
-                // What ssh says of it comes first.
+                // ssh's message about it comes before the error.
                 let last = words.last().await;
                 let said = Said {
                     stdout: &incoming.noise(),
@@ -158,7 +157,7 @@ impl Met {
                 }
                 ssh::classify(&mut error, &last);
                 match attempt {
-                    // The server's own line is in the error, or was shown.
+                    // The error contains the server's own line, or the user has seen it.
                     _ if last.is_empty() || last.starts_with(ssh::OWN) => {}
                     Attempt::Again { .. } => error.message = last,
                     Attempt::First if is_retried(request) => {
@@ -187,7 +186,7 @@ impl Met {
         })
     }
 
-    /// Tells it who is at the other end.
+    /// Sends the server the hello of the copy's other end.
     pub async fn greet(mut self, hello: &Hello) -> Result<Server> {
         if let Err(cause) = say_hello(&mut self.stdin, hello).await {
             drop(self.stdin);
@@ -212,7 +211,7 @@ impl Met {
 }
 
 impl Server {
-    /// Starts the far end, and is itself the other end.
+    /// Logs in to a server whose other end is this client.
     pub async fn connect(
         host: &Host,
         request: &Request,
@@ -223,14 +222,13 @@ impl Server {
         met.greet(&owner::introduce(seat.hello(), request)).await
     }
 
-    /// Ends both ends after a copy that is complete. Gives the sender's last word, where the far end
-    /// sent.
+    /// Ends both ends after a complete copy. Returns the sender's conclusion if the server sent.
     pub async fn end_well(mut self, half: Option<Half>) -> Option<Conclusion> {
         let has_sent = matches!(half, Some(Half::Receiving(_)));
         if let Some(half) = half {
             half.stop().await;
         }
-        // The last handle closes the server's stdin, at which it ends.
+        // When the last handle is dropped, the server's stdin closes and the server exits.
         drop(self.control);
         let mut conclusion = None;
         if has_sent {
@@ -241,11 +239,11 @@ impl Server {
         conclusion
     }
 
-    /// Ends both ends. After a failure the server is told the error, and is not waited for long.
-    /// Returns the cause of a lost connection, where the far end's process tells it.
+    /// Ends both ends. After a failure, the server gets the error and less time to exit. Returns
+    /// the cause of a lost connection, if the server's exit status shows it.
     pub async fn end(mut self, half: Option<Half>, error: Option<&Error>) -> Option<Error> {
         if let Some(error) = error {
-            // Where control is lost the server ends by itself.
+            // If control is lost, the server ends without this message.
             let _ = timeout(
                 ABORT_PATIENCE,
                 self.control.send(Message::Abort(Fault::of(error, 0, 0))),
@@ -255,7 +253,7 @@ impl Server {
         if let Some(half) = half {
             half.stop().await;
         }
-        // The last handle closes the server's stdin, at which it ends.
+        // When the last handle is dropped, the server's stdin closes and the server exits.
         drop(self.control);
         let patience = if error.is_some() {
             self.abort_patience
@@ -268,7 +266,7 @@ impl Server {
     }
 }
 
-/// The last word of a sender, whose other words are of no interest any more.
+/// Waits for the sender's conclusion, and drops its other messages.
 async fn concluded(incoming: &mut Incoming<ChildStdout>) -> Option<Conclusion> {
     loop {
         if let Message::Conclusion(conclusion) = incoming.next().await.ok()? {
@@ -280,7 +278,6 @@ async fn concluded(incoming: &mut Incoming<ChildStdout>) -> Option<Conclusion> {
     }
 }
 
-/// Why a login came to nothing, in the user's words.
 async fn no_hello(
     why: NoHello,
     host: &Host,
@@ -316,7 +313,7 @@ async fn no_hello(
     }
 }
 
-/// How long the login may take until the far end's hello, but for the time in which ssh asks.
+/// How long the login may take until the server's hello, without the time in which ssh asks.
 fn limit(request: &Request, attempt: Attempt) -> Duration {
     let timeout = Duration::from_secs(request.options.timeout_s.into());
     match attempt {
@@ -325,7 +322,7 @@ fn limit(request: &Request, attempt: Attempt) -> Duration {
     }
 }
 
-/// True if a first login is tried again after an outage.
+/// True if the first login is retried after an outage.
 fn is_retried(request: &Request) -> bool {
     request.retry.first && request.retry.time.is_some_and(|time| !time.is_zero())
 }
@@ -336,26 +333,26 @@ pub fn may_ask(request: &Request, attempt: Attempt) -> bool {
     request.rsh == Rsh::Ssh && !is_unattended && this_host::has_terminal()
 }
 
-/// What the far end's process says on stderr: shown line by line, the last one kept.
+/// The stderr of the server's process: shown line by line, and the last line kept.
 struct Words {
     last: Arc<Mutex<String>>,
-    /// All lines of the login, as far as [`LOGIN_MAX`].
+    /// All lines of the login, up to [`LOGIN_MAX`].
     of_login: Arc<Mutex<String>>,
-    /// What the server itself said at the login, and was not shown: an error may quote it.
+    /// The server's own lines during the login, kept because an error may quote them.
     own: Arc<Mutex<Vec<String>>>,
     is_login: Arc<AtomicBool>,
     relay: JoinHandle<()>,
 }
 
-/// Bytes of a login's lines that are kept: the newest.
+/// Bytes of a login's lines that are kept. Beyond this, all older lines are dropped.
 const LOGIN_MAX: usize = 8 << 10;
 
-/// Lines of the server's own that wait until the login is over.
+/// The server's own lines that are kept until the login is over.
 const OWN_MAX: usize = 8;
 
 impl Words {
-    /// Shows ssh's lines. Where they are `hidden` until the login is through they are for `-v`: the
-    /// user is told of the outage as a whole.
+    /// Shows ssh's lines. `hidden`: those of the login appear only with `-v`, because the outage is
+    /// reported as a whole.
     fn relay(stderr: Stderr, seat: &Seat, hidden: bool) -> Words {
         let last = Arc::new(Mutex::new(String::new()));
         let is_login = Arc::new(AtomicBool::new(true));
@@ -366,7 +363,7 @@ impl Words {
         let lines = of_login.clone();
         let show = move |line: &str| {
             let mut last = keep.lock().expect("no panic while held");
-            // A refusal is not always the last line.
+            // Keeps a refusal, because further lines may follow it.
             if !(asks.load(Relaxed) && ssh::is_refusal(&last)) {
                 line.clone_into(&mut last);
             }
@@ -393,7 +390,7 @@ impl Words {
         let (reporter, said) = (seat.reporter.clone(), last.clone());
         let hold = move || {
             let said = said.lock().expect("no panic while held");
-            // A wrong password is no outage: the user must know before the next try.
+            // A wrong password is no outage: the user must see it before the next prompt.
             if hidden && ssh::is_refusal(&said) {
                 reporter.notice(&said);
             }
@@ -414,7 +411,7 @@ impl Words {
         self.of_login.lock().expect("no panic while held").clone()
     }
 
-    /// Shows what the server itself said at the login, but for what `error` quotes.
+    /// Shows the server's own lines of the login, except a line that `error` quotes.
     fn show_own(&self, reporter: &dyn Reporter, error: Option<&Error>) {
         let quotes = |line: &str| {
             error.is_some_and(|error| error.message.ends_with(line.trim_start_matches(ssh::OWN)))
@@ -425,27 +422,28 @@ impl Words {
         }
     }
 
-    /// What was said at the login is no cause of what comes later.
+    /// Lines of the login do not explain later errors.
     fn said_hello(&self) {
         self.is_login.store(false, Relaxed);
         self.last.lock().expect("no panic while held").clear();
     }
 
-    /// Waits for what is on its way of a process that has ended; another may hold its stderr open.
+    /// Waits for the last lines of a process that has ended. Bounded, because another process may
+    /// hold its stderr open.
     async fn last(&mut self) -> String {
         let _ = timeout(ABORT_PATIENCE, &mut self.relay).await;
         self.last.lock().expect("no panic while held").clone()
     }
 }
 
-/// Clears the terminal for a question; nothing else is written while the value lives.
+/// Clears the terminal for a question of ssh. Nothing else is written while the value lives.
 async fn hold(reporter: Arc<dyn Reporter>) -> Box<dyn Send> {
     let (told, shown) = oneshot::channel();
     let held = reporter.hold(Box::new(move || {
-        // Refused where the login has ended.
+        // Fails if the login has ended.
         let _ = told.send(());
     }));
-    // Fails where the screen is closed, or full of lines: the question is asked all the same.
+    // Fails if the screen is closed or full of lines; ssh asks all the same.
     let _ = shown.await;
     held
 }

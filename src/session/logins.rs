@@ -1,5 +1,5 @@
-//! Logins to several hosts: one after the other where a person may be asked, else side by side; and
-//! who has logged in waits a while for the others, so that what is read once is read for all.
+//! Logins to several hosts: one after the other if ssh may ask the user, otherwise in parallel. A
+//! copy that has logged in waits a while for the others, so that the source is read once for all.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use crate::session::login::{Attempt, Server};
 use crate::session::request::{Host, Request, Rsh};
 use crate::session::{Seat, cause_of, host as this_host};
 
-/// Logins at once: each is an ssh that computes, here and perhaps behind the same jump host, where
+/// Logins at the same time. Each ssh computes here, and all may use the same jump host, where
 /// `MaxStartups` begins to refuse at 10.
 const AT_ONCE: usize = 8;
 
-/// How long the first who has logged in waits for the last: the far end waits half a minute to be
-/// told what it is to do.
+/// How long the first copy waits for the last to log in. Its server waits 30 s for the first
+/// messages.
 const TOGETHER_MAX: Duration = Duration::from_secs(20);
 
 pub struct Logins {
     turns: Semaphore,
-    /// Those that are over, as bits.
+    /// The copies that are done with their first login, one bit each.
     over: watch::Sender<u64>,
     all: u64,
 }
@@ -35,32 +35,33 @@ impl Logins {
         }
     }
 
-    /// Waits until this one may log in, while it holds what it gets. Later logins ask nobody.
+    /// Waits for a turn to log in, which ends when the result is dropped. Later logins ask nobody
+    /// and need none.
     pub async fn turn(&self, attempt: Attempt) -> Option<SemaphorePermit<'_>> {
         match attempt {
-            // It is never closed.
+            // The semaphore is never closed.
             Attempt::First => self.turns.acquire().await.ok(),
             Attempt::Again { .. } => None,
         }
     }
 
-    /// A host is logged in to, has failed, or needs no login.
+    /// Notes that a copy has logged in, has failed, or needs no login.
     pub fn is_over(&self, host: usize) {
         self.over.send_modify(|over| *over |= 1 << host);
     }
 
-    /// A host is logged in to; waits for the others.
+    /// Notes that a copy has logged in, and waits for the others.
     pub async fn over(&self, host: usize) {
         self.is_over(host);
         let mut over = self.over.subscribe();
         let together = over.wait_for(|over| *over == self.all);
-        // Who is late reads for itself what it has missed.
+        // A copy that is late reads again what it has missed.
         let _ = tokio::time::timeout(TOGETHER_MAX, together).await;
     }
 }
 
-/// Logs in. Where others do the same, it is each one's turn first, and all begin together. Whoever
-/// calls this need not watch for the end of the copy.
+/// Logs in: waits for its turn, and after the login for the other copies. Returns when the copy
+/// ends, so the caller need not watch for that.
 pub async fn connect(
     host: &Host,
     request: &Request,

@@ -1,7 +1,7 @@
-//! One conversation, from ssh up to done. [`client`] is what the user started, [`server`] what it
-//! started on the other host; each runs a [`half`] of the copy. [`local`] runs both in one process,
-//! [`between`] two hosts both are servers.
-//! A copy whose connection is lost goes on in another session: [`retries`].
+//! One session of a copy, from the ssh login to done. The user starts the [`client`], which starts
+//! the [`server`] on the other host. Each runs one [`half`] of the copy. [`local`] runs both halves
+//! in one process. [`between`] has two servers. After a lost connection, [`retries`] continues the
+//! copy in another session.
 
 pub mod account;
 pub mod also;
@@ -64,25 +64,25 @@ pub use request::{
     Retry, Route, RouteOptions, Rsh, Shares, SshOptions, Verdict, What,
 };
 
-/// How often it is looked whether the list of digests is written, and how long that may take once
-/// the copy has ended early.
+/// Interval between checks whether the list of digests is written, and how long to wait for it
+/// after the copy has ended early.
 const LIST_LOOK: Duration = Duration::from_millis(10);
 const LIST_PATIENCE: Duration = Duration::from_millis(300);
 
-/// Threads that drive sockets and control; the work is done on the pipeline's own.
+/// Threads that drive sockets and control. The pipeline's own threads do the work.
 const RUNTIME_THREADS: usize = 4;
 
-/// Threads that an end needs besides: one for signals, one for calls that block, and those of a
-/// copy with one worker.
+/// Further threads of one end: for signals, for blocking calls, and those of a copy with one
+/// worker.
 const OTHER_THREADS: usize = 7;
 
-/// How long a runtime's threads may take to begin on a busy machine.
+/// How long a runtime's threads may take to start on a busy machine.
 const BEGIN_MAX: Duration = Duration::from_secs(10);
 
-/// A thread for blocking calls stays: a copy never needs a new one to go on.
+/// Idle blocking threads stay, so that a running copy never needs a new one.
 const KEEP_BLOCKING: Duration = Duration::from_secs(1 << 30);
 
-/// The end that the user sees: what a copy is told with and what it is counted in.
+/// The user's end of a copy: its reporter, its counters and its end.
 #[derive(Clone)]
 pub struct Seat {
     pub progress: Arc<Progress>,
@@ -90,15 +90,15 @@ pub struct Seat {
     pub tally: Arc<Tally>,
     pub ending: Arc<Ending>,
     pub digests: Option<Arc<DigestList>>,
-    /// By earlier logins of this copy.
+    /// The hosts that earlier logins of this copy reached.
     pub reached: Reached,
-    /// A file that is followed has come to its end, the user says.
+    /// Set when the user says that a followed file has reached its end.
     pub enough: Stop,
-    /// What the tuner said at the end.
+    /// The tuner's verdict at the end.
     pub verdict: Arc<OnceLock<Verdict>>,
-    /// What it shares with the copies of the same source to other hosts.
+    /// What this copy shares with the copies of the same source to other hosts.
     pub shared: Option<Shared>,
-    /// The copy is there to measure the link, and over when that is done.
+    /// Set if the copy only measures the link; it is over when that is done.
     pub probe: Option<Arc<LinkTest>>,
 }
 
@@ -124,7 +124,8 @@ impl Seat {
         }
     }
 
-    /// What this end says of itself. Hosts that get the same share whole chunks.
+    /// The hello of this end. Copies to several hosts share whole chunks, so they use no smaller
+    /// pieces.
     fn hello(&self) -> Hello {
         match self.shared {
             Some(_) => host::hello().without_grains(),
@@ -132,13 +133,13 @@ impl Seat {
         }
     }
 
-    /// By which commands speak to the user.
+    /// Shows the lines of commands to the user.
     fn tell(&self) -> Tell {
         let reporter = self.reporter.clone();
         Arc::new(move |line| reporter.notice(line))
     }
 
-    /// For one session of the copy, which may end before the copy does.
+    /// A seat for one session, which may end before the copy does.
     fn of_session(&self) -> Seat {
         Seat {
             ending: Arc::new(Ending::of_session(&self.ending)),
@@ -146,14 +147,14 @@ impl Seat {
         }
     }
 
-    /// The copy is complete, and this is what the tuner learnt of it.
+    /// Takes what the tuner learnt of a complete copy.
     async fn conclude(&self, request: &Request, conclusion: Conclusion) {
         let Conclusion {
             verdict,
             remembered,
         } = conclusion;
         if let Some(verdict) = verdict {
-            // There is one for each copy.
+            // Set once in each copy.
             let _ = self.verdict.set(verdict);
         }
         if let Some(remembered) = remembered {
@@ -161,7 +162,7 @@ impl Seat {
         }
     }
 
-    /// A session is over and another takes its place. True if it got further than those before.
+    /// Prepares for the next session. True if the last one got further than those before it.
     fn begin_again(&self) -> bool {
         self.tally.begin_again();
         if let Some(list) = &self.digests {
@@ -171,7 +172,7 @@ impl Seat {
     }
 }
 
-/// Carries out a copy; returns when both ends are done or ended. Blocks.
+/// Carries out a copy. Returns when both ends are done or have ended. Blocks.
 pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Outcome {
     let started = Instant::now();
     let mut seat = Seat::new(progress, reporter);
@@ -180,7 +181,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
     over(&seat, copied, resumes, started)
 }
 
-/// What came of a copy that is over, which the same command would go on with if it `resumes`.
+/// The outcome of a copy that is over, which the same command would resume if it `resumes`.
 fn over(seat: &Seat, mut copied: Result<String>, resumes: bool, started: Instant) -> Outcome {
     seat.progress.set_phase(Phase::Done);
     let there = seat.progress.snapshot().placed_bytes();
@@ -191,7 +192,7 @@ fn over(seat: &Seat, mut copied: Result<String>, resumes: bool, started: Instant
     outcome(seat, copied, started)
 }
 
-/// What came of what `seat` was told of; `copied` is the route or why it ended early.
+/// The outcome, from `seat` and from `copied`: the route, or why the copy ended early.
 fn outcome(seat: &Seat, copied: Result<String>, started: Instant) -> Outcome {
     let (route, mut fatal) = match copied {
         Ok(route) => (route, None),
@@ -252,12 +253,12 @@ fn copy(request: Request, seat: &mut Seat) -> Result<String> {
             }
         }
     });
-    // A thread that is stuck in the kernel does not keep the user waiting.
+    // The user does not wait for a thread that is stuck in the kernel.
     runtime.shutdown_timeout(Duration::from_millis(100));
     copied
 }
 
-/// What has arrived is kept where the copy was cut off, and not where it failed.
+/// Reports the kept bytes, if the copy was cut off rather than failed.
 fn tell_kept(error: &mut Error, bytes: u64) {
     if matches!(error.kind, Kind::Lost | Kind::Signal(_)) {
         let there = size(bytes);
@@ -272,8 +273,8 @@ fn digest_list(path: &Path) -> Result<Arc<DigestList>> {
     list.map(Arc::new)
 }
 
-/// Waits until the list of digests is written, as long as the user does. A copy that was `copied` in
-/// full and is ended then fails with the cause of that.
+/// Waits until the list of digests is written or the user ends the copy, which then fails even if
+/// it was complete.
 async fn digests_written(seat: &Seat, copied: Result<String>) -> Result<String> {
     let Some(list) = &seat.digests else {
         return copied;
@@ -287,7 +288,7 @@ async fn digests_written(seat: &Seat, copied: Result<String>) -> Result<String> 
         () = written() => return copied,
         () = seat.ending.wait() => {}
     }
-    // What is left is a moment's work, or nothing takes it.
+    // The writer needs only a moment for the rest, unless the file takes nothing any more.
     match tokio::time::timeout(LIST_PATIENCE, written()).await {
         Ok(()) => copied,
         Err(_) => copied.and(Err(cause_of(&seat.ending))),
@@ -313,14 +314,14 @@ fn finish_digests(seat: &Seat) -> Result<u64> {
 
 /// Why a server did not carry out a copy.
 pub enum NotServed {
-    /// Nobody was told.
+    /// The client does not know the error.
     NotBegun(Error),
-    /// The client was told why, as far as it listened.
+    /// The client was told the error, if it still listened.
     Told(Kind),
 }
 
-/// The far end: speaks control on stdin and stdout until the client is done. `placed`: a client
-/// has brought this program, which has checked itself.
+/// The server: speaks control on stdin and stdout until the client is done. `placed`: a client has
+/// copied this program to the host, and the program has verified its own digest.
 pub fn serve(placed: bool, permit: Permit) -> Result<(), NotServed> {
     host::prepare(1).map_err(NotServed::NotBegun)?;
     host::ignore_status_signal();
@@ -342,7 +343,7 @@ pub fn serve(placed: bool, permit: Permit) -> Result<(), NotServed> {
     served
 }
 
-/// A runtime all of whose threads run: tokio itself panics, or waits forever, where one is refused.
+/// A runtime whose threads all run. If one is refused, tokio itself panics or waits forever.
 fn runtime() -> Result<tokio::runtime::Runtime> {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
     let wanted = processors.min(RUNTIME_THREADS);
@@ -385,7 +386,7 @@ impl Half {
         }
     }
 
-    /// The half whose queue has no room for more messages.
+    /// This half, if its queue has no room for more messages.
     fn full(&self) -> Option<&ReceivingHalf> {
         match self {
             Half::Receiving(half) if half.is_full() => Some(half),
@@ -393,7 +394,7 @@ impl Half {
         }
     }
 
-    /// Before `error` is taken for the cause: what has come may tell a better one.
+    /// Works off queued messages before `error` counts as the cause: they may have a better one.
     async fn work_off(&self, error: &Error) {
         if let (Half::Receiving(half), Kind::Lost) = (self, error.kind) {
             half.work_off().await;
@@ -415,8 +416,8 @@ impl Half {
     }
 }
 
-/// Hands messages to `half` until everything is in place or the copy ends. `ways` takes what is
-/// about streams, `check` sees what else comes before the half does.
+/// Hands messages to `half` until all is in place or the copy ends. `ways` takes messages about
+/// connections; `check` sees the others before the half does.
 pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
     hearing: &mut Hearing<'_, R>,
     half: &mut Half,
@@ -426,7 +427,8 @@ pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
     let ending = hearing.ending();
     loop {
         if let Some(full) = half.full() {
-            // A sender keeps to less; one that does not is read when there is room again.
+            // A sender of this version never fills the queue. Control is read again when there is
+            // room.
             hearing.pause(true);
             tokio::select! {
                 () = full.room() => {}
@@ -455,10 +457,10 @@ pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
     }
 }
 
-/// Does what may wait for a disk on another thread, so that the other end is heard meanwhile.
+/// Does work that may wait for a disk on another thread, so that this task can read control.
 ///
 /// # Errors
-/// Where it panicked.
+/// If the work panicked.
 async fn off_task<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|_| Error::new(Kind::Breach, Side::Here, "a look at the disk failed"))

@@ -1,6 +1,6 @@
-//! What two servers say to each other through the client: each message is read, checked and put
-//! into an envelope; what is of no use to the other, above all its paths, is left out. On the way
-//! the client learns what it shows.
+//! The messages that two servers exchange through the client. The client checks each message, puts
+//! it into an envelope, and removes what the other server does not need, above all paths. It also
+//! learns the progress that it shows.
 
 use std::cell::{Cell, RefCell};
 
@@ -19,7 +19,7 @@ use crate::units::harmless;
 use crate::wire::account::Account;
 use crate::wire::message::{Conclusion, Fault, FileDigest, Message, Relay, Tune};
 
-/// Characters of a reason, and of a name, that are shown.
+/// Characters of a reason, or of a name, that are shown.
 const TEXT_MAX: usize = 200;
 
 /// One of the two servers.
@@ -29,14 +29,14 @@ pub enum End {
     Receiver,
 }
 
-/// Why a session between two hosts ended, and at which of them, if at one.
+/// Why a session between two hosts ended, and at which server, if at one.
 pub struct Cut {
     pub error: Error,
     pub at: Option<End>,
 }
 
 impl Cut {
-    /// The server does not listen any more.
+    /// The server has closed control.
     pub fn lost(end: End) -> Cut {
         let message = "lost the far end: it does not listen any more";
         Cut {
@@ -45,7 +45,7 @@ impl Cut {
         }
     }
 
-    /// The server said what none says.
+    /// The server sent a message that no server sends.
     pub fn breach(end: End, what: &str) -> Cut {
         let (who, side) = match end {
             End::Sender => ("sender", Side::Source),
@@ -59,36 +59,36 @@ impl Cut {
     }
 }
 
-/// What comes from one server, and where it goes.
+/// One server's messages, and where they go.
 pub struct Line<'a> {
     pub end: End,
     pub incoming: &'a mut Incoming<ChildStdout>,
-    /// Takes what is about streams between that server and this client.
+    /// Takes messages about connections between that server and this client.
     pub ways: Ways,
-    /// The other server.
+    /// Control of the other server.
     pub to: Outgoing,
 }
 
-/// What becomes of a message.
+/// What to do with a message.
 enum Said {
-    /// It is for the other server.
+    /// For the other server.
     Pass(Message),
-    /// It was for this client.
+    /// For this client, which has taken it.
     Taken,
-    /// It is for who knows this server's streams.
+    /// For [`Ways`], which knows this server's connections.
     Ways(Message),
-    /// For the other server, which then has said everything.
+    /// The receiver's last message, for the other server.
     Done,
-    /// The last word.
+    /// The sender's last message.
     Over(Conclusion),
     OutOfPlace,
 }
 
-/// The client's part.
+/// The client's part in the exchange.
 pub struct Exchange<'a> {
     request: &'a Request,
     seat: &'a Seat,
-    /// The sender has told of a failure.
+    /// The sender has reported a failure.
     told: Cell<bool>,
     heard: RefCell<Counts>,
     account: watch::Sender<Account>,
@@ -107,17 +107,17 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// The sender's last account.
+    /// The sender's latest report.
     pub fn account(&self) -> watch::Receiver<Account> {
         self.account.subscribe()
     }
 
-    /// True once the receiver has said where things land: it takes streams since then.
+    /// True once the receiver has said where the entries land: since then it accepts connections.
     pub fn has_landed(&self) -> watch::Receiver<bool> {
         self.has_landed.subscribe()
     }
 
-    /// Passes on what the sender says, until its last word.
+    /// Relays the sender's messages, until its conclusion.
     pub async fn sender(&self, line: &mut Line<'_>) -> Result<Conclusion, Cut> {
         loop {
             let said = line.next().await?;
@@ -128,7 +128,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Passes on what the receiver says, until everything is in place.
+    /// Relays the receiver's messages, until everything is in place.
     pub async fn receiver(&self, line: &mut Line<'_>) -> Result<(), Cut> {
         loop {
             let said = line.next().await?;
@@ -178,7 +178,7 @@ impl<'a> Exchange<'a> {
                     let reason: String = tune.reason.chars().take(TEXT_MAX).collect();
                     self.seat.reporter.detail(&reason);
                 }
-                // How fast is for the client alone to say.
+                // Only the client sets the rate.
                 Said::Pass(Message::Tune(Tune {
                     streams: tune.streams,
                     rate_limit: None,
@@ -203,7 +203,7 @@ impl<'a> Exchange<'a> {
         Ok(match message {
             Message::Landed(landed) => {
                 if landed.ordered {
-                    // What has left cannot be taken back for another try.
+                    // Bytes that have left cannot be taken back for another try.
                     self.seat.ending.set_once();
                 }
                 self.seat.progress.set_phase(Phase::Copying);
@@ -243,15 +243,15 @@ impl<'a> Exchange<'a> {
         })
     }
 
-    /// What is read once cannot be read for another session, and neither server knows of a former
-    /// one that has begun to.
+    /// Rules out a retry if an entry can be read only once: neither server knows that an earlier
+    /// session has begun to read it.
     fn look_at(&self, entries: &[Entry]) {
         if entries.iter().any(Entry::is_once) {
             self.seat.ending.set_once();
         }
     }
 
-    /// Tells the user of a failed entry; gives what the other server has to know.
+    /// Reports a failed entry to the user. Returns what the other server has to know.
     fn failed(&self, fault: Fault) -> Fault {
         let nameless = nameless(&fault);
         self.seat.tally.add(&fault.into_error());
@@ -271,7 +271,7 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// A fault without the words and the path of where it happened.
+/// The fault without its text and path.
 fn nameless(fault: &Fault) -> Fault {
     Fault {
         path: Vec::new(),
@@ -291,7 +291,7 @@ impl Line<'_> {
         Cut { error, at }
     }
 
-    /// Does what is to be done with a message; gives the last word.
+    /// Does what `said` asks for. Returns the conclusion if this was the last message.
     async fn pass(&mut self, said: Said) -> Result<Option<Conclusion>, Cut> {
         let message = match said {
             Said::Pass(message) => message,

@@ -1,7 +1,6 @@
-//! A copy between two hosts, in one session: the client logs in to both, gives each the other's
-//! hello for its own, and passes on what they say to each other. Neither has a login at the other;
-//! data goes from one to the other by [`routes`], and what each is told of the other is what
-//! [`exchange`] lets through.
+//! A session of a copy between two remote hosts. The client logs in to both, gives each server the
+//! other's hello instead of its own, and relays their messages. Neither host logs in to the other.
+//! [`routes`] connects the two for data; [`exchange`] decides what each server learns of the other.
 
 pub mod exchange;
 pub mod opening;
@@ -34,13 +33,13 @@ use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Message, Open, Role, SessionSecret, Tune};
 
-/// Both ends of the copy.
+/// Both servers of the copy.
 struct Servers {
     sender: Server,
     receiver: Server,
 }
 
-/// Copies between two hosts, as far as one session goes. Gives the route that data took.
+/// Copies between two hosts, as far as one session gets. Returns the route that the data took.
 pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Result<String, Lost> {
     let hosts = request.hosts().expect("both ends are remote");
     let mut servers = log_in(hosts, request, seat, session.attempt).await?;
@@ -66,10 +65,10 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         }
         Err(cut) => cut,
     };
-    // Before anything is torn down: what that leads to is not the cause.
+    // Recorded before the teardown, whose errors are not the cause.
     seat.ending.end(cut.error);
     let mut error = cause_of(&seat.ending);
-    // Neither is told of the other's paths.
+    // Neither server learns the other's paths.
     let told = Error::new(error.kind, error.side, "the copy has ended");
     let (at_sender, at_receiver) = tokio::join!(
         sender.end(None, Some(&told)),
@@ -90,12 +89,12 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
     })
 }
 
-/// As it may be shown.
+/// The host's name, made printable.
 fn shown(host: &Host) -> String {
     printable(host.name.as_bytes())
 }
 
-/// Logs in to both: one after the other where a person may be asked for passwords, else at once.
+/// Logs in to both hosts: one after the other if ssh may ask for passwords, else in parallel.
 async fn log_in(
     (source, dest): (&Host, &Host),
     request: &Request,
@@ -117,7 +116,7 @@ async fn log_in(
     Ok(Servers { sender, receiver })
 }
 
-/// What one host is told of the other.
+/// The part of a server's hello for the other server.
 fn told(hello: &Hello) -> Hello {
     Hello {
         reached: String::new(),
@@ -126,7 +125,7 @@ fn told(hello: &Hello) -> Hello {
     }
 }
 
-/// Each speaks a version with this client; there must be one for all three.
+/// Checks that the servers share a protocol version, as each does with this client.
 fn agree(source: (&Host, &Hello), dest: (&Host, &Hello)) -> Result<()> {
     let ((from, a), (to, b)) = (source, dest);
     if a.protocol_min.max(b.protocol_min) <= a.protocol_max.min(b.protocol_max) {
@@ -161,7 +160,7 @@ impl Between<'_> {
         let _hearts = [self.heart(sender), self.heart(receiver)];
         if self.request.options.follow_ms.is_some() {
             let control = sender.control.downgrade();
-            // Said again with the next signal where it cannot be said now.
+            // Dropped if control is busy; the user can send the signal again.
             this_host::on_enough(move || control.try_send(Message::Enough(())));
         }
         let may_pass = matches!(self.request.route.asked, None | Some(Route::Ssh));
@@ -205,7 +204,7 @@ impl Between<'_> {
         Ok((route, conclusion))
     }
 
-    /// Tells each what it is to be, and the secret.
+    /// Sends each server its role and the secret.
     async fn open(&self, sender: &Server, receiver: &Server, suite: Suite) -> Result<(), Cut> {
         let secret = Secret::random();
         let asked = self.request.route.asked;
@@ -242,7 +241,7 @@ impl Between<'_> {
         }
     }
 
-    /// Tells a server that this end is there, and judges its silence. There are no streams here.
+    /// Sends a server heartbeats and judges its silence. This client has no data connections.
     fn heart(&self, server: &Server) -> Heart {
         Heart::start(Terms {
             place: Place::Client {
@@ -259,7 +258,6 @@ impl Between<'_> {
         })
     }
 
-    /// Changes the rate when the user does, until it is dropped.
     async fn follow_rate(&self, sender: &Outgoing) -> Infallible {
         let Some(path) = self.request.rate_file.clone() else {
             return std::future::pending().await;
@@ -270,7 +268,7 @@ impl Between<'_> {
                 rate_limit: Some(rate.unwrap_or(0)),
                 reason: String::new(),
             };
-            // A lost connection is its reader's to report.
+            // The reader reports a lost connection.
             let _ = sender.send(Message::Tune(tune)).await;
         };
         let rate = self.request.options.rate_limit;
@@ -279,8 +277,8 @@ impl Between<'_> {
     }
 }
 
-/// Passes on what both say, until the receiver has everything in place and the sender has said
-/// its last word. That word is not worth a copy that is complete.
+/// Relays messages until the receiver has everything in place and the sender has sent its
+/// conclusion. A complete copy does not fail for lack of that.
 async fn converse(
     exchange: &Exchange<'_>,
     mut sending: Line<'_>,
@@ -301,7 +299,7 @@ async fn converse(
     }
 }
 
-/// The stream inside a server's login, and where it comes out when it begins.
+/// The data connection inside a server's login, and the channel on which it arrives.
 fn in_login(
     flow: Flow,
     is_wanted: bool,
@@ -323,8 +321,8 @@ fn ways(inband: Arc<Inband>, listen: oneshot::Sender<crate::wire::message::Liste
     }
 }
 
-/// The last resort: what the sender says inside its login goes into the receiver's, each within
-/// its own credit. It is sealed from end to end, and this end does not open it.
+/// The last resort: copies data from the sender's login to the receiver's, each within its own
+/// credit. The data is sealed from end to end, and this client does not open it.
 async fn pass_through(
     mut from: mpsc::Receiver<Connection>,
     mut to: mpsc::Receiver<Connection>,
@@ -332,9 +330,9 @@ async fn pass_through(
     if let (Some(mut from), Some(mut to)) = tokio::join!(from.recv(), to.recv()) {
         let (mut data, _) = from.link.split();
         let (_, mut drain) = to.link.split();
-        // Fails only where one of the logins has ended, as is told there.
+        // Fails only if a login has ended, which its reader reports.
         let _ = tokio::io::copy(&mut data, &mut drain).await;
-        // Both stay as they are until the session ends.
+        // Both connections stay open until the session ends.
         return std::future::pending().await;
     }
     std::future::pending().await

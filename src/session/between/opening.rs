@@ -1,4 +1,4 @@
-//! What each of two servers is told at first.
+//! The first messages from the client to each of two servers.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -9,8 +9,8 @@ use crate::session::request::{Operand, Request, What};
 use crate::wire::hello::Hello;
 use crate::wire::message::Role;
 
-/// What each server is to be. The receiver hears no more of the sources than a name for each, for
-/// messages, and behind them what tells them from others of these names.
+/// The role of each server. The receiver gets no paths or hosts of the sources, but a name for
+/// each, for messages, and then a hash that tells these sources from others of the same names.
 pub fn roles(request: &Request) -> (Role, Role) {
     let sources = &request.sources;
     let sender = match &sources[..] {
@@ -39,7 +39,7 @@ pub fn roles(request: &Request) -> (Role, Role) {
     (sender, receiver)
 }
 
-/// The last part of each operand, told apart where several have the same.
+/// The last component of each operand's path, with a number where several are equal.
 fn names(sources: &[Operand]) -> Vec<Vec<u8>> {
     let last = |source: &Operand| {
         let path = source.path.strip_suffix(b"/").unwrap_or(&source.path);
@@ -62,7 +62,7 @@ fn names(sources: &[Operand]) -> Vec<Vec<u8>> {
     names
 }
 
-/// AES where both have instructions for it.
+/// AES-128-GCM if both hosts prefer it, because they have instructions for it.
 pub fn suite_for(sender: &Hello, receiver: &Hello, encrypt: bool) -> Suite {
     let first = |hello: &Hello| {
         hello

@@ -1,6 +1,7 @@
-//! How the streams of a copy between two hosts come about. The client tells the sender's server to
-//! dial the receiver's (direct), a moment later the receiver's to dial the sender's (reverse), and
-//! lets data pass through here while neither stands. What the streams do it hears from the sender.
+//! Chooses the route for the data of a copy between two hosts. The client tells the sender's server
+//! to dial the receiver's (direct), and a moment later the receiver's to dial the sender's
+//! (reverse). While neither works, data passes through the client. The sender reports how the
+//! connections are.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,16 +27,16 @@ use crate::units::harmless;
 use crate::wire::account::Account;
 use crate::wire::message::{Listen, Message};
 
-/// How often it is looked how streams stand.
+/// Interval between checks of the connections.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// When the other addresses of a host are looked up, if those that it knows itself have not answered.
+/// When a host's further addresses are looked up, if those that it announced have not answered.
 const LOOK_UP_AFTER: Duration = Duration::from_millis(200);
 
-/// How long the first stream may take where there is one route alone: longer than a dial.
+/// How long the first connection may take if only one route is allowed: longer than a dial.
 const PATIENCE: Duration = Duration::from_secs(12);
 
-/// Who chooses.
+/// Chooses the route of one session.
 pub struct Routes<'a> {
     pub request: &'a Request,
     pub seat: &'a Seat,
@@ -43,22 +44,22 @@ pub struct Routes<'a> {
     pub sender: Outgoing,
     pub receiver: Outgoing,
     pub account: watch::Receiver<Account>,
-    /// The receiver has prepared its half.
+    /// True once the receiver has prepared its half.
     pub has_landed: watch::Receiver<bool>,
-    /// Towards the sender.
+    /// The connection inside the sender's login.
     pub inband: Arc<Inband>,
     pub notes: Arc<Notes>,
     pub opened_at: Instant,
 }
 
-/// Which servers have been told to dial.
+/// Which servers are dialling, because the client told them to.
 #[derive(Default)]
 struct Dialling {
     direct: bool,
     reverse: bool,
 }
 
-/// The route in the summary.
+/// The route, for the summary.
 pub fn label(notes: &Notes, account: &Account) -> String {
     let label = notes.label(account.ways.map(|way| way.carried));
     match label.strip_prefix(Route::Inband.name()) {
@@ -75,7 +76,7 @@ fn nowhere() -> Listen {
 }
 
 impl Routes<'_> {
-    /// Sees to it that there are streams, until it is dropped.
+    /// Keeps up connections until it is dropped.
     pub async fn run(
         self,
         at_sender: oneshot::Receiver<Listen>,
@@ -87,7 +88,7 @@ impl Routes<'_> {
         }
     }
 
-    /// One route alone. It ends the session where there is no way.
+    /// Uses one route alone. Ends the session if that route does not work.
     async fn only(
         &self,
         route: Route,
@@ -102,7 +103,7 @@ impl Routes<'_> {
                 return std::future::pending().await;
             }
         };
-        // Where control has ended that is told elsewhere.
+        // Control has ended, and its reader reports it.
         let Ok(at) = listens.await else {
             return std::future::pending().await;
         };
@@ -112,8 +113,8 @@ impl Routes<'_> {
         }
     }
 
-    /// Ends the session when there has been no stream for too long. Either end may look at a slow
-    /// disk before it dials or takes one.
+    /// Ends the session if there has been no connection for too long. Either end may wait for a
+    /// slow disk before it dials or accepts; that time does not count.
     async fn mind(&self, route: Route) -> Infallible {
         let timeout = Duration::from_secs(self.request.options.timeout_s.into());
         let (mut since, mut bytes) = (Instant::now(), 0);
@@ -147,7 +148,7 @@ impl Routes<'_> {
     ) -> Infallible {
         let mut dialling = Dialling::default();
         let (mut sender_at, mut receiver_at): (Option<Listen>, Option<Listen>) = (None, None);
-        // A round trip of a host's login is about what two hosts have between them.
+        // A login's round trip serves as an estimate of that between the hosts.
         let mut patience = Patience::default();
         let mut without = Instant::now();
         let mut chosen = None;
@@ -176,7 +177,7 @@ impl Routes<'_> {
                 }
                 patience.came_up();
             }
-            // Before its first account the sender looks for what it is to send, and dials nobody.
+            // Before its first report, the sender looks for its sources and dials nobody.
             let is_at_it = self.account.has_changed().unwrap_or(false);
             if self.has_sound() || !is_at_it {
                 without = Instant::now();
@@ -214,7 +215,7 @@ impl Routes<'_> {
         }
     }
 
-    /// Tells by which of the two to dial, and what more may be known of the other's addresses.
+    /// Sends one server the other's addresses, and later the further ones that were found.
     async fn dial(&self, route: Route, at: &Listen) -> Infallible {
         self.tell(route, at).await;
         sleep(LOOK_UP_AFTER).await;
@@ -224,7 +225,7 @@ impl Routes<'_> {
         std::future::pending().await
     }
 
-    /// The server that dials by this route, and the host that it dials.
+    /// The server that dials on this route, and the host that it dials.
     fn parties(&self, route: Route) -> (&Outgoing, &Host) {
         let (source, dest) = self.request.hosts().expect("both ends are remote");
         match route {
@@ -233,7 +234,7 @@ impl Routes<'_> {
         }
     }
 
-    /// Has one server dial the other, where that says it can be dialled, or where the user says.
+    /// Tells one server to dial the other, at the announced addresses or at the user's.
     async fn tell(&self, route: Route, at: &Listen) {
         let (dialler, host) = self.parties(route);
         if at.port == 0 || at.addresses.is_empty() {
@@ -252,7 +253,8 @@ impl Routes<'_> {
         .await;
     }
 
-    /// The names by which this client knows a host may lead where its own addresses do not.
+    /// Sends the addresses of the name by which this client knows a host, in case the announced
+    /// ones do not work.
     async fn tell_more(&self, route: Route, at: &Listen) {
         let (dialler, host) = self.parties(route);
         if self.request.rsh != Rsh::Ssh || self.request.route.address.is_some() || at.port == 0 {
@@ -288,11 +290,11 @@ impl Routes<'_> {
         let told = format!("{}, port {port}", addresses.join(", "));
         self.seat.reporter.detail(&line(&told));
         let at = Listen { addresses, port };
-        // A lost connection is its reader's to report.
+        // The reader reports a lost connection.
         let _ = dialler.send(Message::Dial(at)).await;
     }
 
-    /// Ends what else was tried.
+    /// Ends the other attempts.
     async fn settle(&self, chosen: Route, dialling: &mut Dialling) {
         let detail = format!("route: {}", chosen.name());
         self.seat.reporter.detail(&detail);
@@ -309,7 +311,7 @@ impl Routes<'_> {
         }
     }
 
-    /// The best route by which data has come through.
+    /// The best route that has carried data.
     fn up(&self) -> Option<Route> {
         let account = self.account.borrow();
         [Route::Direct, Route::Reverse]
@@ -324,8 +326,8 @@ impl Routes<'_> {
             .any(|&route| account.ways[route as usize].sound > 0)
     }
 
-    /// What the direct route has come to: the sender tells why it has no stream, and not what it
-    /// has heard from before it has one.
+    /// The state of the direct route. The sender reports why it has no connection, but not whether
+    /// anything has answered before.
     fn answer(&self, at: Option<&Listen>) -> Answer {
         let has_none = at.is_some_and(|at| at.port == 0 || at.addresses.is_empty());
         match has_none || !self.account.borrow().cause.is_empty() {
@@ -334,8 +336,8 @@ impl Routes<'_> {
         }
     }
 
-    /// A tag alone would let whoever has recorded an opening on its way to a wrong address read
-    /// what is sent for it.
+    /// False if frames have only a tag. Whoever recorded an opening on its way to a wrong address
+    /// could replay it and read the data that follows.
     fn may_reverse(&self) -> bool {
         self.suite != Suite::Tag
     }
@@ -351,7 +353,7 @@ impl Routes<'_> {
         }
     }
 
-    /// What is known better is not told anew.
+    /// Keeps a more precise reason if there is one.
     fn note(&self, route: Route) {
         if !self.notes.has(route) {
             self.notes.failed(route, "no answer");
@@ -379,7 +381,7 @@ impl Routes<'_> {
         Error::new(Kind::Lost, Side::Here, message)
     }
 
-    /// Why the sender lost its last stream, or could not dial one.
+    /// Why the sender lost its last connection, or could not make one.
     fn cause(&self) -> Option<String> {
         let cause = harmless(&self.account.borrow().cause);
         let cause = cause.split(" (os error").next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What routes were tried, and how they fared.
+//! The routes of a session that were tried or failed, for the summary.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
@@ -13,11 +13,11 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// The route in the summary, from the bytes that each has carried: why it is not the best is
-    /// told too. Empty where nothing was carried.
+    /// The route for the summary, with the reasons why no better one was used. `carried` has the
+    /// bytes of each route. Empty if nothing was carried.
     pub fn label(&self, carried: [u64; Route::ALL.len()]) -> String {
         let most = Route::ALL.into_iter().rev().max_by_key(|route| {
-            // What goes inside control does so for lack of others.
+            // Data goes through control only for lack of another route.
             let is_real = *route != Route::Inband;
             (
                 is_real && carried[*route as usize] > 0,
@@ -40,8 +40,8 @@ impl Notes {
         }
     }
 
-    /// Why a better route than the one in use is not. A copy may be over before it is given up; and
-    /// where all went inside control, before it had time to answer.
+    /// Why a better route was not used. An attempt that still waits at the end counts as "no
+    /// answer", unless all data went through control: such a copy is too short for an answer.
     fn why_not(
         &self,
         better: Route,
@@ -59,12 +59,12 @@ impl Notes {
         }
     }
 
-    /// It is waited for an answer.
+    /// Notes that this route waits for an answer.
     pub fn tried(&self, route: Route) {
         self.tried[route as usize].store(true, Relaxed);
     }
 
-    /// The last word on a route counts.
+    /// Notes why a route failed. The last reason counts.
     pub fn failed(&self, route: Route, why: &str) {
         let mut failed = self.lock();
         failed.retain(|(other, _)| *other != route);

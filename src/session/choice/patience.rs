@@ -1,30 +1,30 @@
-//! How long a route waits for those before it, from what those have shown so far. Pure: what is
-//! known is passed in.
+//! How long each route waits for the better ones. Pure: time and state are passed in.
 
 use std::time::Duration;
 
 use crate::route::direct::Answer;
 
-/// How much later than direct the others begin.
+/// How much later than direct the other routes begin.
 #[derive(Clone, Copy)]
 struct Delays {
     reverse: Duration,
     last: Duration,
 }
 
-/// At the start.
+/// Before any route has carried data.
 const FIRST: Delays = Delays {
     reverse: Duration::from_millis(250),
     last: Duration::from_secs(1),
 };
 
-/// After a route that was in use has lost all its streams, which may come back by it.
+/// After the route in use has lost all connections. They may come back.
 const AGAIN: Delays = Delays {
     reverse: Duration::from_secs(5),
     last: Duration::from_secs(10),
 };
 
-/// Where nothing is heard for so many round trips, nothing will be: something drops what is sent.
+/// Before anything has answered. After so many round trips nothing will: something drops the
+/// packets.
 const SILENT: Spans = Spans {
     inband: 1.5,
     inband_most: Duration::from_millis(750),
@@ -33,8 +33,9 @@ const SILENT: Spans = Spans {
     last: 0.0,
 };
 
-/// A stream needs two round trips more where it sends, three where it receives, until it is known
-/// to stand. Data inside the login is begun soonest: it is slower, and holds up what comes later.
+/// After an address has accepted a TCP connection, which is known to work two round trips later at
+/// a sender, and three at a receiver. Data through control begins before the other routes, but not
+/// at once: it is slower, and delays later data.
 const CONNECTED: Spans = Spans {
     inband: 2.5,
     inband_most: Duration::from_secs(1),
@@ -46,7 +47,7 @@ const CONNECTED: Spans = Spans {
 const INBAND_LEAST: Duration = Duration::from_millis(100);
 const LAST_MOST: Duration = Duration::from_secs(3);
 
-/// In round trips, each with its bound.
+/// Waits in round trips, with an upper bound for each.
 struct Spans {
     inband: f64,
     inband_most: Duration,
@@ -55,12 +56,12 @@ struct Spans {
     last: f64,
 }
 
-/// Since when is told by who asks.
+/// Decides the waits. The caller knows when they began.
 #[derive(Default)]
 pub struct Patience {
-    /// Of control, and what the other end had to do meanwhile; None while it has not answered.
+    /// Time until the server's first answer: a round trip, and the server's work. None before that.
     answered: Option<Duration>,
-    /// Data has come through by some route.
+    /// Some route has carried data.
     was_up: bool,
 }
 
@@ -73,8 +74,8 @@ impl Patience {
         self.was_up = true;
     }
 
-    /// How long other streams have before data goes inside the login: on an open network one is
-    /// there by then, after two round trips.
+    /// How long to wait for other connections before data goes through control. On an open network,
+    /// one is there after two round trips.
     pub fn inband(&self, answer: Answer) -> Duration {
         match (self.answered, spans(answer)) {
             (None, _) => self.delays().last,
@@ -86,8 +87,8 @@ impl Patience {
         }
     }
 
-    /// How long direct has before reverse begins. How far the other end is nobody knows before it
-    /// has answered.
+    /// How long to wait for direct before reverse begins. Before the server's first answer nobody
+    /// knows how far away it is.
     pub fn reverse(&self, answer: Answer) -> Duration {
         let Delays { reverse, last } = self.delays();
         match (self.answered, spans(answer)) {
@@ -101,7 +102,7 @@ impl Patience {
         }
     }
 
-    /// How long all before have until the last resort.
+    /// How long to wait for the other routes before the last resort.
     pub fn last(&self, answer: Answer) -> Duration {
         let (answered, spans) = (self.answered.unwrap_or_default(), spans(answer));
         let wait = spans.map_or(Duration::ZERO, |spans| answered.mul_f64(spans.last));
@@ -116,7 +117,7 @@ impl Patience {
     }
 }
 
-/// None: nothing is waited for.
+/// None: there is nothing to wait for.
 fn spans(answer: Answer) -> Option<&'static Spans> {
     match answer {
         Answer::Silent => Some(&SILENT),
@@ -131,7 +132,7 @@ mod tests {
 
     const NEAR: Duration = Duration::from_millis(1);
 
-    /// In milliseconds: when data goes inside the login, and when reverse begins.
+    /// In milliseconds: when data goes through control, and when reverse begins.
     fn begins(round_trip_ms: u64, answer: Answer) -> (u128, u128) {
         let mut patience = Patience::default();
         patience.heard(Duration::from_millis(round_trip_ms));
@@ -145,7 +146,7 @@ mod tests {
             assert_eq!(begins(round_trip, Answer::Refused), (0, 0));
             let (inband, reverse) = begins(round_trip, Answer::Silent);
             assert!(inband > u128::from(round_trip), "an answer has its time");
-            // A second is all that the first byte may come later than by the right route.
+            // The first byte may come a second later than by the best route, and no more.
             let latest = 1000 - u128::from(round_trip);
             assert!(inband <= latest && reverse <= latest);
         }
@@ -181,7 +182,7 @@ mod tests {
     fn a_server_that_has_not_said_where_it_listens_is_waited_for() {
         let patience = Patience::default();
         assert_eq!(patience.inband(Answer::Silent), FIRST.last);
-        // It may be that far away: no port is opened here that may not be needed.
+        // The server may be that far away. No port is opened here before it is needed.
         assert_eq!(patience.reverse(Answer::Silent), FIRST.last);
     }
 }

@@ -1,13 +1,13 @@
-//! Routes that are being tried or used.
+//! The routes that are being tried or used.
 
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::route::Route;
 
-/// All end when it is dropped.
+/// All tasks end when this is dropped.
 #[derive(Default)]
 pub struct Running {
-    /// Each ends with why there is no way.
+    /// Each task ends with the reason why its route does not work.
     tasks: JoinSet<(Route, String)>,
     handles: Vec<(Route, AbortHandle)>,
 }
@@ -32,7 +32,7 @@ impl Running {
         });
     }
 
-    /// The next that has found no way; never, while there is none.
+    /// Waits for the next route that fails. Never returns if none does.
     pub async fn next(&mut self) -> (Route, String) {
         loop {
             match self.tasks.join_next().await {
@@ -40,7 +40,7 @@ impl Running {
                     self.handles.retain(|(running, _)| *running != route);
                     return (route, why);
                 }
-                // It was stopped.
+                // The task was stopped.
                 Some(Err(_)) => {}
                 None => std::future::pending().await,
             }

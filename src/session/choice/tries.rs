@@ -1,4 +1,4 @@
-//! How each route is tried.
+//! How the client tries each route.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ use crate::ssh;
 use crate::units::printable;
 use crate::wire::message::{Listen, Message};
 
-/// Further logins, unless the user asks for more: each costs the host a process and its log some
-/// lines, and sshd refuses some beyond 10 at once (MaxStartups).
+/// Most further logins, unless the user asks for more. Each costs the host a process and some lines
+/// of its log, and sshd refuses some beyond 10 at once (MaxStartups).
 const LOGINS_MAX: u16 = 8;
 
-/// When the host's other addresses are looked up, if the one that ssh reached has not answered.
+/// When the host's further addresses are looked up, if the one that ssh reached has not answered.
 const LOOK_UP_AFTER: Duration = Duration::from_millis(200);
 
 impl Chooser<'_> {
-    /// Gives what is dialled, where there is something.
+    /// Begins to dial the server. Returns the addresses, if there are any.
     pub(super) fn direct(&self, running: &mut Running, at: Listen) -> Option<Arc<Places>> {
         if at.addresses.is_empty() {
             let why = "no data connection: the far end has no port for it";
@@ -112,12 +112,12 @@ impl Chooser<'_> {
             "route: the far end dials {told}, port {}",
             listen.port
         ));
-        // A lost connection is its reader's to report.
+        // The reader reports a lost connection.
         let _ = self.control.send(Message::Dial(listen)).await;
         self.notes.tried(Route::Reverse);
         let proven = self.proven.clone();
         let listening = listener.run(self.facing.clone(), move |connection| {
-            // More than were asked for are dropped.
+            // More connections than were asked for are dropped.
             let _ = proven.try_send(connection);
             !proven.is_closed()
         });
@@ -130,7 +130,7 @@ impl Chooser<'_> {
     pub(super) fn ssh(&self, running: &mut Running) {
         let startup = match self.request.startup() {
             Ok(startup) => startup,
-            // The first login has read the same.
+            // Unlikely: the first login has read the same.
             Err(error) => return running.start(Route::Ssh, async { error.message }),
         };
         let Request { rsh, ssh, .. } = self.request;
@@ -172,7 +172,8 @@ fn no_connection(tried: &[SocketAddr], why: &str) -> String {
     format!("no data connection to {first}{more}: {why}")
 }
 
-/// What the resolver has for a name or an address, a zone included; nothing where it has nothing.
+/// The addresses that the resolver knows for a name or an address, which may have a zone. Empty if
+/// there are none.
 pub async fn look_up(name: &str, port: u16) -> Vec<SocketAddr> {
     if let Some(address) = addresses::with_zone(name, port) {
         return vec![address];

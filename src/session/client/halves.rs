@@ -1,4 +1,4 @@
-//! The client's half of the copy, whichever it is.
+//! The client's half of the copy, which sends or receives.
 
 use std::sync::Arc;
 
@@ -26,16 +26,16 @@ use crate::wire::message::{Message, Roots};
 
 use super::{Client, Far, say};
 
-/// Who steers what a half sends.
+/// Who controls how a half sends.
 pub(super) enum Helm {
     Tuner(Tuning),
     Probe(Arc<Sender>),
-    /// The end that sends.
+    /// The server's tuner, because the server sends.
     Far,
 }
 
 impl Client<'_> {
-    /// A half that sends what was `found`, or receives.
+    /// Starts a half: one that sends what was `found`, or one that receives.
     pub(super) async fn start(
         &self,
         far: Far<'_>,
@@ -109,7 +109,7 @@ impl Client<'_> {
         let half = ReceivingHalf::start(common, opener, rules, destination, crowd);
         if self.request.options.follow_ms.is_some() {
             let control = far.control.downgrade();
-            // Said again with the next signal where it cannot be said now.
+            // Dropped if control is busy; the user can send the signal again.
             host::on_enough(move || control.try_send(Message::Enough(())));
         }
         let reporter = Some(self.seat.reporter.clone());
@@ -134,7 +134,7 @@ impl Client<'_> {
         })
     }
 
-    /// Never over, but in a probe.
+    /// Runs a probe's tests. Never returns in other copies.
     pub(super) async fn test(
         &self,
         helm: &Helm,

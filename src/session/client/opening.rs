@@ -1,4 +1,4 @@
-//! What the client tells the server first.
+//! The first messages from the client to the server.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -15,7 +15,7 @@ use crate::wire::message::{Message, Open, Role, SessionSecret};
 use super::{Client, say};
 
 impl Client<'_> {
-    /// Tells the server what it is to be, and the secret.
+    /// Sends the server its role and the secret.
     pub(super) async fn open(
         &self,
         control: &Outgoing,
@@ -42,7 +42,6 @@ impl Client<'_> {
     }
 }
 
-/// What the server is to be.
 fn role(request: &Request) -> Role {
     let (sources, dest) = (&request.sources, &request.dest);
     let typed = |operand: &Operand| operand.typed.as_bytes().to_vec();
@@ -69,7 +68,7 @@ fn role(request: &Request) -> Role {
     }
 }
 
-/// AES where both have instructions for it.
+/// AES-128-GCM if both hosts prefer it, because they have instructions for it.
 pub fn suite_for(server: &Hello, encrypt: bool) -> Suite {
     let preferred = Suite::preferred();
     match (encrypt, server.suites.first() == Some(&preferred.number())) {

@@ -1,4 +1,4 @@
-//! What goes from one host to the other, and what does not.
+//! What one host learns of the other, and what it does not.
 
 use super::*;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -38,7 +38,7 @@ fn request() -> Request {
     Request::local(vec![from], to, CopyOptions::default())
 }
 
-/// A seat, and what failures are told on it.
+/// A seat, and the failures that were reported on it.
 fn seat() -> (Seat, Arc<Mutex<Vec<Error>>>) {
     let told: Arc<Mutex<Vec<Error>>> = Arc::default();
     let progress = Arc::<Progress>::default();
