@@ -213,13 +213,14 @@ impl DigestList {
         self.out.lock().expect("no panic while held")
     }
 
-    /// Blocks while more lines wait for the disk than `QUEUE_BYTES`, unless `is_over`.
+    /// Blocks while more lines wait for the disk than `QUEUE_BYTES`, unless `is_over` or the list has
+    /// failed.
     pub fn wait_room(&self, is_over: impl Fn() -> bool) {
         let queue = match &*self.lock() {
             Out::File(lines) => lines.writer.queue.clone(),
             Out::Client(_) => return,
         };
-        queue.wait(|waiting| waiting.bytes <= QUEUE_BYTES || is_over());
+        queue.wait(|waiting| waiting.bytes <= QUEUE_BYTES || waiting.error.is_some() || is_over());
     }
 
     /// True if every line was written and the file is closed, or if that is impossible. To be

@@ -29,7 +29,7 @@ impl Sender {
     /// one: there is no memory, or what comes of them is longer than a frame.
     pub(super) fn carry_large(
         &self,
-        plan: &Plan,
+        plan: &Arc<Plan>,
         packs: usize,
         buffer: Buffer,
         shift: &mut Shift<'_>,
@@ -41,10 +41,20 @@ impl Sender {
         }
         let made = self.make_large(plan, packs, buffer, shift);
         self.plans.large_is_made(plan.chunk);
-        if made.is_none() {
-            self.plans.take_apart(plan);
+        match made {
+            Large::Made(encoded) => return Some(encoded),
+            Large::Nothing => {}
+            Large::Apart => self.plans.take_apart(plan),
+            Large::Later => self.try_later(plan, shift),
         }
-        made
+        None
+    }
+
+    /// There is no memory now for a large pack or piece that was sent before.
+    fn try_later(&self, plan: &Arc<Plan>, shift: &mut Shift<'_>) {
+        shift.turn_to(Doing::Held);
+        std::thread::sleep(MEMORY_PAUSE);
+        self.plans.put_back(plan);
     }
 
     fn make_large(
@@ -53,13 +63,30 @@ impl Sender {
         packs: usize,
         buffer: Buffer,
         shift: &mut Shift<'_>,
-    ) -> Option<EncodedChunk> {
-        let compression = self.large_compression()?;
-        let lent = self.pool.lend(large_slots(self.chunk_size))?;
+    ) -> Large {
+        // One that was sent stays whole if it can: the receiver may be unpacking it.
+        let before = plan.method.get().copied().map(Compression::Forced);
+        let Some(compression) = before.or_else(|| self.large_compression()) else {
+            return Large::Apart;
+        };
+        let Some(lent) = self.pool.lend(large_slots(self.chunk_size)) else {
+            return match before {
+                Some(_) => Large::Later,
+                None => Large::Apart,
+            };
+        };
         let large = Buffer::of_lent(packs * self.chunk_size, lent);
         shift.turn_to(Doing::Disk);
-        let (chunk, digest) = self.read_pack(plan, large)?;
-        self.encode_large(&chunk, digest, compression, buffer, shift)
+        let Some((chunk, digest)) = self.read_pack(plan, large) else {
+            return Large::Nothing;
+        };
+        match self.encode_large(&chunk, digest, compression, buffer, shift) {
+            Some(made) => {
+                let _ = plan.method.set(method_of(compression));
+                Large::Made(made)
+            }
+            None => Large::Apart,
+        }
     }
 
     /// How the next large chunk is compressed. None if not by what makes one fit into a frame.
@@ -108,9 +135,7 @@ impl Sender {
                 None
             }
             Large::Later => {
-                shift.turn_to(Doing::Held);
-                std::thread::sleep(MEMORY_PAUSE);
-                self.plans.put_back(plan);
+                self.try_later(plan, shift);
                 None
             }
         }

@@ -2,7 +2,8 @@
 //! failed.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, fence};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::chunk::claims::Claims;
@@ -106,6 +107,9 @@ impl OpenFile {
     /// True if everything has arrived, earlier sessions' data was read, and no write is in
     /// progress.
     pub fn is_complete(&self) -> bool {
+        // Whoever makes the last of three things true sees the other two: each is written before
+        // this, by threads that share no lock.
+        fence(SeqCst);
         if self.unread.as_ref().is_some_and(Unread::is_open) {
             return false;
         }

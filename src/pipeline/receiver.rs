@@ -374,8 +374,8 @@ impl Receiver {
             table.finished();
             full = table.child_settled(entry.parent);
         }
-        let table = self.lock();
-        if table.is_done() {
+        let mut table = self.lock();
+        if table.take_done() {
             drop(table);
             self.settle_keeper();
             self.journal_done();

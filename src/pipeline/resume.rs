@@ -166,6 +166,11 @@ impl Receiver {
         let told = restored.in_grains(self.grain);
         let have = told.have().filter(|have| !have.is_empty());
         let Some(have) = have else {
+            if self.ending.is_ending() {
+                // It was not read to its end, so nothing is known of it: the next run may use it.
+                partial.keep();
+                return Ok(None);
+            }
             drop(partial);
             return self.begin(resuming, 0).map(Some);
         };

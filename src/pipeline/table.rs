@@ -93,6 +93,8 @@ pub struct Table {
     /// Packs whose directories are not known yet.
     pub parked: Vec<VerifiedChunk>,
     last: Option<EntryId>,
+    /// Somebody was given the end of the copy.
+    is_over: bool,
 }
 
 /// What to do with a pack that arrived.
@@ -414,9 +416,11 @@ impl Table {
         std::mem::take(self)
     }
 
-    /// True if everything that was announced is in place or failed.
-    pub fn is_done(&self) -> bool {
-        self.is_settled() && self.directories.is_empty()
+    /// True, and once only, if everything that was announced is in place or failed: threads that
+    /// settle the last entries at the same time must not both end the copy.
+    pub fn take_done(&mut self) -> bool {
+        let is_done = self.is_settled() && self.directories.is_empty();
+        is_done && !std::mem::replace(&mut self.is_over, true)
     }
 
     /// True if nothing more will arrive and a directory still lacks children.

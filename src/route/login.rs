@@ -164,6 +164,8 @@ impl Logins {
                 process.end(END_PATIENCE).await;
                 return Err(classified(words.last().await));
             }
+            // A busy host may be faster the next time.
+            Err(other @ ControlError::Silent(_)) => return Err(Failed::Once(other.to_string())),
             Err(other) => return Err(Failed::ForGood(other.to_string())),
         };
         if hello.boot_id != self.boot_id {

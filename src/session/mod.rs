@@ -35,6 +35,7 @@ pub mod tuning;
 pub mod visit;
 pub mod ways;
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -332,7 +333,11 @@ pub fn serve(placed: bool, permit: Permit) -> Result<(), NotServed> {
     }
     if placed {
         if let Err(cause) = program::placed::settle() {
-            eprintln!("fastcp: cannot keep this program for the next time: {cause}");
+            // Ignores a stderr that nobody reads any more.
+            let _ = writeln!(
+                std::io::stderr(),
+                "fastcp: cannot keep this program for the next time: {cause}"
+            );
         }
         let own = program::Program::own().map_err(NotServed::NotBegun)?;
         own.digest().clone_into(&mut hello.program);

@@ -1,7 +1,10 @@
 //! `--bwlimit @FILE`: a rate limit that the user may change while the copy runs.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::OFlags;
 
 use crate::error::{Error, Result};
 use crate::session::request::Reporter;
@@ -21,8 +24,17 @@ pub fn read(path: &Path) -> Result<Option<u64>> {
     use std::io::Read;
     let shown = units::printable(path.as_os_str().as_encoded_bytes());
     let mut text = String::new();
-    let file = std::fs::File::open(path);
-    let read = file.and_then(|file| file.take(TEXT_MAX).read_to_string(&mut text));
+    // The open of a FIFO would wait for its writer.
+    let mut options = std::fs::OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits() as i32);
+    let read = options.open(path).and_then(|file| {
+        if !file.metadata()?.is_file() {
+            return Err(std::io::Error::other("it is no regular file"));
+        }
+        file.take(TEXT_MAX).read_to_string(&mut text)
+    });
     read.map_err(|error| Error::usage(format!("--bwlimit @{shown}: {error}")))?;
     let text = text.trim();
     if text.is_empty() || text == "0" {
@@ -74,6 +86,14 @@ pub async fn follow(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fifo_holds_no_rate_and_nobody_waits_for_its_writer() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+        assert!(read(&path).unwrap_err().message.contains("regular file"));
+    }
 
     #[test]
     fn a_file_holds_a_rate_or_nothing() {

@@ -99,7 +99,10 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         }
         outage.note(error.message, lost.had_begun);
         let is_over = refusals == REFUSALS_MAX || before.len() >= SESSIONS_MAX;
-        let wait = retries.next(Instant::now()).filter(|_| !is_over);
+        let wait = match is_over {
+            true => None,
+            false => retries.next(Instant::now()),
+        };
         let Some(wait) = wait else {
             return Err(outage.given_up(&retries));
         };
@@ -233,7 +236,7 @@ impl Retries {
         if is_over || self.retry.limit.is_some_and(|limit| self.spent >= limit) {
             return None;
         }
-        self.spent += 1;
+        self.spent = self.spent.saturating_add(1);
         let wait = self.wait;
         self.wait = (wait * 2).min(WAIT_LAST);
         // One step of Knuth's generator (MMIX); its upper bits are the good ones.

@@ -176,7 +176,8 @@ fn connections_may_be_lost_again_and_again(case: &Case) {
     done.says("logged in again 5 times");
     assert_eq!(notices(&done), 5, "{done}");
     let grown = peaks[4].saturating_sub(peaks[1]);
-    assert!(grown < 16 << 20, "memory at each loss: {peaks:?}");
+    // The pool alone is 16 MiB, three times if it stayed; freed memory in pieces is less.
+    assert!(grown < 32 << 20, "memory at each loss: {peaks:?}");
 }
 
 fn a_tree_completes_after_a_lost_connection(case: &Case) {

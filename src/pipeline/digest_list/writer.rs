@@ -31,7 +31,7 @@ pub struct Waiting {
     is_closed: bool,
     /// The [`Writer`] was dropped.
     is_over: bool,
-    error: Option<io::Error>,
+    pub error: Option<io::Error>,
 }
 
 #[derive(Default)]

@@ -15,6 +15,7 @@ use crate::session::roster::Roster;
 use crate::stream::opening::Keyring;
 use crate::wire::message::{Listen, Message, Open, Ports};
 
+use super::ends::tell;
 use super::say;
 
 /// Opens the ways in that the client wants, and hands on connections until the session is over.
@@ -77,7 +78,8 @@ async fn listen(ports: Option<Ports>) -> Option<Listener> {
                 format!(" of {first}-{last}")
             });
             // ssh forwards this to the user.
-            eprintln!("fastcp: the far end has no port{which} for data: {error}");
+            let line = format!("fastcp: the far end has no port{which} for data: {error}");
+            tell()(&line);
             None
         }
     }

@@ -108,7 +108,7 @@ async fn named(
             let (found, errors) = source::expand(&typed, &lookup, recursive);
             // ssh forwards this to the user.
             let warnings = found.iter().filter_map(Named::warning);
-            warnings.for_each(|line| eprintln!("{line}"));
+            warnings.for_each(|line| tell()(&line));
             (found, errors)
         })
         .await?;
