@@ -1,5 +1,5 @@
-//! What the sender does with the receiver's words. Called by the task that reads control, so
-//! nothing here waits for a disk, a buffer or the network.
+//! The sender's reactions to the receiver's messages. The task that reads the control connection
+//! calls these functions, so nothing here waits for a disk, a buffer or the network.
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Mutex;
@@ -20,20 +20,20 @@ use crate::wire::message::{
     ALL_RANGES_MAX, Ack, Fault, Message, Missing, RANGES_MAX, Span, Want, WantKind,
 };
 
-/// The peer said what no receiver says.
+/// The peer sent something that no receiver sends.
 #[derive(Debug, thiserror::Error)]
 #[error("the receiver broke the protocol: {0}")]
 pub struct Breach(pub &'static str);
 
 impl Sender {
-    /// Takes one message of the receiver's.
+    /// Handles one message from the receiver.
     pub fn answer(&self, message: Message) -> Result<(), Breach> {
         match message {
             Message::Landed(landed) => {
                 if let Some(list) = &self.digests {
                     list.set_landed(landed.names.into_iter().map(name_or_none).collect());
                 }
-                // A list of digests needs those of files that are there too: they are read.
+                // A list of digests needs the digests of files in place too, so they are read.
                 let asks = landed.resumes && self.digests.is_none();
                 let small = match (landed.ordered, asks) {
                     (true, _) => Landed::Ordered,
@@ -41,7 +41,7 @@ impl Sender {
                     (false, false) => Landed::Fresh,
                 };
                 if landed.ordered {
-                    // What has left there cannot be taken back for another try.
+                    // Bytes that left an ordered destination cannot be taken back for a retry.
                     self.ending.set_once();
                 }
                 if landed.window == 0 {
@@ -76,7 +76,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Ranges that the receiver said it has are damaged there.
+    /// The receiver found damage in ranges that it said it has.
     fn missing(&self, missing: &Missing) -> Result<(), Breach> {
         let breach = || Breach("ranges that it never said it has");
         let spans = missing.spans.iter().map(|span| span.start..span.end);
@@ -95,7 +95,8 @@ impl Sender {
         Ok(())
     }
 
-    /// An entry that is not open (any more) was failed by us meanwhile.
+    /// Takes the receiver's answer about one entry. An entry that is not open failed here in the
+    /// meantime.
     fn wanted(&self, want: Want) -> Result<(), Breach> {
         let kind = match want.kind {
             WantKind::Skip => {
@@ -141,7 +142,7 @@ impl Sender {
         Ok(())
     }
 
-    /// A file with what of it is wanted.
+    /// Makes the [`File`] to send, with the parts that the receiver wants.
     fn part(&self, announced: Announced, kind: WantKind) -> Result<File, Breach> {
         let Announced {
             source,
@@ -153,7 +154,8 @@ impl Sender {
         let (chunk_size, grain) = (self.chunk_size as u64, self.grain);
         let digest_only = kind == WantKind::Digest;
         let is_told = digest_only || self.options.digests;
-        // Chunks of a file that changes are read at different times: their root says nothing.
+        // Chunks of a file that may change are read at different times, so their root means
+        // nothing.
         let needs_tree = is_told || !(found.entry.is_sparse() || self.options.live);
         let mut tree = needs_tree.then(|| Tree::new(size, grain));
         let (mut had, mut compare) = (RangeSet::new(), RangeSet::new());
@@ -216,7 +218,7 @@ impl Sender {
     }
 
     fn acknowledged(&self, ack: &Ack) -> Result<(), Breach> {
-        // Before the chunks: a member of a pack is counted unless it failed.
+        // Before the chunks: a member of a pack counts as copied unless it failed.
         for span in ack.failed.iter() {
             if span.start < span.end && self.plans.is_met(span.end - 1) {
                 self.plans.entries_lost(span.start..span.end);
@@ -248,7 +250,7 @@ impl Sender {
         Ok(())
     }
 
-    /// A chunk is where it belongs.
+    /// Counts a chunk that is in place.
     fn count(&self, plan: &Plan) {
         match &plan.what {
             What::Piece { file, piece } => {
@@ -288,7 +290,8 @@ impl Sender {
         }
     }
 
-    /// Small files that the receiver had are in place, or failed along with their directory.
+    /// Counts small files that the receiver already had: in place, or failed along with their
+    /// directory.
     fn count_kept(&self, kept: Sum, placed: bool) {
         if !placed {
             return self.progress.add_failed(kept.files);
@@ -298,7 +301,7 @@ impl Sender {
         self.progress.add_files(kept.files);
     }
 
-    /// A file is in place, or failed along with its directory.
+    /// Closes a file that is in place, or that failed along with its directory.
     fn close_file(&self, entry: EntryId, placed: bool) {
         let Some(closed) = self.plans.close(entry) else {
             return;
@@ -352,7 +355,7 @@ impl Sender {
         self.plans.discard(Discarded::File(file));
     }
 
-    /// Lets go of an entry: its file is closed by another thread.
+    /// Drops an entry. Another thread closes its file.
     fn discard(&self, closed: Closed) {
         match closed {
             Closed::Sending(file) => self.plans.discard(Discarded::File(file)),
@@ -361,7 +364,7 @@ impl Sender {
         }
     }
 
-    /// A stream is in place: its digest. One that a former session has read counts as had.
+    /// The digest of a stream in place. A stream that an earlier session read counts as resumed.
     fn stream_placed(&self, stream: &Stream) -> Option<Digest> {
         if stream.entry.is_begun() {
             let whole = self.ending.once(stream.path.as_os_str().as_bytes())?;
@@ -395,7 +398,7 @@ impl Sender {
     }
 }
 
-/// A name of the receiver's, or nothing where it is none.
+/// A name from the receiver; empty if it is invalid.
 fn name_or_none(bytes: Vec<u8>) -> Vec<u8> {
     Name::try_from(bytes).map_or_else(|_| Vec::new(), Vec::from)
 }

@@ -1,20 +1,20 @@
-//! What threads sleep by. Unlike a bare condition variable it makes no system call where nobody
-//! sleeps, which for what happens with every chunk is nearly always.
+//! A condition variable that makes no system call when nobody waits. It is used for events that
+//! come with every chunk, when there is nearly always no waiter.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Condvar, MutexGuard};
 
-/// Goes with one mutex: to be rung after what the mutex guards has changed.
+/// Belongs to one mutex. Wake waiters after changing the data that the mutex guards.
 #[derive(Default)]
 pub struct Bell {
-    /// Goes up and down only while the mutex is held, so whoever rings after a change knows of all
-    /// who have not seen it.
+    /// Changes only while the mutex is held. So a thread that wakes others after a change sees
+    /// every waiter that has not seen the change.
     sleepers: AtomicUsize,
     condvar: Condvar,
 }
 
 impl Bell {
-    /// Sleeps until `is_over`.
+    /// Waits until `is_over` is true.
     pub fn sleep_until<'a, T>(
         &self,
         mut guard: MutexGuard<'a, T>,

@@ -1,5 +1,6 @@
-//! What `--memory` is spent on: the buffer pool, a spare buffer and codec contexts for each
-//! worker. Streams, then workers, are cut until it fits.
+//! How `--memory` is spent: on the buffer pool, and on a spare buffer and codec contexts for each
+//! worker. If it does not fit, the number of connections is reduced first, then the number of
+//! workers.
 
 use crate::chunk::Pool;
 use crate::codec::{Compress, LARGE_BYTES, LZMA_BYTES};
@@ -10,51 +11,53 @@ use crate::tuner::Method;
 use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::CopyOptions;
 
-/// Bytes of each process's budget unless told otherwise, or an eighth of the machine's memory.
+/// The memory budget of each process in bytes if the user sets none. An eighth of the machine's
+/// memory if that is less.
 pub const MEMORY_DEFAULT: u64 = 256 << 20;
 
-/// Streams that there is to be room for where nobody says how many: as many as a copy begins with
-/// at most.
+/// Connections that must have room if the user sets no number: the most that a copy starts with.
 const STREAMS_AUTO: u16 = 16;
 
-/// Levels of zstd that may be chosen, where a quarter of the memory is enough for the contexts of
-/// the stronger one, and where it is not.
+/// The strongest zstd levels that the tuner may choose. `STRONGEST` is allowed if the contexts for
+/// it fit into a quarter of the memory, otherwise `STRONG`.
 const STRONGEST: i32 = 9;
 const STRONG: i32 = 3;
 
-/// One buffer of so many may be lent to encoders of LZMA: a slow link has no use for many.
+/// LZMA encoders may borrow the buffers of the pool divided by this: half of them. A slow link
+/// needs few buffers.
 const LZMA_SHARE: usize = 2;
 
-/// Of the pool, as a divided number: three fifths may be lent to encoders of large packs.
+/// The fraction of the pool that encoders of large packs and pieces may borrow: three fifths.
 const LARGE_SHARE: (usize, usize) = (3, 5);
 
 /// More worker threads than any chunk rate needs.
 const THREADS_MAX: usize = 256;
 
-/// More buffers than any link can fill; each is a few bytes even while it is not used.
+/// More buffers than any link can fill. Each takes a few bytes even while it is unused.
 const SLOTS_MAX: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Buffers of the pool.
+    /// Buffers in the pool.
     pub slots: usize,
     pub workers: usize,
     pub streams: u16,
-    /// The strongest level of zstd that every worker has room for, where none was asked for.
+    /// The strongest zstd level that every worker has room for, if the user asked for no level.
     pub strongest: Method,
-    /// Workers that may compress by LZMA at once, in memory that the pool lends.
+    /// Workers that may use LZMA at the same time, in memory that the pool lends.
     pub lzma_workers: usize,
-    /// Large packs that may be compressed at once, in memory that the pool lends.
+    /// Large packs and pieces that may be compressed at the same time, in memory that the pool
+    /// lends.
     pub large_packs: usize,
 }
 
-/// Chunks of a stream that may be on their way, at least.
+/// The least number of unacknowledged chunks of a stream.
 const WINDOW_MIN: usize = 2;
 
 impl Budget {
-    /// Chunks of a stream that may be on their way at once, or wait for those before them: the
-    /// buffers that are left when each stream and each worker has what it needs to go on, so that
-    /// the one that all others wait for always finds a buffer.
+    /// Chunks of a stream that may be in flight, or may wait for earlier chunks. This is the
+    /// number of buffers left after each connection and each worker has what it needs. So the
+    /// chunk that all others wait for always finds a buffer.
     pub fn window(&self) -> usize {
         let others = usize::from(self.streams) + 2 * self.workers;
         self.slots
@@ -62,7 +65,7 @@ impl Budget {
             .clamp(WINDOW_MIN, UNACKED_MAX)
     }
 
-    /// Streams that a buffer each can be spared for.
+    /// The most connections that can have a buffer each.
     pub fn streams_max(&self) -> u16 {
         let spare = self.slots.saturating_sub(2 * self.workers).max(1);
         u16::try_from(spare)
@@ -70,12 +73,12 @@ impl Budget {
             .min(Budget::open_streams())
     }
 
-    /// Streams that there are handles for.
+    /// The most connections that the limit on open files allows.
     pub fn open_streams() -> u16 {
         open_share(4, STREAMS_MAX.into()) as u16
     }
 
-    /// All that may be spent, in bytes.
+    /// The whole budget in bytes.
     pub fn memory(options: &CopyOptions) -> u64 {
         options
             .memory
@@ -83,7 +86,7 @@ impl Budget {
     }
 
     /// # Errors
-    /// `Kind::Usage` if not even one worker and one stream fit.
+    /// `Kind::Usage` if not even one worker and one connection fit.
     pub fn new(options: &CopyOptions, streams: Option<u16>, chunk_size: usize) -> Result<Budget> {
         let memory = Budget::memory(options);
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -91,7 +94,7 @@ impl Budget {
             .threads
             .map_or(processors, usize::from)
             .clamp(1, THREADS_MAX)
-            // Each has a file open, and a receiver's at times its directory.
+            // Each worker has a file open, and a receiver's worker sometimes the directory too.
             .min(open_share(8, THREADS_MAX));
         let streams = streams.unwrap_or(STREAMS_AUTO).min(Budget::open_streams());
         let strong = context_size(Compress::Zstd(STRONGEST));
@@ -151,17 +154,17 @@ impl Budget {
     }
 }
 
-/// Buffers whose memory one encoder of LZMA takes.
+/// Buffers whose memory one LZMA encoder takes.
 pub fn lzma_slots(chunk_size: usize) -> usize {
     LZMA_BYTES.div_ceil(Pool::slot_size(chunk_size))
 }
 
-/// Buffers whose memory a large pack takes while it is compressed.
+/// Buffers whose memory a large pack or piece takes while it is compressed.
 pub fn large_slots(chunk_size: usize) -> usize {
     LARGE_BYTES.div_ceil(Pool::slot_size(chunk_size))
 }
 
-/// Bytes of a worker's encoding and decoding contexts. zstd's tables for 1 MiB of input, by
+/// Bytes of a worker's encoding and decoding contexts: zstd's tables for 1 MiB of input, by
 /// `ZSTD_estimateCCtxSize` of version 1.5.7, rounded up.
 fn context_size(compress: Compress) -> usize {
     let zstd = match compress {

@@ -1,6 +1,6 @@
-//! A stream at the sender: read in order by one thread, each part handed to the workers. What was
-//! read cannot be read again, so a part's frame is kept until it is acknowledged; how many are is
-//! bounded by the window.
+//! A stream at the sender: a pipe, a command's output, or a file that is read to its end. One
+//! thread reads it in order and hands each part to the workers. No part can be read again, so its
+//! frame is kept until it is acknowledged. The window limits the kept frames.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,11 +26,11 @@ use crate::wire::SealedChunk;
 use crate::wire::message::{EntryEnd, Message};
 
 impl Sender {
-    /// Sends a stream that was announced, from its first byte to its end.
+    /// Sends an announced stream, from its first byte to its end.
     pub(super) fn stream(&self, stream: &Arc<Stream>, inlet: &Inlet) -> Result<(), Ended> {
         use std::os::unix::ffi::OsStrExt;
         let id = stream.entry.id;
-        // No command is started for nothing.
+        // A command is started only if its output is wanted.
         if !self.plans.wait_wanted(id)? {
             return Ok(());
         }
@@ -65,7 +65,7 @@ impl Sender {
                 }]));
             }
             Ok(Some(_)) => {}
-            // Who stopped it knows why.
+            // The thread that stopped it reports why.
             Err(_) if stream.stop.is_set() => {}
             Err(error) => self.fail_stream(stream, error),
         }
@@ -80,10 +80,10 @@ impl Sender {
         }
     }
 
-    /// Gives the length; None where the copy ends before.
+    /// Returns the length; None if the copy ends first.
     fn read_stream(&self, stream: &Arc<Stream>, mut feed: Feed) -> Result<Option<u64>> {
         let mut offset = 0;
-        // A producer that is waited for is what limits the copy, as a slow disk is.
+        // Waiting for a producer counts as waiting for a disk, since both can be the bottleneck.
         let mut shift = self.steering.shifts.begin();
         loop {
             shift.turn_to(Doing::Held);
@@ -93,7 +93,8 @@ impl Sender {
             let Ok(mut buffer) = self.pool.take_blocking() else {
                 return Ok(None);
             };
-            // After a pause up to the end of its chunk, so that full ones are subtrees again.
+            // After a pause, reads to the end of the chunk, so that later chunks are subtrees
+            // again.
             let into = (offset % self.chunk_size as u64) as usize;
             shift.turn_to(Doing::Disk);
             let filled = feed.fill(&mut buffer, self.chunk_size - into)?;
@@ -112,7 +113,7 @@ impl Sender {
         }
     }
 
-    /// Row 4 to 6 for a part; one that was framed before is sent again as it is.
+    /// Rows 4 to 6 for a part. A part that already has a frame is sent again unchanged.
     pub(super) fn carry_part(
         &self,
         plan: &Plan,
@@ -141,7 +142,7 @@ impl Sender {
         shift.turn_to(Doing::Rest);
         let (chunk, digest) = self.digest_part(plan, part, buffer);
         let compression = match self.options.compress {
-            // Zeros that test a link are to fill it.
+            // Zeros that test a link must fill it.
             Compress::Auto if part.stream.is_test => Compression::Forced(Method::None),
             _ => self.steering.next(),
         };
@@ -183,7 +184,7 @@ impl Sender {
     }
 }
 
-/// A former session of the copy has begun a stream that cannot be read a second time.
+/// An earlier session of this copy started a stream that cannot be read a second time.
 pub(super) fn begun_before(side: Side) -> Error {
     let message =
         "the connection was lost since this was begun, and it cannot be read a second time";

@@ -1,5 +1,5 @@
-//! Packs, and chunks of a file, that travel as one: read into memory that the pool lends, and
-//! compressed into a buffer.
+//! Large packs and large pieces: several packs, or two chunks of a file, read into memory that the
+//! pool lends and compressed as one into a single buffer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,16 +17,16 @@ use crate::pipeline::shifts::{Doing, Shift};
 use crate::pipeline::steering::{Compression, compress};
 use crate::tuner::Method;
 
-/// Room behind a compressed pack that is left to the seal's tag.
+/// Room behind the compressed bytes for the seal's tag.
 const SPARE: usize = TAILROOM / 2;
 
-/// Until memory is looked for again, for a large piece that was sent before: a slow link has few
-/// buffers in use.
+/// The wait before memory is looked for again, for a large piece that was sent before. A slow link
+/// has few buffers in use.
 const MEMORY_PAUSE: Duration = Duration::from_millis(50);
 
 impl Sender {
-    /// Reads and compresses so many packs as one. None if nothing is to be sent, or if they go one by
-    /// one: there is no memory, or what comes of them is longer than a frame.
+    /// Reads and compresses `packs` packs as one. None if nothing is to be sent, or if the packs
+    /// are sent separately: there is no memory, or the result does not fit into a frame.
     pub(super) fn carry_large(
         &self,
         plan: &Arc<Plan>,
@@ -89,7 +89,8 @@ impl Sender {
         }
     }
 
-    /// How the next large chunk is compressed. None if not by what makes one fit into a frame.
+    /// How the next large chunk is compressed. None if the current method cannot compress into a
+    /// limited buffer ([`Encoder::encode_large`]).
     fn large_compression(&self) -> Option<Compression> {
         let compression = self.steering.next();
         let method = method_of(compression);
@@ -115,9 +116,9 @@ impl Sender {
         made
     }
 
-    /// Reads and compresses a large piece of a file. None if nothing is to be sent (now), or if its
-    /// chunks go one by one: there is no memory, or what comes of it is longer than a frame. Once it
-    /// was sent it stays whole, since the receiver may have it.
+    /// Reads and compresses a large piece of a file. None if nothing is to be sent now, or if its
+    /// chunks are sent separately: there is no memory, or the result does not fit into a frame. A
+    /// piece that was sent once stays whole, since the receiver may have it.
     pub(super) fn carry_large_piece(
         &self,
         plan: &Arc<Plan>,
@@ -178,7 +179,7 @@ impl Sender {
             buffer: large,
         };
         let made = self.encode_large(&chunk, digest, compression, buffer, shift);
-        // Of a file that changed another digest says so, even where it does not fit any more.
+        // A different digest shows that the file changed, even if the result no longer fits.
         if (made.is_some() || before.is_some())
             && self.is_as_before(plan, file, place, digest).is_none()
         {
@@ -190,20 +191,20 @@ impl Sender {
                 Large::Made(made)
             }
             None if before.is_none() => Large::Apart,
-            // The same bytes, compressed as before, are as long as before.
+            // Should not happen: the same bytes, compressed the same way, are as long as before.
             None => Large::Later,
         }
     }
 }
 
-/// What came of a large piece.
+/// The outcome of an attempt to send a large piece.
 enum Large {
     Made(EncodedChunk),
-    /// There is no memory now.
+    /// To be retried later: there is no memory now.
     Later,
-    /// It cannot go as one.
+    /// Its chunks must be sent separately.
     Apart,
-    /// Its file has failed.
+    /// Its file has failed, or will be read again from the start.
     Nothing,
 }
 

@@ -1,5 +1,6 @@
-//! Who may compress by LZMA: it takes more memory than can be had ready for each worker, so the pool
-//! lends it for a chunk at a time. Slow links leave most of the pool unused.
+//! A limit on the workers that use LZMA at the same time. LZMA takes too much memory to reserve
+//! for each worker, so the pool lends it for one chunk at a time. Slow links leave most of the
+//! pool unused.
 
 use std::sync::{Condvar, Mutex};
 
@@ -7,15 +8,15 @@ use crate::chunk::Pool;
 use crate::chunk::pool::Lent;
 
 pub struct LzmaRoom {
-    /// Workers at once.
+    /// The most workers at the same time.
     most: usize,
-    /// Of the pool, for one worker.
+    /// Buffers of the pool that one worker borrows.
     slots: usize,
     at_work: Mutex<usize>,
     left: Condvar,
 }
 
-/// A worker is inside as long as it holds this.
+/// Permission to use LZMA, until it is dropped.
 pub struct Inside<'a> {
     room: &'a LzmaRoom,
     _memory: Lent,
@@ -31,8 +32,8 @@ impl LzmaRoom {
         }
     }
 
-    /// Waits while as many as may are inside, none for longer than one chunk takes. None where the
-    /// pool has no memory to spare: then the chunk is compressed in another way.
+    /// Waits while the limit is reached. Each worker inside leaves after one chunk. None if the
+    /// pool has too little free memory; the caller then uses another method.
     pub fn enter(&self, pool: &Pool) -> Option<Inside<'_>> {
         if self.most == 0 {
             return None;

@@ -1,4 +1,4 @@
-//! One chunk to be sent, and the files that chunks are made of.
+//! A chunk to be sent, and the files and streams that chunks are made of.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -19,87 +19,88 @@ use crate::source::{Found, Inlet, SourceFile};
 use crate::tuner::Method;
 use crate::wire::SealedChunk;
 
-/// A big file that is being sent.
+/// A big file that is being sent, or a device.
 pub struct File {
     pub found: Found,
     pub source: SourceFile,
     pub cut: Mutex<Cut>,
-    /// Bytes whose chunks go as digests first, since the receiver may have them.
+    /// Ranges that the receiver may have. The digests of their chunks are sent first.
     pub compare: RangeSet,
-    /// None where nobody needs the digest of a file with holes, or of one that may change.
+    /// None if nobody needs the digest of a file with holes, or of a file that may change.
     pub tree: Option<Mutex<Tree>>,
-    /// Ranges that the receiver named.
+    /// How many ranges the receiver named.
     pub ranges: usize,
-    /// Bytes that the receiver has and that are not read, less those that it has asked for since.
+    /// Bytes that the receiver has and that are not read. Ranges that it asks for later are
+    /// removed.
     pub had: Mutex<RangeSet>,
-    /// The root where there is no tree, as the receiver knew it.
+    /// The root according to the receiver, if there is no tree.
     pub known: Option<Digest>,
-    /// Ranges that others do not send too were asked for: it is read for this receiver alone.
+    /// Read for this receiver alone, because it asked for ranges that other senders do not send.
     pub alone: AtomicBool,
-    /// Bytes that were read (or skipped as holes) for the first time, with those that it has.
+    /// Bytes read or skipped as holes, each once, plus the bytes that the receiver has.
     pub covered: AtomicU64,
-    /// Bytes that are where they belong.
+    /// Bytes that are in place at the receiver.
     pub placed: AtomicU64,
     pub failed: AtomicBool,
     pub reading: Mutex<Reading>,
-    /// It is being read for the second time.
+    /// A change during this reading fails the file: it is the second one, or one of damaged
+    /// ranges.
     pub anew: bool,
-    /// The receiver wants the digest and no bytes.
+    /// The receiver wants the digest only.
     pub digest_only: bool,
-    /// Its path below the destination, for a list of digests.
+    /// The path below the destination, for a list of digests.
     pub listed: Option<Listed>,
-    /// Where it may change while it is read.
+    /// Set if the file may change while it is read.
     pub live: Option<Mutex<Live>>,
-    /// Held while it is sent, where others may send it too.
+    /// Held while the file is sent, if other senders may send it too.
     pub interest: Option<Interest>,
 }
 
-/// How far the reading of a big file has come.
+/// The progress of reading a big file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
     Goes,
-    /// The receiver was told of the file's end.
+    /// The file's end was sent to the receiver.
     Ended,
-    /// It is given up since the file changed, and another takes its place.
+    /// Abandoned because the file changed. A second reading follows.
     Anew,
 }
 
-/// A file that may become shorter while it is read.
+/// The length of a file that may become shorter while it is read.
 pub struct Live {
-    /// Bytes up to the lowest end that a reader came to.
+    /// The lowest end in bytes that a reader has found.
     pub length: u64,
-    /// The receiver was told of the length.
+    /// The length was sent to the receiver.
     pub told: bool,
 }
 
-/// A small file that travels in a pack.
+/// A small file, which is sent in a pack.
 pub struct Member {
     pub found: Found,
     pub listed: Option<Listed>,
-    /// Bytes: as the walk saw it, and once it was read as it was then.
+    /// Bytes: from the walk at first, then from the last reading.
     pub size: AtomicU64,
-    /// What was read of it, once it was.
+    /// Digest of the content, once it was read.
     pub digest: OnceLock<Digest>,
-    /// It failed, was told of, and is left out when its pack is read again.
+    /// Failed and reported, or sent outside its pack. Left out if the pack is read again.
     pub failed: AtomicBool,
 }
 
-/// A stream that is being sent.
+/// A stream that is being sent: a pipe, a command's output, or a file that is read to its end.
 pub struct Stream {
     pub entry: Entry,
-    /// As the user would write it; for messages.
+    /// The path as the user would write it, for messages.
     pub path: PathBuf,
     pub listed: Option<Listed>,
     pub tree: Mutex<StreamTree>,
     pub failed: AtomicBool,
-    /// Ends what waits for its producer.
+    /// Ends every wait for the producer.
     pub stop: Stop,
-    /// It is sent as it is: what the link carries is to be seen.
+    /// A test of the link: zeros are sent as bytes, by default uncompressed.
     pub is_test: bool,
-    /// Others send the very same bytes.
+    /// Other senders send the same bytes.
     pub is_shared: bool,
-    /// It cannot be read a second time and is all that is copied, so no session can go on where this
-    /// one is lost.
+    /// It cannot be read again and nothing else is copied, so no later session can resume.
     pub is_once: bool,
 }
 
@@ -114,7 +115,7 @@ pub struct Part {
 pub enum Bytes {
     Read(Buffer),
     Framed(Arc<SealedChunk>),
-    /// They were given away, where nothing can be lost.
+    /// Moved into a frame, on a route that loses no frames.
     Gone,
 }
 
@@ -125,7 +126,7 @@ pub enum What {
         piece: Piece,
     },
     Pack(Arc<Vec<Member>>),
-    /// Packs that go as one.
+    /// Several packs that are compressed as one.
     Large(Vec<Arc<Vec<Member>>>),
     Part(Arc<Part>),
 }
@@ -148,7 +149,7 @@ impl Stream {
 }
 
 impl Part {
-    /// The `len` bytes at `offset` as they lie in `buffer`.
+    /// The `len` bytes at `offset`, which are in `buffer`.
     pub fn read(stream: &Arc<Stream>, offset: u64, len: usize, buffer: Buffer) -> Part {
         Part {
             stream: stream.clone(),
@@ -160,7 +161,7 @@ impl Part {
 }
 
 impl File {
-    /// Leaves a reading that goes on still. Gives what it was.
+    /// Changes the state unless the reading is over. Returns the old state.
     pub fn leave_reading(&self, to: Reading) -> Reading {
         let mut reading = self.reading.lock().expect("no panic while held");
         let was = *reading;
@@ -170,35 +171,37 @@ impl File {
         was
     }
 
-    /// It has failed, or is to be read again from its start.
+    /// True if it has failed, or will be read again from the start.
     pub fn is_given_up(&self) -> bool {
         let reading = *self.reading.lock().expect("no panic while held");
         self.failed.load(Relaxed) || reading == Reading::Anew
     }
 
-    /// No chunk of it is looked at whole: neither compared with what is there, nor shared.
+    /// True if it may be cut into pieces smaller than a chunk: its chunks are neither compared
+    /// with the receiver's nor shared with other senders.
     pub fn may_be_cut_finer(&self) -> bool {
         self.compare.is_empty() && self.interest.is_none()
     }
 
-    /// Its chunks may go two as one: nobody looks at each, and it does not change.
+    /// True if two of its chunks may be sent as one: chunks are neither compared nor shared, all
+    /// of them are sent, and the file may not change.
     pub fn may_be_large(&self) -> bool {
         self.may_be_cut_finer() && self.live.is_none() && !self.digest_only
     }
 
-    /// The BLAKE3 of the whole, once all was read.
+    /// The BLAKE3 of the whole file, once everything was read.
     pub fn root(&self) -> Option<Digest> {
         let root = |tree: &Mutex<Tree>| tree.lock().expect("no panic while held").root();
         self.tree.as_ref().map_or(self.known, root)
     }
 
-    /// Bytes that the receiver has.
+    /// The number of bytes that the receiver has.
     pub fn had(&self) -> u64 {
         self.had.lock().expect("no panic while held").count()
     }
 
-    /// The receiver does not have these ranges after all: they are to be cut and sent. Gives how
-    /// many bytes those are; None where it did not say that it has them.
+    /// The receiver does not have these ranges after all, so they will be cut and sent. Returns
+    /// their bytes; None if the receiver never said that it has them.
     pub fn take_back(&self, missing: &RangeSet) -> Option<u64> {
         let mut had = self.had.lock().expect("no panic while held");
         if !missing.iter().all(|range| had.contains_all(range)) {
@@ -230,7 +233,7 @@ impl Member {
 }
 
 impl What {
-    /// The files of a pack, none of anything else.
+    /// The files of a pack or large pack; none for other chunks.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         let packs = match self {
             What::Pack(members) => std::slice::from_ref(members),
@@ -241,21 +244,21 @@ impl What {
     }
 }
 
-/// One chunk to be read and sent.
+/// A chunk to be read and sent.
 pub struct Plan {
     pub chunk: u64,
     pub what: What,
-    /// Of the first reading, which every further one must equal.
+    /// Digest of the first reading. Every later reading must have the same.
     pub digest: OnceLock<Digest>,
-    /// Times that it arrived damaged.
+    /// How many times it arrived damaged.
     pub nacks: AtomicU8,
-    /// Times that its digest went alone and was not refused.
+    /// How many times only its digest was sent, without a refusal.
     offers: AtomicU32,
-    /// Its digest was refused: all of it goes.
+    /// The receiver refused the digest, so the bytes are sent.
     refused: AtomicBool,
-    /// How a large piece was compressed, so that it fits into a frame the next time too.
+    /// How a large piece was compressed, so that it fits into a frame when it is sent again.
     pub method: OnceLock<Method>,
-    /// It was read and is nothing but zeros, which do not travel.
+    /// It was read and is all zeros, which are not sent.
     pub zeros: AtomicBool,
 }
 
@@ -273,7 +276,7 @@ impl Plan {
         }
     }
 
-    /// True of a piece of this file, or a part of this stream.
+    /// True for a piece of this file or a part of this stream.
     pub fn is_of(&self, entry: EntryId) -> bool {
         match &self.what {
             What::Piece { file, .. } => file.found.entry.id == entry,
@@ -282,7 +285,7 @@ impl Plan {
         }
     }
 
-    /// Its digest is to go alone, since the receiver may have the chunk.
+    /// True if only its digest is to be sent, because the receiver may have the chunk.
     pub fn is_offer(&self) -> bool {
         match &self.what {
             What::Piece { file, piece } if !file.compare.is_empty() => {
@@ -293,18 +296,18 @@ impl Plan {
         }
     }
 
-    /// Its digest goes alone, perhaps a second time since a stream died.
+    /// Counts a frame with only the digest. There may be several if connections die.
     pub fn offered(&self) {
         self.offers.fetch_add(1, Relaxed);
     }
 
-    /// True if its digest was taken for the chunk.
+    /// True if the receiver had the chunk, by its digest.
     pub fn was_had(&self) -> bool {
         self.offers.load(Relaxed) > 0 && !self.refused.load(Relaxed)
     }
 
-    /// The receiver could make nothing of it: a digest of what it does not have, of which each is
-    /// refused once, or a damaged chunk.
+    /// The receiver refused the frame: it does not have the bytes of a digest, or the chunk
+    /// arrived damaged. Each sent digest can be refused once.
     pub fn refused(&self) {
         self.refused.store(true, Relaxed);
         let one_less = |offers: u32| offers.checked_sub(1);

@@ -1,5 +1,5 @@
-//! Rows 1 and 2: walks the roots, tells the receiver of directories, links and big files, gathers
-//! small files into packs. Runs on a thread of its own and waits wherever enough is planned.
+//! Rows 1 and 2: walks the roots, announces directories, links and big files to the receiver, and
+//! gathers small files into packs. It runs on its own thread and waits while enough is planned.
 
 mod small;
 mod unsized_files;
@@ -20,32 +20,32 @@ use crate::source::inlet::once;
 use crate::source::{Found, Inlet, Sources, Step, root_id};
 use crate::wire::message::{AllSent, EntryEnd, Message, Span};
 
-/// Directories and links that are gathered into one message.
+/// Directories and links in one message.
 const BATCH_MAX: usize = 64;
 
-/// The walk on its way to plans.
+/// The state of the walk.
 struct Planner<'a> {
     sender: &'a Sender,
-    /// Announced next; nothing may wait for the receiver while something is in here.
+    /// Entries to announce next. Nothing may wait for the receiver while this is not empty.
     entries: Vec<Entry>,
     ends: Vec<EntryEnd>,
     small: small::Small,
-    /// Numbers that were met; the others are told at the end.
+    /// Entry numbers that the walk has used. The receiver hears of the unused ones at the end.
     met: RangeSet,
-    /// Which root each directory that the user named is, by its address.
+    /// Root numbers of the operands' directories, by address.
     roots: HashMap<*const Dir, usize>,
-    /// Files that were sent again since their first name could not be placed.
+    /// Files sent again under another name, because the first name could not be placed.
     relinked: HashMap<EntryId, EntryId>,
-    /// The last entry was a further name.
+    /// The last entry was a hard link to an earlier file.
     in_links: bool,
-    /// FIFOs, sockets and devices that were skipped.
+    /// Skipped FIFOs, sockets and devices.
     special: u64,
-    /// Nothing but this is copied.
+    /// The copy has one operand only.
     alone: bool,
     unsized_files: unsized_files::Unsized,
 }
 
-/// Plans everything that there is to send, then says so. A stream is read here.
+/// Plans everything to be sent, then tells the receiver that this is all. Streams are read here.
 pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
     let mut planner = Planner {
         sender,
@@ -85,7 +85,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
     if planner.special > 0 {
         sender.say_or_end(Message::Special(planner.special))?;
     }
-    // Before the receiver hears of it, which may be done at once.
+    // Before the message, since the receiver may be done as soon as it arrives.
     sender.plans.end_planning(ranges);
     sender.say_or_end(Message::AllSent(AllSent { last, unused }))
 }
@@ -139,7 +139,7 @@ impl Planner<'_> {
         }
     }
 
-    /// A big file is opened now, so that it is announced as it is, and sent when the receiver
+    /// Opens a big file now, so that the announcement matches it. It is sent when the receiver
     /// wants it.
     fn big_file(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
         self.flush_entries()?;
@@ -174,14 +174,14 @@ impl Planner<'_> {
         };
         if inlet.is_once() {
             let ending = &self.sender.ending;
-            // Then it may be in place, as the receiver knows.
+            // If an earlier session began it, it may be in place; the receiver knows.
             let begun = ending.has_begun(found.path().as_os_str().as_bytes());
             entry.extensions.push(once(begun && !self.alone));
         }
         self.send_stream(entry, &inlet, listed)
     }
 
-    /// Stdin, or what a command writes.
+    /// Sends stdin or the output of a command.
     fn nameless(&mut self, inlet: &Inlet) -> Result<(), Ended> {
         let entry = inlet.entry(root_id(0));
         self.met.insert(entry.id..entry.id + 1);
@@ -206,8 +206,8 @@ impl Planner<'_> {
         self.sender.stream(&stream, inlet)
     }
 
-    /// A further name of a file comes when the first is in place; if that failed, the file is sent
-    /// under this name instead.
+    /// Plans a hard link. It is announced when the first name is in place. If the first name
+    /// failed, the file is sent under this name.
     fn link(&mut self, mut found: Found, listed: Option<Listed>) -> Result<(), Ended> {
         let plans = &self.sender.plans;
         if !self.in_links {
@@ -254,15 +254,15 @@ impl Planner<'_> {
         self.sender.say_or_end(Message::Unlinked(unlinked))
     }
 
-    /// Where the entry stands below the destination, if a list of digests wants to know.
+    /// The entry's place below the destination, if there is a list of digests.
     fn place_in_list(&mut self, found: &Found) -> Option<Listed> {
-        // A list that is not taken holds the walk up: what waits for it is bounded by what is under
-        // way.
+        // The walk waits while nobody reads the list. So the waiting lines are limited by the
+        // files in flight.
         let list = self.sender.digests.as_ref()?;
         list.wait_room(|| self.sender.ending.is_ending());
         let entry = &found.entry;
         if entry.parent == NO_PARENT {
-            // Roots are numbered from 1 in their order.
+            // Roots are numbered from 1, in order.
             let root = entry.id as usize - 1;
             self.roots.insert(Arc::as_ptr(&found.dir), root);
             return Some(Listed {
@@ -283,7 +283,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Announces what was gathered. Ends go after entries: each end's children stand before it.
+    /// Announces the gathered entries. Ends are sent after entries, so that all children of an
+    /// ended directory are announced before its end.
     fn flush_entries(&mut self) -> Result<(), Ended> {
         if !self.entries.is_empty() {
             self.sender.plans.announcing(&self.entries);

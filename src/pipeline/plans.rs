@@ -1,7 +1,7 @@
-//! What is to be sent, what was sent and not yet acknowledged, and what must be sent again. Keeps
-//! plans, not bytes: a chunk whose stream died is read anew.
+//! The scheduler: chunks to be sent, in flight, and to be retransmitted. It keeps plans, not
+//! bytes: a chunk whose connection died is read again.
 //!
-//! A chunk keeps its number for life, so that the receiver knows a second copy for what it is.
+//! A chunk keeps its number for life, so that the receiver recognizes a second copy.
 
 mod announced;
 mod begin;
@@ -30,52 +30,52 @@ pub use chores::{Chores, Discarded};
 pub use entries::{Closed, Settled};
 pub use kept::Sum;
 
-/// Chunks that may be sent and unacknowledged at most: at 1 MiB each more than 10 Gbit/s of
-/// threefold compressed data at 150 ms needs.
+/// The most unacknowledged chunks. At 1 MiB each, this is more than 10 Gbit/s of data compressed
+/// threefold needs at 150 ms.
 pub const UNACKED_MAX: usize = 2048;
 
-/// As many of them as there may be until the link is known.
+/// The same limit until the link is known.
 const UNACKED_AT_FIRST: usize = 128;
 
-/// Members of packs that may be unacknowledged, so that their names stay within some 20 MiB.
+/// Members of unacknowledged packs; keeps their names within some 20 MiB.
 const UNACKED_MEMBERS_MAX: usize = 1 << 16;
 
-/// Packs and files that are planned and not begun; the walk waits beyond.
+/// Packs and files that are planned and not begun. Beyond this the walk waits.
 const FRESH_MAX: usize = 64;
 
-/// Entries that may be announced and neither in place nor failed.
+/// Announced entries that are neither in place nor failed.
 pub const UNSETTLED_ENTRIES_MAX: u64 = 1 << 15;
 
-/// Times that one chunk may be sent again because its stream is slow: the stream that took it
-/// then may have become slow too.
+/// How often a chunk may be sent again because its connection is slow. The next connection may
+/// become slow too.
 const REPEATS_MAX: u8 = 3;
 
-/// Times that one chunk may arrive damaged before its entry is given up.
+/// How often a chunk may arrive damaged before its entry fails.
 pub const NACKS_MAX: u8 = 3;
 
 enum Fresh {
     Pack(Arc<Vec<Member>>),
-    /// One that goes by itself.
+    /// A part of a large pack, sent separately.
     Alone(Arc<Vec<Member>>),
     File(Arc<File>),
-    /// A part of a large piece that goes by itself.
+    /// A part of a large piece, sent separately.
     Piece(Arc<File>, Piece),
 }
 
 struct InFlight {
     plan: Arc<Plan>,
     stream: Option<u16>,
-    /// Times that it was sent again because its stream was slow.
+    /// How often it was sent again because its connection was slow.
     repeated: u8,
     was_taken: bool,
 }
 
-/// What a stream that takes a frame is to do with it.
+/// What a connection does with a frame that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Send it: nobody has sent this chunk.
+    /// Send it, for the first time.
     First,
-    /// Send it, although it was sent before.
+    /// Send it again.
     Again,
     /// Drop it: the chunk is settled.
     Settled,
@@ -86,115 +86,115 @@ struct State {
     again: BTreeMap<u64, Arc<Plan>>,
     fresh: VecDeque<Fresh>,
     in_flight: BTreeMap<u64, InFlight>,
-    /// Plans that are done with, for their memory.
+    /// Settled plans, kept to reuse their memory.
     spare: Vec<Arc<Plan>>,
-    /// None: [`UNACKED_AT_FIRST`].
+    /// None stands for [`UNACKED_AT_FIRST`].
     in_flight_max: Option<usize>,
-    /// Streams that frames are made for; 0 while that is not known.
+    /// Connections that share the frames; 0 if unknown.
     streams: u64,
     members_in_flight: usize,
-    /// How packs are put together.
+    /// How packs and pieces are merged.
     large: large::Large,
     next_chunk: u64,
-    /// Bytes of the pieces of files that were begun, holes not counted.
+    /// Bytes of the pieces begun so far, without holes.
     begun: u64,
-    /// Files that workers look for the next data of.
+    /// Workers that are looking for a file's next data.
     looking: usize,
-    /// Files that are done with and not yet closed; how many were taken to be closed.
+    /// Finished files that are not yet closed, and how many of them a thread is closing.
     discarded: Vec<Discarded>,
     closing: usize,
-    /// Files that changed while they were read, and why the reading failed.
+    /// Files that changed during the reading, each with its error.
     changed: Vec<(Arc<File>, Error)>,
-    /// Parts of streams that were read and not yet begun.
+    /// Parts of streams that were read and that no worker has taken yet.
     parts: VecDeque<Arc<Plan>>,
-    /// How many big files may be in `open`.
+    /// The most big files in `open`.
     open_max: usize,
-    /// Big files that are announced and not yet in place or failed.
+    /// Announced big files and streams that are neither in place nor failed.
     open: HashMap<EntryId, Open>,
-    /// Small files that the receiver was asked about.
+    /// Small files that the receiver was asked about and has not answered.
     asked: BTreeMap<EntryId, Member>,
-    /// Small files that the receiver has and is reading,
+    /// Small files that the receiver has and is verifying, described briefly.
     kept: kept::Kept,
-    /// and other files, with all that is known of them.
+    /// Other files that the receiver has and is verifying, fully described.
     held: BTreeMap<EntryId, Held>,
-    /// Small ones of them that it has found damaged, each once,
+    /// Small files that the receiver found damaged, each once.
     damaged: VecDeque<EntryId>,
-    /// and others.
+    /// Big files that the receiver found damaged.
     reopen: VecDeque<EntryId>,
-    /// Ranges that it asked for while their file was opened.
+    /// Damaged ranges that the receiver named while their file was being opened.
     late: HashMap<EntryId, RangeSet>,
-    /// Those of them that it wants.
+    /// Small files that the receiver wants, not yet in a full pack.
     answered: Gathering<Member>,
-    /// Files without a size that had no room in their packs.
+    /// Files of unknown size that had no room in their pack.
     outgrown: Vec<(Found, Option<Listed>)>,
     /// Entries that are in place or failed.
     settled: RangeSet,
     announced: announced::Announced,
-    /// Failed entries that a pack in flight or a further name may still ask about.
+    /// Failed entries, as long as a pack in flight or a further name may ask about them.
     failed: RangeSet,
-    /// The highest entry that the walk has come to.
+    /// The highest entry number of the walk so far.
     highest: EntryId,
-    /// The walk is over: nothing is planned any more.
+    /// The walk is over, and nothing more will be planned.
     planned: bool,
-    /// The receiver has said where everything lands, and whether some of it is there.
+    /// How small files are sent; None until the receiver says where everything lands.
     landed: Option<Landed>,
-    /// Chunks from the first without an acknowledgement that may be begun, of a stream and where
-    /// everything leaves in order.
+    /// How far ahead of the first unacknowledged chunk another may begin. Applies to streams, and
+    /// to all chunks if they leave the receiver in order.
     window: u64,
     ended: bool,
 }
 
-/// What small files are to do.
+/// How small files are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Landed {
-    /// They are sent.
+    /// In packs.
     Fresh,
-    /// They are asked about: an earlier run may have finished them.
+    /// The receiver is asked first, because an earlier run may have finished them.
     Resumes,
-    /// They are sent like big ones: what comes leaves in order.
+    /// Like big files, because everything leaves the receiver in order.
     Ordered,
 }
 
-/// A big file, waiting to be wanted or being sent.
+/// An announced big file or stream.
 enum Open {
     Announced(Announced),
     Sending(Arc<File>),
-    /// A stream, and whether it is wanted.
+    /// A stream, and whether the receiver wants it.
     Stream(Arc<Stream>, bool),
-    /// Not wanted: it is there or has failed, as will be told.
+    /// Not wanted: the file is in place or has failed, as a later message will say.
     Skipped {
         size: u64,
     },
-    /// The receiver had it and asks for it again: a worker opens it.
+    /// The receiver found it damaged, and a worker is opening it.
     Reopening,
 }
 
-/// A file that the receiver has and is reading.
+/// A file that the receiver has and is verifying.
 pub struct Held {
     pub found: Found,
     pub listed: Option<Listed>,
-    /// As the receiver knows it.
+    /// The digest according to the receiver.
     pub digest: Option<Digest>,
-    /// It was asked about, so it comes in a pack.
+    /// A small file, which is sent in a pack if it is damaged.
     is_small: bool,
-    /// Asked for since.
+    /// Ranges that the receiver has found damaged.
     missing: Option<RangeSet>,
 }
 
-/// A big file before it is known what of it is wanted.
+/// A big file that the receiver has not yet answered.
 pub struct Announced {
     pub source: Box<SourceFile>,
     pub listed: Option<Listed>,
-    /// It changed while it was read, and is read once more.
+    /// It changed during the first reading, and this is the second one.
     pub anew: bool,
 }
 
-/// What a worker does next.
+/// The next task of a worker.
 pub enum Work {
     Chunk(Arc<Plan>),
-    /// Nothing of this file is to be sent, but that it ends.
+    /// Only the end of this file is to be sent.
     End(Arc<File>),
-    /// These ranges of a file are to be sent after all.
+    /// These ranges of a file are to be sent again.
     Reopen(Box<Held>, RangeSet),
 }
 
@@ -203,9 +203,9 @@ pub struct Plans {
     state: Mutex<State>,
     /// Where workers wait for chunks.
     work: Bell,
-    /// Where others wait.
+    /// Where other threads wait.
     changed: Bell,
-    /// What stands in plans that are done with.
+    /// Replaces the content of spare plans.
     nothing: Arc<Vec<Member>>,
 }
 
@@ -214,8 +214,9 @@ pub struct Plans {
 pub struct Ended;
 
 impl Plans {
-    /// With at most `open_max` big files open at once, and at least one; `large_max` large packs
-    /// and pieces at work; no such pieces unless the receiver takes them.
+    /// `open_max` limits the big files open at once, and is at least one. `large_max` limits the
+    /// large packs and pieces that are compressed at once. There are large pieces only if
+    /// `takes_pieces`.
     pub fn of(open_max: u32, large_max: usize, takes_pieces: bool) -> Plans {
         let plans = Plans::default();
         let mut state = plans.lock();
@@ -230,7 +231,7 @@ impl Plans {
         self.state.lock().expect("no panic while held")
     }
 
-    /// Lets chunks be taken: the receiver knows where everything lands and has room for it.
+    /// Lets workers take chunks, since the receiver now knows where everything lands.
     pub fn start(&self, landed: Landed, window: usize) {
         let mut state = self.lock();
         (state.landed, state.window) = (Some(landed), window as u64);
@@ -238,7 +239,7 @@ impl Plans {
         self.wake();
     }
 
-    /// How small files are sent, once that is known.
+    /// How small files are sent, if known.
     pub fn landed(&self) -> Option<Landed> {
         self.lock().landed
     }
@@ -247,8 +248,8 @@ impl Plans {
         self.wait_until(|state| state.landed.is_some()).map(|_| ())
     }
 
-    /// From now on so many chunks may be unacknowledged, up to [`UNACKED_MAX`], so many streams share
-    /// what is left, and so many packs go as one.
+    /// Sets the tuner's decisions: how many chunks may be unacknowledged, up to [`UNACKED_MAX`],
+    /// how many connections share the rest, and how many packs are merged.
     pub fn steer(&self, in_flight_max: u16, streams: u16, packs: u16) {
         let mut state = self.lock();
         state.in_flight_max = Some(usize::from(in_flight_max).clamp(1, UNACKED_MAX));
@@ -258,7 +259,7 @@ impl Plans {
         self.wake();
     }
 
-    /// Wakes everyone who waits; nothing is given out any more.
+    /// Wakes all waiting threads. No more work is given out.
     pub fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
@@ -271,13 +272,11 @@ impl Plans {
         self.wake();
     }
 
-    /// Everyone looks what has changed.
     fn wake(&self) {
         self.work.wake_all();
         self.changed.wake_all();
     }
 
-    /// Waits until `ready` holds.
     fn wait_until(&self, ready: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, Ended> {
         self.wait_at(&self.changed, ready)
     }
@@ -291,7 +290,7 @@ impl Plans {
         if state.ended { Err(Ended) } else { Ok(state) }
     }
 
-    /// Plans a pack, waiting while enough is planned.
+    /// Plans a pack. Waits while enough is planned.
     pub fn add_pack(&self, members: Vec<Member>) -> Result<(), Ended> {
         let mut state = self.wait_until(|state| state.fresh.len() < FRESH_MAX)?;
         state.fresh.push_back(Fresh::Pack(Arc::new(members)));
@@ -300,7 +299,7 @@ impl Plans {
         Ok(())
     }
 
-    /// What to send next: first what must be sent again, lowest number first.
+    /// Waits for the next task. Retransmissions come first, lowest number first.
     pub fn next(&self) -> Result<Work, Ended> {
         loop {
             let mut state = self.wait_at(&self.work, State::has_work)?;
@@ -314,7 +313,7 @@ impl Plans {
             };
             let has_more = state.has_work();
             drop(state);
-            // One by one: were all woken for each chunk, most would wake in vain.
+            // One at a time: if every chunk woke all workers, most would wake for nothing.
             if has_more {
                 self.work.wake_one();
             }
@@ -328,7 +327,7 @@ impl Plans {
         }
     }
 
-    /// A stream took the chunk's frame.
+    /// Records that a connection took the chunk's frame.
     pub fn taken(&self, chunk: u64, stream: u16) -> Taken {
         let mut state = self.lock();
         let Some(in_flight) = state.in_flight.get_mut(&chunk) else {
@@ -341,7 +340,7 @@ impl Plans {
         }
     }
 
-    /// All that this stream took and nobody acknowledged is sent again. Gives how many that are.
+    /// Schedules the unacknowledged chunks of a dead connection again. Returns how many.
     pub fn stream_died(&self, stream: u16) -> usize {
         let mut state = self.lock();
         let state = &mut *state;
@@ -357,13 +356,14 @@ impl Plans {
         count
     }
 
-    /// Sends again what lies on these streams, which are slow, the oldest first and at most `most`,
-    /// each no more than [`REPEATS_MAX`] times, unless there is something else to send. Gives how
-    /// many that are.
+    /// Schedules unacknowledged chunks of these slow connections again, oldest first, at most
+    /// `most`, and each at most [`REPEATS_MAX`] times. Does nothing while there is anything else
+    /// to send. Returns how many.
     pub fn repeat(&self, slow: &[u16], most: usize) -> usize {
         let mut state = self.lock();
         let state = &mut *state;
-        // What must leave in order may wait for one chunk; else what is planned may be begun soon.
+        // Chunks that leave in order may all wait for one chunk. Otherwise planned chunks can
+        // begin soon.
         let is_full = state.landed != Some(Landed::Ordered) && state.has_fresh();
         if state.has_work() || is_full {
             return 0;
@@ -380,7 +380,7 @@ impl Plans {
         state.again.len() - before
     }
 
-    /// Everything that streams had to carry is where it belongs.
+    /// True if all chunks are settled and nothing is left to send.
     pub fn has_nothing_to_carry(&self) -> bool {
         let state = self.lock();
         let is_sending = |open: &Open| matches!(open, Open::Sending(_) | Open::Stream(..));
@@ -393,8 +393,8 @@ impl Plans {
             && state.open.values().all(is_sending)
     }
 
-    /// The chunk arrived damaged, or its digest is not that of what is there: it is sent again, or
-    /// given up by the worker that sees that it was damaged [`NACKS_MAX`] times.
+    /// Schedules a chunk again that arrived damaged, or whose digest the receiver refused. After
+    /// [`NACKS_MAX`] damaged arrivals, the worker that takes it gives it up.
     pub fn nacked(&self, chunk: u64) {
         let mut state = self.lock();
         let Some(in_flight) = state.in_flight.get_mut(&chunk) else {
@@ -412,7 +412,7 @@ impl Plans {
         self.wait_until(State::is_idle).map(|_| ())
     }
 
-    /// Everything was read and sent once, and what is left is up to the receiver.
+    /// True if workers have begun every chunk and none waits for a retransmission.
     pub fn is_all_taken(&self) -> bool {
         let state = self.lock();
         let is_waiting = |open: &Open| {
@@ -448,7 +448,7 @@ impl State {
         !self.fresh.is_empty() || !self.answered.is_empty() || !self.damaged.is_empty()
     }
 
-    /// The next chunk is not too far ahead of the first without an acknowledgement.
+    /// True if the next chunk is not too far ahead of the first unacknowledged one.
     fn is_in_window(&self) -> bool {
         let first = self.in_flight.keys().next().unwrap_or(&self.next_chunk);
         self.next_chunk < first + self.window

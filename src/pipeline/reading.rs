@@ -1,5 +1,5 @@
-//! Rows 3 and 4 at the sender: what a plan says is read, its digest joins its file's, and what came
-//! of the file meanwhile is seen.
+//! Rows 3 and 4 at the sender: reads the bytes of a plan, adds their digest to the digest of their
+//! file, and detects files that changed in the meantime.
 
 use std::path::Path;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -22,17 +22,17 @@ use crate::source::{self, Found, SourceFile, Unpacked};
 use crate::units::printable;
 use crate::wire::message::{EntryEnd, Message};
 
-/// How long a file that changed has to stay as it is before it is read anew, and how often that is
-/// looked at: two seconds are little beside a second reading in vain.
+/// How often a changed file is checked, and how long it must stay unchanged before it is read
+/// again. All checks take two seconds: little compared with a second reading that fails too.
 pub(super) const SETTLE: Duration = Duration::from_millis(100);
 const SETTLE_TRIES: usize = 20;
 
-/// A file that changed while it was read, until it is read again.
+/// A file that changed while it was read, until it can be read again.
 pub(super) struct Settling {
     file: Arc<File>,
-    /// What the first reading failed with.
+    /// The error of the first reading.
     error: Error,
-    /// As it was when it was last looked at.
+    /// The file as opened at the last check.
     source: Option<SourceFile>,
     tries: usize,
 }
@@ -49,7 +49,7 @@ impl Settling {
 }
 
 impl Sender {
-    /// Reads one piece of a big file; in the first reading its digest joins the file's tree. None
+    /// Reads one piece of a big file. The first reading adds its digest to the file's tree. None
     /// if nothing of it is to be sent.
     pub(super) fn read_piece(
         &self,
@@ -70,7 +70,7 @@ impl Sender {
         let whole = u64::from(place.raw_len) == file.found.entry.size;
         let digest = if place.kind == ChunkKind::Zeros {
             buffer.set_len(0);
-            // Its place is authenticated; what a tree needs is worked out below.
+            // A hole needs no digest: its header is authenticated. `cover` adds it to the tree.
             [0; 32]
         } else {
             let digest = digest::of_range(buffer.data(), place.offset, whole);
@@ -83,7 +83,8 @@ impl Sender {
         self.piece_is_read(plan, file, Chunk { place, buffer }, digest, is_there)
     }
 
-    /// Where a piece is to go. None if its file has failed or is to be read again: then nothing of it is to be sent.
+    /// The place of a piece. None if its file has failed or is to be read again; the piece is then
+    /// not sent.
     pub(super) fn place_of_piece(&self, plan: &Plan, file: &File) -> Option<Place> {
         let What::Piece { piece, .. } = &plan.what else {
             return None;
@@ -101,7 +102,7 @@ impl Sender {
         })
     }
 
-    /// What a piece is is known: its digest joins the file's. None if nothing of it is to be sent.
+    /// Handles a piece whose digest is known. None if nothing of it is to be sent.
     pub(super) fn piece_is_read(
         &self,
         plan: &Plan,
@@ -121,7 +122,7 @@ impl Sender {
             plan.zeros.store(true, Relaxed);
         }
         if file.digest_only || !is_there {
-            // Nothing of it is sent, and what ends the entry must find it settled.
+            // Nothing of it is sent, and it must be settled before the entry ends.
             self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
         }
         self.is_as_before(plan, file, place, digest)?;
@@ -136,8 +137,8 @@ impl Sender {
         Some((Chunk { place, buffer }, digest))
     }
 
-    /// The digest of a piece joins its file's, once. None if the piece was another when it was first
-    /// read.
+    /// Adds the digest of a piece to the file's tree, once. None if the digest differs from that
+    /// of the first reading.
     pub(super) fn is_as_before(
         &self,
         plan: &Plan,
@@ -158,9 +159,9 @@ impl Sender {
         Some(())
     }
 
-    /// Reads the bytes of a piece, none for one of a hole. False if a file that may change does not
-    /// reach that far any more; where it ends within, zeros stand for the rest, which the receiver
-    /// cuts off.
+    /// Reads the bytes of a piece, none for a hole. False if a file that may change no longer
+    /// reaches this far. If it ends within the piece, zeros stand for the rest, and the receiver
+    /// cuts them off.
     pub(super) fn load(&self, file: &File, place: Place, buffer: &mut Buffer) -> Result<bool> {
         let (offset, len) = (place.offset, place.raw_len as usize);
         let is_hole = place.kind == ChunkKind::Zeros;
@@ -186,8 +187,8 @@ impl Sender {
         Ok(there > 0)
     }
 
-    /// A file that may change is no longer than this (any more). What it ended with may have been
-    /// told already: then it is told again.
+    /// Records that a file that may change is at most this long. If the receiver was already told
+    /// of the end, it is told again.
     fn ends_at(&self, file: &File, length: u64) {
         let Some(live) = &file.live else { return };
         let told = {
@@ -203,7 +204,7 @@ impl Sender {
         }
     }
 
-    /// Adds what was read to the file's tree; when that was the last of it, ends the entry.
+    /// Adds the digest of a range to the file's tree. After the last range, ends the entry.
     fn cover(&self, file: &Arc<File>, kind: ChunkKind, place: Place, digest: Digest) {
         let len = u64::from(place.raw_len);
         if let Some(tree) = &file.tree {
@@ -218,7 +219,7 @@ impl Sender {
         }
     }
 
-    /// All of a file was read, or is at the receiver.
+    /// Ends a file that was read completely, or that the receiver has.
     pub(super) fn end_file(&self, file: &Arc<File>) {
         let size = file.found.entry.size;
         if let Some(live) = &file.live {
@@ -247,8 +248,8 @@ impl Sender {
         }]));
     }
 
-    /// A file that changed is read once more, unless it was, or its end was told; any other failure
-    /// is the file's.
+    /// Handles a failed reading. A file that changed is read once more, unless this was the second
+    /// reading or its end was sent. Any other error fails the file.
     pub(super) fn reading_failed(&self, file: &Arc<File>, error: Error) {
         let is_last = file.anew || file.live.is_some();
         if error.kind != Kind::Changed || is_last {
@@ -257,16 +258,17 @@ impl Sender {
         match file.leave_reading(Reading::Anew) {
             Reading::Goes => {}
             Reading::Ended => return self.fail_file(file, error),
-            // Another worker has seen it and sees to it.
+            // Another worker has seen it and handles it.
             Reading::Anew => return,
         }
-        // A worker has other entries to go on with.
+        // Another thread waits, so that this worker stays free.
         self.plans.read_again(file.clone(), error);
     }
 
-    /// Looks at a file that changed. Its size is new before its times are, by half a second where a
-    /// big file is cut, and its writer may go on: a file that changes within a moment, or has the
-    /// times of before, is looked at again, for a while. True if that is over.
+    /// Checks a file that changed. Its writer may continue, and the times change after the size:
+    /// half a second later when a big file is truncated. So the file is checked again, up to a
+    /// limit, if it changed since the last check or still has the old times. True when the checks
+    /// are over.
     pub(super) fn has_settled(&self, settling: &mut Settling) -> bool {
         let Settling {
             file,
@@ -291,7 +293,8 @@ impl Sender {
         }
         match self.open(&file.found) {
             Ok(opened) => *source = Some(opened),
-            // It was replaced or removed, so it cannot be read again: the change is the cause.
+            // It was replaced or removed, so it cannot be read again. The change is reported as
+            // the cause.
             Err(_) => {
                 self.fail_file(file, error.clone());
                 return true;
@@ -300,7 +303,7 @@ impl Sender {
         false
     }
 
-    /// A file that changed is announced for its second reading.
+    /// Announces a file that changed for its second reading.
     fn announce_anew(&self, file: &File, source: SourceFile) {
         if file.failed.swap(true, Relaxed) {
             return;
@@ -319,7 +322,7 @@ impl Sender {
         self.say(Message::Entries(vec![entry]));
     }
 
-    /// Opens a file of which the receiver has found these ranges damaged, and sends them.
+    /// Opens a file in which the receiver found these ranges damaged, and schedules them.
     pub(super) fn reopen(&self, held: Held, missing: &RangeSet) {
         let Held {
             found,
@@ -353,7 +356,7 @@ impl Sender {
             alone: AtomicBool::new(true),
             failed: AtomicBool::new(false),
             reading: Mutex::new(Reading::Goes),
-            // Changed while it is read, it fails.
+            // If it changes while it is read, it fails.
             anew: true,
             digest_only: false,
             listed,
@@ -372,7 +375,7 @@ impl Sender {
         self.plans.reopened(id, Arc::new(file));
     }
 
-    /// Reads the members of a pack, those left out that failed before.
+    /// Reads the members of a pack, except those that failed before.
     pub(super) fn read_pack(&self, plan: &Plan, mut buffer: Buffer) -> Option<(Chunk, Digest)> {
         let members = plan.what.members();
         let live: Vec<&Member> = members.filter(|it| !it.failed.load(Relaxed)).collect();
@@ -380,8 +383,8 @@ impl Sender {
         let founds = live.iter().map(|member| &member.found);
         let (changes, drops_pages) = (self.changes(), self.options.drop_cache);
         let read = source::read_pack(founds, changes, drops_pages, self.table_form, &mut buffer);
-        // Known here before the pack is settled, since further names are sent after that; told after
-        // that, since the receiver may be done when it hears of it, and then so must this end be.
+        // Recorded before the pack is settled, since hard links are planned after that. The
+        // receiver is told after it is settled: it may then be done, and so must this end be.
         let left_out = read.left_out.into_iter();
         let left_out: Vec<LeftOut<'_>> = left_out
             .filter_map(|(index, why)| self.leave_out(live[index], why))
@@ -407,8 +410,8 @@ impl Sender {
         }
     }
 
-    /// Each copy of a pack is right in itself; but which of them the receiver takes cannot be told,
-    /// and a list of digests must.
+    /// Every copy of a pack is correct in itself. But this end cannot know which copy the receiver
+    /// takes, and a list of digests must know.
     pub(super) fn member_is_read(&self, member: &Member, digest: Digest, size: u64) {
         member.size.store(size, Relaxed);
         let known = member.digest.get_or_init(|| digest);
@@ -417,11 +420,11 @@ impl Sender {
         }
     }
 
-    /// A member is not in its pack. None if nothing is to be told of it.
+    /// Handles a member that could not be packed. None if the receiver need not be told.
     fn leave_out<'a>(&self, member: &'a Member, why: Unpacked) -> Option<LeftOut<'a>> {
         let error = match why {
             Unpacked::Failed(error) => error,
-            // The receiver may have the file from the first copy of the pack: an entry cannot be
+            // The receiver may have the file from an earlier copy of the pack. An entry cannot be
             // announced after that.
             Unpacked::Grew if member.digest.get().is_some() => grew(member.found.path()),
             Unpacked::Grew => return self.outgrown(member),
@@ -433,8 +436,8 @@ impl Sender {
         Some(LeftOut::Failed(&member.found, error))
     }
 
-    /// A member that has no room in its pack goes as a big file; one without a size as a stream, by
-    /// the planner.
+    /// A member without room in its pack is sent as a big file. A member of unknown size is sent
+    /// by the planner as a stream.
     fn outgrown<'a>(&self, member: &'a Member) -> Option<LeftOut<'a>> {
         if member.failed.swap(true, Relaxed) {
             return None;
@@ -465,13 +468,13 @@ impl Sender {
     }
 }
 
-/// What the receiver is told of a member that is not in its pack.
+/// The message to the receiver about a member that is not in its pack.
 enum LeftOut<'a> {
     Failed(&'a Found, Error),
     Alone(Entry),
 }
 
-/// A pack is of no entry in particular.
+/// The place of a pack, which belongs to no single entry.
 pub(super) fn place_of_pack(plan: &Plan, raw_len: u32) -> Place {
     Place {
         kind: ChunkKind::Pack,
@@ -496,6 +499,6 @@ fn grew(path: impl AsRef<Path>) -> Error {
 }
 
 pub(super) fn is_zero(data: &[u8]) -> bool {
-    // The comparison of a slice with itself, shifted by one, is a memcmp: as fast as memory.
+    // Comparing a slice with itself, shifted by one, is a memcmp, as fast as memory.
     data.first() == Some(&0) && data[1..] == data[..data.len() - 1]
 }

@@ -1,7 +1,7 @@
-//! Rows 1 to 7: from the walk to frames on the streams' queue.
+//! The sending end, rows 1 to 7: from the walk to frames on the shared queue.
 //!
-//! One thread walks and plans; workers read, encode, frame and seal; streams take frames. Nothing
-//! here waits for the network but through the queue of frames and the pool.
+//! One thread walks and plans. Workers read, encode, frame and seal. Connections take frames. Only
+//! the queue of frames and the pool make a worker wait for the network.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -35,50 +35,51 @@ use crate::tuner::Method;
 use crate::wire::SealedChunk;
 use crate::wire::message::{Busy, CopyOptions, Fault, Message};
 
-/// Everything that the sending end of one copy shares between its threads and tasks.
+/// State of the sending end that its threads and tasks share.
 pub struct Sender {
     pub plans: Plans,
     pub options: CopyOptions,
     pub chunk_size: usize,
-    /// What pieces of files end at multiples of.
+    /// Pieces of files end at multiples of this, in bytes.
     pub grain: u64,
-    /// The receiver reads what it said it has while the rest is sent, and asks for what is damaged.
+    /// The receiver verifies what it said it has while the rest is sent, and asks for damaged
+    /// ranges.
     pub may_be_asked: bool,
-    /// Of packs, as the receiver takes them.
+    /// The form of packs that the receiver accepts.
     pub table_form: TableForm,
     pub pool: Pool,
-    /// Buffers that chunks of streams may take until they are acknowledged.
+    /// Chunks of streams that may be unacknowledged. Each takes a buffer.
     pub window: usize,
-    /// Frames may be lost on their way, so those that cannot be read again are kept.
+    /// Frames may be lost on this route, so frames that cannot be read again are kept.
     pub keeps: bool,
-    /// A file that is followed has come to its end, somebody says.
+    /// Set when a user at either end says that a followed file is complete.
     pub enough: Stop,
-    /// Gets the lines that a producer says.
+    /// Receives the lines that a producer writes.
     pub tell: Tell,
     pub sealer: Sealer,
     pub steering: Steering,
     pub lzma_room: LzmaRoom,
-    /// How a chunk is compressed that was to be by LZMA, where there is no memory for that.
+    /// The method for a chunk if there is no memory for LZMA.
     pub without_room: Method,
-    /// Frames that no stream has taken yet.
+    /// Frames that no connection has taken.
     pub frames: Frames,
     pub control: Outgoing,
     pub tally: Arc<Tally>,
     pub progress: Arc<Progress>,
     pub ending: Arc<Ending>,
     pub digests: Option<Arc<DigestList>>,
-    /// Where the same is sent to others too.
+    /// Set if other hosts get the same data.
     pub share: Option<Share>,
-    /// The receiver said that everything is in place.
+    /// The receiver reported that everything is in place.
     pub done: Notify,
-    /// What is read in the place of the named stream that is all that is copied, to several hosts.
+    /// Read instead of the named stream, if that is the only operand and goes to several hosts.
     pub stream: Option<Inlet>,
-    /// What the receiver last said of its time.
+    /// The receiver's last report on how it spends its time.
     pub heard: Mutex<Busy>,
 }
 
 impl Sender {
-    /// A worker: carries chunks from plan to frame until the copy ends.
+    /// Runs a worker, which turns plans into frames until the copy ends.
     pub fn work(&self) {
         let mut encoder = Encoder::new(self.chunk_size);
         let mut shift = self.steering.shifts.begin();
@@ -118,7 +119,7 @@ impl Sender {
         }
     }
 
-    /// Closes files and waits for those that changed, until the copy ends.
+    /// Closes files and waits for changed files, until the copy ends.
     pub fn care(&self) {
         let mut settling: Vec<Settling> = Vec::new();
         while let Ok(chores) = self.plans.chores(settling.is_empty()) {
@@ -134,7 +135,7 @@ impl Sender {
         drop(self.plans.take_rest());
     }
 
-    /// Puts a frame where streams find it, when there is room. False once the copy ends.
+    /// Queues a frame when there is room. False once the copy ends.
     fn push(&self, frame: Frame) -> bool {
         let pushed = self
             .steering
@@ -142,7 +143,7 @@ impl Sender {
         pushed == Some(true)
     }
 
-    /// Read, encode, frame, seal. None if nothing is to be sent (any more).
+    /// Reads, encodes, frames and seals a chunk. None if nothing is to be sent now.
     fn carry(
         &self,
         plan: &Arc<Plan>,
@@ -174,7 +175,7 @@ impl Sender {
         Some(SealedChunk::seal(encoded, &self.sealer))
     }
 
-    /// Compresses what is to be.
+    /// Compresses a chunk that has bytes to send.
     pub(super) fn encode(
         &self,
         chunk: Chunk,
@@ -214,7 +215,7 @@ impl Sender {
         }
     }
 
-    /// The chunk does not arrive whole, however often it is sent.
+    /// Gives up a chunk that arrives damaged however often it is sent.
     pub(super) fn give_up(&self, plan: &Plan) {
         let error = Error::new(Kind::Verify, Side::Dest, "arrived damaged again and again");
         match &plan.what {
@@ -225,7 +226,7 @@ impl Sender {
             What::Piece { file, .. } => self.fail_file(file, error.at(file.found.path())),
             What::Pack(_) | What::Large(_) => {
                 let members = plan.what.members();
-                // As in `read_pack`.
+                // The same order as in `read_pack`.
                 let left = members.filter(|it| !it.failed.load(Relaxed));
                 left.for_each(|it| self.plans.entry_failed(it.found.entry.id));
                 self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
@@ -238,7 +239,7 @@ impl Sender {
 }
 
 impl Sender {
-    /// Tells the receiver; a connection that is lost is its reader's to report.
+    /// Sends a message. The reader of the control connection reports a lost connection.
     pub(super) fn say(&self, message: Message) {
         let _ = self.control.send_blocking(message);
     }
@@ -247,7 +248,7 @@ impl Sender {
         self.control.send_blocking(message).map_err(|_| Ended)
     }
 
-    /// This end failed a big file: tells both.
+    /// Records that this end failed a big file, and tells the receiver.
     pub(super) fn fail_file(&self, file: &File, error: Error) {
         if !file.failed.swap(true, Relaxed) {
             self.fail(&file.found, error);
@@ -260,32 +261,32 @@ impl Sender {
         }
     }
 
-    /// This end cannot send (the rest of) a stream: tells both.
+    /// Records that this end cannot send a stream, or the rest of it, and tells the receiver.
     pub(super) fn fail_stream(&self, stream: &Stream, error: Error) {
         if !stream.failed.swap(true, Relaxed) {
             self.fail_entry(&stream.entry, error);
         }
     }
 
-    /// This end cannot send an entry: tells both.
+    /// Records that this end cannot send an entry, and tells the receiver.
     pub(super) fn fail(&self, found: &Found, error: Error) {
         self.fail_entry(&found.entry, error);
     }
 
     fn fail_entry(&self, entry: &Entry, error: Error) {
-        // In this order: what has failed is known before nothing of it is left to wait for.
+        // In this order: a thread that waits until the entry is closed then finds that it failed.
         self.plans.entry_failed(entry.id);
         self.plans.close(entry.id);
         self.progress.end_name(entry.id);
         self.tell(&error, entry.id, entry.parent);
     }
 
-    /// Something failed that the receiver never heard of, and need not but to tell the user.
+    /// Reports a failed entry that was not announced. The receiver only shows it to the user.
     pub(super) fn fail_unannounced(&self, error: &Error) {
         self.tell(error, 0, 0);
     }
 
-    /// Where sources may change, one that is not there any more is no failure.
+    /// If sources may change, a file that has vanished is no failure.
     fn tell(&self, error: &Error, entry: EntryId, parent: EntryId) {
         let fault = Fault::of(error, entry, parent);
         if self.options.live && source::has_vanished(error) {
@@ -297,7 +298,7 @@ impl Sender {
         }
     }
 
-    /// What the receiver does with its time.
+    /// How the receiver spends its time.
     pub fn far(&self) -> Busy {
         *self.heard.lock().expect("no panic while held")
     }

@@ -1,5 +1,5 @@
-//! Rows 3 and 4 at a sender that is not alone: what another has read and compressed is sent by this
-//! one too, and what this one makes is there for the others.
+//! Rows 3 and 4 when several hosts get the same data. A sender uses the chunks that another sender
+//! has read and compressed, and offers its own.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,8 +16,8 @@ use crate::pipeline::shifts::{Doing, Shift};
 use crate::pipeline::steering::Compression;
 
 impl Sender {
-    /// None where a piece is read by each sender for itself: it is a hole, may be another at each
-    /// reading, or nothing tells its file from others.
+    /// None if each sender reads this piece for itself. That is so for a hole, for a file that may
+    /// change between readings, and for a file that cannot be told from others.
     pub(super) fn share_of(&self, file: &File, piece: &Piece) -> Option<&Share> {
         let is_known = file.found.entry.ino != 0;
         let is_same = is_known
@@ -27,7 +27,7 @@ impl Sender {
         self.share.as_ref().filter(|_| is_same)
     }
 
-    /// Reads and encodes a piece, or takes it as another has. None if nothing is to be sent.
+    /// Reads and encodes a piece, or takes it from the shelf. None if nothing is to be sent.
     pub(super) fn carry_shared(
         &self,
         share: &Share,
@@ -40,7 +40,7 @@ impl Sender {
             return None;
         };
         let key = Key::of(&file.found.entry);
-        // Of a digest alone nobody else could send the chunk.
+        // If only the digest is sent, no other sender could use the chunk.
         let may_make = plan.digest.get().is_none() && !file.digest_only && !plan.is_offer();
         shift.turn_to(Doing::Held);
         let got = share.chunk(key, piece.offset, piece.len, may_make);
@@ -58,7 +58,7 @@ impl Sender {
         Some(encoded)
     }
 
-    /// Reads and encodes a pack, or takes it as another has. None if nothing is to be sent.
+    /// Reads and encodes a pack, or takes it from the shelf. None if nothing is to be sent.
     pub(super) fn carry_pack(
         &self,
         plan: &Plan,
@@ -69,7 +69,7 @@ impl Sender {
     ) -> Option<EncodedChunk> {
         shift.turn_to(Doing::Held);
         let got = self.share_of_pack(members).map(|(share, key)| {
-            // One that is read again is not for others, who have had it.
+            // A pack that is read again is not for others: they have had it.
             let may_make = members.iter().all(|member| member.digest.get().is_none());
             share.chunk(key, 0, self.chunk_size as u32, may_make)
         });
@@ -93,7 +93,7 @@ impl Sender {
         Some(encoded)
     }
 
-    /// None where a pack is read by each sender for itself, as a piece is ([`Sender::share_of`]).
+    /// None if each sender reads this pack for itself, as with a piece ([`Sender::share_of`]).
     fn share_of_pack(&self, members: &[Member]) -> Option<(&Share, Key)> {
         let share = self.share.as_ref().filter(|_| !self.options.live)?;
         let is_known = |member: &Member| {
@@ -108,7 +108,7 @@ impl Sender {
             .then(|| (share, Key::of_pack(entries, self.table_form)))
     }
 
-    /// A pack as another has made it, in place of what would be read.
+    /// Uses a pack from the shelf instead of reading it.
     fn take_pack(
         &self,
         plan: &Plan,
@@ -129,8 +129,8 @@ impl Sender {
         }
     }
 
-    /// Compresses a part of a stream, or takes it as another has. What each reads for itself (a file
-    /// of /proc, one that grows) may be another for each.
+    /// Compresses a part of a stream, or takes it from the shelf. Files that each sender reads for
+    /// itself (in /proc, or while they grow) are not shared, since each may read different bytes.
     pub(super) fn encode_part(
         &self,
         stream: &Stream,
@@ -163,7 +163,7 @@ impl Sender {
         encoded
     }
 
-    /// A piece as another has made it, in place of what would be read.
+    /// Uses a piece from the shelf instead of reading it.
     fn carry_made(
         &self,
         plan: &Plan,

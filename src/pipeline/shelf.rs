@@ -1,13 +1,14 @@
-//! What copies of one source to several hosts share: chunks that one of them has read, digested and
-//! compressed, for the others to send too.
+//! The chunk cache for a copy of one source to several hosts. It holds chunks that one sender has
+//! read, digested and compressed, so that the others can send them too.
 //!
-//! Whoever comes to a chunk first makes it, and it lies here until everyone who is to have it has
-//! taken it, or is known not to want it. What the shelf has no room for is read again by whoever
-//! comes later, which is dearer and as right: nothing here decides about a byte, only about work.
+//! The first sender that comes to a chunk makes it. The chunk stays here until every other host
+//! has taken it, or is known not to want it. If there is no room for a chunk, each sender that
+//! comes to it later reads it again. That costs more and gives the same bytes: the shelf saves
+//! work and decides nothing about content.
 //!
-//! A host that lags behind holds the others back while the shelf is full, for as long as it takes
-//! something from time to time and in all for no more than a part of the copy's time. One that
-//! stands still, or is gone, holds nobody.
+//! A host that lags holds the others back while the shelf is full. They wait only while it takes
+//! a chunk from time to time, and only for a limited part of the copy's time. A host that has
+//! stopped, or is gone, holds nobody back.
 
 mod hosts;
 mod state;
@@ -22,20 +23,20 @@ use crate::digest::Digest;
 use crate::manifest::{Entry, Timestamp};
 use state::{Look, State};
 
-/// Hosts that may share one shelf: sets of them are the bits of a word.
+/// The most hosts of one shelf. A set of them is the bits of a word.
 pub const HOSTS_MAX: usize = 64;
 
-/// How long a worker waits for a chunk that another is making, who waits for nothing but the disk
-/// and a processor: beyond it the disk is read a second time, which may do no better.
+/// How long a worker waits for a chunk that another sender is making, which needs only the disk
+/// and a processor. After that it reads the disk itself, which may be no faster.
 const MAKING_MAX: Duration = Duration::from_secs(5);
 
-/// How often a worker that waits for room looks whether it has waited long enough.
+/// How often a worker that waits for room checks whether it has waited long enough.
 const STEP: Duration = Duration::from_millis(100);
 
-/// In the place of the device, which no file is on.
+/// The device number in the key of a pack; no file has it.
 const PACKS: u64 = u64::MAX - 1;
 
-/// Which bytes: a file as it was when it was opened. One that has changed is another.
+/// Identifies bytes: a file in its state when it was opened. A changed file has another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     dev: u64,
@@ -47,7 +48,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// The one stream of a copy, which no file can be taken for.
+    /// The one stream of a copy. No file has this key.
     pub const STREAM: Key = Key {
         dev: u64::MAX,
         ino: u64::MAX,
@@ -57,8 +58,8 @@ impl Key {
         ctime: (0, 0),
     };
 
-    /// Of small files that travel together: with the same numbers, so that they are the same to
-    /// every session.
+    /// The key of a pack. It includes entry numbers, so equal keys mean equal packs in every
+    /// session.
     pub fn of_pack<'a>(entries: impl Iterator<Item = &'a Entry>, form: TableForm) -> Key {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&[u8::from(form == TableForm::Columns)]);
@@ -106,17 +107,17 @@ impl Key {
     }
 }
 
-/// A chunk as it travels but for its place and its seal, which are each session's own.
+/// A chunk as it is sent, without its place and its seal, which each session adds.
 #[derive(Debug)]
 pub struct Made {
     pub digest: Digest,
     /// The codec's number on the wire.
     pub codec: u8,
-    /// Bytes that it stands for.
+    /// Bytes after decoding.
     pub raw_len: u32,
-    /// Nothing but zeros: no bytes travel.
+    /// All zeros, so no bytes are sent.
     pub is_zeros: bool,
-    /// Digest and size of a pack's files, in their order.
+    /// Digest and size of each file in a pack, in order.
     pub members: Vec<(Digest, u64)>,
     pub bytes: Box<[u8]>,
 }
@@ -139,24 +140,25 @@ pub struct Shelf {
     changed: Condvar,
 }
 
-/// One host's end of the shelf, in one session.
+/// The shelf as one host sees it in one session.
 #[derive(Clone)]
 pub struct Share {
     shelf: Arc<Shelf>,
     host: usize,
 }
 
-/// What a worker does about a chunk.
+/// How a worker gets a chunk.
 pub enum Got {
-    /// Another has made it.
+    /// Another sender made it.
     Taken(Arc<Made>),
-    /// Make it, for the others too.
+    /// Make it, and offer it to the others.
     Make(Ticket),
-    /// Make it, for this host alone.
+    /// Make it for this host alone.
     Alone,
 }
 
-/// Who holds it makes a chunk that others may wait for. Dropped, it tells them that there is none.
+/// The right to make a chunk that others may wait for. Dropping it without a chunk tells them that
+/// there will be none.
 pub struct Ticket {
     shelf: Arc<Shelf>,
     key: Key,
@@ -164,14 +166,14 @@ pub struct Ticket {
     is_put: bool,
 }
 
-/// A file that a host is sending. Dropped, it tells that the host takes no more of it.
+/// A file that a host is sending. Dropping it says that the host takes no more of the file.
 pub struct Interest {
     share: Share,
     key: Key,
 }
 
 impl Shelf {
-    /// For so many hosts, of which none has begun; with room for so many bytes.
+    /// For `hosts` hosts, none of which has joined, with `room` bytes.
     pub fn new(hosts: usize, room: usize) -> Shelf {
         Shelf {
             state: Mutex::new(State::new(hosts.min(HOSTS_MAX), room)),
@@ -195,37 +197,38 @@ impl Share {
         Share { shelf, host }
     }
 
-    /// A session of this host begins: until it says otherwise it is to have all that there is.
+    /// Begins a session of this host. The host wants everything until it says otherwise.
     pub fn join(&self) {
         self.shelf
             .change(|state| state.join(self.host, Instant::now()));
     }
 
-    /// This host asks for small files one by one, since it may have some: its packs are others.
+    /// Says that this host asks about small files one by one, since it may have some. So its packs
+    /// differ from those of other hosts.
     pub fn packs_differ(&self) {
         self.shelf.change(|state| state.packs_differ(self.host));
     }
 
-    /// The session is over: nobody waits for this host any more, and nothing here for it.
+    /// Ends the session: nobody waits for this host, and nothing is kept for it.
     pub fn leave(&self) {
         self.shelf.change(|state| state.leave(self.host));
     }
 
-    /// This host is sending a file, but for what it has of it.
+    /// Says that this host is sending a file, except the ranges in `had`.
     pub fn interest(&self, key: Key, had: &RangeSet) -> Interest {
         self.shelf.change(|state| state.begin(self.host, key, had));
         let share = self.clone();
         Interest { share, key }
     }
 
-    /// This host wants nothing of a file.
+    /// Says that this host wants nothing of a file.
     pub fn skip(&self, key: Key) {
         self.shelf.change(|state| state.end(self.host, key));
     }
 
-    /// Gets a chunk of `len` bytes at `offset`, which this host is to send now. Waits while another
-    /// makes it, and while there is no room for it: both for a bounded time. `may_make` is false of
-    /// a host that needs less than a chunk which others could send.
+    /// Gets a chunk of `len` bytes at `offset`, which this host is to send now. Waits for a
+    /// limited time while another sender makes it, or while there is no room for it. `may_make` is
+    /// false if this host needs less than a chunk that others could send.
     pub fn chunk(&self, key: Key, offset: u64, len: u32, may_make: bool) -> Got {
         let Share { shelf, host } = self;
         let began = Instant::now();

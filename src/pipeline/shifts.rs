@@ -1,20 +1,20 @@
-//! What the workers of one end do with their time, which tells the stage that holds a copy up.
+//! Time that workers spend in each activity; used to find the bottleneck.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// What a worker does just now.
+/// The present activity of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// There is nothing to do.
+    /// No work.
     Nothing,
-    /// Waits for a buffer, or for room on the queue of frames: what comes later is slower.
+    /// Waits for a buffer or for room in the queue of frames, because a later stage is slower.
     Held,
     /// Reads or writes.
     Disk,
     /// Compresses or decompresses.
     Codec,
-    /// Digests, seals or opens.
+    /// Computes digests, or seals or opens frames.
     Rest,
 }
 
@@ -25,26 +25,26 @@ pub struct Shifts(Mutex<Book>);
 struct Book {
     began: Instant,
     last: Instant,
-    /// How many workers do what.
+    /// How many workers are in each activity.
     now: [u32; KINDS],
     spent: [Duration; KINDS],
     disk_alone: Duration,
 }
 
-/// Since the start, times of several workers added up.
+/// Times since the start, added up over all workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     pub elapsed: Duration,
-    /// In all that takes a processor.
+    /// All time on a processor.
     pub working: Duration,
-    /// The part of it that went into compression or decompression.
+    /// The part of `working` in compression or decompression.
     pub codec: Duration,
-    /// A read or write was under way, and no worker had anything else to do. Not added up: it is
-    /// never more than `elapsed`.
+    /// Time during which some worker read or wrote, and no other was held or used a processor. It
+    /// is not added up, so it never exceeds `elapsed`.
     pub disk_alone: Duration,
 }
 
-/// One worker's, from its first chunk to its last.
+/// The activities of one worker, from its first chunk to its last.
 pub struct Shift<'a> {
     shifts: &'a Shifts,
     doing: Doing,
@@ -65,7 +65,7 @@ impl Default for Shifts {
 }
 
 impl Shifts {
-    /// A worker begins, with nothing to do.
+    /// Adds a worker without work.
     pub fn begin(&self) -> Shift<'_> {
         let now = Instant::now();
         let mut book = self.lock();
@@ -97,7 +97,7 @@ impl Shifts {
 
 impl Book {
     fn count_to(&mut self, now: Instant) {
-        // Two threads that read the clock may come here in the other order.
+        // Two threads may read the clock in one order and come here in the other.
         let passed = now.saturating_duration_since(self.last);
         self.last = self.last.max(now);
         for (spent, workers) in self.spent.iter_mut().zip(self.now) {
@@ -112,7 +112,7 @@ impl Book {
 }
 
 impl Shift<'_> {
-    /// Turns to something else; gives how long the former took.
+    /// Changes the activity. Returns how long the last one took.
     pub fn turn_to(&mut self, doing: Doing) -> Duration {
         let now = Instant::now();
         let mut book = self.shifts.lock();
@@ -138,7 +138,7 @@ impl Drop for Shift<'_> {
 mod tests {
     use super::*;
 
-    /// Turns the clock on.
+    /// Moves the clock forward.
     fn pass(shifts: &Shifts, ms: u64) {
         let mut book = shifts.lock();
         let then = book.last + Duration::from_millis(ms);
@@ -150,7 +150,7 @@ mod tests {
         let shifts = Shifts::default();
         let (mut one, mut two) = (shifts.begin(), shifts.begin());
         let future = Duration::from_secs(3600);
-        // From here on the real clock lies behind, and adds nothing.
+        // From here on the real clock is behind and adds nothing.
         pass(&shifts, future.as_millis() as u64);
         one.turn_to(Doing::Disk);
         two.turn_to(Doing::Codec);

@@ -1,5 +1,5 @@
-//! Where the tuner and the sender's workers meet: how chunks are to be compressed, how many frames
-//! may wait for a stream, and what came of it.
+//! The tuner's decisions for the sender's workers: how to compress, and how many frames may wait
+//! for a connection. The results are counted here for the tuner.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -11,12 +11,12 @@ use crate::digest::Digest;
 use crate::pipeline::shifts::Shifts;
 use crate::tuner::{Coded, Decision, Method, QUEUE_MIN, RUNGS, SCOUT_EVERY, Sample, rung};
 
-/// Frames that may wait while no stream is up.
+/// Frames that may wait before the first decision.
 const FRAMES_AT_FIRST: usize = QUEUE_MIN as usize;
 
 pub struct Steering {
     course: Mutex<Course>,
-    /// The queue of frames may have room.
+    /// Signalled when the queue of frames may have room.
     room: Condvar,
     coded: Mutex<[Coded; RUNGS]>,
     frames: AtomicU64,
@@ -28,9 +28,9 @@ pub struct Steering {
 struct Course {
     how: How,
     frames_max: usize,
-    /// Frames that wait for a stream, as far as was told.
+    /// Frames that wait for a connection, at the last report.
     frames: usize,
-    /// Workers that wait for room.
+    /// Workers that wait for room in the queue.
     waiting: u32,
     ended: bool,
 }
@@ -38,28 +38,28 @@ struct Course {
 /// How chunks are compressed.
 #[derive(Clone, Copy, Debug)]
 enum How {
-    /// The user said.
+    /// The user chose the method.
     Forced(Method),
     Chosen {
         method: Method,
         scout: Option<Method>,
-        /// For what would have to wait for a stream.
+        /// For chunks that would have to wait for a connection.
         spare: Option<Method>,
-        /// Chunks since the scout was sent out.
+        /// Chunks since the scout was set.
         chunks: u64,
     },
 }
 
-/// How one chunk is to be compressed.
+/// How to compress one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     Forced(Method),
-    /// If a sample says that it is worth it.
+    /// If a sample shows that it is worthwhile.
     Sampled(Method),
 }
 
 impl Steering {
-    /// What is not the user's word is begun with in the middle, until the tuner says more.
+    /// If the user chose no method, starts with [`AUTO`] until the tuner decides.
     pub fn new(compress: Compress) -> Steering {
         let how = match method(compress) {
             Some(forced) => How::Forced(forced),
@@ -87,7 +87,7 @@ impl Steering {
         }
     }
 
-    /// From now on it is done like this. What the user forced stays.
+    /// Applies a decision. A method that the user chose stays.
     pub fn steer(&self, decision: &Decision) {
         let mut course = self.lock();
         course.frames_max = usize::from(decision.queue);
@@ -107,7 +107,7 @@ impl Steering {
         self.room.notify_all();
     }
 
-    /// For the next chunk.
+    /// The compression of the next chunk.
     pub fn next(&self) -> Compression {
         let course = &mut *self.lock();
         match &mut course.how {
@@ -127,7 +127,7 @@ impl Steering {
         }
     }
 
-    /// A chunk of `raw` bytes became `made` in `took`.
+    /// Counts a chunk of `raw` bytes that became `made` bytes in `took`.
     pub fn coded(&self, compression: Compression, raw: usize, made: usize, took: Duration) {
         let (Compression::Forced(method) | Compression::Sampled(method)) = compression;
         let Some(rung) = rung(method) else {
@@ -139,13 +139,14 @@ impl Steering {
         coded.busy += took;
     }
 
-    /// A stream took a frame of `wire` bytes that stands for `raw`; `left` frames wait for one.
+    /// Counts a frame of `wire` bytes, which stands for `raw` bytes, taken by a connection. `left`
+    /// frames are waiting.
     pub fn taken(&self, raw: u64, wire: u64, left: usize) {
         self.frames.fetch_add(1, Relaxed);
         self.raw_bytes.fetch_add(raw, Relaxed);
         self.wire_bytes.fetch_add(wire, Relaxed);
-        // Workers that slept fill the half that is empty in one go, rather than being woken for
-        // each frame.
+        // Waiting workers wake when half of the queue is empty and fill it in one go. So they are
+        // not woken for each frame.
         let mut course = self.lock();
         course.frames = left;
         let wakes = course.waiting > 0 && 2 * left <= course.frames_max;
@@ -155,7 +156,8 @@ impl Steering {
         }
     }
 
-    /// Waits until fewer frames than may be are `waiting`, then does `push`. None once all ends.
+    /// Waits until fewer frames are `waiting` than allowed, then calls `push`. None once the copy
+    /// ends.
     pub fn when_there_is_room<T>(
         &self,
         waiting: impl Fn() -> usize,
@@ -171,13 +173,13 @@ impl Steering {
         (!course.ended).then(push)
     }
 
-    /// Nobody waits for room any more.
+    /// Ends all waiting for room.
     pub fn end(&self) {
         self.lock().ended = true;
         self.room.notify_all();
     }
 
-    /// Fills in what is known here.
+    /// Fills in the fields that are counted here.
     pub fn fill(&self, sample: &mut Sample) {
         let spent = self.shifts.spent();
         sample.frames = self.frames.load(Relaxed);
@@ -205,7 +207,7 @@ impl Compression {
     }
 }
 
-/// As an encoder knows it.
+/// The encoder's name for a method.
 pub fn compress(method: Method) -> Compress {
     match method {
         Method::None => Compress::None,
@@ -216,7 +218,7 @@ pub fn compress(method: Method) -> Compress {
     }
 }
 
-/// As the tuner knows it; None where it is to choose.
+/// The tuner's name for a method; None if the tuner is to choose.
 pub fn method(compress: Compress) -> Option<Method> {
     match compress {
         Compress::Auto => None,
@@ -236,7 +238,7 @@ mod tests {
 
     use crate::tuner::{Forced, Start, Tuner};
 
-    /// What a tuner begins with near at hand, with a scout.
+    /// A tuner's first decision on a near link, with a scout.
     fn decision() -> Decision {
         let start = Start {
             round_trip: Duration::from_millis(1),

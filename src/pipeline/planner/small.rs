@@ -1,6 +1,6 @@
-//! Small files on their way into packs. Where an earlier run may have finished some of them the
-//! receiver is asked first, a batch after another without waiting for an answer; those that it
-//! wants are packed as its answers come.
+//! Small files on their way into packs. If an earlier run may have finished some of them, the
+//! receiver is asked first. Batches of questions are sent without waiting for answers, and the
+//! files that the receiver wants are packed as answers arrive.
 
 use crate::chunk::split::Gathering;
 use crate::manifest::Entry;
@@ -12,23 +12,23 @@ use crate::wire::message::Message;
 
 use super::Planner;
 
-/// Entries that are asked about in one message, and what they may come to in bytes.
+/// The most entries in one question, and about how many bytes they may take.
 const ASK_MAX: usize = 256;
 const ASK_BYTES_MAX: usize = 64 << 10;
 
-/// About what an entry takes as bytes, but for its names.
+/// The approximate size of an entry in bytes, without its names.
 const ENTRY_BYTES: usize = 200;
 
-/// Packs that are gathered before it is known whether to ask; the walk waits beyond.
+/// Packs that may be gathered before the receiver says whether to ask. Then the walk waits.
 const EARLY_MAX: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Small {
     gathering: Gathering<Member>,
-    /// Full packs from before the receiver said where everything lands.
+    /// Full packs, gathered before the receiver said where everything lands.
     early: Vec<Vec<Member>>,
     landed: Option<Landed>,
-    /// To be asked about.
+    /// Files to ask about in the next message.
     asking: Vec<Member>,
     asking_bytes: usize,
 }
@@ -56,7 +56,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Nothing is held back: what is gathered is planned or asked about.
+    /// Plans or asks about all gathered files, so that none is held back.
     pub(super) fn flush_small(&mut self) -> Result<(), Ended> {
         if let Some(pack) = self.small.gathering.take() {
             if self.small.landed.is_none() {
@@ -72,14 +72,15 @@ impl Planner<'_> {
     }
 
     fn wait_landed(&mut self) -> Result<(), Ended> {
-        // The receiver lands the copy whatever it hears of entries.
+        // The receiver says where the copy lands without waiting for entries.
         self.flush_entries()?;
         self.sender.plans.wait_landed()?;
         self.see_landed()?;
         self.send_asking()
     }
 
-    /// Once it is known how small files are sent, those that came before are.
+    /// Looks whether the receiver has said how small files are sent. Then plans the files gathered
+    /// so far.
     fn see_landed(&mut self) -> Result<(), Ended> {
         if self.small.landed.is_some() {
             return Ok(());
@@ -108,7 +109,7 @@ impl Planner<'_> {
         early.into_iter().try_for_each(|pack| self.pack(pack))
     }
 
-    /// Directories are announced before what is in them.
+    /// Plans a pack, after announcing the directories of its files.
     fn pack(&mut self, pack: Vec<Member>) -> Result<(), Ended> {
         self.flush_entries()?;
         self.sender.plans.add_pack(pack)

@@ -1,6 +1,6 @@
-//! Files of which nobody knows how long they are before they are read to their end. Those that the
-//! kernel makes up go into packs as other small files do, with the room that a pack has left; one
-//! that has none goes as a stream, from the planner's thread as all streams do.
+//! Files whose length is unknown until they are read to the end. Files that the kernel makes up
+//! are packed like other small files, if the pack has room left. Otherwise such a file is sent as
+//! a stream, on the planner's thread like all streams.
 
 use std::collections::HashMap;
 
@@ -12,20 +12,21 @@ use crate::source::stream::{Sizes, has_unsaid_content, sizes};
 
 use super::Planner;
 
-/// Bytes that are reckoned with for a file of which nobody knows: most of /proc have fewer.
+/// The assumed size in bytes of a file of unknown size. Most files of /proc are shorter.
 const PAGE: u64 = 4096;
 
 #[derive(Default)]
 pub(super) struct Unsized {
-    /// By device, what is said there of sizes.
+    /// By device number, whether sizes can be trusted there.
     sizes: HashMap<u64, Sizes>,
-    /// Some are in packs, in which they may have no room.
+    /// Some are in packs, which may have no room for them.
     are_packed: bool,
 }
 
 impl Planner<'_> {
-    /// True of a file that is followed while it grows, and where its size says nothing: of one that
-    /// says it is empty and is not, and of all where the kernel makes content up (/proc, /sys).
+    /// True for a file that is followed while it grows, and for a file whose size means nothing.
+    /// That is a file that claims to be empty and is not, and every file made up by the kernel
+    /// (/proc, /sys).
     pub(super) fn is_unsized(&mut self, found: &Found) -> bool {
         let sender = self.sender;
         if sender.options.follow_ms.is_some() && found.entry.parent == NO_PARENT {
@@ -37,7 +38,7 @@ impl Planner<'_> {
             _ if found.entry.is_device() => return false,
             _ => {}
         }
-        // What cannot be opened fails for its reason when it is sent.
+        // A file that cannot be opened fails with the reason when it is sent.
         let Ok((file, stat)) = found.open(sender.changes()) else {
             return false;
         };
@@ -46,9 +47,9 @@ impl Planner<'_> {
         sizes != Sizes::True || has_unsaid_content(&file, &stat)
     }
 
-    /// What is read to its end, wherever that is. A stream costs a round trip, so files that the
-    /// kernel makes up, which come by the hundred and are short, go into packs. Not for a list of
-    /// digests, which has to know what came of a pack that was read twice.
+    /// Plans a file that is read to its end, wherever that is. A stream costs a round trip. Files
+    /// made up by the kernel are short and come by the hundred, so they go into packs. A list of
+    /// digests rules out packs, since it must know the result of a pack that was read twice.
     pub(super) fn unsized_file(
         &mut self,
         mut found: Found,
@@ -70,7 +71,7 @@ impl Planner<'_> {
         self.small_file(found, listed)
     }
 
-    /// Waits for the packs in which something may have had no room, and sends that.
+    /// Waits for packs that may have no room for some file, then sends those files.
     pub(super) fn finish_unsized(&mut self) -> Result<(), Ended> {
         if self.unsized_files.are_packed {
             self.sender.plans.wait_idle()?;

@@ -1,6 +1,6 @@
-//! Entries that were announced and are neither in place nor failed. The receiver holds them until
-//! then, so their memory is bounded here, by bytes and by open directories. Of small files that it
-//! has already it keeps next to nothing: they count at [`Kept`](super::kept::Kept).
+//! Announced entries that are neither in place nor failed. The receiver holds them until then, so
+//! their bytes and their open directories are limited here. The receiver keeps almost nothing of
+//! small files that it already has; [`Kept`](super::kept::Kept) counts those.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -11,11 +11,11 @@ use crate::wire::message::entry_weight;
 
 use super::Plans;
 
-/// Bytes that announced entries may take in the receiver's memory: some 20,000 short entries, or
-/// 1,900 symbolic links with the longest texts.
+/// The most bytes that announced entries may take in the receiver's memory: some 20,000 short
+/// entries, or 1,900 symbolic links with the longest texts.
 const ANNOUNCED_BYTES_MAX: usize = 8 << 20;
 
-/// Directories that may be announced after the lowest unsettled entry. The walk is depth first, so
+/// The most directories announced after the lowest unsettled entry. The walk is depth first, so
 /// only these and that entry's ancestors can still wait for children at the receiver.
 const DIRECTORIES_MAX: usize = 1 << 14;
 
@@ -24,19 +24,19 @@ pub(super) struct Announced {
     /// Bytes of each entry.
     weights: BTreeMap<EntryId, u32>,
     bytes: usize,
-    /// Directories from `floor` on, in their order.
+    /// Directories from `floor` on, in order.
     directories: VecDeque<EntryId>,
-    /// Every number below is settled, or was named by the user.
+    /// All lower numbers are settled or belong to operands.
     floor: EntryId,
 }
 
 impl Plans {
-    /// The user named things with numbers below `first`.
+    /// Begins the walk. Numbers below `first` belong to operands.
     pub fn begin_walk(&self, first: EntryId) {
         self.lock().announced.floor = first;
     }
 
-    /// These entries are about to be announced.
+    /// Counts entries that are about to be announced.
     pub fn announcing(&self, entries: &[Entry]) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -59,7 +59,7 @@ impl Announced {
         }
     }
 
-    /// The entries in `range`, which are among the `settled` ones, are in place or failed.
+    /// Removes the entries in `range`, which are in place or failed. `settled` includes them.
     pub(super) fn settle(&mut self, range: Range<EntryId>, settled: &RangeSet) {
         while let Some((&id, _)) = self.weights.range(range.clone()).next() {
             let weight = self.weights.remove(&id).unwrap_or(0);
@@ -71,7 +71,7 @@ impl Announced {
         }
     }
 
-    /// The receiver keeps next to nothing of this entry.
+    /// Stops counting the bytes of an entry that the receiver keeps almost nothing of.
     pub(super) fn lighten(&mut self, entry: EntryId) {
         let weight = self.weights.remove(&entry).unwrap_or(0);
         self.bytes -= weight as usize;
@@ -124,7 +124,7 @@ mod tests {
         }
         assert!((1500..2200).contains(&last), "{last}");
         plans.settle_entries(2..last);
-        // One that is announced a second time, or after it failed, counts once or not at all.
+        // An entry that is announced again counts once. One that has settled does not count.
         plans.announcing(&[link(last), link(2)]);
         let weight = entry_weight(&link(last));
         assert_eq!(plans.lock().announced.bytes, weight);
@@ -135,13 +135,13 @@ mod tests {
     #[test]
     fn directories_count_until_all_before_them_is_settled() {
         let plans = Plans::default();
-        // Roots 1 and 2; the second is a further name and comes last.
+        // Roots 1 and 2. The second is a hard link and comes last.
         plans.begin_walk(3);
         let last = 5 + 2 * DIRECTORIES_MAX as EntryId;
         for id in (3..last).step_by(2) {
             plans.announcing(&[entry(id, EntryKind::Directory)]);
             plans.settle_entries(id..id + 1);
-            // 4, 6, ... are files that are on their way.
+            // 4, 6, ... are files in flight.
         }
         assert!(!plans.lock().announced.has_room());
         plans.settle_entries(4..5);

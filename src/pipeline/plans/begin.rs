@@ -1,4 +1,4 @@
-//! What is begun next: a pack, or a piece of a big file, as large as suits what is left.
+//! The next chunk to begin: a pack, or a piece of a big file, in a size that suits the data left.
 
 use std::sync::Arc;
 
@@ -6,29 +6,29 @@ use super::{Fresh, Landed, Open, Plans, State, Work};
 use crate::chunk::ChunkKind;
 use crate::pipeline::plan::{File, What};
 
-/// What a worker got of what is planned.
+/// What a worker gets.
 pub(super) enum Begun {
     Work(Work),
-    /// It is to look for the data of this file from this offset on.
+    /// The worker must look for the data of this file from this offset on.
     Look(Arc<File>, u64),
 }
 
 impl Plans {
-    /// Looks for the next data of a file, outside all locks: the disk may take its time.
+    /// Looks for the next data of a file. No lock is held, since the disk may take its time.
     pub(super) fn look(&self, file: Arc<File>, from: u64) {
         let found = &file.source.found().entry;
-        // Where the holes cannot be told, reading tells why.
+        // If the file system cannot report holes, the reading reports why.
         let (id, rest) = (found.id, Some(from..found.size));
         let data = file.source.next_data(from).unwrap_or(rest);
         let mut cut = file.cut.lock().expect("no panic while held");
-        // Ranges before this may be wanted since.
+        // In the meantime the receiver may have asked for earlier ranges.
         if cut.unknown_from() == Some(from) {
             cut.set_data(data);
         }
         drop(cut);
         let mut state = self.lock();
         state.looking -= 1;
-        // It may have failed or be read again from its start since.
+        // In the meantime the file may have failed, or may be read again from its start.
         let is_sent = |open: &Open| matches!(open, Open::Sending(sent) if Arc::ptr_eq(sent, &file));
         if state.open.get(&id).is_some_and(is_sent) {
             state.fresh.push_front(Fresh::File(file.clone()));
@@ -39,7 +39,7 @@ impl Plans {
 }
 
 impl State {
-    /// Begins the next of what is planned: a pack, or the next piece of a file.
+    /// Begins the next planned chunk. None if nothing is planned.
     pub(super) fn begin(&mut self) -> Option<Begun> {
         if let Some(plan) = self.parts.pop_front() {
             return Some(Begun::Work(Work::Chunk(plan)));
@@ -101,7 +101,7 @@ impl State {
         Begun::Work(Work::Chunk(self.number(What::Piece { file, piece })))
     }
 
-    /// Nothing is to be begun behind what is being begun.
+    /// True if nothing else is left to begin.
     fn is_last(&self) -> bool {
         let is_waiting = |open: &Open| matches!(open, Open::Announced(_) | Open::Stream(..));
         self.planned
@@ -113,15 +113,15 @@ impl State {
     }
 }
 
-/// Bytes of the next piece where `begun` of them were begun: little is under way in the wrong way
-/// when the link and the data show.
+/// The size in bytes of the next piece, when `begun` bytes have begun. Pieces start small, so that
+/// few bytes are in flight with the wrong settings when the link and the data become known.
 fn gradual(begun: u64) -> u64 {
     begun / 4
 }
 
-/// Bytes of the next piece when `rest` of them are left to be shared by so many streams: half of
-/// a stream's part, so that none has much to carry when the others are done, however unevenly the
-/// link serves them. Polychronopoulos and Kuck, "Guided self-scheduling", 1987.
+/// The size in bytes of the next piece, when `rest` bytes are left for these connections: half of
+/// a connection's share. So no connection has much left to carry when the others are done, however
+/// unevenly the link serves them. Polychronopoulos and Kuck, "Guided self-scheduling", 1987.
 fn guided(rest: u64, streams: u64) -> u64 {
     rest / (2 * streams.max(1))
 }

@@ -1,5 +1,5 @@
-//! What one thread of the sender does besides the copy: it closes files, which may wait for a disk
-//! or a server, and looks at files that changed until they stay as they are.
+//! Tasks of the sender's care thread. It closes files, which may wait for a disk or a server, and
+//! checks files that changed until they stop changing.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use crate::error::Error;
 use crate::pipeline::plan::{File, Plan};
 use crate::source::SourceFile;
 
-/// A file that nobody reads any more. Dropped, it is closed.
+/// A file that nobody reads any more. Dropping it closes the file.
 pub enum Discarded {
     File(Arc<File>),
     Source(Box<SourceFile>),
 }
 
-/// What is to be done; all of it is bounded by the files that may be open at once.
+/// Tasks, limited by the number of files that may be open at once.
 pub struct Chores {
     pub discarded: Vec<Discarded>,
-    /// Files that changed while they were read, and what failed.
+    /// Files that changed while they were read, each with the error.
     pub changed: Vec<(Arc<File>, Error)>,
 }
 
-/// All that holds files. Dropped, they are closed.
+/// Plans and entries that hold files. Dropping this closes the files.
 pub struct Rest {
     _discarded: Vec<Discarded>,
     _open: Vec<Open>,
@@ -31,19 +31,19 @@ pub struct Rest {
 }
 
 impl Plans {
-    /// Has a file closed by the thread that may wait for it.
+    /// Gives a file to the thread that closes files.
     pub fn discard(&self, file: Discarded) {
         self.lock().discarded.push(file);
         self.changed.wake_all();
     }
 
-    /// Has a file that changed looked at until it can be read again.
+    /// Gives a changed file to the thread that waits until it can be read again.
     pub fn read_again(&self, file: Arc<File>, error: Error) {
         self.lock().changed.push((file, error));
         self.changed.wake_all();
     }
 
-    /// What is to be done; `waits` until there is something.
+    /// Takes the tasks. If `waits`, waits until there is one.
     pub fn chores(&self, waits: bool) -> Result<Chores, Ended> {
         let is_due = |state: &State| !state.discarded.is_empty() || !state.changed.is_empty();
         let mut state = self.wait_until(|state| !waits || is_due(state))?;
@@ -53,7 +53,7 @@ impl Plans {
         Ok(Chores { discarded, changed })
     }
 
-    /// So many discarded files are closed.
+    /// Records that so many discarded files are closed.
     pub fn were_closed(&self, files: usize) {
         if files > 0 {
             self.lock().closing -= files;
@@ -61,7 +61,7 @@ impl Plans {
         }
     }
 
-    /// All that still holds files, once the copy is over.
+    /// Takes what still holds files when the copy is over.
     pub fn take_rest(&self) -> Rest {
         let mut state = self.lock();
         Rest {

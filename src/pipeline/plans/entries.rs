@@ -1,5 +1,5 @@
-//! Entries at the sender: big files from their announcement to their place, small files that the
-//! receiver is asked about, and which are settled.
+//! Entries at the sender, and which are settled: big files from their announcement until they are
+//! in place, and small files that the receiver is asked about.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,31 +11,31 @@ use crate::pipeline::digest_list::Listed;
 use crate::pipeline::plan::{File, Member, Stream};
 use crate::source::{Found, SourceFile};
 
-/// What an entry was when it was closed.
+/// The state of an entry when it was closed.
 pub enum Closed {
-    /// Announced and not wanted yet.
+    /// Announced, without an answer.
     Announced(Box<SourceFile>),
     Sending(Arc<File>),
     Stream(Arc<Stream>),
-    /// The receiver did not want it, which has so many bytes.
+    /// The receiver did not want it. `size` is in bytes.
     Skipped {
         size: u64,
     },
-    /// The receiver had it.
+    /// The receiver already had it.
     Held(Box<Held>),
 }
 
-/// What entries were that are in place or failed.
+/// What is left to do for entries that were just settled.
 pub struct Settled {
-    /// Those that are to be closed: big files, and small ones that the receiver was asked about.
+    /// Entries to be closed: big files, and small files that the receiver was asked about.
     pub open: Vec<EntryId>,
-    /// The others that the receiver had.
+    /// The other small files that the receiver already had.
     pub kept: Sum,
 }
 
 impl Plans {
-    /// Remembers a big file that is about to be announced, waiting while as many are open as may be;
-    /// `before` is done first if that takes a wait.
+    /// Adds a big file that is about to be announced. Waits while too many are open, and calls
+    /// `before` before such a wait.
     pub fn announce(
         &self,
         entry: EntryId,
@@ -43,7 +43,7 @@ impl Plans {
         listed: Option<Listed>,
         before: impl FnOnce() -> Result<(), Ended>,
     ) -> Result<(), Ended> {
-        // A file that is not closed yet still takes a descriptor.
+        // A file that is not closed yet still has a descriptor.
         let has_room = |state: &State| {
             state.open.len() + state.discarded.len() + state.closing < state.open_max
         };
@@ -55,14 +55,15 @@ impl Plans {
         Ok(())
     }
 
-    /// As [`announce`](Plans::announce), for a worker, on whom those that are open may wait.
+    /// Like [`announce`](Plans::announce), but never waits. For workers, since the files that are
+    /// open may wait for a worker.
     pub fn announce_now(&self, entry: EntryId, source: SourceFile, listed: Option<Listed>) {
         self.lock().open.insert(entry, announced(source, listed));
     }
 
-    /// As [`announce_now`](Plans::announce_now), for a file that is read anew: what was planned of
-    /// it is forgotten. Gives the number of the first chunk that may come of the new reading; None
-    /// if the file is not being sent any more.
+    /// Like [`announce_now`](Plans::announce_now), for a second reading. Drops all plans of the
+    /// first reading. Returns the lowest chunk number that the second reading may use; None if the
+    /// file is no longer being sent.
     pub fn announce_anew(
         &self,
         entry: EntryId,
@@ -86,10 +87,11 @@ impl Plans {
         Some(first)
     }
 
-    /// The receiver wants this file: its content or its digest. None if it was not announced.
+    /// Handles the answer that the receiver wants this file's content or digest. None if the file
+    /// was not announced.
     ///
     /// # Errors
-    /// What `make` says; the file is not open any more then.
+    /// The error of `make`. The file is then no longer open.
     pub fn want<E>(
         &self,
         entry: EntryId,
@@ -112,7 +114,7 @@ impl Plans {
         Ok(Some(file))
     }
 
-    /// Ranges that the receiver named of all files that are being sent.
+    /// The number of ranges that the receiver named, over all files that are being sent.
     pub fn ranges(&self) -> usize {
         let ranges = |open: &Open| match open {
             Open::Sending(file) => file.ranges,
@@ -121,8 +123,8 @@ impl Plans {
         self.lock().open.values().map(ranges).sum()
     }
 
-    /// The receiver does not want this file: it is there, or has failed, as an acknowledgement or
-    /// a failure says. What is known of it but its size is let go, and given if it was announced.
+    /// Handles the answer that this file is not wanted: it is in place or failed, as a later
+    /// message will say. Keeps only its size. Returns the source if the file was announced.
     pub fn skip(&self, entry: EntryId) -> Option<Box<SourceFile>> {
         let mut state = self.lock();
         let open = state.open.get_mut(&entry)?;
@@ -136,7 +138,7 @@ impl Plans {
         }
     }
 
-    /// Remembers small files that the receiver is about to be asked about.
+    /// Adds small files that the receiver is about to be asked about.
     pub fn ask(&self, members: Vec<Member>) {
         let members = members
             .into_iter()
@@ -144,7 +146,8 @@ impl Plans {
         self.lock().asked.extend(members);
     }
 
-    /// The receiver wants these entries: those that it was asked about go into packs.
+    /// Moves small files that the receiver wants into packs. Ignores entries that it was not asked
+    /// about.
     pub fn want_small(&self, entries: impl Iterator<Item = EntryId>) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -163,16 +166,16 @@ impl Plans {
         self.wake();
     }
 
-    /// Waits until so few entries are unsettled, and so few bytes of them announced, that `entry`
-    /// may be announced; `before` is done first if that takes a wait, since what is not yet
-    /// announced cannot settle. Small files that the receiver has already count by their bytes here
-    /// alone. False if nothing may settle before what has outgrown its pack is sent.
+    /// Waits until `entry` may be announced: until few enough entries are unsettled and few enough
+    /// bytes announced. Calls `before` before such a wait, since unannounced entries cannot
+    /// settle. Small files that the receiver already has count by their bytes only. False if files
+    /// that have outgrown their packs must be sent first, since nothing else may settle before.
     pub fn wait_entry_room(
         &self,
         entry: EntryId,
         before: impl FnOnce() -> Result<(), Ended>,
     ) -> Result<bool, Ended> {
-        // A further name of something that was typed comes last, with a low number.
+        // A hard link to an operand comes last, with a low number.
         let has_room = |state: &State| {
             let counted = state.settled.count() + state.kept.count();
             entry.saturating_sub(counted) <= UNSETTLED_ENTRIES_MAX
@@ -193,23 +196,23 @@ impl Plans {
         Ok(has_room(&state))
     }
 
-    /// A file without a size had no room in its pack.
+    /// Adds a file of unknown size that had no room in its pack.
     pub fn outgrow(&self, found: Found, listed: Option<Listed>) {
         self.lock().outgrown.push((found, listed));
         self.wake();
     }
 
-    /// What had none since this was last asked.
+    /// Takes the files added by [`outgrow`](Plans::outgrow).
     pub fn take_outgrown(&self) -> Vec<(Found, Option<Listed>)> {
         std::mem::take(&mut self.lock().outgrown)
     }
 
-    /// The walk has come this far: the receiver can have heard of no other entry.
+    /// True if the walk has reached this number. The receiver cannot know of later entries.
     pub fn is_met(&self, entry: EntryId) -> bool {
         entry <= self.lock().highest
     }
 
-    /// The walk is over, and no entry has the numbers in `unused`.
+    /// Ends the walk. No entry has a number in `unused`.
     pub fn end_planning(&self, unused: impl Iterator<Item = Range<EntryId>>) {
         let mut state = self.lock();
         for range in unused {
@@ -218,13 +221,14 @@ impl Plans {
         state.planned = true;
     }
 
-    /// The walk is over, every chunk is acknowledged, and every entry is in place or failed.
+    /// True if the walk is over, every chunk is acknowledged, and every entry is in place or
+    /// failed.
     pub fn is_done(&self) -> bool {
         let state = self.lock();
         state.planned && state.is_idle() && state.settled.contains_all(1..state.highest + 1)
     }
 
-    /// These entries are in place or failed.
+    /// Records that these entries are in place or failed.
     pub fn settle_entries(&self, entries: Range<EntryId>) -> Settled {
         let mut state = self.lock();
         state.settled.insert(entries.clone());
@@ -242,14 +246,14 @@ impl Plans {
         Settled { open, kept }
     }
 
-    /// Remembers that an entry failed, for its pack and for its further names.
+    /// Records a failed entry, for its pack and for its hard links.
     pub fn entry_failed(&self, entry: EntryId) {
         self.lock().failed.insert_one(entry);
         self.settle_entries(entry..entry + 1);
     }
 
-    /// Remembers that entries failed along with their directory, for their packs and for their
-    /// further names.
+    /// Records entries that failed along with their directory, for their packs and their hard
+    /// links.
     pub fn entries_lost(&self, entries: Range<EntryId>) {
         self.lock().failed.insert(entries);
     }
@@ -258,7 +262,8 @@ impl Plans {
         self.lock().failed.contains(entry)
     }
 
-    /// The file is in place or failed: nothing of it is sent any more. None if it is not open.
+    /// Closes an entry that is in place or failed, so that nothing more of it is sent. None if it
+    /// is not open.
     pub fn close(&self, entry: EntryId) -> Option<Closed> {
         let mut state = self.lock();
         let closed = match state.open.remove(&entry) {
@@ -270,7 +275,7 @@ impl Plans {
             }
             Some(Open::Stream(stream, _)) => {
                 state.forget(entry);
-                // Where it is at its end, nobody waits for its producer.
+                // Ends any wait for the producer. At the end of a stream there is none.
                 stream.stop.set();
                 Closed::Stream(stream)
             }
@@ -301,7 +306,7 @@ fn announced(source: SourceFile, listed: Option<Listed>) -> Open {
 }
 
 impl State {
-    /// Drops all plans of a big file.
+    /// Drops all plans of a big file or stream.
     fn forget(&mut self, entry: EntryId) {
         self.fresh
             .retain(|fresh| !matches!(fresh, Fresh::File(file) | Fresh::Piece(file, _) if file.found.entry.id == entry));

@@ -1,4 +1,4 @@
-//! Chunks in flight: numbered when they are begun, settled when they are done.
+//! Chunks in flight: numbered when they begin, and removed when they are settled.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use crate::pipeline::plan::{Plan, What};
 
 use super::{InFlight, Plans, State};
 
-/// Plans that are kept for their memory: as many as are settled before others are begun, mostly.
+/// Plans kept to reuse their memory. Usually no more are settled before new chunks begin.
 const SPARE_MAX: usize = 64;
 
 impl Plans {
-    /// These chunks are done, or have nothing left to send; `each` of those that were in flight is
-    /// looked at.
+    /// Settles chunks that are done or have nothing left to send. Calls `each` for those that were
+    /// in flight.
     pub fn settle_chunks(&self, mut chunks: Range<u64>, each: impl Fn(&Plan)) {
         let mut spare = None;
         loop {
@@ -25,21 +25,21 @@ impl Plans {
             };
             drop(state);
             each(&plan);
-            // Whoever made it may look at it still.
+            // The worker that took the plan may still use it.
             if let Some(unshared) = Arc::get_mut(&mut plan) {
-                // With its last plan a file is closed.
+                // A spare plan must not keep a file open.
                 unshared.what = What::Pack(self.nothing.clone());
                 spare = Some(plan);
             }
         }
-        // Who is woken wakes the next if there is more.
+        // A worker that wakes up wakes the next one if there is more work.
         self.work.wake_one();
         self.changed.wake_all();
     }
 }
 
 impl State {
-    /// Gives a chunk its number; it is in flight from now on.
+    /// Numbers a chunk, which is in flight from now on.
     pub(super) fn number(&mut self, what: What) -> Arc<Plan> {
         let chunk = self.next_chunk;
         self.next_chunk += 1;
@@ -61,7 +61,8 @@ impl State {
         plan
     }
 
-    /// The first of these chunks that is in flight is so no more; what comes behind it is left.
+    /// Settles the first of these chunks that is in flight, and moves the start of the range past
+    /// it.
     pub(super) fn settle_first(&mut self, chunks: &mut Range<u64>) -> Option<Arc<Plan>> {
         let (&chunk, _) = self.in_flight.range(chunks.clone()).next()?;
         chunks.start = chunk + 1;

@@ -1,5 +1,6 @@
-//! Files that the receiver has from an earlier session and reads while others are sent. Nothing is
-//! held open for them here; what the receiver finds damaged is opened and sent again.
+//! Files that the receiver has from an earlier session and verifies while other files are sent. No
+//! file is kept open for them here. If the receiver finds damage, the file is opened and sent
+//! again.
 
 use std::sync::Arc;
 
@@ -10,14 +11,14 @@ use crate::digest::Digest;
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::plan::File;
 
-/// The receiver asked for what it never said it has.
+/// The receiver asked for bytes that it never said it has.
 #[derive(Debug)]
 pub struct NotHad;
 
 impl Plans {
-    /// The receiver believes that it has all `size` bytes of a file that was announced or asked
-    /// about: no more than its description is kept, and given. Of most small files that is less.
-    /// None if it is none of those.
+    /// The receiver says that it has all `size` bytes of an announced file, or of a small file
+    /// that it was asked about. Keeps only a description, for most small files even less, and
+    /// returns the entry. None for other entries.
     pub fn hold(&self, entry: EntryId, size: u64, digest: Option<Digest>) -> Option<Entry> {
         let mut state = self.lock();
         let is_announced = match (state.open.get(&entry), state.asked.get(&entry)) {
@@ -43,7 +44,7 @@ impl Plans {
         if is_small && listed.is_none() && state.kept.add(&found) {
             state.announced.lighten(entry);
             drop(state);
-            // There may be room for the walk; there is nothing to be sent.
+            // The walk may have room. There is nothing to send.
             self.changed.wake_all();
             return Some(described);
         }
@@ -60,13 +61,14 @@ impl Plans {
         Some(described)
     }
 
-    /// The receiver asks for ranges that it said it has. Gives how many bytes of the file count as
-    /// had only from now on, nothing of one that has failed meanwhile; `Err` where it never said so.
+    /// The receiver asks for ranges that it said it has. Returns how many bytes of the file count
+    /// as resumed from now on; None if the file has failed in the meantime. `Err` if it never said
+    /// so.
     pub fn missing(&self, entry: EntryId, ranges: RangeSet) -> Result<Option<u64>, NotHad> {
         let mut state = self.lock();
         let state = &mut *state;
         let asked = if let Some(size) = state.kept.size(entry) {
-            // All of it comes.
+            // Small files are sent whole.
             let is_all = ranges.iter().eq(std::iter::once(0..size));
             if !is_all || !state.kept.set_damaged(entry) {
                 return Err(NotHad);
@@ -91,7 +93,7 @@ impl Plans {
         } else {
             match state.open.get(&entry).map(Open::sending) {
                 Some(Some(file)) => state.take_back(&file, &ranges).map(|()| Some(0)),
-                // It is being opened just now.
+                // If it is being opened, the ranges wait. Otherwise the request is out of date.
                 Some(None) => {
                     let is_opened = matches!(state.open.get(&entry), Some(Open::Reopening));
                     if is_opened {
@@ -99,7 +101,7 @@ impl Plans {
                     }
                     Ok(is_opened.then_some(0))
                 }
-                // It has failed meanwhile.
+                // It has failed in the meantime.
                 None => Ok(None),
             }
         };
@@ -107,7 +109,7 @@ impl Plans {
         asked
     }
 
-    /// A held file was opened again, and is sent.
+    /// Sends a held file that was opened again.
     pub fn reopened(&self, entry: EntryId, file: Arc<File>) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -117,7 +119,7 @@ impl Plans {
         state.open.insert(entry, Open::Sending(file.clone()));
         state.fresh.push_back(Fresh::File(file.clone()));
         if let Some(ranges) = state.late.remove(&entry) {
-            // Looked at when they came.
+            // Ranges that the receiver does not have are ignored.
             let _ = state.take_back(&file, &ranges);
         }
         self.wake();
@@ -134,7 +136,8 @@ impl Open {
 }
 
 impl State {
-    /// As many files may be open as when they are announced.
+    /// True if a damaged file may be opened. The limit on open files is the same as for
+    /// announcements.
     pub(super) fn may_reopen(&self) -> bool {
         !self.reopen.is_empty() && self.open.len() < self.open_max
     }
@@ -142,7 +145,7 @@ impl State {
     pub(super) fn next_to_reopen(&mut self) -> Option<Work> {
         while self.may_reopen() {
             let entry = self.reopen.pop_front()?;
-            // It may have failed at the receiver meanwhile.
+            // It may have failed at the receiver in the meantime.
             let Some(mut held) = self.held.remove(&entry) else {
                 continue;
             };

@@ -1,6 +1,6 @@
-//! Small files that the receiver has from an earlier session and reads while others are sent: no
-//! more is kept of each than it takes to find the file again, so that the walk need not wait until
-//! all of them are read. What the receiver finds damaged is packed and sent.
+//! Small files that the receiver has from an earlier session and verifies while other files are
+//! sent. For each, only what is needed to find the file again is kept, so the walk does not wait
+//! until all are verified. Files that the receiver finds damaged are packed and sent.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,39 +12,40 @@ use crate::manifest::{Entry, EntryId, EntryKind, Identity, Name, Timestamp};
 use crate::pipeline::plan::Member;
 use crate::source::Found;
 
-/// Memory that they may take: some 270,000 files with names of 20 bytes. The walk waits beyond.
+/// The most memory in bytes, enough for some 270,000 files with names of 20 bytes. Beyond this the
+/// walk waits.
 const BYTES_MAX: usize = 12 << 20;
 
-/// Files of one block: the bits of a word.
+/// Files in a block: one for each bit of a word.
 const BLOCK_FILES: usize = 64;
 
-/// About what a block takes besides files, directories and names.
+/// The approximate size of a block in bytes, without files, directories and names.
 const BLOCK_BYTES: usize = size_of::<Block>() + 64;
 
 #[derive(Default)]
 pub(super) struct Kept {
-    /// By the number of their first file. Each begins behind the end of the one before.
+    /// Keyed by the number of the first file. Each block begins after the end of the one before.
     blocks: BTreeMap<EntryId, Block>,
-    /// Numbers up to here are in blocks, if they are kept.
+    /// The number of the last file that was added.
     last: EntryId,
     count: u64,
     bytes: usize,
 }
 
-/// Consecutive files. What is taken out leaves its memory to the block.
+/// Consecutive files. The memory of a removed file is freed along with its block.
 #[derive(Default)]
 struct Block {
     homes: Vec<Home>,
     files: Vec<File>,
-    /// One behind the other.
+    /// The names, without separators.
     names: Vec<u8>,
-    /// Files that are kept still, as bits.
+    /// The files that are still kept, as bits.
     left: u64,
-    /// Files that were found damaged.
+    /// The files that were found damaged, as bits.
     damaged: u64,
 }
 
-/// A directory of files.
+/// The directory of one or more files.
 struct Home {
     parent: EntryId,
     dir: Arc<Dir>,
@@ -53,18 +54,18 @@ struct Home {
 
 struct File {
     ino: u64,
-    /// Its number, counted from the block's first.
+    /// The file's number minus the number of the block's first file.
     after: u32,
     size: u32,
-    /// Where its name ends.
+    /// The end of its name in `names`.
     name_end: u16,
     home: u8,
     through_link: bool,
-    /// Further names of it may come.
+    /// Hard links to it may follow.
     has_links: bool,
 }
 
-/// How many files, of how many bytes.
+/// A number of files and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     pub files: u64,
@@ -72,7 +73,7 @@ pub struct Sum {
 }
 
 impl Kept {
-    /// Keeps a file. False where more is to be known of it than is kept here.
+    /// Adds a file. False if more must be known about it than is kept here.
     pub fn add(&mut self, found: &Found) -> bool {
         let Found {
             entry,
@@ -110,7 +111,8 @@ impl Kept {
         true
     }
 
-    /// The block that takes this file, which comes behind all others, and its directory there.
+    /// Returns the block for this file, which comes after all others, and the file's directory in
+    /// the block.
     fn room_for(
         &mut self,
         id: EntryId,
@@ -144,7 +146,7 @@ impl Kept {
         (first, home as u8)
     }
 
-    /// Takes out those of `range`, which are in place or failed.
+    /// Removes the files in `range`, which are in place or failed.
     pub fn settle(&mut self, range: Range<EntryId>) -> Sum {
         let mut sum = Sum::default();
         if range.is_empty() || self.count == 0 {
@@ -175,8 +177,8 @@ impl Kept {
         sum
     }
 
-    /// Remembers that a file is damaged at the receiver. False if it is not kept, or if that was said
-    /// before.
+    /// Records that a file is damaged at the receiver. False if it is not kept or was already
+    /// recorded.
     pub fn set_damaged(&mut self, id: EntryId) -> bool {
         let place = self.place(id);
         let block = place.and_then(|(first, place)| Some((self.blocks.get_mut(&first)?, place)));
@@ -188,7 +190,7 @@ impl Kept {
         is_new
     }
 
-    /// Bytes of a file; None if it is not kept.
+    /// The size of a file in bytes; None if it is not kept.
     pub fn size(&self, id: EntryId) -> Option<u64> {
         let (first, place) = self.place(id)?;
         Some(self.blocks.get(&first)?.files[place].size.into())
@@ -202,7 +204,7 @@ impl Kept {
         Some((first, place))
     }
 
-    /// Takes out a file, to be read: what is not known of it any more is looked up then.
+    /// Removes a file that will be read. The reading looks up everything that is not kept here.
     fn take(&mut self, id: EntryId) -> Option<Found> {
         let (first, place) = self.place(id)?;
         let found = self.blocks.get(&first)?.found(id, place);
@@ -214,7 +216,7 @@ impl Kept {
         self.bytes < BYTES_MAX
     }
 
-    /// Files that are kept.
+    /// The number of kept files.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -264,7 +266,8 @@ impl Block {
             atime: time,
             ctime: time,
             birth: time,
-            // Without them nobody shares what is read of it: nothing here tells whether it changed.
+            // Without device and inode the reading is not shared, since nothing here shows whether
+            // the file changed.
             dev: 0,
             ino: 0,
             links: 1 + u64::from(file.has_links),
@@ -282,13 +285,12 @@ impl Block {
 }
 
 impl State {
-    /// Small files that are to be sent since they are damaged at the receiver, as many as go into a
-    /// pack.
+    /// A pack of small files that are damaged at the receiver, as many as fit.
     pub(super) fn damaged_pack(&mut self) -> Option<Fresh> {
         while let Some(id) = self.damaged.pop_front() {
             let kept = self.kept.take(id).map(|found| (found, None));
             let held = || self.held.remove(&id).map(|held| (held.found, held.listed));
-            // It may have failed at the receiver meanwhile.
+            // It may have failed at the receiver in the meantime.
             let Some((found, listed)) = kept.or_else(held) else {
                 continue;
             };
@@ -341,8 +343,8 @@ mod tests {
         block.found(id, 0)
     }
 
-    /// Meets a file on the walk, asks about it and hears that it is there. `Err` where it has to
-    /// wait for others.
+    /// Meets a file on the walk, asks about it and hears that the receiver has it. `Err` if the
+    /// walk has to wait.
     fn meet(plans: &Plans, id: EntryId, name: Name, dir: &Arc<Dir>) -> Result<(), Ended> {
         plans.wait_entry_room(id, || Err(Ended))?;
         let found = found(id, 1, name, dir);
@@ -365,7 +367,7 @@ mod tests {
         assert!(!plans.lock().is_idle(), "none of them is settled");
         assert_eq!(plans.settle_entries(1..many + 1).kept.files, many);
         assert_eq!((kept(&plans), plans.lock().is_idle()), (0, true));
-        // But for those of which more is to be known.
+        // Long names fill the memory, and then the walk waits.
         let long = |id| Name::try_from(format!("{id:0255}").into_bytes()).unwrap();
         let full = (many + 1..).find(|&id| meet(&plans, id, long(id), &dir).is_err());
         let more = full.unwrap() - many;

@@ -1,6 +1,6 @@
-//! Large packs and pieces: several packs or chunks that are compressed as one, where the link is
-//! slow. One that does not fit into a frame is taken apart, and its parts travel by themselves under
-//! numbers of their own.
+//! Large packs and large pieces: several packs, or chunks of a file, that are compressed as one
+//! where the link is slow. If the result does not fit into a frame, the parts are sent separately,
+//! each with a number of its own.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,30 +12,30 @@ use crate::pipeline::plan::{File, Member, Plan, What};
 
 #[derive(Default)]
 pub(super) struct Large {
-    /// Packs that go as one, as the tuner says.
+    /// How many packs the tuner wants to merge.
     pub packs: usize,
-    /// Large packs and pieces that may be read and compressed at once: there is no memory for more.
+    /// The most large packs and pieces that may be read and compressed at once, limited by memory.
     pub at_work_max: usize,
-    /// The receiver takes large pieces.
+    /// The receiver accepts large pieces.
     pub takes_pieces: bool,
-    /// Their numbers.
+    /// Chunk numbers of the large packs and pieces at work.
     at_work: BTreeSet<u64>,
 }
 
 impl Plans {
-    /// A large pack or piece is compressed, or taken apart.
+    /// Records that a large pack or piece is compressed, or will be taken apart.
     pub fn large_is_made(&self, chunk: u64) {
         self.lock().large.at_work.remove(&chunk);
     }
 
-    /// The packs of a large one are sent one by one. Those that the receiver has from it are known to
-    /// it by their files.
+    /// Schedules the packs of a large pack separately. If the receiver has files from the large
+    /// pack, it recognizes them.
     pub fn take_apart(&self, plan: &Plan) {
         let What::Large(packs) = &plan.what else {
             return;
         };
         let mut state = self.lock();
-        // Both at once, or nothing would seem to be left to send.
+        // Under one lock, or for a moment nothing would seem to be left to send.
         if state
             .settle_first(&mut (plan.chunk..plan.chunk + 1))
             .is_some()
@@ -47,7 +47,7 @@ impl Plans {
         self.wake();
     }
 
-    /// The chunks of a large piece, which was not sent, are sent one by one.
+    /// Schedules the chunks of a large piece separately. The piece must not have been sent.
     pub fn take_piece_apart(&self, plan: &Plan, chunk_size: u32) {
         let What::Piece { file, piece } = &plan.what else {
             return;
@@ -61,7 +61,7 @@ impl Plans {
         });
         let parts: Vec<Piece> = parts.collect();
         let mut state = self.lock();
-        // Both at once, or nothing would seem to be left to send.
+        // Under one lock, or for a moment nothing would seem to be left to send.
         if state
             .settle_first(&mut (plan.chunk..plan.chunk + 1))
             .is_some()
@@ -73,7 +73,7 @@ impl Plans {
         self.wake();
     }
 
-    /// A chunk that was given out is sent later: there is no memory for it now.
+    /// Schedules a chunk again because there is no memory for it now.
     pub fn put_back(&self, plan: &Arc<Plan>) {
         let mut state = self.lock();
         if state.in_flight.contains_key(&plan.chunk) {
@@ -83,15 +83,15 @@ impl Plans {
         self.wake();
     }
 
-    /// The receiver had no memory for a large pack, or it arrived damaged: there are no more.
+    /// Ends merging, because the receiver had no memory for a large pack or it arrived damaged.
     pub fn end_large(&self) {
         self.lock().large.at_work_max = 0;
     }
 }
 
 impl State {
-    /// What the next chunk is made of: this pack with those behind it, as many as may be; towards
-    /// the end fewer, so that each worker has its part.
+    /// Merges this pack with the packs after it, as many as allowed. Towards the end fewer are
+    /// merged, so that every worker gets a share.
     pub(super) fn put_together(&mut self, members: Arc<Vec<Member>>) -> What {
         let is_pack = |fresh: &&Fresh| matches!(fresh, Fresh::Pack(_));
         let there = 1 + self.fresh.iter().take_while(is_pack).count();
@@ -121,7 +121,7 @@ impl State {
 }
 
 impl State {
-    /// Chunks that the next piece of a file may have.
+    /// The most chunks that the next piece of a file may have.
     pub(super) fn chunks_in_piece(&self, file: &File) -> u64 {
         let Large {
             packs,
@@ -137,7 +137,7 @@ impl State {
         if may_be_large { LARGE_PIECE as u64 } else { 1 }
     }
 
-    /// The next chunk is a large one, and at work.
+    /// Marks the next chunk as a large one at work.
     pub(super) fn begin_large(&mut self) {
         self.large.at_work.insert(self.next_chunk);
     }
@@ -148,7 +148,7 @@ mod tests {
     use super::super::{Landed, Work};
     use super::*;
 
-    /// So many packs, to go three at a time, and one large pack at work.
+    /// Plans with this many packs to be merged by three, and at most one large pack at work.
     fn plans(packs: usize) -> Plans {
         let plans = Plans::of(8, 1, false);
         plans.start(Landed::Fresh, 8);
@@ -161,7 +161,7 @@ mod tests {
         plans
     }
 
-    /// How many packs go as one.
+    /// Returns the next chunk and how many packs it has.
     fn next(plans: &Plans) -> (Arc<Plan>, usize) {
         let Ok(Work::Chunk(plan)) = plans.next() else {
             panic!("a pack comes");

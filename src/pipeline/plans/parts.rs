@@ -1,5 +1,5 @@
-//! Streams at the sender: from their announcement to their place, part by part in the order in
-//! which they are read.
+//! Streams at the sender, from the announcement until they are in place. Parts are planned in the
+//! order in which they are read.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::manifest::EntryId;
 use crate::pipeline::plan::{Part, Stream, What};
 
 impl Plans {
-    /// Remembers a stream that is about to be announced.
+    /// Adds a stream that is about to be announced.
     pub fn announce_stream(&self, stream: Arc<Stream>) {
         let mut state = self.lock();
         let id = stream.entry.id;
@@ -18,7 +18,7 @@ impl Plans {
         state.open.insert(id, Open::Stream(stream, false));
     }
 
-    /// The receiver wants this stream. False if it is none that is open.
+    /// Handles the answer that the receiver wants this stream. False if it is not open.
     pub fn want_stream(&self, entry: EntryId) -> bool {
         let mut state = self.lock();
         let Some(Open::Stream(_, wanted)) = state.open.get_mut(&entry) else {
@@ -38,19 +38,19 @@ impl Plans {
         Ok(state.open.contains_key(&entry))
     }
 
-    /// Waits until another part may be read: each takes a buffer until it is acknowledged.
+    /// Waits until another part may be read. Each part takes a buffer until it is acknowledged.
     pub fn wait_part_room(&self) -> Result<(), Ended> {
         let has_room = |state: &State| state.in_flight.len() < UNACKED_MAX && state.is_in_window();
         self.wait_until(has_room).map(drop)
     }
 
-    /// Plans a part that was read, the next of its stream.
+    /// Plans the next part of a stream, which was just read.
     pub fn add_part(&self, part: Part) -> Result<(), Ended> {
         let mut state = self.lock();
         if state.ended {
             return Err(Ended);
         }
-        // It may have failed at the receiver meanwhile.
+        // It may have failed at the receiver in the meantime.
         if state.open.contains_key(&part.stream.entry.id) {
             let plan = state.number(What::Part(Arc::new(part)));
             state.parts.push_back(plan);
@@ -60,15 +60,14 @@ impl Plans {
         Ok(())
     }
 
-    /// The digest of a part has joined its stream's.
+    /// Wakes the thread that waits for digests, after a digest was added.
     pub fn part_digested(&self) {
-        // Whoever waits has looked before this lock was taken, or looks after.
+        // A waiting thread checked before this lock was taken, or checks afterwards.
         drop(self.lock());
         self.wake();
     }
 
-    /// Waits until the digests of all `length` bytes of a stream have been joined. False if it has
-    /// failed.
+    /// Waits until the tree has the digests of all `length` bytes of a stream. False if it failed.
     pub fn wait_digested(&self, stream: &Stream, length: u64) -> Result<bool, Ended> {
         let id = stream.entry.id;
         let is_digested = || stream.tree.lock().expect("no panic while held").end() == length;

@@ -2,7 +2,7 @@
 
 use super::HOSTS_MAX;
 
-/// Their numbers, as bits.
+/// Numbers of hosts, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hosts(u64);
 

@@ -1,5 +1,5 @@
-//! What lies on the shelf, who is still to have it, and what goes where there is no room. Time is
-//! told from outside.
+//! The state of the shelf: its chunks, the hosts that still want each, and which chunk is removed
+//! when there is no room. Callers pass in the time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,35 +9,37 @@ use super::hosts::Hosts;
 use super::{Key, Made};
 use crate::chunk::ranges::RangeSet;
 
-/// A host that has taken nothing for so long is not waited for, and nothing is kept for it where
-/// others need the room: half a megabyte a second is what it needs to stay in line.
+/// Nobody waits for a host that has taken nothing for this long, and its chunks are removed if
+/// others need the room. To keep up, a host must take half a megabyte a second.
 const LIVELY: Duration = Duration::from_secs(3);
 
-/// For how long a host is held back by others in all: so long, and this part of its time. Hosts of
-/// about the same speed stay together by it, and the fastest loses a fifth at most.
+/// Limit on the time that a host waits for others: `HELD_FIRST`, plus its time divided by
+/// `HELD_PART`. Hosts of about the same speed stay together, and the fastest loses a fifth at
+/// most.
 const HELD_FIRST: Duration = Duration::from_secs(2);
 const HELD_PART: u32 = 5;
 
-/// A host that is so many files further does not come back to one. Files are begun in about the
+/// A host that is this many files ahead will not return to a file. Files are begun in about the
 /// order in which they are met.
 const FILES_BEHIND_MAX: u64 = 64;
 
-/// Files that are remembered, some hundreds of bytes each. Of one that is forgotten it is not known
-/// any more who has had it.
+/// The most files remembered, at some hundreds of bytes each. If a file is forgotten, so is which
+/// hosts have had it.
 const FILES_MAX: usize = 1 << 13;
 
-/// Chunks from either end of those that lie here that are looked at when one has to go.
+/// How many chunks at either end of the order are considered for removal.
 const LOOKED_AT: usize = 32;
 
 pub(super) struct State {
     hosts: Vec<Host>,
     files: HashMap<Key, File>,
-    /// Keys of files by when they were first met.
+    /// Keys of files, by the order in which they were first met.
     order: BTreeMap<u64, Key>,
     next: u64,
-    /// What lies here, by file and offset: about the order in which hosts come to it.
+    /// Finished chunks by file number and offset, which is about the order in which hosts come to
+    /// them.
     made: BTreeSet<(u64, u64)>,
-    /// Bytes that lie here or will, and that may.
+    /// Bytes of the chunks here, finished or being made, and the limit.
     filled: usize,
     room: usize,
 }
@@ -45,32 +47,32 @@ pub(super) struct State {
 #[derive(Clone)]
 struct Host {
     is_active: bool,
-    /// It is to have the packs that others make.
+    /// It can use packs that others make.
     packs: bool,
     began: Instant,
-    /// When it last took something.
+    /// When it last took a chunk.
     took: Instant,
-    /// The file and the offset that it has come to.
+    /// The last file number and offset that it has reached.
     at: (u64, u64),
-    /// How long it has waited for others, but for the wait that goes on.
+    /// How long it has waited for others, without the present wait.
     held: Duration,
-    /// Its workers that wait, and since when.
+    /// How many of its workers wait, and since when.
     waiting: u32,
     since: Instant,
 }
 
 struct File {
     number: u64,
-    /// They take no more of it.
+    /// Hosts that take no more of it.
     done: Hosts,
-    /// Bytes that each has asked for, or has.
+    /// The bytes that each host has asked for, or already has.
     asked: Vec<RangeSet>,
     slots: BTreeMap<u64, Slot>,
 }
 
 struct Slot {
     len: u32,
-    /// They are to have it.
+    /// Hosts that still want it.
     pending: Hosts,
     /// None while it is being made.
     made: Option<Arc<Made>>,
@@ -84,7 +86,7 @@ pub(super) enum Look {
     Full,
 }
 
-/// What a file between is taken for that nobody knows here: most are small.
+/// The assumed size in bytes of an unknown file in between: most files are small.
 const FILE_GUESS: u64 = 1 << 20;
 
 impl State {
@@ -151,14 +153,15 @@ impl State {
         }
     }
 
-    /// A host sends a file, of which it has some already.
+    /// Records that a host sends a file, except the ranges in `had`.
     pub fn begin(&mut self, host: usize, key: Key, had: &RangeSet) {
         let file = self.file(key);
         file.done.remove(host);
         file.asked[host] = had.clone();
     }
 
-    /// A host wants no more of a file. That is remembered: another may come to it much later.
+    /// Records that a host wants no more of a file. This is kept, since another host may come to
+    /// the file much later.
     pub fn end(&mut self, host: usize, key: Key) {
         let file = self.file(key);
         file.done.add(host);
@@ -166,7 +169,7 @@ impl State {
         self.release(host, key);
     }
 
-    /// Takes a host off what is kept of a file for it.
+    /// Removes a host from the chunks of a file that are kept for it.
     fn release(&mut self, host: usize, key: Key) {
         let Some(file) = self.files.get_mut(&key) else {
             return;
@@ -174,7 +177,7 @@ impl State {
         let (filled, lying, number) = (&mut self.filled, &mut self.made, file.number);
         file.slots.retain(|&offset, slot| {
             slot.pending.remove(host);
-            // One that is being made goes when it is put.
+            // A chunk that is being made is removed when it is put here.
             let stays = !slot.pending.is_empty() || slot.made.is_none();
             if !stays {
                 *filled -= slot.size();
@@ -203,7 +206,7 @@ impl State {
                     self.made.remove(&(oldest_number, offset));
                 }
             }
-            // A host that has not begun is at 0.
+            // Files are numbered from 1, since a host that has not begun is at 0.
             self.next += 1;
             self.order.insert(self.next, key);
             let file = File {
@@ -217,7 +220,7 @@ impl State {
         self.files.get_mut(&key).expect("it is there or was made")
     }
 
-    /// A host has come to a chunk.
+    /// Records that a host has come to a chunk.
     pub fn ask(&mut self, host: usize, key: Key, offset: u64, len: u32) {
         let file = self.file(key);
         file.asked[host].insert(offset..offset.saturating_add(len.into()));
@@ -226,7 +229,7 @@ impl State {
         host.at = host.at.max(at);
     }
 
-    /// What it can do about it now.
+    /// How a host gets this chunk now.
     pub fn look(
         &mut self,
         host: usize,
@@ -279,7 +282,7 @@ impl State {
         Look::Make
     }
 
-    /// Who is to have a chunk besides the host that has come to it, and has not come to it itself.
+    /// Other hosts that want this chunk and have not come to it.
     fn pending(&mut self, host: usize, key: Key, offset: u64) -> Hosts {
         let mut pending = self.active();
         pending.remove(host);
@@ -298,7 +301,7 @@ impl State {
         self.hosts[host].at.0 > number + FILES_BEHIND_MAX
     }
 
-    /// How many bytes the nearest of `hosts` has to go to a chunk, about.
+    /// The approximate number of bytes that the nearest of `hosts` has to go to a chunk.
     fn distance(&self, number: u64, offset: u64, hosts: Hosts) -> u64 {
         let to = |host: usize| match self.hosts[host].at {
             (at, _) if at > number => 0,
@@ -308,7 +311,7 @@ impl State {
         hosts.iter().map(to).min().unwrap_or(u64::MAX)
     }
 
-    /// True if one of `hosts` may come for a chunk of this file soon.
+    /// True if one of `hosts` may soon come for a chunk of this file.
     fn is_awaited(&self, number: u64, hosts: Hosts, now: Instant) -> bool {
         hosts.iter().any(|number_of| {
             let host = &self.hosts[number_of];
@@ -317,10 +320,11 @@ impl State {
         })
     }
 
-    /// What makes room for a chunk at `distance`: one that nobody comes for, or the one that is
-    /// furthest off, if it is further. Hosts come to chunks in about the order of files, so the
-    /// first ones are those that hosts have passed, and the last ones are the furthest off: the
-    /// rest is not looked at, since this is done for each chunk while all wait.
+    /// The chunk to remove to make room for one at `distance`: a chunk that nobody comes for, or
+    /// else the one furthest ahead, if it is further than `distance`. Hosts come to chunks in
+    /// about the order of files. So hosts have passed the first chunks, and the last ones are the
+    /// furthest ahead. Chunks in between are not considered, because this runs for each chunk
+    /// while all hosts wait.
     fn least_wanted(&self, distance: u64, now: Instant) -> Option<(Key, u64)> {
         let mut furthest = None;
         let mut most = distance;
@@ -346,7 +350,7 @@ impl State {
         furthest
     }
 
-    /// True while a host may be held back by others.
+    /// True while a host may still wait for others.
     fn bears(&self, host: usize, now: Instant) -> bool {
         let host = &self.hosts[host];
         let going_on = match host.waiting {
@@ -373,7 +377,7 @@ impl State {
         }
     }
 
-    /// A chunk is made.
+    /// Stores a finished chunk.
     pub fn put(&mut self, key: Key, offset: u64, made: Made) {
         let Some(file) = self.files.get_mut(&key) else {
             return;
@@ -391,7 +395,7 @@ impl State {
         }
     }
 
-    /// A chunk is not made after all.
+    /// Records that a chunk will not be made after all.
     pub fn cancel(&mut self, key: Key, offset: u64) {
         let slot = self
             .files
@@ -414,7 +418,7 @@ impl State {
 }
 
 impl Slot {
-    /// Bytes; what is being made may take all that it stands for.
+    /// Bytes. A chunk that is being made counts with its uncompressed length.
     fn size(&self) -> usize {
         let made = self.made.as_ref();
         let made = made.map(|made| made.bytes.len() + size_of_val(&made.members[..]));

@@ -26,14 +26,14 @@ fn made() -> Made {
     }
 }
 
-/// Hosts that have joined, at a clock that is turned on by hand.
+/// Hosts that have joined, with a clock that the test sets.
 struct Table {
     state: State,
     now: Instant,
 }
 
 impl Table {
-    /// With room for so many chunks.
+    /// With room for this many chunks.
     fn new(hosts: usize, chunks: usize) -> Table {
         let now = Instant::now();
         let mut state = State::new(hosts, chunks << 20);
@@ -47,7 +47,7 @@ impl Table {
         self.state.look(host, key(ino), (at, LEN), true, self.now)
     }
 
-    /// What a host does about a chunk: made for others too, taken, alone, or it waits.
+    /// How a host gets a chunk: made for others too, taken, alone, or not yet.
     fn step(&mut self, host: usize, ino: u64, nth: u64) -> &'static str {
         match self.look(host, ino, nth) {
             Look::Make => {
@@ -113,7 +113,7 @@ fn who_wants_nothing_of_a_file_or_is_gone_counts_as_having_had_it() {
 fn a_host_that_lags_is_waited_for_and_not_for_long() {
     let mut table = Table::new(2, 4);
     let (mut first, mut second, mut waits) = (0, 0, 0);
-    // Host 1 takes a chunk every 100 ms, host 0 could take ten.
+    // Host 1 takes a chunk every 100 ms; host 0 could take ten.
     for _ in 0..600 {
         for _ in 0..10 {
             if table.step(0, 1, first) == "waits" {
@@ -122,7 +122,7 @@ fn a_host_that_lags_is_waited_for_and_not_for_long() {
             }
             first += 1;
         }
-        // All of the time counts as waiting, of which there may be that much less.
+        // All of this time counts as waiting, which reduces the time that is left for waiting.
         table.state.wait_begins(0, table.now);
         table.pass(100);
         table.state.wait_ends(0, table.now);
@@ -142,7 +142,7 @@ fn hosts_of_about_the_same_speed_stay_together() {
     let mut table = Table::new(2, 8);
     let (mut at, mut taken) = ([0u64; 2], 0);
     for tick in 0..50_000u64 {
-        // One chunk every 10 ms, and every 11.
+        // One chunk every 10 ms, and every 11 ms.
         for (host, every) in [(0, 10), (1, 11)] {
             if tick % every != 0 {
                 continue;
@@ -179,7 +179,7 @@ fn a_host_that_stands_still_or_is_far_behind_holds_nobody() {
         "in place of what nobody comes for"
     );
 
-    // Host 0 goes on where an earlier run ended; the others begin, and share.
+    // Host 0 resumes where an earlier run ended. The others begin, and share.
     let mut table = Table::new(3, 4);
     let mut had = RangeSet::new();
     had.insert(0..100 * MIB);
