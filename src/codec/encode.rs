@@ -70,7 +70,7 @@ impl Encoder {
     }
 
     /// Compresses more than a chunk into at most `most` bytes of another buffer; None if it does
-    /// not fit. All memory used for this is freed afterwards.
+    /// not fit, or does not shrink. All memory used for this is freed afterwards.
     pub fn encode_large(
         chunk: &Chunk,
         compress: Compress,
@@ -78,7 +78,9 @@ impl Encoder {
         mut into: Buffer,
         most: usize,
     ) -> Option<EncodedChunk> {
-        let (data, room) = (chunk.buffer.data(), &mut into.room()[..most]);
+        let data = chunk.buffer.data();
+        let most = most.min(data.len().saturating_sub(1));
+        let room = &mut into.room()[..most];
         let (codec, len) = match compress {
             Compress::Zstd(level) => {
                 let len = Zstd::default().compress(data, room, level)?;

@@ -167,6 +167,8 @@ mod tests {
                 "no room for the last byte"
             );
             assert!(made(&random(4 * SIZE), SIZE).is_none());
+            // Two packs that are not full: all of it would fit, and a little more.
+            assert!(made(&random(SIZE / 2), SIZE).is_none());
             let again = made(&text, SIZE).expect("as before");
             assert!(decoder.decode(again).is_err(), "longer than a chunk");
             let decoded = decoder

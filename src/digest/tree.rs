@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use blake3::hazmat::{Mode, merge_subtrees_non_root, merge_subtrees_root};
 
-use super::{Added, Digest, of_zeros};
+use super::{Added, Digest, of_range, of_zeros};
 
 /// Combines the digests of a file's chunks into the digest of the file. Two neighbours are merged
 /// as soon as both are there, so only the frontier is kept. That is a few values for chunks that
@@ -89,6 +89,21 @@ impl Tree {
             at += step;
         }
         Added::New
+    }
+
+    /// Adds the subtree of `data` at `offset`, whose value is `value`. If the tree has some of its
+    /// chunks already (they were read in an earlier session), adds the others one by one.
+    pub fn add_bytes(&mut self, offset: u64, data: &[u8], value: Digest) {
+        if self.add_subtree(offset, data.len() as u64, value) != Added::Partly {
+            return;
+        }
+        let step = self.chunk_size;
+        for (at, part) in (offset..)
+            .step_by(step as usize)
+            .zip(data.chunks(step as usize))
+        {
+            self.add(at, of_range(part, at, false));
+        }
     }
 
     /// The file's BLAKE3, once all chunks are there.

@@ -181,7 +181,9 @@ impl Sender {
         let made = self.encode_large(&chunk, digest, compression, buffer, shift);
         // A different digest shows that the file changed, even if the result no longer fits.
         if (made.is_some() || before.is_some())
-            && self.is_as_before(plan, file, place, digest).is_none()
+            && self
+                .is_as_before(plan, file, place, chunk.buffer.data(), digest)
+                .is_none()
         {
             return Large::Nothing;
         }

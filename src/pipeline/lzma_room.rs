@@ -19,7 +19,7 @@ pub struct LzmaRoom {
 /// Permission to use LZMA, until it is dropped.
 pub struct Inside<'a> {
     room: &'a LzmaRoom,
-    _memory: Lent,
+    memory: Option<Lent>,
 }
 
 impl LzmaRoom {
@@ -43,17 +43,23 @@ impl LzmaRoom {
             .left
             .wait_while(at_work, |at_work| *at_work >= self.most)
             .expect("no panic while held");
-        let memory = pool.lend(self.slots)?;
+        let Some(memory) = pool.lend(self.slots) else {
+            // Who leaves wakes one alone: the next, who may wait, has to look in this one's place.
+            self.left.notify_one();
+            return None;
+        };
         *at_work += 1;
         Some(Inside {
             room: self,
-            _memory: memory,
+            memory: Some(memory),
         })
     }
 }
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
+        // Before the next one looks for it.
+        drop(self.memory.take());
         *self.room.at_work.lock().expect("no panic while held") -= 1;
         self.room.left.notify_one();
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::chunk::claims::Claim;
 use crate::chunk::split::is_subtree;
-use crate::chunk::{ChunkKind, EncodedChunk, GRAINS, Place, VerifiedChunk};
-use crate::digest::{self, Added, Digest, stream};
+use crate::chunk::{ChunkKind, EncodedChunk, Place, VerifiedChunk};
+use crate::digest::{self, Digest, stream};
 use crate::error::{Error, Kind, Side};
 use crate::pipeline::jobs::Job;
 use crate::pipeline::open_file::OpenFile;
@@ -233,19 +233,10 @@ impl Receiver {
 
     pub(super) fn add_to_tree(&self, file: &OpenFile, place: Place, chunk: &VerifiedChunk) {
         if let Some(tree) = &file.tree {
-            let len = place.raw_len.into();
+            // Parts of this piece may have been found intact, and arrived again together with a
+            // damaged part.
             let mut tree = tree.lock().expect("no panic while held");
-            let added = tree.add_subtree(place.offset, len, chunk.digest());
-            if added == Added::Partly {
-                // Parts of this piece were found intact and arrived again together with a damaged
-                // part.
-                let step = self.chunk_size as usize / GRAINS;
-                for (nth, part) in chunk.data().chunks(step).enumerate() {
-                    let offset = place.offset + (nth * step) as u64;
-                    let digest = digest::of_range(part, offset, false);
-                    tree.add_subtree(offset, part.len() as u64, digest);
-                }
-            }
+            tree.add_bytes(place.offset, chunk.data(), chunk.digest());
         } else if let Some(stream_tree) = &file.stream {
             let piece = stream::Piece::new(chunk.data(), place.offset, chunk.digest());
             stream_tree.lock().expect("no panic while held").add(piece);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::Cut;
 use crate::chunk::{Buffer, Chunk, ChunkKind, Place};
-use crate::digest::{self, Digest};
+use crate::digest::{self, Added, Digest};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{ANEW, Entry, Extension};
 use crate::pipeline::plan::{File, Live, Member, Plan, Reading, What};
@@ -125,7 +125,7 @@ impl Sender {
             // Nothing of it is sent, and it must be settled before the entry ends.
             self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
         }
-        self.is_as_before(plan, file, place, digest)?;
+        self.is_as_before(plan, file, place, buffer.data(), digest)?;
         if file.digest_only || !is_there {
             return None;
         }
@@ -144,6 +144,7 @@ impl Sender {
         plan: &Plan,
         file: &Arc<File>,
         place: Place,
+        data: &[u8],
         digest: Digest,
     ) -> Option<()> {
         let What::Piece { piece, .. } = &plan.what else {
@@ -151,7 +152,7 @@ impl Sender {
         };
         let is_first = plan.digest.set(digest).is_ok();
         if is_first {
-            self.cover(file, piece.kind, place, digest);
+            self.cover(file, piece.kind, place, data, digest);
         } else if file.live.is_none() && plan.digest.get() != Some(&digest) {
             self.reading_failed(file, written(file.found.path()));
             return None;
@@ -205,14 +206,19 @@ impl Sender {
     }
 
     /// Adds the digest of a range to the file's tree. After the last range, ends the entry.
-    fn cover(&self, file: &Arc<File>, kind: ChunkKind, place: Place, digest: Digest) {
+    fn cover(&self, file: &Arc<File>, kind: ChunkKind, place: Place, data: &[u8], digest: Digest) {
         let len = u64::from(place.raw_len);
         if let Some(tree) = &file.tree {
             let mut tree = tree.lock().expect("no panic while held");
-            match kind {
-                ChunkKind::Zeros => tree.add_zeros(place.offset, len),
-                _ => tree.add_subtree(place.offset, len, digest),
-            };
+            if kind == ChunkKind::Zeros {
+                tree.add_zeros(place.offset, len);
+            } else if data.len() as u64 == len {
+                // The receiver may have had parts of it, and asked for the others.
+                tree.add_bytes(place.offset, data, digest);
+            } else if tree.add_subtree(place.offset, len, digest) == Added::Partly {
+                // Only zeros come without their bytes.
+                tree.add_zeros(place.offset, len);
+            }
         }
         if file.covered.fetch_add(len, AcqRel) + len == file.found.entry.size {
             self.end_file(file);

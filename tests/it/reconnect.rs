@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::support::done::Done;
 use crate::support::procs::{self, Process, until};
@@ -51,10 +51,12 @@ fn logins_of_a_session(case: &Case) -> usize {
 
 fn ssh_of(case: &Case) -> Process {
     until("ssh runs", || {
-        procs::marked(case.mark())
-            .into_iter()
-            .find(|process| process.line.starts_with("ssh "))
+        procs::marked(case.mark()).into_iter().find(is_ssh)
     })
+}
+
+fn is_ssh(process: &Process) -> bool {
+    process.line.starts_with("ssh ")
 }
 
 /// How often the user was told that the connection was lost.
@@ -156,20 +158,25 @@ fn connections_may_be_lost_again_and_again(case: &Case) {
     case.src.file("a", noise(1, size as usize));
     let run = case.copying(&SLOW, "a", "a").start();
     let mut peaks = Vec::new();
-    let mut killed = None;
+    let mut former: Vec<Pid> = Vec::new();
     for part in 1..=5 {
-        let ssh = until("it goes on", || {
+        let logins = until("it goes on", || {
             let there = case.dst.partial_bytes() > part * size / 8;
-            // What was sent through the last one may have been written since.
-            let is_next = |ssh: &Process| killed != Some(ssh.pid);
-            Some(ssh_of(case)).filter(is_next).filter(|_| there)
+            // What was sent through the last ones may have been written since.
+            let logins: Vec<Process> = procs::marked(case.mark())
+                .into_iter()
+                .filter(is_ssh)
+                .collect();
+            let is_next = |ssh: &Process| !former.contains(&ssh.pid);
+            let are_all = !logins.is_empty() && logins.len() >= former.len();
+            (there && are_all && logins.iter().all(is_next)).then_some(logins)
         });
         peaks.push(procs::peak_rss_bytes(run.pid()));
         until("every child is reaped", || {
             (procs::zombies(run.pid()) == 0).then_some(())
         });
-        killed = Some(ssh.pid);
-        ssh.kill();
+        former = logins.iter().map(|ssh| ssh.pid).collect();
+        logins[0].kill();
     }
     let done = run.wait();
     completes(case, &done);

@@ -212,3 +212,22 @@ fn an_offset_that_is_no_chunks_is_told() {
     }
     assert_eq!(tree.add_zeros(u64::MAX - 4095, u64::MAX), Added::Outside);
 }
+
+#[test]
+fn bytes_of_which_a_part_is_known_fill_the_rest() {
+    const C: usize = 4096;
+    let data = bytes(7 * C + 5);
+    let mut tree = Tree::new(data.len() as u64, C as u64);
+    for known in [1, 6] {
+        let chunk = &data[known * C..(known + 1) * C];
+        tree.add(
+            (known * C) as u64,
+            of_range(chunk, (known * C) as u64, false),
+        );
+    }
+    for (at, part) in [(0, &data[..4 * C]), (4 * C, &data[4 * C..])] {
+        let at = at as u64;
+        tree.add_bytes(at, part, of_range(part, at, false));
+    }
+    assert_eq!(tree.root(), Some(*blake3::hash(&data).as_bytes()));
+}

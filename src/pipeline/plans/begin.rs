@@ -30,7 +30,7 @@ impl Plans {
         state.looking -= 1;
         // In the meantime the file may have failed, or may be read again from its start.
         let is_sent = |open: &Open| matches!(open, Open::Sending(sent) if Arc::ptr_eq(sent, &file));
-        if state.open.get(&id).is_some_and(is_sent) {
+        if state.open.get(&id).is_some_and(is_sent) && !state.is_planned(&file) {
             state.fresh.push_front(Fresh::File(file.clone()));
         }
         drop(state);

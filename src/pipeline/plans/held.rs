@@ -158,10 +158,15 @@ impl State {
 
     fn take_back(&mut self, file: &Arc<File>, ranges: &RangeSet) -> Result<(), NotHad> {
         file.take_back(ranges).ok_or(NotHad)?;
-        let is_this = |fresh: &Fresh| matches!(fresh, Fresh::File(it) if Arc::ptr_eq(it, file));
-        if !self.fresh.iter().any(is_this) {
+        if !self.is_planned(file) {
             self.fresh.push_back(Fresh::File(file.clone()));
         }
         Ok(())
+    }
+
+    /// True if the rest of a file is planned. Planned twice, it would end early.
+    pub(super) fn is_planned(&self, file: &Arc<File>) -> bool {
+        let is_this = |fresh: &Fresh| matches!(fresh, Fresh::File(it) if Arc::ptr_eq(it, file));
+        self.fresh.iter().any(is_this)
     }
 }
