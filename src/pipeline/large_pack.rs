@@ -54,7 +54,7 @@ impl Sender {
     fn try_later(&self, plan: &Arc<Plan>, shift: &mut Shift<'_>) {
         shift.turn_to(Doing::Held);
         std::thread::sleep(MEMORY_PAUSE);
-        self.plans.put_back(plan);
+        self.plans.put_back(plan.chunk);
     }
 
     fn make_large(

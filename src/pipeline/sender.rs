@@ -135,6 +135,15 @@ impl Sender {
         drop(self.plans.take_rest());
     }
 
+    /// Schedules the chunks of queued frames again, because a stronger method was chosen. On a slow
+    /// link these frames would leave seconds later. The next frame stays, so that the link does not
+    /// run idle.
+    pub fn compress_again(&self) {
+        for frame in self.frames.take_back(1) {
+            self.plans.put_back(frame.header().chunk);
+        }
+    }
+
     /// Queues a frame when there is room. False once the copy ends.
     fn push(&self, frame: Frame) -> bool {
         let pushed = self

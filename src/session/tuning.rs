@@ -16,7 +16,9 @@ use crate::session::request::Reporter;
 use crate::session::roster::Roster;
 use crate::stream::kernel;
 use crate::stream::limit::Limit;
-use crate::tuner::{self, Congestion, Decision, Far, Forced, Remembered, Sample, Start, Tuner};
+use crate::tuner::{
+    self, Congestion, Decision, Far, Forced, Method, Remembered, Sample, Start, Tuner,
+};
 use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Busy, Conclusion, CopyOptions, Message, Tune};
@@ -235,6 +237,11 @@ impl Shared {
             audience,
             ..
         } = &self.terms;
+        let is_lzma = |decision: &Decision| matches!(decision.method, Method::Lzma(_));
+        if is_lzma(decision) && before.is_some_and(|before| !is_lzma(before)) {
+            // First, since steering wakes the workers.
+            sender.compress_again();
+        }
         sender.steering.steer(decision);
         sender
             .plans

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 
 use crate::wire::SealedChunk;
+use crate::wire::frame::FrameKind;
 
 /// A frame to send.
 pub enum Frame {
@@ -64,6 +65,28 @@ impl Frames {
         self.lock().pop_front()
     }
 
+    /// Takes frames out of the back of the queue whose chunks can be read again, up to one that
+    /// cannot, and leaves the first `keep`.
+    pub fn take_back(&self, keep: usize) -> Vec<SealedChunk> {
+        let mut waiting = self.lock();
+        let mut taken = Vec::new();
+        let may_take = |frame: &Frame| {
+            matches!(frame.header().kind, FrameKind::Range | FrameKind::Pack)
+                && matches!(frame, Frame::Own(_))
+        };
+        while waiting.len() > keep && waiting.back().is_some_and(may_take) {
+            // Without a permit left, the frames that are there belong to tasks on their way here.
+            let Ok(permit) = self.0.there.try_acquire() else {
+                break;
+            };
+            permit.forget();
+            if let Some(Frame::Own(frame)) = waiting.pop_back() {
+                taken.push(frame);
+            }
+        }
+        taken
+    }
+
     /// The number of queued frames.
     pub fn len(&self) -> usize {
         self.lock().len()
@@ -93,5 +116,60 @@ impl Deref for Frame {
             Frame::Own(frame) => frame,
             Frame::Kept(frame) => frame,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::{Buffer, ChunkKind, EncodedChunk, Place};
+    use crate::seal::{Direction, Sealer, Secret, Suite};
+
+    fn frame(chunk: u64, kind: ChunkKind) -> SealedChunk {
+        let place = Place {
+            kind,
+            chunk,
+            entry: 1,
+            offset: chunk << 20,
+            raw_len: 5,
+        };
+        let mut buffer = Buffer::loose(1024);
+        buffer.set_len(5);
+        let encoded = EncodedChunk {
+            place,
+            digest: [0; 32],
+            codec: 0,
+            buffer,
+        };
+        SealedChunk::seal(
+            encoded,
+            &Sealer::new(&Secret::random(), Direction::ToServer, Suite::Tag),
+        )
+    }
+
+    #[tokio::test]
+    async fn frames_are_taken_back_from_behind_up_to_one_that_cannot_be_made_again() {
+        let frames = Frames::new(8);
+        for chunk in 0..3 {
+            frames.put(Frame::Own(frame(chunk, ChunkKind::Range)));
+        }
+        frames.put(Frame::Kept(Arc::new(frame(3, ChunkKind::Range))));
+        for chunk in 4..6 {
+            frames.put(Frame::Own(frame(chunk, ChunkKind::Range)));
+        }
+        let numbers = |taken: Vec<SealedChunk>| -> Vec<u64> {
+            taken.iter().map(|frame| frame.header().chunk).collect()
+        };
+        assert_eq!(numbers(frames.take_back(1)), [5, 4]);
+        assert!(frames.take_back(1).is_empty());
+        for chunk in 0..4 {
+            let next = frames.take().await.expect("open");
+            assert_eq!(next.header().chunk, chunk);
+        }
+        assert!(frames.try_take().is_none(), "no permit is left");
+        frames.put(Frame::Own(frame(6, ChunkKind::Range)));
+        assert!(frames.take_back(1).is_empty(), "the next one stays");
+        assert_eq!(numbers(frames.take_back(0)), [6]);
+        assert!(frames.try_take().is_none());
     }
 }

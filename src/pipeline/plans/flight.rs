@@ -11,6 +11,17 @@ use super::{InFlight, Plans, State};
 const SPARE_MAX: usize = 64;
 
 impl Plans {
+    /// Schedules a chunk again that no connection took.
+    pub fn put_back(&self, chunk: u64) {
+        let mut state = self.lock();
+        if let Some(in_flight) = state.in_flight.get(&chunk) {
+            let plan = in_flight.plan.clone();
+            state.again.insert(chunk, plan);
+        }
+        drop(state);
+        self.wake();
+    }
+
     /// Settles chunks that are done or have nothing left to send. Calls `each` for those that were
     /// in flight.
     pub fn settle_chunks(&self, mut chunks: Range<u64>, each: impl Fn(&Plan)) {

@@ -73,16 +73,6 @@ impl Plans {
         self.wake();
     }
 
-    /// Schedules a chunk again because there is no memory for it now.
-    pub fn put_back(&self, plan: &Arc<Plan>) {
-        let mut state = self.lock();
-        if state.in_flight.contains_key(&plan.chunk) {
-            state.again.insert(plan.chunk, plan.clone());
-        }
-        drop(state);
-        self.wake();
-    }
-
     /// Ends merging, because the receiver had no memory for a large pack or it arrived damaged.
     pub fn end_large(&self) {
         self.lock().large.at_work_max = 0;
