@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use nix::libc;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
 
+use super::own_name::make_way;
 use super::{Rules, Slot};
 use crate::error::Result;
 use crate::manifest::file_type;
@@ -22,6 +23,9 @@ pub(super) fn refuse_in_use(slot: &Slot, old: &Stat, rules: &Rules) -> Result<()
     if rules.force || file_type(old) != FileType::RegularFile {
         return Ok(());
     }
+    // An entry may be called like an unfinished file: this process has the file open for writing
+    // while it looks whether it is one.
+    make_way(slot)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     let Ok(fd) = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty()) else {
         return Ok(());
