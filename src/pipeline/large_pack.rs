@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::chunk::pool::TAILROOM;
+use crate::chunk::pool::{Lent, TAILROOM};
 use crate::chunk::{Buffer, Chunk, EncodedChunk};
 use crate::codec::Encoder;
 use crate::digest;
@@ -20,8 +20,8 @@ use crate::tuner::Method;
 /// Room behind the compressed bytes for the seal's tag.
 const SPARE: usize = TAILROOM / 2;
 
-/// The wait before memory is looked for again, for a large piece that was sent before. A slow link
-/// has few buffers in use.
+/// The wait before memory is looked for again, for a large pack or piece that was sent before. A
+/// slow link has few buffers in use.
 const MEMORY_PAUSE: Duration = Duration::from_millis(50);
 
 impl Sender {
@@ -29,7 +29,7 @@ impl Sender {
     /// are sent separately: there is no memory, or the result does not fit into a frame.
     pub(super) fn carry_large(
         &self,
-        plan: &Arc<Plan>,
+        plan: &Plan,
         packs: usize,
         buffer: Buffer,
         shift: &mut Shift<'_>,
@@ -40,21 +40,42 @@ impl Sender {
             return None;
         }
         let made = self.make_large(plan, packs, buffer, shift);
+        self.large_is_over(plan, made, shift, || self.plans.take_apart(plan))
+    }
+
+    /// Acts on the outcome of an attempt. Gives the chunk to send, if there is one.
+    fn large_is_over(
+        &self,
+        plan: &Plan,
+        made: Large,
+        shift: &mut Shift<'_>,
+        take_apart: impl FnOnce(),
+    ) -> Option<EncodedChunk> {
         self.plans.large_is_made(plan.chunk);
         match made {
             Large::Made(encoded) => return Some(encoded),
             Large::Nothing => {}
-            Large::Apart => self.plans.take_apart(plan),
-            Large::Later => self.try_later(plan, shift),
+            Large::Apart => take_apart(),
+            Large::Later => {
+                shift.turn_to(Doing::Held);
+                std::thread::sleep(MEMORY_PAUSE);
+                self.plans.put_back(plan.chunk);
+            }
         }
         None
     }
 
-    /// There is no memory now for a large pack or piece that was sent before.
-    fn try_later(&self, plan: &Arc<Plan>, shift: &mut Shift<'_>) {
-        shift.turn_to(Doing::Held);
-        std::thread::sleep(MEMORY_PAUSE);
-        self.plans.put_back(plan.chunk);
+    /// The compression of a large pack or piece, and memory for the work. If it was sent before, it
+    /// is compressed as it was then, so that it fits again: the receiver may have it already.
+    fn large_means(&self, plan: &Plan) -> Result<(Compression, Lent), Large> {
+        let before = plan.method.get().copied().map(Compression::Forced);
+        let compression = before.or_else(|| self.large_compression());
+        let compression = compression.ok_or(Large::Apart)?;
+        match self.pool.lend(large_slots(self.chunk_size)) {
+            Some(lent) => Ok((compression, lent)),
+            None if before.is_some() => Err(Large::Later),
+            None => Err(Large::Apart),
+        }
     }
 
     fn make_large(
@@ -64,16 +85,9 @@ impl Sender {
         buffer: Buffer,
         shift: &mut Shift<'_>,
     ) -> Large {
-        // One that was sent stays whole if it can: the receiver may be unpacking it.
-        let before = plan.method.get().copied().map(Compression::Forced);
-        let Some(compression) = before.or_else(|| self.large_compression()) else {
-            return Large::Apart;
-        };
-        let Some(lent) = self.pool.lend(large_slots(self.chunk_size)) else {
-            return match before {
-                Some(_) => Large::Later,
-                None => Large::Apart,
-            };
+        let (compression, lent) = match self.large_means(plan) {
+            Ok(means) => means,
+            Err(outcome) => return outcome,
         };
         let large = Buffer::of_lent(packs * self.chunk_size, lent);
         shift.turn_to(Doing::Disk);
@@ -121,25 +135,14 @@ impl Sender {
     /// piece that was sent once stays whole, since the receiver may have it.
     pub(super) fn carry_large_piece(
         &self,
-        plan: &Arc<Plan>,
+        plan: &Plan,
         file: &Arc<File>,
         buffer: Buffer,
         shift: &mut Shift<'_>,
     ) -> Option<EncodedChunk> {
         let made = self.make_large_piece(plan, file, buffer, shift);
-        self.plans.large_is_made(plan.chunk);
-        match made {
-            Large::Made(encoded) => Some(encoded),
-            Large::Nothing => None,
-            Large::Apart => {
-                self.plans.take_piece_apart(plan, self.chunk_size as u32);
-                None
-            }
-            Large::Later => {
-                self.try_later(plan, shift);
-                None
-            }
-        }
+        let take_apart = || self.plans.take_piece_apart(plan, self.chunk_size as u32);
+        self.large_is_over(plan, made, shift, take_apart)
     }
 
     fn make_large_piece(
@@ -149,15 +152,10 @@ impl Sender {
         buffer: Buffer,
         shift: &mut Shift<'_>,
     ) -> Large {
-        let before = plan.method.get().copied().map(Compression::Forced);
-        let Some(compression) = before.or_else(|| self.large_compression()) else {
-            return Large::Apart;
-        };
-        let Some(lent) = self.pool.lend(large_slots(self.chunk_size)) else {
-            return match before {
-                Some(_) => Large::Later,
-                None => Large::Apart,
-            };
+        let was_sent = plan.method.get().is_some();
+        let (compression, lent) = match self.large_means(plan) {
+            Ok(means) => means,
+            Err(outcome) => return outcome,
         };
         let Some(place) = self.place_of_piece(plan, file) else {
             return Large::Nothing;
@@ -171,7 +169,7 @@ impl Sender {
         shift.turn_to(Doing::Rest);
         let whole = u64::from(place.raw_len) == file.found.entry.size;
         let digest = digest::of_range(large.data(), place.offset, whole);
-        if before.is_none() && is_zero(large.data()) {
+        if !was_sent && is_zero(large.data()) {
             return Large::Apart;
         }
         let chunk = Chunk {
@@ -180,7 +178,7 @@ impl Sender {
         };
         let made = self.encode_large(&chunk, digest, compression, buffer, shift);
         // A different digest shows that the file changed, even if the result no longer fits.
-        if (made.is_some() || before.is_some())
+        if (made.is_some() || was_sent)
             && self
                 .is_as_before(plan, file, place, chunk.buffer.data(), digest)
                 .is_none()
@@ -192,21 +190,25 @@ impl Sender {
                 let _ = plan.method.set(method_of(compression));
                 Large::Made(made)
             }
-            None if before.is_none() => Large::Apart,
-            // Should not happen: the same bytes, compressed the same way, are as long as before.
-            None => Large::Later,
+            None if !was_sent => Large::Apart,
+            // Should not happen: the same bytes, compressed the same way, are as long as before. It
+            // counts like a damaged arrival, so that the retries end.
+            None => {
+                plan.refused();
+                Large::Later
+            }
         }
     }
 }
 
-/// The outcome of an attempt to send a large piece.
+/// The outcome of an attempt to make a large pack or piece.
 enum Large {
     Made(EncodedChunk),
     /// To be retried later: there is no memory now.
     Later,
-    /// Its chunks must be sent separately.
+    /// Its packs or chunks must be sent separately.
     Apart,
-    /// Its file has failed, or will be read again from the start.
+    /// Nothing is left to send: its files have failed, or are read again from the start.
     Nothing,
 }
 

@@ -155,7 +155,7 @@ impl Sender {
     /// Reads, encodes, frames and seals a chunk. None if nothing is to be sent now.
     fn carry(
         &self,
-        plan: &Arc<Plan>,
+        plan: &Plan,
         buffer: Buffer,
         encoder: &mut Encoder,
         shift: &mut Shift<'_>,
