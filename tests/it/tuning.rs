@@ -63,17 +63,22 @@ fn what_shrinks_goes_by_lzma_where_the_link_is_slow(case: &Case) {
     let digits = noise(1, MIB).into_iter();
     let digits = digits.flat_map(|byte| format!("{byte:02x}").into_bytes());
     case.src.file("a", digits.collect::<Vec<u8>>());
-    one_copy_of_few(case, &["-l", "1600", "--json"], |done| {
+    one_copy_of_few(case, &["-l", "1600", "--json"], ("a", "a"), |done| {
         told(done)["chunks"]["lzma"].as_f64() >= Some(1.0)
     });
 }
 
-/// Copies `a` until `holds`, a few times: what the tuner does depends on how busy the processors
-/// are, and other tests keep them busy.
-fn one_copy_of_few(case: &Case, flags: &[&str], holds: impl Fn(&run::Done) -> bool) {
+/// Copies until `holds`, a few times: what the tuner does depends on how busy the processors are,
+/// and other tests keep them busy.
+fn one_copy_of_few(
+    case: &Case,
+    flags: &[&str],
+    (source, dest): (&str, &str),
+    holds: impl Fn(&run::Done) -> bool,
+) {
     const TRIES: usize = 6;
     for number in 1..=TRIES {
-        let done = case.copy(flags, "a", "a");
+        let done = case.copy(flags, source, dest);
         if holds(done.succeeds()) {
             return;
         }
@@ -83,25 +88,28 @@ fn one_copy_of_few(case: &Case, flags: &[&str], holds: impl Fn(&run::Done) -> bo
 
 fn packs_go_as_one_where_the_link_is_slow(case: &Case) {
     let tree = case.src.dir("tree");
-    // 16 MiB, an eighth of it when it is compressed.
+    // 16 MiB, an eighth of it when it is compressed: 17 packs by themselves.
     for nth in 0..4096 {
         tree.file(nth.to_string(), digits(nth, 4096));
     }
     let words = ["-r", "-l", "4000", "--compress", "zstd:3", "--json"];
-    let told = told(&case.copy(&words, "tree/", "tree"));
-    let chunks = told["chunks"].as_object().expect("by method");
-    let chunks: f64 = chunks.values().map(number).sum();
-    assert!(chunks <= 15.0, "17 packs by themselves: {told}");
+    one_copy_of_few(case, &words, ("tree/", "tree"), |done| chunks(done) <= 15.0);
     assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
 }
 
 fn chunks_of_a_file_go_as_one_where_the_link_is_slow(case: &Case) {
+    // Some 80 chunks by themselves.
     case.src.file("a", digits(1, 64 * MIB));
-    let told = told(&case.copy(&["-l", "16000", "--compress", "zstd:3", "--json"], "a", "a"));
-    let chunks = told["chunks"].as_object().expect("by method");
-    let chunks: f64 = chunks.values().map(number).sum();
-    assert!(chunks <= 70.0, "some 80 by themselves: {told}");
+    let words = ["-l", "16000", "--compress", "zstd:3", "--json"];
+    one_copy_of_few(case, &words, ("a", "a"), |done| chunks(done) <= 70.0);
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+/// The chunks sent, by any method.
+fn chunks(done: &run::Done) -> f64 {
+    let told = told(done);
+    let chunks = told["chunks"].as_object().expect("by method");
+    chunks.values().map(number).sum()
 }
 
 fn what_was_forced_is_not_changed(case: &Case) {
@@ -250,7 +258,7 @@ fn words(len: usize) -> Vec<u8> {
 fn changes_are_told_with_their_reasons(case: &Case) {
     case.src.file("a", words(20 * MIB));
     // First of streams, zstd or LZMA, as the processors have time.
-    one_copy_of_few(case, &["-l", "8000", "-v"], |done| {
+    one_copy_of_few(case, &["-l", "8000", "-v"], ("a", "a"), |done| {
         done.stderr.lines().any(|line| {
             let Some((change, reason)) = line
                 .strip_prefix("fastcp: ")
