@@ -8,14 +8,15 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use fastcp::chunk::CHUNK_SIZE;
 use fastcp::error::Error;
 use fastcp::progress::Progress;
-use fastcp::session::{
-    self, Compress, CopyOptions, Host, Operand, Permit, Reporter, Request, What,
-};
+use fastcp::report::Reporter;
+use fastcp::session;
+use fastcp::session::{Compress, CopyOptions, Host, Operand, Permit, Request, What};
 
 /// Chunks of the two copies: the first is long past warm-up.
 const FEW: usize = 400;

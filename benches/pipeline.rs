@@ -7,7 +7,9 @@ use std::sync::Arc;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fastcp::error::Error;
 use fastcp::progress::Progress;
-use fastcp::session::{self, Compress, CopyOptions, Operand, Reporter, Request, What};
+use fastcp::report::Reporter;
+use fastcp::session;
+use fastcp::session::{Compress, CopyOptions, Operand, Request, What};
 
 struct Silent;
 

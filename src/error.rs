@@ -4,9 +4,8 @@
 //! Callers do not reword it. Its `Kind` alone decides the exit code. Text from a peer is shown
 //! through [`printable`](crate::units::printable), never raw.
 
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
 

@@ -10,9 +10,9 @@
 //! | 4 | [`codec`]`::encode` | digest of the raw bytes, then compression, if any | `EncodedChunk` |
 //! | 5 | [`wire::frame`] | the fixed header, which describes the frame | header |
 //! | 6 | [`seal`]`::seal` | authenticated encryption, header as associated data | `SealedChunk` |
-//! | 7 | [`stream`]`::send` | one shared queue: a free connection takes the next frame | bytes |
+//! | 7 | [`transport::connection::send`] | one shared queue: a free connection takes the next frame | bytes |
 //! | | | *— network —* | |
-//! | 8 | [`stream`]`::recv` | parses within limits into a pooled buffer | `SealedChunk` |
+//! | 8 | [`transport::connection::receive`] | parses within limits into a pooled buffer | `SealedChunk` |
 //! | 9 | [`seal`]`::open` | rejects frames not sealed with this session's key | `EncodedChunk` |
 //! | 10 | [`codec`]`::decode` | bounded by the announced raw length | `Chunk` |
 //! | 11 | [`chunk::Chunk::verify`] | recomputes the digest | `VerifiedChunk` |
@@ -50,8 +50,8 @@
 //! ui ............. bars, plain lines, the summary          only place for indicatif, terminal
 //! session ........ one conversation: open, hello, resolve, copy, done
 //! pipeline ....... the stages joined: queues, threads, back-pressure
-//! route .......... how connections come about
-//! ssh control stream ... bytes leave the process           tokio starts here
+//! transport ...... connections: routes, dialling, frames on sockets
+//! ssh control .... the far end's process, typed messages   tokio starts here
 //! wire ........... message and frame formats, no I/O       serde here, in manifest and octets
 //! source codec seal dest journal tuner .... one job each, independent of each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
@@ -59,6 +59,7 @@
 //! program ........ this program, and builds for other machines, as installed on hosts
 //! pipe threads ... waits that can be interrupted; threads that the system may refuse
 //! manifest ....... entries: files, directories, links, devices
+//! report ......... events for the user
 //! error
 //! units digest octets
 //! ```
@@ -81,13 +82,13 @@ pub mod pipe;
 pub mod pipeline;
 pub mod program;
 pub mod progress;
-pub mod route;
+pub mod report;
 pub mod seal;
 pub mod session;
 pub mod source;
 pub mod ssh;
-pub mod stream;
 pub mod threads;
+pub mod transport;
 pub mod tuner;
 pub mod ui;
 pub mod units;

@@ -7,7 +7,8 @@
 mod counts;
 pub mod together;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 

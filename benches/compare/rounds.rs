@@ -3,16 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::Asked;
 use crate::cells::{BEST, Cell, Link, WRONG_STREAMS};
 use crate::input::{self, Input};
-use crate::memory;
 use crate::place::Place;
 use crate::regret::Regret;
 use crate::results::{Measured, Row, median};
-use crate::shell;
 use crate::spent::{self, Spent};
 use crate::tools::{self, COPY_MAX, Chosen, Errand, FASTCP, TIMED_OUT, Tool};
+use crate::{Asked, memory, shell};
 
 /// Tools at work between two ends.
 pub struct Bench<'a> {

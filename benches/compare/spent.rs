@@ -1,9 +1,9 @@
 //! What a run took of this machine, where both ends are on it.
 
-use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use std::{fs, thread};
 
 use crate::tools::FASTCP;
 

@@ -6,7 +6,8 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::session::{Operand, Reporter, Request, Route, Rsh, What};
+use crate::report::Reporter;
+use crate::session::{Operand, Request, Route, Rsh, What};
 use crate::ui::{Output, stdout};
 use crate::units::printable;
 

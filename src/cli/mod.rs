@@ -21,13 +21,12 @@ use clap::{CommandFactory, Parser};
 
 use crate::error::{Error, Kind, Result};
 use crate::pipeline::keeper;
-use crate::program;
 use crate::progress::Progress;
 use crate::progress::together::Together;
 use crate::session::{self, NotServed};
-use crate::ssh;
 use crate::ui::{Copied, Screen, stdout};
 use crate::wire::greeting;
+use crate::{program, ssh};
 
 use args::Args;
 use check::Order;

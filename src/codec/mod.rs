@@ -14,8 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use decode::{DecodeError, Decoder};
 pub use encode::{AUTO, Encoder};
-pub use lzma::ENCODER_BYTES as LZMA_BYTES;
-pub use lzma::LARGE_BYTES;
+pub use lzma::{ENCODER_BYTES as LZMA_BYTES, LARGE_BYTES};
 
 /// A discriminant is the codec's number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! The limit of open files of this process (`ulimit -n`), and how copies share it.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::process::{Resource, getrlimit};
 

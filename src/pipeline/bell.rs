@@ -1,7 +1,8 @@
 //! A condition variable that makes no system call when nobody waits. It is used for events that
 //! come with every chunk, when there is nearly always no waiter.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, MutexGuard};
 
 /// Belongs to one mutex. Wake waiters after changing the data that the mutex guards.

@@ -19,7 +19,7 @@ use crate::pipeline::sender::Sender;
 use crate::pipeline::shifts::{Doing, Shift};
 use crate::pipeline::steering::Compression;
 use crate::source::{Feed, Inlet, Limits};
-use crate::stream::frames::Frame;
+use crate::transport::frames::Frame;
 use crate::tuner::Method;
 use crate::units::printable;
 use crate::wire::SealedChunk;

@@ -30,7 +30,7 @@ use crate::pipeline::tally::Tally;
 use crate::progress::{Phase, Progress};
 use crate::seal::Sealer;
 use crate::source::{self, Changes, Found, Inlet, SourceFile};
-use crate::stream::frames::{Frame, Frames};
+use crate::transport::frames::{Frame, Frames};
 use crate::tuner::Method;
 use crate::wire::SealedChunk;
 use crate::wire::message::{Busy, CopyOptions, Fault, Message};

@@ -1,7 +1,8 @@
 //! The tuner's decisions for the sender's workers: how to compress, and how many frames may wait
 //! for a connection. The results are counted here for the tuner.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 

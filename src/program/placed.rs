@@ -9,11 +9,10 @@
 //! ```
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use std::{fs, io};
 
 use super::{ITSELF, Program, is_digest};
 use crate::error::{Error, Kind, Result, Side};

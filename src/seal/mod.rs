@@ -15,7 +15,8 @@
 
 mod keys;
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, RwLock};
 
 use aws_lc_rs::aead::{Aad, Nonce};

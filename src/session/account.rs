@@ -10,8 +10,8 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::control::Outgoing;
 use crate::pipeline::sender::Sender;
 use crate::progress::Phase;
-use crate::route::Route;
-use crate::session::roster::Roster;
+use crate::transport::connections::Roster;
+use crate::transport::routes::Route;
 use crate::wire::account::{Account, WayFacts};
 use crate::wire::message::Message;
 

@@ -13,13 +13,14 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::shelf::{Share, Shelf};
 use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
+use crate::report::Reporter;
 use crate::session::logins::Logins;
-use crate::session::request::{Outcome, Reporter, Request};
+use crate::session::request::{Outcome, Request};
 use crate::session::{
     Seat, cause_of, digest_list, digests_written, host, local, operands, over, retries, runtime,
 };
 use crate::source::{Inlet, Tee};
-use crate::stream::limit::Limit;
+use crate::transport::rate_limit::Limit;
 
 pub use crate::pipeline::shelf::HOSTS_MAX;
 

@@ -31,7 +31,8 @@
 //! count. A late tick judges nothing, because messages that arrived during the stop must be read
 //! first.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -43,8 +44,8 @@ use crate::error::{Error, Kind, Side};
 use crate::pipeline::Ending;
 use crate::pipeline::sender::Sender;
 use crate::progress::Progress;
-use crate::session::request::Reporter;
-use crate::session::roster::{Flow, Looked, Roster};
+use crate::report::Reporter;
+use crate::transport::connections::{Flow, Looked, Roster};
 use crate::wire::message::{Heartbeat, Message, StreamFacts, Tune};
 
 /// Time between two heartbeats.

@@ -10,15 +10,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::codec::Codec;
-use crate::command;
 use crate::dir::{open_files, open_share};
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::Ending;
 use crate::pipeline::budget::Budget;
+use crate::report::Reporter;
 use crate::seal::Suite;
-use crate::session::Reporter;
-use crate::ssh;
 use crate::wire::hello::{Hello, OPEN_ENTRIES};
+use crate::{command, ssh};
 
 /// Prepares this process: no core files, the highest limit on open files, and a write error instead
 /// of SIGXFSZ for a file beyond the user's size limit.

@@ -23,7 +23,7 @@ use crate::session::request::{CopyOptions, Request};
 use crate::session::streams::pass_on;
 use crate::session::tuning::{self, Audience, Terms, Tuning};
 use crate::session::{Half, Seat, cause_of, converse, host, rate};
-use crate::stream::limit::Limit;
+use crate::transport::rate_limit::Limit;
 use crate::wire::message::{Message, Roots};
 
 /// Bytes of control messages that may be between the halves.

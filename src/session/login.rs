@@ -1,7 +1,8 @@
 //! The server as the client sees it: logged in to, started and ended.
 
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,10 +13,10 @@ use tokio::time::timeout;
 
 use crate::control::{ControlError, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side};
-use crate::session::owner;
+use crate::report::Reporter;
 use crate::session::placing::{NoHello, Placing};
-use crate::session::request::{Reporter, Request};
-use crate::session::{Half, Seat, cause_of, host as this_host, off_task, reached};
+use crate::session::request::Request;
+use crate::session::{Half, Seat, cause_of, host as this_host, off_task, owner, reached};
 use crate::ssh::{self, Errand, Host, Process, Rsh, Said, SshOptions, Startup, Stderr};
 use crate::tuner::Verdict;
 use crate::units::printable;

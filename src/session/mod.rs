@@ -5,11 +5,9 @@
 
 pub mod account;
 pub mod also;
-pub mod backoff;
 pub mod between;
 pub mod choice;
 pub mod client;
-pub mod dial;
 pub mod half;
 pub mod hearing;
 pub mod heartbeat;
@@ -28,7 +26,6 @@ pub mod reached;
 pub mod remembered;
 pub mod request;
 pub mod retries;
-pub mod roster;
 pub mod server;
 pub mod streams;
 pub mod tuning;
@@ -47,22 +44,22 @@ use crate::pipeline::Ending;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::landing::Tell;
 use crate::pipeline::tally::Tally;
-use crate::program;
 use crate::progress::{Phase, Progress};
-use crate::route::addresses;
+use crate::report::Reporter;
 use crate::session::half::{ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::probe::link::LinkTest;
-use crate::threads;
+use crate::transport::routes::addresses;
 use crate::units::{printable, size};
 use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Message};
+use crate::{program, threads};
 use also::Shared;
 pub use permit::{Access, Permit};
 use reached::Reached;
 pub use request::{
-    Compress, CopyOptions, FAILURES_MAX, Host, Limit, Operand, Outcome, Ports, Reporter, Request,
-    Retry, Route, RouteOptions, Rsh, Shares, SshOptions, Verdict, What,
+    Compress, CopyOptions, FAILURES_MAX, Host, Limit, Operand, Outcome, Ports, Request, Retry,
+    Route, RouteOptions, Rsh, Shares, SshOptions, Verdict, What,
 };
 
 /// Interval between checks whether the list of digests is written, and how long to wait for it

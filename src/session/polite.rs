@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::session::roster::Roster;
-use crate::stream::limit::Limit;
+use crate::transport::connections::Roster;
+use crate::transport::rate_limit::Limit;
 use crate::tuner::{LOOK, PoliteRate};
 
 /// The round trip assumed until a connection is up.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 
 use crate::error::{Error, Result};
-use crate::session::request::Reporter;
+use crate::report::Reporter;
 use crate::units;
 
 /// How often the file is read.

@@ -9,9 +9,9 @@ pub use crate::codec::Compress;
 use crate::error::{Error, Result};
 use crate::program::Program;
 use crate::progress::Snapshot;
-pub use crate::route::Route;
 pub use crate::ssh::{Host, Rsh, SshOptions};
 use crate::ssh::{Patience, Startup};
+pub use crate::transport::routes::Route;
 pub use crate::tuner::{Limit, Shares, Verdict};
 pub use crate::wire::message::{CopyOptions, Ports};
 
@@ -241,25 +241,5 @@ impl Outcome {
             Some(first) if codes.all(|code| code == first) => first,
             Some(_) => 1,
         }
-    }
-}
-
-/// Receives a session's events while it runs; `ui` implements it. No method waits.
-pub trait Reporter: Send + Sync {
-    /// An entry failed.
-    fn failure(&self, error: &Error);
-    /// A line shown once, unchanged ("ssh: ..." from ssh's stderr).
-    fn notice(&self, line: &str);
-    /// A line for `-v`, shown after "fastcp: ".
-    fn detail(&self, line: &str);
-    /// The user asked for the progress.
-    fn status(&self);
-
-    /// Removes the progress bars and calls `shown` when all earlier lines are on the terminal.
-    /// Nothing is written after that until the returned value is dropped. `shown` is dropped
-    /// uncalled if the screen is closed or takes no more lines.
-    fn hold(&self, shown: Box<dyn FnOnce() + Send>) -> Box<dyn Send> {
-        shown();
-        Box::new(())
     }
 }

@@ -27,23 +27,23 @@ use crate::pipeline::placer::To;
 use crate::pipeline::tally::Tally;
 use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
-use crate::route::meeting::{self, Greeting};
-use crate::route::{Connection, Route};
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::account::Accounting;
-use crate::session::dial::Attempts;
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{self, Heart, Place};
 use crate::session::operands::Expanded;
 use crate::session::permit::Permit;
-use crate::session::roster::{Flow, Roster};
 use crate::session::streams::{Connections, Pace, receive_on, send_on};
 use crate::session::tuning::{self, Audience, Terms, Tuning};
 use crate::session::ways::{Inband, Reverse, Ways};
 use crate::session::{Half, NotServed, converse, host};
-use crate::stream::limit::Limit;
-use crate::stream::opening::{DialRole, Keyring};
+use crate::transport::connection::handshake::{DialRole, Keyring};
+use crate::transport::connections::{Flow, Roster};
+use crate::transport::dial::Attempts;
+use crate::transport::rate_limit::Limit;
+use crate::transport::routes::meeting_socket::Greeting;
+use crate::transport::routes::{Connection, Route, meeting_socket};
 use crate::wire::hello::{Hello, STREAMS_MAX};
 use crate::wire::message::{Fault, Message, Open};
 
@@ -70,7 +70,7 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     let said = say_hello(&mut stdout, &hello).await;
     said.map_err(|e| lost(e.into()))?;
     let mut stdin = stdin;
-    let greeted = timeout(GREETING_PATIENCE, meeting::greeting(&mut stdin)).await;
+    let greeted = timeout(GREETING_PATIENCE, meeting_socket::greeting(&mut stdin)).await;
     let first = match greeted.unwrap_or(Err(std::io::ErrorKind::TimedOut.into())) {
         Ok(Greeting::Session(first)) => first,
         Ok(Greeting::Stream(session)) => return join(&session).await,
@@ -392,7 +392,7 @@ impl<'a> Server<'a> {
 
 /// Makes this login a data connection of another login's session.
 async fn join(session: &str) -> Result<(), NotServed> {
-    let joined = meeting::join(session).await;
+    let joined = meeting_socket::join(session).await;
     joined.map_err(|error| {
         let message = format!("the session that this login is for cannot be joined: {error}");
         NotServed::NotBegun(Error::new(Kind::Connect, Side::Here, message))

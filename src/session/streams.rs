@@ -1,7 +1,8 @@
 //! Data connections of one half. Each has a task that sends from the shared queue or receives into
 //! the workers' queue. A lost connection costs speed, but never the copy.
 
-use std::io::{self, ErrorKind::UnexpectedEof};
+use std::io::ErrorKind::UnexpectedEof;
+use std::io::{self};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,15 +15,15 @@ use crate::pipeline::jobs::Job;
 use crate::pipeline::plans::Taken;
 use crate::pipeline::receiver::Receiver;
 use crate::pipeline::sender::Sender;
-use crate::route::{Connection, Fate, Named, Route};
-use crate::session::request::Reporter;
-use crate::session::roster::{Member, Roster};
-use crate::stream::frames::{Frame, Frames};
-use crate::stream::limit::Limit;
-use crate::stream::link::Link;
-use crate::stream::meter::Meter;
-use crate::stream::recv::{RecvError, recv};
-use crate::stream::send::{Sent, Supply, send};
+use crate::report::Reporter;
+use crate::transport::connection::duplex::Link;
+use crate::transport::connection::receive::{RecvError, recv};
+use crate::transport::connection::send::{Sent, Supply, send};
+use crate::transport::connection::stats::Meter;
+use crate::transport::connections::{Member, Roster};
+use crate::transport::frames::{Frame, Frames};
+use crate::transport::rate_limit::Limit;
+use crate::transport::routes::{Connection, Fate, Named, Route};
 use crate::wire::frame::{FrameHeader, FrameKind, FrameLimits};
 
 /// How long the last messages of an end whose connections have closed may be in transit.

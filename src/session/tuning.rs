@@ -11,11 +11,11 @@ use crate::control::Outgoing;
 use crate::error::{Error, Result};
 use crate::pipeline::sender::Sender;
 use crate::pipeline::{Budget, steering};
+use crate::report::Reporter;
 use crate::session::polite;
-use crate::session::request::Reporter;
-use crate::session::roster::Roster;
-use crate::stream::kernel;
-use crate::stream::limit::Limit;
+use crate::transport::connection::kernel;
+use crate::transport::connections::Roster;
+use crate::transport::rate_limit::Limit;
 use crate::tuner::{
     self, Congestion, Decision, Far, Forced, Method, Remembered, Sample, Start, Tuner,
 };

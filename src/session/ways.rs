@@ -9,16 +9,16 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
-use crate::route::addresses::{self, End};
-use crate::route::direct::Places;
-use crate::route::inband::{Receiving, Sending, receiving, sending};
-use crate::route::{Connection, Route};
 use crate::seal::Suite;
-use crate::session::dial::{Attempts, Dialler, Way};
-use crate::session::roster::{Flow, Roster};
-use crate::stream::limit::Limit;
-use crate::stream::link::Link;
-use crate::stream::opening::{Keyring, StreamId};
+use crate::transport::connection::duplex::Link;
+use crate::transport::connection::handshake::{Keyring, StreamId};
+use crate::transport::connections::{Flow, Roster};
+use crate::transport::dial::{Attempts, Dialler, Way};
+use crate::transport::rate_limit::Limit;
+use crate::transport::routes::addresses::End;
+use crate::transport::routes::direct::Places;
+use crate::transport::routes::in_band::{Receiving, Sending, receiving, sending};
+use crate::transport::routes::{Connection, Route, addresses};
 use crate::wire::message::{Listen, Message};
 
 /// The in-band connection, from the time it is offered.

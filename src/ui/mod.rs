@@ -19,7 +19,8 @@ mod view;
 
 use std::collections::VecDeque;
 use std::io::Write;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -27,7 +28,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Kind, Result, Side};
 use crate::progress::Snapshot;
-use crate::session::{Outcome, Reporter};
+use crate::report::Reporter;
+use crate::session::Outcome;
 use crate::units::{count, harmless};
 
 use bars::Bars;

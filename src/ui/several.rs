@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::session::{Outcome, Reporter};
+use crate::report::Reporter;
+use crate::session::Outcome;
 
 use super::tell::Tell;
 use super::{Screen, json, sentence, stdout, summary, width, write_lines};

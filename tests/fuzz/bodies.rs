@@ -14,20 +14,18 @@ use std::time::Duration;
 
 use fastcp::chunk::pack::{Pack, PackWriter, TableForm};
 use fastcp::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Place, Pool};
-use fastcp::cli;
 use fastcp::codec::{Codec, Compress, Decoder, Encoder};
 use fastcp::control::Incoming;
-use fastcp::digest;
 use fastcp::manifest::{Entry, EntryKind, NAME_MAX, Name, Timestamp};
 use fastcp::seal::{Direction, Opener, Secret, Suite};
 use fastcp::source::{self, Lookup, pattern, typed};
-use fastcp::stream::meter::Meter;
-use fastcp::stream::recv::recv;
-use fastcp::units;
+use fastcp::transport::connection::receive::recv;
+use fastcp::transport::connection::stats::Meter;
 use fastcp::wire::frame::FrameLimits;
 use fastcp::wire::greeting::Greeting;
 use fastcp::wire::hello::Hello;
 use fastcp::wire::message::{HEADER_LEN, MESSAGE_MAX, Message, parse_header};
+use fastcp::{cli, digest, units};
 
 pub use recorded::journal;
 

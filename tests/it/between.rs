@@ -6,13 +6,12 @@ use rustix::process::Signal;
 
 use crate::support::done::Done;
 use crate::support::host::{Host, find_program};
-use crate::support::keys;
 use crate::support::net::{At, Ip, Net, Wall};
 use crate::support::procs::{self, MARK, until};
 use crate::support::pty::Terminal;
 use crate::support::run::{Running, fastcp_binary};
 use crate::support::slow::{self, SLOW, wait_for_content};
-use crate::support::*;
+use crate::support::{keys, *};
 
 ways! { between, local_between =>
     a_file_and_a_tree_arrive_and_are_counted,

@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use crate::support::bad_disk::{BadDisk, What as Wrong};
 use crate::support::chaos::Script;
 use crate::support::done::Done;
-use crate::support::inject;
 use crate::support::peer::readable;
 use crate::support::storm::Storm;
-use crate::support::*;
+use crate::support::{inject, *};
 
 /// Scripts that every run of the tests plays. Whoever changes what they play against plays some
 /// thousands more.

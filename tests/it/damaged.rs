@@ -16,9 +16,8 @@ use crate::support::cut_short::{SIZE, SLOW, aged, has_third, kill_receiver};
 use crate::support::disk::Mounted;
 use crate::support::done::Done;
 use crate::support::inject::{self, Inject};
-use crate::support::journals;
 use crate::support::procs::until;
-use crate::support::*;
+use crate::support::{journals, *};
 
 ways! { local_push, local_pull, here =>
     any_damage_to_a_partial_is_found_and_sent_again,

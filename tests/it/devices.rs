@@ -8,11 +8,10 @@ use rustix::process::Signal;
 
 use crate::support::cut_short::{SIZE, SLOW, aged, has_third, kill_receiver};
 use crate::support::done::Done;
-use crate::support::journals;
 use crate::support::limits::Disk;
 use crate::support::loops::Loop;
 use crate::support::procs::until;
-use crate::support::*;
+use crate::support::{journals, *};
 
 ways! { push, pull, here =>
     a_device_becomes_a_sparse_file,

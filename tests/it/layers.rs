@@ -17,12 +17,28 @@ struct Place {
     modules: &'static [&'static str],
 }
 
-const SOCKETS: &[&str] = &["control", "stream", "ssh", "route", "pipeline", "session"];
+const SOCKETS: &[&str] = &["control", "ssh", "transport", "pipeline", "session"];
 const SPEAKS: &[&str] = &["cli", "ui"];
 /// All but those that do no I/O, read no clock and spawn nothing.
 const ACTS: &[&str] = &[
-    "cli", "ui", "session", "pipeline", "route", "ssh", "control", "stream", "source", "dest",
-    "journal", "progress", "dir", "command", "device", "cache", "program", "pipe", "threads",
+    "cli",
+    "ui",
+    "session",
+    "pipeline",
+    "transport",
+    "ssh",
+    "control",
+    "source",
+    "dest",
+    "journal",
+    "progress",
+    "dir",
+    "command",
+    "device",
+    "cache",
+    "program",
+    "pipe",
+    "threads",
 ];
 
 const PLACES: &[Place] = &[

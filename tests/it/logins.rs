@@ -7,11 +7,10 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 
 use crate::support::host::Host;
-use crate::support::keys;
 use crate::support::procs::until;
 use crate::support::pty::Terminal;
 use crate::support::run::Running;
-use crate::support::*;
+use crate::support::{keys, *};
 
 ways! { push, pull, between => a_host_that_accepts_and_is_silent_is_given_up }
 

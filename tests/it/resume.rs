@@ -7,9 +7,8 @@ use std::path::PathBuf;
 
 use crate::support::cut_short::{SIZE, SLOW, aged, bytes_on_disk, has_third, kill_receiver};
 use crate::support::done::Done;
-use crate::support::journals;
 use crate::support::procs::until;
-use crate::support::*;
+use crate::support::{journals, *};
 
 ways! { local_push, local_pull =>
     a_killed_copy_goes_on_where_it_was,

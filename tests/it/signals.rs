@@ -9,12 +9,11 @@ use rustix::fs::{CWD, Mode, OFlags, mkfifoat};
 use rustix::process::Signal;
 
 use crate::support::inject::{self, Inject};
-use crate::support::keys;
 use crate::support::procs::{self, until};
 use crate::support::pty::Terminal;
 use crate::support::run::{Running, fastcp_binary};
 use crate::support::slow::{self, SLOW, wait_for_content};
-use crate::support::*;
+use crate::support::{keys, *};
 
 ways! { push, pull =>
     usr1_prints_how_far_it_is,

@@ -5,11 +5,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::process::Stdio;
 
 use crate::support::host::Host;
-use crate::support::keys;
 use crate::support::procs::until;
 use crate::support::pty::Terminal;
 use crate::support::run::fastcp_binary;
-use crate::support::*;
+use crate::support::{keys, *};
 
 ways! { push, pull =>
     one_login_serves_many_operands,

@@ -1,9 +1,10 @@
 //! The routes of a session that were tried or failed, for the summary.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard};
 
-use crate::route::Route;
+use crate::transport::routes::Route;
 
 /// One for each session.
 #[derive(Default)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::route::direct::Answer;
+use crate::transport::routes::direct::Answer;
 
 /// How much later than direct the other routes begin.
 #[derive(Clone, Copy)]

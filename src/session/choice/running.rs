@@ -2,7 +2,7 @@
 
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::route::Route;
+use crate::transport::routes::Route;
 
 /// All tasks end when this is dropped.
 #[derive(Default)]

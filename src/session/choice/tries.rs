@@ -8,16 +8,15 @@ use tokio::time::sleep;
 
 use super::Chooser;
 use super::running::Running;
-use crate::route::Route;
-use crate::route::addresses;
-use crate::route::direct::Places;
-use crate::route::listener::Listener;
-use crate::route::login::Logins;
-use crate::session::backoff::chance;
-use crate::session::dial::{Attempts, Dialler, Way};
 use crate::session::host as this_host;
 use crate::session::request::{Request, Rsh};
 use crate::ssh;
+use crate::transport::backoff::chance;
+use crate::transport::dial::{Attempts, Dialler, Way};
+use crate::transport::routes::direct::Places;
+use crate::transport::routes::listener::Listener;
+use crate::transport::routes::ssh_login::Logins;
+use crate::transport::routes::{Route, addresses};
 use crate::units::printable;
 use crate::wire::message::{Listen, Message};
 

@@ -16,11 +16,11 @@ use crate::session::choice::Chooser;
 use crate::session::half::{Common, ReceivingHalf, SendingHalf};
 use crate::session::operands::{self, Expanded};
 use crate::session::probe::link::Ends;
-use crate::session::roster::Roster;
 use crate::session::streams::{Connections, Pace, receive_on, send_on};
 use crate::session::tuning::{self, Audience, Tuning};
 use crate::session::{Half, host};
-use crate::stream::opening::Keyring;
+use crate::transport::connection::handshake::Keyring;
+use crate::transport::connections::Roster;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Message, Roots};
 

@@ -5,10 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use crate::chunk::CHUNK_SIZE;
 use crate::control::Outgoing;
 use crate::error::Result;
-use crate::route::Route;
 use crate::seal::Suite;
 use crate::session::request::{Operand, Request, What};
-use crate::stream::opening::Keyring;
+use crate::transport::connection::handshake::Keyring;
+use crate::transport::routes::Route;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Message, Open, Role, SessionSecret};
 

@@ -6,13 +6,12 @@ use tokio::sync::mpsc;
 
 use crate::control::Outgoing;
 use crate::error::Result;
-use crate::route::Connection;
-use crate::route::addresses;
-use crate::route::listener::Listener;
-use crate::route::meeting::Meeting;
-use crate::session::backoff::chance;
-use crate::session::roster::Roster;
-use crate::stream::opening::Keyring;
+use crate::transport::backoff::chance;
+use crate::transport::connection::handshake::Keyring;
+use crate::transport::connections::Roster;
+use crate::transport::routes::listener::Listener;
+use crate::transport::routes::meeting_socket::Meeting;
+use crate::transport::routes::{Connection, addresses};
 use crate::wire::message::{Listen, Message, Open, Ports};
 
 use super::ends::tell;

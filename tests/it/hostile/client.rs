@@ -4,14 +4,13 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use fastcp::codec::Compress;
 use fastcp::manifest::{EntryKind, Totals};
 use fastcp::seal::{Direction, Suite};
-use fastcp::stream::opening::StreamId;
+use fastcp::transport::connection::handshake::StreamId;
 use fastcp::wire::message::{CopyOptions, Listen, Message, Open, Role, Roots, SessionSecret};
 
 use crate::support::fake_server::in_runtime;

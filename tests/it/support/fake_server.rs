@@ -17,7 +17,7 @@ use fastcp::digest::Digest;
 use fastcp::manifest::{Entry, EntryId, Root, Totals};
 use fastcp::seal::Direction;
 use fastcp::session::host;
-use fastcp::stream::opening::Keyring;
+use fastcp::transport::connection::handshake::Keyring;
 use fastcp::wire::frame::{FrameHeader, FrameLimits, HEADER_LEN};
 use fastcp::wire::hello::Hello;
 use fastcp::wire::message::{

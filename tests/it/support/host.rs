@@ -9,18 +9,18 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::keys;
-use super::net;
 use super::offspring::dying_with_this_thread;
 use super::procs::MARK;
 use super::run::{fastcp_binary, reap, reap_and_measure};
 use super::tree::Dir;
+use super::{keys, net};
 
 /// The name by which ssh's configuration knows the host.
 pub const NAME: &str = "far";

@@ -21,15 +21,14 @@ mod calls;
 mod seccomp;
 mod tests;
 
-use std::fmt;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, io, thread};
 
 use globset::{GlobBuilder, GlobMatcher};
 use rustix::io::Errno;

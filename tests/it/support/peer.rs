@@ -12,7 +12,7 @@ use fastcp::digest::{self, Digest};
 use fastcp::manifest::{Entry, EntryId, EntryKind, Name, Root, Timestamp};
 use fastcp::seal::{Direction, Sealer, Secret, Suite};
 use fastcp::session::host;
-use fastcp::stream::opening::{DialRole, Keyring};
+use fastcp::transport::connection::handshake::{DialRole, Keyring};
 use fastcp::wire::SealedChunk;
 use fastcp::wire::hello::{Hello, MAGIC};
 use fastcp::wire::message::{HEADER_LEN, Message, Open, Role, Span, parse_header};

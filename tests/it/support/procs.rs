@@ -295,7 +295,9 @@ impl Socket {
     /// Bytes that the other end's kernel has acknowledged; 0 when the process has closed it
     /// meanwhile.
     pub fn acked_bytes(&self) -> u64 {
-        let facts = self.duplicate().and_then(fastcp::stream::kernel::facts);
+        let facts = self
+            .duplicate()
+            .and_then(fastcp::transport::connection::kernel::facts);
         facts.map_or(0, |facts| facts.acked_bytes)
     }
 

@@ -7,8 +7,9 @@ use crate::manifest::{Name, Root, Totals};
 use crate::pipe::Stop;
 use crate::pipeline::tally::Tally;
 use crate::progress::Progress;
+use crate::report::Reporter;
 use crate::session::reached::Reached;
-use crate::session::request::{CopyOptions, Host, Operand, Reporter, What};
+use crate::session::request::{CopyOptions, Host, Operand, What};
 use crate::wire::message::{Ack, AllSent, Busy, Data, Listen, Roots};
 
 struct Nobody;

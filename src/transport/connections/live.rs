@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::route::Route;
-use crate::session::roster::{Flow, Roster, State};
-use crate::stream::meter::Meter;
-use crate::stream::opening::StreamId;
-use crate::stream::stall::{Dead, PeerSight, Watch};
+use crate::transport::connection::handshake::StreamId;
+use crate::transport::connection::stall::{Dead, PeerSight, Watch};
+use crate::transport::connection::stats::Meter;
+use crate::transport::connections::{Flow, Roster, State};
+use crate::transport::routes::Route;
 
 /// The most bytes in one packet, ignoring jumbo frames.
 pub(super) const PACKET: u64 = 1500;

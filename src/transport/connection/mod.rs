@@ -1,16 +1,13 @@
 //! Frames on connections: sending, receiving, and the opening that proves who is at the other end.
 //! This module does not know about files.
 
-pub mod crowd;
-pub mod frames;
+pub mod duplex;
+pub mod handshake;
 pub mod kernel;
-pub mod limit;
-pub mod link;
-pub mod meter;
-pub mod opening;
-pub mod recv;
+pub mod receive;
 pub mod send;
 pub mod stall;
+pub mod stats;
 
 use std::io;
 use std::time::Duration;

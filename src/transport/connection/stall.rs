@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::stream::kernel::KernelFacts;
+use super::kernel::KernelFacts;
 
 /// How long a connection may make no progress. This allows a retransmission or two on a link that
 /// lost a second's worth of packets.

@@ -12,9 +12,9 @@ use tokio::net::TcpListener;
 
 use super::Connection;
 use super::unproven::Unproven;
-use crate::stream::link::Link;
-use crate::stream::opening::Keyring;
-use crate::stream::prepare;
+use crate::transport::connection::duplex::Link;
+use crate::transport::connection::handshake::Keyring;
+use crate::transport::connection::prepare;
 use crate::wire::message::Ports;
 
 /// The pause when descriptors or memory run out: others may free some.

@@ -29,8 +29,8 @@ use tokio::time::timeout;
 use super::Connection;
 use super::unproven::Unproven;
 use crate::control::stdio::Stdio;
-use crate::stream::link::{Link, Piped};
-use crate::stream::opening::{Keyring, OPENING_TIMEOUT};
+use crate::transport::connection::duplex::{Link, Piped};
+use crate::transport::connection::handshake::{Keyring, OPENING_TIMEOUT};
 use crate::wire::hello::MAGIC;
 
 /// A client sends this in place of its hello to turn a login into a data connection. It is as long

@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::net::tcp;
+use tokio::net::{TcpStream, tcp};
 
-use crate::stream::kernel::{self, KernelFacts};
-use crate::stream::linger;
+use super::kernel;
+use super::kernel::KernelFacts;
+use crate::transport::connection::linger;
 
 type Reader = Box<dyn AsyncRead + Send + Sync + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Sync + Unpin>;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::route::Route;
-use crate::session::roster::live::Live;
-use crate::session::roster::{Flow, Roster, State};
-use crate::stream::crowd::Crowd;
-use crate::stream::kernel::KernelFacts;
-use crate::stream::meter::{Meter, Orders};
+use super::live::Live;
+use crate::transport::connection::kernel::KernelFacts;
+use crate::transport::connection::stats::{Meter, Orders};
+use crate::transport::connections::{Flow, Roster, State};
+use crate::transport::idle_time::Crowd;
+use crate::transport::routes::Route;
 use crate::tuner::{AT_WORK_FIRST, Sample, StreamSight};
 use crate::wire::hello::STREAMS_MAX;
 

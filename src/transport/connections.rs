@@ -1,8 +1,8 @@
 //! The roster: all connections that are up at this end, their part of a heartbeat, and the
 //! detection of dead ones.
 
-mod course;
 mod live;
+mod targets;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::route::Route;
-use crate::stream::crowd::Crowd;
-use crate::stream::opening::StreamId;
-use crate::stream::stall::{Dead, PeerSight, Sight, Watch};
+use self::targets::Course;
+use super::connection::handshake::StreamId;
+use super::connection::stall::{Dead, PeerSight, Sight, Watch};
+use super::idle_time::Crowd;
+use super::routes::Route;
 use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::StreamFacts;
-use course::Course;
 pub use live::Member;
 use live::{Leash, Live, PACKET, STUCK};
 

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{mpsc, watch};
 
 use crate::control::Outgoing;
-use crate::stream::link::{Link, Piped};
+use crate::transport::connection::duplex::{Link, Piped};
 use crate::wire::message::{DATA_MAX, Data, Message};
 
 /// Bounds of the window, in bytes: what a link of 1 MB/s carries in a quarter of a second, and

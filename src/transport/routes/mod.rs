@@ -4,18 +4,18 @@
 
 pub mod addresses;
 pub mod direct;
-pub mod inband;
+pub mod in_band;
 pub mod listener;
-pub mod login;
-pub mod meeting;
+pub mod meeting_socket;
+pub mod ssh_login;
 mod unproven;
 
 use std::fmt;
 
 use tokio::sync::oneshot;
 
-use crate::stream::link::Link;
-use crate::stream::opening::{Expected, StreamId};
+use super::connection::duplex::Link;
+use super::connection::handshake::{Expected, StreamId};
 use crate::wire::hello::STREAMS_MAX;
 
 /// A way to make connections. A discriminant is the upper byte of the numbers of its streams.

@@ -38,19 +38,19 @@ impl Crowd {
         self.now().waits
     }
 
-    pub(super) fn join(&self) {
+    pub(crate) fn join(&self) {
         self.now().there += 1;
     }
 
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.now().there -= 1;
     }
 
-    pub(super) fn begin_to_wait(&self) {
+    pub(crate) fn begin_to_wait(&self) {
         self.now().waiting += 1;
     }
 
-    pub(super) fn end_waiting(&self) {
+    pub(crate) fn end_waiting(&self) {
         self.now().waiting -= 1;
     }
 

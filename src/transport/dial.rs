@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::route::direct::{self, Places};
-use crate::route::login::{Failed, Logins};
-use crate::route::{Connection, Fate, Named, Route};
+use super::backoff::{Backoff, chance};
+use super::connection::handshake::{DialRole, Keyring, StreamId};
+use super::connections::Roster;
+use super::routes::direct::Places;
+use super::routes::ssh_login::{Failed, Logins};
+use super::routes::{Connection, Fate, Named, Route, direct};
+use crate::report::Reporter;
 use crate::seal::Suite;
-use crate::session::backoff::{Backoff, chance};
-use crate::session::request::Reporter;
-use crate::session::roster::Roster;
-use crate::stream::opening::{DialRole, Keyring, StreamId};
 use crate::wire::message::ADDRESSES_MAX;
 
 /// Connections that are dialled at the same time. A listener has room for more that have not proven
@@ -264,7 +264,7 @@ mod tests {
 
     use super::*;
     use crate::seal::Secret;
-    use crate::session::roster::Flow;
+    use crate::transport::connections::Flow;
 
     /// The answer to the first dial is not awaited, so only its fate shows that it was up.
     #[tokio::test]

@@ -5,8 +5,8 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
+use super::stats::Meter;
 use crate::chunk::Pool;
-use crate::stream::meter::Meter;
 use crate::wire::SealedChunk;
 use crate::wire::frame::{BadFrame, FrameHeader, FrameLimits, HEADER_LEN};
 

@@ -15,9 +15,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Connection;
-use crate::stream::link::Link;
-use crate::stream::opening::{Keyring, StreamId};
-use crate::stream::prepare;
+use crate::transport::connection::duplex::Link;
+use crate::transport::connection::handshake::{Keyring, StreamId};
+use crate::transport::connection::prepare;
 use crate::wire::message::ADDRESSES_MAX;
 
 /// How long one address may take to accept a connection.
@@ -262,9 +262,9 @@ async fn open(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::listener::Listener;
     use crate::seal::Secret;
-    use crate::stream::opening::DialRole;
+    use crate::transport::connection::handshake::DialRole;
+    use crate::transport::routes::listener::Listener;
     use tokio::sync::mpsc;
 
     fn keyring(secret: u8) -> Arc<Keyring> {

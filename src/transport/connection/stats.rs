@@ -1,12 +1,13 @@
 //! Counters of one connection, updated by its task and read by the roster, and the orders for it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
-use crate::stream::crowd::Crowd;
-use crate::stream::kernel::KernelFacts;
+use super::kernel::KernelFacts;
+use crate::transport::idle_time::Crowd;
 
 pub struct Meter {
     bytes: AtomicU64,

@@ -8,11 +8,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::interval;
 
-use crate::stream::frames::{Frame, Frames};
-use crate::stream::limit::Limit;
-use crate::stream::link::{Link, ReadLink, WriteLink};
-use crate::stream::meter::{Meter, Orders};
-use crate::stream::opening::Expected;
+use super::duplex::{Link, ReadLink, WriteLink};
+use super::handshake::Expected;
+use super::stats::{Meter, Orders};
+use crate::transport::frames::{Frame, Frames};
+use crate::transport::rate_limit::Limit;
 use crate::wire::frame::FrameHeader;
 
 /// The owner of the chunks, which learns where each frame went.

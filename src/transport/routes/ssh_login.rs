@@ -14,12 +14,12 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::Connection;
-use super::meeting::joining;
+use super::meeting_socket::joining;
 use crate::control::{ControlError, First, Incoming};
 use crate::program;
 use crate::ssh::{self, Errand, Host, Rsh, SshOptions, Startup, is_refusal};
-use crate::stream::link::{Link, Piped};
-use crate::stream::opening::{Keyring, StreamId};
+use crate::transport::connection::duplex::{Link, Piped};
+use crate::transport::connection::handshake::{Keyring, StreamId};
 use crate::wire::hello::Hello;
 
 /// Logins in progress at once. sshd allows ten (`MaxStartups`); the rest are for others.

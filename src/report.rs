@@ -1,0 +1,23 @@
+//! Events of a copy that the user interface shows while the copy runs.
+
+use crate::error::Error;
+
+/// Receives the events of a copy. `ui` implements it. No method waits.
+pub trait Reporter: Send + Sync {
+    /// An entry failed.
+    fn failure(&self, error: &Error);
+    /// A line shown once, unchanged ("ssh: ..." from ssh's stderr).
+    fn notice(&self, line: &str);
+    /// A line for `-v`, shown after "fastcp: ".
+    fn detail(&self, line: &str);
+    /// The user asked for the progress.
+    fn status(&self);
+
+    /// Removes the progress bars and calls `shown` when all earlier lines are on the terminal.
+    /// Nothing is written after that until the returned value is dropped. `shown` is dropped
+    /// uncalled if the screen is closed or takes no more lines.
+    fn hold(&self, shown: Box<dyn FnOnce() + Send>) -> Box<dyn Send> {
+        shown();
+        Box::new(())
+    }
+}
