@@ -19,12 +19,12 @@
 //! | 12 | [`dest`]`::write` | pwrite at its offset | done range |
 //! | 13 | [`dest`]`::commit` | after the last range: digest, metadata, sync, rename | the file |
 //!
-//! A pipe (stdin, a command, a FIFO) has no plans: [`pipeline::planner`] reads it in order. The
+//! A pipe (stdin, a command, a FIFO) has no plans: [`pipeline::send::walk`] reads it in order. The
 //! sender keeps each of its frames until the receiver acknowledges it. If the destination is a
 //! pipe, a [`dest::Drain`] puts the chunks back in order. A window bounds the memory of both.
 //!
 //! With several hosts, each host has its own rows 1 to 7. The first host to reach a chunk does
-//! rows 3 and 4 for all. The result stays on the [`pipeline::shelf`] until the other hosts have
+//! rows 3 and 4 for all. The result stays on the [`pipeline::send::cache`] until the other hosts have
 //! taken it.
 //!
 //! The [`tuner`] decides while the copy runs how row 4 compresses a chunk, how many connections
@@ -32,11 +32,11 @@
 //! carries out its decisions.
 //!
 //! The [`journal`] records the ranges that row 12 wrote, so that an interrupted copy can resume.
-//! The next copy requests the missing chunks at once, while [`pipeline::verify`] reads the ranges
+//! The next copy requests the missing chunks at once, while [`pipeline::receive::verify`] reads the ranges
 //! already written. It requests a range again if the content is not what the journal says. Row 13
 //! waits until every range is verified.
 //!
-//! [`pipeline::sender`] joins rows 1–7 and [`pipeline::receiver`] rows 8–13. One worker thread
+//! [`pipeline::send`] joins rows 1–7 and [`pipeline::receive`] rows 8–13. One worker thread
 //! does rows 3–6 of a chunk and one does rows 9–12, without a handover, while the chunk is in the
 //! CPU cache.
 //!

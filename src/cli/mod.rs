@@ -20,7 +20,7 @@ use std::sync::Arc;
 use clap::{CommandFactory, Parser};
 
 use crate::error::{Error, Kind, Result};
-use crate::pipeline::keeper;
+use crate::pipeline::receive::journal_sync;
 use crate::progress::Progress;
 use crate::progress::together::Together;
 use crate::session::{self, NotServed};
@@ -56,7 +56,7 @@ pub fn main() -> i32 {
         return speaks(versions);
     }
     if args.syncfs {
-        return keeper::sync_stdin();
+        return journal_sync::sync_stdin();
     }
     if args.server {
         return match session::serve(args.placed.is_some(), args.permit.to_permit(args.ports)) {

@@ -2,11 +2,11 @@
 //! worker. If it does not fit, the number of connections is reduced first, then the number of
 //! workers.
 
+use super::send::scheduler::UNACKED_MAX;
 use crate::chunk::Pool;
 use crate::codec::{Compress, LARGE_BYTES, LZMA_BYTES};
 use crate::dir::open_share;
 use crate::error::{Error, Result};
-use crate::pipeline::plans::UNACKED_MAX;
 use crate::tuner::Method;
 use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::CopyOptions;

@@ -8,7 +8,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::control::Outgoing;
-use crate::pipeline::sender::Sender;
+use crate::pipeline::send::Sender;
 use crate::progress::Phase;
 use crate::transport::connections::Roster;
 use crate::transport::routes::Route;

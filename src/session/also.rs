@@ -10,7 +10,7 @@ use tokio::task::{JoinSet, LocalSet};
 
 use crate::chunk::CHUNK_SIZE;
 use crate::error::{Error, Kind, Result, Side};
-use crate::pipeline::shelf::{Share, Shelf};
+use crate::pipeline::send::cache::{Share, Shelf};
 use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
 use crate::report::Reporter;
@@ -22,7 +22,7 @@ use crate::session::{
 use crate::source::{Inlet, Tee};
 use crate::transport::rate_limit::Limit;
 
-pub use crate::pipeline::shelf::HOSTS_MAX;
+pub use crate::pipeline::send::cache::HOSTS_MAX;
 
 /// The shared chunks get the memory divided by this; the copies divide the rest.
 const SHELF_PART: u64 = 4;

@@ -16,22 +16,22 @@ use crate::control::Outgoing;
 use crate::dest::Rules;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
-use crate::pipeline::acks::Acks;
 use crate::pipeline::budget::lzma_slots;
 use crate::pipeline::digest_list::DigestList;
-use crate::pipeline::jobs::Jobs;
-use crate::pipeline::landing::Tell;
+use crate::pipeline::failures::Tally;
 use crate::pipeline::lzma_room::LzmaRoom;
-use crate::pipeline::placer::{self, Destination};
-use crate::pipeline::plans::Plans;
-use crate::pipeline::receiver::Receiver;
-use crate::pipeline::sender::Sender;
-use crate::pipeline::shelf::Share;
-use crate::pipeline::shifts::Shifts;
-use crate::pipeline::steering::Steering;
-use crate::pipeline::tally::Tally;
-use crate::pipeline::verify::{self, Checks};
-use crate::pipeline::{Budget, Ending, keeper, planner};
+use crate::pipeline::receive::acks::Acks;
+use crate::pipeline::receive::entry_writer::Destination;
+use crate::pipeline::receive::jobs::Jobs;
+use crate::pipeline::receive::roots::Tell;
+use crate::pipeline::receive::verify::Checks;
+use crate::pipeline::receive::{Receiver, entry_writer, journal_sync, verify};
+use crate::pipeline::send::cache::Share;
+use crate::pipeline::send::encoder_control::Steering;
+use crate::pipeline::send::scheduler::Plans;
+use crate::pipeline::send::{Sender, walk};
+use crate::pipeline::worker_time::Shifts;
+use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
 use crate::seal::{Opener, Sealer};
 use crate::session::streams::end_later;
@@ -148,7 +148,7 @@ impl SendingHalf {
         let planning = sender.clone();
         threads.start(move || {
             // Fails only when the copy ends, which has its own cause.
-            let _ = planner::plan(&planning, sources);
+            let _ = walk::plan(&planning, sources);
         });
         threads.start_workers(common.budget.workers, || {
             let sender = sender.clone();
@@ -246,13 +246,13 @@ impl ReceivingHalf {
         });
         let mut threads = Threads::of(&receiver.ending);
         let (keeping, heard) = (receiver.clone(), destination.sessions.heard.clone());
-        threads.start(move || keeper::keep(&keeping, heard.as_deref()));
+        threads.start(move || journal_sync::keep(&keeping, heard.as_deref()));
         threads.start_workers(verify::THREADS, || {
             let receiver = receiver.clone();
             move || verify::verify(&receiver)
         });
         let placing = receiver.clone();
-        threads.start(move || placer::place(&placing, &destination, &messages));
+        threads.start(move || entry_writer::place(&placing, &destination, &messages));
         threads.start_workers(common.budget.workers, || {
             let receiver = receiver.clone();
             move || receiver.work()

@@ -42,7 +42,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Side};
 use crate::pipeline::Ending;
-use crate::pipeline::sender::Sender;
+use crate::pipeline::send::Sender;
 use crate::progress::Progress;
 use crate::report::Reporter;
 use crate::transport::connections::{Flow, Looked, Roster};

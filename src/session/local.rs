@@ -12,7 +12,7 @@ use crate::control::{Incoming, Outgoing};
 use crate::error::{Error, Result};
 use crate::manifest::Totals;
 use crate::pipeline::Budget;
-use crate::pipeline::tally::Tally;
+use crate::pipeline::failures::Tally;
 use crate::progress::{Phase, Progress};
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::also::Shared;

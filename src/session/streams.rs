@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 
 use crate::error::Error;
 use crate::pipeline::Ending;
-use crate::pipeline::jobs::Job;
-use crate::pipeline::plans::Taken;
-use crate::pipeline::receiver::Receiver;
-use crate::pipeline::sender::Sender;
+use crate::pipeline::receive::Receiver;
+use crate::pipeline::receive::jobs::Job;
+use crate::pipeline::send::Sender;
+use crate::pipeline::send::scheduler::Taken;
 use crate::report::Reporter;
 use crate::transport::connection::duplex::Link;
 use crate::transport::connection::receive::{RecvError, recv};

@@ -9,8 +9,8 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::codec::Codec;
 use crate::control::Outgoing;
 use crate::error::{Error, Result};
-use crate::pipeline::sender::Sender;
-use crate::pipeline::{Budget, steering};
+use crate::pipeline::Budget;
+use crate::pipeline::send::{Sender, encoder_control};
 use crate::report::Reporter;
 use crate::session::polite;
 use crate::transport::connection::kernel;
@@ -315,7 +315,7 @@ pub fn start(
         remembered,
         forced: Forced {
             streams,
-            compress: steering::method(options.compress),
+            compress: encoder_control::method(options.compress),
             // Bbr fills queues that a polite copy leaves empty.
             congestion: options.congestion.is_some() || options.polite,
             threads: options.threads,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::chunk::{Buffer, CHUNK_SIZE, Chunk, ChunkKind, Place};
 use crate::codec::Encoder;
 use crate::digest;
-use crate::pipeline::steering;
+use crate::pipeline::send::encoder_control;
 use crate::seal::{Direction, Sealer, Secret, Suite};
 use crate::session::probe::sample::Sample;
 use crate::tuner::{Facts, Method};
@@ -99,7 +99,7 @@ fn work<'a>(
         let digest = digest::of_range(buffer.data(), place.offset, false);
         let digested = Instant::now();
         let chunk = Chunk { place, buffer };
-        let compress = steering::compress(method);
+        let compress = encoder_control::compress(method);
         let encoded = encoder.encode_if_worthwhile(chunk, compress, digest);
         let encoded_at = Instant::now();
         done.raw += data.len() as u64;

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::Budget;
-use crate::pipeline::sender::Sender;
+use crate::pipeline::send::Sender;
 use crate::session::probe::{Finding, Hear};
 use crate::session::request::Compress;
 use crate::session::{host, tuning};

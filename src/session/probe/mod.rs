@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use crate::chunk::CHUNK_SIZE;
 use crate::error::Result;
-use crate::pipeline::{Budget, steering};
+use crate::pipeline::Budget;
+use crate::pipeline::send::encoder_control;
 use crate::progress::Progress;
 use crate::report::Reporter;
 use crate::seal::{Secret, Suite};
@@ -225,7 +226,7 @@ fn methods(budget: &Budget, compress: Compress) -> Vec<Method> {
         (Method::Lzma(_), _) => budget.lzma_workers >= budget.workers,
         _ => true,
     };
-    let forced = steering::method(compress);
+    let forced = encoder_control::method(compress);
     let own = forced.filter(|method| rung(*method).is_none());
     LADDER.into_iter().filter(is_open).chain(own).collect()
 }
@@ -247,7 +248,7 @@ fn expect(codecs: &Codecs, link: &LinkFacts, compress: Compress) -> Option<Expec
         processors: link.processors,
         disks: infinite(read).min(infinite(write)),
     };
-    let forced = steering::method(compress);
+    let forced = encoder_control::method(compress);
     let tried: Vec<(Method, Facts)> = codecs
         .coded
         .iter()

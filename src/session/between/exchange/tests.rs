@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::manifest::{Name, Root, Totals};
 use crate::pipe::Stop;
-use crate::pipeline::tally::Tally;
+use crate::pipeline::failures::Tally;
 use crate::progress::Progress;
 use crate::report::Reporter;
 use crate::session::reached::Reached;

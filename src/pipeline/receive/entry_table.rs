@@ -1,0 +1,451 @@
+//! The receiver's table of entries: directories until their last child is settled, big files until
+//! they have their names, and the set of entries that are accounted for.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::hard_links::Linked;
+use super::names::{Claim, HELD_MAX, Names, UNASKED_HELD_MAX};
+use super::open_file::OpenFile;
+use crate::chunk::VerifiedChunk;
+use crate::chunk::ranges::RangeSet;
+use crate::dest::{Directory, Exit, Landing, Slot, Spelling, Target};
+use crate::journal;
+use crate::journal::record::Hash;
+use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name, Root};
+use crate::pipeline::digest_list::Listed;
+use crate::pipeline::send::scheduler::UNSETTLED_ENTRIES_MAX;
+
+/// Number of different chunks that may arrive damaged, each a few times, before the copy fails.
+const DAMAGED_MAX: usize = 1024;
+
+/// Most ranges of entries that are accounted for, most ranges of resuming entries, and most
+/// incomplete directories: more than the sender's own limits allow.
+const SCATTERED_MAX: usize = 3 * UNSETTLED_ENTRIES_MAX as usize;
+const DIRECTORIES_MAX: usize = 2 * UNSETTLED_ENTRIES_MAX as usize;
+
+/// Most ranges of written chunks. If a file fails while it is sent, its gaps remain. This limits
+/// memory (some 8 MB), and no honest copy comes near it.
+const CHUNKS_SCATTERED_MAX: usize = 1 << 18;
+
+/// A directory whose children are still arriving.
+pub struct Node {
+    /// None if it could not be made: its children fail with it.
+    pub directory: Option<Directory>,
+    pub entry: Entry,
+    pub listed: Option<Listed>,
+    /// The hash of its path below the roots.
+    path: Hash,
+    names: Names,
+    /// Number of children in place or failed, and of all children once that is known.
+    settled: u64,
+    children: Option<u64>,
+}
+
+/// The place for an entry.
+pub enum Spot {
+    Slot(Slot, Option<Listed>),
+    Directory(Arc<crate::dir::Dir>, Option<Listed>),
+    /// A pipe.
+    Exit(Exit, Option<Listed>),
+    /// The entry's directory failed.
+    Lost,
+    /// The entry's directory has not been announced yet.
+    Unknown,
+}
+
+/// A root.
+struct Named {
+    /// Its index, from 0.
+    number: usize,
+    target: Target,
+    is_directory: bool,
+}
+
+#[derive(Default)]
+pub struct Table {
+    roots: HashMap<EntryId, Named>,
+    /// The names of roots that go into a directory.
+    root_names: Names,
+    /// Names that are remembered of all directories.
+    names_held: usize,
+    hashing: RandomState,
+    has_roots: bool,
+    /// The sender has reported a failure.
+    told: bool,
+    directories: HashMap<EntryId, Box<Node>>,
+    /// Complete directories that are getting their modes and times now.
+    finishing: usize,
+    pub files: HashMap<EntryId, Arc<OpenFile>>,
+    /// Files that wait for a worker to check or read their earlier data, or to open them again.
+    resuming: RangeSet,
+    pub linked: Linked,
+    /// Entries in place or failed.
+    accounted: RangeSet,
+    /// Chunks that were written: those of packs to recognize duplicates, those of files to leave no
+    /// gaps between the packs.
+    chunks_done: RangeSet,
+    /// Packs that are being written.
+    packs_claimed: HashSet<u64>,
+    /// How many times each chunk arrived damaged.
+    damaged: HashMap<u64, u8>,
+    /// Packs whose directories are not known yet.
+    pub parked: Vec<VerifiedChunk>,
+    last: Option<EntryId>,
+    /// Somebody was given the end of the copy.
+    is_over: bool,
+}
+
+/// What to do with a pack that arrived.
+#[derive(Debug, PartialEq, Eq)]
+pub enum PackClaim {
+    Yours,
+    /// Another worker is writing it and will acknowledge it.
+    Taken,
+    Done,
+}
+
+impl Table {
+    /// `targets` are the destinations of the roots, in the same order.
+    pub fn set_roots(&mut self, roots: &[Root], targets: Vec<Target>) {
+        let named = roots.iter().zip(targets).enumerate();
+        self.roots = named
+            .map(|(number, (root, target))| {
+                let named = Named {
+                    number,
+                    target,
+                    is_directory: root.is_directory,
+                };
+                (root.id, named)
+            })
+            .collect();
+        self.has_roots = true;
+    }
+
+    pub fn has_roots(&self) -> bool {
+        self.has_roots
+    }
+
+    /// False if a root differs from its announcement. The user may not expect that: a directory
+    /// instead of a file, or a symbolic link although the named links are followed.
+    pub fn fits_root(&self, entry: &Entry) -> bool {
+        let Some(root) = self.roots.get(&entry.id) else {
+            return true;
+        };
+        match entry.kind {
+            EntryKind::Directory => root.is_directory,
+            EntryKind::File | EntryKind::HardLink(_) | EntryKind::Stream => !root.is_directory,
+            EntryKind::Symlink(_) => false,
+        }
+    }
+
+    /// True if there is only one root.
+    pub fn has_one_root(&self) -> bool {
+        self.roots.len() == 1
+    }
+
+    pub fn was_told_of_a_failure(&mut self) {
+        self.told = true;
+    }
+
+    /// The place for an entry with this parent and name; with `listing`, also its place in a list
+    /// of digests.
+    pub fn spot(&self, id: EntryId, parent: EntryId, name: &Name, listing: bool) -> Spot {
+        if parent == NO_PARENT {
+            let Some(Named { number, target, .. }) = self.roots.get(&id) else {
+                return Spot::Unknown;
+            };
+            let listed = listing.then(|| Listed {
+                root: *number,
+                below: Vec::new(),
+            });
+            return match &target.landing {
+                Landing::Name(slot) => Spot::Slot(slot.clone(), listed),
+                Landing::Directory(dir) => Spot::Directory(dir.clone(), listed),
+                Landing::Exit(exit) => Spot::Exit(exit.clone(), listed),
+            };
+        }
+        let Some(node) = self.directories.get(&parent) else {
+            return Spot::Unknown;
+        };
+        let listed = node
+            .listed
+            .as_ref()
+            .map(|listed| listed.child(name.as_bytes()));
+        match &node.directory {
+            Some(directory) => Spot::Slot(directory.slot(name.clone()), listed),
+            None => Spot::Lost,
+        }
+    }
+
+    /// Claims this name for an entry in the directory of `parent`.
+    pub fn claim_name(&mut self, id: EntryId, parent: EntryId, name: &Name) -> Claim {
+        let Some(names) = names_in(&mut self.root_names, &mut self.directories, parent) else {
+            return Claim::Yours;
+        };
+        let most = match names.is_asked() {
+            true => HELD_MAX,
+            false => UNASKED_HELD_MAX,
+        };
+        let (held, room) = (names.held(), most.saturating_sub(self.names_held));
+        let claim = names.claim(id, name, &self.hashing, room);
+        self.names_held += names.held() - held;
+        claim
+    }
+
+    /// Sets how the directory of `parent` treats names.
+    pub fn set_spelling(&mut self, parent: EntryId, spelling: Spelling) {
+        if let Some(names) = names_in(&mut self.root_names, &mut self.directories, parent) {
+            let held = names.held();
+            names.asked(spelling);
+            self.names_held -= held - names.held();
+        }
+    }
+
+    /// A hash of the path from the root to an entry with this parent and name. It is the same on
+    /// every run of a copy. None if the parent is not known.
+    pub fn path_of(&self, id: EntryId, parent: EntryId, name: &Name) -> Option<Hash> {
+        if parent == NO_PARENT {
+            let number = self.roots.get(&id)?.number as u64;
+            return Some(journal::hash([&number.to_le_bytes()[..]].into_iter()));
+        }
+        let above = &self.directories.get(&parent)?.path;
+        Some(journal::hash([&above[..], name.as_bytes()].into_iter()))
+    }
+
+    /// True if the entry is in place, failed, open or resuming. A sender announces no such entry
+    /// again.
+    pub fn is_known(&self, id: EntryId) -> bool {
+        self.accounted.contains(id) || self.files.contains_key(&id) || self.resuming.contains(id)
+    }
+
+    /// Marks a file as resuming: it waits for a worker to check or read its earlier data, or to
+    /// open it again.
+    pub fn set_resuming(&mut self, id: EntryId) {
+        self.resuming.insert_one(id);
+    }
+
+    /// Ends resuming, because the existing data is damaged and the file is sent again. Returns
+    /// false if the file has failed in the meantime.
+    pub fn end_resuming(&mut self, id: EntryId) -> bool {
+        self.remove_resuming(id);
+        !self.accounted.contains(id)
+    }
+
+    fn remove_resuming(&mut self, id: EntryId) {
+        self.resuming.remove(id..id.saturating_add(1));
+    }
+
+    /// Accepts the chunks of a file. Returns false if the file has failed in the meantime.
+    pub fn open(&mut self, file: Arc<OpenFile>) -> bool {
+        let id = file.entry.id;
+        self.remove_resuming(id);
+        let open = !self.accounted.contains(id);
+        if open {
+            self.files.insert(id, file);
+        }
+        open
+    }
+
+    pub fn is_accounted(&self, id: EntryId) -> bool {
+        self.accounted.contains(id)
+    }
+
+    /// Adds a directory that was made, or could not be made. In both cases it is accounted for.
+    pub fn add_directory(
+        &mut self,
+        entry: Entry,
+        directory: Option<Directory>,
+        listed: Option<Listed>,
+    ) {
+        self.accounted.insert_one(entry.id);
+        let path = self.path_of(entry.id, entry.parent, &entry.name);
+        let node = Box::new(Node {
+            directory,
+            path: path.unwrap_or_default(),
+            listed,
+            names: Names::default(),
+            settled: 0,
+            children: None,
+            entry,
+        });
+        self.directories.insert(node.entry.id, node);
+    }
+
+    /// Sets the number of a directory's children. Returns the directory if all of them are settled.
+    pub fn end_directory(&mut self, id: EntryId, children: u64) -> Option<Node> {
+        self.directories.get_mut(&id)?.children = Some(children);
+        self.take_full(id)
+    }
+
+    /// Marks an entry as in place or failed; a second call does nothing. Returns its directory if
+    /// this was the last child.
+    pub fn account(&mut self, id: EntryId, parent: EntryId) -> Option<Node> {
+        self.files.remove(&id);
+        self.remove_resuming(id);
+        if id == 0 || !self.accounted.insert_one(id) {
+            return None;
+        }
+        self.child_settled(parent)
+    }
+
+    /// Counts a settled child of `parent`: an entry, or a directory with all its contents.
+    pub fn child_settled(&mut self, parent: EntryId) -> Option<Node> {
+        self.directories.get_mut(&parent)?.settled += 1;
+        self.take_full(parent)
+    }
+
+    fn take_full(&mut self, id: EntryId) -> Option<Node> {
+        let node = self.directories.get(&id)?;
+        if node
+            .children
+            .is_some_and(|children| node.settled >= children)
+        {
+            self.finishing += 1;
+            let node = self.directories.remove(&id)?;
+            self.names_held -= node.names.held();
+            Some(*node)
+        } else {
+            None
+        }
+    }
+
+    /// A complete directory that was returned earlier has its mode and times now.
+    pub fn finished(&mut self) {
+        self.finishing -= 1;
+    }
+
+    /// True if there is more than a sender within its limits can cause.
+    pub fn is_scattered(&self) -> bool {
+        self.accounted.fragments() > SCATTERED_MAX + self.roots.len()
+            || self.resuming.fragments() > SCATTERED_MAX + self.roots.len()
+            || self.directories.len() > DIRECTORIES_MAX
+            || self.chunks_done.fragments() > CHUNKS_SCATTERED_MAX
+    }
+
+    pub fn claim_pack(&mut self, chunk: u64) -> PackClaim {
+        if self.chunks_done.contains(chunk) {
+            PackClaim::Done
+        } else if self.packs_claimed.insert(chunk) {
+            PackClaim::Yours
+        } else {
+            PackClaim::Taken
+        }
+    }
+
+    pub fn unclaim_pack(&mut self, chunk: u64) {
+        self.packs_claimed.remove(&chunk);
+    }
+
+    pub fn chunk_done(&mut self, chunk: u64) {
+        self.packs_claimed.remove(&chunk);
+        self.chunks_done.insert_one(chunk);
+    }
+
+    /// Counts that the chunk arrived damaged, and returns how many times it did.
+    pub fn count_damage(&mut self, chunk: u64) -> u8 {
+        if self.damaged.len() >= DAMAGED_MAX && !self.damaged.contains_key(&chunk) {
+            return u8::MAX;
+        }
+        let times = self.damaged.entry(chunk).or_default();
+        *times = times.saturating_add(1);
+        *times
+    }
+
+    /// True after the end of the walk: no more directories will be announced.
+    pub fn is_walked(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// Ends the walk; `last` and `unused` define all entries. Returns false if a root is missing
+    /// and no failure was reported.
+    pub fn all_sent(
+        &mut self,
+        last: EntryId,
+        unused: impl Iterator<Item = std::ops::Range<u64>>,
+    ) -> bool {
+        self.last = Some(last);
+        let mut whole = self.roots.keys().all(|&id| id <= last);
+        for range in unused {
+            whole &= !self.roots.keys().any(|id| range.contains(id));
+            self.accounted.insert(range);
+        }
+        whole || self.told
+    }
+
+    /// True if the sender has read everything that it announced.
+    pub fn is_all_sent(&self) -> bool {
+        self.last.is_some() && self.files.values().all(|file| file.end.get().is_some())
+    }
+
+    /// True if a root's contents go directly into this directory.
+    pub fn is_landing(&self, dir: &crate::dir::Dir) -> bool {
+        let mut landings = self.roots.values().map(|named| &named.target.landing);
+        // A directory with a name may contain the journal if its parent allows no new file.
+        landings.any(|landing| match landing {
+            Landing::Directory(landing) => landing.identity() == dir.identity(),
+            Landing::Name(slot) => slot.dir.identity() != dir.identity(),
+            Landing::Exit(_) => false,
+        })
+    }
+
+    /// Removes and returns the big files that are not in place.
+    pub fn take_files(&mut self) -> Vec<Arc<OpenFile>> {
+        self.files.drain().map(|(_, file)| file).collect()
+    }
+
+    /// Removes and returns the unfinished directories that this copy made, innermost first.
+    pub fn take_made_directories(&mut self) -> Vec<(Directory, Entry)> {
+        let mut nodes: Vec<Node> = self.directories.drain().map(|(_, node)| *node).collect();
+        // A directory is announced before its children, so it has a lower number.
+        nodes.sort_by_key(|node| std::cmp::Reverse(node.entry.id));
+        let made = nodes.into_iter().filter_map(|node| {
+            let Node {
+                directory, entry, ..
+            } = node;
+            Some((directory.filter(Directory::made)?, entry))
+        });
+        made.collect()
+    }
+
+    /// Takes the whole content. Dropping the result removes partial files and restores the modes of
+    /// directories, so drop it while the table is not locked.
+    #[must_use]
+    pub fn take(&mut self) -> Table {
+        std::mem::take(self)
+    }
+
+    /// True, and once only, if everything that was announced is in place or failed: threads that
+    /// settle the last entries at the same time must not both end the copy.
+    pub fn take_done(&mut self) -> bool {
+        let is_done = self.is_settled() && self.directories.is_empty();
+        is_done && !std::mem::replace(&mut self.is_over, true)
+    }
+
+    /// True if nothing more will arrive and a directory still lacks children.
+    pub fn is_stuck(&self) -> bool {
+        self.is_settled() && !self.directories.is_empty()
+    }
+
+    fn is_settled(&self) -> bool {
+        let all = |last: EntryId| self.accounted.contains_all(1..last.saturating_add(1));
+        self.last.is_some_and(all)
+            && self.finishing == 0
+            && self.files.is_empty()
+            && self.resuming.is_empty()
+            && self.packs_claimed.is_empty()
+    }
+}
+
+/// The names in the directory of `parent`. None if that is not known any more.
+fn names_in<'a>(
+    of_roots: &'a mut Names,
+    directories: &'a mut HashMap<EntryId, Box<Node>>,
+    parent: EntryId,
+) -> Option<&'a mut Names> {
+    if parent == NO_PARENT {
+        return Some(of_roots);
+    }
+    directories.get_mut(&parent).map(|node| &mut node.names)
+}

@@ -1,0 +1,74 @@
+//! The work queue of the receiver's workers, first in, first out.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::big_files::Anew;
+use super::open_file::OpenFile;
+use super::resume::Resuming;
+use crate::chunk::VerifiedChunk;
+use crate::pipeline::wait_queue::Bell;
+use crate::wire::SealedChunk;
+
+/// The pool limits the number of frames; the number of open entries limits the other jobs.
+pub enum Job {
+    Frame {
+        stream: u16,
+        frame: SealedChunk,
+    },
+    /// A pack that arrived before its directories were known.
+    Pack(VerifiedChunk),
+    /// A file that an earlier run may have left in part or whole.
+    Resume(Box<Resuming>),
+    /// A file whose source is read a second time.
+    Anew(Box<Anew>),
+    Close(Arc<OpenFile>),
+}
+
+/// A queue that needs no memory for the threads that wait on it.
+#[derive(Default)]
+pub struct Jobs {
+    state: Mutex<State>,
+    came: Bell,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Job>,
+    is_closed: bool,
+}
+
+impl Jobs {
+    /// Returns false and drops the job once the copy ends.
+    pub fn add(&self, job: Job) -> bool {
+        let mut state = self.lock();
+        if state.is_closed {
+            return false;
+        }
+        state.waiting.push_back(job);
+        drop(state);
+        self.came.wake_one();
+        true
+    }
+
+    /// Waits for the next job; None once the copy ends.
+    pub fn next(&self) -> Option<Job> {
+        let is_over = |state: &State| state.is_closed || !state.waiting.is_empty();
+        let mut state = self.came.sleep_until(self.lock(), is_over);
+        state.waiting.pop_front()
+    }
+
+    /// Drops the remaining jobs and wakes all waiting threads.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        let left = std::mem::take(&mut state.waiting);
+        drop(state);
+        self.came.wake_all();
+        drop(left);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while held")
+    }
+}

@@ -1,0 +1,190 @@
+//! Upkeep of the journal during the copy, on a thread that may wait for a disk. It touches the
+//! journal while the other end is heard. From time to time it syncs the file system, so that after
+//! a crash of the machine less data has to be compared. A write error that such a sync reports
+//! fails the copy.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::error::{Error, Kind, Side};
+use crate::journal::Journal;
+use crate::pipeline::receive::Receiver;
+use crate::wire::message::{Fault, Message};
+
+/// Time between two touches of the journal. A second fastcp takes five missed touches for silence.
+const TOUCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Least time between two syncs. Each sync takes disk throughput from the copy.
+const SYNC_INTERVAL: Duration = Duration::from_secs(30);
+
+/// If fewer than one in this many buffers is free, the disk is the bottleneck, and a sync would
+/// only slow the copy down.
+const BEHIND: usize = 4;
+
+/// Time between two checks whether the copy is ending, during a wait for a sync.
+const STEP: Duration = Duration::from_millis(200);
+
+/// How long the end of a copy waits for a running sync. A sync writes the data of all processes on
+/// this file system, which may take minutes.
+const SETTLE_MAX: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+pub struct Keeper {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_over: bool,
+    is_syncing: bool,
+}
+
+impl Keeper {
+    /// Ends [`keep`], but does not wait for a running sync.
+    pub fn end(&self) {
+        self.lock().is_over = true;
+        self.changed.notify_all();
+    }
+
+    /// Ends [`keep`] and waits for a running sync, since it may report an error. Returns early if
+    /// the copy `is_ending`. Returns false if the sync takes longer than `SETTLE_MAX`.
+    pub fn settle(&self, is_ending: impl Fn() -> bool) -> bool {
+        self.end();
+        let until = Instant::now() + SETTLE_MAX;
+        let mut state = self.lock();
+        while state.is_syncing && !is_ending() {
+            if Instant::now() >= until {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, STEP);
+            state = waited.expect("no panic while held").0;
+        }
+        true
+    }
+
+    /// Returns true after [`TOUCH_INTERVAL`], and false when the copy is over.
+    fn wait(&self) -> bool {
+        let waited = self
+            .changed
+            .wait_timeout_while(self.lock(), TOUCH_INTERVAL, |state| !state.is_over);
+        !waited.expect("no panic while held").0.is_over
+    }
+
+    /// Runs `sync`, unless the copy is over.
+    fn sync(&self, sync: impl FnOnce()) {
+        let mut state = self.lock();
+        if state.is_over {
+            return;
+        }
+        state.is_syncing = true;
+        drop(state);
+        sync();
+        self.lock().is_syncing = false;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while held")
+    }
+}
+
+/// Runs until the copy is over. `heard` counts the bytes from the other end; None if that end is in
+/// this process.
+pub fn keep(receiver: &Receiver, heard: Option<&AtomicU64>) {
+    let mut before = 0;
+    let buffers = receiver.pool.free();
+    let mut synced = Instant::now();
+    let mut has_failed = false;
+    while receiver.keeper.wait() {
+        let Some(journal) = receiver.journal() else {
+            continue;
+        };
+        let now = heard.map_or(before + 1, |heard| heard.load(Relaxed));
+        if now != before {
+            journal.touch();
+        }
+        before = now;
+        let is_behind = receiver.pool.free() * BEHIND < buffers;
+        if synced.elapsed() >= SYNC_INTERVAL && !is_behind && !has_failed {
+            receiver.keeper.sync(|| {
+                if let Err(cause) = sync(journal) {
+                    has_failed = true;
+                    receiver.write_back_failed(journal, cause);
+                }
+            });
+            synced = Instant::now();
+        }
+    }
+}
+
+/// Makes the written data durable, and records the length that the journal had before.
+///
+/// # Errors
+/// If the disk did not take data that any process wrote to this file system.
+fn sync(journal: &Journal) -> io::Result<()> {
+    let position = journal.position();
+    // A directory that cannot be opened again does not show that its files are damaged.
+    let Ok(dir) = journal.dir().handle() else {
+        return Ok(());
+    };
+    match syncfs_beside(&dir) {
+        Some(Ok(())) => journal.synced(position),
+        None | Some(Err(Errno::NOSYS)) => {}
+        Some(Err(cause)) => return Err(cause.into()),
+    }
+    Ok(())
+}
+
+/// Syncs the file system of `dir` in a child process, which runs [`sync_stdin`]. None if a signal
+/// ended the child.
+///
+/// A thread inside `syncfs` takes no signal, not even SIGKILL: this process could not exit before
+/// the disk is done.
+fn syncfs_beside(dir: &OwnedFd) -> Option<rustix::io::Result<()>> {
+    let started = dir.try_clone().and_then(|dir| {
+        Command::new("/proc/self/exe")
+            .arg("--syncfs")
+            .stdin(dir)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+    });
+    match started {
+        Ok(status) => match status.code()? {
+            0 => Some(Ok(())),
+            errno => Some(Err(Errno::from_raw_os_error(errno))),
+        },
+        // There is no /proc, or no process can be started.
+        Err(_) => Some(rustix::fs::syncfs(dir)),
+    }
+}
+
+/// The child process for a sync. Returns its exit code: the error number, or 0. The child ends with
+/// the copy, or when the kernel allows it.
+pub fn sync_stdin() -> i32 {
+    // If this is refused, the child ends when the disk is done.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let synced = rustix::fs::syncfs(io::stdin());
+    synced.map_or_else(Errno::raw_os_error, |()| 0)
+}
+
+impl Receiver {
+    /// Reports that the disk lost data; the kernel does not tell which file is affected.
+    fn write_back_failed(&self, journal: &Journal, cause: io::Error) {
+        journal.doubted();
+        let what = "a disk error while the copy was written, so any of its files may be damaged; \
+                    copy again when the disk is in order";
+        let error = Error::io(Kind::Write, Side::Dest, journal.dir().path(), what, cause);
+        self.tally.add(&error);
+        self.say(Message::Fault(Fault::of(&error, 0, 0)));
+    }
+}

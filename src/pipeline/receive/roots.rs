@@ -1,0 +1,289 @@
+//! The destinations of the roots, and the journal of the copy: opened before the first byte and
+//! removed or kept after the last.
+
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::fs::{Timespec, Timestamps, fstat, futimens};
+
+use super::entry_writer::{Destination, To};
+use crate::dest::{self, JournalName, Landing, Rules, Slot, Source, Target, user_key};
+use crate::dir::{Dir, Handles};
+use crate::error::{Kind, Result};
+use crate::journal::record::Hash;
+use crate::journal::{self, Journal, Opening, Place, Waiting};
+use crate::manifest::Root;
+use crate::pipeline::receive::Receiver;
+use crate::progress::Phase;
+use crate::wire::message::{Landed, Message, Roots};
+
+/// Prints a line for the user.
+pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What a receiver knows about the sessions of its command.
+#[derive(Clone)]
+pub struct Sessions {
+    pub own: [u8; 16],
+    /// Earlier sessions whose connection was lost. A server that still runs one of them, for the
+    /// same owner, gives way.
+    pub before: Vec<[u8; 16]>,
+    /// The owner of the session; zero if the client gave none.
+    pub owner: Hash,
+    /// `--trust-partial`: data that is believed to be intact is not read again.
+    pub trusts: bool,
+    pub tell: Tell,
+    /// Counts the bytes from the other end; None if that end is in this process.
+    pub heard: Option<Arc<AtomicU64>>,
+}
+
+impl Receiver {
+    /// Resolves the destinations of the roots and checks the free space, before the first byte.
+    pub(in crate::pipeline) fn land(
+        &self,
+        destination: &Destination,
+        roots: Roots,
+        handles: &Arc<Handles>,
+    ) -> Result<()> {
+        let typed = |root: &Root| destination.typed.get(root.operand as usize);
+        let sources: Vec<Source> = roots
+            .roots
+            .iter()
+            .map(|root| Source {
+                root,
+                typed: typed(root).map_or(b"", |typed| typed.operand.as_bytes()),
+                follow_name: typed(root).is_some_and(|typed| typed.follow_name),
+            })
+            .collect();
+        self.progress.set_totals(roots.totals);
+        self.fillable.store(roots.totals.allocated, Relaxed);
+        let unfinished = |slot: &Slot, root: &Root| {
+            let place = Place::new(slot.dir.clone(), [slot.name.as_bytes()].into_iter());
+            place.roots(&user_key().bytes) == Some(hash_of(std::slice::from_ref(root)))
+        };
+        let targets = match &destination.to {
+            // None of the sources could be read, as the sender has reported.
+            To::Exit(_) if roots.roots.is_empty() => Vec::new(),
+            To::Exit(exit) => vec![exit.target(&roots.roots)?],
+            To::Path(spec) => {
+                let same_machine = destination.same_machine;
+                dest::resolve(spec, &sources, same_machine, handles, &unfinished)?
+            }
+        };
+        self.open_journal(destination, &roots.roots, &targets, handles)?;
+        // Files that are written in place have their space already, and users of `--inplace` often
+        // have no more.
+        if !(self.rules.inplace && targets.iter().all(|target| target.existed)) {
+            let there = self.journal().map_or(0, Journal::begun_bytes);
+            dest::check_free_space(&targets, &roots.totals, there)?;
+        }
+        let leaves = |target: &Target| matches!(target.landing, Landing::Exit(_));
+        // A copy to a pipe has one root.
+        let ordered = targets.iter().any(leaves);
+        let names: Vec<Vec<u8>> = targets.iter().map(|target| target.listed.clone()).collect();
+        if let Some(list) = &self.digests {
+            list.set_landed(names.clone());
+        }
+        self.lock().set_roots(&roots.roots, targets);
+        self.progress.set_phase(Phase::Copying);
+        let resumes = self.journal().is_some_and(Journal::has_finished);
+        self.say(Message::Landed(Landed {
+            names,
+            resumes,
+            ordered,
+            window: self.window as u32,
+        }));
+        Ok(())
+    }
+
+    /// Opens the journal, which is the lock of this destination. If no journal is possible, the
+    /// copy continues without one.
+    fn open_journal(
+        &self,
+        destination: &Destination,
+        roots: &[Root],
+        targets: &[Target],
+        handles: &Arc<Handles>,
+    ) -> Result<()> {
+        let Some(first) = targets.first() else {
+            return Ok(());
+        };
+        let owner = destination.sessions.owner;
+        let opening = Opening {
+            user: user_key().bytes,
+            session: destination.sessions.own,
+            owner,
+            roots: hash_of(roots),
+            chunk_size: self.chunk_size as u32,
+            afresh: self.options.no_resume,
+            // A key that may only write must not learn whether others copied the same data.
+            own_only: self.rules.blind,
+        };
+        let path = first.landing.path();
+        let waiting = Waiting {
+            before: &destination.sessions.before,
+            owner,
+            path: &path,
+            is_ending: &|| self.ending.is_ending(),
+            tell: &*destination.sessions.tell,
+        };
+        let mut places = match first.landing.device() {
+            Some(device) => device_places(device, destination, handles),
+            None => places(targets, first),
+        };
+        // A journal that could not be removed is not made.
+        places.retain(|place| !dest::is_append_only(&place.dir));
+        // An earlier session may have had to make its journal in another place than the best one.
+        places.sort_by_key(|place| place.roots(&opening.user) != Some(opening.roots));
+        for place in places {
+            if let Some(journal) = Journal::open(place, &opening, &waiting)? {
+                let name = JournalName::reserve(journal.dir(), journal.name());
+                // Roots land once, so neither cell was set before.
+                let _ = self.journal_name.set(name);
+                let _ = self.journal.set(journal);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the journal: everything is in place and nothing is left to resume.
+    pub(in crate::pipeline) fn journal_done(&self) {
+        let Some(journal) = self.journal() else {
+            return;
+        };
+        // The directory may already have its final times, which the removal changes.
+        let dir = journal.dir().handle().ok().filter(|_| self.rules.preserve);
+        let before = dir.as_ref().and_then(|dir| fstat(&**dir).ok());
+        self.remove_journal(journal);
+        if let (Some(dir), Some(stat)) = (dir, before)
+            && self.lock().is_landing(journal.dir())
+        {
+            let time = |tv_sec, tv_nsec| Timespec {
+                tv_sec,
+                tv_nsec: tv_nsec as _,
+            };
+            let times = Timestamps {
+                last_access: time(stat.st_atime, stat.st_atime_nsec),
+                last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+            };
+            // If this fails, only a time is wrong.
+            let _ = futimens(&*dir, &times);
+        }
+    }
+
+    /// A journal that cannot be removed does no harm, so nothing fails; but the user has to remove
+    /// it.
+    fn remove_journal(&self, journal: &Journal) {
+        if let Err(error) = journal.remove() {
+            let line = format!("fastcp: {error}; it is of no more use, remove it by hand");
+            (self.sessions.tell)(&line);
+        }
+    }
+
+    /// Ends the copy at the receiver. After an early end, keeps the files that can be resumed. Call
+    /// this when no worker runs any more.
+    pub fn put_away(&self) {
+        self.keeper.end();
+        self.leave_directories();
+        let mut files = self.lock().take_files();
+        for stream in files.extract_if(.., |file| file.is_stream()) {
+            self.spool(&stream);
+        }
+        let Some(journal) = self.journal().filter(|_| !self.acks.is_finished()) else {
+            return;
+        };
+        // Data from a sender that broke the protocol is not kept.
+        let cause = self.ending.cause();
+        let is_breach = cause.is_some_and(|cause| cause.kind == Kind::Breach);
+        for file in files {
+            let partial = file.partial.lock().expect("no panic while held").take();
+            let done = file
+                .claims
+                .lock()
+                .expect("no panic while held")
+                .done_bytes();
+            if done > 0 && file.number.is_some() && !is_breach {
+                // A partial file that a stuck worker holds stays too, since nobody drops it.
+                if let Some(partial) = partial.and_then(Arc::into_inner) {
+                    partial.keep();
+                }
+            }
+        }
+        if !journal.is_useful() || is_breach {
+            self.remove_journal(journal);
+        } else if !user_key().is_kept {
+            let line = "fastcp: nothing of this copy can be resumed: this user has no place for a \
+                        key in ~/.local/state/fastcp on the host that receives; set XDG_STATE_HOME";
+            (self.sessions.tell)(line);
+        }
+        journal.release();
+    }
+}
+
+impl Receiver {
+    /// Gives unfinished directories their final modes, so that none stays private that should not
+    /// be. The next run makes them writable again.
+    fn leave_directories(&self) {
+        let rules = Rules {
+            fsync: false,
+            ..self.rules
+        };
+        let made = self.lock().take_made_directories();
+        for (directory, entry) in made {
+            // The copy has failed already, and the user needs that error.
+            let _ = directory.finish(&entry, &rules);
+        }
+    }
+}
+
+/// The place for the journal of a copy to a device: not in the directory of the device.
+fn device_places(device: &Slot, destination: &Destination, handles: &Arc<Handles>) -> Vec<Place> {
+    let typed = destination
+        .typed
+        .iter()
+        .map(|typed| typed.operand.as_bytes());
+    let source = journal::hash(typed);
+    match dest::device_journal(device, &source, handles) {
+        Ok(Slot { dir, name, .. }) => vec![Place {
+            dir,
+            name: name.as_os_str().to_owned(),
+        }],
+        Err(error) => {
+            let line = format!("fastcp: {error}; if this copy is cut short it begins anew");
+            (destination.sessions.tell)(&line);
+            Vec::new()
+        }
+    }
+}
+
+/// The possible places of the journal, best first.
+fn places(targets: &[Target], first: &Target) -> Vec<Place> {
+    let name = |target: &Target| match &target.landing {
+        Landing::Name(slot) => slot.name.as_bytes().to_vec(),
+        Landing::Directory(_) | Landing::Exit(_) => Vec::new(),
+    };
+    let names: Vec<Vec<u8>> = targets.iter().map(name).collect();
+    let place = |dir: &Arc<Dir>| Place::new(dir.clone(), names.iter().map(|name| &name[..]));
+    // A copy to a pipe cannot be resumed and gets no journal.
+    let mut places: Vec<Place> = first.landing.dir().map(place).into_iter().collect();
+    // A directory that allows no new file may contain one that does.
+    if let Landing::Name(Slot { dir, name, .. }) = &first.landing
+        && first.existed
+        && let Ok(inside) = dir.child(name)
+    {
+        places.push(place(&inside));
+    }
+    places
+}
+
+/// Identifies the roots by their names and kinds at the source.
+fn hash_of(roots: &[Root]) -> Hash {
+    let of_root = |root: &Root| {
+        let kind = u8::from(root.is_directory) | u8::from(root.contents) << 1;
+        [root.name.as_bytes(), &[kind]].concat()
+    };
+    let parts: Vec<Vec<u8>> = roots.iter().map(of_root).collect();
+    journal::hash(parts.iter().map(|part| &part[..]))
+}

@@ -1,0 +1,344 @@
+//! The sending end, rows 1 to 7: from the walk to frames on the shared queue.
+//!
+//! One thread walks and plans. Workers read, encode, frame and seal. Connections take frames. Only
+//! the queue of frames and the pool make a worker wait for the network.
+
+pub mod cache;
+mod cached;
+pub mod control;
+pub mod encoder_control;
+mod large_chunk;
+pub mod pipe;
+pub mod plan;
+mod read;
+pub mod scheduler;
+pub mod walk;
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
+
+use self::cache::Share;
+use self::encoder_control::{Compression, Steering};
+use self::plan::{File, Member, Plan, Stream, What};
+use self::read::{SETTLE, Settling};
+use self::scheduler::{Ended, NACKS_MAX, Plans, Work};
+use super::failures::Tally;
+use super::receive::roots::Tell;
+use super::worker_time::{Doing, Shift};
+use crate::chunk::pack::TableForm;
+use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Pool};
+use crate::codec::{Codec, Encoder};
+use crate::control::Outgoing;
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::{Entry, EntryId};
+use crate::pipe::Stop;
+use crate::pipeline::Ending;
+use crate::pipeline::digest_list::DigestList;
+use crate::pipeline::lzma_room::LzmaRoom;
+use crate::progress::{Phase, Progress};
+use crate::seal::Sealer;
+use crate::source::{self, Changes, Found, Inlet, SourceFile};
+use crate::transport::frames::{Frame, Frames};
+use crate::tuner::Method;
+use crate::wire::SealedChunk;
+use crate::wire::message::{Busy, CopyOptions, Fault, Message};
+
+/// State of the sending end that its threads and tasks share.
+pub struct Sender {
+    pub plans: Plans,
+    pub options: CopyOptions,
+    pub chunk_size: usize,
+    /// Pieces of files end at multiples of this, in bytes.
+    pub grain: u64,
+    /// The receiver verifies what it said it has while the rest is sent, and asks for damaged
+    /// ranges.
+    pub may_be_asked: bool,
+    /// The form of packs that the receiver accepts.
+    pub table_form: TableForm,
+    pub pool: Pool,
+    /// Chunks of streams that may be unacknowledged. Each takes a buffer.
+    pub window: usize,
+    /// Frames may be lost on this route, so frames that cannot be read again are kept.
+    pub keeps: bool,
+    /// Set when a user at either end says that a followed file is complete.
+    pub enough: Stop,
+    /// Receives the lines that a producer writes.
+    pub tell: Tell,
+    pub sealer: Sealer,
+    pub steering: Steering,
+    pub lzma_room: LzmaRoom,
+    /// The method for a chunk if there is no memory for LZMA.
+    pub without_room: Method,
+    /// Frames that no connection has taken.
+    pub frames: Frames,
+    pub control: Outgoing,
+    pub tally: Arc<Tally>,
+    pub progress: Arc<Progress>,
+    pub ending: Arc<Ending>,
+    pub digests: Option<Arc<DigestList>>,
+    /// Set if other hosts get the same data.
+    pub share: Option<Share>,
+    /// The receiver reported that everything is in place.
+    pub done: Notify,
+    /// Read instead of the named stream, if that is the only operand and goes to several hosts.
+    pub stream: Option<Inlet>,
+    /// The receiver's last report on how it spends its time.
+    pub heard: Mutex<Busy>,
+}
+
+impl Sender {
+    /// Runs a worker, which turns plans into frames until the copy ends.
+    pub fn work(&self) {
+        let mut encoder = Encoder::new(self.chunk_size);
+        let mut shift = self.steering.shifts.begin();
+        while let Ok(work) = self.plans.next() {
+            let plan = match work {
+                Work::Chunk(plan) => plan,
+                Work::End(file) => {
+                    self.end_file(&file);
+                    continue;
+                }
+                Work::Reopen(held, missing) => {
+                    self.reopen(*held, &missing);
+                    continue;
+                }
+            };
+            let frame = match &plan.what {
+                What::Part(part) => self.carry_part(&plan, part, &mut encoder, &mut shift),
+                _ => {
+                    shift.turn_to(Doing::Held);
+                    let Ok(buffer) = self.pool.take_blocking() else {
+                        return;
+                    };
+                    let frame = self.carry(&plan, buffer, &mut encoder, &mut shift);
+                    frame.map(Frame::Own)
+                }
+            };
+            if let Some(frame) = frame {
+                shift.turn_to(Doing::Held);
+                if !self.push(frame) {
+                    return;
+                }
+            }
+            shift.turn_to(Doing::Nothing);
+            if self.plans.is_all_taken() {
+                self.progress.set_phase(Phase::Flushing);
+            }
+        }
+    }
+
+    /// Closes files and waits for changed files, until the copy ends.
+    pub fn care(&self) {
+        let mut settling: Vec<Settling> = Vec::new();
+        while let Ok(chores) = self.plans.chores(settling.is_empty()) {
+            let files = chores.discarded.len();
+            drop(chores.discarded);
+            self.plans.were_closed(files);
+            settling.extend(chores.changed.into_iter().map(Settling::new));
+            if !settling.is_empty() {
+                std::thread::sleep(SETTLE);
+                settling.retain_mut(|file| !self.has_settled(file));
+            }
+        }
+        drop(self.plans.take_rest());
+    }
+
+    /// Schedules the chunks of queued frames again, because a stronger method was chosen. On a slow
+    /// link these frames would leave seconds later. The next frame stays, so that the link does not
+    /// run idle.
+    pub fn compress_again(&self) {
+        for frame in self.frames.take_back(1) {
+            self.plans.put_back(frame.header().chunk);
+        }
+    }
+
+    /// Queues a frame when there is room. False once the copy ends.
+    fn push(&self, frame: Frame) -> bool {
+        let pushed = self
+            .steering
+            .when_there_is_room(|| self.frames.len(), || self.frames.put(frame));
+        pushed == Some(true)
+    }
+
+    /// Reads, encodes, frames and seals a chunk. None if nothing is to be sent now.
+    fn carry(
+        &self,
+        plan: &Plan,
+        buffer: Buffer,
+        encoder: &mut Encoder,
+        shift: &mut Shift<'_>,
+    ) -> Option<SealedChunk> {
+        if plan.nacks.load(Relaxed) >= NACKS_MAX {
+            self.give_up(plan);
+            return None;
+        }
+        let encoded = match &plan.what {
+            What::Piece { file, piece } if piece.is_larger_than(self.chunk_size) => {
+                self.carry_large_piece(plan, file, buffer, shift)?
+            }
+            What::Piece { file, piece } => match self.share_of(file, piece) {
+                Some(share) => self.carry_shared(share, plan, buffer, encoder, shift)?,
+                None => {
+                    shift.turn_to(Doing::Disk);
+                    let (chunk, digest) = self.read_piece(plan, file, buffer, shift)?;
+                    self.encode(chunk, digest, self.steering.next(), encoder, shift)
+                }
+            },
+            What::Pack(members) => self.carry_pack(plan, members, buffer, encoder, shift)?,
+            What::Large(packs) => self.carry_large(plan, packs.len(), buffer, shift)?,
+            What::Part(_) => return None,
+        };
+        shift.turn_to(Doing::Rest);
+        Some(SealedChunk::seal(encoded, &self.sealer))
+    }
+
+    /// Compresses a chunk that has bytes to send.
+    pub(super) fn encode(
+        &self,
+        chunk: Chunk,
+        digest: Digest,
+        compression: Compression,
+        encoder: &mut Encoder,
+        shift: &mut Shift<'_>,
+    ) -> EncodedChunk {
+        shift.turn_to(Doing::Codec);
+        match chunk.place.kind {
+            ChunkKind::Zeros | ChunkKind::Digest => {
+                let Chunk { place, buffer } = chunk;
+                EncodedChunk {
+                    place,
+                    digest,
+                    codec: Codec::None.number(),
+                    buffer,
+                }
+            }
+            _ => {
+                let raw = chunk.buffer.len();
+                let (compression, room) = match compression {
+                    Compression::Sampled(Method::Lzma(_)) => {
+                        let room = self.lzma_room.enter(&self.pool);
+                        let without = Compression::Sampled(self.without_room);
+                        (room.as_ref().map_or(without, |_| compression), room)
+                    }
+                    _ => (compression, None),
+                };
+                let encoded = compression.encode(encoder, chunk, digest);
+                drop(room);
+                let took = shift.turn_to(Doing::Rest);
+                let made = encoded.buffer.len();
+                self.steering.coded(compression, raw, made, took);
+                encoded
+            }
+        }
+    }
+
+    /// Gives up a chunk that arrives damaged however often it is sent.
+    pub(super) fn give_up(&self, plan: &Plan) {
+        let error = Error::new(Kind::Verify, Side::Dest, "arrived damaged again and again");
+        match &plan.what {
+            What::Part(part) => {
+                let error = error.at(&part.stream.path);
+                self.fail_stream(&part.stream, error);
+            }
+            What::Piece { file, .. } => self.fail_file(file, error.at(file.found.path())),
+            What::Pack(_) | What::Large(_) => {
+                let members = plan.what.members();
+                // The same order as in `read_pack`.
+                let left = members.filter(|it| !it.failed.load(Relaxed));
+                left.for_each(|it| self.plans.entry_failed(it.found.entry.id));
+                self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
+                for member in plan.what.members() {
+                    self.fail_member(member, error.clone().at(member.found.path()));
+                }
+            }
+        }
+    }
+}
+
+impl Sender {
+    /// Sends a message. The reader of the control connection reports a lost connection.
+    pub(super) fn say(&self, message: Message) {
+        let _ = self.control.send_blocking(message);
+    }
+
+    pub(super) fn say_or_end(&self, message: Message) -> Result<(), Ended> {
+        self.control.send_blocking(message).map_err(|_| Ended)
+    }
+
+    /// Records that this end failed a big file, and tells the receiver.
+    pub(super) fn fail_file(&self, file: &File, error: Error) {
+        if !file.failed.swap(true, Relaxed) {
+            self.fail(&file.found, error);
+        }
+    }
+
+    pub(super) fn fail_member(&self, member: &Member, error: Error) {
+        if !member.failed.swap(true, Relaxed) {
+            self.fail(&member.found, error);
+        }
+    }
+
+    /// Records that this end cannot send a stream, or the rest of it, and tells the receiver.
+    pub(super) fn fail_stream(&self, stream: &Stream, error: Error) {
+        if !stream.failed.swap(true, Relaxed) {
+            self.fail_entry(&stream.entry, error);
+        }
+    }
+
+    /// Records that this end cannot send an entry, and tells the receiver.
+    pub(super) fn fail(&self, found: &Found, error: Error) {
+        self.fail_entry(&found.entry, error);
+    }
+
+    fn fail_entry(&self, entry: &Entry, error: Error) {
+        // In this order: a thread that waits until the entry is closed then finds that it failed.
+        self.plans.entry_failed(entry.id);
+        self.plans.close(entry.id);
+        self.progress.end_name(entry.id);
+        self.tell(&error, entry.id, entry.parent);
+    }
+
+    /// Reports a failed entry that was not announced. The receiver only shows it to the user.
+    pub(super) fn fail_unannounced(&self, error: &Error) {
+        self.tell(error, 0, 0);
+    }
+
+    /// If sources may change, a file that has vanished is no failure.
+    fn tell(&self, error: &Error, entry: EntryId, parent: EntryId) {
+        let fault = Fault::of(error, entry, parent);
+        if self.options.live && source::has_vanished(error) {
+            self.tally.detail(error);
+            self.say(Message::Vanished(fault));
+        } else {
+            self.tally.add(error);
+            self.say(Message::Fault(fault));
+        }
+    }
+
+    /// How the receiver spends its time.
+    pub fn far(&self) -> Busy {
+        *self.heard.lock().expect("no panic while held")
+    }
+
+    pub(super) fn open(&self, found: &Found) -> Result<SourceFile> {
+        if found.entry.is_device() {
+            return SourceFile::open_device(found, self.options.direct_io);
+        }
+        let source = SourceFile::open(found, self.changes())?;
+        Ok(match self.options.drop_cache {
+            true => source.dropping_pages(),
+            false => source,
+        })
+    }
+
+    pub(super) fn changes(&self) -> Changes {
+        if self.options.live {
+            Changes::Taken
+        } else {
+            Changes::Told
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! The sender's reactions to the receiver's messages. The task that reads the control connection
+//! calls these functions, so nothing here waits for a disk, a buffer or the network.
+
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use super::cache::Key;
+use super::plan::{File, Live, Member, Plan, Reading, Stream, What};
+use super::scheduler::{Announced, Closed, Discarded, Landed, Settled, Sum};
+use crate::chunk::ChunkKind;
+use crate::chunk::ranges::RangeSet;
+use crate::chunk::split::{Cut, whole_chunks};
+use crate::digest::{Added, Digest, NONE, Tree};
+use crate::manifest::{EntryId, Name};
+use crate::pipeline::send::Sender;
+use crate::units::printable;
+use crate::wire::message::{
+    ALL_RANGES_MAX, Ack, Fault, Message, Missing, RANGES_MAX, Span, Want, WantKind,
+};
+
+/// The peer sent something that no receiver sends.
+#[derive(Debug, thiserror::Error)]
+#[error("the receiver broke the protocol: {0}")]
+pub struct Breach(pub &'static str);
+
+impl Sender {
+    /// Handles one message from the receiver.
+    pub fn answer(&self, message: Message) -> Result<(), Breach> {
+        match message {
+            Message::Landed(landed) => {
+                if let Some(list) = &self.digests {
+                    list.set_landed(landed.names.into_iter().map(name_or_none).collect());
+                }
+                // A list of digests needs the digests of files in place too, so they are read.
+                let asks = landed.resumes && self.digests.is_none();
+                let small = match (landed.ordered, asks) {
+                    (true, _) => Landed::Ordered,
+                    (false, true) => Landed::Resumes,
+                    (false, false) => Landed::Fresh,
+                };
+                if landed.ordered {
+                    // Bytes that left an ordered destination cannot be taken back for a retry.
+                    self.ending.set_once();
+                }
+                if landed.window == 0 {
+                    return Err(Breach("no room for a single chunk"));
+                }
+                self.plans
+                    .start(small, self.window.min(landed.window as usize));
+            }
+            Message::Want(wants) => {
+                let is_there = |kind: &WantKind| matches!(kind, WantKind::Skip | WantKind::Have(_));
+                let content = wants.iter().filter(|want| !is_there(&want.kind));
+                self.plans.want_small(content.map(|want| want.entry));
+                for want in wants {
+                    self.wanted(want)?;
+                }
+            }
+            Message::Missing(missing) => self.missing(&missing)?,
+            Message::Ack(ack) => self.acknowledged(&ack)?,
+            Message::Nack(chunks) => chunks
+                .into_iter()
+                .for_each(|chunk| self.plans.nacked(chunk)),
+            Message::Fault(fault) => self.receiver_failed(fault)?,
+            Message::Enough(()) => self.enough.set(),
+            Message::Busy(busy) => *self.heard.lock().expect("no panic while held") = busy,
+            Message::Checked(bytes) => self.progress.set_checked(bytes),
+            Message::Done(()) if self.plans.is_done() => {
+                self.plans.end();
+                self.done.notify_one();
+            }
+            _ => return Err(Breach("a message out of place")),
+        }
+        Ok(())
+    }
+
+    /// The receiver found damage in ranges that it said it has.
+    fn missing(&self, missing: &Missing) -> Result<(), Breach> {
+        let breach = || Breach("ranges that it never said it has");
+        let spans = missing.spans.iter().map(|span| span.start..span.end);
+        let is_possible = |span: &Span| span.start < span.end;
+        let are_possible = missing.spans.iter().all(is_possible);
+        if !self.may_be_asked || !are_possible || missing.spans.len() > RANGES_MAX {
+            return Err(breach());
+        }
+        let ranges: RangeSet = spans.collect();
+        let count = ranges.count();
+        let had = self.plans.missing(missing.entry, ranges);
+        if let Some(had) = had.map_err(|_| breach())? {
+            self.progress.add_resumed(had);
+            self.progress.add_damaged(count);
+        }
+        Ok(())
+    }
+
+    /// Takes the receiver's answer about one entry. An entry that is not open failed here in the
+    /// meantime.
+    fn wanted(&self, want: Want) -> Result<(), Breach> {
+        let kind = match want.kind {
+            WantKind::Skip => {
+                let skipped = self.plans.skip(want.entry);
+                if let (Some(share), Some(source)) = (&self.share, &skipped) {
+                    share.skip(Key::of(&source.found().entry));
+                }
+                if let Some(source) = skipped {
+                    self.plans.discard(Discarded::Source(source));
+                }
+                return Ok(());
+            }
+            kind => kind,
+        };
+        if let (WantKind::Have(ranges), true) = (&kind, self.may_be_asked)
+            && let [(Span { start: 0, end }, digest)] = ranges[..]
+        {
+            let digest = (digest != NONE).then_some(digest);
+            if let Some(held) = self.plans.hold(want.entry, end, digest) {
+                if let Some(share) = &self.share {
+                    share.skip(Key::of(&held));
+                }
+                return Ok(());
+            }
+        }
+        if self.plans.want_stream(want.entry) {
+            return match kind {
+                WantKind::Fresh => Ok(()),
+                _ => Err(Breach("a part of a stream")),
+            };
+        }
+        let made = self
+            .plans
+            .want(want.entry, |announced| self.part(announced, kind))?;
+        if let Some(file) = made {
+            if file.ranges > 0 && self.plans.ranges() > ALL_RANGES_MAX {
+                return Err(Breach("more ranges than it may name"));
+            }
+            self.progress.add_resumed(file.had());
+            let name = printable(file.found.name.as_bytes());
+            self.progress.start_name(want.entry, name);
+        }
+        Ok(())
+    }
+
+    /// Makes the [`File`] to send, with the parts that the receiver wants.
+    fn part(&self, announced: Announced, kind: WantKind) -> Result<File, Breach> {
+        let Announced {
+            source,
+            listed,
+            anew,
+        } = announced;
+        let found = source.found().clone();
+        let size = found.entry.size;
+        let (chunk_size, grain) = (self.chunk_size as u64, self.grain);
+        let digest_only = kind == WantKind::Digest;
+        let is_told = digest_only || self.options.digests;
+        // Chunks of a file that may change are read at different times, so their root means
+        // nothing.
+        let needs_tree = is_told || !(found.entry.is_sparse() || self.options.live);
+        let mut tree = needs_tree.then(|| Tree::new(size, grain));
+        let (mut had, mut compare) = (RangeSet::new(), RangeSet::new());
+        let whole = |spans: &mut dyn Iterator<Item = &Span>, unit: u64| {
+            let spans = spans.take(RANGES_MAX + 1).map(|span| span.start..span.end);
+            whole_chunks(size, unit, spans).ok_or(Breach("ranges that the file does not have"))
+        };
+        match &kind {
+            WantKind::Have(ranges) if ranges.len() <= RANGES_MAX => {
+                had = whole(&mut ranges.iter().map(|(span, _)| span), grain)?;
+                for (span, value) in ranges {
+                    let len = span.end - span.start;
+                    let added = tree
+                        .as_mut()
+                        .map(|tree| tree.add_subtree(span.start, len, *value));
+                    if added.is_some_and(|added| added != Added::New) {
+                        return Err(Breach("ranges that are no part of the file's digest"));
+                    }
+                }
+            }
+            WantKind::Compare(ranges) if ranges.len() <= RANGES_MAX => {
+                compare = whole(&mut ranges.iter(), chunk_size)?;
+            }
+            WantKind::Have(_) | WantKind::Compare(_) => {
+                return Err(Breach("more ranges than it may name"));
+            }
+            WantKind::Fresh | WantKind::Digest | WantKind::Skip => {}
+        }
+        let ranges = match &kind {
+            WantKind::Have(ranges) => ranges.len(),
+            WantKind::Compare(ranges) => ranges.len(),
+            WantKind::Fresh | WantKind::Digest | WantKind::Skip => 0,
+        };
+        let share = self.share.as_ref();
+        Ok(File {
+            interest: share.map(|share| share.interest(Key::of(&found.entry), &had)),
+            source: *source,
+            cut: Mutex::new(Cut::skipping(size, chunk_size, grain, &had)),
+            compare,
+            ranges,
+            tree: tree.map(Mutex::new),
+            covered: AtomicU64::new(had.count()),
+            placed: AtomicU64::new(had.count()),
+            had: Mutex::new(had),
+            known: None,
+            alone: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            reading: Mutex::new(Reading::Goes),
+            anew,
+            digest_only,
+            listed,
+            live: self.options.live.then(|| {
+                Mutex::new(Live {
+                    length: size,
+                    told: false,
+                })
+            }),
+            found,
+        })
+    }
+
+    fn acknowledged(&self, ack: &Ack) -> Result<(), Breach> {
+        // Before the chunks: a member of a pack counts as copied unless it failed.
+        for span in ack.failed.iter() {
+            if span.start < span.end && self.plans.is_met(span.end - 1) {
+                self.plans.entries_lost(span.start..span.end);
+            }
+        }
+        for span in ack.chunks.iter() {
+            if span.start > span.end {
+                return Err(Breach("an impossible chunk"));
+            }
+            let count = |plan: &Plan| self.count(plan);
+            self.plans.settle_chunks(span.start..span.end, count);
+        }
+        for (spans, placed) in [(&ack.entries, true), (&ack.failed, false)] {
+            for span in spans.iter() {
+                let possible = 0 < span.start && span.start < span.end;
+                if !possible || !self.plans.is_met(span.end - 1) {
+                    return Err(Breach("an impossible entry"));
+                }
+                let Settled { open, kept } = self.plans.settle_entries(span.start..span.end);
+                for entry in open {
+                    self.close_file(entry, placed);
+                }
+                self.count_kept(kept, placed);
+                if let (Some(list), true) = (&self.digests, placed) {
+                    list.links_placed(span.start..span.end);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a chunk that is in place.
+    fn count(&self, plan: &Plan) {
+        match &plan.what {
+            What::Piece { file, piece } => {
+                let len = u64::from(piece.len);
+                file.placed.fetch_add(len, Relaxed);
+                if piece.kind == ChunkKind::Zeros || plan.zeros.load(Relaxed) {
+                    self.progress.add_skipped(len);
+                } else if plan.was_had() {
+                    self.progress.add_resumed(len);
+                } else {
+                    self.progress.add_bytes(len);
+                }
+            }
+            What::Pack(_) | What::Large(_) => {
+                plan.what.members().for_each(|it| self.count_member(it));
+            }
+            What::Part(part) if plan.digest.get() == Some(&NONE) => {
+                self.progress.add_skipped(part.len.into());
+            }
+            What::Part(part) => self.progress.add_bytes(part.len.into()),
+        }
+    }
+
+    fn count_member(&self, member: &Member) {
+        let entry = &member.found.entry;
+        self.progress.end_name(entry.id);
+        if member.failed.load(Relaxed) || self.plans.has_failed(entry.id) {
+            return;
+        }
+        self.progress.add_bytes(member.size.load(Relaxed));
+        self.progress.add_files(1);
+        if let (Some(list), Some(listed), Some(digest)) =
+            (&self.digests, &member.listed, member.digest.get())
+        {
+            list.add(listed, digest);
+            list.remember(entry, digest);
+        }
+    }
+
+    /// Counts small files that the receiver already had: in place, or failed along with their
+    /// directory.
+    fn count_kept(&self, kept: Sum, placed: bool) {
+        if !placed {
+            return self.progress.add_failed(kept.files);
+        }
+        self.progress.add_resumed(kept.bytes);
+        self.progress.add_resumed_files(kept.files);
+        self.progress.add_files(kept.files);
+    }
+
+    /// Closes a file that is in place, or that failed along with its directory.
+    fn close_file(&self, entry: EntryId, placed: bool) {
+        let Some(closed) = self.plans.close(entry) else {
+            return;
+        };
+        self.progress.end_name(entry);
+        if !placed {
+            self.progress.add_failed(1);
+            return self.discard(closed);
+        }
+        self.progress.add_files(1);
+        let file = match closed {
+            Closed::Sending(file) => file,
+            Closed::Announced(_) => return self.discard(closed),
+            Closed::Stream(stream) => {
+                let digest = self.stream_placed(&stream);
+                if let (Some(list), Some(listed), Some(digest)) =
+                    (&self.digests, &stream.listed, digest)
+                {
+                    list.add(listed, &digest);
+                }
+                return;
+            }
+            Closed::Held(held) => {
+                self.progress.add_resumed(held.found.entry.size);
+                self.progress.add_resumed_files(1);
+                if let (Some(list), Some(listed), Some(digest)) =
+                    (&self.digests, &held.listed, &held.digest)
+                {
+                    list.add(listed, digest);
+                    list.remember(&held.found.entry, digest);
+                }
+                return;
+            }
+            Closed::Skipped { size } => {
+                self.progress.add_resumed(size);
+                self.progress.add_resumed_files(1);
+                return;
+            }
+        };
+        let size = file.found.entry.size;
+        if file.had() == size {
+            self.progress.add_resumed_files(1);
+        }
+        if file.digest_only {
+            self.progress.add_skipped(size);
+        }
+        if let (Some(list), Some(listed), Some(root)) = (&self.digests, &file.listed, file.root()) {
+            list.add(listed, &root);
+            list.remember(&file.found.entry, &root);
+        }
+        self.plans.discard(Discarded::File(file));
+    }
+
+    /// Drops an entry. Another thread closes its file.
+    fn discard(&self, closed: Closed) {
+        match closed {
+            Closed::Sending(file) => self.plans.discard(Discarded::File(file)),
+            Closed::Announced(source) => self.plans.discard(Discarded::Source(source)),
+            Closed::Stream(_) | Closed::Held(_) | Closed::Skipped { .. } => {}
+        }
+    }
+
+    /// The digest of a stream in place. A stream that an earlier session read counts as resumed.
+    fn stream_placed(&self, stream: &Stream) -> Option<Digest> {
+        if stream.entry.is_begun() {
+            let whole = self.ending.once(stream.path.as_os_str().as_bytes())?;
+            self.progress.add_resumed(whole.length);
+            return whole.digest;
+        }
+        let tree = stream.tree.lock().expect("no panic while held");
+        tree.root(tree.end())
+    }
+
+    /// The receiver cannot place an entry.
+    fn receiver_failed(&self, fault: Fault) -> Result<(), Breach> {
+        let entry = fault.entry;
+        if !self.plans.is_met(entry) {
+            return Err(Breach("an entry that it was not told of"));
+        }
+        self.tally.add(&fault.into_error());
+        if entry != 0 {
+            self.plans.entry_failed(entry);
+            if let Some(closed) = self.plans.close(entry) {
+                match &closed {
+                    Closed::Sending(file) => file.failed.store(true, Relaxed),
+                    Closed::Stream(stream) => stream.failed.store(true, Relaxed),
+                    Closed::Announced(_) | Closed::Held(_) | Closed::Skipped { .. } => {}
+                }
+                self.discard(closed);
+            }
+            self.progress.end_name(entry);
+        }
+        Ok(())
+    }
+}
+
+/// A name from the receiver; empty if it is invalid.
+fn name_or_none(bytes: Vec<u8>) -> Vec<u8> {
+    Name::try_from(bytes).map_or_else(|_| Vec::new(), Vec::from)
+}

@@ -1,0 +1,218 @@
+//! Large packs and large pieces: several packs, or two chunks of a file, read into memory that the
+//! pool lends and compressed as one into a single buffer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::encoder_control::{Compression, compress};
+use super::plan::{File, Plan};
+use super::read::is_zero;
+use crate::chunk::pool::{Lent, TAILROOM};
+use crate::chunk::{Buffer, Chunk, EncodedChunk};
+use crate::codec::Encoder;
+use crate::digest;
+use crate::pipeline::budget::large_slots;
+use crate::pipeline::send::Sender;
+use crate::pipeline::worker_time::{Doing, Shift};
+use crate::tuner::Method;
+
+/// Room behind the compressed bytes for the seal's tag.
+const SPARE: usize = TAILROOM / 2;
+
+/// The wait before memory is looked for again, for a large pack or piece that was sent before. A
+/// slow link has few buffers in use.
+const MEMORY_PAUSE: Duration = Duration::from_millis(50);
+
+impl Sender {
+    /// Reads and compresses `packs` packs as one. None if nothing is to be sent, or if the packs
+    /// are sent separately: there is no memory, or the result does not fit into a frame.
+    pub(in crate::pipeline) fn carry_large(
+        &self,
+        plan: &Plan,
+        packs: usize,
+        buffer: Buffer,
+        shift: &mut Shift<'_>,
+    ) -> Option<EncodedChunk> {
+        if plan.nacks.load(Relaxed) > 0 {
+            self.plans.end_large();
+            self.plans.take_apart(plan);
+            return None;
+        }
+        let made = self.make_large(plan, packs, buffer, shift);
+        self.large_is_over(plan, made, shift, || self.plans.take_apart(plan))
+    }
+
+    /// Acts on the outcome of an attempt. Gives the chunk to send, if there is one.
+    fn large_is_over(
+        &self,
+        plan: &Plan,
+        made: Large,
+        shift: &mut Shift<'_>,
+        take_apart: impl FnOnce(),
+    ) -> Option<EncodedChunk> {
+        self.plans.large_is_made(plan.chunk);
+        match made {
+            Large::Made(encoded) => return Some(encoded),
+            Large::Nothing => {}
+            Large::Apart => take_apart(),
+            Large::Later => {
+                shift.turn_to(Doing::Held);
+                std::thread::sleep(MEMORY_PAUSE);
+                self.plans.put_back(plan.chunk);
+            }
+        }
+        None
+    }
+
+    /// The compression of a large pack or piece, and memory for the work. If it was sent before, it
+    /// is compressed as it was then, so that it fits again: the receiver may have it already.
+    fn large_means(&self, plan: &Plan) -> Result<(Compression, Lent), Large> {
+        let before = plan.method.get().copied().map(Compression::Forced);
+        let compression = before.or_else(|| self.large_compression());
+        let compression = compression.ok_or(Large::Apart)?;
+        match self.pool.lend(large_slots(self.chunk_size)) {
+            Some(lent) => Ok((compression, lent)),
+            None if before.is_some() => Err(Large::Later),
+            None => Err(Large::Apart),
+        }
+    }
+
+    fn make_large(
+        &self,
+        plan: &Plan,
+        packs: usize,
+        buffer: Buffer,
+        shift: &mut Shift<'_>,
+    ) -> Large {
+        let (compression, lent) = match self.large_means(plan) {
+            Ok(means) => means,
+            Err(outcome) => return outcome,
+        };
+        let large = Buffer::of_lent(packs * self.chunk_size, lent);
+        shift.turn_to(Doing::Disk);
+        let Some((chunk, digest)) = self.read_pack(plan, large) else {
+            return Large::Nothing;
+        };
+        match self.encode_large(&chunk, digest, compression, buffer, shift) {
+            Some(made) => {
+                let _ = plan.method.set(method_of(compression));
+                Large::Made(made)
+            }
+            None => Large::Apart,
+        }
+    }
+
+    /// How the next large chunk is compressed. None if the current method cannot compress into a
+    /// limited buffer ([`Encoder::encode_large`]).
+    fn large_compression(&self) -> Option<Compression> {
+        let compression = self.steering.next();
+        let method = method_of(compression);
+        matches!(method, Method::Zstd(_) | Method::Lzma(_)).then_some(compression)
+    }
+
+    fn encode_large(
+        &self,
+        chunk: &Chunk,
+        digest: digest::Digest,
+        compression: Compression,
+        buffer: Buffer,
+        shift: &mut Shift<'_>,
+    ) -> Option<EncodedChunk> {
+        shift.turn_to(Doing::Codec);
+        let most = buffer.capacity() - SPARE;
+        let how = compress(method_of(compression));
+        let made = Encoder::encode_large(chunk, how, digest, buffer, most);
+        let took = shift.turn_to(Doing::Rest);
+        let raw = chunk.buffer.len();
+        let len = made.as_ref().map_or(raw, |made| made.buffer.len());
+        self.steering.coded(compression, raw, len, took);
+        made
+    }
+
+    /// Reads and compresses a large piece of a file. None if nothing is to be sent now, or if its
+    /// chunks are sent separately: there is no memory, or the result does not fit into a frame. A
+    /// piece that was sent once stays whole, since the receiver may have it.
+    pub(in crate::pipeline) fn carry_large_piece(
+        &self,
+        plan: &Plan,
+        file: &Arc<File>,
+        buffer: Buffer,
+        shift: &mut Shift<'_>,
+    ) -> Option<EncodedChunk> {
+        let made = self.make_large_piece(plan, file, buffer, shift);
+        let take_apart = || self.plans.take_piece_apart(plan, self.chunk_size as u32);
+        self.large_is_over(plan, made, shift, take_apart)
+    }
+
+    fn make_large_piece(
+        &self,
+        plan: &Plan,
+        file: &Arc<File>,
+        buffer: Buffer,
+        shift: &mut Shift<'_>,
+    ) -> Large {
+        let was_sent = plan.method.get().is_some();
+        let (compression, lent) = match self.large_means(plan) {
+            Ok(means) => means,
+            Err(outcome) => return outcome,
+        };
+        let Some(place) = self.place_of_piece(plan, file) else {
+            return Large::Nothing;
+        };
+        shift.turn_to(Doing::Disk);
+        let mut large = Buffer::of_lent(place.raw_len as usize, lent);
+        if let Err(error) = self.load(file, place, &mut large) {
+            self.reading_failed(file, error);
+            return Large::Nothing;
+        }
+        shift.turn_to(Doing::Rest);
+        let whole = u64::from(place.raw_len) == file.found.entry.size;
+        let digest = digest::of_range(large.data(), place.offset, whole);
+        if !was_sent && is_zero(large.data()) {
+            return Large::Apart;
+        }
+        let chunk = Chunk {
+            place,
+            buffer: large,
+        };
+        let made = self.encode_large(&chunk, digest, compression, buffer, shift);
+        // A different digest shows that the file changed, even if the result no longer fits.
+        if (made.is_some() || was_sent)
+            && self
+                .is_as_before(plan, file, place, chunk.buffer.data(), digest)
+                .is_none()
+        {
+            return Large::Nothing;
+        }
+        match made {
+            Some(made) => {
+                let _ = plan.method.set(method_of(compression));
+                Large::Made(made)
+            }
+            None if !was_sent => Large::Apart,
+            // Should not happen: the same bytes, compressed the same way, are as long as before. It
+            // counts like a damaged arrival, so that the retries end.
+            None => {
+                plan.refused();
+                Large::Later
+            }
+        }
+    }
+}
+
+/// The outcome of an attempt to make a large pack or piece.
+enum Large {
+    Made(EncodedChunk),
+    /// To be retried later: there is no memory now.
+    Later,
+    /// Its packs or chunks must be sent separately.
+    Apart,
+    /// Nothing is left to send: its files have failed, or are read again from the start.
+    Nothing,
+}
+
+fn method_of(compression: Compression) -> Method {
+    let (Compression::Forced(method) | Compression::Sampled(method)) = compression;
+    method
+}

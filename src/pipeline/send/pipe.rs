@@ -1,0 +1,196 @@
+//! A stream at the sender: a pipe, a command's output, or a file that is read to its end. One
+//! thread reads it in order and hands each part to the workers. No part can be read again, so its
+//! frame is kept until it is acknowledged. The window limits the kept frames.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::encoder_control::Compression;
+use super::plan::{Bytes, Part, Plan, Stream};
+use super::read::is_zero;
+use super::scheduler::{Ended, NACKS_MAX};
+use crate::chunk::{Buffer, Chunk, ChunkKind, Place};
+use crate::codec::{Compress, Encoder};
+use crate::digest::stream::Piece;
+use crate::digest::{self, Digest};
+use crate::error::{Error, Kind, Result, Side};
+use crate::pipeline::send::Sender;
+use crate::pipeline::shutdown::Whole;
+use crate::pipeline::worker_time::{Doing, Shift};
+use crate::source::{Feed, Inlet, Limits};
+use crate::transport::frames::Frame;
+use crate::tuner::Method;
+use crate::units::printable;
+use crate::wire::SealedChunk;
+use crate::wire::message::{EntryEnd, Message};
+
+impl Sender {
+    /// Sends an announced stream, from its first byte to its end.
+    pub(in crate::pipeline) fn stream(
+        &self,
+        stream: &Arc<Stream>,
+        inlet: &Inlet,
+    ) -> Result<(), Ended> {
+        use std::os::unix::ffi::OsStrExt;
+        let id = stream.entry.id;
+        // A command is started only if its output is wanted.
+        if !self.plans.wait_wanted(id)? {
+            return Ok(());
+        }
+        let path = stream.path.as_os_str().as_bytes();
+        if stream.is_once {
+            self.ending.set_once();
+        } else if inlet.is_once() && !self.ending.begin_once(path) {
+            self.fail_stream(stream, begun_before(Side::Source).at(&stream.path));
+            return Ok(());
+        }
+        let name = printable(path);
+        self.progress.start_name(id, name);
+        let tell = self.tell.clone();
+        let on_line = move |line: &[u8]| tell(&String::from_utf8_lossy(line));
+        let opened = inlet.open(self.limits(), &stream.stop, on_line);
+        match opened.and_then(|feed| self.read_stream(stream, feed)) {
+            Ok(None) => {}
+            Ok(Some(length)) if self.plans.wait_digested(stream, length)? => {
+                let root = stream
+                    .tree
+                    .lock()
+                    .expect("no panic while held")
+                    .root(length);
+                if inlet.is_once() {
+                    let digest = root;
+                    self.ending.read_once(path, Whole { length, digest });
+                }
+                self.say(Message::EntryEnd(vec![EntryEnd {
+                    entry: id,
+                    length,
+                    root,
+                }]));
+            }
+            Ok(Some(_)) => {}
+            // The thread that stopped it reports why.
+            Err(_) if stream.stop.is_set() => {}
+            Err(error) => self.fail_stream(stream, error),
+        }
+        Ok(())
+    }
+
+    fn limits(&self) -> Limits {
+        let idle = self.options.follow_ms.map(Duration::from_millis);
+        Limits {
+            size: self.options.size,
+            follow: idle.map(|idle| (idle, self.enough.clone())),
+        }
+    }
+
+    /// Returns the length; None if the copy ends first.
+    fn read_stream(&self, stream: &Arc<Stream>, mut feed: Feed) -> Result<Option<u64>> {
+        let mut offset = 0;
+        // Waiting for a producer counts as waiting for a disk, since both can be the bottleneck.
+        let mut shift = self.steering.shifts.begin();
+        loop {
+            shift.turn_to(Doing::Held);
+            if self.plans.wait_part_room().is_err() {
+                return Ok(None);
+            }
+            let Ok(mut buffer) = self.pool.take_blocking() else {
+                return Ok(None);
+            };
+            // After a pause, reads to the end of the chunk, so that later chunks are subtrees
+            // again.
+            let into = (offset % self.chunk_size as u64) as usize;
+            shift.turn_to(Doing::Disk);
+            let filled = feed.fill(&mut buffer, self.chunk_size - into)?;
+            shift.turn_to(Doing::Nothing);
+            if filled.len > 0 {
+                let part = Part::read(stream, offset, filled.len, buffer);
+                if self.plans.add_part(part).is_err() {
+                    return Ok(None);
+                }
+            }
+            offset += filled.len as u64;
+            if filled.end {
+                feed.finish(&stream.stop)?;
+                return Ok(Some(offset));
+            }
+        }
+    }
+
+    /// Rows 4 to 6 for a part. A part that already has a frame is sent again unchanged.
+    pub(in crate::pipeline) fn carry_part(
+        &self,
+        plan: &Plan,
+        part: &Part,
+        encoder: &mut Encoder,
+        shift: &mut Shift<'_>,
+    ) -> Option<Frame> {
+        if plan.nacks.load(Relaxed) >= NACKS_MAX {
+            self.give_up(plan);
+            return None;
+        }
+        let mut bytes = part.bytes.lock().expect("no panic while held");
+        let buffer = match std::mem::replace(&mut *bytes, Bytes::Gone) {
+            Bytes::Read(buffer) => buffer,
+            Bytes::Framed(frame) => {
+                *bytes = Bytes::Framed(frame.clone());
+                return Some(Frame::Kept(frame));
+            }
+            Bytes::Gone => {
+                let message = "arrived damaged, and cannot be read again";
+                let error = Error::new(Kind::Verify, Side::Dest, message);
+                self.fail_stream(&part.stream, error.at(&part.stream.path));
+                return None;
+            }
+        };
+        shift.turn_to(Doing::Rest);
+        let (chunk, digest) = self.digest_part(plan, part, buffer);
+        let compression = match self.options.compress {
+            // Zeros that test a link must fill it.
+            Compress::Auto if part.stream.is_test => Compression::Forced(Method::None),
+            _ => self.steering.next(),
+        };
+        let encoded = self.encode_part(&part.stream, chunk, digest, compression, encoder, shift);
+        shift.turn_to(Doing::Rest);
+        let frame = SealedChunk::seal(encoded, &self.sealer);
+        if !self.keeps {
+            return Some(Frame::Own(frame));
+        }
+        let frame = Arc::new(frame);
+        *bytes = Bytes::Framed(frame.clone());
+        Some(Frame::Kept(frame))
+    }
+
+    fn digest_part(&self, plan: &Plan, part: &Part, mut buffer: Buffer) -> (Chunk, Digest) {
+        let stream = &part.stream;
+        let data = buffer.data();
+        let value = digest::of_range(data, part.offset, false);
+        let piece = Piece::new(data, part.offset, value);
+        let (kind, digest) = match is_zero(data) && !stream.is_test {
+            true => (ChunkKind::Zeros, digest::NONE),
+            false => (ChunkKind::Range, value),
+        };
+        if kind == ChunkKind::Zeros {
+            buffer.set_len(0);
+        }
+        let tree = &stream.tree;
+        tree.lock().expect("no panic while held").add(piece);
+        let _ = plan.digest.set(digest);
+        self.plans.part_digested();
+        let place = Place {
+            kind,
+            chunk: plan.chunk,
+            entry: stream.entry.id,
+            offset: part.offset,
+            raw_len: part.len,
+        };
+        (Chunk { place, buffer }, digest)
+    }
+}
+
+/// An earlier session of this copy started a stream that cannot be read a second time.
+pub(in crate::pipeline) fn begun_before(side: Side) -> Error {
+    let message =
+        "the connection was lost since this was begun, and it cannot be read a second time";
+    Error::new(Kind::Read, side, message)
+}

@@ -1,0 +1,322 @@
+//! A chunk to be sent, and the files and streams that chunks are made of.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::cache::Interest;
+use crate::chunk::Buffer;
+use crate::chunk::ranges::RangeSet;
+use crate::chunk::split::{Cut, Piece};
+use crate::digest::stream::StreamTree;
+use crate::digest::{Digest, Tree};
+use crate::manifest::{Entry, EntryId};
+use crate::pipe::Stop;
+use crate::pipeline::digest_list::Listed;
+use crate::source::{Found, Inlet, SourceFile};
+use crate::tuner::Method;
+use crate::wire::SealedChunk;
+
+/// A big file that is being sent, or a device.
+pub struct File {
+    pub found: Found,
+    pub source: SourceFile,
+    pub cut: Mutex<Cut>,
+    /// Ranges that the receiver may have. The digests of their chunks are sent first.
+    pub compare: RangeSet,
+    /// None if nobody needs the digest of a file with holes, or of a file that may change.
+    pub tree: Option<Mutex<Tree>>,
+    /// How many ranges the receiver named.
+    pub ranges: usize,
+    /// Bytes that the receiver has and that are not read. Ranges that it asks for later are
+    /// removed.
+    pub had: Mutex<RangeSet>,
+    /// The root according to the receiver, if there is no tree.
+    pub known: Option<Digest>,
+    /// Read for this receiver alone, because it asked for ranges that other senders do not send.
+    pub alone: AtomicBool,
+    /// Bytes read or skipped as holes, each once, plus the bytes that the receiver has.
+    pub covered: AtomicU64,
+    /// Bytes that are in place at the receiver.
+    pub placed: AtomicU64,
+    pub failed: AtomicBool,
+    pub reading: Mutex<Reading>,
+    /// A change during this reading fails the file: it is the second one, or one of damaged
+    /// ranges.
+    pub anew: bool,
+    /// The receiver wants the digest only.
+    pub digest_only: bool,
+    /// The path below the destination, for a list of digests.
+    pub listed: Option<Listed>,
+    /// Set if the file may change while it is read.
+    pub live: Option<Mutex<Live>>,
+    /// Held while the file is sent, if other senders may send it too.
+    pub interest: Option<Interest>,
+}
+
+/// The progress of reading a big file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    Goes,
+    /// The file's end was sent to the receiver.
+    Ended,
+    /// Abandoned because the file changed. A second reading follows.
+    Anew,
+}
+
+/// The length of a file that may become shorter while it is read.
+pub struct Live {
+    /// The lowest end in bytes that a reader has found.
+    pub length: u64,
+    /// The length was sent to the receiver.
+    pub told: bool,
+}
+
+/// A small file, which is sent in a pack.
+pub struct Member {
+    pub found: Found,
+    pub listed: Option<Listed>,
+    /// Bytes: from the walk at first, then from the last reading.
+    pub size: AtomicU64,
+    /// Digest of the content, once it was read.
+    pub digest: OnceLock<Digest>,
+    /// Failed and reported, or sent outside its pack. Left out if the pack is read again.
+    pub failed: AtomicBool,
+}
+
+/// A stream that is being sent: a pipe, a command's output, or a file that is read to its end.
+pub struct Stream {
+    pub entry: Entry,
+    /// The path as the user would write it, for messages.
+    pub path: PathBuf,
+    pub listed: Option<Listed>,
+    pub tree: Mutex<StreamTree>,
+    pub failed: AtomicBool,
+    /// Ends every wait for the producer.
+    pub stop: Stop,
+    /// A test of the link: zeros are sent as bytes, by default uncompressed.
+    pub is_test: bool,
+    /// Other senders send the same bytes.
+    pub is_shared: bool,
+    /// It cannot be read again and nothing else is copied, so no later session can resume.
+    pub is_once: bool,
+}
+
+/// A chunk of a stream. It cannot be read again, so its frame is kept until it is acknowledged.
+pub struct Part {
+    pub stream: Arc<Stream>,
+    pub offset: u64,
+    pub len: u32,
+    pub bytes: Mutex<Bytes>,
+}
+
+pub enum Bytes {
+    Read(Buffer),
+    Framed(Arc<SealedChunk>),
+    /// Moved into a frame, on a route that loses no frames.
+    Gone,
+}
+
+#[derive(Clone)]
+pub enum What {
+    Piece {
+        file: Arc<File>,
+        piece: Piece,
+    },
+    Pack(Arc<Vec<Member>>),
+    /// Several packs that are compressed as one.
+    Large(Vec<Arc<Vec<Member>>>),
+    Part(Arc<Part>),
+}
+
+impl Stream {
+    /// `alone` if nothing else is copied.
+    pub fn new(entry: Entry, inlet: &Inlet, listed: Option<Listed>, alone: bool) -> Stream {
+        Stream {
+            entry,
+            path: inlet.path(),
+            listed,
+            tree: Mutex::default(),
+            failed: AtomicBool::new(false),
+            stop: Stop::new(),
+            is_test: inlet.is_test(),
+            is_shared: matches!(inlet, Inlet::Tee(..)),
+            is_once: alone && inlet.is_once(),
+        }
+    }
+}
+
+impl Part {
+    /// The `len` bytes at `offset`, which are in `buffer`.
+    pub fn read(stream: &Arc<Stream>, offset: u64, len: usize, buffer: Buffer) -> Part {
+        Part {
+            stream: stream.clone(),
+            offset,
+            len: len as u32,
+            bytes: Mutex::new(Bytes::Read(buffer)),
+        }
+    }
+}
+
+impl File {
+    /// Changes the state unless the reading is over. Returns the old state.
+    pub fn leave_reading(&self, to: Reading) -> Reading {
+        let mut reading = self.reading.lock().expect("no panic while held");
+        let was = *reading;
+        if was == Reading::Goes {
+            *reading = to;
+        }
+        was
+    }
+
+    /// True if it has failed, or will be read again from the start.
+    pub fn is_given_up(&self) -> bool {
+        let reading = *self.reading.lock().expect("no panic while held");
+        self.failed.load(Relaxed) || reading == Reading::Anew
+    }
+
+    /// True if it may be cut into pieces smaller than a chunk: its chunks are neither compared
+    /// with the receiver's nor shared with other senders.
+    pub fn may_be_cut_finer(&self) -> bool {
+        self.compare.is_empty() && self.interest.is_none()
+    }
+
+    /// True if two of its chunks may be sent as one: chunks are neither compared nor shared, all
+    /// of them are sent, and the file may not change.
+    pub fn may_be_large(&self) -> bool {
+        self.may_be_cut_finer() && self.live.is_none() && !self.digest_only
+    }
+
+    /// The BLAKE3 of the whole file, once everything was read.
+    pub fn root(&self) -> Option<Digest> {
+        let root = |tree: &Mutex<Tree>| tree.lock().expect("no panic while held").root();
+        self.tree.as_ref().map_or(self.known, root)
+    }
+
+    /// The number of bytes that the receiver has.
+    pub fn had(&self) -> u64 {
+        self.had.lock().expect("no panic while held").count()
+    }
+
+    /// The receiver does not have these ranges after all, so they will be cut and sent. Returns
+    /// their bytes; None if the receiver never said that it has them.
+    pub fn take_back(&self, missing: &RangeSet) -> Option<u64> {
+        let mut had = self.had.lock().expect("no panic while held");
+        if !missing.iter().all(|range| had.contains_all(range)) {
+            return None;
+        }
+        missing.iter().for_each(|range| {
+            had.remove(range);
+        });
+        drop(had);
+        let len = missing.count();
+        self.alone.store(true, Relaxed);
+        self.covered.fetch_sub(len, AcqRel);
+        self.placed.fetch_sub(len, Relaxed);
+        self.cut.lock().expect("no panic while held").add(missing);
+        Some(len)
+    }
+}
+
+impl Member {
+    pub fn new(found: Found, listed: Option<Listed>) -> Member {
+        Member {
+            size: AtomicU64::new(found.entry.size),
+            found,
+            listed,
+            digest: OnceLock::new(),
+            failed: AtomicBool::new(false),
+        }
+    }
+}
+
+impl What {
+    /// The files of a pack or large pack; none for other chunks.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        let packs = match self {
+            What::Pack(members) => std::slice::from_ref(members),
+            What::Large(packs) => packs,
+            What::Piece { .. } | What::Part(_) => &[],
+        };
+        packs.iter().flat_map(|members| members.iter())
+    }
+}
+
+/// A chunk to be read and sent.
+pub struct Plan {
+    pub chunk: u64,
+    pub what: What,
+    /// Digest of the first reading. Every later reading must have the same.
+    pub digest: OnceLock<Digest>,
+    /// How many times it arrived damaged.
+    pub nacks: AtomicU8,
+    /// How many times only its digest was sent, without a refusal.
+    offers: AtomicU32,
+    /// The receiver refused the digest, so the bytes are sent.
+    refused: AtomicBool,
+    /// How a large piece was compressed, so that it fits into a frame when it is sent again.
+    pub method: OnceLock<Method>,
+    /// It was read and is all zeros, which are not sent.
+    pub zeros: AtomicBool,
+}
+
+impl Plan {
+    pub fn new(chunk: u64, what: What) -> Plan {
+        Plan {
+            chunk,
+            what,
+            digest: OnceLock::new(),
+            nacks: AtomicU8::new(0),
+            offers: AtomicU32::new(0),
+            refused: AtomicBool::new(false),
+            method: OnceLock::new(),
+            zeros: AtomicBool::new(false),
+        }
+    }
+
+    /// True for a piece of this file or a part of this stream.
+    pub fn is_of(&self, entry: EntryId) -> bool {
+        match &self.what {
+            What::Piece { file, .. } => file.found.entry.id == entry,
+            What::Part(part) => part.stream.entry.id == entry,
+            What::Pack(_) | What::Large(_) => false,
+        }
+    }
+
+    /// True if only its digest is to be sent, because the receiver may have the chunk.
+    pub fn is_offer(&self) -> bool {
+        match &self.what {
+            What::Piece { file, piece } if !file.compare.is_empty() => {
+                let range: Range<u64> = piece.offset..piece.offset + u64::from(piece.len);
+                !self.refused.load(Relaxed) && file.compare.contains_all(range)
+            }
+            _ => false,
+        }
+    }
+
+    /// Counts a frame with only the digest. There may be several if connections die.
+    pub fn offered(&self) {
+        self.offers.fetch_add(1, Relaxed);
+    }
+
+    /// True if the receiver had the chunk, by its digest.
+    pub fn was_had(&self) -> bool {
+        self.offers.load(Relaxed) > 0 && !self.refused.load(Relaxed)
+    }
+
+    /// The receiver refused the frame: it does not have the bytes of a digest, or the chunk
+    /// arrived damaged. Each sent digest can be refused once.
+    pub fn refused(&self) {
+        self.refused.store(true, Relaxed);
+        let one_less = |offers: u32| offers.checked_sub(1);
+        if self
+            .offers
+            .fetch_update(Relaxed, Relaxed, one_less)
+            .is_err()
+        {
+            self.nacks.fetch_add(1, Relaxed);
+        }
+    }
+}

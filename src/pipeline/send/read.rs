@@ -1,0 +1,519 @@
+//! Rows 3 and 4 at the sender: reads the bytes of a plan, adds their digest to the digest of their
+//! file, and detects files that changed in the meantime.
+
+use std::path::Path;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::plan::{File, Live, Member, Plan, Reading, What};
+use super::scheduler::Held;
+use crate::chunk::ranges::RangeSet;
+use crate::chunk::split::Cut;
+use crate::chunk::{Buffer, Chunk, ChunkKind, Place};
+use crate::digest::{self, Added, Digest};
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::{ANEW, Entry, Extension};
+use crate::pipeline::receive::resume::identity_of;
+use crate::pipeline::send::Sender;
+use crate::pipeline::worker_time::{Doing, Shift};
+use crate::source::{self, Found, SourceFile, Unpacked};
+use crate::units::printable;
+use crate::wire::message::{EntryEnd, Message};
+
+/// How often a changed file is checked, and how long it must stay unchanged before it is read
+/// again. All checks take two seconds: little compared with a second reading that fails too.
+pub(in crate::pipeline) const SETTLE: Duration = Duration::from_millis(100);
+const SETTLE_TRIES: usize = 20;
+
+/// A file that changed while it was read, until it can be read again.
+pub(in crate::pipeline) struct Settling {
+    file: Arc<File>,
+    /// The error of the first reading.
+    error: Error,
+    /// The file as opened at the last check.
+    source: Option<SourceFile>,
+    tries: usize,
+}
+
+impl Settling {
+    pub(in crate::pipeline) fn new((file, error): (Arc<File>, Error)) -> Settling {
+        Settling {
+            file,
+            error,
+            source: None,
+            tries: 0,
+        }
+    }
+}
+
+impl Sender {
+    /// Reads one piece of a big file. The first reading adds its digest to the file's tree. None
+    /// if nothing of it is to be sent.
+    pub(in crate::pipeline) fn read_piece(
+        &self,
+        plan: &Plan,
+        file: &Arc<File>,
+        mut buffer: Buffer,
+        shift: &mut Shift<'_>,
+    ) -> Option<(Chunk, Digest)> {
+        let mut place = self.place_of_piece(plan, file)?;
+        let is_there = match self.load(file, place, &mut buffer) {
+            Ok(is_there) => is_there,
+            Err(error) => {
+                self.reading_failed(file, error);
+                return None;
+            }
+        };
+        shift.turn_to(Doing::Rest);
+        let whole = u64::from(place.raw_len) == file.found.entry.size;
+        let digest = if place.kind == ChunkKind::Zeros {
+            buffer.set_len(0);
+            // A hole needs no digest: its header is authenticated. `cover` adds it to the tree.
+            [0; 32]
+        } else {
+            let digest = digest::of_range(buffer.data(), place.offset, whole);
+            if is_zero(buffer.data()) {
+                place.kind = ChunkKind::Zeros;
+                buffer.set_len(0);
+            }
+            digest
+        };
+        self.piece_is_read(plan, file, Chunk { place, buffer }, digest, is_there)
+    }
+
+    /// The place of a piece. None if its file has failed or is to be read again; the piece is then
+    /// not sent.
+    pub(in crate::pipeline) fn place_of_piece(&self, plan: &Plan, file: &File) -> Option<Place> {
+        let What::Piece { piece, .. } = &plan.what else {
+            return None;
+        };
+        if file.is_given_up() {
+            self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
+            return None;
+        }
+        Some(Place {
+            kind: piece.kind,
+            chunk: plan.chunk,
+            entry: file.found.entry.id,
+            offset: piece.offset,
+            raw_len: piece.len,
+        })
+    }
+
+    /// Handles a piece whose digest is known. None if nothing of it is to be sent.
+    pub(in crate::pipeline) fn piece_is_read(
+        &self,
+        plan: &Plan,
+        file: &Arc<File>,
+        chunk: Chunk,
+        digest: Digest,
+        is_there: bool,
+    ) -> Option<(Chunk, Digest)> {
+        let What::Piece { piece, .. } = &plan.what else {
+            return None;
+        };
+        let Chunk {
+            mut place,
+            mut buffer,
+        } = chunk;
+        if piece.kind == ChunkKind::Range && place.kind == ChunkKind::Zeros {
+            plan.zeros.store(true, Relaxed);
+        }
+        if file.digest_only || !is_there {
+            // Nothing of it is sent, and it must be settled before the entry ends.
+            self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
+        }
+        self.is_as_before(plan, file, place, buffer.data(), digest)?;
+        if file.digest_only || !is_there {
+            return None;
+        }
+        if place.kind == ChunkKind::Range && plan.is_offer() {
+            plan.offered();
+            place.kind = ChunkKind::Digest;
+            buffer.set_len(0);
+        }
+        Some((Chunk { place, buffer }, digest))
+    }
+
+    /// Adds the digest of a piece to the file's tree, once. None if the digest differs from that
+    /// of the first reading.
+    pub(in crate::pipeline) fn is_as_before(
+        &self,
+        plan: &Plan,
+        file: &Arc<File>,
+        place: Place,
+        data: &[u8],
+        digest: Digest,
+    ) -> Option<()> {
+        let What::Piece { piece, .. } = &plan.what else {
+            return None;
+        };
+        let is_first = plan.digest.set(digest).is_ok();
+        if is_first {
+            self.cover(file, piece.kind, place, data, digest);
+        } else if file.live.is_none() && plan.digest.get() != Some(&digest) {
+            self.reading_failed(file, written(file.found.path()));
+            return None;
+        }
+        Some(())
+    }
+
+    /// Reads the bytes of a piece, none for a hole. False if a file that may change no longer
+    /// reaches this far. If it ends within the piece, zeros stand for the rest, and the receiver
+    /// cuts them off.
+    pub(in crate::pipeline) fn load(
+        &self,
+        file: &File,
+        place: Place,
+        buffer: &mut Buffer,
+    ) -> Result<bool> {
+        let (offset, len) = (place.offset, place.raw_len as usize);
+        let is_hole = place.kind == ChunkKind::Zeros;
+        if file.live.is_none() {
+            if !is_hole {
+                file.source.read(offset, len, buffer)?;
+            }
+            return Ok(true);
+        }
+        let there = if is_hole {
+            let size = file.source.size_now()?;
+            size.saturating_sub(offset).min(len as u64)
+        } else {
+            buffer.set_len(len);
+            let room = &mut buffer.room()[..len];
+            let read = file.source.read_up_to(offset, room)?;
+            room[read..].fill(0);
+            read as u64
+        };
+        if there < len as u64 {
+            self.ends_at(file, offset + there);
+        }
+        Ok(there > 0)
+    }
+
+    /// Records that a file that may change is at most this long. If the receiver was already told
+    /// of the end, it is told again.
+    fn ends_at(&self, file: &File, length: u64) {
+        let Some(live) = &file.live else { return };
+        let told = {
+            let mut live = live.lock().expect("no panic while held");
+            if length >= live.length {
+                return;
+            }
+            live.length = length;
+            live.told
+        };
+        if told {
+            self.say_end(file, length, None);
+        }
+    }
+
+    /// Adds the digest of a range to the file's tree. After the last range, ends the entry.
+    fn cover(&self, file: &Arc<File>, kind: ChunkKind, place: Place, data: &[u8], digest: Digest) {
+        let len = u64::from(place.raw_len);
+        if let Some(tree) = &file.tree {
+            let mut tree = tree.lock().expect("no panic while held");
+            if kind == ChunkKind::Zeros {
+                tree.add_zeros(place.offset, len);
+            } else if data.len() as u64 == len {
+                // The receiver may have had parts of it, and asked for the others.
+                tree.add_bytes(place.offset, data, digest);
+            } else if tree.add_subtree(place.offset, len, digest) == Added::Partly {
+                // Only zeros come without their bytes.
+                tree.add_zeros(place.offset, len);
+            }
+        }
+        if file.covered.fetch_add(len, AcqRel) + len == file.found.entry.size {
+            self.end_file(file);
+        }
+    }
+
+    /// Ends a file that was read completely, or that the receiver has.
+    pub(in crate::pipeline) fn end_file(&self, file: &Arc<File>) {
+        let size = file.found.entry.size;
+        if let Some(live) = &file.live {
+            let length = {
+                let mut live = live.lock().expect("no panic while held");
+                live.told = true;
+                live.length
+            };
+            let root = if length == size { file.root() } else { None };
+            return self.say_end(file, length, root);
+        }
+        if let Err(error) = file.source.unchanged() {
+            return self.reading_failed(file, error);
+        }
+        if file.leave_reading(Reading::Ended) == Reading::Goes {
+            self.say_end(file, size, file.root());
+        }
+    }
+
+    fn say_end(&self, file: &File, length: u64, root: Option<Digest>) {
+        let entry = file.found.entry.id;
+        self.say(Message::EntryEnd(vec![EntryEnd {
+            entry,
+            length,
+            root,
+        }]));
+    }
+
+    /// Handles a failed reading. A file that changed is read once more, unless this was the second
+    /// reading or its end was sent. Any other error fails the file.
+    pub(in crate::pipeline) fn reading_failed(&self, file: &Arc<File>, error: Error) {
+        let is_last = file.anew || file.live.is_some();
+        if error.kind != Kind::Changed || is_last {
+            return self.fail_file(file, error);
+        }
+        match file.leave_reading(Reading::Anew) {
+            Reading::Goes => {}
+            Reading::Ended => return self.fail_file(file, error),
+            // Another worker has seen it and handles it.
+            Reading::Anew => return,
+        }
+        // Another thread waits, so that this worker stays free.
+        self.plans.read_again(file.clone(), error);
+    }
+
+    /// Checks a file that changed. Its writer may continue, and the times change after the size:
+    /// half a second later when a big file is truncated. So the file is checked again, up to a
+    /// limit, if it changed since the last check or still has the old times. True when the checks
+    /// are over.
+    pub(in crate::pipeline) fn has_settled(&self, settling: &mut Settling) -> bool {
+        let Settling {
+            file,
+            error,
+            source,
+            tries,
+        } = settling;
+        if file.failed.load(Relaxed) {
+            return true;
+        }
+        *tries += 1;
+        let before = file.found.entry.ctime;
+        let is_over = |source: &SourceFile| {
+            source.found().entry.ctime != before && source.unchanged().is_ok()
+        };
+        match source.take() {
+            Some(source) if is_over(&source) || *tries > SETTLE_TRIES => {
+                self.announce_anew(file, source);
+                return true;
+            }
+            _ => {}
+        }
+        match self.open(&file.found) {
+            Ok(opened) => *source = Some(opened),
+            // It was replaced or removed, so it cannot be read again. The change is reported as
+            // the cause.
+            Err(_) => {
+                self.fail_file(file, error.clone());
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Announces a file that changed for its second reading.
+    fn announce_anew(&self, file: &File, source: SourceFile) {
+        if file.failed.swap(true, Relaxed) {
+            return;
+        }
+        let mut entry = source.found().entry.clone();
+        let first = self
+            .plans
+            .announce_anew(entry.id, source, file.listed.clone());
+        // The receiver may have failed it in the meantime.
+        let Some(first) = first else { return };
+        self.progress.add_again(file.placed.load(Relaxed));
+        entry.extensions.push(Extension {
+            tag: ANEW,
+            bytes: first.to_le_bytes().to_vec(),
+        });
+        self.say(Message::Entries(vec![entry]));
+    }
+
+    /// Opens a file in which the receiver found these ranges damaged, and schedules them.
+    pub(in crate::pipeline) fn reopen(&self, held: Held, missing: &RangeSet) {
+        let Held {
+            found,
+            listed,
+            digest,
+            ..
+        } = held;
+        let Entry { id, size, .. } = found.entry;
+        let source = match self.open(&found) {
+            Ok(source) => source,
+            Err(error) => return self.fail(&found, error),
+        };
+        let is_same = identity_of(&source.found().entry) == identity_of(&found.entry);
+        if !is_same && !self.options.live {
+            return self.fail(&found, written(found.path()));
+        }
+        let mut had: RangeSet = std::iter::once(0..size).collect();
+        missing.iter().for_each(|range| {
+            had.remove(range);
+        });
+        let (chunk_size, grain) = (self.chunk_size as u64, self.grain);
+        let file = File {
+            cut: Mutex::new(Cut::skipping(size, chunk_size, grain, &had)),
+            compare: RangeSet::new(),
+            ranges: missing.fragments(),
+            tree: None,
+            known: digest,
+            covered: AtomicU64::new(had.count()),
+            placed: AtomicU64::new(had.count()),
+            had: Mutex::new(had),
+            alone: AtomicBool::new(true),
+            failed: AtomicBool::new(false),
+            reading: Mutex::new(Reading::Goes),
+            // If it changes while it is read, it fails.
+            anew: true,
+            digest_only: false,
+            listed,
+            live: self.options.live.then(|| {
+                Mutex::new(Live {
+                    length: size,
+                    told: false,
+                })
+            }),
+            interest: None,
+            found,
+            source,
+        };
+        self.progress
+            .start_name(id, printable(file.found.name.as_bytes()));
+        self.plans.reopened(id, Arc::new(file));
+    }
+
+    /// Reads the members of a pack, except those that failed before.
+    pub(in crate::pipeline) fn read_pack(
+        &self,
+        plan: &Plan,
+        mut buffer: Buffer,
+    ) -> Option<(Chunk, Digest)> {
+        let members = plan.what.members();
+        let live: Vec<&Member> = members.filter(|it| !it.failed.load(Relaxed)).collect();
+        self.begins_pack(live.first().copied());
+        let founds = live.iter().map(|member| &member.found);
+        let (changes, drops_pages) = (self.changes(), self.options.drop_cache);
+        let read = source::read_pack(founds, changes, drops_pages, self.table_form, &mut buffer);
+        // Recorded before the pack is settled, since hard links are planned after that. The
+        // receiver is told after it is settled: it may then be done, and so must this end be.
+        let left_out = read.left_out.into_iter();
+        let left_out: Vec<LeftOut<'_>> = left_out
+            .filter_map(|(index, why)| self.leave_out(live[index], why))
+            .collect();
+        if read.packed.is_empty() {
+            self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
+        }
+        left_out.into_iter().for_each(|it| self.tell_left_out(it));
+        for packed in &read.packed {
+            self.member_is_read(live[packed.place], packed.digest, packed.size);
+        }
+        if read.packed.is_empty() {
+            return None;
+        }
+        let place = place_of_pack(plan, read.raw_len);
+        Some((Chunk { place, buffer }, read.digest))
+    }
+
+    pub(in crate::pipeline) fn begins_pack(&self, first: Option<&Member>) {
+        if let Some(first) = first {
+            self.progress
+                .start_name(first.found.entry.id, printable(first.found.name.as_bytes()));
+        }
+    }
+
+    /// Every copy of a pack is correct in itself. But this end cannot know which copy the receiver
+    /// takes, and a list of digests must know.
+    pub(in crate::pipeline) fn member_is_read(&self, member: &Member, digest: Digest, size: u64) {
+        member.size.store(size, Relaxed);
+        let known = member.digest.get_or_init(|| digest);
+        if *known != digest && self.digests.is_some() {
+            self.fail_member(member, written(member.found.path()));
+        }
+    }
+
+    /// Handles a member that could not be packed. None if the receiver need not be told.
+    fn leave_out<'a>(&self, member: &'a Member, why: Unpacked) -> Option<LeftOut<'a>> {
+        let error = match why {
+            Unpacked::Failed(error) => error,
+            // The receiver may have the file from an earlier copy of the pack. An entry cannot be
+            // announced after that.
+            Unpacked::Grew if member.digest.get().is_some() => grew(member.found.path()),
+            Unpacked::Grew => return self.outgrown(member),
+        };
+        if member.failed.swap(true, Relaxed) {
+            return None;
+        }
+        self.plans.entry_failed(member.found.entry.id);
+        Some(LeftOut::Failed(&member.found, error))
+    }
+
+    /// A member without room in its pack is sent as a big file. A member of unknown size is sent
+    /// by the planner as a stream.
+    fn outgrown<'a>(&self, member: &'a Member) -> Option<LeftOut<'a>> {
+        if member.failed.swap(true, Relaxed) {
+            return None;
+        }
+        let (found, listed) = (&member.found, member.listed.clone());
+        if found.entry.is_made_up() {
+            self.plans.outgrow(found.clone(), listed);
+            return None;
+        }
+        Some(match self.open(found) {
+            Ok(source) => {
+                let entry = source.found().entry.clone();
+                self.plans.announce_now(entry.id, source, listed);
+                LeftOut::Alone(entry)
+            }
+            Err(error) => {
+                self.plans.entry_failed(found.entry.id);
+                LeftOut::Failed(found, error)
+            }
+        })
+    }
+
+    fn tell_left_out(&self, left_out: LeftOut<'_>) {
+        match left_out {
+            LeftOut::Failed(found, error) => self.fail(found, error),
+            LeftOut::Alone(entry) => self.say(Message::Entries(vec![entry])),
+        }
+    }
+}
+
+/// The message to the receiver about a member that is not in its pack.
+enum LeftOut<'a> {
+    Failed(&'a Found, Error),
+    Alone(Entry),
+}
+
+/// The place of a pack, which belongs to no single entry.
+pub(in crate::pipeline) fn place_of_pack(plan: &Plan, raw_len: u32) -> Place {
+    Place {
+        kind: ChunkKind::Pack,
+        chunk: plan.chunk,
+        entry: 0,
+        offset: 0,
+        raw_len,
+    }
+}
+
+fn written(path: impl AsRef<Path>) -> Error {
+    Error::new(
+        Kind::Changed,
+        Side::Source,
+        "was written while it was copied",
+    )
+    .at(path)
+}
+
+fn grew(path: impl AsRef<Path>) -> Error {
+    Error::new(Kind::Changed, Side::Source, source::GREW).at(path)
+}
+
+pub(in crate::pipeline) fn is_zero(data: &[u8]) -> bool {
+    // Comparing a slice with itself, shifted by one, is a memcmp, as fast as memory.
+    data.first() == Some(&0) && data[1..] == data[..data.len() - 1]
+}

@@ -1,0 +1,123 @@
+//! Streams at the sender, from the announcement until they are in place. Parts are planned in the
+//! order in which they are read.
+
+use std::sync::Arc;
+
+use super::{Ended, Open, Plans, State, UNACKED_MAX};
+use crate::manifest::EntryId;
+use crate::pipeline::send::plan::{Part, Stream, What};
+
+impl Plans {
+    /// Adds a stream that is about to be announced.
+    pub fn announce_stream(&self, stream: Arc<Stream>) {
+        let mut state = self.lock();
+        let id = stream.entry.id;
+        if state.ended {
+            stream.stop.set();
+        }
+        state.open.insert(id, Open::Stream(stream, false));
+    }
+
+    /// Handles the answer that the receiver wants this stream. False if it is not open.
+    pub fn want_stream(&self, entry: EntryId) -> bool {
+        let mut state = self.lock();
+        let Some(Open::Stream(_, wanted)) = state.open.get_mut(&entry) else {
+            return false;
+        };
+        *wanted = true;
+        drop(state);
+        self.wake();
+        true
+    }
+
+    /// Waits until the receiver wants this stream. False if it failed there.
+    pub fn wait_wanted(&self, entry: EntryId) -> Result<bool, Ended> {
+        let is_waiting =
+            |state: &State| matches!(state.open.get(&entry), Some(Open::Stream(_, false)));
+        let state = self.wait_until(|state| !is_waiting(state))?;
+        Ok(state.open.contains_key(&entry))
+    }
+
+    /// Waits until another part may be read. Each part takes a buffer until it is acknowledged.
+    pub fn wait_part_room(&self) -> Result<(), Ended> {
+        let has_room = |state: &State| state.in_flight.len() < UNACKED_MAX && state.is_in_window();
+        self.wait_until(has_room).map(drop)
+    }
+
+    /// Plans the next part of a stream, which was just read.
+    pub fn add_part(&self, part: Part) -> Result<(), Ended> {
+        let mut state = self.lock();
+        if state.ended {
+            return Err(Ended);
+        }
+        // It may have failed at the receiver in the meantime.
+        if state.open.contains_key(&part.stream.entry.id) {
+            let plan = state.number(What::Part(Arc::new(part)));
+            state.parts.push_back(plan);
+        }
+        drop(state);
+        self.wake();
+        Ok(())
+    }
+
+    /// Wakes the thread that waits for digests, after a digest was added.
+    pub fn part_digested(&self) {
+        // A waiting thread checked before this lock was taken, or checks afterwards.
+        drop(self.lock());
+        self.wake();
+    }
+
+    /// Waits until the tree has the digests of all `length` bytes of a stream. False if it failed.
+    pub fn wait_digested(&self, stream: &Stream, length: u64) -> Result<bool, Ended> {
+        let id = stream.entry.id;
+        let is_digested = || stream.tree.lock().expect("no panic while held").end() == length;
+        let state = self.wait_until(|state| !state.open.contains_key(&id) || is_digested())?;
+        Ok(state.open.contains_key(&id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Landed, Work};
+    use super::*;
+    use crate::chunk::Buffer;
+    use crate::source::Inlet;
+
+    #[test]
+    fn no_part_is_read_beyond_the_window_and_a_lost_one_goes_first() {
+        let inlet = Inlet::Command("x".into());
+        let stream = Arc::new(Stream::new(inlet.entry(1), &inlet, None, true));
+        let plans = Plans::default();
+        plans.start(Landed::Fresh, 2);
+        plans.announce_stream(stream.clone());
+        assert!(plans.want_stream(1) && plans.wait_wanted(1).unwrap());
+        let add = |n: u64| {
+            let part = Part::read(&stream, n * 1024, 1024, Buffer::loose(1024));
+            plans.add_part(part).unwrap();
+        };
+        let next = || match plans.next().unwrap() {
+            Work::Chunk(plan) => plan.chunk,
+            Work::End(_) | Work::Reopen(..) => panic!("no file"),
+        };
+        let has_room = || plans.lock().is_in_window();
+        add(0);
+        assert!(has_room());
+        add(1);
+        assert!(!has_room());
+        assert_eq!((next(), next()), (0, 1));
+        plans.taken(0, 7);
+        plans.taken(1, 8);
+        plans.settle_chunks(1..2, |_| {});
+        assert!(!has_room(), "the first is still on its way");
+        assert_eq!(plans.stream_died(7), 1);
+        assert_eq!(next(), 0);
+        plans.settle_chunks(0..1, |_| {});
+        assert!(has_room());
+        plans.close(1);
+        assert!(stream.stop.is_set());
+        assert!(
+            !plans.wait_digested(&stream, 2048).unwrap(),
+            "it is not open any more"
+        );
+    }
+}

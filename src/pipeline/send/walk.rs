@@ -1,0 +1,305 @@
+//! Rows 1 and 2: walks the roots, announces directories, links and big files to the receiver, and
+//! gathers small files into packs. It runs on its own thread and waits while enough is planned.
+
+mod small;
+mod unsized_files;
+
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use super::plan::Stream;
+use super::scheduler::Ended;
+use crate::chunk::SMALL_FILE_MAX;
+use crate::chunk::ranges::RangeSet;
+use crate::dir::Dir;
+use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT};
+use crate::pipeline::digest_list::Listed;
+use crate::pipeline::send::Sender;
+use crate::source::inlet::once;
+use crate::source::{Found, Inlet, Sources, Step, root_id};
+use crate::wire::message::{AllSent, EntryEnd, Message, Span};
+
+/// Directories and links in one message.
+const BATCH_MAX: usize = 64;
+
+/// The state of the walk.
+struct Planner<'a> {
+    sender: &'a Sender,
+    /// Entries to announce next. Nothing may wait for the receiver while this is not empty.
+    entries: Vec<Entry>,
+    ends: Vec<EntryEnd>,
+    small: small::Small,
+    /// Entry numbers that the walk has used. The receiver hears of the unused ones at the end.
+    met: RangeSet,
+    /// Root numbers of the operands' directories, by address.
+    roots: HashMap<*const Dir, usize>,
+    /// Files sent again under another name, because the first name could not be placed.
+    relinked: HashMap<EntryId, EntryId>,
+    /// The last entry was a hard link to an earlier file.
+    in_links: bool,
+    /// Skipped FIFOs, sockets and devices.
+    special: u64,
+    /// The copy has one operand only.
+    alone: bool,
+    unsized_files: unsized_files::Unsized,
+}
+
+/// Plans everything to be sent, then tells the receiver that this is all. Streams are read here.
+pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
+    let mut planner = Planner {
+        sender,
+        entries: Vec::new(),
+        ends: Vec::new(),
+        small: small::Small::default(),
+        met: RangeSet::new(),
+        roots: HashMap::new(),
+        relinked: HashMap::new(),
+        in_links: false,
+        special: 0,
+        alone: match &sources {
+            Sources::Files(walk) => walk.named() == 1,
+            Sources::Stream(_) => true,
+        },
+        unsized_files: unsized_files::Unsized::default(),
+    };
+    match sources {
+        Sources::Files(mut walk) => {
+            sender.plans.begin_walk(root_id(walk.named()));
+            walk.by_ref().try_for_each(|step| planner.step(step))?;
+            planner.tell_unlinked(walk.unlinked())?;
+        }
+        Sources::Stream(inlet) => planner.nameless(&inlet)?,
+    }
+    planner.flush()?;
+    planner.finish_unsized()?;
+    let last = planner.met.iter().last().map_or(0, |range| range.end - 1);
+    let unused = planner.met.missing(last + 1).filter(|range| range.end > 1);
+    let unused: Vec<Span> = unused
+        .map(|range| Span {
+            start: range.start.max(1),
+            end: range.end,
+        })
+        .collect();
+    let ranges = unused.iter().map(|span| span.start..span.end);
+    if planner.special > 0 {
+        sender.say_or_end(Message::Special(planner.special))?;
+    }
+    // Before the message, since the receiver may be done as soon as it arrives.
+    sender.plans.end_planning(ranges);
+    sender.say_or_end(Message::AllSent(AllSent { last, unused }))
+}
+
+impl Planner<'_> {
+    fn step(&mut self, step: Step) -> Result<(), Ended> {
+        match step {
+            Step::Entry(found) => self.entry(found),
+            Step::EndDirectory { id, children } => {
+                self.ends.push(EntryEnd {
+                    entry: id,
+                    length: children,
+                    root: None,
+                });
+                self.flush_full()
+            }
+            Step::Failed(error) => {
+                self.sender.fail_unannounced(&error);
+                Ok(())
+            }
+            Step::Special(error) => {
+                self.sender.tally.detail(&error);
+                self.sender.progress.add_special(1);
+                self.special += 1;
+                Ok(())
+            }
+        }
+    }
+
+    fn entry(&mut self, found: Found) -> Result<(), Ended> {
+        let id = found.entry.id;
+        self.met.insert(id..id + 1);
+        let plans = &self.sender.plans;
+        while !plans.wait_entry_room(id, || self.flush())? {
+            self.send_outgrown()?;
+        }
+        let listed = self.place_in_list(&found);
+        self.in_links &= matches!(found.entry.kind, EntryKind::HardLink(_));
+        match &found.entry.kind {
+            EntryKind::Stream => self.stream(found, listed),
+            EntryKind::File if self.is_unsized(&found) => self.unsized_file(found, listed),
+            EntryKind::File if found.entry.size <= SMALL_FILE_MAX && !found.entry.is_device() => {
+                self.small_file(found, listed)
+            }
+            EntryKind::File => self.big_file(found, listed),
+            EntryKind::HardLink(_) => self.link(found, listed),
+            EntryKind::Directory | EntryKind::Symlink(_) => {
+                self.entries.push(found.entry);
+                self.flush_full()
+            }
+        }
+    }
+
+    /// Opens a big file now, so that the announcement matches it. It is sent when the receiver
+    /// wants it.
+    fn big_file(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
+        self.flush_entries()?;
+        let source = match self.sender.open(&found) {
+            Ok(source) => source,
+            Err(error) => {
+                self.sender.fail(&found, error);
+                return Ok(());
+            }
+        };
+        let entry = source.found().entry.clone();
+        self.sender
+            .plans
+            .announce(entry.id, source, listed, || self.flush())?;
+        self.sender.plans.announcing(std::slice::from_ref(&entry));
+        self.sender.say_or_end(Message::Entries(vec![entry]))
+    }
+
+    fn stream(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
+        let mut entry = Entry {
+            kind: EntryKind::Stream,
+            size: 0,
+            links: 1,
+            ..found.entry.clone()
+        };
+        let inlet = match found.entry.kind {
+            EntryKind::Stream => {
+                let shared = self.sender.stream.clone();
+                shared.unwrap_or_else(|| Inlet::Path(found.path()))
+            }
+            _ => Inlet::File(Box::new(found.clone())),
+        };
+        if inlet.is_once() {
+            let ending = &self.sender.ending;
+            // If an earlier session began it, it may be in place; the receiver knows.
+            let begun = ending.has_begun(found.path().as_os_str().as_bytes());
+            entry.extensions.push(once(begun && !self.alone));
+        }
+        self.send_stream(entry, &inlet, listed)
+    }
+
+    /// Sends stdin or the output of a command.
+    fn nameless(&mut self, inlet: &Inlet) -> Result<(), Ended> {
+        let entry = inlet.entry(root_id(0));
+        self.met.insert(entry.id..entry.id + 1);
+        self.sender.plans.wait_entry_room(entry.id, || Ok(()))?;
+        let listed = self.sender.digests.as_ref().map(|_| Listed {
+            root: 0,
+            below: Vec::new(),
+        });
+        self.send_stream(entry, inlet, listed)
+    }
+
+    fn send_stream(
+        &mut self,
+        entry: Entry,
+        inlet: &Inlet,
+        listed: Option<Listed>,
+    ) -> Result<(), Ended> {
+        self.flush()?;
+        let stream = Arc::new(Stream::new(entry.clone(), inlet, listed, self.alone));
+        self.sender.plans.announce_stream(stream.clone());
+        self.sender.say_or_end(Message::Entries(vec![entry]))?;
+        self.sender.stream(&stream, inlet)
+    }
+
+    /// Plans a hard link. It is announced when the first name is in place. If the first name
+    /// failed, the file is sent under this name.
+    fn link(&mut self, mut found: Found, listed: Option<Listed>) -> Result<(), Ended> {
+        let plans = &self.sender.plans;
+        if !self.in_links {
+            self.flush()?;
+            plans.wait_idle()?;
+            self.in_links = true;
+        }
+        let EntryKind::HardLink(first) = found.entry.kind else {
+            return Ok(());
+        };
+        let is_last = found.entry.links <= 1;
+        let known = self.relinked.get(&first).copied();
+        if is_last {
+            self.relinked.remove(&first);
+        }
+        if plans.has_failed(known.unwrap_or(first)) {
+            if !is_last {
+                self.relinked.insert(first, found.entry.id);
+            }
+            found.entry.kind = EntryKind::File;
+            found.entry.size = found.identity.size;
+            let sent = if found.entry.size <= SMALL_FILE_MAX {
+                self.small_file(found, listed)
+            } else {
+                self.big_file(found, listed)
+            };
+            sent.and_then(|()| self.flush())?;
+            return plans.wait_idle();
+        }
+        let first = known.unwrap_or(first);
+        found.entry.kind = EntryKind::HardLink(first);
+        if let (Some(list), Some(listed)) = (&self.sender.digests, listed) {
+            list.add_link(&found.entry, first, listed);
+        }
+        self.entries.push(found.entry);
+        self.flush_full()
+    }
+
+    fn tell_unlinked(&self, unlinked: u64) -> Result<(), Ended> {
+        if unlinked == 0 {
+            return Ok(());
+        }
+        self.sender.progress.add_unlinked(unlinked);
+        self.sender.say_or_end(Message::Unlinked(unlinked))
+    }
+
+    /// The entry's place below the destination, if there is a list of digests.
+    fn place_in_list(&mut self, found: &Found) -> Option<Listed> {
+        // The walk waits while nobody reads the list. So the waiting lines are limited by the
+        // files in flight.
+        let list = self.sender.digests.as_ref()?;
+        list.wait_room(|| self.sender.ending.is_ending());
+        let entry = &found.entry;
+        if entry.parent == NO_PARENT {
+            // Roots are numbered from 1, in order.
+            let root = entry.id as usize - 1;
+            self.roots.insert(Arc::as_ptr(&found.dir), root);
+            return Some(Listed {
+                root,
+                below: Vec::new(),
+            });
+        }
+        let (top, below) = found.dir.below();
+        let root = *self.roots.get(&Arc::as_ptr(top))?;
+        Some(Listed { root, below }.child(entry.name.as_bytes()))
+    }
+
+    fn flush_full(&mut self) -> Result<(), Ended> {
+        if self.entries.len() + self.ends.len() >= BATCH_MAX {
+            self.flush_entries()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Announces the gathered entries. Ends are sent after entries, so that all children of an
+    /// ended directory are announced before its end.
+    fn flush_entries(&mut self) -> Result<(), Ended> {
+        if !self.entries.is_empty() {
+            self.sender.plans.announcing(&self.entries);
+            self.sender
+                .say_or_end(Message::Entries(std::mem::take(&mut self.entries)))?;
+        }
+        if !self.ends.is_empty() {
+            self.sender
+                .say_or_end(Message::EntryEnd(std::mem::take(&mut self.ends)))?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Ended> {
+        self.flush_entries()?;
+        self.flush_small()
+    }
+}
