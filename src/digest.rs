@@ -15,7 +15,7 @@
 //! depends on its offset, so the value of zeros cannot be reused: the root of a file with holes
 //! requires hashing their zeros.
 
-pub mod stream;
+pub mod pipe;
 mod tree;
 
 use blake3::hazmat::{HasherExt, max_subtree_len};

@@ -52,7 +52,7 @@
 //! pipeline ....... the stages joined: queues, threads, back-pressure
 //! transport ...... connections: routes, dialling, frames on sockets
 //! ssh control .... the far end's process, typed messages   tokio starts here
-//! wire ........... message and frame formats, no I/O       serde here, in manifest and octets
+//! wire ........... message and frame formats, no I/O       serde here, in manifest and byte_strings
 //! source codec seal dest journal tuner .... one job each, independent of each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
 //! progress dir command device cache .. commands at either end, block devices, the page cache
@@ -61,9 +61,10 @@
 //! manifest ....... entries: files, directories, links, devices
 //! report ......... events for the user
 //! error
-//! units digest octets
+//! units digest byte_strings
 //! ```
 
+pub mod byte_strings;
 pub mod cache;
 pub mod chunk;
 pub mod cli;
@@ -77,7 +78,6 @@ pub mod dir;
 pub mod error;
 pub mod journal;
 pub mod manifest;
-pub mod octets;
 pub mod pipe;
 pub mod pipeline;
 pub mod program;

@@ -8,7 +8,7 @@ use rustix::fs::{FileType, Stat};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::octets;
+use crate::byte_strings;
 
 /// Numbered per session without gaps, in walk order, from 1. A parent's number is lower than its
 /// children's.
@@ -20,7 +20,7 @@ pub const NO_PARENT: EntryId = 0;
 /// One component of a path: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`. An invalid name
 /// from a peer fails to decode, so later code need not check names again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub struct Name(#[serde(with = "octets")] Vec<u8>);
+pub struct Name(#[serde(with = "byte_strings")] Vec<u8>);
 
 /// The longest name that Linux file systems allow, in bytes.
 pub const NAME_MAX: usize = 255;
@@ -48,7 +48,7 @@ impl TryFrom<Vec<u8>> for Name {
 
 impl<'de> Deserialize<'de> for Name {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = octets::deserialize(deserializer)?;
+        let bytes = byte_strings::deserialize(deserializer)?;
         Name::try_from(bytes).map_err(D::Error::custom)
     }
 }
@@ -96,7 +96,7 @@ pub enum EntryKind {
     File,
     Directory,
     /// The link's target, at most 4095 bytes.
-    Symlink(#[serde(with = "octets")] Vec<u8>),
+    Symlink(#[serde(with = "byte_strings")] Vec<u8>),
     /// A further name of an earlier entry of the same copy.
     HardLink(EntryId),
     /// A pipe: bytes that are read once, in order, and whose number is unknown until the end.
@@ -109,7 +109,7 @@ pub enum EntryKind {
 pub struct Extension {
     /// [`ANEW`], [`DEVICE`], [`ONCE`], [`MADE_UP`], [`YOUNG`] or unknown.
     pub tag: u16,
-    #[serde(with = "octets")]
+    #[serde(with = "byte_strings")]
     pub bytes: Vec<u8>,
 }
 

@@ -11,7 +11,7 @@ use clap::{ArgAction, Parser};
 use crate::session::{Compress, Ports, Route, Rsh};
 use crate::units;
 
-use super::permits::Permits;
+use super::forced_command::Permits;
 use super::values::{
     Rate, address, compress, congestion, idle, kbit, memory, ports, rate, retry_for, route, rsh,
     timeout, user,

@@ -11,9 +11,9 @@ use crate::session::{Operand, Request, Route, Rsh, What};
 use crate::ui::{Output, stdout};
 use crate::units::printable;
 
-use super::also;
 use super::args::Args;
 use super::ends::ends;
+use super::fan_out;
 use super::request::{rate_limit, request};
 
 /// The checked command line.
@@ -40,7 +40,7 @@ impl Order {
 pub fn order(mut args: Args) -> Result<Order> {
     let operands = std::mem::take(&mut args.operands);
     let (sources, dest) = ends(operands, &args)?;
-    let also = also::also(&args, &sources, &dest)?;
+    let also = fan_out::also(&args, &sources, &dest)?;
     check_between(&sources, &dest, &args)?;
     let is_remote = |end: &Operand| end.host.is_some();
     let is_remote = also.iter().any(is_remote) || sources.iter().chain([&dest]).any(is_remote);
@@ -96,7 +96,7 @@ pub fn order(mut args: Args) -> Result<Order> {
         ..request(args, sources, dest, rate_limit)
     };
     if let Some(file) = digests {
-        request.digest_lists = also::digest_lists(file, &request)?;
+        request.digest_lists = fan_out::digest_lists(file, &request)?;
     }
     Ok(Order {
         output,

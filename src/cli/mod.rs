@@ -1,18 +1,18 @@
 //! The command line: parsed ([`args`]), checked ([`check`]) and passed to a session, whose
 //! outcome becomes the exit code. No other module knows about the command line.
 
-mod also;
 mod args;
 mod check;
 mod ends;
+mod fan_out;
+mod forced_command;
 mod habits;
 pub mod operand;
-mod permits;
 mod probe;
+mod remote_admin;
 mod request;
 mod ssh_config;
 mod values;
-mod visit;
 
 use std::io::Write;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub fn main() -> i32 {
         };
     }
     if args.version || args.remove {
-        return visit::run(args).unwrap_or_else(|error| refuse(&error));
+        return remote_admin::run(args).unwrap_or_else(|error| refuse(&error));
     }
     if args.probe {
         return probe::run(args).unwrap_or_else(|error| refuse(&error));
@@ -114,17 +114,17 @@ fn copy(order: Order) -> i32 {
 }
 
 fn copy_to_all(order: Order) -> i32 {
-    if let Err(error) = session::also::check(&order.request) {
+    if let Err(error) = session::fan_out::check(&order.request) {
         return refuse(&error);
     }
-    let names = also::names(&order.request);
+    let names = fan_out::names(&order.request);
     let progress: Vec<_> = names.iter().map(|_| Arc::<Progress>::default()).collect();
     let together = Together(progress.clone());
     let screen = Screen::open(order.output, move || together.snapshot());
     order.tell(&*screen.reporter());
     let reporters = names.iter().map(|name| screen.reporter_of(name));
     let ends = progress.into_iter().zip(reporters).collect();
-    let outcomes = session::also::run(&order.request, ends);
+    let outcomes = session::fan_out::run(&order.request, ends);
     let dests: Vec<_> = order.request.dests().map(ends::name).collect();
     let each = names.iter().zip(&dests).zip(&outcomes);
     let copies = each.map(|((name, dest), outcome)| Copied {
@@ -134,7 +134,7 @@ fn copy_to_all(order: Order) -> i32 {
     });
     let copies: Vec<_> = copies.collect();
     let told = screen.finish_all(&copies);
-    code_of(session::also::exit_code(&outcomes), told)
+    code_of(session::fan_out::exit_code(&outcomes), told)
 }
 
 /// The exit code of the copy, or of the failure to write its record if the copy succeeded.

@@ -1,7 +1,7 @@
 //! Conversion of the checked arguments to a session's [`Request`].
 
 use crate::error::Result;
-use crate::session::{CopyOptions, Operand, Request, Retry, RouteOptions, SshOptions, rate};
+use crate::session::{CopyOptions, Operand, Request, Retry, RouteOptions, SshOptions, rate_file};
 use crate::tuner::POLITE_STREAMS;
 
 use super::args::Args;
@@ -17,7 +17,7 @@ const BYTES_PER_KBIT: u64 = 1024 / 8;
 pub fn rate_limit(args: &Args) -> Result<Option<u64>> {
     match &args.bwlimit {
         Some(Rate::Fixed(rate)) => Ok(Some(*rate)),
-        Some(Rate::File(file)) => rate::read(file),
+        Some(Rate::File(file)) => rate_file::read(file),
         None => Ok(args.limit_kbit_per_s.map(|kbit| kbit * BYTES_PER_KBIT)),
     }
 }

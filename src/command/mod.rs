@@ -3,11 +3,8 @@
 //! stderr is passed on line by line. Its exit status decides whether the copy is complete.
 //!
 //! No command outlives this process. Dropping a [`Command`] terminates it (TERM, then KILL) and
-//! waits for it; a [`watch`] terminates it if this process is killed. A consumer never sees a false
+//! waits for it; a [`crate::command::watchdog`] terminates it if this process is killed. A consumer never sees a false
 //! end of data: its stdin is held open until [`Command::finish`] confirms that all data is written.
-
-mod relay;
-mod watch;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -23,11 +20,11 @@ use nix::sys::signal::Signal as Named;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
+use self::stderr::Relay;
+use self::watchdog::Watch;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::{Stop, enlarge, stopped};
 use crate::units::printable;
-use relay::Relay;
-use watch::Watch;
 
 /// The time between TERM and KILL, for a command to clean up.
 const TERM_MAX: Duration = Duration::from_secs(2);
@@ -256,7 +253,7 @@ impl Drop for Command {
     }
 }
 
-pub use relay::LINE_MAX;
+pub use self::stderr::LINE_MAX;
 
 /// The beginning of a command as shown in messages.
 fn shown(line: &OsStr) -> String {
@@ -268,5 +265,7 @@ fn shown(line: &OsStr) -> String {
     shown
 }
 
+mod stderr;
 #[cfg(test)]
 mod tests;
+mod watchdog;

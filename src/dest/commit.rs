@@ -13,7 +13,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::temporary::Temporary;
-use super::{Rules, Slot, close, identity, own_name, space, standing, sync_directory};
+use super::{Rules, Slot, close, existing, identity, own_names, space, sync_directory};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, file_type};
 
@@ -34,7 +34,7 @@ pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> 
         if let Some(old) = &old {
             may_replace(&slot, old)?;
             if rules.no_clobber {
-                return Err(standing::stays(&slot, rules));
+                return Err(existing::stays(&slot, rules));
             }
         }
         let heir_of = old
@@ -45,7 +45,7 @@ pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> 
         temporary.refresh()?;
         let renamed = temporary.renamed(|name| {
             let put = || rename(name, &slot, old.is_some(), rules);
-            own_name::while_unused(&slot, put).unwrap_or(Ok(Renamed::Appeared))
+            own_names::while_unused(&slot, put).unwrap_or(Ok(Renamed::Appeared))
         });
         match renamed? {
             Renamed::Done => {

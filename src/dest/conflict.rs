@@ -10,8 +10,8 @@ use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, accessat, fstat, opena
 use rustix::io::Errno;
 
 use super::Slot;
+use super::hints::is_append_only;
 use super::placement::Resolved;
-use super::reason::is_append_only;
 use super::resolve::{Landing, Source};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};

@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, chmod, fchmod, fstat, futimens, m
 use rustix::io::Errno;
 
 use super::partial::inode_of;
-use super::{Rules, Slot, own_name, sync_directory, times_of};
+use super::{Rules, Slot, own_names, sync_directory, times_of};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Inode, NO_PARENT, Name, Timestamp, file_type};
@@ -33,7 +33,7 @@ pub struct Directory {
 impl Directory {
     /// Makes the directory, or enters an existing one. Fails for a symbolic link.
     pub fn make(slot: &Slot) -> Result<Directory> {
-        own_name::make_way(slot)?;
+        own_names::make_way(slot)?;
         let mut directory = Directory::make_or_enter(slot)?;
         directory.above = Some(slot.dir.clone());
         Ok(directory)

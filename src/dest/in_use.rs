@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use nix::libc;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
 
-use super::own_name::make_way;
+use super::own_names::make_way;
 use super::{Rules, Slot};
 use crate::error::Result;
 use crate::manifest::file_type;

@@ -16,9 +16,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::own_name::{self, random_name};
+use super::own_names::random_name;
 use super::temporary::Temporary;
-use super::{Placed, Rules, Slot, commit, space, standing, sync_directory, times_of};
+use super::{Placed, Rules, Slot, commit, existing, own_names, space, sync_directory, times_of};
 use crate::dir::may_leave;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, file_type};
@@ -63,7 +63,7 @@ pub fn place_symlink(slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed
                     return Ok(Placed::Kept);
                 }
                 Some(_) if rules.no_clobber => {
-                    return Err(standing::stays(slot, rules));
+                    return Err(existing::stays(slot, rules));
                 }
                 Some(old) => commit::may_replace(slot, &old)?,
                 None => {}
@@ -187,7 +187,7 @@ fn replace(
     make(&temporary)?;
     let put = || renameat(&**dir, &temporary, &**dir, slot.name.as_os_str());
     // A partial file took the name after it was seen to be free: then only this entry fails.
-    let renamed = own_name::while_unused(slot, put).unwrap_or(Err(Errno::BUSY));
+    let renamed = own_names::while_unused(slot, put).unwrap_or(Err(Errno::BUSY));
     // Needed after a success too: a rename between two names of one file does nothing.
     let _ = unlinkat(&**dir, &temporary, AtFlags::empty());
     Ok(renamed?)
@@ -196,14 +196,14 @@ fn replace(
 /// `--no-clobber` if another file exists: the same content is kept, other content is refused.
 fn keep(first: &Slot, slot: &Slot, rules: &Rules) -> Result<Placed> {
     if rules.blind {
-        return Err(standing::stays(slot, rules));
+        return Err(existing::stays(slot, rules));
     }
-    match (standing::digest_of(first)?, standing::digest_of(slot)?) {
+    match (existing::digest_of(first)?, existing::digest_of(slot)?) {
         (Some(new), Some(old)) if new == old => {
             make_durable(slot, rules)?;
             Ok(Placed::Kept)
         }
-        _ => Err(standing::stays(slot, rules)),
+        _ => Err(existing::stays(slot, rules)),
     }
 }
 

@@ -16,37 +16,37 @@
 //! [`Directory::make`] for each directory; its entries ([`place_small`], [`Partial`],
 //! [`place_symlink`], [`place_hard_link`]); [`Directory::finish`].
 
-mod alike;
 mod commit;
 mod conflict;
 mod device;
+mod device_journal;
 mod directory;
-mod drain;
-mod exit;
+mod discard;
+mod equal_names;
+mod existing;
+mod hints;
 mod identity;
+mod in_order;
 mod in_use;
 mod inplace;
 mod link;
 mod nameless;
-mod ordered;
-mod outlet;
-mod own_name;
+mod output;
+mod own_names;
 mod partial;
 mod placement;
 mod readback;
-mod reason;
+mod reorder;
 mod resolve;
 mod secret;
-mod sink;
+mod sink_spec;
 mod small;
 mod space;
-mod standing;
-mod state;
 mod temporary;
 #[cfg(test)]
 mod testing;
-mod trial;
-mod typed;
+mod user_path;
+mod write_test;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -60,26 +60,26 @@ use crate::dir::{Dir, RESERVED, is_reserved};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Name, file_type};
 
-pub use alike::{Spelling, spelling};
+pub use self::device_journal::device_journal;
+pub use self::discard::{Sink, is_sink};
+pub use self::equal_names::{Spelling, spelling};
+pub use self::existing::{Standing, digest_of, same_content, standing, stays};
+pub use self::hints::is_append_only;
+pub use self::in_order::Drain;
+pub use self::output::Outlet;
+pub use self::own_names::{JournalName, is_own_name};
+pub use self::reorder::{Ordered, Put};
+pub use self::sink_spec::Exit;
+pub use self::user_path::home_directory;
+pub use self::write_test::{Trial, try_writing};
 pub use directory::Directory;
-pub use drain::Drain;
-pub use exit::Exit;
 pub use link::{FirstName, place_hard_link, place_symlink};
-pub use ordered::{Ordered, Put};
-pub use outlet::Outlet;
-pub use own_name::{JournalName, is_own_name};
 pub use partial::Partial;
 pub use readback::Readback;
-pub use reason::is_append_only;
 pub use resolve::{Landing, Source, Spec, Target, resolve};
 pub use secret::{UserKey, user_key};
-pub use sink::{Sink, is_sink};
 pub use small::place_small;
 pub use space::check_free_space;
-pub use standing::{Standing, digest_of, same_content, standing, stays};
-pub use state::device_journal;
-pub use trial::{Trial, try_writing};
-pub use typed::home_directory;
 
 /// Options and restrictions for every entry that lands here, from the user and the ssh key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,7 +182,7 @@ impl Slot {
     /// Status of the entry under this name; a symbolic link is not followed. If a partial file of
     /// this process has the name, it is renamed first.
     fn stat(&self) -> Result<Option<Stat>> {
-        own_name::make_way(self)?;
+        own_names::make_way(self)?;
         match self.dir.stat(self.name.as_os_str()) {
             Ok(stat) => Ok(Some(stat)),
             Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => Ok(None),

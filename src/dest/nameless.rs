@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, futimens, linkat, openat, unlinkat};
 use rustix::io::Errno;
 
-use super::own_name::{is_own_name, usual_name};
+use super::own_names::{is_own_name, usual_name};
 use super::{Rules, Slot, close, identity, space, times_of};
 use crate::error::Result;
 use crate::manifest::Entry;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Stat};
 
 use super::resolve::{Landing, Source};
-use super::typed::{Found, Reach, missing};
+use super::user_path::{Found, Reach, missing};
 use super::{Exit, Slot, commit};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};

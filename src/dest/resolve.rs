@@ -14,7 +14,7 @@ use rustix::fs::{Mode, mkdirat};
 
 use super::conflict::{refuse_among_devices, refuse_itself, refuse_twice, refuse_unwritable};
 use super::placement::{Destination, Resolved};
-use super::typed::{Found, Reach, expand_confined, expand_tilde, means_directory};
+use super::user_path::{Found, Reach, expand_confined, expand_tilde, means_directory};
 use super::{Exit, Slot, sync_directory};
 use crate::dir::{Confine, Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};

@@ -16,7 +16,7 @@ use nix::libc;
 use nix::unistd::{Uid, User};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::state::{make_private, state_directory};
+use super::device_journal::{make_private, state_directory};
 
 const NAME: &str = "key";
 

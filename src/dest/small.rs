@@ -10,7 +10,7 @@ use super::inplace::InPlace;
 use super::nameless::Nameless;
 use super::partial::write_sparse;
 use super::temporary::Temporary;
-use super::{Rules, Slot, Standing, commit, make_durable, space, standing};
+use super::{Rules, Slot, Standing, commit, existing, make_durable, space};
 use crate::cache::Behind;
 use crate::error::Result;
 use crate::manifest::Entry;
@@ -36,10 +36,10 @@ pub fn place_small(
     if let Some(old) = old {
         commit::may_replace(slot, &old)?;
         if rules.no_clobber {
-            return match !rules.blind && standing::same_content(slot, content)? {
+            return match !rules.blind && existing::same_content(slot, content)? {
                 true if rules.fsync => make_durable(slot).map(|()| None),
                 true => Ok(None),
-                false => Err(standing::stays(slot, rules)),
+                false => Err(existing::stays(slot, rules)),
             };
         }
         refuse_in_use(slot, &old, rules)?;

@@ -18,7 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::Slot;
-use super::own_name::{OwnName, may_be_entry, random_name, unlock, usual_name};
+use super::own_names::{OwnName, may_be_entry, random_name, unlock, usual_name};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 

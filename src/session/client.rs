@@ -1,8 +1,8 @@
 //! The client's part in one session: starts the server, tells it what to do, makes the data
 //! connections, and runs its own half of the copy.
 
-mod halves;
-mod opening;
+mod endpoints;
+mod first_messages;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -12,24 +12,25 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use halves::Helm;
-use opening::suite_for;
+use self::endpoints::Helm;
+use self::first_messages::suite_for;
 
+use super::connection_control::{Inband, Ways};
+use super::control_reader::Hearing;
+use super::data_connections::Pace;
+use super::route_choice::Chooser;
+use super::{rate_file, saved_settings};
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Totals;
 use crate::pipeline::Budget;
 use crate::progress::Phase;
 use crate::seal::{Secret, Suite};
-use crate::session::choice::Chooser;
-use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, Server};
 use crate::session::operands::{self, Expanded};
 use crate::session::request::Request;
-use crate::session::streams::Pace;
-use crate::session::ways::{Inband, Ways};
-use crate::session::{Half, Seat, cause_of, converse, logins, rate, remembered, tuning};
+use crate::session::{Half, Seat, cause_of, converse, logins, tuning};
 use crate::transport::connection::handshake::{DialRole, Keyring};
 use crate::transport::connections::{Flow, Roster};
 use crate::transport::rate_limit::Limit;
@@ -105,7 +106,7 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         request,
         seat,
         budget,
-        remembered: remembered::recall(request).await,
+        remembered: saved_settings::recall(request).await,
         session,
     };
     let mut half = None;
@@ -389,7 +390,7 @@ impl Client<'_> {
                 let _ = control.send(Message::Tune(tune)).await;
             }
         };
-        rate::follow(path, rate, &*self.seat.reporter, set).await
+        rate_file::follow(path, rate, &*self.seat.reporter, set).await
     }
 }
 

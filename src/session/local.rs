@@ -6,6 +6,11 @@ use std::sync::Arc;
 
 use tokio::io::{DuplexStream, ReadHalf};
 
+use super::control_reader::Hearing;
+use super::data_connections::pass_on;
+use super::endpoint::{Common, ReceivingHalf, SendingHalf};
+use super::fan_out::Shared;
+use super::rate_file;
 use crate::chunk::CHUNK_SIZE;
 use crate::chunk::pack::TableForm;
 use crate::control::{Incoming, Outgoing};
@@ -15,14 +20,10 @@ use crate::pipeline::Budget;
 use crate::pipeline::failures::Tally;
 use crate::progress::{Phase, Progress};
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
-use crate::session::also::Shared;
-use crate::session::half::{Common, ReceivingHalf, SendingHalf};
-use crate::session::hearing::Hearing;
 use crate::session::operands::{self, Expanded};
 use crate::session::request::{CopyOptions, Request};
-use crate::session::streams::pass_on;
 use crate::session::tuning::{self, Audience, Terms, Tuning};
-use crate::session::{Half, Seat, cause_of, converse, host, rate};
+use crate::session::{Half, Seat, cause_of, converse, host};
 use crate::transport::rate_limit::Limit;
 use crate::wire::message::{Message, Roots};
 
@@ -97,7 +98,7 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
 async fn follow_rate(request: &Request, seat: &Seat, limit: &Limit) -> Infallible {
     if let Some(path) = request.rate_file.clone() {
         let set = async |rate| limit.set(rate);
-        rate::follow(path, request.options.rate_limit, &*seat.reporter, set).await;
+        rate_file::follow(path, request.options.rate_limit, &*seat.reporter, set).await;
     }
     std::future::pending().await
 }

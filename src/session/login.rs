@@ -11,12 +11,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::bootstrap::{NoHello, Placing};
+use super::host_pin;
 use crate::control::{ControlError, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side};
 use crate::report::Reporter;
-use crate::session::placing::{NoHello, Placing};
 use crate::session::request::Request;
-use crate::session::{Half, Seat, cause_of, host as this_host, off_task, owner, reached};
+use crate::session::{Half, Seat, cause_of, host as this_host, off_task, owner};
 use crate::ssh::{self, Errand, Host, Process, Rsh, Said, SshOptions, Startup, Stderr};
 use crate::tuner::Verdict;
 use crate::units::printable;
@@ -93,7 +94,7 @@ impl Met {
         };
         let pinned = match attempt {
             Attempt::First => None,
-            Attempt::Again { .. } => reached::again(host, request, seat, &options).await,
+            Attempt::Again { .. } => host_pin::again(host, request, seat, &options).await,
         };
         let is_pinned = pinned.is_some();
         options = pinned.unwrap_or(options);

@@ -1,42 +1,46 @@
 //! One session of a copy, from the ssh login to done. The user starts the [`client`], which starts
-//! the [`server`] on the other host. Each runs one [`half`] of the copy. [`local`] runs both halves
-//! in one process. [`between`] has two servers. After a lost connection, [`retries`] continues the
+//! the [`server`] on the other host. Each runs one [`crate::session::endpoint`] of the copy. [`local`] runs both halves
+//! in one process. [`crate::session::relay`] has two servers. After a lost connection, [`retries`] continues the
 //! copy in another session.
 
-pub mod account;
-pub mod also;
-pub mod between;
-pub mod choice;
+pub mod bootstrap;
 pub mod client;
-pub mod half;
-pub mod hearing;
+pub mod connection_control;
+pub mod control_reader;
+pub mod data_connections;
+pub mod endpoint;
+pub mod fan_out;
 pub mod heartbeat;
 pub mod host;
+pub mod host_pin;
 pub mod local;
 pub mod login;
 pub mod logins;
 pub mod operands;
 mod owner;
 pub mod permit;
-pub mod placing;
 pub mod polite;
 pub mod probe;
-pub mod rate;
-pub mod reached;
-pub mod remembered;
+pub mod progress_relay;
+pub mod rate_file;
+pub mod relay;
+pub mod remote_admin;
 pub mod request;
 pub mod retries;
+pub mod route_choice;
+pub mod saved_settings;
 pub mod server;
-pub mod streams;
 pub mod tuning;
-pub mod visit;
-pub mod ways;
 
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use self::control_reader::Hearing;
+use self::endpoint::{ReceivingHalf, SendingHalf};
+use self::fan_out::Shared;
+use self::host_pin::Reached;
 use crate::control::ControlError;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
@@ -46,17 +50,13 @@ use crate::pipeline::failures::Tally;
 use crate::pipeline::receive::roots::Tell;
 use crate::progress::{Phase, Progress};
 use crate::report::Reporter;
-use crate::session::half::{ReceivingHalf, SendingHalf};
-use crate::session::hearing::Hearing;
 use crate::session::probe::link::LinkTest;
 use crate::transport::routes::addresses;
 use crate::units::{printable, size};
 use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Message};
 use crate::{program, threads};
-use also::Shared;
 pub use permit::{Access, Permit};
-use reached::Reached;
 pub use request::{
     Compress, CopyOptions, FAILURES_MAX, Host, Limit, Operand, Outcome, Ports, Request, Retry,
     Route, RouteOptions, Rsh, Shares, SshOptions, Verdict, What,
@@ -156,7 +156,7 @@ impl Seat {
             let _ = self.verdict.set(verdict);
         }
         if let Some(remembered) = remembered {
-            remembered::remember(request, remembered).await;
+            saved_settings::remember(request, remembered).await;
         }
     }
 

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
+use super::fan_out::Shared;
 use crate::dest::{Exit, Rules, Spec, process_umask};
 use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Root, Totals};
 use crate::pipeline::receive::entry_writer::{Destination, To, Typed};
 use crate::pipeline::receive::roots::Sessions;
-use crate::session::also::Shared;
 use crate::session::request::{CopyOptions, Request, What};
 use crate::session::{Seat, cause_of, owner, probe};
 use crate::source::{self, Inlet, Lookup, Named, Sources, Walk};

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
+use super::{rate_file, relay};
 use crate::error::{Error, Kind, Result, Side};
 use crate::progress::Phase;
 use crate::seal::Secret;
 use crate::session::client::{self, Session};
 use crate::session::login::{Attempt, SAME_SIGNAL};
 use crate::session::request::{Request, Retry};
-use crate::session::{Seat, between, cause_of, rate};
+use crate::session::{Seat, cause_of};
 use crate::ssh;
 use crate::units::printable;
 use crate::wire::message::SESSIONS_MAX;
@@ -54,13 +55,13 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
             attempt,
         };
         if let Some(path) = &request.rate_file
-            && let Some(rate) = rate::now(path).await
+            && let Some(rate) = rate_file::now(path).await
         {
             request.options.rate_limit = rate;
         }
         let seat_of_session = seat.of_session();
         let copied = match request.hosts() {
-            Some(_) => between::copy(&request, &seat_of_session, session).await,
+            Some(_) => relay::copy(&request, &seat_of_session, session).await,
             None => client::copy(&request, &seat_of_session, session).await,
         };
         let lost = match copied {

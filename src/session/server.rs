@@ -1,9 +1,9 @@
 //! The server: started by the client, it speaks control on stdin and stdout and ends when they
 //! close.
 
-mod doors;
-mod ends;
-mod opening;
+mod accept;
+mod first_messages;
+mod roles;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,9 +13,14 @@ use tokio::io::AsyncRead;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use ends::{End, destination, end, rules, tell, tell_roots};
-use opening::opening;
+use self::first_messages::opening;
+use self::roles::{End, destination, end, rules, tell, tell_roots};
 
+use super::connection_control::{Inband, Reverse, Ways};
+use super::control_reader::Hearing;
+use super::data_connections::{Connections, Pace, receive_on, send_on};
+use super::endpoint::{Common, ReceivingHalf, SendingHalf};
+use super::progress_relay::Accounting;
 use crate::control::stdio::Stdio;
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
 use crate::dest;
@@ -28,15 +33,10 @@ use crate::pipeline::receive::roots::Sessions;
 use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
-use crate::session::account::Accounting;
-use crate::session::half::{Common, ReceivingHalf, SendingHalf};
-use crate::session::hearing::Hearing;
 use crate::session::heartbeat::{self, Heart, Place};
 use crate::session::operands::Expanded;
 use crate::session::permit::Permit;
-use crate::session::streams::{Connections, Pace, receive_on, send_on};
 use crate::session::tuning::{self, Audience, Terms, Tuning};
-use crate::session::ways::{Inband, Reverse, Ways};
 use crate::session::{Half, NotServed, converse, host};
 use crate::transport::connection::handshake::{DialRole, Keyring};
 use crate::transport::connections::{Flow, Roster};
@@ -162,7 +162,7 @@ async fn copy<R: AsyncRead + Unpin>(
         keyring,
         ..
     } = &server;
-    doors::take_streams(open, control, keyring, roster, proven).await?;
+    accept::take_streams(open, control, keyring, roster, proven).await?;
     ways.inband.offer();
     // Until the sending end's tuner decides.
     let streams = tuning::first_streams(open.streams);

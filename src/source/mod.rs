@@ -1,29 +1,29 @@
 //! The source of a copy: looks up operands, walks directories and reads files. The functions block;
 //! `pipeline` owns the threads that call them.
 
+pub mod broadcast;
 pub mod device;
 pub mod found;
 pub mod home;
-pub mod inlet;
 pub mod operand;
+pub mod operand_path;
 pub mod pack;
 pub mod pattern;
+pub mod pipe;
+pub mod pipe_spec;
 pub mod read;
 pub mod scan;
-pub mod stream;
-pub mod tee;
-pub mod typed;
 pub mod walk;
 
+pub use self::broadcast::Tee;
+pub use self::operand_path::{may_answer, may_be_named};
+pub use self::pipe_spec::{Feed, Inlet, Limits, is_stream_at};
 pub use found::{Changes, Found, GREW, has_vanished, is_just_written, mark_young};
-pub use inlet::{Feed, Inlet, Limits, is_stream_at};
 pub use operand::{Lookup, Named, expand};
 pub use pack::{PackRead, Packed, Unpacked, read_pack};
 pub use pattern::is_pattern;
 pub use read::SourceFile;
 pub use scan::scan;
-pub use tee::Tee;
-pub use typed::{may_answer, may_be_named};
 pub use walk::{Step, Walk, root_id};
 
 /// The data that a copy sends.

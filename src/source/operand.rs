@@ -17,9 +17,9 @@ use crate::manifest::{EntryId, Name, Root, file_type};
 
 use super::device::{self, is_device};
 use super::found::special;
-use super::inlet::is_stream;
+use super::operand_path::{Ending, last_component, split_ending, with_home};
 use super::pattern;
-use super::typed::{Ending, last_component, split_ending, with_home};
+use super::pipe_spec::is_stream;
 
 /// Where operands are looked up.
 #[derive(Clone, Debug)]
@@ -302,7 +302,7 @@ fn name_of(full: &Path, ending: Ending, lookup: &Lookup) -> io::Result<Name> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::typed::may_be_named;
+    use crate::source::operand_path::may_be_named;
 
     fn fixture() -> (tempfile::TempDir, Lookup) {
         let temp = tempfile::tempdir().unwrap();

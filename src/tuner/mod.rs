@@ -12,20 +12,20 @@
 //! methods before connections: both help where the link is the bottleneck, and they would chase
 //! each other.
 
+mod connections;
+mod decide;
+mod experiment;
 mod forecast;
+mod intervals;
 mod method;
 mod model;
-mod pace;
 mod path;
 mod polite;
 mod queue;
 mod rate_limit;
 mod remembered;
-mod rise;
 mod sample;
-mod steps;
-mod streams;
-mod trial;
+mod start_up;
 mod verdict;
 mod window;
 
@@ -36,22 +36,22 @@ mod sim;
 
 use std::time::Duration;
 
+pub use self::intervals::next_sample;
 use crate::chunk::{CHUNK_SIZE, LARGE_PACK};
 pub use forecast::{Measured, best, forecast};
 pub use method::{Facts, LADDER, Method, RUNGS, rung};
 pub use model::Forecast;
-pub use pace::next_sample;
 pub use polite::{LOOK, POLITE_STREAMS, PoliteRate, StreamSight};
 pub use remembered::{FILE_MAX, Remembered, Routes};
 pub use sample::{Coded, Far, Sample};
 pub use verdict::{Limit, Shares, Verdict};
 
+use self::experiment::{Holds, Trial};
+pub use self::start_up::AT_WORK_FIRST;
+use self::start_up::Rise;
 use method::{LZMA, MIDDLE};
 use path::Path;
 use rate_limit::RateLimit;
-pub use rise::AT_WORK_FIRST;
-use rise::Rise;
-use trial::{Holds, Trial};
 use window::{Window, Workers};
 
 /// More connections than any measured link needed.

@@ -14,9 +14,9 @@
 
 use std::time::Duration;
 
+use super::experiment::Trial;
 use super::model::{LIMITED, LOSSY};
 use super::queue::Queue;
-use super::trial::Trial;
 use super::window::Rates;
 use super::{Congestion, Tuner};
 

@@ -5,9 +5,9 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
+use super::connections::window_rate;
 use super::model::LOSSY;
 use super::rate_limit::HeldBack;
-use super::streams::window_rate;
 use super::window::Rates;
 use super::{Congestion, Decision, FAR_AWAY, Method, Sample, Start};
 use crate::units;

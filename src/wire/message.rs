@@ -4,27 +4,27 @@
 
 mod entries;
 mod fault;
+mod first_messages;
 mod limits;
-mod opening;
-mod spans;
+mod ranges;
 mod traffic;
 mod weight;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub use self::first_messages::{
+    ADDRESSES_MAX, CopyOptions, Listen, Open, Ports, Role, SESSIONS_MAX, SessionSecret,
+};
+pub use self::ranges::Spans;
+use super::progress_report::Account;
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryId};
-use crate::wire::account::Account;
 pub use entries::{
     Ack, AllSent, EntryEnd, FileDigest, Landed, Missing, RANGES_MAX, Roots, Span, Want, WantKind,
 };
 pub use fault::Fault;
 pub use limits::{ALL_RANGES_MAX, ROOTS_MAX, SPANS_MAX};
-pub use opening::{
-    ADDRESSES_MAX, CopyOptions, Listen, Open, Ports, Role, SESSIONS_MAX, SessionSecret,
-};
-pub use spans::Spans;
 pub use traffic::{Busy, Conclusion, DATA_MAX, Data, Heartbeat, StreamFacts, Tried, Tune};
 pub use weight::entry_weight;
 

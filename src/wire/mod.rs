@@ -1,11 +1,11 @@
 //! Wire formats of protocol version 1, without I/O. Lengths from a peer are checked here against
 //! limits before memory is allocated for them.
 
-pub mod account;
 pub mod frame;
 pub mod greeting;
 pub mod hello;
 pub mod message;
+pub mod progress_report;
 pub mod sealed;
 
 pub use sealed::SealedChunk;

@@ -18,14 +18,14 @@ use fastcp::codec::{Codec, Compress, Decoder, Encoder};
 use fastcp::control::Incoming;
 use fastcp::manifest::{Entry, EntryKind, NAME_MAX, Name, Timestamp};
 use fastcp::seal::{Direction, Opener, Secret, Suite};
-use fastcp::source::{self, Lookup, pattern, typed};
+use fastcp::source::{Lookup, operand_path, pattern};
 use fastcp::transport::connection::receive::recv;
 use fastcp::transport::connection::stats::Meter;
 use fastcp::wire::frame::FrameLimits;
 use fastcp::wire::greeting::Greeting;
 use fastcp::wire::hello::Hello;
 use fastcp::wire::message::{HEADER_LEN, MESSAGE_MAX, Message, parse_header};
-use fastcp::{cli, digest, units};
+use fastcp::{cli, digest, source, units};
 
 pub use recorded::journal;
 
@@ -279,7 +279,7 @@ pub fn operands(data: &[u8]) {
     let mut parts = data.splitn(2, |byte| *byte == 0);
     let typed = parts.next().unwrap_or_default();
     if let Ok(name) = Name::try_from(parts.next().unwrap_or(b"a").to_vec()) {
-        typed::may_be_named(typed, &name);
+        operand_path::may_be_named(typed, &name);
         pattern::component_matches(typed, name.as_bytes());
     }
 }

@@ -5,9 +5,9 @@ use fastcp::error::{Kind, Side};
 use fastcp::manifest::{Entry, EntryKind, Extension, Name, Root, Timestamp, Totals};
 use fastcp::progress::Counts;
 use fastcp::tuner::{Limit, Routes, Shares, Verdict};
-use fastcp::wire::account::{Account, WayFacts};
 use fastcp::wire::hello::Hello;
 use fastcp::wire::message::*;
+use fastcp::wire::progress_report::{Account, WayFacts};
 
 fn name(text: &str) -> Name {
     Name::try_from(text.as_bytes().to_vec()).expect("a name")

@@ -6,9 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::NotAPack;
+use crate::byte_strings;
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryKind, Extension, Name, Timestamp};
-use crate::octets;
 
 const NS_PER_S: i64 = 1_000_000_000;
 
@@ -44,9 +44,9 @@ struct Columns {
 struct Owner {
     uid: u32,
     gid: u32,
-    #[serde(with = "octets")]
+    #[serde(with = "byte_strings")]
     user: Vec<u8>,
-    #[serde(with = "octets")]
+    #[serde(with = "byte_strings")]
     group: Vec<u8>,
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use super::verify::Unread;
 use crate::chunk::claims::Claims;
 use crate::dest::{Drain, Partial, Readback, Slot};
-use crate::digest::stream::StreamTree;
+use crate::digest::pipe::StreamTree;
 use crate::digest::{Digest, Tree};
 use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryKind};

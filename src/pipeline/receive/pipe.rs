@@ -11,7 +11,7 @@ use crate::chunk::claims::Claims;
 use crate::chunk::{ChunkKind, EncodedChunk, VerifiedChunk};
 use crate::dest::{self, Drain, Exit, Partial};
 use crate::digest;
-use crate::digest::stream::StreamTree;
+use crate::digest::pipe::StreamTree;
 use crate::error::{Kind, Result, Side};
 use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryKind};

@@ -9,7 +9,8 @@ use super::open_file::OpenFile;
 use crate::chunk::claims::Claim;
 use crate::chunk::split::is_subtree;
 use crate::chunk::{ChunkKind, EncodedChunk, Place, VerifiedChunk};
-use crate::digest::{self, Digest, stream};
+use crate::digest;
+use crate::digest::{Digest, pipe};
 use crate::error::{Error, Kind, Side};
 use crate::pipeline::receive::{Hands, Receiver};
 use crate::pipeline::send::scheduler::{NACKS_MAX, UNACKED_MAX};
@@ -248,7 +249,7 @@ impl Receiver {
             let mut tree = tree.lock().expect("no panic while held");
             tree.add_bytes(place.offset, chunk.data(), chunk.digest());
         } else if let Some(stream_tree) = &file.stream {
-            let piece = stream::Piece::new(chunk.data(), place.offset, chunk.digest());
+            let piece = pipe::Piece::new(chunk.data(), place.offset, chunk.digest());
             stream_tree.lock().expect("no panic while held").add(piece);
         }
     }
@@ -260,7 +261,7 @@ impl Receiver {
                 .expect("no panic while held")
                 .add_zeros(place.offset, len);
         } else if let Some(stream_tree) = &file.stream {
-            let piece = stream::Piece::of_zeros(place.offset, len);
+            let piece = pipe::Piece::of_zeros(place.offset, len);
             stream_tree.lock().expect("no panic while held").add(piece);
         }
     }

@@ -12,7 +12,7 @@ use super::read::is_zero;
 use super::scheduler::{Ended, NACKS_MAX};
 use crate::chunk::{Buffer, Chunk, ChunkKind, Place};
 use crate::codec::{Compress, Encoder};
-use crate::digest::stream::Piece;
+use crate::digest::pipe::Piece;
 use crate::digest::{self, Digest};
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::send::Sender;

@@ -10,7 +10,7 @@ use super::cache::Interest;
 use crate::chunk::Buffer;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::{Cut, Piece};
-use crate::digest::stream::StreamTree;
+use crate::digest::pipe::StreamTree;
 use crate::digest::{Digest, Tree};
 use crate::manifest::{Entry, EntryId};
 use crate::pipe::Stop;

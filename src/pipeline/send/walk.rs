@@ -16,7 +16,7 @@ use crate::dir::Dir;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::send::Sender;
-use crate::source::inlet::once;
+use crate::source::pipe_spec::once;
 use crate::source::{Found, Inlet, Sources, Step, root_id};
 use crate::wire::message::{AllSent, EntryEnd, Message, Span};
 

@@ -27,8 +27,8 @@ use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, file_type};
 
 use super::device::is_device;
 use super::found::{Found, special};
-use super::inlet::is_stream;
 use super::operand::Named;
+use super::pipe_spec::is_stream;
 use level::Level;
 use names::FirstNames;
 use spot::Spot;

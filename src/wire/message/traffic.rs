@@ -3,14 +3,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::octets;
+use crate::byte_strings;
 use crate::tuner::{Remembered, Verdict};
 
 /// Bytes of frames, sent through control where there is no data connection. Each message has at
 /// most [`DATA_MAX`] bytes, and the sum stays within the other end's `Credit`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Data {
-    #[serde(with = "octets")]
+    #[serde(with = "byte_strings")]
     pub bytes: Vec<u8>,
 }
 

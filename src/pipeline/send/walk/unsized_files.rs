@@ -8,7 +8,7 @@ use crate::manifest::{Extension, MADE_UP, NO_PARENT};
 use crate::pipeline::digest_list::Listed;
 use crate::pipeline::send::scheduler::Ended;
 use crate::source::Found;
-use crate::source::stream::{Sizes, has_unsaid_content, sizes};
+use crate::source::pipe::{Sizes, has_unsaid_content, sizes};
 
 use super::Planner;
 

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fdatasync, unlinkat};
 
 use super::Slot;
-use super::own_name::random_name;
+use super::own_names::random_name;
 use super::resolve::Spec;
 use super::space::free_bytes;
-use super::typed::Found;
+use super::user_path::Found;
 use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Name, file_type};

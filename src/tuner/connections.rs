@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use super::decide::GROWING;
+use super::experiment::Change;
 use super::model::{LIMITED, LOSSY};
 use super::queue::Queue;
-use super::steps::GROWING;
-use super::trial::Change;
 use super::window::Rates;
 use super::{Congestion, FAR_AWAY, Sample, Tuner};
 

@@ -12,8 +12,8 @@ use crate::pipeline::send::Sender;
 use crate::progress::Phase;
 use crate::transport::connections::Roster;
 use crate::transport::routes::Route;
-use crate::wire::account::{Account, WayFacts};
 use crate::wire::message::Message;
+use crate::wire::progress_report::{Account, WayFacts};
 
 /// Interval between checks for new or lost connections, which the client waits for.
 const LOOK: Duration = Duration::from_millis(50);

@@ -7,10 +7,10 @@
 //! than one packet of data has come through: some links pass only small packets. The route of
 //! the first that is up is used, until all its connections are lost. The other attempts end.
 
+mod active;
+mod attempts;
 mod notes;
 mod patience;
-mod running;
-mod tries;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +18,18 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use self::active::Running;
+pub use self::attempts::look_up;
 pub use notes::Notes;
 pub use patience::Patience;
-use running::Running;
-pub use tries::look_up;
 
+use super::connection_control::Inband;
+use super::data_connections::end_later;
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Side};
 use crate::manifest::Totals;
 use crate::seal::Suite;
 use crate::session::request::Request;
-use crate::session::streams::end_later;
-use crate::session::ways::Inband;
 use crate::session::{Seat, polite, tuning};
 use crate::ssh::Host;
 use crate::transport::connection::handshake::Keyring;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use super::connections::streams;
+use super::experiment::{Change, Judgement, Trial};
+use super::intervals::{APART, Pace};
 use super::method::{Facts, LADDER, LZMA, MIDDLE, RUNGS, extrapolate, rung as rung_of};
 use super::model::{LIMITED, LOSSY, Stages};
-use super::pace::{APART, Pace};
 use super::queue::Queue;
-use super::streams::streams;
-use super::trial::{Change, Judgement, Trial};
 use super::window::Rates;
 use super::{Decision, ROUND_TRIP_MAX, Tuner};
 use crate::units;

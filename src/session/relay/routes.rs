@@ -14,17 +14,17 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Side};
 use crate::seal::Suite;
-use crate::session::between::shown;
-use crate::session::choice::{Notes, Patience, look_up};
+use crate::session::connection_control::Inband;
+use crate::session::relay::shown;
 use crate::session::request::{Host, Request, Rsh};
-use crate::session::ways::Inband;
+use crate::session::route_choice::{Notes, Patience, look_up};
 use crate::session::{Seat, polite};
 use crate::ssh;
 use crate::transport::routes::direct::Answer;
 use crate::transport::routes::{Route, addresses};
 use crate::units::harmless;
-use crate::wire::account::Account;
 use crate::wire::message::{Listen, Message};
+use crate::wire::progress_report::Account;
 
 /// Interval between checks of the connections.
 const LOOK: Duration = Duration::from_millis(50);

@@ -8,7 +8,7 @@ use crate::pipe::Stop;
 use crate::pipeline::failures::Tally;
 use crate::progress::Progress;
 use crate::report::Reporter;
-use crate::session::reached::Reached;
+use crate::session::host_pin::Reached;
 use crate::session::request::{CopyOptions, Host, Operand, What};
 use crate::wire::message::{Ack, AllSent, Busy, Data, Listen, Roots};
 

@@ -11,13 +11,13 @@ use crate::control::{Incoming, Outgoing};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Entry;
 use crate::progress::{Counts, Phase};
+use crate::session::connection_control::Ways;
 use crate::session::request::Request;
-use crate::session::ways::Ways;
 use crate::session::{Seat, lost, operands};
 use crate::tuner::Verdict;
 use crate::units::harmless;
-use crate::wire::account::Account;
 use crate::wire::message::{Conclusion, Fault, FileDigest, Message, Relay, Tune};
+use crate::wire::progress_report::Account;
 
 /// Characters of a reason, or of a name, that are shown.
 const TEXT_MAX: usize = 200;

@@ -3,7 +3,7 @@
 //! [`routes`] connects the two for data; [`exchange`] decides what each server learns of the other.
 
 pub mod exchange;
-pub mod opening;
+pub mod first_messages;
 pub mod routes;
 
 use std::convert::Infallible;
@@ -12,20 +12,21 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
+use self::exchange::{Cut, End, Exchange, Line};
+use self::first_messages::{roles, suite_for};
+use self::routes::Routes;
+use super::connection_control::{Inband, Ways};
+use super::{rate_file, saved_settings};
 use crate::chunk::CHUNK_SIZE;
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
 use crate::progress::Phase;
 use crate::seal::{Secret, Suite};
-use crate::session::between::exchange::{Cut, End, Exchange, Line};
-use crate::session::between::opening::{roles, suite_for};
-use crate::session::between::routes::Routes;
 use crate::session::client::{Lost, Session};
 use crate::session::heartbeat::{Heart, Place, Terms};
 use crate::session::login::{Attempt, CONCLUSION_PATIENCE, Met, Server, may_ask};
 use crate::session::request::{Host, Request};
-use crate::session::ways::{Inband, Ways};
-use crate::session::{Seat, cause_of, host as this_host, owner, rate, remembered};
+use crate::session::{Seat, cause_of, host as this_host, owner};
 use crate::transport::connections::{Flow, Roster};
 use crate::transport::routes::{Connection, Route};
 use crate::units::printable;
@@ -231,7 +232,7 @@ impl Between<'_> {
             session: self.session.id,
             suite: suite.number(),
             streams: self.request.streams,
-            remembered: remembered::recall(self.request).await,
+            remembered: saved_settings::recall(self.request).await,
             chunk_size: CHUNK_SIZE as u32,
             before: self.session.before.to_vec(),
             listens,
@@ -271,7 +272,7 @@ impl Between<'_> {
             let _ = sender.send(Message::Tune(tune)).await;
         };
         let rate = self.request.options.rate_limit;
-        rate::follow(path, rate, &*self.seat.reporter, set).await;
+        rate_file::follow(path, rate, &*self.seat.reporter, set).await;
         std::future::pending().await
     }
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FileType, SeekFrom, Stat, fstat, major, minor, seek, stat};
 
+use super::broadcast::{Tap, Tee};
 use super::found::{Changes, Found};
-use super::stream::{End, Filled, StreamSource};
-use super::tee::{Tap, Tee};
+use super::pipe::{End, Filled, StreamSource};
 use crate::chunk::Buffer;
 use crate::command::{Command, Role};
 use crate::error::{Error, Kind, Result, Side};

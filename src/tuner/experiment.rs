@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::intervals::Pace;
 use super::method::RUNGS;
 use super::model::{LIMITED, LOSSY};
-use super::pace::Pace;
 use super::window::Rates;
 use super::{Congestion, Decision};
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::data_connections::end_later;
 use crate::chunk::pack::TableForm;
 use crate::chunk::{LARGE_PIECE, Pool};
 use crate::control::Outgoing;
@@ -34,7 +35,6 @@ use crate::pipeline::worker_time::Shifts;
 use crate::pipeline::{Budget, Ending};
 use crate::progress::Progress;
 use crate::seal::{Opener, Sealer};
-use crate::session::streams::end_later;
 use crate::source::{Inlet, Sources};
 use crate::threads;
 use crate::transport::frames::Frames;

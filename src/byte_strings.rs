@@ -6,12 +6,12 @@ use std::fmt;
 use serde::de::{Error, Visitor};
 use serde::{Deserializer, Serializer};
 
-/// For `#[serde(with = "octets")]`.
+/// For `#[serde(with = "byte_strings")]`.
 pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_bytes(bytes)
 }
 
-/// For `#[serde(with = "octets")]`. Allocates no more memory than the message has.
+/// For `#[serde(with = "byte_strings")]`. Allocates no more memory than the message has.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     deserializer.deserialize_byte_buf(Octets)
 }

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::inlet::{Inlet, Limits};
-use super::stream::Filled;
+use super::pipe::Filled;
+use super::pipe_spec::{Inlet, Limits};
 use crate::chunk::Buffer;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::{STEP, Stop, stopped};
@@ -225,7 +225,7 @@ impl State {
 }
 
 impl Tap {
-    /// Like [`StreamSource::fill`](super::stream::StreamSource::fill), up to the end of a chunk.
+    /// Like [`StreamSource::fill`](super::pipe::StreamSource::fill), up to the end of a chunk.
     pub fn fill(&mut self, buffer: &mut Buffer) -> Result<Filled> {
         let mut state = self.tee.lock();
         loop {

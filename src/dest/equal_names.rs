@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags, unlinkat};
 
 use super::Slot;
-use super::own_name::{OwnName, random_name};
+use super::own_names::{OwnName, random_name};
 use crate::dir::Dir;
 use crate::manifest::Name;
 

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::session::also::HOSTS_MAX;
+use crate::session::fan_out::HOSTS_MAX;
 use crate::session::{Operand, Request, Route, What};
 use crate::units::printable;
 

@@ -14,7 +14,7 @@ use crate::transport::routes::meeting_socket::Meeting;
 use crate::transport::routes::{Connection, addresses};
 use crate::wire::message::{Listen, Message, Open, Ports};
 
-use super::ends::tell;
+use super::roles::tell;
 use super::say;
 
 /// Opens the ways in that the client wants, and hands on connections until the session is over.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::Chooser;
-use super::running::Running;
+use super::active::Running;
 use crate::session::host as this_host;
 use crate::session::request::{Request, Rsh};
 use crate::ssh;

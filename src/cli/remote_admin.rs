@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::session::visit::Visit;
+use crate::session::remote_admin::Visit;
 use crate::session::{Host, Operand, Rsh};
 use crate::ui::stdout;
 use crate::units::printable;

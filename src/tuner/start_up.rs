@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
+use super::connections::streams;
 use super::model::{LIMITED, LOSSY};
 use super::queue::Queue;
-use super::streams::streams;
 use super::window::Rates;
 use super::{Congestion, FAR_AWAY, Sample, Tuner, first_streams, next_sample};
 
