@@ -16,7 +16,7 @@ use fastcp::error::Error;
 use fastcp::progress::Progress;
 use fastcp::report::Reporter;
 use fastcp::session;
-use fastcp::session::{Compress, CopyOptions, Host, Operand, Permit, Request, What};
+use fastcp::session::{Compress, CopyOptions, EndKind, Host, Operand, Permit, Request};
 
 /// Chunks of the two copies: the first is long past warm-up.
 const FEW: usize = 400;
@@ -146,7 +146,7 @@ fn operand(path: &Path, host: Option<&str>) -> Operand {
             name: name.to_owned(),
             port: None,
         }),
-        what: What::Path,
+        what: EndKind::Path,
         path: path.as_os_str().as_bytes().to_vec(),
     }
 }

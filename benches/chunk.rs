@@ -7,7 +7,7 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use fastcp::chunk::{Buffer, CHUNK_SIZE, Chunk, ChunkKind, Place};
+use fastcp::chunk::{Buffer, CHUNK_SIZE, Chunk, ChunkKind, ChunkPlace};
 use fastcp::codec::{Codec, Compress, Decoder, Encoder};
 use fastcp::digest;
 use fastcp::seal::{Direction, Opener, Sealer, Secret, Suite};
@@ -21,8 +21,8 @@ const CODECS: [(&str, Compress); 4] = [
     ("auto", Compress::Auto),
 ];
 
-fn place() -> Place {
-    Place {
+fn place() -> ChunkPlace {
+    ChunkPlace {
         kind: ChunkKind::Range,
         chunk: 5,
         entry: 1,

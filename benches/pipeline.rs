@@ -9,7 +9,7 @@ use fastcp::error::Error;
 use fastcp::progress::Progress;
 use fastcp::report::Reporter;
 use fastcp::session;
-use fastcp::session::{Compress, CopyOptions, Operand, Request, What};
+use fastcp::session::{Compress, CopyOptions, EndKind, Operand, Request};
 
 struct Silent;
 
@@ -27,7 +27,7 @@ fn operand(path: &Path) -> Operand {
     Operand {
         typed: path.into(),
         host: None,
-        what: What::Path,
+        what: EndKind::Path,
         path: path.as_os_str().as_bytes().to_vec(),
     }
 }

@@ -13,12 +13,12 @@ pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S:
 
 /// For `#[serde(with = "byte_strings")]`. Allocates no more memory than the message has.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-    deserializer.deserialize_byte_buf(Octets)
+    deserializer.deserialize_byte_buf(ByteStrings)
 }
 
-struct Octets;
+struct ByteStrings;
 
-impl Visitor<'_> for Octets {
+impl Visitor<'_> for ByteStrings {
     type Value = Vec<u8>;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -35,7 +35,7 @@ mod tests {
     use serde::{Deserialize, Serialize};
 
     #[derive(Serialize, Deserialize)]
-    struct Piece(#[serde(with = "super")] Vec<u8>);
+    struct ByteString(#[serde(with = "super")] Vec<u8>);
 
     #[test]
     fn they_are_written_as_a_list_of_bytes_is() {
@@ -43,10 +43,10 @@ mod tests {
             let bytes = vec![0xa5; len];
             let written = postcard::to_allocvec(&bytes).unwrap();
             assert_eq!(
-                postcard::to_allocvec(&Piece(bytes.clone())).unwrap(),
+                postcard::to_allocvec(&ByteString(bytes.clone())).unwrap(),
                 written
             );
-            let read: Piece = postcard::from_bytes(&written).unwrap();
+            let read: ByteString = postcard::from_bytes(&written).unwrap();
             assert_eq!(read.0, bytes);
         }
     }
@@ -54,6 +54,6 @@ mod tests {
     #[test]
     fn a_length_beyond_the_end_is_refused() {
         let four_billion = [0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2, 3];
-        assert!(postcard::from_bytes::<Piece>(&four_billion).is_err());
+        assert!(postcard::from_bytes::<ByteString>(&four_billion).is_err());
     }
 }

@@ -41,7 +41,7 @@ pub struct Handles {
 }
 
 pub struct Dir {
-    origin: Origin,
+    origin: DirOrigin,
     /// Number of directories between this one and its root.
     depth: usize,
     dev: u64,
@@ -53,7 +53,7 @@ pub struct Dir {
 }
 
 /// How a directory was reached, which is also how it is opened again.
-enum Origin {
+enum DirOrigin {
     /// By its path. It keeps its handle, so the path is for messages only.
     Root(PathBuf),
     /// By its path, which is used again to open it again.
@@ -67,22 +67,22 @@ impl Dir {
     /// Opens a directory that the user named. Links in `path` are followed.
     pub fn root(path: &Path, handles: &Arc<Handles>) -> io::Result<Arc<Dir>> {
         let fd = open_path(path, OFlags::RDONLY)?;
-        Dir::opened(fd, Origin::Root(path.to_owned()), handles)
+        Dir::opened(fd, DirOrigin::Root(path.to_owned()), handles)
     }
 
     /// Like [`root`](Dir::root), for one of many directories that are read. Its handle may be
     /// closed in between. A directory with search but no read permission opens too.
     pub fn named(path: &Path, handles: &Arc<Handles>) -> io::Result<Arc<Dir>> {
-        let origin = Origin::Named(path.to_owned());
+        let origin = DirOrigin::Named(path.to_owned());
         let dir = Dir::opened(open_named(path)?, origin, handles)?;
         handles.note(&dir);
         Ok(dir)
     }
 
-    fn opened(fd: OwnedFd, origin: Origin, handles: &Arc<Handles>) -> io::Result<Arc<Dir>> {
+    fn opened(fd: OwnedFd, origin: DirOrigin, handles: &Arc<Handles>) -> io::Result<Arc<Dir>> {
         let depth = match &origin {
-            Origin::Root(_) | Origin::Named(_) => 0,
-            Origin::Child(parent, _) | Origin::Linked(parent, _) => parent.depth + 1,
+            DirOrigin::Root(_) | DirOrigin::Named(_) => 0,
+            DirOrigin::Child(parent, _) | DirOrigin::Linked(parent, _) => parent.depth + 1,
         };
         if depth > DEPTH_MAX {
             return Err(io::Error::other("nested too deep"));
@@ -110,7 +110,7 @@ impl Dir {
             directory_flags(),
             Mode::empty(),
         )?;
-        let origin = Origin::Child(self.clone(), name.clone());
+        let origin = DirOrigin::Child(self.clone(), name.clone());
         let child = Dir::opened(fd, origin, &self.handles)?;
         self.handles.note(&child);
         Ok(child)
@@ -120,7 +120,7 @@ impl Dir {
     /// users who asked for links to be followed.
     pub fn linked(self: &Arc<Dir>, name: &Name) -> io::Result<Arc<Dir>> {
         let fd = open_linked(self.handle()?, name)?;
-        let origin = Origin::Linked(self.clone(), name.clone());
+        let origin = DirOrigin::Linked(self.clone(), name.clone());
         let dir = Dir::opened(fd, origin, &self.handles)?;
         self.handles.note(&dir);
         Ok(dir)
@@ -132,17 +132,17 @@ impl Dir {
             return Ok(fd.clone());
         }
         let fd = match &self.origin {
-            Origin::Root(_) => {
+            DirOrigin::Root(_) => {
                 unreachable!("a root is not in `handles`, so nobody takes its handle")
             }
-            Origin::Named(path) => open_named(path)?,
-            Origin::Child(parent, name) => open_beneath(
+            DirOrigin::Named(path) => open_named(path)?,
+            DirOrigin::Child(parent, name) => open_beneath(
                 parent.handle()?,
                 name.as_os_str(),
                 directory_flags(),
                 Mode::empty(),
             )?,
-            Origin::Linked(parent, name) => open_linked(parent.handle()?, name)?,
+            DirOrigin::Linked(parent, name) => open_linked(parent.handle()?, name)?,
         };
         let stat = fstat(&fd)?;
         if (stat.st_dev, stat.st_ino) != (self.dev, self.ino) {
@@ -205,8 +205,8 @@ impl Dir {
     /// names. For a directory that the user named: itself and an empty path.
     pub fn below(self: &Arc<Dir>) -> (&Arc<Dir>, Vec<u8>) {
         match &self.origin {
-            Origin::Root(_) | Origin::Named(_) => (self, Vec::new()),
-            Origin::Child(parent, name) | Origin::Linked(parent, name) => {
+            DirOrigin::Root(_) | DirOrigin::Named(_) => (self, Vec::new()),
+            DirOrigin::Child(parent, name) | DirOrigin::Linked(parent, name) => {
                 let (top, mut way) = parent.below();
                 if !way.is_empty() {
                     way.push(b'/');
@@ -220,8 +220,10 @@ impl Dir {
     /// As the user would write it, for messages.
     pub fn path(&self) -> PathBuf {
         match &self.origin {
-            Origin::Root(path) | Origin::Named(path) => path.clone(),
-            Origin::Child(parent, name) | Origin::Linked(parent, name) => parent.path().join(name),
+            DirOrigin::Root(path) | DirOrigin::Named(path) => path.clone(),
+            DirOrigin::Child(parent, name) | DirOrigin::Linked(parent, name) => {
+                parent.path().join(name)
+            }
         }
     }
 

@@ -82,9 +82,9 @@ pub fn end_where_a_panic_says_so() {
 
 /// Counts the started threads of a runtime.
 #[derive(Clone, Default)]
-pub struct Begun(Arc<AtomicUsize>);
+pub struct StartedThreads(Arc<AtomicUsize>);
 
-impl Begun {
+impl StartedThreads {
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }

@@ -51,7 +51,7 @@ pub enum ChunkKind {
 
 /// The bytes that a chunk represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ChunkPlace {
     pub kind: ChunkKind,
     /// Chunk number, consecutive within a session, from 0.
     pub chunk: u64,
@@ -65,13 +65,13 @@ pub struct Place {
 
 /// A chunk with its raw bytes in the buffer.
 pub struct Chunk {
-    pub place: Place,
+    pub place: ChunkPlace,
     pub buffer: Buffer,
 }
 
 /// A chunk ready to be sealed: `digest` of the raw bytes, `buffer` compressed by `codec`.
 pub struct EncodedChunk {
-    pub place: Place,
+    pub place: ChunkPlace,
     pub digest: Digest,
     /// The codec's number on the wire.
     pub codec: u8,
@@ -80,7 +80,7 @@ pub struct EncodedChunk {
 
 /// Raw bytes whose digest is correct. Only [`Chunk::verify`] and [`Chunk::verify_pack`] make one.
 pub struct VerifiedChunk {
-    place: Place,
+    place: ChunkPlace,
     digest: Digest,
     buffer: Buffer,
 }
@@ -115,7 +115,7 @@ impl Chunk {
 }
 
 impl VerifiedChunk {
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> ChunkPlace {
         self.place
     }
 

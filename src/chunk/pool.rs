@@ -18,18 +18,18 @@ pub struct Buffer {
     bytes: Box<[u8]>,
     /// Bytes of valid data.
     len: usize,
-    home: Option<Arc<Shared>>,
+    home: Option<Arc<PoolShared>>,
     /// Memory lent by a pool, if the buffer uses the memory of several pool buffers.
     lent: Option<Lent>,
 }
 
 #[derive(Clone)]
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     permits: async_channel::Receiver<()>,
 }
 
-struct Shared {
+struct PoolShared {
     free: Mutex<Vec<Box<[u8]>>>,
     permit: async_channel::Sender<()>,
     capacity: usize,
@@ -37,14 +37,14 @@ struct Shared {
 
 /// Memory of a pool that is used for another purpose. Dropping this returns it.
 pub struct Lent {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     slots: usize,
 }
 
 /// The pool was closed during the wait: the copy is ending.
 #[derive(Debug, thiserror::Error)]
 #[error("the buffer pool is closed")]
-pub struct Closed;
+pub struct PoolClosed;
 
 impl Pool {
     /// `slots` buffers with room for `chunk_size` bytes and their head- and tailroom.
@@ -53,7 +53,7 @@ impl Pool {
         for _ in 0..slots {
             permit.try_send(()).expect("as many permits as room");
         }
-        let shared = Shared {
+        let shared = PoolShared {
             free: Mutex::new(Vec::with_capacity(slots)),
             permit,
             capacity: chunk_size + TAILROOM,
@@ -70,14 +70,14 @@ impl Pool {
     }
 
     /// Waits for a free buffer; for async tasks.
-    pub async fn take(&self) -> Result<Buffer, Closed> {
-        self.permits.recv().await.map_err(|_| Closed)?;
+    pub async fn take(&self) -> Result<Buffer, PoolClosed> {
+        self.permits.recv().await.map_err(|_| PoolClosed)?;
         Ok(self.get())
     }
 
     /// Waits for a free buffer; for threads.
-    pub fn take_blocking(&self) -> Result<Buffer, Closed> {
-        self.permits.recv_blocking().map_err(|_| Closed)?;
+    pub fn take_blocking(&self) -> Result<Buffer, PoolClosed> {
+        self.permits.recv_blocking().map_err(|_| PoolClosed)?;
         Ok(self.get())
     }
 

@@ -27,13 +27,13 @@ pub struct Cut {
 
 /// One piece of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct FilePiece {
     pub kind: ChunkKind,
     pub offset: u64,
     pub len: u32,
 }
 
-impl Piece {
+impl FilePiece {
     /// It has more data than a chunk.
     pub fn is_larger_than(&self, chunk_size: usize) -> bool {
         self.kind == ChunkKind::Range && self.len as usize > chunk_size
@@ -76,7 +76,7 @@ impl Cut {
         &mut self,
         most: u64,
         next_data: impl Fn(u64) -> Option<Range<u64>>,
-    ) -> Option<Piece> {
+    ) -> Option<FilePiece> {
         self.next_up_to(self.chunk_size, most, next_data)
     }
 
@@ -87,7 +87,7 @@ impl Cut {
         longest: u64,
         most: u64,
         next_data: impl Fn(u64) -> Option<Range<u64>>,
-    ) -> Option<Piece> {
+    ) -> Option<FilePiece> {
         if self.offset >= self.size {
             return None;
         }
@@ -106,7 +106,7 @@ impl Cut {
         } else {
             (ChunkKind::Range, self.subtree(longest, most, skipped))
         };
-        let piece = Piece {
+        let piece = FilePiece {
             kind,
             offset: self.offset,
             len: len as u32,
@@ -247,11 +247,16 @@ mod tests {
     use crate::chunk::CHUNK_SIZE;
     use proptest::prelude::*;
 
-    fn pieces(size: u64, chunk: u64, data: &[Range<u64>]) -> Vec<Piece> {
+    fn pieces(size: u64, chunk: u64, data: &[Range<u64>]) -> Vec<FilePiece> {
         pieces_without(size, chunk, data, &RangeSet::new())
     }
 
-    fn pieces_without(size: u64, chunk: u64, data: &[Range<u64>], had: &RangeSet) -> Vec<Piece> {
+    fn pieces_without(
+        size: u64,
+        chunk: u64,
+        data: &[Range<u64>],
+        had: &RangeSet,
+    ) -> Vec<FilePiece> {
         let mut cut = Cut::skipping(size, chunk, chunk, had);
         let next_data = |offset: u64| {
             let range = data.iter().find(|range| range.end > offset)?;
@@ -267,12 +272,12 @@ mod tests {
 
     #[test]
     fn holes_are_put_together_and_chunks_with_any_data_are_read() {
-        let zeros = |offset, len| Piece {
+        let zeros = |offset, len| FilePiece {
             kind: ChunkKind::Zeros,
             offset,
             len,
         };
-        let range = |offset, len| Piece {
+        let range = |offset, len| FilePiece {
             kind: ChunkKind::Range,
             offset,
             len,

@@ -13,8 +13,8 @@ use crate::units;
 
 use super::forced_command::Permits;
 use super::values::{
-    Rate, address, compress, congestion, idle, kbit, memory, ports, rate, retry_for, route, rsh,
-    timeout, user,
+    RateArgument, address, compress, congestion, idle, kbit, memory, ports, rate, retry_for, route,
+    rsh, timeout, user,
 };
 
 const USAGE: &str = "fastcp [OPTIONS] SOURCE... DEST";
@@ -188,7 +188,7 @@ pub struct Args {
     /// Limit in bytes a second (40M), or @FILE with it
     #[arg(long, value_name = "RATE", help_heading = DATA, value_parser = rate,
           conflicts_with = "limit_kbit_per_s")]
-    pub bwlimit: Option<Rate>,
+    pub bwlimit: Option<RateArgument>,
     /// Give way to other traffic on the link
     #[arg(long, help_heading = DATA)]
     pub polite: bool,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::report::Reporter;
-use crate::session::{Operand, Request, Route, Rsh, What};
+use crate::session::{EndKind, Operand, Request, Route, Rsh};
 use crate::ui::{Output, stdout};
 use crate::units::printable;
 
@@ -68,7 +68,7 @@ pub fn order(mut args: Args) -> Result<Order> {
              it again: name a file (./- for one of that name)",
         ));
     }
-    if args.json && dest.what == What::Stdio {
+    if args.json && dest.what == EndKind::Stdio {
         return Err(Error::usage(
             "--json writes to stdout, and so does the copy: leave one of them out",
         ));
@@ -76,7 +76,7 @@ pub fn order(mut args: Args) -> Result<Order> {
     if args.json {
         stdout::check()?;
     }
-    if args.follow_ms.is_some() && sources.iter().any(|source| source.what != What::Path) {
+    if args.follow_ms.is_some() && sources.iter().any(|source| source.what != EndKind::Path) {
         return Err(Error::usage(
             "--follow is for a file that grows; a pipe or a command is read to its end anyway",
         ));
@@ -161,9 +161,9 @@ fn check_between(sources: &[Operand], dest: &Operand, args: &Args) -> Result<()>
 
 /// True if the data comes from or goes to a terminal, where progress bars would disturb it.
 fn is_at_terminal(sources: &[Operand], dest: &Operand) -> bool {
-    let is_stdio = |operand: &Operand| operand.what == What::Stdio;
+    let is_stdio = |operand: &Operand| operand.what == EndKind::Stdio;
     (is_stdio(dest) && std::io::stdout().is_terminal())
-        || dest.what == What::Stderr
+        || dest.what == EndKind::Stderr
         || (sources.iter().any(is_stdio) && std::io::stdin().is_terminal())
 }
 

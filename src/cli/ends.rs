@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::session::{Operand, What};
+use crate::session::{EndKind, Operand};
 use crate::units::printable;
 
 use super::args::Args;
@@ -95,7 +95,7 @@ pub fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -> Resul
         return Err(Error::usage(format!("{flag} is empty")));
     }
     let is_place = |place: &Operand| {
-        place.what == What::Stdio || place.host.is_some() && place.path.is_empty()
+        place.what == EndKind::Stdio || place.host.is_some() && place.path.is_empty()
     };
     if let Some(path) = place.as_ref().filter(|place| !is_place(place)) {
         return Err(Error::usage(format!(
@@ -107,7 +107,7 @@ pub fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -> Resul
     Ok(Operand {
         typed: line.to_owned(),
         host: place.and_then(|place| place.host),
-        what: What::Command,
+        what: EndKind::Command,
         path: line.as_bytes().to_vec(),
     })
 }
@@ -130,7 +130,7 @@ fn check_slips(sources: &[Operand], args: &Args) -> Result<()> {
     let [first, _, ..] = sources else {
         return Ok(());
     };
-    let is_here = first.what == What::Path && first.host.is_none();
+    let is_here = first.what == EndKind::Path && first.host.is_none();
     let Some(word) = first.typed.to_str().filter(|_| is_here) else {
         return Ok(());
     };
@@ -155,7 +155,7 @@ fn check_slips(sources: &[Operand], args: &Args) -> Result<()> {
 }
 
 fn is_stream(operand: &Operand) -> bool {
-    operand.what != What::Path
+    operand.what != EndKind::Path
 }
 
 pub fn name(operand: &Operand) -> String {
@@ -166,7 +166,7 @@ pub fn name(operand: &Operand) -> String {
 /// a local file called `user@host`.
 fn is_mistyped(dest: &Operand, config: Option<&Path>) -> bool {
     // A slash makes it a path.
-    if dest.what != What::Path || dest.path.contains(&b'/') {
+    if dest.what != EndKind::Path || dest.path.contains(&b'/') {
         return false;
     }
     let looks_remote = dest.path.contains(&b'@')

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::session::fan_out::HOSTS_MAX;
-use crate::session::{Operand, Request, Route, What};
+use crate::session::{EndKind, Operand, Request, Route};
 use crate::units::printable;
 
 use super::args::Args;
@@ -48,7 +48,7 @@ pub fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<Vec<Oper
         also.push(operand);
     }
     let all = || std::iter::once(dest).chain(&also);
-    let is_standard = |dest: &&Operand| matches!(dest.what, What::Stdio | What::Stderr);
+    let is_standard = |dest: &&Operand| matches!(dest.what, EndKind::Stdio | EndKind::Stderr);
     if let Some(dest) = all().find(is_standard) {
         return Err(Error::usage(format!(
             "{}: cannot be one of several destinations (tee writes to several)",

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::session::{Access, Permit};
+use crate::session::{Permit, PermittedAccess};
 use crate::wire::message::Ports;
 
 /// What a forced command allows the key that it stands before.
@@ -33,9 +33,9 @@ impl Permits {
                 .as_ref()
                 .map(|dir| std::path::absolute(dir).unwrap_or(dir.clone())),
             access: match (self.read_only, self.write_only) {
-                (true, _) => Access::Read,
-                (_, true) => Access::Write,
-                _ => Access::Full,
+                (true, _) => PermittedAccess::Read,
+                (_, true) => PermittedAccess::Write,
+                _ => PermittedAccess::Full,
             },
             no_overwrite: self.no_overwrite,
             outside_links: self.allow_outside_links,

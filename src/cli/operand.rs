@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::error::{Error, Result};
-use crate::session::{Host, Operand, What};
+use crate::session::{EndKind, Host, Operand};
 use crate::units::printable;
 
 const SCHEME: &[u8] = b"scp://";
@@ -27,7 +27,7 @@ pub fn parse(typed: OsString) -> Result<Operand> {
         return Ok(Operand {
             typed,
             host: None,
-            what: What::Stdio,
+            what: EndKind::Stdio,
             path: Vec::new(),
         });
     }
@@ -51,7 +51,7 @@ pub fn parse(typed: OsString) -> Result<Operand> {
     Ok(Operand {
         typed,
         host,
-        what: What::Path,
+        what: EndKind::Path,
         path,
     })
 }
@@ -80,10 +80,10 @@ fn foreign_scheme(scheme: &str) -> String {
 /// Recognizes other names of the standard streams in a local destination, as if it were `-`.
 pub fn as_destination(operand: Operand) -> Operand {
     let what = match operand.what {
-        What::Path if operand.host.is_none() => match &operand.path[..] {
-            b"/dev/stdout" | b"/dev/fd/1" | b"/proc/self/fd/1" => What::Stdio,
-            b"/dev/stderr" | b"/dev/fd/2" | b"/proc/self/fd/2" => What::Stderr,
-            _ => What::Path,
+        EndKind::Path if operand.host.is_none() => match &operand.path[..] {
+            b"/dev/stdout" | b"/dev/fd/1" | b"/proc/self/fd/1" => EndKind::Stdio,
+            b"/dev/stderr" | b"/dev/fd/2" | b"/proc/self/fd/2" => EndKind::Stderr,
+            _ => EndKind::Path,
         },
         what => what,
     };
@@ -241,7 +241,7 @@ mod tests {
     fn shown(typed: &str) -> String {
         let operand = parsed(typed.as_bytes()).unwrap();
         let path = String::from_utf8(operand.path).unwrap();
-        if operand.what == What::Stdio {
+        if operand.what == EndKind::Stdio {
             return "stdio".to_owned();
         }
         match operand.host {
@@ -320,12 +320,12 @@ mod tests {
     #[test]
     fn standard_streams_have_other_names_too() {
         for (typed, what) in [
-            ("/dev/stdout", What::Stdio),
-            ("/proc/self/fd/1", What::Stdio),
-            ("/dev/stderr", What::Stderr),
-            ("/dev/fd/3", What::Path),
-            ("h:/dev/stdout", What::Path),
-            ("-", What::Stdio),
+            ("/dev/stdout", EndKind::Stdio),
+            ("/proc/self/fd/1", EndKind::Stdio),
+            ("/dev/stderr", EndKind::Stderr),
+            ("/dev/fd/3", EndKind::Path),
+            ("h:/dev/stdout", EndKind::Path),
+            ("-", EndKind::Stdio),
         ] {
             assert_eq!(as_destination(parsed(typed.as_bytes()).unwrap()).what, what);
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::session::probe::Probe;
-use crate::session::{Host, Operand, Rsh, What};
+use crate::session::{EndKind, Host, Operand, Rsh};
 use crate::ui::{Output, Screen, probe, stdout};
 use crate::units::printable;
 
@@ -32,11 +32,11 @@ pub fn run(mut args: Args) -> Result<i32> {
         None => Operand {
             typed: HERE.into(),
             host: None,
-            what: What::Path,
+            what: EndKind::Path,
             path: Vec::new(),
         },
     };
-    if dest.what != What::Path {
+    if dest.what != EndKind::Path {
         let typed = printable(dest.typed.as_bytes());
         let message = format!("{typed}: --probe takes HOST:, HOST:PATH or a path here");
         return Err(Error::usage(message));

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::session::remote_admin::Visit;
+use crate::session::remote_admin::RemoteAdmin;
 use crate::session::{Host, Operand, Rsh};
 use crate::ui::stdout;
 use crate::units::printable;
@@ -40,7 +40,7 @@ pub fn run(mut args: Args) -> Result<i32> {
     let ssh = ssh_options(&mut args);
     for host in hosts {
         let name = printable(host.name.as_bytes());
-        let visit = Visit {
+        let visit = RemoteAdmin {
             host,
             ssh: ssh.clone(),
             sudo: sudo.clone(),

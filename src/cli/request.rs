@@ -5,7 +5,7 @@ use crate::session::{CopyOptions, Operand, Request, Retry, RouteOptions, SshOpti
 use crate::tuner::POLITE_STREAMS;
 
 use super::args::Args;
-use super::values::Rate;
+use super::values::RateArgument;
 
 /// scp's Kbit is 1024 bits.
 const BYTES_PER_KBIT: u64 = 1024 / 8;
@@ -16,8 +16,8 @@ const BYTES_PER_KBIT: u64 = 1024 / 8;
 /// Usage, if the file of `--bwlimit @FILE` does not contain a rate.
 pub fn rate_limit(args: &Args) -> Result<Option<u64>> {
     match &args.bwlimit {
-        Some(Rate::Fixed(rate)) => Ok(Some(*rate)),
-        Some(Rate::File(file)) => rate_file::read(file),
+        Some(RateArgument::Fixed(rate)) => Ok(Some(*rate)),
+        Some(RateArgument::File(file)) => rate_file::read(file),
         None => Ok(args.limit_kbit_per_s.map(|kbit| kbit * BYTES_PER_KBIT)),
     }
 }
@@ -67,7 +67,7 @@ pub fn request(
         no_install: args.no_install,
         streams: args.streams.or(args.polite.then_some(POLITE_STREAMS)),
         rate_file: match args.bwlimit {
-            Some(Rate::File(file)) => Some(file),
+            Some(RateArgument::File(file)) => Some(file),
             _ => None,
         },
         route: RouteOptions {

@@ -29,20 +29,20 @@ pub fn rsh() -> impl TypedValueParser<Value = Rsh> {
 
 /// `--bwlimit`
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rate {
+pub enum RateArgument {
     /// Bytes a second.
     Fixed(u64),
     /// Read at the start and again during the copy.
     File(PathBuf),
 }
 
-pub fn rate(text: &str) -> Result<Rate, String> {
+pub fn rate(text: &str) -> Result<RateArgument, String> {
     if let Some(file) = text.strip_prefix('@') {
-        return Ok(Rate::File(file.into()));
+        return Ok(RateArgument::File(file.into()));
     }
     match units::parse_rate(text)? {
         0 => Err("bytes a second, more than 0".to_owned()),
-        rate => Ok(Rate::Fixed(rate)),
+        rate => Ok(RateArgument::Fixed(rate)),
     }
 }
 

@@ -71,7 +71,7 @@ pub enum Compress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Place};
+    use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk};
     use proptest::prelude::*;
 
     const SIZE: usize = 64 << 10;
@@ -80,7 +80,7 @@ mod tests {
         let mut buffer = Buffer::loose(SIZE);
         buffer.room()[..data.len()].copy_from_slice(data);
         buffer.set_len(data.len());
-        let place = Place {
+        let place = ChunkPlace {
             kind: ChunkKind::Range,
             chunk: 3,
             entry: 1,
@@ -147,7 +147,7 @@ mod tests {
             let mut buffer = Buffer::loose(4 * SIZE);
             buffer.room()[..text.len()].copy_from_slice(text);
             buffer.set_len(text.len());
-            let place = Place {
+            let place = ChunkPlace {
                 raw_len: text.len() as u32,
                 ..chunk(b"").place
             };

@@ -20,8 +20,8 @@ use nix::sys::signal::Signal as Named;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
-use self::stderr::Relay;
-use self::watchdog::Watch;
+use self::stderr::StderrRelay;
+use self::watchdog::Watchdog;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::{Stop, enlarge, stopped};
 use crate::units::printable;
@@ -62,7 +62,7 @@ pub fn are_running() -> bool {
 
 /// The relation of a command to the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum CommandRole {
     /// Its stdout is the stream; it has no stdin.
     Producer,
     /// Its stdin is the stream; its stdout is treated like its stderr.
@@ -75,8 +75,8 @@ pub struct Command {
     side: Side,
     child: Child,
     group: Pid,
-    relay: Relay,
-    watch: Watch,
+    relay: StderrRelay,
+    watch: Watchdog,
     is_ended: bool,
 }
 
@@ -89,12 +89,12 @@ impl Command {
     /// `Kind::Command` if there is no `sh`, or no process or pipe can be created.
     pub fn start(
         line: &OsStr,
-        role: Role,
+        role: CommandRole,
         on_line: impl FnMut(&[u8]) + Send + 'static,
     ) -> Result<(Command, OwnedFd)> {
         let side = match role {
-            Role::Producer => Side::Source,
-            Role::Consumer => Side::Dest,
+            CommandRole::Producer => Side::Source,
+            CommandRole::Consumer => Side::Dest,
         };
         let name = shown(line);
         Command::spawn(line, &name, role, side, on_line).map_err(|cause| {
@@ -106,7 +106,7 @@ impl Command {
     fn spawn(
         line: &OsStr,
         name: &str,
-        role: Role,
+        role: CommandRole,
         side: Side,
         on_line: impl FnMut(&[u8]) + Send + 'static,
     ) -> io::Result<(Command, OwnedFd)> {
@@ -118,19 +118,19 @@ impl Command {
         shell.args([OsStr::new("-c"), OsStr::new("--"), line]);
         shell.process_group(0);
         let (ours, held) = match role {
-            Role::Producer => {
+            CommandRole::Producer => {
                 shell.stdin(Stdio::null()).stdout(write);
                 (read, None)
             }
-            Role::Consumer => {
+            CommandRole::Consumer => {
                 shell.stdin(read).stdout(say.try_clone()?);
                 let held = write.try_clone()?;
                 (write, Some(held))
             }
         };
         shell.stderr(say);
-        let mut watch = Watch::start(held)?;
-        let relay = Relay::start(said, on_line)?;
+        let mut watch = Watchdog::start(held)?;
+        let relay = StderrRelay::start(said, on_line)?;
         let child = shell.spawn()?;
         // `shell` holds copies of the other ends of the pipes. While they are open, no pipe ends.
         drop(shell);

@@ -27,24 +27,27 @@ const SHOWN_MAX: usize = 140;
 /// The command's own output is in the pipe by the time it exits.
 const REST_MAX: Duration = Duration::from_secs(1);
 
-pub struct Relay {
+pub struct StderrRelay {
     kept: Arc<Mutex<VecDeque<String>>>,
     ended: Stop,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Relay {
-    pub fn start(said: OwnedFd, on_line: impl FnMut(&[u8]) + Send + 'static) -> io::Result<Relay> {
+impl StderrRelay {
+    pub fn start(
+        said: OwnedFd,
+        on_line: impl FnMut(&[u8]) + Send + 'static,
+    ) -> io::Result<StderrRelay> {
         let kept = Arc::default();
         let ended = Stop::new();
-        let reader = Reader {
+        let reader = StderrReader {
             kept: Arc::clone(&kept),
             line: Vec::new(),
             on_line,
         };
         let stop = ended.clone();
         let thread = std::thread::Builder::new().spawn(move || reader.read(&said, &stop))?;
-        Ok(Relay {
+        Ok(StderrRelay {
             kept,
             ended,
             thread: Some(thread),
@@ -78,13 +81,13 @@ impl Relay {
     }
 }
 
-struct Reader<F> {
+struct StderrReader<F> {
     kept: Arc<Mutex<VecDeque<String>>>,
     line: Vec<u8>,
     on_line: F,
 }
 
-impl<F: FnMut(&[u8])> Reader<F> {
+impl<F: FnMut(&[u8])> StderrReader<F> {
     fn read(mut self, said: &OwnedFd, ended: &Stop) {
         let mut bytes = [0; 4096];
         let mut deadline = None;

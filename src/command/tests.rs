@@ -8,7 +8,7 @@ use super::*;
 /// Generous, because the machine may be busy.
 const SOON: Duration = Duration::from_secs(30);
 
-fn start(line: &str, role: Role) -> (Command, std::fs::File) {
+fn start(line: &str, role: CommandRole) -> (Command, std::fs::File) {
     let (command, fd) = Command::start(OsStr::new(line), role, |_| {}).unwrap();
     (command, fd.into())
 }
@@ -41,7 +41,7 @@ fn number(path: &Path) -> i32 {
 
 #[test]
 fn a_producer_gives_its_stdout_and_a_consumer_takes_its_stdin() {
-    let (command, mut from) = start("printf 'a b\\n'; printf c", Role::Producer);
+    let (command, mut from) = start("printf 'a b\\n'; printf c", CommandRole::Producer);
     let mut text = String::new();
     from.read_to_string(&mut text).unwrap();
     command.finish(&Stop::new()).unwrap();
@@ -50,7 +50,7 @@ fn a_producer_gives_its_stdout_and_a_consumer_takes_its_stdin() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("out");
     let line = format!("sleep 0.1; cat | cat > {}", path.display());
-    let (command, mut to) = start(&line, Role::Consumer);
+    let (command, mut to) = start(&line, CommandRole::Consumer);
     to.write_all(&[7; 300_000]).unwrap();
     drop(to);
     command.finish(&Stop::new()).unwrap();
@@ -71,7 +71,7 @@ fn a_failure_names_the_command_its_status_and_its_last_lines() {
             "`printf 'one\\\\ntwo\\\\033[2J\\\\n' >&2; exit 9` failed with status 9: one / two\\x1b[2J",
         ),
     ];
-    for role in [Role::Producer, Role::Consumer] {
+    for role in [CommandRole::Producer, CommandRole::Consumer] {
         for (line, message) in table {
             let (command, fd) = start(line, role);
             drop(fd);
@@ -88,7 +88,7 @@ fn every_line_is_passed_on_and_a_flood_of_them_is_bounded() {
     let line = "i=0; while [ $i -lt 3000 ]; do echo line $i >&2; i=$((i+1)); done
         head -c 10000 /dev/zero | tr '\\0' x >&2; exit 1";
     let on_line = move |line: &[u8]| send.send(line.to_vec()).unwrap();
-    let (command, fd) = Command::start(OsStr::new(line), Role::Producer, on_line).unwrap();
+    let (command, fd) = Command::start(OsStr::new(line), CommandRole::Producer, on_line).unwrap();
     drop(fd);
     let error = command.finish(&Stop::new()).unwrap_err();
     let lines: Vec<_> = lines.into_iter().collect();
@@ -103,7 +103,8 @@ fn every_line_is_passed_on_and_a_flood_of_them_is_bounded() {
 fn what_a_consumer_writes_does_not_reach_our_stdout() {
     let (send, lines) = std::sync::mpsc::channel();
     let on_line = move |line: &[u8]| send.send(line.to_vec()).unwrap();
-    let (command, fd) = Command::start(OsStr::new("echo done"), Role::Consumer, on_line).unwrap();
+    let (command, fd) =
+        Command::start(OsStr::new("echo done"), CommandRole::Consumer, on_line).unwrap();
     drop(fd);
     command.finish(&Stop::new()).unwrap();
     assert_eq!(lines.into_iter().collect::<Vec<_>>(), [b"done"]);
@@ -120,7 +121,7 @@ fn a_dropped_command_is_ended_with_all_of_its_pipeline() {
         inner.display(),
         outer.display()
     );
-    let (command, fd) = start(&line, Role::Producer);
+    let (command, fd) = start(&line, CommandRole::Producer);
     let (stubborn, mild) = (number(&inner), number(&outer));
     let shell = command.child.id() as i32;
     drop(command);
@@ -133,7 +134,7 @@ fn a_dropped_command_is_ended_with_all_of_its_pipeline() {
 
 #[test]
 fn a_command_that_does_not_end_is_ended_when_we_stop() {
-    let (command, fd) = start("exec sleep 1000", Role::Consumer);
+    let (command, fd) = start("exec sleep 1000", CommandRole::Consumer);
     let pid = command.child.id() as i32;
     drop(fd);
     let stop = Stop::new();
@@ -147,7 +148,10 @@ fn a_command_that_does_not_end_is_ended_when_we_stop() {
 
 #[test]
 fn a_process_left_behind_with_the_stderr_does_not_hold_us() {
-    let (command, fd) = start("setsid sleep 20 & echo started >&2; exit 4", Role::Producer);
+    let (command, fd) = start(
+        "setsid sleep 20 & echo started >&2; exit 4",
+        CommandRole::Producer,
+    );
     drop(fd);
     let started = Instant::now();
     let error = command.finish(&Stop::new()).unwrap_err();
@@ -168,14 +172,14 @@ fn victim() {
     };
     let dir = Path::new(&dir);
     let producer = format!("echo $$ > {}; exec sleep 1000", dir.join("p").display());
-    let (_producer, _from) = start(&producer, Role::Producer);
+    let (_producer, _from) = start(&producer, CommandRole::Producer);
     // The consumer reports that all data has come as soon as it sees an end.
     let consumer = format!(
         "echo $$ > {}; cat > /dev/null; echo > {}",
         dir.join("c").display(),
         dir.join("whole").display()
     );
-    let (_consumer, mut to) = start(&consumer, Role::Consumer);
+    let (_consumer, mut to) = start(&consumer, CommandRole::Consumer);
     to.write_all(b"half").unwrap();
     writeln!(std::io::stdout(), "started").unwrap();
     std::thread::sleep(Duration::from_secs(1000));

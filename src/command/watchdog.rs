@@ -27,15 +27,15 @@ done
 kill -s KILL -- "-$group"
 "#;
 
-pub struct Watch {
+pub struct Watchdog {
     child: Child,
     /// The kernel closes it when this process is killed.
     pub(super) lifeline: Option<ChildStdin>,
 }
 
-impl Watch {
+impl Watchdog {
     /// The watch keeps `held` open until [`let_end`](Watch::let_end).
-    pub fn start(held: Option<OwnedFd>) -> io::Result<Watch> {
+    pub fn start(held: Option<OwnedFd>) -> io::Result<Watchdog> {
         let mut child = Command::new("sh")
             .args(["-c", SCRIPT, "fastcp-watch"])
             // Otherwise an interrupt from the terminal would reach it too.
@@ -45,7 +45,7 @@ impl Watch {
             .stderr(Stdio::null())
             .spawn()?;
         let lifeline = child.stdin.take();
-        Ok(Watch { child, lifeline })
+        Ok(Watchdog { child, lifeline })
     }
 
     /// The process group of the watch itself.
@@ -81,7 +81,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for Watchdog {
     fn drop(&mut self) {
         self.end();
     }

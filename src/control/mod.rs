@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeroize::{Zeroize, Zeroizing};
 
-use room::{Room, Share};
+use room::{Room, RoomShare};
 
 use crate::wire::greeting::{self, Greeting};
 use crate::wire::hello::{BadHello, Hello, LINE_MAX, MAGIC, NOISE_MAX};
@@ -86,7 +86,7 @@ pub struct Outgoing {
 pub struct WeakOutgoing(mpsc::WeakSender<Word>, Arc<Room>);
 
 /// The first message of a far end.
-pub enum First {
+pub enum FirstMessage {
     Hello(Hello),
     Greeting(Greeting),
 }
@@ -95,13 +95,13 @@ struct Word {
     message: Message,
     waits: Option<oneshot::Sender<()>>,
     /// The message's share of the queue's bytes.
-    _share: Share,
+    _share: RoomShare,
 }
 
 /// The writer has ended: the connection is lost or closing. Its reader reports the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("the control connection is closed")]
-pub struct Closed;
+pub struct WriterEnded;
 
 impl<R: AsyncRead + Unpin> Incoming<R> {
     pub fn new(reader: R) -> Self {
@@ -145,12 +145,12 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
     }
 
     /// Waits for the far end's hello, or for its request for a program.
-    pub async fn first(&mut self, patience: Duration) -> Result<First, ControlError> {
+    pub async fn first(&mut self, patience: Duration) -> Result<FirstMessage, ControlError> {
         let marks = [MAGIC, greeting::MARK.as_bytes()];
         match self.first_words(patience, &marks).await? {
-            (0, json) => Ok(First::Hello(Hello::parse(&json)?)),
+            (0, json) => Ok(FirstMessage::Hello(Hello::parse(&json)?)),
             (_, line) => match Greeting::parse(&line) {
-                Some(greeting) => Ok(First::Greeting(greeting)),
+                Some(greeting) => Ok(FirstMessage::Greeting(greeting)),
                 None => Err(BadHello::NotAHello.into()),
             },
         }
@@ -305,22 +305,22 @@ impl Outgoing {
     }
 
     /// Sends a piece of data after all other messages, including those queued while it waits.
-    pub async fn send_data(&self, message: Message) -> Result<(), Closed> {
+    pub async fn send_data(&self, message: Message) -> Result<(), WriterEnded> {
         let word = self.word(message, None).await;
-        self.data.send(word).await.map_err(|_| Closed)
+        self.data.send(word).await.map_err(|_| WriterEnded)
     }
 
-    pub async fn send(&self, message: Message) -> Result<(), Closed> {
+    pub async fn send(&self, message: Message) -> Result<(), WriterEnded> {
         let word = self.word(message, None).await;
-        self.queue.send(word).await.map_err(|_| Closed)
+        self.queue.send(word).await.map_err(|_| WriterEnded)
     }
 
     /// Sends the last message and waits until it is written, so that the process may exit then.
-    pub async fn send_through(&self, message: Message) -> Result<(), Closed> {
+    pub async fn send_through(&self, message: Message) -> Result<(), WriterEnded> {
         let (waits, written) = oneshot::channel();
         let word = self.word(message, Some(waits)).await;
-        self.queue.send(word).await.map_err(|_| Closed)?;
-        written.await.map_err(|_| Closed)
+        self.queue.send(word).await.map_err(|_| WriterEnded)?;
+        written.await.map_err(|_| WriterEnded)
     }
 
     /// Sends a message that is useful only now, or drops it if the queue is full.
@@ -332,14 +332,14 @@ impl Outgoing {
     }
 
     /// For threads outside the runtime.
-    pub fn send_blocking(&self, message: Message) -> Result<(), Closed> {
+    pub fn send_blocking(&self, message: Message) -> Result<(), WriterEnded> {
         let _share = self.room.take_blocking(message.weight());
         let word = Word {
             message,
             waits: None,
             _share,
         };
-        self.queue.blocking_send(word).map_err(|_| Closed)
+        self.queue.blocking_send(word).map_err(|_| WriterEnded)
     }
 
     async fn word(&self, message: Message, waits: Option<oneshot::Sender<()>>) -> Word {
@@ -464,9 +464,12 @@ mod tests {
         bytes.extend(Hello::of_this_build(String::new(), 1, vec![], vec![]).to_line());
         let mut incoming = Incoming::new(&bytes[..]);
         let first = incoming.first(HELLO_TIMEOUT).await.unwrap();
-        assert!(matches!(first, First::Greeting(Greeting::Want { .. })));
+        assert!(matches!(
+            first,
+            FirstMessage::Greeting(Greeting::Want { .. })
+        ));
         let second = incoming.first(HELLO_TIMEOUT).await.unwrap();
-        assert!(matches!(second, First::Hello(_)));
+        assert!(matches!(second, FirstMessage::Hello(_)));
         let mut lying = Incoming::new(&b"=fastcp= give me everything\n"[..]);
         let refusal = lying.first(HELLO_TIMEOUT).await;
         assert!(matches!(refusal, Err(ControlError::BadHello(_))));

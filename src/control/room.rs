@@ -13,7 +13,7 @@ pub struct Room {
 }
 
 /// The bytes of one message; released on drop.
-pub struct Share {
+pub struct RoomShare {
     bytes: usize,
     room: Arc<Room>,
 }
@@ -29,11 +29,11 @@ impl Room {
     }
 
     /// None if too few bytes are free.
-    pub fn try_take(self: &Arc<Room>, bytes: usize) -> Option<Share> {
+    pub fn try_take(self: &Arc<Room>, bytes: usize) -> Option<RoomShare> {
         self.take_from(&mut self.free(), bytes)
     }
 
-    pub async fn take(self: &Arc<Room>, bytes: usize) -> Share {
+    pub async fn take(self: &Arc<Room>, bytes: usize) -> RoomShare {
         loop {
             let mut freed = std::pin::pin!(self.for_tasks.notified());
             // From here on no release can be missed.
@@ -46,7 +46,7 @@ impl Room {
     }
 
     /// For threads outside the runtime.
-    pub fn take_blocking(self: &Arc<Room>, bytes: usize) -> Share {
+    pub fn take_blocking(self: &Arc<Room>, bytes: usize) -> RoomShare {
         let mut free = self.free();
         loop {
             if let Some(share) = self.take_from(&mut free, bytes) {
@@ -57,10 +57,10 @@ impl Room {
     }
 
     /// A message larger than the limit takes all of it.
-    fn take_from(self: &Arc<Room>, free: &mut usize, bytes: usize) -> Option<Share> {
+    fn take_from(self: &Arc<Room>, free: &mut usize, bytes: usize) -> Option<RoomShare> {
         let bytes = bytes.min(self.all);
         *free = free.checked_sub(bytes)?;
-        Some(Share {
+        Some(RoomShare {
             bytes,
             room: self.clone(),
         })
@@ -71,7 +71,7 @@ impl Room {
     }
 }
 
-impl Drop for Share {
+impl Drop for RoomShare {
     fn drop(&mut self) {
         *self.room.free() += self.bytes;
         self.room.for_threads.notify_all();

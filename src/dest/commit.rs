@@ -13,7 +13,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::temporary::Temporary;
-use super::{Rules, Slot, close, existing, identity, own_names, space, sync_directory};
+use super::{EntrySlot, Rules, close, existing, identity, own_names, space, sync_directory};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, file_type};
 
@@ -65,7 +65,7 @@ pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> 
 }
 
 /// Only a regular file or a symbolic link may be replaced.
-pub(super) fn may_replace(slot: &Slot, old: &Stat) -> Result<()> {
+pub(super) fn may_replace(slot: &EntrySlot, old: &Stat) -> Result<()> {
     match file_type(old) {
         FileType::RegularFile | FileType::Symlink => Ok(()),
         FileType::Directory => Err(slot.refused("is a directory")),
@@ -77,7 +77,7 @@ pub(super) fn may_replace(slot: &Slot, old: &Stat) -> Result<()> {
 }
 
 /// Collects every write error that the kernel has not reported yet.
-pub(super) fn settle(slot: &Slot, file: &File, rules: &Rules) -> Result<()> {
+pub(super) fn settle(slot: &EntrySlot, file: &File, rules: &Rules) -> Result<()> {
     if rules.fsync {
         let synced = file.sync_all();
         synced.map_err(|cause| slot.error("cannot make it durable", cause))?;
@@ -89,7 +89,7 @@ pub(super) fn settle(slot: &Slot, file: &File, rules: &Rules) -> Result<()> {
 }
 
 /// Renames the file `from` to the name of `slot`.
-fn rename(from: &OsStr, slot: &Slot, replace: bool, rules: &Rules) -> Result<Renamed> {
+fn rename(from: &OsStr, slot: &EntrySlot, replace: bool, rules: &Rules) -> Result<Renamed> {
     let failed = |cause: std::io::Error| match Errno::from_io_error(&cause) {
         Some(Errno::ISDIR) => slot.refused("is a directory"),
         _ => slot.name_error("cannot put it under its name", cause),
@@ -135,7 +135,7 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    fn copy(slot: &Slot, content: &[u8], entry: &Entry, rules: &Rules) -> Result<()> {
+    fn copy(slot: &EntrySlot, content: &[u8], entry: &Entry, rules: &Rules) -> Result<()> {
         let temporary = Temporary::create(slot)?;
         temporary.file.write_all_at(content, 0).unwrap();
         commit(temporary, entry, rules).map(drop)

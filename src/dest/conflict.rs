@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, accessat, fstat, openat, statat};
 use rustix::io::Errno;
 
-use super::Slot;
+use super::EntrySlot;
 use super::hints::is_append_only;
 use super::placement::Resolved;
 use super::resolve::{Landing, Source};
@@ -129,7 +129,7 @@ pub(super) fn refuse_unwritable(source: &Source, target: &Resolved) -> Result<()
 }
 
 /// Advice for an existing file that a new one cannot replace, if it can be written to.
-pub(super) fn inplace_instead(slot: &Slot) -> Option<String> {
+pub(super) fn inplace_instead(slot: &EntrySlot) -> Option<String> {
     let dir = slot.dir.handle().ok()?;
     let name = slot.name.as_os_str();
     let stat = statat(&*dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::{Rules, Slot, Standing};
-use crate::device::{Access, BlockDevice};
+use super::{EntrySlot, ExistingEntry, Rules};
+use crate::device::{BlockDevice, DeviceUse};
 use crate::digest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Inode, Timestamp};
@@ -18,7 +18,7 @@ const PATIENCE_AGAIN: Duration = Duration::from_secs(60);
 
 /// An open device, which several threads write at once, each range at its offset.
 pub(super) struct Device {
-    pub slot: Slot,
+    pub slot: EntrySlot,
     device: BlockDevice,
 }
 
@@ -28,16 +28,21 @@ impl Device {
     /// # Errors
     /// `Kind::Refused` if the device is in use or too small, or with `--no-clobber`; `Kind::Entry`
     /// if it is not a block device; `Kind::Usage` if `--direct-io` is impossible; `Kind::Write`.
-    pub fn open(slot: &Slot, size: u64, rules: &Rules) -> Result<Device> {
+    pub fn open(slot: &EntrySlot, size: u64, rules: &Rules) -> Result<Device> {
         Device::open_within(slot, size, rules, PATIENCE)
     }
 
     /// As [`open`](Device::open), to resume an interrupted copy.
-    pub fn reopen(slot: &Slot, size: u64, rules: &Rules) -> Result<Device> {
+    pub fn reopen(slot: &EntrySlot, size: u64, rules: &Rules) -> Result<Device> {
         Device::open_within(slot, size, rules, PATIENCE_AGAIN)
     }
 
-    fn open_within(slot: &Slot, size: u64, rules: &Rules, patience: Duration) -> Result<Device> {
+    fn open_within(
+        slot: &EntrySlot,
+        size: u64,
+        rules: &Rules,
+        patience: Duration,
+    ) -> Result<Device> {
         let path = slot.path();
         let refused = |message: String| Error::new(Kind::Refused, Side::Dest, message).at(&path);
         if rules.no_clobber {
@@ -46,9 +51,9 @@ impl Device {
         }
         // Even `--force` does not write a device that is too small.
         let access = if rules.force {
-            Access::WriteByForce
+            DeviceUse::WriteByForce
         } else {
-            Access::Write { patience }
+            DeviceUse::Write { patience }
         };
         let mut device = BlockDevice::open(&path, access)?;
         if size > device.size() {
@@ -93,11 +98,11 @@ impl Device {
     }
 
     /// Syncs the device. Always call this after the last byte: an error of the disk shows here.
-    pub fn finish(&self) -> Result<Standing> {
+    pub fn finish(&self) -> Result<ExistingEntry> {
         let synced = self.device.sync();
         synced.map_err(|cause| self.failed("cannot make it durable", cause))?;
         // Nothing shows later whether a device was written since, so these values mean nothing.
-        Ok(Standing {
+        Ok(ExistingEntry {
             is_file: false,
             is_directory: false,
             size: self.device.size(),
@@ -148,11 +153,11 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     /// The slot of `path`, as if the user had named it.
-    fn named(path: &Path) -> Slot {
+    fn named(path: &Path) -> EntrySlot {
         let name = path.file_name().unwrap().to_str().unwrap();
         let slot = testing::slot(path.parent().unwrap(), name);
         let device = Some(Arc::from(path));
-        Slot { device, ..slot }
+        EntrySlot { device, ..slot }
     }
 
     fn open(path: &Path, size: usize, rules: &Rules) -> Result<Device> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{Slot, home_directory};
+use super::{EntrySlot, home_directory};
 use crate::device;
 use crate::digest::{self, Digest};
 use crate::dir::{Dir, Handles};
@@ -33,7 +33,11 @@ const LOOKED_AT_MAX: usize = 10_000;
 /// # Errors
 /// `Kind::Write` if there is no home directory or it cannot be written. `Kind::Refused` if the
 /// directory belongs to another user.
-pub fn device_journal(slot: &Slot, source: &[u8], handles: &Arc<Handles>) -> Result<Slot> {
+pub fn device_journal(
+    slot: &EntrySlot,
+    source: &[u8],
+    handles: &Arc<Handles>,
+) -> Result<EntrySlot> {
     let path = state_directory(std::env::var_os("XDG_STATE_HOME").map(PathBuf::from))?;
     make_private(&path)?;
     let dir = Dir::root(&path, handles).map_err(|cause| cannot_keep(&path, cause))?;
@@ -41,7 +45,7 @@ pub fn device_journal(slot: &Slot, source: &[u8], handles: &Arc<Handles>) -> Res
     let device = device::stable_name(&slot.path()).unwrap_or_default();
     let name = journal_name(&device, source);
     sweep(&path, &name, SystemTime::now());
-    Ok(Slot::new(dir, name))
+    Ok(EntrySlot::new(dir, name))
 }
 
 /// `$XDG_STATE_HOME/fastcp`, or `~/.local/state/fastcp`. As the XDG specification demands, a

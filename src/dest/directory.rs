@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, chmod, fchmod, fstat, futimens, m
 use rustix::io::Errno;
 
 use super::partial::inode_of;
-use super::{Rules, Slot, own_names, sync_directory, times_of};
+use super::{EntrySlot, Rules, own_names, sync_directory, times_of};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Inode, NO_PARENT, Name, Timestamp, file_type};
@@ -32,14 +32,14 @@ pub struct Directory {
 
 impl Directory {
     /// Makes the directory, or enters an existing one. Fails for a symbolic link.
-    pub fn make(slot: &Slot) -> Result<Directory> {
+    pub fn make(slot: &EntrySlot) -> Result<Directory> {
         own_names::make_way(slot)?;
         let mut directory = Directory::make_or_enter(slot)?;
         directory.above = Some(slot.dir.clone());
         Ok(directory)
     }
 
-    fn make_or_enter(slot: &Slot) -> Result<Directory> {
+    fn make_or_enter(slot: &EntrySlot) -> Result<Directory> {
         let handle = slot
             .dir
             .handle()
@@ -137,8 +137,8 @@ impl Directory {
     }
 
     /// The slot of a child.
-    pub fn slot(&self, name: Name) -> Slot {
-        Slot {
+    pub fn slot(&self, name: Name) -> EntrySlot {
+        EntrySlot {
             dir: self.dir.clone(),
             name,
             fresh: self.fresh,
@@ -215,7 +215,7 @@ impl Drop for Directory {
 
 /// Makes an unreadable directory of this user readable; returns its old mode. An `O_PATH` handle
 /// needs no permission and follows no link, since the name may be swapped at any time.
-fn unlock(slot: &Slot) -> std::io::Result<u32> {
+fn unlock(slot: &EntrySlot) -> std::io::Result<u32> {
     use std::os::fd::AsRawFd;
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let fd = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty())?;

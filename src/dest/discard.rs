@@ -12,7 +12,7 @@ use crate::manifest::file_type;
 const NULL: (u32, u32) = (1, 3);
 
 #[derive(Default)]
-pub struct Sink {
+pub struct Discard {
     taken: AtomicU64,
 }
 
@@ -22,7 +22,7 @@ pub fn is_sink(stat: &Stat) -> bool {
         && (major(stat.st_rdev), minor(stat.st_rdev)) == NULL
 }
 
-impl Sink {
+impl Discard {
     /// Counts a chunk. Nothing is kept, so nothing can fail.
     pub fn write(&self, chunk: &VerifiedChunk) {
         let len = u64::from(chunk.place().raw_len);

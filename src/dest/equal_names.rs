@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Mode, OFlags, unlinkat};
 
-use super::Slot;
+use super::EntrySlot;
 use super::own_names::{OwnName, random_name};
 use crate::dir::Dir;
 use crate::manifest::Name;
@@ -31,7 +31,7 @@ impl Spelling {
 /// file can be made, no new name can appear either, so all spellings count as different.
 pub fn spelling(dir: &Arc<Dir>) -> Spelling {
     let probe = Name::try_from(b"probe".to_vec()).expect("a name without a slash");
-    let name = random_name(&Slot::new(dir.clone(), probe));
+    let name = random_name(&EntrySlot::new(dir.clone(), probe));
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let make = || dir.open(&name, flags, Mode::RUSR | Mode::WUSR);
     let (Ok(handle), Some(Ok((_own, _file)))) = (dir.handle(), OwnName::claim(dir, &name, make))

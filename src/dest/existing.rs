@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
 use rustix::io::Errno;
 
-use super::{Rules, Slot};
+use super::{EntrySlot, Rules};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::manifest::{Timestamp, file_type};
@@ -16,7 +16,7 @@ use crate::manifest::{Timestamp, file_type};
 const STEP: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct ExistingEntry {
     /// A regular file; false for a link to one.
     pub is_file: bool,
     pub is_directory: bool,
@@ -26,9 +26,9 @@ pub struct Standing {
     pub mtime: Timestamp,
 }
 
-impl Standing {
-    pub(super) fn of(stat: &Stat) -> Standing {
-        Standing {
+impl ExistingEntry {
+    pub(super) fn of(stat: &Stat) -> ExistingEntry {
+        ExistingEntry {
             is_file: file_type(stat) == FileType::RegularFile,
             is_directory: file_type(stat) == FileType::Directory,
             size: stat.st_size as u64,
@@ -43,12 +43,12 @@ impl Standing {
 }
 
 /// The entry under this name; a symbolic link is not followed.
-pub fn standing(slot: &Slot) -> Result<Option<Standing>> {
-    Ok(slot.stat()?.map(|stat| Standing::of(&stat)))
+pub fn standing(slot: &EntrySlot) -> Result<Option<ExistingEntry>> {
+    Ok(slot.stat()?.map(|stat| ExistingEntry::of(&stat)))
 }
 
 /// True if a regular file with exactly this content exists there.
-pub fn same_content(slot: &Slot, content: &[u8]) -> Result<bool> {
+pub fn same_content(slot: &EntrySlot, content: &[u8]) -> Result<bool> {
     let Some((file, size)) = open(slot)? else {
         return Ok(false);
     };
@@ -71,7 +71,7 @@ pub fn same_content(slot: &Slot, content: &[u8]) -> Result<bool> {
 
 /// The BLAKE3 root hash of the regular file there, or None if there is none. Reads the whole file,
 /// so the caller compares sizes first.
-pub fn digest_of(slot: &Slot) -> Result<Option<Digest>> {
+pub fn digest_of(slot: &EntrySlot) -> Result<Option<Digest>> {
     let Some((file, _)) = open(slot)? else {
         return Ok(None);
     };
@@ -92,7 +92,7 @@ pub fn digest_of(slot: &Slot) -> Result<Option<Digest>> {
 }
 
 /// The error for an entry that may not be replaced.
-pub fn stays(slot: &Slot, rules: &Rules) -> Error {
+pub fn stays(slot: &EntrySlot, rules: &Rules) -> Error {
     slot.refused(if rules.blind {
         "exists, and this key may not replace it"
     } else {
@@ -101,7 +101,7 @@ pub fn stays(slot: &Slot, rules: &Rules) -> Error {
 }
 
 /// The regular file at `slot` and its size in bytes.
-fn open(slot: &Slot) -> Result<Option<(File, u64)>> {
+fn open(slot: &EntrySlot) -> Result<Option<(File, u64)>> {
     match slot.stat()? {
         Some(stat) if file_type(&stat) == FileType::RegularFile => {}
         _ => return Ok(None),

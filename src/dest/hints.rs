@@ -7,11 +7,11 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, fstatvfs, statx};
 use rustix::io::Errno;
 
-use super::Slot;
+use super::EntrySlot;
 use crate::dir::Dir;
 use crate::error::Error;
 
-impl Slot {
+impl EntrySlot {
     /// The error for a failed call that makes or names a file here, with a hint if one is known.
     pub(super) fn name_error(&self, what: &str, cause: impl Into<io::Error>) -> Error {
         let cause = cause.into();

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::conflict::inplace_instead;
 use super::temporary::Temporary;
-use super::{Rules, Slot, times_of};
+use super::{EntrySlot, Rules, times_of};
 use crate::dir::acl;
 use crate::error::Result;
 use crate::manifest::Entry;
@@ -58,7 +58,7 @@ pub(super) fn give(
 
 /// Gives `file` its ACL and mode. It replaces nothing at `slot`, and `stat` is its status.
 pub(super) fn give_mode(
-    slot: &Slot,
+    slot: &EntrySlot,
     file: &File,
     stat: &Stat,
     entry: &Entry,
@@ -80,7 +80,7 @@ pub(super) fn give_mode(
     set_mode(slot, file, mode)
 }
 
-fn set_mode(slot: &Slot, file: &File, mode: u32) -> Result<()> {
+fn set_mode(slot: &EntrySlot, file: &File, mode: u32) -> Result<()> {
     fchmod(file, Mode::from_raw_mode(mode))
         .map_err(|cause| slot.error("cannot set the mode", cause))
 }
@@ -158,7 +158,7 @@ fn give_attribute(temporary: &Temporary, attribute: &str) -> Result<()> {
 }
 
 /// Reads through /proc, which needs no permission to read the file itself and follows no link.
-fn read_old(slot: &Slot, attribute: &str, value: &mut Vec<u8>) -> rustix::io::Result<()> {
+fn read_old(slot: &EntrySlot, attribute: &str, value: &mut Vec<u8>) -> rustix::io::Result<()> {
     use std::os::fd::AsRawFd;
     let dir = slot
         .dir

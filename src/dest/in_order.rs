@@ -8,61 +8,61 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Exit, Ordered, Outlet, Sink};
+use super::{Discard, PipeOutput, Reorder, SinkSpec};
 use crate::chunk::VerifiedChunk;
-use crate::command::{Command, Role};
+use crate::command::{Command, CommandRole};
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
 
 /// How long a command that has closed its stdin may take to exit and report its error.
 const EARLY_MAX: Duration = Duration::from_secs(5);
 
-pub struct Drain {
-    body: Body,
+pub struct OrderedSink {
+    body: SinkKind,
     command: Mutex<Option<Command>>,
     /// Why the consumer takes no more data.
     cause: OnceLock<Error>,
     stop: Stop,
 }
 
-enum Body {
-    Ordered(Ordered),
-    Null(Sink),
+enum SinkKind {
+    Ordered(Reorder),
+    Null(Discard),
 }
 
-impl Drain {
+impl OrderedSink {
     /// Opens `exit`, and waits for the reader of a FIFO. `window` is in chunks; `on_line` gets each
     /// line that a command writes to stderr.
     ///
     /// # Errors
     /// `Kind::Write`, `Kind::Command`; `Kind::Lost` if stopped before a FIFO has a reader.
     pub fn open(
-        exit: &Exit,
+        exit: &SinkSpec,
         window: usize,
         stop: &Stop,
         on_line: impl FnMut(&[u8]) + Send + 'static,
-    ) -> Result<Drain> {
+    ) -> Result<OrderedSink> {
         let mut command = None;
         let outlet = match exit {
-            Exit::Null(_) => None,
-            Exit::Stdout => Some(Outlet::stdout(stop.clone())?),
-            Exit::Stderr => Some(Outlet::shared(
+            SinkSpec::Null(_) => None,
+            SinkSpec::Stdout => Some(PipeOutput::stdout(stop.clone())?),
+            SinkSpec::Stderr => Some(PipeOutput::shared(
                 std::io::stderr(),
                 exit.path(),
                 stop.clone(),
             )?),
-            Exit::Path(path) => Some(Outlet::open(path, stop.clone())?),
-            Exit::Command(line) => Some({
-                let (started, stdin) = Command::start(line, Role::Consumer, on_line)?;
+            SinkSpec::Path(path) => Some(PipeOutput::open(path, stop.clone())?),
+            SinkSpec::Command(line) => Some({
+                let (started, stdin) = Command::start(line, CommandRole::Consumer, on_line)?;
                 command = Some(started);
-                Outlet::own(stdin, OsStr::new("stdin of the command"), stop.clone())?
+                PipeOutput::own(stdin, OsStr::new("stdin of the command"), stop.clone())?
             }),
         };
         let body = match outlet {
-            Some(outlet) => Body::Ordered(Ordered::new(outlet, window)),
-            None => Body::Null(Sink::default()),
+            Some(outlet) => SinkKind::Ordered(Reorder::new(outlet, window)),
+            None => SinkKind::Null(Discard::default()),
         };
-        Ok(Drain {
+        Ok(OrderedSink {
             body,
             command: Mutex::new(command),
             cause: OnceLock::new(),
@@ -84,11 +84,11 @@ impl Drain {
         mut on_written: impl FnMut(&VerifiedChunk),
     ) -> Result<()> {
         match &self.body {
-            Body::Ordered(ordered) => {
+            SinkKind::Ordered(ordered) => {
                 let put = ordered.put(chunk, on_written);
                 put.map(drop).map_err(|error| self.cause_of(error))
             }
-            Body::Null(sink) => {
+            SinkKind::Null(sink) => {
                 sink.write(&chunk);
                 on_written(&chunk);
                 Ok(())
@@ -102,7 +102,7 @@ impl Drain {
     /// # Errors
     /// As [`put`](Drain::put); `Kind::Lost` if other than `length` bytes were written.
     pub fn finish(&self, length: u64) -> Result<()> {
-        if let Body::Ordered(ordered) = &self.body {
+        if let SinkKind::Ordered(ordered) = &self.body {
             ordered.finish(length)?;
         }
         let command = self.lock().take();

@@ -8,7 +8,7 @@ use nix::libc;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
 
 use super::own_names::make_way;
-use super::{Rules, Slot};
+use super::{EntrySlot, Rules};
 use crate::error::Result;
 use crate::manifest::file_type;
 
@@ -19,7 +19,7 @@ const F_SETSIG: libc::c_int = 10;
 /// Refuses a file that another process has open for writing, unless the user gave `--force`. The
 /// kernel shows this by refusing a lease on the file. It gives leases only to the file's owner and
 /// root, and some file systems have none: then the copy continues, since nobody can tell.
-pub(super) fn refuse_in_use(slot: &Slot, old: &Stat, rules: &Rules) -> Result<()> {
+pub(super) fn refuse_in_use(slot: &EntrySlot, old: &Stat, rules: &Rules) -> Result<()> {
     if rules.force || file_type(old) != FileType::RegularFile {
         return Ok(());
     }

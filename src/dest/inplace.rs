@@ -5,12 +5,12 @@ use std::fs::File;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat, futimens};
 
-use super::{Rules, Slot, commit, is_own_name, times_of};
+use super::{EntrySlot, Rules, commit, is_own_name, times_of};
 use crate::error::Result;
 use crate::manifest::{Entry, file_type};
 
 pub(super) struct InPlace {
-    pub slot: Slot,
+    pub slot: EntrySlot,
     pub file: File,
 }
 
@@ -19,7 +19,7 @@ impl InPlace {
     ///
     /// # Errors
     /// `Kind::Refused` for a symbolic link: the user did not choose its target.
-    pub fn open(slot: &Slot, old: Option<&Stat>, rules: &Rules) -> Result<Option<InPlace>> {
+    pub fn open(slot: &EntrySlot, old: Option<&Stat>, rules: &Rules) -> Result<Option<InPlace>> {
         // It may be the partial file of a killed run, which another copy may resume.
         let is_own = is_own_name(slot.name.as_bytes());
         let Some(old) = old.filter(|_| rules.inplace && !is_own) else {

@@ -18,7 +18,9 @@ use rustix::io::Errno;
 
 use super::own_names::random_name;
 use super::temporary::Temporary;
-use super::{Placed, Rules, Slot, commit, existing, own_names, space, sync_directory, times_of};
+use super::{
+    EntrySlot, Placement, Rules, commit, existing, own_names, space, sync_directory, times_of,
+};
 use crate::dir::may_leave;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, file_type};
@@ -27,7 +29,7 @@ use crate::manifest::{Entry, EntryKind, file_type};
 const TEXT_MAX: usize = 4095;
 
 /// Makes the symbolic link `entry`, an [`EntryKind::Symlink`], with its text unchanged.
-pub fn place_symlink(slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed> {
+pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Placement> {
     let EntryKind::Symlink(text) = &entry.kind else {
         return Err(broken(slot, "a link without its text"));
     };
@@ -60,7 +62,7 @@ pub fn place_symlink(slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed
                 // A link of an earlier run may not be durable yet.
                 _ if same && rules.no_clobber => {
                     make_durable(slot, rules)?;
-                    return Ok(Placed::Kept);
+                    return Ok(Placement::Kept);
                 }
                 Some(_) if rules.no_clobber => {
                     return Err(existing::stays(slot, rules));
@@ -80,18 +82,18 @@ pub fn place_symlink(slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed
             .map_err(|cause| slot.error("cannot set the times", cause))?;
     }
     make_durable(slot, rules)?;
-    Ok(Placed::Copied)
+    Ok(Placement::Copied)
 }
 
 /// A file that this copy has placed, or found in place, and that gets hard links.
 #[derive(Clone)]
-pub struct FirstName {
-    pub slot: Slot,
+pub struct LinkTarget {
+    pub slot: EntrySlot,
     /// Device and inode; None if the file system has no lasting inode numbers.
     pub inode: Option<(u64, u64)>,
 }
 
-impl FirstName {
+impl LinkTarget {
     fn is(&self, stat: &Stat) -> bool {
         let inode = (stat.st_dev, stat.st_ino);
         file_type(stat) == FileType::RegularFile && self.inode.is_none_or(|own| own == inode)
@@ -104,11 +106,11 @@ impl FirstName {
 /// # Errors
 /// If another file has taken the first name; no link to that file stays under `slot`.
 pub fn place_hard_link(
-    first: &FirstName,
-    slot: &Slot,
+    first: &LinkTarget,
+    slot: &EntrySlot,
     entry: &Entry,
     rules: &Rules,
-) -> Result<Placed> {
+) -> Result<Placement> {
     let failed = |cause: io::Error| slot.error("cannot make the hard link", cause);
     let (first_name, first) = (first, &first.slot);
     // Checked first: a peer may call a symbolic link "first" that it made itself.
@@ -139,7 +141,7 @@ pub fn place_hard_link(
         Err(Errno::EXIST) => match slot.stat()? {
             Some(old) if same_file(&old, &placed) => {
                 make_durable(slot, rules)?;
-                return Ok(Placed::Copied);
+                return Ok(Placement::Copied);
             }
             Some(_) if rules.no_clobber => return keep(first, slot, rules),
             Some(old) => {
@@ -157,29 +159,29 @@ pub fn place_hard_link(
         Err(cause) => return Err(failed(cause)),
     }
     make_durable(slot, rules)?;
-    Ok(Placed::Copied)
+    Ok(Placement::Copied)
 }
 
 /// With `--fsync`, the name of a link survives a power failure.
-fn make_durable(slot: &Slot, rules: &Rules) -> Result<()> {
+fn make_durable(slot: &EntrySlot, rules: &Rules) -> Result<()> {
     match rules.fsync {
         true => sync_directory(&slot.dir),
         false => Ok(()),
     }
 }
 
-fn gone(slot: &Slot, what: &str) -> Error {
+fn gone(slot: &EntrySlot, what: &str) -> Error {
     let message = format!("the file that it is a hard link to {what}");
     Error::new(Kind::Entry, Side::Dest, message).at(slot.path())
 }
 
-fn replaced(slot: &Slot) -> Error {
+fn replaced(slot: &EntrySlot) -> Error {
     gone(slot, "was replaced by another process")
 }
 
 /// Makes a link under a temporary name and renames it to `slot`.
 fn replace(
-    slot: &Slot,
+    slot: &EntrySlot,
     dir: &Arc<OwnedFd>,
     make: impl Fn(&OsStr) -> rustix::io::Result<()>,
 ) -> io::Result<()> {
@@ -194,14 +196,14 @@ fn replace(
 }
 
 /// `--no-clobber` if another file exists: the same content is kept, other content is refused.
-fn keep(first: &Slot, slot: &Slot, rules: &Rules) -> Result<Placed> {
+fn keep(first: &EntrySlot, slot: &EntrySlot, rules: &Rules) -> Result<Placement> {
     if rules.blind {
         return Err(existing::stays(slot, rules));
     }
     match (existing::digest_of(first)?, existing::digest_of(slot)?) {
         (Some(new), Some(old)) if new == old => {
             make_durable(slot, rules)?;
-            Ok(Placed::Kept)
+            Ok(Placement::Kept)
         }
         _ => Err(existing::stays(slot, rules)),
     }
@@ -226,7 +228,7 @@ fn has_no_links(cause: &io::Error) -> bool {
 }
 
 /// Copies the content of `first` to `slot`.
-fn copy(first: &FirstName, slot: &Slot, entry: &Entry, rules: &Rules) -> Result<Placed> {
+fn copy(first: &LinkTarget, slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Placement> {
     let failed = |cause: io::Error| first.slot.error("cannot read what was placed", cause);
     let name = first.slot.name.as_os_str();
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
@@ -240,10 +242,10 @@ fn copy(first: &FirstName, slot: &Slot, entry: &Entry, rules: &Rules) -> Result<
     io::copy(&mut File::from(from), &mut &temporary.file)
         .map_err(|cause| space::write_error(slot, entry.size, cause))?;
     commit::commit(temporary, entry, rules)?;
-    Ok(Placed::Copied)
+    Ok(Placement::Copied)
 }
 
-fn broken(slot: &Slot, message: &str) -> Error {
+fn broken(slot: &EntrySlot, message: &str) -> Error {
     Error::new(Kind::Breach, Side::Dest, message).at(slot.path())
 }
 
@@ -255,11 +257,11 @@ mod tests {
     use super::*;
 
     /// The file with the name "first".
-    fn first(dir: &std::path::Path) -> FirstName {
+    fn first(dir: &std::path::Path) -> LinkTarget {
         let slot = slot(dir, "first");
         let stat = slot.stat().unwrap().unwrap();
         let inode = Some((stat.st_dev, stat.st_ino));
-        FirstName { slot, inode }
+        LinkTarget { slot, inode }
     }
 
     #[test]
@@ -354,11 +356,11 @@ mod tests {
             let slot = slot(temp.path(), name);
             place_hard_link(&first, &slot, &file(0, 0o644), &no_clobber)
         };
-        assert_eq!(hard("same").unwrap(), Placed::Kept);
+        assert_eq!(hard("same").unwrap(), Placement::Kept);
         assert_eq!(hard("other").unwrap_err().kind, Kind::Refused);
         let soft = |text| place_symlink(&slot(temp.path(), "soft"), &link(text), &no_clobber);
-        assert_eq!(soft("a").unwrap(), Placed::Copied);
-        assert_eq!(soft("a").unwrap(), Placed::Kept);
+        assert_eq!(soft("a").unwrap(), Placement::Copied);
+        assert_eq!(soft("a").unwrap(), Placement::Kept);
         assert_eq!(soft("b").unwrap_err().kind, Kind::Refused);
     }
 

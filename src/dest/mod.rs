@@ -61,22 +61,22 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Name, file_type};
 
 pub use self::device_journal::device_journal;
-pub use self::discard::{Sink, is_sink};
+pub use self::discard::{Discard, is_sink};
 pub use self::equal_names::{Spelling, spelling};
-pub use self::existing::{Standing, digest_of, same_content, standing, stays};
+pub use self::existing::{ExistingEntry, digest_of, same_content, standing, stays};
 pub use self::hints::is_append_only;
-pub use self::in_order::Drain;
-pub use self::output::Outlet;
+pub use self::in_order::OrderedSink;
+pub use self::output::PipeOutput;
 pub use self::own_names::{JournalName, is_own_name};
-pub use self::reorder::{Ordered, Put};
-pub use self::sink_spec::Exit;
+pub use self::reorder::{Put, Reorder};
+pub use self::sink_spec::SinkSpec;
 pub use self::user_path::home_directory;
-pub use self::write_test::{Trial, try_writing};
+pub use self::write_test::{WriteTest, try_writing};
 pub use directory::Directory;
-pub use link::{FirstName, place_hard_link, place_symlink};
+pub use link::{LinkTarget, place_hard_link, place_symlink};
 pub use partial::Partial;
 pub use readback::Readback;
-pub use resolve::{Landing, Source, Spec, Target, resolve};
+pub use resolve::{Landing, RootTarget, Source, Spec, resolve};
 pub use secret::{UserKey, user_key};
 pub use small::place_small;
 pub use space::check_free_space;
@@ -117,7 +117,7 @@ pub struct Rules {
 
 /// A directory and a name in it: where one entry lands.
 #[derive(Clone)]
-pub struct Slot {
+pub struct EntrySlot {
     pub dir: Arc<Dir>,
     pub name: Name,
     /// This copy made the directory, so no entry is expected under the name. This is only a hint
@@ -130,7 +130,7 @@ pub struct Slot {
 
 /// Result of placing an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placed {
+pub enum Placement {
     Copied,
     /// The same entry existed already and was left untouched (`--no-clobber`).
     Kept,
@@ -153,7 +153,7 @@ impl Rules {
     ///
     /// # Errors
     /// `Kind::Refused`.
-    pub fn check_name(&self, slot: &Slot) -> Result<()> {
+    pub fn check_name(&self, slot: &EntrySlot) -> Result<()> {
         if self.no_own_names && is_reserved(slot.name.as_bytes()) {
             return Err(slot.refused(RESERVED));
         }
@@ -161,9 +161,9 @@ impl Rules {
     }
 }
 
-impl Slot {
-    pub fn new(dir: Arc<Dir>, name: Name) -> Slot {
-        Slot {
+impl EntrySlot {
+    pub fn new(dir: Arc<Dir>, name: Name) -> EntrySlot {
+        EntrySlot {
             dir,
             name,
             fresh: false,
@@ -236,7 +236,7 @@ pub fn close(handle: impl Into<OwnedFd>) -> io::Result<()> {
 }
 
 /// Makes the entry at `slot`, and its name, durable.
-pub fn make_durable(slot: &Slot) -> Result<()> {
+pub fn make_durable(slot: &EntrySlot) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     let fd = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty());
     let synced = fd.and_then(|fd| Ok(rustix::fs::fsync(fd)?));

@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, futimens, linkat, open
 use rustix::io::Errno;
 
 use super::own_names::{is_own_name, usual_name};
-use super::{Rules, Slot, close, identity, space, times_of};
+use super::{EntrySlot, Rules, close, identity, space, times_of};
 use crate::error::Result;
 use crate::manifest::Entry;
 
@@ -26,14 +26,18 @@ static WITHOUT_NAMELESS: AtomicU64 = AtomicU64::new(0);
 static THROUGH_PROC: AtomicBool = AtomicBool::new(false);
 
 pub(super) struct Nameless<'a> {
-    slot: &'a Slot,
+    slot: &'a EntrySlot,
     pub file: File,
 }
 
 impl<'a> Nameless<'a> {
     /// Makes an empty file for `slot`, where the caller found no entry. None if the file needs a
     /// temporary name, as it does with `--fsync`: file systems differ in how durable a new link is.
-    pub fn create(slot: &'a Slot, entry: &Entry, rules: &Rules) -> Result<Option<Nameless<'a>>> {
+    pub fn create(
+        slot: &'a EntrySlot,
+        entry: &Entry,
+        rules: &Rules,
+    ) -> Result<Option<Nameless<'a>>> {
         let device = slot.dir.identity().0;
         if rules.fsync
             || is_own_name(slot.name.as_bytes())
@@ -124,13 +128,13 @@ impl<'a> Nameless<'a> {
 
 /// True if the directory has a partial file for `slot`. Another fastcp may be writing it, or a
 /// killed run left it: making a [`Temporary`](super::temporary::Temporary) tells these apart.
-fn is_being_written(slot: &Slot) -> bool {
+fn is_being_written(slot: &EntrySlot) -> bool {
     !slot.fresh && slot.dir.stat(&usual_name(slot)).is_ok()
 }
 
 /// The mode to make the file with: the final one if possible, which saves a call. Other users
 /// cannot open a file without a name.
-fn first_mode(slot: &Slot, entry: &Entry, rules: &Rules) -> Mode {
+fn first_mode(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Mode {
     let mode = match slot.dir.default_acl() {
         // The kernel applies the ACL to this mode; `give_mode` sets the right one.
         Some(_) => 0o600,
@@ -141,7 +145,7 @@ fn first_mode(slot: &Slot, entry: &Entry, rules: &Rules) -> Mode {
 }
 
 /// Removes the final name of a file that the file system reported as incomplete.
-fn remove(slot: &Slot, stat: &Stat) {
+fn remove(slot: &EntrySlot, stat: &Stat) {
     let is_it = |found: &Stat| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino);
     if slot
         .dir

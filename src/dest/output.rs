@@ -26,7 +26,7 @@ const ROOM: usize = 4096;
 /// Most bytes in one write where writes do not block.
 const WRITE_MAX: usize = 1 << 20;
 
-pub struct Outlet {
+pub struct PipeOutput {
     fd: OwnedFd,
     /// The path as the user would write it; for messages.
     path: PathBuf,
@@ -37,12 +37,12 @@ pub struct Outlet {
     taken: u64,
 }
 
-impl Outlet {
+impl PipeOutput {
     /// This end of the pipe to a command, whose open file nobody shares.
-    pub fn own(fd: OwnedFd, path: impl AsRef<Path>, stop: Stop) -> Result<Outlet> {
+    pub fn own(fd: OwnedFd, path: impl AsRef<Path>, stop: Stop) -> Result<PipeOutput> {
         let set = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::NONBLOCK));
         set.map_err(|cause| cannot_write(path.as_ref(), cause.into()))?;
-        Ok(Outlet::new(fd, path.as_ref(), WRITE_MAX, stop))
+        Ok(PipeOutput::new(fd, path.as_ref(), WRITE_MAX, stop))
     }
 
     /// Standard output, shown as `-`. The consumer sees the end when this process exits, since the
@@ -50,37 +50,37 @@ impl Outlet {
     ///
     /// # Errors
     /// `Kind::Write`, also if this process was started without a standard output.
-    pub fn stdout(stop: Stop) -> Result<Outlet> {
+    pub fn stdout(stop: Stop) -> Result<PipeOutput> {
         if is_stdout_closed() {
             let message = "standard output is closed: nobody would get what is copied there";
             return Err(Error::new(Kind::Write, Side::Dest, message).at("-"));
         }
-        Outlet::shared(std::io::stdout().as_fd(), "-", stop)
+        PipeOutput::shared(std::io::stdout().as_fd(), "-", stop)
     }
 
     /// An open file that other processes may write to as well.
-    pub fn shared(fd: impl AsFd, path: impl AsRef<Path>, stop: Stop) -> Result<Outlet> {
+    pub fn shared(fd: impl AsFd, path: impl AsRef<Path>, stop: Stop) -> Result<PipeOutput> {
         let path = path.as_ref();
         let failed = |cause| cannot_write(path, cause);
         let stat = fstat(&fd).map_err(|cause| failed(cause.into()))?;
         if file_type(&stat) == FileType::Fifo
             && let Some(fd) = opened_anew(&fd)
         {
-            return Ok(Outlet::new(fd, path, WRITE_MAX, stop));
+            return Ok(PipeOutput::new(fd, path, WRITE_MAX, stop));
         }
         let fd = fd.as_fd().try_clone_to_owned().map_err(failed)?;
         let step = match file_type(&stat) {
             FileType::RegularFile | FileType::BlockDevice => WRITE_MAX,
             _ => ROOM,
         };
-        Ok(Outlet::new(fd, path, step, stop))
+        Ok(PipeOutput::new(fd, path, step, stop))
     }
 
     /// Opens a character device or a FIFO, and waits for the reader of a FIFO.
     ///
     /// # Errors
     /// `Kind::Write`; `Kind::Lost` if stopped before the FIFO has a reader.
-    pub fn open(path: &Path, stop: Stop) -> Result<Outlet> {
+    pub fn open(path: &Path, stop: Stop) -> Result<PipeOutput> {
         let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let fd = loop {
             match rustix::fs::open(path, flags, Mode::empty()) {
@@ -98,12 +98,12 @@ impl Outlet {
                 }
             }
         };
-        Ok(Outlet::new(fd, path, WRITE_MAX, stop))
+        Ok(PipeOutput::new(fd, path, WRITE_MAX, stop))
     }
 
-    fn new(fd: OwnedFd, path: &Path, step: usize, stop: Stop) -> Outlet {
+    fn new(fd: OwnedFd, path: &Path, step: usize, stop: Stop) -> PipeOutput {
         enlarge(&fd);
-        Outlet {
+        PipeOutput {
             fd,
             path: path.to_owned(),
             step,
@@ -189,22 +189,25 @@ mod tests {
     use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
     /// One outlet for each way to write without blocking forever.
-    fn outlets(stop: &Stop) -> Vec<(Outlet, File)> {
+    fn outlets(stop: &Stop) -> Vec<(PipeOutput, File)> {
         let pipe = || pipe_with(PipeFlags::CLOEXEC).unwrap();
         let (own, shared, step) = (pipe(), pipe(), pipe());
         let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
-        let mut by_step = Outlet::shared(&step.1, "-", stop.clone()).unwrap();
+        let mut by_step = PipeOutput::shared(&step.1, "-", stop.clone()).unwrap();
         // As if /proc refused to open it: the original descriptor, which blocks.
         (by_step.fd, by_step.step) = (step.1, ROOM);
         vec![
-            (Outlet::own(own.1, "-", stop.clone()).unwrap(), own.0.into()),
             (
-                Outlet::shared(&shared.1, "-", stop.clone()).unwrap(),
+                PipeOutput::own(own.1, "-", stop.clone()).unwrap(),
+                own.0.into(),
+            ),
+            (
+                PipeOutput::shared(&shared.1, "-", stop.clone()).unwrap(),
                 shared.0.into(),
             ),
             (by_step, step.0.into()),
             (
-                Outlet::shared(&here, "-", stop.clone()).unwrap(),
+                PipeOutput::shared(&here, "-", stop.clone()).unwrap(),
                 OwnedFd::from(there).into(),
             ),
         ]
@@ -243,7 +246,7 @@ mod tests {
     #[test]
     fn a_consumer_that_closes_early_is_told_with_what_it_took() {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let mut outlet = Outlet::own(write, "-", Stop::new()).unwrap();
+        let mut outlet = PipeOutput::own(write, "-", Stop::new()).unwrap();
         outlet.write_all(b"12345").unwrap();
         crate::pipe::close_reader(read, &outlet.fd);
         let error = outlet.write_all(b"6").unwrap_err();
@@ -257,7 +260,7 @@ mod tests {
     fn a_pipe_that_is_shared_keeps_its_flags() {
         let (_read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         fcntl_setpipe_size(&write, 4096).unwrap();
-        let outlet = Outlet::shared(&write, "-", Stop::new()).unwrap();
+        let outlet = PipeOutput::shared(&write, "-", Stop::new()).unwrap();
         assert_eq!(outlet.step, WRITE_MAX, "opened anew");
         assert!(!fcntl_getfl(&write).unwrap().contains(OFlags::NONBLOCK));
     }
@@ -269,12 +272,12 @@ mod tests {
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
         let stop = Stop::new();
         std::thread::scope(|scope| {
-            let opening = scope.spawn(|| Outlet::open(&path, stop.clone()));
+            let opening = scope.spawn(|| PipeOutput::open(&path, stop.clone()));
             std::thread::sleep(Duration::from_millis(50));
             stop.set();
             assert_eq!(opening.join().unwrap().err().unwrap().kind, Kind::Lost);
             let writing = scope.spawn(|| {
-                let mut outlet = Outlet::open(&path, Stop::new()).unwrap();
+                let mut outlet = PipeOutput::open(&path, Stop::new()).unwrap();
                 outlet.write_all(b"through").unwrap();
             });
             assert_eq!(std::fs::read(&path).unwrap(), b"through");

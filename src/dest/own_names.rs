@@ -16,13 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, renameat};
 use rustix::io::Errno;
 
-use super::Slot;
+use super::EntrySlot;
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 
 /// Device and inode of a directory, and a name in it.
-type Place = ((u64, u64), OsString);
+type NamePlace = ((u64, u64), OsString);
 
 /// Which file uses a name.
 enum Holder {
@@ -32,10 +32,10 @@ enum Holder {
 }
 
 /// The names that this process uses. Lock order: the lock in a [`Holder`] first, then this one.
-static IN_USE: Mutex<BTreeMap<Place, Holder>> = Mutex::new(BTreeMap::new());
+static IN_USE: Mutex<BTreeMap<NamePlace, Holder>> = Mutex::new(BTreeMap::new());
 
 /// Places of entries that have such names: a file there is not the partial file of a killed run.
-static ENTRIES: Mutex<BTreeSet<Place>> = Mutex::new(BTreeSet::new());
+static ENTRIES: Mutex<BTreeSet<NamePlace>> = Mutex::new(BTreeSet::new());
 
 /// With more entries than this, no file counts as left by a killed run.
 const ENTRIES_MAX: usize = 10_000;
@@ -48,12 +48,12 @@ pub fn is_own_name(name: &[u8]) -> bool {
 
 /// The name of the partial file for `slot`: short whatever the final name is, the same on every
 /// run, and different in every directory.
-pub(super) fn usual_name(slot: &Slot) -> OsString {
+pub(super) fn usual_name(slot: &EntrySlot) -> OsString {
     format!(".fastcp-{}.part", hash_of(slot)).into()
 }
 
 /// For files whose usual name is taken, and for files that cannot be locked.
-pub(super) fn random_name(slot: &Slot) -> OsString {
+pub(super) fn random_name(slot: &EntrySlot) -> OsString {
     let mut random = [0; 8];
     // Without random bytes the clock serves: `O_EXCL` gives the protection, not the name.
     if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::NONBLOCK).is_err() {
@@ -64,7 +64,7 @@ pub(super) fn random_name(slot: &Slot) -> OsString {
     format!(".fastcp-{}-{random:016x}.part", hash_of(slot)).into()
 }
 
-fn hash_of(slot: &Slot) -> String {
+fn hash_of(slot: &EntrySlot) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&slot.dir.lasting_number().to_le_bytes());
     hasher.update(slot.name.as_bytes());
@@ -123,8 +123,8 @@ impl OwnName {
     }
 
     /// The name. It does not change while the guard is held.
-    pub fn hold(&self) -> Held<'_> {
-        Held {
+    pub fn hold(&self) -> LockedName<'_> {
+        LockedName {
             dir: self.dir,
             name: self.current.lock().expect("no panic while held"),
             cell: &self.current,
@@ -140,13 +140,13 @@ impl Drop for OwnName {
 }
 
 /// The name of a partial file, locked against a change.
-pub(super) struct Held<'a> {
+pub(super) struct LockedName<'a> {
     dir: (u64, u64),
     name: MutexGuard<'a, OsString>,
     cell: &'a Arc<Mutex<OsString>>,
 }
 
-impl Held<'_> {
+impl LockedName<'_> {
     pub fn name(&self) -> &OsStr {
         &self.name
     }
@@ -162,7 +162,7 @@ impl Held<'_> {
 }
 
 /// Reserves the journal's name for as long as it lives.
-pub struct JournalName(Place);
+pub struct JournalName(NamePlace);
 
 impl JournalName {
     pub fn reserve(dir: &Arc<Dir>, name: &OsStr) -> JournalName {
@@ -183,7 +183,7 @@ impl Drop for JournalName {
 ///
 /// # Errors
 /// `Kind::Busy` for the journal of this copy and for a file of another fastcp.
-pub(super) fn make_way(slot: &Slot) -> Result<()> {
+pub(super) fn make_way(slot: &EntrySlot) -> Result<()> {
     if !is_own_name(slot.name.as_bytes()) {
         return Ok(());
     }
@@ -198,7 +198,7 @@ pub(super) fn make_way(slot: &Slot) -> Result<()> {
             None => return Ok(()),
         }
     };
-    let mut held = Held {
+    let mut held = LockedName {
         dir: slot.dir.identity(),
         name: cell.lock().expect("no panic while held"),
         cell: &cell,
@@ -207,7 +207,7 @@ pub(super) fn make_way(slot: &Slot) -> Result<()> {
         .map_err(|cause| slot.error("cannot rename the unfinished file there", cause))
 }
 
-fn note_entry(slot: &Slot) {
+fn note_entry(slot: &EntrySlot) {
     let mut entries = ENTRIES.lock().expect("no panic while held");
     if entries.len() < ENTRIES_MAX {
         entries.insert(place_of(slot));
@@ -220,7 +220,7 @@ pub(super) fn may_be_entry(dir: &Arc<Dir>, name: &OsStr) -> bool {
     entries.len() >= ENTRIES_MAX || entries.contains(&(dir.identity(), name.to_owned()))
 }
 
-fn rename_partial(slot: &Slot, held: &mut Held) -> io::Result<()> {
+fn rename_partial(slot: &EntrySlot, held: &mut LockedName) -> io::Result<()> {
     if held.name() != slot.name.as_os_str() {
         return Ok(()); // Somebody else was faster.
     }
@@ -237,7 +237,7 @@ fn rename_partial(slot: &Slot, held: &mut Held) -> io::Result<()> {
 
 /// True if another fastcp is working on the file there. Without locks a partial file has a random
 /// name, which no source has.
-fn is_locked(slot: &Slot) -> bool {
+fn is_locked(slot: &EntrySlot) -> bool {
     let name = slot.name.as_os_str();
     // Opening anything but a regular file has side effects.
     let stat = slot.dir.stat(name);
@@ -262,7 +262,7 @@ pub(super) fn unlock(file: impl AsFd) {
 
 /// Calls `rename`, which gives an entry the name of `slot`, while no partial file can get that
 /// name. None if a file of this process has it: then call [`make_way`].
-pub(super) fn while_unused<T>(slot: &Slot, rename: impl FnOnce() -> T) -> Option<T> {
+pub(super) fn while_unused<T>(slot: &EntrySlot, rename: impl FnOnce() -> T) -> Option<T> {
     if !is_own_name(slot.name.as_bytes()) {
         return Some(rename());
     }
@@ -273,11 +273,11 @@ pub(super) fn while_unused<T>(slot: &Slot, rename: impl FnOnce() -> T) -> Option
     }
 }
 
-fn place_of(slot: &Slot) -> Place {
+fn place_of(slot: &EntrySlot) -> NamePlace {
     (slot.dir.identity(), slot.name.as_os_str().to_owned())
 }
 
-fn is_taken(slot: &Slot) -> Error {
+fn is_taken(slot: &EntrySlot) -> Error {
     let message = match slot.name.as_bytes().ends_with(b".journal") {
         true => {
             "is the name of the journal of a copy that is running; copy this file when it has ended"
@@ -287,7 +287,7 @@ fn is_taken(slot: &Slot) -> Error {
     Error::new(Kind::Busy, Side::Dest, message).at(slot.path())
 }
 
-fn in_use() -> MutexGuard<'static, BTreeMap<Place, Holder>> {
+fn in_use() -> MutexGuard<'static, BTreeMap<NamePlace, Holder>> {
     IN_USE.lock().expect("no panic while held")
 }
 

@@ -22,14 +22,14 @@ use super::in_use::refuse_in_use;
 use super::inplace::InPlace;
 use super::readback::Readback;
 use super::temporary::Temporary;
-use super::{Rules, Slot, Standing, commit, identity, space};
+use super::{EntrySlot, ExistingEntry, Rules, commit, identity, space};
 use crate::cache::{self, Behind};
 use crate::chunk::VerifiedChunk;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, Inode, Timestamp, file_type};
 
 pub struct Partial {
-    target: Target,
+    target: PartialTarget,
     entry: Arc<Entry>,
     rules: Rules,
     /// Ranges that are not written yet may hold other bytes than zeros.
@@ -45,7 +45,7 @@ pub struct Partial {
     turn: Mutex<()>,
 }
 
-enum Target {
+enum PartialTarget {
     /// A temporary file beside the final name.
     Beside(Box<Temporary>),
     /// The existing file under the final name (`--inplace`).
@@ -55,7 +55,7 @@ enum Target {
 }
 
 /// The open file or device that chunks are written to.
-enum Medium<'a> {
+enum DestMedium<'a> {
     File(&'a File),
     Device(&'a Device),
 }
@@ -67,18 +67,23 @@ impl Partial {
     /// # Errors
     /// Also fails if the file could not get its name later: a directory has that name, the owner of
     /// the existing file cannot be kept, or that file is in use.
-    pub fn create(slot: &Slot, entry: Arc<Entry>, rules: &Rules) -> Result<Partial> {
+    pub fn create(slot: &EntrySlot, entry: Arc<Entry>, rules: &Rules) -> Result<Partial> {
         if slot.device.is_some() {
             let device = Device::open(slot, entry.size, rules)?;
-            return Ok(Partial::new(Target::Device(device), entry, rules, true));
+            return Ok(Partial::new(
+                PartialTarget::Device(device),
+                entry,
+                rules,
+                true,
+            ));
         }
         let old = replaceable(slot, rules)?;
         let partial = match InPlace::open(slot, old.as_ref(), rules)? {
-            Some(file) => Partial::new(Target::InPlace(file), entry, rules, true),
+            Some(file) => Partial::new(PartialTarget::InPlace(file), entry, rules, true),
             None => {
                 let temporary = Box::new(Temporary::create(slot)?);
                 rehearse(&temporary, old.as_ref())?;
-                Partial::new(Target::Beside(temporary), entry, rules, false)
+                Partial::new(PartialTarget::Beside(temporary), entry, rules, false)
             }
         };
         partial.fit()?;
@@ -92,7 +97,7 @@ impl Partial {
     /// # Errors
     /// As [`create`](Partial::create).
     pub fn resume(
-        slot: &Slot,
+        slot: &EntrySlot,
         entry: Arc<Entry>,
         rules: &Rules,
         (inode, size): (&Inode, u64),
@@ -101,13 +106,13 @@ impl Partial {
         if slot.device.is_some() {
             let device = Device::reopen(slot, entry.size, rules)?;
             let is_it = inplace && device.inode().is(inode);
-            let partial = || Partial::new(Target::Device(device), entry, rules, true);
+            let partial = || Partial::new(PartialTarget::Device(device), entry, rules, true);
             return Ok(is_it.then(partial));
         }
         let old = replaceable(slot, rules)?;
         let target = match InPlace::open(slot, old.as_ref(), rules)? {
             Some(file) if inplace && inode_of(&file.file).is_ok_and(|found| found.is(inode)) => {
-                Target::InPlace(file)
+                PartialTarget::InPlace(file)
             }
             Some(_) => return Ok(None),
             None if inplace => return Ok(None),
@@ -118,28 +123,28 @@ impl Partial {
                     return Ok(None);
                 };
                 rehearse(&temporary, old.as_ref())?;
-                Target::Beside(Box::new(temporary))
+                PartialTarget::Beside(Box::new(temporary))
             }
         };
         let mut partial = Partial::new(target, entry, rules, true);
         partial.is_intact = match &partial.target {
-            Target::Beside(temporary) => {
+            PartialTarget::Beside(temporary) => {
                 let file = &temporary.file;
                 let has_size = file.metadata().is_ok_and(|meta| meta.len() == size);
                 cache::take_write_error(file) && has_size
             }
             // Clears the write error of an earlier writer, so that this copy does not report it.
-            Target::InPlace(file) => {
+            PartialTarget::InPlace(file) => {
                 cache::take_write_error(&file.file);
                 false
             }
-            Target::Device(_) => false,
+            PartialTarget::Device(_) => false,
         };
         partial.fit()?;
         Ok(Some(partial))
     }
 
-    fn new(target: Target, entry: Arc<Entry>, rules: &Rules, dirty: bool) -> Partial {
+    fn new(target: PartialTarget, entry: Arc<Entry>, rules: &Rules, dirty: bool) -> Partial {
         Partial {
             target,
             length: entry.size,
@@ -156,10 +161,10 @@ impl Partial {
     fn fit(&self) -> Result<()> {
         let size = self.entry.size;
         let fitted = match &self.target {
-            Target::Beside(temporary) => temporary.file.set_len(size),
-            Target::InPlace(file) => file.grow(size),
+            PartialTarget::Beside(temporary) => temporary.file.set_len(size),
+            PartialTarget::InPlace(file) => file.grow(size),
             // The size was checked when the device was opened.
-            Target::Device(_) => Ok(()),
+            PartialTarget::Device(_) => Ok(()),
         };
         fitted.map_err(|cause| match Errno::from_io_error(&cause) {
             // The size is negative as a file offset, or larger than this file system allows.
@@ -174,8 +179,8 @@ impl Partial {
     /// Identifies the file or device that is written.
     pub fn inode(&self) -> Result<Inode> {
         let inode = match self.medium() {
-            Medium::File(file) => inode_of(file),
-            Medium::Device(device) => Ok(device.inode()),
+            DestMedium::File(file) => inode_of(file),
+            DestMedium::Device(device) => Ok(device.inode()),
         };
         inode.map_err(|cause| self.slot().error("cannot look at what is written", cause))
     }
@@ -187,20 +192,20 @@ impl Partial {
     }
 
     pub fn is_inplace(&self) -> bool {
-        !matches!(self.target, Target::Beside(_))
+        !matches!(self.target, PartialTarget::Beside(_))
     }
 
     /// Opens the file or device once more, to read the bytes that are on the disk.
     pub fn readback(&self) -> io::Result<Readback> {
         match self.medium() {
-            Medium::File(file) => Readback::of(file),
-            Medium::Device(device) => Readback::of_device(&device.slot.path()),
+            DestMedium::File(file) => Readback::of(file),
+            DestMedium::Device(device) => Readback::of_device(&device.slot.path()),
         }
     }
 
     /// Leaves the partial file for a later run to resume.
     pub fn keep(self) {
-        if let Target::Beside(mut temporary) = self.target {
+        if let PartialTarget::Beside(mut temporary) = self.target {
             temporary.keep();
         }
     }
@@ -209,9 +214,9 @@ impl Partial {
     /// worthless. Returns the path of the file and its length.
     pub fn spool(self, end: u64) -> Result<(PathBuf, u64)> {
         let file = match self.medium() {
-            Medium::File(file) => file,
+            DestMedium::File(file) => file,
             // A device's length is fixed, and its old content beyond `end` may be valuable.
-            Medium::Device(device) => return Ok((device.slot.path(), end)),
+            DestMedium::Device(device) => return Ok((device.slot.path(), end)),
         };
         let kept = file.metadata().and_then(|meta| {
             let len = meta.len().min(end);
@@ -220,11 +225,11 @@ impl Partial {
         let len = kept.map_err(|cause| self.write_error(cause))?;
         let path = self.slot().path();
         match self.target {
-            Target::Beside(mut temporary) => {
+            PartialTarget::Beside(mut temporary) => {
                 let name = temporary.keep_for_user();
                 Ok((path.with_file_name(name), len))
             }
-            Target::InPlace(_) | Target::Device(_) => Ok((path, len)),
+            PartialTarget::InPlace(_) | PartialTarget::Device(_) => Ok((path, len)),
         }
     }
 
@@ -236,8 +241,8 @@ impl Partial {
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.check_range(offset, data.len() as u64)?;
         let file = match self.medium() {
-            Medium::File(file) => file,
-            Medium::Device(device) => return device.write(data, offset),
+            DestMedium::File(file) => file,
+            DestMedium::Device(device) => return device.write(data, offset),
         };
         let turn = self.turn.lock().expect("no panic while held");
         // Where the file may hold old bytes, a hole has to be punched.
@@ -263,8 +268,8 @@ impl Partial {
         self.check_range(offset, len)?;
         let is_hole = self.entry.is_sparse();
         let file = match self.medium() {
-            Medium::File(file) => file,
-            Medium::Device(device) => return device.write_zeros(offset, len, is_hole),
+            DestMedium::File(file) => file,
+            DestMedium::Device(device) => return device.write_zeros(offset, len, is_hole),
         };
         let is_hole = is_hole || !may_fill;
         let has_hole = || is_hole && (!self.dirty || holes::punch(file, offset, len).is_ok());
@@ -281,34 +286,36 @@ impl Partial {
             _ => length.min(self.entry.size),
         };
         let cut = match &self.target {
-            Target::Beside(temporary) => temporary.file.set_len(self.length),
+            PartialTarget::Beside(temporary) => temporary.file.set_len(self.length),
             // A file in place is cut at the commit; a device keeps its length.
-            Target::InPlace(_) | Target::Device(_) => Ok(()),
+            PartialTarget::InPlace(_) | PartialTarget::Device(_) => Ok(()),
         };
         cut.map_err(|cause| self.write_error(cause))
     }
 
     /// Gives the file its metadata and its name; returns its status there. The caller has made sure
     /// that every range is written.
-    pub fn commit(self) -> Result<Standing> {
+    pub fn commit(self) -> Result<ExistingEntry> {
         self.keep_from_an_empty_pipe()?;
-        if let (Some(behind), Medium::File(file)) = (&self.behind, self.medium()) {
+        if let (Some(behind), DestMedium::File(file)) = (&self.behind, self.medium()) {
             let finished = behind.finish(file);
             finished.map_err(|cause| self.write_error(cause))?;
         }
         let stat = match self.target {
-            Target::Beside(temporary) => commit::commit(*temporary, &self.entry, &self.rules)?,
-            Target::InPlace(file) => file.commit(&self.entry, self.length, &self.rules)?,
-            Target::Device(device) => return device.finish(),
+            PartialTarget::Beside(temporary) => {
+                commit::commit(*temporary, &self.entry, &self.rules)?
+            }
+            PartialTarget::InPlace(file) => file.commit(&self.entry, self.length, &self.rules)?,
+            PartialTarget::Device(device) => return device.finish(),
         };
-        Ok(Standing::of(&stat))
+        Ok(ExistingEntry::of(&stat))
     }
 
     /// An empty pipe does not replace a file with content: a producer that fails at once leaves
     /// one. In `producer | fastcp - DEST` only the shell knows whether the producer failed.
     fn keep_from_an_empty_pipe(&self) -> Result<()> {
         let is_empty = self.entry.is_once() && self.length == 0;
-        if !is_empty || self.rules.allow_empty || matches!(self.target, Target::Device(_)) {
+        if !is_empty || self.rules.allow_empty || matches!(self.target, PartialTarget::Device(_)) {
             return Ok(());
         }
         match self.slot().stat()? {
@@ -321,19 +328,19 @@ impl Partial {
         }
     }
 
-    pub fn slot(&self) -> &Slot {
+    pub fn slot(&self) -> &EntrySlot {
         match &self.target {
-            Target::Beside(temporary) => &temporary.slot,
-            Target::InPlace(file) => &file.slot,
-            Target::Device(device) => &device.slot,
+            PartialTarget::Beside(temporary) => &temporary.slot,
+            PartialTarget::InPlace(file) => &file.slot,
+            PartialTarget::Device(device) => &device.slot,
         }
     }
 
-    fn medium(&self) -> Medium<'_> {
+    fn medium(&self) -> DestMedium<'_> {
         match &self.target {
-            Target::Beside(temporary) => Medium::File(&temporary.file),
-            Target::InPlace(file) => Medium::File(&file.file),
-            Target::Device(device) => Medium::Device(device),
+            PartialTarget::Beside(temporary) => DestMedium::File(&temporary.file),
+            PartialTarget::InPlace(file) => DestMedium::File(&file.file),
+            PartialTarget::Device(device) => DestMedium::Device(device),
         }
     }
 
@@ -358,7 +365,7 @@ impl Partial {
 }
 
 /// Status of the existing entry; an error if it may not be replaced or written.
-fn replaceable(slot: &Slot, rules: &Rules) -> Result<Option<Stat>> {
+fn replaceable(slot: &EntrySlot, rules: &Rules) -> Result<Option<Stat>> {
     let old = slot.stat()?;
     if let Some(old) = &old {
         commit::may_replace(slot, old)?;

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Stat};
 
 use super::resolve::{Landing, Source};
-use super::user_path::{Found, Reach, missing};
-use super::{Exit, Slot, commit};
+use super::user_path::{FoundPath, Reach, missing};
+use super::{EntrySlot, SinkSpec, commit};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 
 /// The destination as the rules see it.
-pub(super) struct Destination<'a> {
+pub(super) struct ExistingPlace<'a> {
     pub path: PathBuf,
     /// It was typed as a directory (`x/`, `.`, or nothing at all).
     pub means_directory: bool,
@@ -33,16 +33,16 @@ pub(super) struct Resolved {
     pub standing: Option<((u64, u64), bool)>,
 }
 
-impl Destination<'_> {
+impl ExistingPlace<'_> {
     /// The source becomes the destination; the contents of a directory land directly in it.
-    pub fn become_it(&self, source: &Source, found: &Found) -> Result<Resolved> {
+    pub fn become_it(&self, source: &Source, found: &FoundPath) -> Result<Resolved> {
         let root = source.root;
         match found {
-            Found::Directory(dir) if root.is_directory => Ok(Resolved::directory(dir, vec![])),
-            Found::Directory(..) => Err(self.usage("is a directory")),
-            Found::Other(..) if root.is_directory => Err(self.not_a_directory(source)),
-            Found::Nothing(_) if !self.alone => Err(missing(&self.path)),
-            Found::Nothing(slot) if root.is_directory => {
+            FoundPath::Directory(dir) if root.is_directory => Ok(Resolved::directory(dir, vec![])),
+            FoundPath::Directory(..) => Err(self.usage("is a directory")),
+            FoundPath::Other(..) if root.is_directory => Err(self.not_a_directory(source)),
+            FoundPath::Nothing(_) if !self.alone => Err(missing(&self.path)),
+            FoundPath::Nothing(slot) if root.is_directory => {
                 Ok(Resolved::nothing(slot.clone(), vec![]))
             }
             _ => self.as_file(found),
@@ -50,20 +50,20 @@ impl Destination<'_> {
     }
 
     /// The source lands in the destination if that is a directory, and becomes it otherwise.
-    pub fn land(&self, source: &Source, found: &Found) -> Result<Resolved> {
+    pub fn land(&self, source: &Source, found: &FoundPath) -> Result<Resolved> {
         let root = source.root;
         match found {
-            Found::Directory(dir) => self.inside(source, dir),
-            Found::Other(..) if !self.alone || root.is_directory => {
+            FoundPath::Directory(dir) => self.inside(source, dir),
+            FoundPath::Other(..) if !self.alone || root.is_directory => {
                 Err(self.not_a_directory(source))
             }
-            Found::Nothing(slot) if root.is_directory && self.means_directory => Ok(Resolved {
+            FoundPath::Nothing(slot) if root.is_directory && self.means_directory => Ok(Resolved {
                 within: true,
                 ..Resolved::nothing(slot.clone(), root.name.as_bytes().to_vec())
             }),
-            Found::Nothing(_) if !self.alone => Err(missing(&self.path)),
+            FoundPath::Nothing(_) if !self.alone => Err(missing(&self.path)),
             // The directory becomes the destination, so its listed paths begin below it.
-            Found::Nothing(slot) if root.is_directory => {
+            FoundPath::Nothing(slot) if root.is_directory => {
                 Ok(Resolved::nothing(slot.clone(), Vec::new()))
             }
             _ => self.as_file(found),
@@ -71,29 +71,29 @@ impl Destination<'_> {
     }
 
     /// A file becomes the destination, which may not be a directory.
-    fn as_file(&self, found: &Found) -> Result<Resolved> {
+    fn as_file(&self, found: &FoundPath) -> Result<Resolved> {
         match found {
-            Found::Nothing(_) if self.means_directory => Err(missing(&self.path)),
-            Found::Nothing(slot) => Ok(Resolved::nothing(
+            FoundPath::Nothing(_) if self.means_directory => Err(missing(&self.path)),
+            FoundPath::Nothing(slot) => Ok(Resolved::nothing(
                 slot.clone(),
                 slot.name.as_bytes().to_vec(),
             )),
-            Found::Other(..) if self.means_directory => Err(self.usage("is not a directory")),
-            Found::Other(slot, stat) if file_type(stat) == FileType::BlockDevice => {
+            FoundPath::Other(..) if self.means_directory => Err(self.usage("is not a directory")),
+            FoundPath::Other(slot, stat) if file_type(stat) == FileType::BlockDevice => {
                 // Listed as typed: the name of a volume's link says more than that of the device.
                 let typed = self.path.file_name().unwrap_or(slot.name.as_os_str());
                 let listed = typed.as_bytes().to_vec();
                 let device = Some(Arc::from(self.path.as_path()));
-                let slot = Slot {
+                let slot = EntrySlot {
                     device,
                     ..slot.clone()
                 };
                 Ok(Resolved::standing(slot, listed, stat))
             }
-            Found::Other(slot, stat) => {
+            FoundPath::Other(slot, stat) => {
                 let listed = slot.name.as_bytes().to_vec();
                 let resolved = Resolved::standing(slot.clone(), listed, stat);
-                if let Some(exit) = Exit::of(slot.path(), stat) {
+                if let Some(exit) = SinkSpec::of(slot.path(), stat) {
                     let landing = Landing::Exit(exit);
                     return Ok(Resolved {
                         landing,
@@ -103,7 +103,7 @@ impl Destination<'_> {
                 commit::may_replace(slot, stat)?;
                 Ok(resolved)
             }
-            Found::Directory(..) => Err(self.usage("is a directory")),
+            FoundPath::Directory(..) => Err(self.usage("is a directory")),
         }
     }
 
@@ -112,7 +112,7 @@ impl Destination<'_> {
     fn inside(&self, source: &Source, dir: &Arc<Dir>) -> Result<Resolved> {
         let root = source.root;
         let listed = root.name.as_bytes().to_vec();
-        let slot = Slot::new(dir.clone(), root.name.clone());
+        let slot = EntrySlot::new(dir.clone(), root.name.clone());
         let Some(stat) = slot.stat()? else {
             return Ok(Resolved::nothing(slot, listed));
         };
@@ -120,10 +120,10 @@ impl Destination<'_> {
             return Ok(Resolved::standing(slot, listed, &stat));
         }
         match self.reach.find(&slot.path())? {
-            Found::Nothing(slot) => Ok(Resolved::nothing(slot, listed)),
-            Found::Other(slot, stat) => Ok(Resolved::standing(slot, listed, &stat)),
-            Found::Directory(dir) if root.is_directory => Ok(Resolved::directory(&dir, listed)),
-            Found::Directory(..) => {
+            FoundPath::Nothing(slot) => Ok(Resolved::nothing(slot, listed)),
+            FoundPath::Other(slot, stat) => Ok(Resolved::standing(slot, listed, &stat)),
+            FoundPath::Directory(dir) if root.is_directory => Ok(Resolved::directory(&dir, listed)),
+            FoundPath::Directory(..) => {
                 let message = "is a directory";
                 Err(Error::new(Kind::Usage, Side::Dest, message).at(slot.path()))
             }
@@ -147,7 +147,7 @@ impl Destination<'_> {
 }
 
 impl Resolved {
-    fn nothing(slot: Slot, listed: Vec<u8>) -> Resolved {
+    fn nothing(slot: EntrySlot, listed: Vec<u8>) -> Resolved {
         Resolved {
             landing: Landing::Name(slot),
             within: false,
@@ -156,7 +156,7 @@ impl Resolved {
         }
     }
 
-    fn standing(slot: Slot, listed: Vec<u8>, stat: &Stat) -> Resolved {
+    fn standing(slot: EntrySlot, listed: Vec<u8>, stat: &Stat) -> Resolved {
         let is_directory = file_type(stat) == FileType::Directory;
         Resolved {
             standing: Some(((stat.st_dev, stat.st_ino), is_directory)),
@@ -174,7 +174,7 @@ impl Resolved {
     }
 
     /// A directory that an interrupted copy has made.
-    pub fn begun(slot: Slot, dir: &Arc<Dir>) -> Resolved {
+    pub fn begun(slot: EntrySlot, dir: &Arc<Dir>) -> Resolved {
         Resolved {
             standing: Some((dir.identity(), true)),
             ..Resolved::nothing(slot, Vec::new())

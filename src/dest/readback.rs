@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fstat, seek};
 use rustix::io::Errno;
 
-use super::{Slot, Standing};
+use super::{EntrySlot, ExistingEntry};
 use crate::cache;
 use crate::digest::Digest;
 use crate::error::Result;
@@ -49,7 +49,7 @@ impl Readback {
     ///
     /// # Errors
     /// If the file cannot be opened.
-    pub fn of_standing(slot: &Slot, expected: &Standing) -> Result<Option<Readback>> {
+    pub fn of_standing(slot: &EntrySlot, expected: &ExistingEntry) -> Result<Option<Readback>> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let opened = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty());
         let fd: OwnedFd = match opened {
@@ -63,7 +63,8 @@ impl Readback {
             }
         };
         let stat = fstat(&fd).map_err(|cause| slot.error("cannot read what is there", cause))?;
-        let is_it = file_type(&stat) == FileType::RegularFile && Standing::of(&stat) == *expected;
+        let is_it =
+            file_type(&stat) == FileType::RegularFile && ExistingEntry::of(&stat) == *expected;
         Ok(is_it.then(|| Readback::new(File::from(fd), true)))
     }
 

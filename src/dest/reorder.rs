@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
-use super::{Outlet, close};
+use super::{PipeOutput, close};
 use crate::chunk::{ChunkKind, VerifiedChunk};
 use crate::error::{Error, Kind, Result, Side};
 
@@ -28,13 +28,13 @@ pub enum Put {
     Written,
 }
 
-pub struct Ordered {
+pub struct Reorder {
     /// Most chunks that may wait at once.
     window: usize,
-    state: Mutex<State>,
+    state: Mutex<ReorderState>,
 }
 
-struct State {
+struct ReorderState {
     /// By offset; none begins before `next`.
     waiting: BTreeMap<u64, VerifiedChunk>,
     /// Bytes from the start that a thread has written or is writing.
@@ -49,20 +49,20 @@ struct State {
 /// Which thread writes.
 enum Turn {
     /// No thread: the one that brings the next chunk becomes the writer.
-    Free(Outlet),
+    Free(PipeOutput),
     /// A thread is writing, and looks for the next chunk when it is done.
     Writing,
     Failed(Error),
     Finished,
 }
 
-impl Ordered {
+impl Reorder {
     /// `window` is in chunks.
-    pub fn new(outlet: Outlet, window: usize) -> Ordered {
+    pub fn new(outlet: PipeOutput, window: usize) -> Reorder {
         let second = outlet.second().map(|fd| (fd, outlet.path().to_owned()));
-        Ordered {
+        Reorder {
             window,
-            state: Mutex::new(State {
+            state: Mutex::new(ReorderState {
                 second,
                 waiting: BTreeMap::new(),
                 next: 0,
@@ -148,7 +148,7 @@ impl Ordered {
 
     /// The next chunk to write. If it is not here yet, the outlet becomes free under the same lock,
     /// so that no chunk is left behind between two threads.
-    fn next_or_leave(&self, outlet: Outlet) -> Option<(Outlet, VerifiedChunk)> {
+    fn next_or_leave(&self, outlet: PipeOutput) -> Option<(PipeOutput, VerifiedChunk)> {
         let mut state = self.lock();
         let next = state.next;
         if let Some(chunk) = state.waiting.remove(&next) {
@@ -161,12 +161,12 @@ impl Ordered {
         None
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReorderState> {
         self.state.lock().expect("no panic while held")
     }
 }
 
-impl State {
+impl ReorderState {
     fn take(&mut self, chunk: VerifiedChunk, window: usize) -> Result<Put> {
         match &self.turn {
             Turn::Failed(error) => return Err(error.clone()),
@@ -199,7 +199,7 @@ impl State {
         Ok(Put::Taken)
     }
 
-    fn become_writer(&mut self) -> Option<Outlet> {
+    fn become_writer(&mut self) -> Option<PipeOutput> {
         if !self.waiting.contains_key(&self.next) {
             return None;
         }
@@ -218,7 +218,7 @@ impl State {
     }
 }
 
-fn write(outlet: &mut Outlet, chunk: &VerifiedChunk) -> Result<()> {
+fn write(outlet: &mut PipeOutput, chunk: &VerifiedChunk) -> Result<()> {
     if chunk.place().kind != ChunkKind::Zeros {
         return outlet.write_all(chunk.data());
     }

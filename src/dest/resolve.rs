@@ -13,9 +13,9 @@ use std::sync::Arc;
 use rustix::fs::{Mode, mkdirat};
 
 use super::conflict::{refuse_among_devices, refuse_itself, refuse_twice, refuse_unwritable};
-use super::placement::{Destination, Resolved};
-use super::user_path::{Found, Reach, expand_confined, expand_tilde, means_directory};
-use super::{Exit, Slot, sync_directory};
+use super::placement::{ExistingPlace, Resolved};
+use super::user_path::{FoundPath, Reach, expand_confined, expand_tilde, means_directory};
+use super::{EntrySlot, SinkSpec, sync_directory};
 use crate::dir::{Confine, Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Root;
@@ -53,7 +53,7 @@ pub struct Source<'a> {
 
 /// Where one root lands.
 #[derive(Clone)]
-pub struct Target {
+pub struct RootTarget {
     pub landing: Landing,
     /// Its name relative to the destination directory, for lists of digests. Empty if the root's
     /// contents land directly in the destination.
@@ -65,15 +65,15 @@ pub struct Target {
 #[derive(Clone)]
 pub enum Landing {
     /// A name to make or replace; an existing directory of that name is entered.
-    Name(Slot),
+    Name(EntrySlot),
     /// An existing directory to fill. It may have no name (`/`, `.`).
     Directory(Arc<Dir>),
     /// A pipe, a command or a character device, which keeps nothing.
-    Exit(Exit),
+    Exit(SinkSpec),
 }
 
 /// True if an interrupted copy of this source landed under this name.
-pub type Unfinished<'a> = dyn Fn(&Slot, &Root) -> bool + 'a;
+pub type Unfinished<'a> = dyn Fn(&EntrySlot, &Root) -> bool + 'a;
 
 /// Resolves a target for each of `sources`, in the same order. Makes at most one directory: `x` of
 /// `x/` if directories land in it. `same_machine`: device and inode of a root are valid here.
@@ -88,9 +88,9 @@ pub fn resolve(
     same_machine: bool,
     handles: &Arc<Handles>,
     unfinished: &Unfinished,
-) -> Result<Vec<Target>> {
+) -> Result<Vec<RootTarget>> {
     let reach = spec.reach(handles);
-    let place = Destination {
+    let place = ExistingPlace {
         path: spec.expanded()?,
         means_directory: means_directory(&spec.path),
         alone: sources.len() == 1,
@@ -105,7 +105,7 @@ pub fn resolve(
     for source in sources {
         let becomes = source.root.contents || spec.no_target_directory;
         let begun = match &found {
-            Found::Directory(dir) if place.alone && source.root.is_directory => {
+            FoundPath::Directory(dir) if place.alone && source.root.is_directory => {
                 let begun = reach.name_of_directory(&place.path);
                 let begun = begun.filter(|slot| unfinished(slot, source.root));
                 begun.map(|slot| Resolved::begun(slot, dir))
@@ -159,7 +159,7 @@ fn expand_nothing(typed: &[u8]) -> PathBuf {
 }
 
 /// Makes the one directory that may be missing, and returns the targets.
-fn finish(spec: &Spec, sources: &[Source], resolved: Vec<Resolved>) -> Result<Vec<Target>> {
+fn finish(spec: &Spec, sources: &[Source], resolved: Vec<Resolved>) -> Result<Vec<RootTarget>> {
     let mut made: Option<Arc<Dir>> = None;
     let mut targets = Vec::with_capacity(resolved.len());
     for (source, resolved) in sources.iter().zip(resolved) {
@@ -172,14 +172,14 @@ fn finish(spec: &Spec, sources: &[Source], resolved: Vec<Resolved>) -> Result<Ve
                 made = Some(dir.clone());
                 let name = source.root.name.clone();
                 let fresh = true;
-                Landing::Name(Slot {
+                Landing::Name(EntrySlot {
                     fresh,
-                    ..Slot::new(dir, name)
+                    ..EntrySlot::new(dir, name)
                 })
             }
             other => other,
         };
-        targets.push(Target {
+        targets.push(RootTarget {
             landing,
             listed: resolved.listed,
             existed: resolved.standing.is_some(),
@@ -188,7 +188,7 @@ fn finish(spec: &Spec, sources: &[Source], resolved: Vec<Resolved>) -> Result<Ve
     Ok(targets)
 }
 
-fn make_directory(slot: &Slot, fsync: bool) -> Result<Arc<Dir>> {
+fn make_directory(slot: &EntrySlot, fsync: bool) -> Result<Arc<Dir>> {
     let made = slot.dir.handle().and_then(|above| {
         // The umask removes the permissions that the user does not want to give.
         mkdirat(&*above, slot.name.as_os_str(), Mode::from_raw_mode(0o777))?;
@@ -231,7 +231,7 @@ impl Landing {
     }
 
     /// The slot, if it is a block device that the user named.
-    pub fn device(&self) -> Option<&Slot> {
+    pub fn device(&self) -> Option<&EntrySlot> {
         match self {
             Landing::Name(slot) if slot.device.is_some() => Some(slot),
             _ => None,

@@ -63,11 +63,11 @@ fn kept_in(dir: &Path) -> Option<[u8; LEN]> {
     make_private(dir).ok()?;
     let path = dir.join(NAME);
     match read(&path) {
-        Found::Key(key) => return Some(key),
-        Found::NotOurs => return None,
-        Found::Nothing => {}
+        FoundSecret::Key(key) => return Some(key),
+        FoundSecret::NotOurs => return None,
+        FoundSecret::Nothing => {}
         // Others may know it, or it was cut short: a new key replaces it.
-        Found::Spoilt => std::fs::remove_file(&path).ok()?,
+        FoundSecret::Spoilt => std::fs::remove_file(&path).ok()?,
     }
     // A key that could be guessed is worse than none.
     let key = random().ok()?;
@@ -89,40 +89,40 @@ fn kept_in(dir: &Path) -> Option<[u8; LEN]> {
         }
     }
     match read(&path) {
-        Found::Key(key) => Some(key),
+        FoundSecret::Key(key) => Some(key),
         _ => None,
     }
 }
 
-enum Found {
+enum FoundSecret {
     Key([u8; LEN]),
     Nothing,
     Spoilt,
     NotOurs,
 }
 
-fn read(path: &Path) -> Found {
+fn read(path: &Path) -> FoundSecret {
     let opened = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path);
     let mut file = match opened {
         Ok(file) => file,
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Found::Nothing,
-        Err(_) => return Found::NotOurs,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return FoundSecret::Nothing,
+        Err(_) => return FoundSecret::NotOurs,
     };
     let Ok(meta) = file.metadata() else {
-        return Found::NotOurs;
+        return FoundSecret::NotOurs;
     };
     if !meta.is_file() || meta.uid() != Uid::effective().as_raw() {
-        return Found::NotOurs;
+        return FoundSecret::NotOurs;
     }
     let mut key = [0; LEN];
     let is_private = meta.mode() & 0o077 == 0;
     let is_whole = meta.len() == LEN as u64 && file.read_exact(&mut key).is_ok();
     match is_private && is_whole {
-        true => Found::Key(key),
-        false => Found::Spoilt,
+        true => FoundSecret::Key(key),
+        false => FoundSecret::Spoilt,
     }
 }
 

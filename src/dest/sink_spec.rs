@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Stat};
 
-use super::{Landing, Target, is_sink};
+use super::{Landing, RootTarget, is_sink};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Root, file_type};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Exit {
+pub enum SinkSpec {
     Stdout,
     Stderr,
     /// The stdin of this command, run by `sh -c`.
@@ -23,35 +23,35 @@ pub enum Exit {
     Null(PathBuf),
 }
 
-impl Exit {
+impl SinkSpec {
     /// None for any other kind of file.
-    pub(super) fn of(path: PathBuf, stat: &Stat) -> Option<Exit> {
+    pub(super) fn of(path: PathBuf, stat: &Stat) -> Option<SinkSpec> {
         match file_type(stat) {
-            FileType::CharacterDevice if is_sink(stat) => Some(Exit::Null(path)),
-            FileType::CharacterDevice | FileType::Fifo => Some(Exit::Path(path)),
+            FileType::CharacterDevice if is_sink(stat) => Some(SinkSpec::Null(path)),
+            FileType::CharacterDevice | FileType::Fifo => Some(SinkSpec::Path(path)),
             _ => None,
         }
     }
 
     /// A pipe or a terminal that this process was given, as `>(command)` in a shell names it. The
     /// target of its link in /proc is not a path that could be opened.
-    pub fn of_descriptor(path: &[u8]) -> Option<Exit> {
+    pub fn of_descriptor(path: &[u8]) -> Option<SinkSpec> {
         let number = [&b"/dev/fd/"[..], b"/proc/self/fd/"]
             .into_iter()
             .find_map(|dir| path.strip_prefix(dir))?;
         let path = Path::new(OsStr::from_bytes(path));
         let is_number = !number.is_empty() && number.iter().all(u8::is_ascii_digit);
         let stat = rustix::fs::stat(path).ok().filter(|_| is_number)?;
-        Exit::of(path.to_owned(), &stat)
+        SinkSpec::of(path.to_owned(), &stat)
     }
 
     /// The path, for messages.
     pub fn path(&self) -> &Path {
         match self {
-            Exit::Stdout => Path::new("-"),
-            Exit::Stderr => Path::new("/dev/stderr"),
-            Exit::Command(line) => Path::new(line),
-            Exit::Path(path) | Exit::Null(path) => path,
+            SinkSpec::Stdout => Path::new("-"),
+            SinkSpec::Stderr => Path::new("/dev/stderr"),
+            SinkSpec::Command(line) => Path::new(line),
+            SinkSpec::Path(path) | SinkSpec::Null(path) => path,
         }
     }
 
@@ -59,9 +59,9 @@ impl Exit {
     ///
     /// # Errors
     /// `Kind::Usage` for anything but one file or one pipe.
-    pub fn target(&self, roots: &[Root]) -> Result<Target> {
+    pub fn target(&self, roots: &[Root]) -> Result<RootTarget> {
         match roots {
-            [root] if !root.is_directory => Ok(Target {
+            [root] if !root.is_directory => Ok(RootTarget {
                 landing: Landing::Exit(self.clone()),
                 // b3sum uses the same name.
                 listed: b"-".to_vec(),

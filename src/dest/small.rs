@@ -10,7 +10,7 @@ use super::inplace::InPlace;
 use super::nameless::Nameless;
 use super::partial::write_sparse;
 use super::temporary::Temporary;
-use super::{Rules, Slot, Standing, commit, existing, make_durable, space};
+use super::{EntrySlot, ExistingEntry, Rules, commit, existing, make_durable, space};
 use crate::cache::Behind;
 use crate::error::Result;
 use crate::manifest::Entry;
@@ -21,11 +21,11 @@ use crate::manifest::Entry;
 /// In a fresh directory on most local file systems this takes five system calls: openat, pwrite,
 /// fstat, linkat, close.
 pub fn place_small(
-    slot: &Slot,
+    slot: &EntrySlot,
     entry: &Entry,
     content: &[u8],
     rules: &Rules,
-) -> Result<Option<Standing>> {
+) -> Result<Option<ExistingEntry>> {
     if slot.device.is_some() {
         let device = Device::open(slot, content.len() as u64, rules)?;
         device.write(content, 0)?;
@@ -48,7 +48,7 @@ pub fn place_small(
             let written = written.and_then(|()| drop_written(&file.file, content, rules));
             written.map_err(|cause| space::write_error(slot, content.len() as u64, cause))?;
             let stat = file.commit(entry, content.len() as u64, rules)?;
-            return Ok(Some(Standing::of(&stat)));
+            return Ok(Some(ExistingEntry::of(&stat)));
         }
     }
     let write = |file: &File| {
@@ -59,13 +59,13 @@ pub fn place_small(
     if !is_there && let Some(nameless) = Nameless::create(slot, entry, rules)? {
         write(&nameless.file)?;
         if let Some(stat) = nameless.commit(entry, rules)? {
-            return Ok(Some(Standing::of(&stat)));
+            return Ok(Some(ExistingEntry::of(&stat)));
         }
     }
     let temporary = Temporary::create(slot)?;
     write(&temporary.file)?;
     let stat = commit::commit(temporary, entry, rules)?;
-    Ok(Some(Standing::of(&stat)))
+    Ok(Some(ExistingEntry::of(&stat)))
 }
 
 /// With `--drop-cache`: writes the content back to the disk and drops it from the page cache.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::fs::fstatvfs;
 use rustix::io::Errno;
 
-use super::{Slot, Target};
+use super::{EntrySlot, RootTarget};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Totals;
@@ -18,7 +18,7 @@ const FULL: u64 = 1 << 20;
 /// file by file as they are replaced, so then only the largest file must fit. The same rule is used
 /// for targets on several file systems, since nobody knows which data goes where. `there` bytes
 /// have their space already, and devices are not counted.
-pub fn check_free_space(targets: &[Target], totals: &Totals, there: u64) -> Result<()> {
+pub fn check_free_space(targets: &[RootTarget], totals: &Totals, there: u64) -> Result<()> {
     let fresh = targets.iter().all(|target| !target.existed);
     let mut dirs: Vec<&Arc<Dir>> = Vec::new();
     let landings = targets.iter().map(|target| &target.landing);
@@ -62,7 +62,7 @@ pub(super) fn free_bytes(dir: &Arc<Dir>) -> Option<u64> {
 }
 
 /// The error for a failed write to a file of `needed` bytes, under its final name.
-pub(super) fn write_error(slot: &Slot, needed: u64, cause: io::Error) -> Error {
+pub(super) fn write_error(slot: &EntrySlot, needed: u64, cause: io::Error) -> Error {
     match (Errno::from_io_error(&cause), free_bytes(&slot.dir)) {
         (Some(Errno::NOSPC), Some(free)) => no_space(needed, free).at(slot.path()),
         _ => slot.error("cannot write", cause),
@@ -96,8 +96,8 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    fn target(slot: Slot, existed: bool) -> Target {
-        Target {
+    fn target(slot: EntrySlot, existed: bool) -> RootTarget {
+        RootTarget {
             landing: Landing::Name(slot),
             listed: Vec::new(),
             existed,

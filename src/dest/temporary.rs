@@ -17,7 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::Slot;
+use super::EntrySlot;
 use super::own_names::{OwnName, may_be_entry, random_name, unlock, usual_name};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
@@ -27,7 +27,7 @@ const TRIES: usize = 16;
 
 pub(super) struct Temporary {
     /// The final name.
-    pub slot: Slot,
+    pub slot: EntrySlot,
     pub file: File,
     /// Its status when it was made or last refreshed.
     pub stat: Stat,
@@ -44,7 +44,7 @@ impl Temporary {
     ///
     /// # Errors
     /// `Kind::Busy` if the slot's partial file is already being written.
-    pub fn create(slot: &Slot) -> Result<Temporary> {
+    pub fn create(slot: &EntrySlot) -> Result<Temporary> {
         let mut name = usual_name(slot);
         for _ in 0..TRIES {
             let has_locks = WITHOUT_LOCKS.load(Relaxed) != slot.dir.identity().0;
@@ -77,7 +77,7 @@ impl Temporary {
 
     /// Locks a new file. None if that fails: another process was faster, or there are no locks and
     /// the file needs a name that no other process finds.
-    fn own(slot: &Slot, fd: OwnedFd, name: OwnName, lock: bool) -> Result<Option<Temporary>> {
+    fn own(slot: &EntrySlot, fd: OwnedFd, name: OwnName, lock: bool) -> Result<Option<Temporary>> {
         let stat = fstat(&fd).map_err(|cause| slot.error("cannot create a file", cause))?;
         let mut made = Temporary {
             slot: slot.clone(),
@@ -108,7 +108,10 @@ impl Temporary {
     ///
     /// # Errors
     /// `Kind::Busy` if the process that made it is still at work.
-    pub fn reopen(slot: &Slot, is_it: impl Fn(&File, &Stat) -> bool) -> Result<Option<Temporary>> {
+    pub fn reopen(
+        slot: &EntrySlot,
+        is_it: impl Fn(&File, &Stat) -> bool,
+    ) -> Result<Option<Temporary>> {
         let name = usual_name(slot);
         let ours = |stat: &Stat| is_ours(stat) && stat.st_mode & 0o077 == 0;
         match slot.dir.stat(&name) {
@@ -225,7 +228,7 @@ impl Drop for Temporary {
 ///
 /// # Errors
 /// `Kind::Busy` if the process that made it is still at work.
-fn remove_stale(slot: &Slot, name: &OsStr) -> Result<bool> {
+fn remove_stale(slot: &EntrySlot, name: &OsStr) -> Result<bool> {
     if may_be_entry(&slot.dir, name) {
         return Ok(false);
     }
@@ -233,7 +236,7 @@ fn remove_stale(slot: &Slot, name: &OsStr) -> Result<bool> {
     removed.unwrap_or(Ok(false))
 }
 
-fn remove_if_stale(slot: &Slot, name: &OsStr) -> Result<bool> {
+fn remove_if_stale(slot: &EntrySlot, name: &OsStr) -> Result<bool> {
     // Checked before the open, since opening a device or a FIFO has side effects.
     match slot.dir.stat(name) {
         Ok(stat) if is_ours(&stat) => {}
@@ -279,14 +282,14 @@ fn is_ours(stat: &Stat) -> bool {
 }
 
 /// True if `cause` says that the file to remove does not exist any more; else an error.
-fn gone(slot: &Slot, cause: std::io::Error) -> Result<bool> {
+fn gone(slot: &EntrySlot, cause: std::io::Error) -> Result<bool> {
     match Errno::from_io_error(&cause) {
         Some(Errno::NOENT) => Ok(true),
         _ => Err(slot.error("cannot clear what an earlier run left", cause)),
     }
 }
 
-fn busy(slot: &Slot) -> Error {
+fn busy(slot: &EntrySlot) -> Error {
     Error::new(Kind::Busy, Side::Dest, "another fastcp is writing there").at(slot.path())
 }
 
@@ -303,7 +306,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let slot = slot(temp.path(), "a");
         let usual = usual_name(&slot);
-        let entry = Slot::new(slot.dir.clone(), name(usual.to_str().unwrap()));
+        let entry = EntrySlot::new(slot.dir.clone(), name(usual.to_str().unwrap()));
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -333,7 +336,7 @@ mod tests {
         assert_eq!(names(temp.path()), [""; 0]);
         // A file that was copied under that name stays.
         std::fs::write(&stale, b"a file of the user's").unwrap();
-        let entry = Slot::new(slot.dir.clone(), name(usual_name(&slot).to_str().unwrap()));
+        let entry = EntrySlot::new(slot.dir.clone(), name(usual_name(&slot).to_str().unwrap()));
         assert!(entry.stat().unwrap().is_some());
         let made = Temporary::create(&slot).unwrap();
         assert_ne!(made.name(), usual_name(&slot));

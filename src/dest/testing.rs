@@ -4,8 +4,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::resolve::{Source, Spec, Target, resolve};
-use super::{Rules, Slot};
+use super::resolve::{RootTarget, Source, Spec, resolve};
+use super::{EntrySlot, Rules};
 use crate::dir::{Dir, Handles};
 use crate::error::Result;
 use crate::manifest::{Entry, EntryKind, Name, Root, Timestamp};
@@ -14,9 +14,9 @@ pub fn name(text: &str) -> Name {
     Name::try_from(text.as_bytes().to_vec()).unwrap()
 }
 
-pub fn slot(dir: &Path, text: &str) -> Slot {
+pub fn slot(dir: &Path, text: &str) -> EntrySlot {
     let dir = Dir::root(dir, &Arc::new(Handles::default())).unwrap();
-    Slot::new(dir, name(text))
+    EntrySlot::new(dir, name(text))
 }
 
 pub fn rules() -> Rules {
@@ -91,7 +91,7 @@ pub fn root(text: &str) -> Root {
     }
 }
 
-pub fn try_resolve(spec: &Spec, roots: &[Root], follow: bool) -> Result<Vec<Target>> {
+pub fn try_resolve(spec: &Spec, roots: &[Root], follow: bool) -> Result<Vec<RootTarget>> {
     let sources: Vec<_> = roots
         .iter()
         .map(|root| Source {

@@ -15,7 +15,7 @@ use nix::unistd::User;
 use rustix::fs::{AtFlags, FileType, Stat, readlinkat, statat};
 use rustix::io::Errno;
 
-use super::Slot;
+use super::EntrySlot;
 use crate::dir::{Confine, Dir, Handles, Outside};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{NAME_MAX, Name, file_type};
@@ -27,11 +27,11 @@ const LINKS_MAX: usize = 40;
 const GETENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The entry at the end of a path.
-pub(super) enum Found {
+pub(super) enum FoundPath {
     Directory(Arc<Dir>),
     /// Anything else; never a symbolic link.
-    Other(Slot, Stat),
-    Nothing(Slot),
+    Other(EntrySlot, Stat),
+    Nothing(EntrySlot),
 }
 
 /// Where a path may lead.
@@ -47,23 +47,23 @@ impl Reach<'_> {
     ///
     /// # Errors
     /// `Kind::Write` if the directory that holds the last name does not exist.
-    pub fn find(self, path: &Path) -> Result<Found> {
+    pub fn find(self, path: &Path) -> Result<FoundPath> {
         if let Some(confine) = self.confine {
             return find_confined(confine, path);
         }
         let mut path = path.to_owned();
         for _ in 0..=LINKS_MAX {
             let Some((above, name)) = split(&path)? else {
-                return Ok(Found::Directory(open(&path, self.handles)?));
+                return Ok(FoundPath::Directory(open(&path, self.handles)?));
             };
-            let slot = Slot::new(open(&above, self.handles)?, name);
+            let slot = EntrySlot::new(open(&above, self.handles)?, name);
             let Some(stat) = slot.stat()? else {
-                return Ok(Found::Nothing(slot));
+                return Ok(FoundPath::Nothing(slot));
             };
             match file_type(&stat) {
-                FileType::Directory => return Ok(Found::Directory(open(&path, self.handles)?)),
+                FileType::Directory => return Ok(FoundPath::Directory(open(&path, self.handles)?)),
                 FileType::Symlink => path = above.join(follow(&slot)?),
-                _ => return Ok(Found::Other(slot, stat)),
+                _ => return Ok(FoundPath::Other(slot, stat)),
             }
         }
         let cause = Errno::LOOP;
@@ -71,18 +71,18 @@ impl Reach<'_> {
     }
 
     /// The directory at the end of `path`. None if it has no name (`/`, `..`) or is something else.
-    pub fn name_of_directory(self, path: &Path) -> Option<Slot> {
+    pub fn name_of_directory(self, path: &Path) -> Option<EntrySlot> {
         if let Some(confine) = self.confine {
             let names = confine.names(path.as_os_str().as_bytes()).ok()?;
             let (name, above) = names.split_last()?;
-            let slot = Slot::new(confine.enter(above).ok()?, name.clone());
+            let slot = EntrySlot::new(confine.enter(above).ok()?, name.clone());
             let stat = slot.stat().ok()??;
             return (file_type(&stat) == FileType::Directory).then_some(slot);
         }
         let mut path = path.to_owned();
         for _ in 0..=LINKS_MAX {
             let (above, name) = split(&path).ok()??;
-            let slot = Slot::new(open(&above, self.handles).ok()?, name);
+            let slot = EntrySlot::new(open(&above, self.handles).ok()?, name);
             match file_type(&slot.stat().ok()??) {
                 FileType::Directory => return Some(slot),
                 FileType::Symlink => path = above.join(follow(&slot).ok()?),
@@ -94,25 +94,25 @@ impl Reach<'_> {
 }
 
 /// Resolves by names alone: a symbolic link is refused, on the way and at the end.
-fn find_confined(confine: &Confine, path: &Path) -> Result<Found> {
+fn find_confined(confine: &Confine, path: &Path) -> Result<FoundPath> {
     let names = confine.names(path.as_os_str().as_bytes());
     let names = names.map_err(|outside| refused(confine, outside, path))?;
     let Some((name, above)) = names.split_last() else {
         let root = confine.enter(&[]);
-        return Ok(Found::Directory(
+        return Ok(FoundPath::Directory(
             root.map_err(|cause| cannot_open(path, cause))?,
         ));
     };
     let dir = confine.enter(above);
     let dir = dir.map_err(|cause| cannot_open(path.parent().unwrap_or(path), cause))?;
-    let slot = Slot::new(dir.clone(), name.clone());
+    let slot = EntrySlot::new(dir.clone(), name.clone());
     let Some(stat) = slot.stat()? else {
-        return Ok(Found::Nothing(slot));
+        return Ok(FoundPath::Nothing(slot));
     };
     match file_type(&stat) {
         FileType::Directory => {
             let dir = dir.child(name).map_err(|cause| cannot_open(path, cause))?;
-            Ok(Found::Directory(dir))
+            Ok(FoundPath::Directory(dir))
         }
         FileType::Symlink => {
             let message = "is a symbolic link, and a confined key follows none";
@@ -122,7 +122,7 @@ fn find_confined(confine: &Confine, path: &Path) -> Result<Found> {
             let message = "is no file, and not for a confined key";
             Err(Error::new(Kind::Usage, Side::Dest, message).at(path))
         }
-        _ => Ok(Found::Other(slot, stat)),
+        _ => Ok(FoundPath::Other(slot, stat)),
     }
 }
 
@@ -132,7 +132,7 @@ fn refused(confine: &Confine, outside: Outside, path: &Path) -> Error {
 
 /// Target of the link in `slot`. The kernel is asked first whether it would follow the link: it
 /// refuses links that other users made in a directory like /tmp.
-fn follow(slot: &Slot) -> Result<PathBuf> {
+fn follow(slot: &EntrySlot) -> Result<PathBuf> {
     let failed = |cause: std::io::Error| slot.error("cannot follow the link", cause);
     let dir = slot.dir.handle().map_err(failed)?;
     let name = slot.name.as_os_str();

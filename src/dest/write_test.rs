@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fdatasync, unlinkat};
 
-use super::Slot;
+use super::EntrySlot;
 use super::own_names::random_name;
 use super::resolve::Spec;
 use super::space::free_bytes;
-use super::user_path::Found;
+use super::user_path::FoundPath;
 use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Name, file_type};
@@ -35,7 +35,7 @@ const FREE_PART: u64 = 16;
 /// The result of the last round. All zero if nothing was written: there is too little space, or the
 /// existing entry is not a regular file or directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Trial {
+pub struct WriteTest {
     pub bytes: u64,
     /// Time until the kernel had taken the bytes.
     pub written: Duration,
@@ -47,14 +47,14 @@ pub struct Trial {
 ///
 /// # Errors
 /// `Kind::Write` and `Kind::Usage`, as for a copy to that place.
-pub fn try_writing(spec: &Spec) -> Result<Trial> {
+pub fn try_writing(spec: &Spec) -> Result<WriteTest> {
     let handles = Arc::new(Handles::default());
     let path = spec.expanded()?;
     let dir = match spec.reach(&handles).find(&path)? {
-        Found::Directory(dir) => dir,
-        Found::Nothing(slot) => slot.dir,
-        Found::Other(slot, stat) if file_type(&stat) == FileType::RegularFile => slot.dir,
-        Found::Other(..) => return Ok(Trial::default()),
+        FoundPath::Directory(dir) => dir,
+        FoundPath::Nothing(slot) => slot.dir,
+        FoundPath::Other(slot, stat) if file_type(&stat) == FileType::RegularFile => slot.dir,
+        FoundPath::Other(..) => return Ok(WriteTest::default()),
     };
     let room = free_bytes(&dir).map_or(ROUND_MAX, |free| free / FREE_PART);
     let failed = |what, cause| Error::io(Kind::Write, Side::Dest, &path, what, cause);
@@ -63,7 +63,7 @@ pub fn try_writing(spec: &Spec) -> Result<Trial> {
     // Some file systems compress zeros away, but these must do where there are no random bytes.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
     let began = Instant::now();
-    let mut last = Trial::default();
+    let mut last = WriteTest::default();
     let mut round = STEP as u64;
     while round <= ROUND_MAX.min(room) && began.elapsed() + 2 * last.synced <= TIME_MAX {
         last = write_round(&mut file, &bytes, round).map_err(|e| failed("cannot write", e))?;
@@ -72,14 +72,14 @@ pub fn try_writing(spec: &Spec) -> Result<Trial> {
     Ok(last)
 }
 
-fn write_round(file: &mut File, bytes: &[u8], round: u64) -> std::io::Result<Trial> {
+fn write_round(file: &mut File, bytes: &[u8], round: u64) -> std::io::Result<WriteTest> {
     let began = Instant::now();
     for _ in 0..round / STEP as u64 {
         file.write_all(bytes)?;
     }
     let written = began.elapsed();
     fdatasync(&*file)?;
-    Ok(Trial {
+    Ok(WriteTest {
         bytes: round,
         written,
         synced: began.elapsed(),
@@ -94,7 +94,7 @@ fn nameless(dir: &Arc<Dir>) -> std::io::Result<File> {
         return Ok(fd.into());
     }
     let probe = Name::try_from(b"probe".to_vec()).expect("a name without a slash");
-    let name = random_name(&Slot::new(dir.clone(), probe));
+    let name = random_name(&EntrySlot::new(dir.clone(), probe));
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let file = dir.open(&name, flags, mode)?;
     unlinkat(&*dir.handle()?, &name, AtFlags::empty())?;
@@ -133,7 +133,7 @@ mod tests {
             b"content"
         );
         let nothing = try_writing(&spec(Path::new("/dev/null"))).unwrap();
-        assert_eq!(nothing, Trial::default());
+        assert_eq!(nothing, WriteTest::default());
         let error = try_writing(&spec(&temp.path().join("no/where"))).unwrap_err();
         assert_eq!(error.kind, Kind::Write);
     }

@@ -13,12 +13,12 @@ const BOUNCES_MAX: usize = 16;
 
 #[derive(Default)]
 pub struct Bounces {
-    state: Mutex<State>,
+    state: Mutex<BounceState>,
     returned: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct BounceState {
     free: Vec<Vec<u8>>,
     /// Number of buffers, free or in use.
     made: usize,
@@ -72,7 +72,7 @@ impl Bounces {
     /// Waits while all buffers are in use.
     fn take(&self) -> Vec<u8> {
         let state = self.state.lock().expect("no panic while held");
-        let is_out = |state: &mut State| state.free.is_empty() && state.made >= BOUNCES_MAX;
+        let is_out = |state: &mut BounceState| state.free.is_empty() && state.made >= BOUNCES_MAX;
         let state = self.returned.wait_while(state, is_out);
         let mut state = state.expect("no panic while held");
         state.free.pop().unwrap_or_else(|| {

@@ -30,7 +30,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 
 /// The purpose for which a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum DeviceUse {
     Read,
     /// For writing, without other users. If the user of the device is unknown, the open is retried:
     /// the device of a killed writer stays busy until the kernel has written the cache back.
@@ -63,12 +63,12 @@ impl BlockDevice {
     /// # Errors
     /// `Kind::Entry` if it is no block device; `Kind::Refused` if it is to be written and in use;
     /// otherwise `Kind::Read` or `Kind::Write`. The latter also stands for a read-only device.
-    pub fn open(path: &Path, access: Access) -> Result<BlockDevice> {
+    pub fn open(path: &Path, access: DeviceUse) -> Result<BlockDevice> {
         let (flags, side) = match access {
-            Access::Read => (OFlags::RDONLY, Side::Source),
+            DeviceUse::Read => (OFlags::RDONLY, Side::Source),
             // Its content is read too, to find out which chunks of an earlier copy are correct.
-            Access::Write { .. } => (OFlags::RDWR | OFlags::EXCL, Side::Dest),
-            Access::WriteByForce => (OFlags::RDWR, Side::Dest),
+            DeviceUse::Write { .. } => (OFlags::RDWR | OFlags::EXCL, Side::Dest),
+            DeviceUse::WriteByForce => (OFlags::RDWR, Side::Dest),
         };
         // NONBLOCK: opening something else, such as a FIFO, must not block.
         let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -87,7 +87,7 @@ impl BlockDevice {
             let message = "is not a block device";
             return Err(Error::new(Kind::Entry, side, message).at(path));
         }
-        if access != Access::Read && usage::is_read_only(stat.st_rdev) {
+        if access != DeviceUse::Read && usage::is_read_only(stat.st_rdev) {
             let message = "is read-only (blockdev --setrw changes that where it can be changed)";
             return Err(Error::new(Kind::Write, side, message).at(path));
         }
@@ -276,14 +276,14 @@ fn kind(side: Side) -> Kind {
 }
 
 /// `Ok` if the device may become free soon.
-fn refuse_in_use(path: &Path, access: Access, waited: Duration) -> Result<()> {
+fn refuse_in_use(path: &Path, access: DeviceUse, waited: Duration) -> Result<()> {
     let used = rustix::fs::stat(path).ok();
     let used = used.and_then(|stat| usage::used_by(stat.st_rdev));
     let way_out = match access {
-        Access::Write { patience } if used.is_none() && waited < patience => return Ok(()),
-        Access::Write { .. } => "stop that first, or write over it with --force",
+        DeviceUse::Write { patience } if used.is_none() && waited < patience => return Ok(()),
+        DeviceUse::Write { .. } => "stop that first, or write over it with --force",
         // Some kernels never allow writing to a mounted device.
-        Access::Read | Access::WriteByForce => "stop that first",
+        DeviceUse::Read | DeviceUse::WriteByForce => "stop that first",
     };
     let used = used.unwrap_or_else(|| "is in use by another program".to_owned());
     let message = format!("{used}; {way_out}");

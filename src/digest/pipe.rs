@@ -21,14 +21,14 @@ const GRAIN: u64 = blake3::CHUNK_LEN as u64;
 /// in any order. Pieces after a gap are kept, so the caller must limit how far ahead they may be.
 /// The joined pieces take at most about 50 values.
 #[derive(Default)]
-pub struct StreamTree {
+pub struct PipeTree {
     /// The subtrees from the beginning up to the first gap. Two neighbours of the same length are
     /// merged only when a further part arrives, because the last merge must be that of the root.
-    joined: Vec<Part>,
+    joined: Vec<Subtree>,
     /// Number of joined bytes.
     end: u64,
     /// Keyed by offset; a gap precedes them.
-    ahead: BTreeMap<u64, Part>,
+    ahead: BTreeMap<u64, Subtree>,
     /// Keyed by offset: bytes of incomplete subtrees of [`GRAIN`].
     frayed: BTreeMap<u64, Vec<u8>>,
     /// The BLAKE3 of the first part, in case nothing follows.
@@ -37,27 +37,27 @@ pub struct StreamTree {
 
 /// A full subtree, or the last of the stream.
 #[derive(Clone, Copy)]
-struct Part {
+struct Subtree {
     offset: u64,
     len: u64,
     value: Digest,
 }
 
 /// A piece of a stream, prepared for the tree: its full subtrees, and the bytes at its ends.
-pub struct Piece {
-    full: Vec<Part>,
+pub struct PipePiece {
+    full: Vec<Subtree>,
     frayed: Vec<(u64, Vec<u8>)>,
     whole: Option<Digest>,
 }
 
-impl Piece {
+impl PipePiece {
     /// The bytes at `offset`. `value` is their digest from [`of_range`] with `whole` unset.
-    pub fn new(data: &[u8], offset: u64, value: Digest) -> Piece {
+    pub fn new(data: &[u8], offset: u64, value: Digest) -> PipePiece {
         let at = |range: &Range<u64>| {
             &data[(range.start - offset) as usize..(range.end - offset) as usize]
         };
         let len = data.len() as u64;
-        Piece::cut(
+        PipePiece::cut(
             offset,
             len,
             |range, whole| match whole {
@@ -70,8 +70,8 @@ impl Piece {
     }
 
     /// `len` zeros at `offset`. Hashes all of them, a second per 4.5 GB or so.
-    pub fn of_zeros(offset: u64, len: u64) -> Piece {
-        Piece::cut(
+    pub fn of_zeros(offset: u64, len: u64) -> PipePiece {
+        PipePiece::cut(
             offset,
             len,
             |range, whole| of_zeros(range.start, range.end - range.start, whole),
@@ -84,8 +84,8 @@ impl Piece {
         len: u64,
         value: impl Fn(&Range<u64>, bool) -> Digest,
         bytes: impl Fn(&Range<u64>) -> Vec<u8>,
-    ) -> Piece {
-        let mut piece = Piece {
+    ) -> PipePiece {
+        let mut piece = PipePiece {
             full: Vec::new(),
             frayed: Vec::new(),
             whole: None,
@@ -98,7 +98,7 @@ impl Piece {
                 if at == 0 && step == len {
                     piece.whole = Some(value(&range, true));
                 }
-                piece.full.push(Part {
+                piece.full.push(Subtree {
                     offset: at,
                     len: step,
                     value: value(&range, false),
@@ -125,14 +125,14 @@ fn step(at: u64, len: u64) -> u64 {
     }
 }
 
-impl StreamTree {
-    pub fn new() -> StreamTree {
-        StreamTree::default()
+impl PipeTree {
+    pub fn new() -> PipeTree {
+        PipeTree::default()
     }
 
     /// Adds a piece. No byte may come twice: the first value stays, but the stream may get no
     /// digest.
-    pub fn add(&mut self, piece: Piece) {
+    pub fn add(&mut self, piece: PipePiece) {
         if self.whole.is_none() {
             self.whole = piece.whole;
         }
@@ -146,8 +146,8 @@ impl StreamTree {
 
     /// `Outside`: no part can be at this place. `Same` and `Differs`: the part is already waiting.
     /// `Merged`: it is among the joined parts.
-    fn add_part(&mut self, part: Part) -> Added {
-        let Part { offset, len, value } = part;
+    fn add_part(&mut self, part: Subtree) -> Added {
+        let Subtree { offset, len, value } = part;
         let Some(end) = offset.checked_add(len) else {
             return Added::Outside;
         };
@@ -165,7 +165,7 @@ impl StreamTree {
                 (false, _) => Added::Outside,
             };
         }
-        let overlaps = |other: &Part| other.offset < end && offset < other.offset + other.len;
+        let overlaps = |other: &Subtree| other.offset < end && offset < other.offset + other.len;
         let below = self.ahead.range(..offset).next_back();
         let above = self.ahead.range(offset..).next();
         if below.into_iter().chain(above).any(|(_, p)| overlaps(p)) {
@@ -207,7 +207,7 @@ impl StreamTree {
         if start == 0 {
             self.whole = Some(blake3::hash(&block).into());
         }
-        self.add_part(Part {
+        self.add_part(Subtree {
             offset: start,
             len: GRAIN,
             value: of_range(&block, start, false),
@@ -252,7 +252,7 @@ impl StreamTree {
         if !tail.is_empty() {
             let (offset, len) = (self.end, tail.len() as u64);
             let value = of_range(&tail, offset, false);
-            join(&mut joined, Part { offset, len, value });
+            join(&mut joined, Subtree { offset, len, value });
         }
         let (first, rest) = joined.split_first()?;
         let Some((last, between)) = rest.split_last() else {
@@ -267,12 +267,12 @@ impl StreamTree {
 }
 
 /// Appends a part to the joined ones.
-fn join(joined: &mut Vec<Part>, part: Part) {
+fn join(joined: &mut Vec<Subtree>, part: Subtree) {
     while let [.., left, right] = &joined[..]
         && left.len == right.len
         && left.offset.is_multiple_of(2 * left.len)
     {
-        let merged = Part {
+        let merged = Subtree {
             offset: left.offset,
             len: 2 * left.len,
             value: merge_subtrees_non_root(&left.value, &right.value, Mode::Hash),

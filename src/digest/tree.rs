@@ -16,11 +16,11 @@ pub struct Tree {
     /// Number of chunks in the file.
     chunks: u64,
     /// Keyed by first chunk; no two overlap. A value without a right neighbour moves up unchanged.
-    nodes: BTreeMap<u64, Node>,
+    nodes: BTreeMap<u64, TreeNode>,
     root: Option<Digest>,
 }
 
-struct Node {
+struct TreeNode {
     /// Level 0 is a single chunk; level n covers `1 << n` chunks, or fewer at the file's end.
     level: u32,
     value: Digest,
@@ -63,7 +63,7 @@ impl Tree {
     /// with [`add_subtree`](Tree::add_subtree) gives a copy of this one.
     pub fn frontier(&self) -> impl Iterator<Item = (Range<u64>, Digest)> + '_ {
         let whole = self.root.filter(|_| self.size > 0);
-        let of_node = |(&first, node): (&u64, &Node)| {
+        let of_node = |(&first, node): (&u64, &TreeNode)| {
             let chunks = self.chunks_below(node.level, first);
             let end = chunks.end.saturating_mul(self.chunk_size).min(self.size);
             (first * self.chunk_size..end, node.value)
@@ -176,7 +176,8 @@ impl Tree {
             let neighbour = position ^ 1;
             if neighbour < width {
                 let Some(other) = self.take(level, neighbour) else {
-                    self.nodes.insert(position << level, Node { level, value });
+                    self.nodes
+                        .insert(position << level, TreeNode { level, value });
                     return;
                 };
                 let (left, right) = if position < neighbour {

@@ -28,10 +28,10 @@ const USUAL_LEN: usize = 1 << 10;
 const LEN_MAX: usize = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acl(Vec<Line>);
+pub struct Acl(Vec<AclLine>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Line {
+struct AclLine {
     tag: u16,
     permissions: u16,
     /// The user or group, in a line that names one.
@@ -63,7 +63,7 @@ impl Acl {
         let (lines, []) = lines else {
             return None;
         };
-        let line = |&[t, ag, p, erms, a, b, c, d]: &[u8; 8]| Line {
+        let line = |&[t, ag, p, erms, a, b, c, d]: &[u8; 8]| AclLine {
             tag: u16::from_le_bytes([t, ag]),
             permissions: u16::from_le_bytes([p, erms]),
             id: u32::from_le_bytes([a, b, c, d]),
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     fn acl(lines: &[(u16, u16)]) -> Acl {
-        let line = |&(tag, permissions)| Line {
+        let line = |&(tag, permissions)| AclLine {
             tag,
             permissions,
             id: u32::MAX,

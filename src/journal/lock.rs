@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat};
 use rustix::io::Errno;
 
-use super::record::{Hash, UserKey};
+use super::record::{Hash, JournalUserKey};
 use super::{past, process};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
@@ -34,7 +34,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 const TRIES: usize = 16;
 
 /// How to wait for the lock.
-pub struct Waiting<'a> {
+pub struct WaitForLock<'a> {
     /// Earlier sessions of the same command.
     pub before: &'a [[u8; 16]],
     /// The owner that those sessions must have.
@@ -54,8 +54,8 @@ pub struct Waiting<'a> {
 pub(super) fn take(
     dir: &Arc<Dir>,
     name: &OsStr,
-    user: &UserKey,
-    waiting: &Waiting,
+    user: &JournalUserKey,
+    waiting: &WaitForLock,
 ) -> Result<Option<File>> {
     let mut patience = None;
     for _ in 0..TRIES {
@@ -75,7 +75,7 @@ pub(super) fn take(
         }
         // Some file systems have no locks. There the names of the partial files protect them.
         while flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN) {
-            let patience = patience.get_or_insert_with(Patience::default);
+            let patience = patience.get_or_insert_with(LockWait::default);
             patience.go_on(&file, user, waiting)?;
             std::thread::sleep(INTERVAL);
         }
@@ -113,15 +113,15 @@ fn busy(path: &Path) -> Error {
 }
 
 /// How long this process has waited, and what it has done about it.
-struct Patience {
+struct LockWait {
     since: Instant,
     told: bool,
     killed: bool,
 }
 
-impl Default for Patience {
+impl Default for LockWait {
     fn default() -> Self {
-        Patience {
+        LockWait {
             since: Instant::now(),
             told: false,
             killed: false,
@@ -129,9 +129,9 @@ impl Default for Patience {
     }
 }
 
-impl Patience {
+impl LockWait {
     /// `Err` if there is no point in waiting (any longer).
-    fn go_on(&mut self, file: &File, user: &UserKey, waiting: &Waiting) -> Result<()> {
+    fn go_on(&mut self, file: &File, user: &JournalUserKey, waiting: &WaitForLock) -> Result<()> {
         let waited = self.since.elapsed();
         if (waiting.is_ending)() || waited > PATIENCE {
             return Err(busy(waiting.path));

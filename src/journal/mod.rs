@@ -58,21 +58,24 @@ use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
-pub use lock::Waiting;
+pub use lock::WaitForLock;
 use past::Past;
-pub use past::{Begun, Trust};
-use record::{Body, Chunk, Directory, Finished, Hash, Key, LEN, Session, UserKey};
+pub use past::{Trust, UnfinishedFile};
+use record::{
+    ChecksumKey, Finished, Hash, JournalSession, JournalUserKey, LEN, MadeDirectory, RecordBody,
+    WrittenRange,
+};
 
 /// The place of a journal.
 #[derive(Clone)]
-pub struct Place {
+pub struct JournalPlace {
     pub dir: Arc<Dir>,
     pub name: OsString,
 }
 
-impl Place {
+impl JournalPlace {
     /// For roots that land under these names in `dir`; an empty name if they fill `dir` itself.
-    pub fn new<'a>(dir: Arc<Dir>, names: impl Iterator<Item = &'a [u8]>) -> Place {
+    pub fn new<'a>(dir: Arc<Dir>, names: impl Iterator<Item = &'a [u8]>) -> JournalPlace {
         // The name differs between directories. So a journal that was left in a source, and is
         // copied with it, does not collide with the journal of that copy.
         let number = dir.lasting_number().to_le_bytes();
@@ -80,11 +83,11 @@ impl Place {
         let hash = hash([&number[..]].into_iter().chain(names));
         let digits: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         let name = format!(".fastcp-{digits}.journal").into();
-        Place { dir, name }
+        JournalPlace { dir, name }
     }
 
     /// The hash of the roots in the copy that left a journal here, if this user made that copy.
-    pub fn roots(&self, user: &UserKey) -> Option<Hash> {
+    pub fn roots(&self, user: &JournalUserKey) -> Option<Hash> {
         let stat = self.dir.stat(&self.name).ok()?;
         if !lock::is_ours(&stat) {
             return None;
@@ -118,7 +121,7 @@ pub fn hash<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Hash {
 #[derive(Clone, Copy)]
 pub struct Opening {
     /// The secret of the receiving user.
-    pub user: UserKey,
+    pub user: JournalUserKey,
     pub session: [u8; 16],
     /// The owner of the session; zero if the client did not say.
     pub owner: Hash,
@@ -132,11 +135,11 @@ pub struct Opening {
 }
 
 pub struct Journal {
-    place: Place,
+    place: JournalPlace,
     file: File,
     /// Device and inode of the journal itself.
     identity: (u64, u64),
-    key: Key,
+    key: ChecksumKey,
     past: Mutex<Past>,
     next: AtomicU32,
     /// Nothing more is written: a write failed, or the journal was released.
@@ -150,7 +153,11 @@ impl Journal {
     ///
     /// # Errors
     /// `Kind::Busy` if another fastcp writes there.
-    pub fn open(place: Place, opening: &Opening, waiting: &Waiting) -> Result<Option<Journal>> {
+    pub fn open(
+        place: JournalPlace,
+        opening: &Opening,
+        waiting: &WaitForLock,
+    ) -> Result<Option<Journal>> {
         let Some(file) = lock::take(&place.dir, &place.name, &opening.user, waiting)? else {
             return Ok(None);
         };
@@ -161,13 +168,13 @@ impl Journal {
         let past = known.map(|key| (Past::read(&file, &key, &own, waiting.before), key));
         let (past, key) = past
             .filter(|(past, _)| {
-                let is_cut_alike = |last: Session| last.chunk_size == opening.chunk_size;
+                let is_cut_alike = |last: JournalSession| last.chunk_size == opening.chunk_size;
                 let is_own = past.owner == Some(opening.owner) && opening.owner != Hash::default();
                 past.last.is_some_and(is_cut_alike) && (is_own || !opening.own_only)
             })
             .unzip();
         let past = past.unwrap_or_default();
-        let header = Key::header(random(), &opening.user);
+        let header = ChecksumKey::header(random(), &opening.user);
         let journal = Journal {
             key: key.clone().unwrap_or(header.1),
             next: AtomicU32::new(past.next),
@@ -192,11 +199,12 @@ impl Journal {
     fn begin_session(
         mut self,
         header: Option<record::Record>,
-        own: Session,
+        own: JournalSession,
         owner: Hash,
     ) -> Option<Journal> {
         let cut = self.cut(header);
-        let records = [Body::Session(own), Body::Owner(owner)].map(|body| body.encode(&self.key));
+        let records =
+            [RecordBody::Session(own), RecordBody::Owner(owner)].map(|body| body.encode(&self.key));
         self.append(records.as_flattened());
         if cut.is_err() || self.broken.load(Relaxed) {
             // A file that cannot be written may not be removable either; the user need not know.
@@ -217,20 +225,20 @@ impl Journal {
     }
 
     /// Records that a big file is begun; returns the number for its chunks.
-    pub fn begin(&self, file: &record::File) -> u32 {
+    pub fn begin(&self, file: &record::BegunFile) -> u32 {
         let number = self.next.fetch_add(1, Relaxed);
-        self.append(&Body::File(number, *file).encode(&self.key));
+        self.append(&RecordBody::File(number, *file).encode(&self.key));
         number
     }
 
     /// Records that a range is verified and its write has returned. `digest` is None for zeros.
     pub fn chunk(&self, number: u32, offset: u64, len: u64, digest: Option<Digest>) {
-        let chunk = Chunk {
+        let chunk = WrittenRange {
             offset,
             len,
             digest,
         };
-        self.append(&Body::Chunk(number, chunk).encode(&self.key));
+        self.append(&RecordBody::Chunk(number, chunk).encode(&self.key));
         self.is_useful.store(true, Relaxed);
     }
 
@@ -241,26 +249,26 @@ impl Journal {
         }
         let records = files
             .iter()
-            .flat_map(|file| Body::Finished(*file).encode(&self.key));
+            .flat_map(|file| RecordBody::Finished(*file).encode(&self.key));
         self.append(&records.collect::<Vec<u8>>());
         self.is_useful.store(true, Relaxed);
     }
 
     /// Records that the directory was made, or made writable.
-    pub fn directory(&self, directory: Directory) {
-        self.append(&Body::Directory(directory).encode(&self.key));
+    pub fn directory(&self, directory: MadeDirectory) {
+        self.append(&RecordBody::Directory(directory).encode(&self.key));
         // Without this record the next copy would land inside the directory instead of resuming it.
         self.is_useful.store(true, Relaxed);
     }
 
     /// Records that the bytes written of the file are gone.
     pub fn dropped(&self, number: u32) {
-        self.append(&Body::Dropped(number).encode(&self.key));
+        self.append(&RecordBody::Dropped(number).encode(&self.key));
     }
 
     /// Records a lost write or damaged bytes, so that later sessions read everything.
     pub fn doubted(&self) {
-        self.append(&Body::Doubted.encode(&self.key));
+        self.append(&RecordBody::Doubted.encode(&self.key));
     }
 
     /// Bytes of the journal so far. To be taken before a sync and recorded after it.
@@ -269,7 +277,7 @@ impl Journal {
     }
 
     pub fn synced(&self, position: u64) {
-        self.append(&Body::Synced(position).encode(&self.key));
+        self.append(&RecordBody::Synced(position).encode(&self.key));
     }
 
     /// Shows that the writer still hears from the other end.
@@ -299,7 +307,7 @@ impl Journal {
     }
 
     /// Removes and returns the record of an unfinished file with this path.
-    pub fn take_begun(&self, path: &Hash) -> Option<Begun> {
+    pub fn take_begun(&self, path: &Hash) -> Option<UnfinishedFile> {
         self.past().begun.remove(path)
     }
 
@@ -312,21 +320,21 @@ impl Journal {
             (index, past.trust(index, dev == self.identity.0))
         };
         match self.record(index)? {
-            Body::Finished(finished) if finished.path == *path => Some((finished, trust)),
+            RecordBody::Finished(finished) if finished.path == *path => Some((finished, trust)),
             _ => None,
         }
     }
 
     /// True if the recorded bytes of the file may be trusted without reading them: all of them were
     /// written during this boot and to this mount, on which the journal lies too.
-    pub fn trusts(&self, begun: &Begun) -> bool {
+    pub fn trusts(&self, begun: &UnfinishedFile) -> bool {
         let is_here = begun.file.inode.dev == self.identity.0;
         self.past().trust(begun.first, is_here) >= Trust::OfBoot
     }
 
     /// Ranges of the file that need not be read again: earlier sessions of this command wrote them,
     /// or read them and found them to match.
-    pub fn certain(&self, begun: &Begun) -> RangeSet {
+    pub fn certain(&self, begun: &UnfinishedFile) -> RangeSet {
         let since = self.past().since_run.max(begun.first);
         let mut certain = RangeSet::new();
         if begun.file.inode.dev != self.identity.0 || since > begun.last {
@@ -335,10 +343,12 @@ impl Journal {
         // An unreadable journal counts as empty.
         let _ = past::records(&self.file, &self.key, since..begun.last + 1, |_, body| {
             match body {
-                Body::Chunk(number, Chunk { offset, len, .. }) if number == begun.number => {
+                RecordBody::Chunk(number, WrittenRange { offset, len, .. })
+                    if number == begun.number =>
+                {
                     certain.insert(offset..offset.saturating_add(len));
                 }
-                Body::Checked { number, start, end } if number == begun.number => {
+                RecordBody::Checked { number, start, end } if number == begun.number => {
                     certain.insert(start..end);
                 }
                 _ => {}
@@ -351,7 +361,7 @@ impl Journal {
     /// Records that a range from earlier sessions was read and matches its records.
     pub fn checked(&self, number: u32, range: Range<u64>) {
         let Range { start, end } = range;
-        self.append(&Body::Checked { number, start, end }.encode(&self.key));
+        self.append(&RecordBody::Checked { number, start, end }.encode(&self.key));
     }
 
     /// Forgets the record of a finished file.
@@ -360,28 +370,32 @@ impl Journal {
     }
 
     /// The record of the directory with this path, if this copy has made it or made it writable.
-    pub fn directory_before(&self, path: &Hash) -> Option<Directory> {
+    pub fn directory_before(&self, path: &Hash) -> Option<MadeDirectory> {
         let index = *self.past().directories.get(path)?;
         match self.record(index)? {
-            Body::Directory(directory) if directory.path == *path => Some(directory),
+            RecordBody::Directory(directory) if directory.path == *path => Some(directory),
             _ => None,
         }
     }
 
-    fn record(&self, index: u64) -> Option<Body> {
+    fn record(&self, index: u64) -> Option<RecordBody> {
         let mut record = [0; LEN];
         let offset = index * LEN as u64;
         self.file.read_exact_at(&mut record, offset).ok()?;
-        Body::decode(&record, &self.key)
+        RecordBody::decode(&record, &self.key)
     }
 
     /// The recorded chunks of a file, in the order in which they were written. There are
     /// `begun.chunks` of them, unless the journal cannot be read any more.
-    pub fn replay(&self, begun: &Begun, mut each: impl FnMut(Chunk) -> ControlFlow<()>) {
+    pub fn replay(
+        &self,
+        begun: &UnfinishedFile,
+        mut each: impl FnMut(WrittenRange) -> ControlFlow<()>,
+    ) {
         let range = begun.first..begun.last + 1;
         // An unreadable journal counts as empty.
         let _ = past::records(&self.file, &self.key, range, |_, body| match body {
-            Body::Chunk(number, chunk) if number == begun.number => each(chunk),
+            RecordBody::Chunk(number, chunk) if number == begun.number => each(chunk),
             _ => ControlFlow::Continue(()),
         });
     }
@@ -423,7 +437,7 @@ impl Journal {
     /// # Errors
     /// `Kind::Write` if it cannot be removed. The next copy to this place finds it useless.
     pub fn remove(&self) -> Result<()> {
-        let Place { dir, name } = &self.place;
+        let JournalPlace { dir, name } = &self.place;
         let is_this = |name: &OsStr| {
             let stat = dir.stat(name);
             stat.is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity)
@@ -461,9 +475,9 @@ impl Drop for Journal {
 }
 
 /// The session record of this process as a writer of `file`, and the file's device and inode.
-fn session(file: &File, opening: &Opening) -> Option<(Session, (u64, u64))> {
+fn session(file: &File, opening: &Opening) -> Option<(JournalSession, (u64, u64))> {
     let stat = fstat(file).ok()?;
-    let session = Session {
+    let session = JournalSession {
         boot_id: process::boot_id(),
         id: opening.session,
         dev: stat.st_dev,

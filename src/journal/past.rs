@@ -9,7 +9,9 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 
-use super::record::{self, Body, Hash, Key, LEN, Record, Session, UserKey};
+use super::record::{
+    self, ChecksumKey, Hash, JournalSession, JournalUserKey, LEN, Record, RecordBody,
+};
 
 /// Number of records read at a time.
 const STEP: usize = 1024;
@@ -25,10 +27,10 @@ const BEGUN_MAX: usize = 1 << 14;
 
 /// A big file that was begun and not finished, or finished without a digest.
 #[derive(Clone, Copy, Debug)]
-pub struct Begun {
+pub struct UnfinishedFile {
     /// The number in the records of its chunks.
     pub number: u32,
-    pub file: record::File,
+    pub file: record::BegunFile,
     /// Number of recorded chunks, and their bytes.
     pub chunks: u64,
     pub bytes: u64,
@@ -49,7 +51,7 @@ pub enum Trust {
 
 #[derive(Default)]
 pub(super) struct Past {
-    pub begun: HashMap<Hash, Begun>,
+    pub begun: HashMap<Hash, UnfinishedFile>,
     paths: HashMap<u32, Hash>,
     /// The index of the record of a finished file.
     pub finished: HashMap<Hash, u64>,
@@ -59,7 +61,7 @@ pub(super) struct Past {
     pub since_mount: u64,
     /// From this record on, everything satisfies [`Trust::OfRun`].
     pub since_run: u64,
-    pub last: Option<Session>,
+    pub last: Option<JournalSession>,
     /// The owner of the sessions, if all have the same one.
     pub owner: Option<Hash>,
     owners: u32,
@@ -72,7 +74,7 @@ pub(super) struct Past {
 impl Past {
     /// Reads up to the first damaged record. `own` is the session that reads, `before` the earlier
     /// sessions of the same command.
-    pub fn read(file: &File, key: &Key, own: &Session, before: &[[u8; 16]]) -> Past {
+    pub fn read(file: &File, key: &ChecksumKey, own: &JournalSession, before: &[[u8; 16]]) -> Past {
         let mut past = Past {
             records: 1,
             since_mount: u64::MAX,
@@ -88,9 +90,14 @@ impl Past {
         past
     }
 
-    fn take(&mut self, index: u64, body: Body, (own, before): (&Session, &[[u8; 16]])) {
+    fn take(
+        &mut self,
+        index: u64,
+        body: RecordBody,
+        (own, before): (&JournalSession, &[[u8; 16]]),
+    ) {
         match body {
-            Body::Session(session) => {
+            RecordBody::Session(session) => {
                 self.since_mount = match session.is_of_mount(own) {
                     true => self.since_mount.min(index),
                     false => u64::MAX,
@@ -102,15 +109,15 @@ impl Past {
                 };
                 self.last = Some(session);
             }
-            Body::Owner(owner) => {
+            RecordBody::Owner(owner) => {
                 self.owners = self.owners.saturating_add(1);
                 let is_same = self.owners == 1 || self.owner == Some(owner);
                 self.owner = is_same.then_some(owner);
             }
-            Body::Doubted => (self.since_mount, self.since_run) = (u64::MAX, u64::MAX),
-            Body::File(number, file) => {
+            RecordBody::Doubted => (self.since_mount, self.since_run) = (u64::MAX, u64::MAX),
+            RecordBody::File(number, file) => {
                 self.next = self.next.max(number.saturating_add(1));
-                let begun = Begun {
+                let begun = UnfinishedFile {
                     number,
                     file,
                     chunks: 0,
@@ -125,7 +132,7 @@ impl Past {
                     self.paths.insert(number, file.path);
                 }
             }
-            Body::Chunk(number, chunk) => {
+            RecordBody::Chunk(number, chunk) => {
                 let begun = self
                     .paths
                     .get(&number)
@@ -136,13 +143,13 @@ impl Past {
                     begun.last = index;
                 }
             }
-            Body::Checked { number, .. } => {
+            RecordBody::Checked { number, .. } => {
                 let path = self.paths.get(&number);
                 if let Some(begun) = path.and_then(|path| self.begun.get_mut(path)) {
                     begun.last = index;
                 }
             }
-            Body::Finished(finished) => {
+            RecordBody::Finished(finished) => {
                 // Without a digest of the whole file, the digests of its chunks are still needed.
                 if finished.digest.is_some() {
                     self.forget(&finished.path);
@@ -152,13 +159,13 @@ impl Past {
                 }
             }
             // The reader can see all records, synced or not.
-            Body::Synced(_) => {}
-            Body::Directory(directory) => {
+            RecordBody::Synced(_) => {}
+            RecordBody::Directory(directory) => {
                 if self.directories.len() < DIRECTORIES_MAX {
                     self.directories.insert(directory.path, index);
                 }
             }
-            Body::Dropped(number) => {
+            RecordBody::Dropped(number) => {
                 if let Some(path) = self.paths.get(&number).copied() {
                     self.forget(&path);
                 }
@@ -188,9 +195,9 @@ impl Past {
 /// Reads `range` of a journal's records up to the first damaged one, or until `each` breaks.
 pub(super) fn records(
     file: &File,
-    key: &Key,
+    key: &ChecksumKey,
     range: std::ops::Range<u64>,
-    mut each: impl FnMut(u64, Body) -> ControlFlow<()>,
+    mut each: impl FnMut(u64, RecordBody) -> ControlFlow<()>,
 ) -> io::Result<()> {
     let mut block = vec![0; STEP * LEN];
     let mut index = range.start;
@@ -199,7 +206,7 @@ pub(super) fn records(
         let got = read_full(file, &mut block[..wanted], index * LEN as u64)?;
         for record in block[..got].chunks_exact(LEN) {
             let record: &Record = record.try_into().expect("a chunk of this length");
-            let Some(body) = Body::decode(record, key) else {
+            let Some(body) = RecordBody::decode(record, key) else {
                 return Ok(());
             };
             if each(index, body).is_break() {
@@ -228,21 +235,21 @@ fn read_full(file: &File, block: &mut [u8], offset: u64) -> io::Result<usize> {
 }
 
 /// The key, if the file has the header of a journal of this version and this user.
-pub(super) fn key(file: &File, user: &UserKey) -> Option<Key> {
+pub(super) fn key(file: &File, user: &JournalUserKey) -> Option<ChecksumKey> {
     let mut header = [0; LEN];
     file.read_exact_at(&mut header, 0).ok()?;
-    Key::read(&header, user)
+    ChecksumKey::read(&header, user)
 }
 
 /// The last session and its owner, as far as the journal can be read.
-pub(super) fn last_session(file: &File, user: &UserKey) -> Option<(Session, Hash)> {
+pub(super) fn last_session(file: &File, user: &JournalUserKey) -> Option<(JournalSession, Hash)> {
     let mut last = None;
     let key = key(file, user)?;
     // An unreadable journal counts as empty.
     let _ = records(file, &key, 1..u64::MAX, |_, body| {
         match body {
-            Body::Session(session) => last = Some((session, Hash::default())),
-            Body::Owner(of) => {
+            RecordBody::Session(session) => last = Some((session, Hash::default())),
+            RecordBody::Owner(of) => {
                 if let Some((_, owner)) = &mut last {
                     *owner = of;
                 }

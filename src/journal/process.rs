@@ -5,7 +5,7 @@ use std::fs::File;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, getpid, pidfd_open, pidfd_send_signal};
 
-use super::record::Session;
+use super::record::JournalSession;
 
 /// The kernel's ID of this boot; zero if unknown.
 pub fn boot_id() -> [u8; 16] {
@@ -40,7 +40,7 @@ pub fn own_pid() -> u32 {
 
 /// Kills the process of `session` if it is certainly that process: same boot, same user, same
 /// process ID and start time, and not this process. True if the signal was sent.
-pub fn kill(session: &Session) -> bool {
+pub fn kill(session: &JournalSession) -> bool {
     let is_that = || session.started != 0 && started(session.pid) == session.started;
     let may = session.boot_id == boot_id()
         && session.boot_id != [0; 16]

@@ -27,7 +27,7 @@ pub const MAGIC: &[u8; 16] = b"fastcp journal 2";
 pub type Hash = [u8; 16];
 
 /// The secret of the receiving user. Journals made with another key are not trusted.
-pub type UserKey = [u8; 32];
+pub type JournalUserKey = [u8; 32];
 
 const SESSION: u8 = 1;
 const FILE: u8 = 2;
@@ -49,7 +49,7 @@ const RESTORE: u8 = 32;
 
 /// A process that writes the journal, and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Session {
+pub struct JournalSession {
     pub boot_id: [u8; 16],
     pub id: [u8; 16],
     /// Device and mount of the journal; 0 if the mount is unknown.
@@ -65,18 +65,18 @@ pub struct Session {
     pub chunk_size: u32,
 }
 
-impl Session {
+impl JournalSession {
     /// True if both wrote during one boot to one mount, so that no cached write was lost in
     /// between.
-    pub fn is_of_mount(&self, other: &Session) -> bool {
-        let place = |of: &Session| (of.boot_id, of.dev, of.mount);
+    pub fn is_of_mount(&self, other: &JournalSession) -> bool {
+        let place = |of: &JournalSession| (of.boot_id, of.dev, of.mount);
         self.boot_id != [0; 16] && self.mount != 0 && place(self) == place(other)
     }
 }
 
 /// A big file that was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct File {
+pub struct BegunFile {
     pub path: Hash,
     pub identity: Hash,
     /// In bytes.
@@ -90,7 +90,7 @@ pub struct File {
 
 /// A range that was verified and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chunk {
+pub struct WrittenRange {
     pub offset: u64,
     pub len: u64,
     /// None for a range of zeros.
@@ -111,7 +111,7 @@ pub struct Finished {
 
 /// A directory that was made, or made writable to be filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Directory {
+pub struct MadeDirectory {
     pub path: Hash,
     pub made: bool,
     /// The mode to restore at the end.
@@ -119,11 +119,11 @@ pub struct Directory {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
-    Session(Session),
+pub enum RecordBody {
+    Session(JournalSession),
     /// Gives the file this number.
-    File(u32, File),
-    Chunk(u32, Chunk),
+    File(u32, BegunFile),
+    Chunk(u32, WrittenRange),
     /// The range from an earlier session was read and matches its records.
     Checked {
         number: u32,
@@ -133,7 +133,7 @@ pub enum Body {
     Finished(Finished),
     /// All bytes recorded before this position in the journal are on disk.
     Synced(u64),
-    Directory(Directory),
+    Directory(MadeDirectory),
     /// The bytes written of this file are gone or useless.
     Dropped(u32),
     /// The owner of the session: a hash that only the client's user can produce. Follows each
@@ -148,29 +148,29 @@ pub type Record = [u8; LEN];
 
 /// The key of a journal's checksums.
 #[derive(Clone)]
-pub struct Key([u8; 32]);
+pub struct ChecksumKey([u8; 32]);
 
-impl Key {
+impl ChecksumKey {
     /// The header of a new journal and its key. `id` is random.
-    pub fn header(id: [u8; 16], user: &UserKey) -> (Record, Key) {
+    pub fn header(id: [u8; 16], user: &JournalUserKey) -> (Record, ChecksumKey) {
         let mut record = [0; LEN];
         record[..16].copy_from_slice(MAGIC);
         record[16..32].copy_from_slice(&id);
         let sum = checksum(user, &record);
         record[CHECKED..].copy_from_slice(&sum);
-        (record, Key::of(&record, user))
+        (record, ChecksumKey::of(&record, user))
     }
 
     /// None unless `header` is that of a journal of this version and this user.
-    pub fn read(header: &Record, user: &UserKey) -> Option<Key> {
+    pub fn read(header: &Record, user: &JournalUserKey) -> Option<ChecksumKey> {
         let is_ours = header[..16] == MAGIC[..] && header[CHECKED..] == checksum(user, header);
-        is_ours.then(|| Key::of(header, user))
+        is_ours.then(|| ChecksumKey::of(header, user))
     }
 
-    fn of(header: &Record, user: &UserKey) -> Key {
+    fn of(header: &Record, user: &JournalUserKey) -> ChecksumKey {
         let mut hasher = blake3::Hasher::new_keyed(user);
         hasher.update(b"journal records").update(header);
-        Key(*hasher.finalize().as_bytes())
+        ChecksumKey(*hasher.finalize().as_bytes())
     }
 }
 
@@ -181,8 +181,8 @@ fn checksum(key: &[u8; 32], record: &Record) -> [u8; 8] {
     sum
 }
 
-impl Body {
-    pub fn encode(&self, key: &Key) -> Record {
+impl RecordBody {
+    pub fn encode(&self, key: &ChecksumKey) -> Record {
         let mut out = Fields::default();
         let (kind, flags, number) = self.put(&mut out);
         let mut record = [0; LEN];
@@ -197,14 +197,14 @@ impl Body {
 
     fn put(&self, out: &mut Fields) -> (u8, u8, u32) {
         match self {
-            Body::Session(session) => {
+            RecordBody::Session(session) => {
                 out.put(&session.boot_id).put(&session.id);
                 out.u64(session.dev).u64(session.mount);
                 out.u32(session.pid).u32(session.uid).u64(session.started);
                 out.put(&session.roots);
                 (SESSION, 0, session.chunk_size)
             }
-            Body::File(number, file) => {
+            RecordBody::File(number, file) => {
                 let birth = file.inode.birth;
                 out.put(&file.path).put(&file.identity).u64(file.size);
                 out.u64(file.inode.dev).u64(file.inode.ino);
@@ -212,42 +212,42 @@ impl Body {
                 let flags = flag(file.young, YOUNG) | flag(file.inplace, INPLACE);
                 (FILE, flags, *number)
             }
-            Body::Checked { number, start, end } => {
+            RecordBody::Checked { number, start, end } => {
                 out.u64(*start).u64(*end);
                 (RANGE_CHECKED, 0, *number)
             }
-            Body::Chunk(number, chunk) => {
+            RecordBody::Chunk(number, chunk) => {
                 out.u64(chunk.offset).u64(chunk.len);
                 out.put(&chunk.digest.unwrap_or_default());
                 (CHUNK, flag(chunk.digest.is_none(), ZEROS), *number)
             }
-            Body::Finished(file) => {
+            RecordBody::Finished(file) => {
                 out.put(&file.path).put(&file.identity).put(&file.placed);
                 out.put(&file.digest.unwrap_or_default());
                 let flags = flag(file.young, YOUNG) | flag(file.digest.is_none(), NO_DIGEST);
                 (FINISHED, flags, 0)
             }
-            Body::Synced(position) => {
+            RecordBody::Synced(position) => {
                 out.u64(*position);
                 (SYNCED, 0, 0)
             }
-            Body::Directory(directory) => {
+            RecordBody::Directory(directory) => {
                 let restore = directory.restore;
                 out.put(&directory.path).u32(restore.unwrap_or_default());
                 let flags = flag(directory.made, MADE) | flag(restore.is_some(), RESTORE);
                 (DIRECTORY, flags, 0)
             }
-            Body::Dropped(number) => (DROPPED, 0, *number),
-            Body::Owner(owner) => {
+            RecordBody::Dropped(number) => (DROPPED, 0, *number),
+            RecordBody::Owner(owner) => {
                 out.put(owner);
                 (OWNER, 0, 0)
             }
-            Body::Doubted => (DOUBTED, 0, 0),
+            RecordBody::Doubted => (DOUBTED, 0, 0),
         }
     }
 
     /// None for a record that is torn, damaged, from another journal, or of an unknown kind.
-    pub fn decode(record: &Record, key: &Key) -> Option<Body> {
+    pub fn decode(record: &Record, key: &ChecksumKey) -> Option<RecordBody> {
         if record[CHECKED..] != checksum(&key.0, record) {
             return None;
         }
@@ -258,7 +258,7 @@ impl Body {
         let mut from = Fields::default();
         from.bytes.copy_from_slice(&record[8..CHECKED]);
         Some(match record[0] {
-            SESSION => Body::Session(Session {
+            SESSION => RecordBody::Session(JournalSession {
                 boot_id: from.take(),
                 id: from.take(),
                 dev: from.take_u64(),
@@ -269,9 +269,9 @@ impl Body {
                 roots: from.take(),
                 chunk_size: number,
             }),
-            FILE => Body::File(
+            FILE => RecordBody::File(
                 number,
-                File {
+                BegunFile {
                     path: from.take(),
                     identity: from.take(),
                     size: from.take_u64(),
@@ -287,35 +287,35 @@ impl Body {
                     inplace: has(INPLACE),
                 },
             ),
-            RANGE_CHECKED => Body::Checked {
+            RANGE_CHECKED => RecordBody::Checked {
                 number,
                 start: from.take_u64(),
                 end: from.take_u64(),
             },
-            CHUNK => Body::Chunk(
+            CHUNK => RecordBody::Chunk(
                 number,
-                Chunk {
+                WrittenRange {
                     offset: from.take_u64(),
                     len: from.take_u64(),
                     digest: Some(from.take()).filter(|_| !has(ZEROS)),
                 },
             ),
-            FINISHED => Body::Finished(Finished {
+            FINISHED => RecordBody::Finished(Finished {
                 path: from.take(),
                 identity: from.take(),
                 placed: from.take(),
                 digest: Some(from.take()).filter(|_| !has(NO_DIGEST)),
                 young: has(YOUNG),
             }),
-            SYNCED => Body::Synced(from.take_u64()),
-            DIRECTORY => Body::Directory(Directory {
+            SYNCED => RecordBody::Synced(from.take_u64()),
+            DIRECTORY => RecordBody::Directory(MadeDirectory {
                 path: from.take(),
                 made: has(MADE),
                 restore: Some(from.take_u32()).filter(|_| has(RESTORE)),
             }),
-            DROPPED => Body::Dropped(number),
-            OWNER => Body::Owner(from.take()),
-            DOUBTED => Body::Doubted,
+            DROPPED => RecordBody::Dropped(number),
+            OWNER => RecordBody::Owner(from.take()),
+            DOUBTED => RecordBody::Doubted,
             _ => return None,
         })
     }

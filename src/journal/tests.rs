@@ -2,20 +2,20 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::record::File as Begin;
+use super::record::BegunFile as Begin;
 use super::*;
 use crate::dir::Handles;
 use crate::error::Kind;
 use crate::manifest::{Inode, Timestamp};
 
 const C: u64 = 1 << 20;
-const USER: UserKey = [5; 32];
+const USER: JournalUserKey = [5; 32];
 /// Records in a journal without any work: header, session and owner.
 const EMPTY: usize = 3;
 
-fn place(dir: &Path) -> Place {
+fn place(dir: &Path) -> JournalPlace {
     let dir = Dir::root(dir, &Arc::new(Handles::default())).unwrap();
-    Place::new(dir, [&b"a"[..]].into_iter())
+    JournalPlace::new(dir, [&b"a"[..]].into_iter())
 }
 
 fn path(dir: &Path) -> PathBuf {
@@ -35,7 +35,7 @@ fn opening(session: u8) -> Opening {
 }
 
 fn try_open(dir: &Path, opening: &Opening, before: &[[u8; 16]]) -> Result<Option<Journal>> {
-    let waiting = Waiting {
+    let waiting = WaitForLock {
         before,
         owner: opening.owner,
         path: dir,
@@ -80,7 +80,7 @@ fn fill(journal: &Journal) {
         }
     }
     journal.finished(&[done(3), done(4)]);
-    journal.directory(Directory {
+    journal.directory(MadeDirectory {
         path: [5; 16],
         made: true,
         restore: None,
@@ -93,7 +93,7 @@ fn tells_mounts(journal: &Journal) -> bool {
 }
 
 /// Offsets of the chunks.
-fn chunks(journal: &Journal, begun: &Begun) -> Vec<u64> {
+fn chunks(journal: &Journal, begun: &UnfinishedFile) -> Vec<u64> {
     let mut offsets = Vec::new();
     journal.replay(begun, |chunk| {
         offsets.push(chunk.offset / C);
@@ -228,7 +228,7 @@ fn other_chunks_and_no_resume_begin_anew() {
 }
 
 /// Changes the first session.
-fn since(dir: &Path, changed: fn(&mut Session)) {
+fn since(dir: &Path, changed: fn(&mut JournalSession)) {
     let file = std::fs::File::options()
         .read(true)
         .write(true)
@@ -237,7 +237,7 @@ fn since(dir: &Path, changed: fn(&mut Session)) {
     let key = past::key(&file, &USER).unwrap();
     let (mut session, _) = past::last_session(&file, &USER).unwrap();
     changed(&mut session);
-    file.write_all_at(&Body::Session(session).encode(&key), LEN as u64)
+    file.write_all_at(&RecordBody::Session(session).encode(&key), LEN as u64)
         .unwrap();
 }
 
@@ -412,7 +412,7 @@ fn a_second_writer_fails_at_once_and_waits_only_for_a_silent_or_former_one() {
     second.file.set_times(times).unwrap();
     let released = release(second);
     let told = Mutex::new(Vec::new());
-    let waiting = Waiting {
+    let waiting = WaitForLock {
         before: &[],
         owner: [9; 16],
         path: temp.path(),

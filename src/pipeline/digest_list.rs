@@ -20,20 +20,20 @@ use crate::wire::message::{FileDigest, Message};
 /// The place of a file in the list: the index of its root, and the path below it (empty for the
 /// root itself).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedPath {
     pub root: usize,
     pub below: Vec<u8>,
 }
 
-impl Listed {
+impl ListedPath {
     /// The place of `name` in this directory.
-    pub fn child(&self, name: &[u8]) -> Listed {
+    pub fn child(&self, name: &[u8]) -> ListedPath {
         let mut below = self.below.clone();
         if !below.is_empty() {
             below.push(b'/');
         }
         below.extend_from_slice(name);
-        Listed {
+        ListedPath {
             root: self.root,
             below,
         }
@@ -51,12 +51,12 @@ pub struct DigestList {
 #[derive(Default)]
 struct Links {
     /// Files with several names, until the last name is in place.
-    firsts: HashMap<EntryId, First>,
+    firsts: HashMap<EntryId, LinkDigest>,
     /// Further names that are not yet in place, each with its first name.
-    waiting: BTreeMap<EntryId, (Listed, EntryId)>,
+    waiting: BTreeMap<EntryId, (ListedPath, EntryId)>,
 }
 
-struct First {
+struct LinkDigest {
     digest: Digest,
     /// Number of further names that are not yet in place.
     waiting: u32,
@@ -65,12 +65,12 @@ struct First {
 }
 
 enum Out {
-    File(Lines),
+    File(ListState),
     Client(Told),
 }
 
-struct Lines {
-    writer: Writer,
+struct ListState {
+    writer: ListWriter,
     unlisted: Vec<Vec<u8>>,
     more_unlisted: u64,
 }
@@ -85,7 +85,7 @@ struct Told {
 
 mod writer;
 
-use writer::{QUEUE_BYTES, Writer};
+use writer::{ListWriter, QUEUE_BYTES};
 
 /// Names left out that are kept for a message; further ones are only counted.
 const UNLISTED_KEPT: usize = 20;
@@ -95,8 +95,8 @@ const TOLD_BYTES: usize = 64 << 10;
 
 impl DigestList {
     pub fn create(path: &Path) -> io::Result<DigestList> {
-        Ok(DigestList::to(Out::File(Lines {
-            writer: Writer::start(File::create(path)?)?,
+        Ok(DigestList::to(Out::File(ListState {
+            writer: ListWriter::start(File::create(path)?)?,
             unlisted: Vec::new(),
             more_unlisted: 0,
         })))
@@ -125,7 +125,7 @@ impl DigestList {
         let _ = self.landed.set(names);
     }
 
-    pub fn add(&self, listed: &Listed, digest: &Digest) {
+    pub fn add(&self, listed: &ListedPath, digest: &Digest) {
         let names = self.landed.get().map_or(&[][..], |names| names);
         let root = names.get(listed.root).map_or(&[][..], |name| name);
         let path = match (root, &listed.below[..]) {
@@ -165,7 +165,7 @@ impl DigestList {
     /// Remembers the digest of a file that may have further names.
     pub fn remember(&self, entry: &Entry, digest: &Digest) {
         if entry.links > 1 {
-            let first = First {
+            let first = LinkDigest {
                 digest: *digest,
                 waiting: 0,
                 had_last: false,
@@ -175,7 +175,7 @@ impl DigestList {
     }
 
     /// Notes that `link` will be a further name of `first`.
-    pub fn add_link(&self, link: &Entry, first: EntryId, listed: Listed) {
+    pub fn add_link(&self, link: &Entry, first: EntryId, listed: ListedPath) {
         let mut links = self.links();
         if let Some(first) = links.firsts.get_mut(&first) {
             first.waiting = first.waiting.saturating_add(1);
@@ -244,7 +244,7 @@ impl DigestList {
     }
 }
 
-impl Lines {
+impl ListState {
     fn add(&mut self, path: Vec<u8>, digest: &Digest) {
         match line(&path, digest) {
             Some(line) => self.writer.put(line),

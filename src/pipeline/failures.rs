@@ -17,28 +17,28 @@ pub const FAILURES_MAX: usize = 10_000;
 /// twice.
 const TOLD_MAX: usize = 100_000;
 
-type Tell = dyn Fn(&Error) + Send + Sync;
+type TellFailure = dyn Fn(&Error) + Send + Sync;
 
 /// The end that the user sees keeps the tally of both ends; the other end's tally is silent.
-pub struct Tally {
-    tell: Option<Box<Tell>>,
+pub struct Failures {
+    tell: Option<Box<TellFailure>>,
     /// Prints messages that most users do not want.
-    detail: Option<Box<Tell>>,
-    failures: Mutex<Failures>,
+    detail: Option<Box<TellFailure>>,
+    failures: Mutex<FailureList>,
     progress: Arc<Progress>,
 }
 
 #[derive(Default)]
-struct Failures {
+struct FailureList {
     kept: Vec<Error>,
     more: u64,
     /// Hashes of the failures that earlier sessions reported.
     told: HashSet<u64>,
 }
 
-impl Tally {
-    pub fn new(tell: Box<Tell>, detail: Box<Tell>, progress: Arc<Progress>) -> Self {
-        Tally {
+impl Failures {
+    pub fn new(tell: Box<TellFailure>, detail: Box<TellFailure>, progress: Arc<Progress>) -> Self {
+        Failures {
             tell: Some(tell),
             detail: Some(detail),
             failures: Mutex::default(),
@@ -48,7 +48,7 @@ impl Tally {
 
     /// For an end that sends its failures to the other end.
     pub fn silent(progress: Arc<Progress>) -> Self {
-        Tally {
+        Failures {
             tell: None,
             detail: None,
             failures: Mutex::default(),
@@ -96,12 +96,12 @@ impl Tally {
         (failures.kept, failures.more)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Failures> {
+    fn lock(&self) -> MutexGuard<'_, FailureList> {
         self.failures.lock().expect("no panic while held")
     }
 }
 
-impl Failures {
+impl FailureList {
     fn remember(&mut self, error: &Error) {
         if self.told.len() < TOLD_MAX {
             self.told.insert(hash(error));
@@ -125,7 +125,7 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let telling = told.clone();
         let tell = move |error: &Error| telling.lock().unwrap().push(error.clone());
-        let tally = Tally::new(Box::new(tell), Box::new(|_| ()), Arc::default());
+        let tally = Failures::new(Box::new(tell), Box::new(|_| ()), Arc::default());
         let error = |name: &str| Error::new(Kind::Read, Side::Source, "vanished").at(name);
         tally.add(&error("a"));
         tally.add(&error("b"));

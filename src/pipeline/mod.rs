@@ -16,5 +16,5 @@ pub mod shutdown;
 mod wait_queue;
 pub mod worker_time;
 
-pub use self::shutdown::Ending;
+pub use self::shutdown::Shutdown;
 pub use budget::Budget;

@@ -30,27 +30,29 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::acks::Acks;
-use self::entry_table::{Node, Table};
+use self::entry_table::{EntryTable, OpenDirectory};
 use self::jobs::{Job, Jobs};
-use self::journal_sync::Keeper;
-use self::names::Claim;
+use self::journal_sync::JournalSync;
+use self::names::NameClaim;
 use self::open_file::{At, OpenFile};
 use self::resume::{finished, identity_of_stream};
-use self::roots::{Sessions, Tell};
+use self::roots::{Sessions, TellUser};
 use self::verify::Checks;
-use super::failures::Tally;
-use super::worker_time::{Doing, Shift, Shifts};
+use super::failures::Failures;
+use super::worker_time::{
+    WorkerTime, {Activity, WorkerClock},
+};
 use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Pool};
 use crate::codec::Decoder;
 use crate::control::Outgoing;
-use crate::dest::{self, JournalName, Rules, Slot, Standing};
+use crate::dest::{self, EntrySlot, ExistingEntry, JournalName, Rules};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::Journal;
 use crate::manifest::{Entry, EntryId};
 use crate::pipe::Stop;
-use crate::pipeline::Ending;
-use crate::pipeline::digest_list::{DigestList, Listed};
+use crate::pipeline::Shutdown;
+use crate::pipeline::digest_list::{DigestList, ListedPath};
 use crate::progress::Progress;
 use crate::seal::Opener;
 use crate::wire::SealedChunk;
@@ -71,7 +73,7 @@ pub struct Receiver {
     /// Ends all waits for a consumer.
     pub stop: Stop,
     /// Gets the lines that a consumer writes to stderr.
-    pub tell: Tell,
+    pub tell: TellUser,
     pub opener: Opener,
     pub sessions: Sessions,
     pub jobs: Jobs,
@@ -81,17 +83,17 @@ pub struct Receiver {
     pub sender_tells: bool,
     pub control: Outgoing,
     pub acks: Acks,
-    pub shifts: Arc<Shifts>,
-    pub tally: Arc<Tally>,
+    pub shifts: Arc<WorkerTime>,
+    pub tally: Arc<Failures>,
     pub progress: Arc<Progress>,
-    pub ending: Arc<Ending>,
+    pub ending: Arc<Shutdown>,
     pub digests: Option<Arc<DigestList>>,
-    pub table: Mutex<Table>,
+    pub table: Mutex<EntryTable>,
     /// Set when the destinations of the roots are known, if a journal is possible.
     pub journal: OnceLock<Journal>,
     /// Ensures that no entry gets the journal's name.
     pub journal_name: OnceLock<JournalName>,
-    pub keeper: Keeper,
+    pub keeper: JournalSync,
     /// Bytes of zeros that may still allocate disk blocks.
     pub fillable: AtomicU64,
     /// Bytes of the messages that wait for the placer.
@@ -106,23 +108,23 @@ pub struct Receiver {
 /// The private state of a worker.
 pub struct Hands<'a> {
     decoder: Decoder,
-    pub shift: Shift<'a>,
+    pub shift: WorkerClock<'a>,
 }
 
 impl Hands<'_> {
     /// None if the chunk differs from its announcement.
     pub fn decode(&mut self, encoded: EncodedChunk) -> Option<Chunk> {
-        self.shift.turn_to(Doing::Codec);
+        self.shift.turn_to(Activity::Codec);
         let chunk = self.decoder.decode(encoded).ok();
-        self.shift.turn_to(Doing::Rest);
+        self.shift.turn_to(Activity::Rest);
         chunk
     }
 
     /// Like [`decode`](Hands::decode), for more than a chunk.
     pub fn decode_into(&mut self, encoded: EncodedChunk, into: Buffer) -> Option<Chunk> {
-        self.shift.turn_to(Doing::Codec);
+        self.shift.turn_to(Activity::Codec);
         let chunk = self.decoder.decode_into(encoded, into).ok();
-        self.shift.turn_to(Doing::Rest);
+        self.shift.turn_to(Activity::Rest);
         chunk
     }
 }
@@ -139,8 +141,8 @@ impl Receiver {
                 continue; // What is queued is dropped, and its buffers with it.
             }
             let doing = match job {
-                Job::Frame { .. } => Doing::Rest,
-                _ => Doing::Disk,
+                Job::Frame { .. } => Activity::Rest,
+                _ => Activity::Disk,
             };
             hands.shift.turn_to(doing);
             match job {
@@ -150,7 +152,7 @@ impl Receiver {
                 Job::Anew(anew) => self.open_anew(*anew),
                 Job::Close(file) => self.close(&file),
             }
-            hands.shift.turn_to(Doing::Nothing);
+            hands.shift.turn_to(Activity::Nothing);
         }
     }
 
@@ -176,7 +178,7 @@ impl Receiver {
             ChunkKind::Pack => self.encoded_pack(encoded, hands),
             ChunkKind::Range | ChunkKind::Zeros => self.piece(encoded, hands),
             ChunkKind::Digest => {
-                hands.shift.turn_to(Doing::Disk);
+                hands.shift.turn_to(Activity::Disk);
                 self.compared(encoded);
             }
         }
@@ -186,7 +188,7 @@ impl Receiver {
     pub(super) fn file_placed(
         &self,
         entry: &Entry,
-        listed: Option<&Listed>,
+        listed: Option<&ListedPath>,
         digest: impl Fn() -> Digest,
     ) {
         self.progress.add_files(1);
@@ -226,7 +228,7 @@ impl Receiver {
 
     /// Returns the digest. Also returns the status of the file under its final name, if this copy
     /// put it there.
-    fn finish(&self, file: &OpenFile) -> Result<(Option<Digest>, Option<Standing>), Error> {
+    fn finish(&self, file: &OpenFile) -> Result<(Option<Digest>, Option<ExistingEntry>), Error> {
         let Some(end) = file.end.get() else {
             return Err(
                 Error::new(Kind::Lost, Side::Dest, "ended before its time").at(file.at.path())
@@ -280,7 +282,7 @@ impl Receiver {
     fn finish_compared(
         &self,
         file: &OpenFile,
-        slot: &Slot,
+        slot: &EntrySlot,
         root: Option<Digest>,
     ) -> Result<Option<Digest>, Error> {
         if let Some(known) = file.known {
@@ -303,7 +305,12 @@ impl Receiver {
 
     /// A file is in place and its further names may follow. Without `standing`, its present status
     /// is used.
-    pub(super) fn remember_linked(&self, entry: &Entry, slot: &Slot, standing: Option<&Standing>) {
+    pub(super) fn remember_linked(
+        &self,
+        entry: &Entry,
+        slot: &EntrySlot,
+        standing: Option<&ExistingEntry>,
+    ) {
         if entry.links <= 1 {
             return;
         }
@@ -339,19 +346,21 @@ impl Receiver {
 
     /// Refuses a name that this copy may not use, or that the file system could confuse with
     /// another entry's name. A second call for the same entry has the same result.
-    pub(super) fn check_name(&self, entry: &Entry, slot: &Slot) -> Result<()> {
+    pub(super) fn check_name(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
         self.rules.check_name(slot)?;
         let claim = || self.lock().claim_name(entry.id, entry.parent, &slot.name);
         let mut claimed = claim();
-        if claimed == Claim::Ask {
+        if claimed == NameClaim::Ask {
             let spelling = dest::spelling(&slot.dir);
             self.lock().set_spelling(entry.parent, spelling);
             claimed = claim();
         }
         match claimed {
-            Claim::Refused(why) => Err(Error::new(Kind::Refused, Side::Dest, why).at(slot.path())),
+            NameClaim::Refused(why) => {
+                Err(Error::new(Kind::Refused, Side::Dest, why).at(slot.path()))
+            }
             // The directory was checked above, so `Ask` does not occur.
-            Claim::Yours | Claim::Ask => Ok(()),
+            NameClaim::Yours | NameClaim::Ask => Ok(()),
         }
     }
 
@@ -375,8 +384,8 @@ impl Receiver {
         self.finish_directories(full);
     }
 
-    pub(super) fn finish_directories(&self, mut full: Option<Node>) {
-        while let Some(Node {
+    pub(super) fn finish_directories(&self, mut full: Option<OpenDirectory>) {
+        while let Some(OpenDirectory {
             directory, entry, ..
         }) = full
         {
@@ -431,7 +440,7 @@ impl Receiver {
         let _ = self.control.send_blocking(message);
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, Table> {
+    pub fn lock(&self) -> MutexGuard<'_, EntryTable> {
         self.table.lock().expect("no panic while held")
     }
 

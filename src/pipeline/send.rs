@@ -19,14 +19,14 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-use self::cache::Share;
-use self::encoder_control::{Compression, Steering};
-use self::plan::{File, Member, Plan, Stream, What};
+use self::cache::CacheShare;
+use self::encoder_control::{Compression, EncoderControl};
+use self::plan::{PackMember, Plan, PlannedContent, SendFile, SendPipe};
 use self::read::{SETTLE, Settling};
-use self::scheduler::{Ended, NACKS_MAX, Plans, Work};
-use super::failures::Tally;
-use super::receive::roots::Tell;
-use super::worker_time::{Doing, Shift};
+use self::scheduler::{Ended, NACKS_MAX, NextTask, Scheduler};
+use super::failures::Failures;
+use super::receive::roots::TellUser;
+use super::worker_time::{Activity, WorkerClock};
 use crate::chunk::pack::TableForm;
 use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Pool};
 use crate::codec::{Codec, Encoder};
@@ -35,12 +35,12 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryId};
 use crate::pipe::Stop;
-use crate::pipeline::Ending;
+use crate::pipeline::Shutdown;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::lzma_room::LzmaRoom;
 use crate::progress::{Phase, Progress};
 use crate::seal::Sealer;
-use crate::source::{self, Changes, Found, Inlet, SourceFile};
+use crate::source::{self, Changes, FoundFile, PipeSpec, SourceFile};
 use crate::transport::frames::{Frame, Frames};
 use crate::tuner::Method;
 use crate::wire::SealedChunk;
@@ -48,7 +48,7 @@ use crate::wire::message::{Busy, CopyOptions, Fault, Message};
 
 /// State of the sending end that its threads and tasks share.
 pub struct Sender {
-    pub plans: Plans,
+    pub plans: Scheduler,
     pub options: CopyOptions,
     pub chunk_size: usize,
     /// Pieces of files end at multiples of this, in bytes.
@@ -66,25 +66,25 @@ pub struct Sender {
     /// Set when a user at either end says that a followed file is complete.
     pub enough: Stop,
     /// Receives the lines that a producer writes.
-    pub tell: Tell,
+    pub tell: TellUser,
     pub sealer: Sealer,
-    pub steering: Steering,
+    pub steering: EncoderControl,
     pub lzma_room: LzmaRoom,
     /// The method for a chunk if there is no memory for LZMA.
     pub without_room: Method,
     /// Frames that no connection has taken.
     pub frames: Frames,
     pub control: Outgoing,
-    pub tally: Arc<Tally>,
+    pub tally: Arc<Failures>,
     pub progress: Arc<Progress>,
-    pub ending: Arc<Ending>,
+    pub ending: Arc<Shutdown>,
     pub digests: Option<Arc<DigestList>>,
     /// Set if other hosts get the same data.
-    pub share: Option<Share>,
+    pub share: Option<CacheShare>,
     /// The receiver reported that everything is in place.
     pub done: Notify,
     /// Read instead of the named stream, if that is the only operand and goes to several hosts.
-    pub stream: Option<Inlet>,
+    pub stream: Option<PipeSpec>,
     /// The receiver's last report on how it spends its time.
     pub heard: Mutex<Busy>,
 }
@@ -96,20 +96,22 @@ impl Sender {
         let mut shift = self.steering.shifts.begin();
         while let Ok(work) = self.plans.next() {
             let plan = match work {
-                Work::Chunk(plan) => plan,
-                Work::End(file) => {
+                NextTask::Chunk(plan) => plan,
+                NextTask::End(file) => {
                     self.end_file(&file);
                     continue;
                 }
-                Work::Reopen(held, missing) => {
+                NextTask::Reopen(held, missing) => {
                     self.reopen(*held, &missing);
                     continue;
                 }
             };
             let frame = match &plan.what {
-                What::Part(part) => self.carry_part(&plan, part, &mut encoder, &mut shift),
+                PlannedContent::Part(part) => {
+                    self.carry_part(&plan, part, &mut encoder, &mut shift)
+                }
                 _ => {
-                    shift.turn_to(Doing::Held);
+                    shift.turn_to(Activity::Held);
                     let Ok(buffer) = self.pool.take_blocking() else {
                         return;
                     };
@@ -118,12 +120,12 @@ impl Sender {
                 }
             };
             if let Some(frame) = frame {
-                shift.turn_to(Doing::Held);
+                shift.turn_to(Activity::Held);
                 if !self.push(frame) {
                     return;
                 }
             }
-            shift.turn_to(Doing::Nothing);
+            shift.turn_to(Activity::Nothing);
             if self.plans.is_all_taken() {
                 self.progress.set_phase(Phase::Flushing);
             }
@@ -169,29 +171,31 @@ impl Sender {
         plan: &Plan,
         buffer: Buffer,
         encoder: &mut Encoder,
-        shift: &mut Shift<'_>,
+        shift: &mut WorkerClock<'_>,
     ) -> Option<SealedChunk> {
         if plan.nacks.load(Relaxed) >= NACKS_MAX {
             self.give_up(plan);
             return None;
         }
         let encoded = match &plan.what {
-            What::Piece { file, piece } if piece.is_larger_than(self.chunk_size) => {
+            PlannedContent::Piece { file, piece } if piece.is_larger_than(self.chunk_size) => {
                 self.carry_large_piece(plan, file, buffer, shift)?
             }
-            What::Piece { file, piece } => match self.share_of(file, piece) {
+            PlannedContent::Piece { file, piece } => match self.share_of(file, piece) {
                 Some(share) => self.carry_shared(share, plan, buffer, encoder, shift)?,
                 None => {
-                    shift.turn_to(Doing::Disk);
+                    shift.turn_to(Activity::Disk);
                     let (chunk, digest) = self.read_piece(plan, file, buffer, shift)?;
                     self.encode(chunk, digest, self.steering.next(), encoder, shift)
                 }
             },
-            What::Pack(members) => self.carry_pack(plan, members, buffer, encoder, shift)?,
-            What::Large(packs) => self.carry_large(plan, packs.len(), buffer, shift)?,
-            What::Part(_) => return None,
+            PlannedContent::Pack(members) => {
+                self.carry_pack(plan, members, buffer, encoder, shift)?
+            }
+            PlannedContent::Large(packs) => self.carry_large(plan, packs.len(), buffer, shift)?,
+            PlannedContent::Part(_) => return None,
         };
-        shift.turn_to(Doing::Rest);
+        shift.turn_to(Activity::Rest);
         Some(SealedChunk::seal(encoded, &self.sealer))
     }
 
@@ -202,9 +206,9 @@ impl Sender {
         digest: Digest,
         compression: Compression,
         encoder: &mut Encoder,
-        shift: &mut Shift<'_>,
+        shift: &mut WorkerClock<'_>,
     ) -> EncodedChunk {
-        shift.turn_to(Doing::Codec);
+        shift.turn_to(Activity::Codec);
         match chunk.place.kind {
             ChunkKind::Zeros | ChunkKind::Digest => {
                 let Chunk { place, buffer } = chunk;
@@ -227,7 +231,7 @@ impl Sender {
                 };
                 let encoded = compression.encode(encoder, chunk, digest);
                 drop(room);
-                let took = shift.turn_to(Doing::Rest);
+                let took = shift.turn_to(Activity::Rest);
                 let made = encoded.buffer.len();
                 self.steering.coded(compression, raw, made, took);
                 encoded
@@ -239,12 +243,12 @@ impl Sender {
     pub(super) fn give_up(&self, plan: &Plan) {
         let error = Error::new(Kind::Verify, Side::Dest, "arrived damaged again and again");
         match &plan.what {
-            What::Part(part) => {
+            PlannedContent::Part(part) => {
                 let error = error.at(&part.stream.path);
                 self.fail_stream(&part.stream, error);
             }
-            What::Piece { file, .. } => self.fail_file(file, error.at(file.found.path())),
-            What::Pack(_) | What::Large(_) => {
+            PlannedContent::Piece { file, .. } => self.fail_file(file, error.at(file.found.path())),
+            PlannedContent::Pack(_) | PlannedContent::Large(_) => {
                 let members = plan.what.members();
                 // The same order as in `read_pack`.
                 let left = members.filter(|it| !it.failed.load(Relaxed));
@@ -269,27 +273,27 @@ impl Sender {
     }
 
     /// Records that this end failed a big file, and tells the receiver.
-    pub(super) fn fail_file(&self, file: &File, error: Error) {
+    pub(super) fn fail_file(&self, file: &SendFile, error: Error) {
         if !file.failed.swap(true, Relaxed) {
             self.fail(&file.found, error);
         }
     }
 
-    pub(super) fn fail_member(&self, member: &Member, error: Error) {
+    pub(super) fn fail_member(&self, member: &PackMember, error: Error) {
         if !member.failed.swap(true, Relaxed) {
             self.fail(&member.found, error);
         }
     }
 
     /// Records that this end cannot send a stream, or the rest of it, and tells the receiver.
-    pub(super) fn fail_stream(&self, stream: &Stream, error: Error) {
+    pub(super) fn fail_stream(&self, stream: &SendPipe, error: Error) {
         if !stream.failed.swap(true, Relaxed) {
             self.fail_entry(&stream.entry, error);
         }
     }
 
     /// Records that this end cannot send an entry, and tells the receiver.
-    pub(super) fn fail(&self, found: &Found, error: Error) {
+    pub(super) fn fail(&self, found: &FoundFile, error: Error) {
         self.fail_entry(&found.entry, error);
     }
 
@@ -323,7 +327,7 @@ impl Sender {
         *self.heard.lock().expect("no panic while held")
     }
 
-    pub(super) fn open(&self, found: &Found) -> Result<SourceFile> {
+    pub(super) fn open(&self, found: &FoundFile) -> Result<SourceFile> {
         if found.entry.is_device() {
             return SourceFile::open_device(found, self.options.direct_io);
         }

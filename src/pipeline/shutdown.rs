@@ -12,28 +12,28 @@ use crate::error::{Error, Kind};
 
 /// The end of a copy, or of one of its sessions. The end of the copy also ends its sessions.
 #[derive(Default)]
-pub struct Ending {
+pub struct Shutdown {
     cause: Mutex<Option<Error>>,
     token: CancellationToken,
-    copy: Option<Arc<Ending>>,
+    copy: Option<Arc<Shutdown>>,
     is_once: AtomicBool,
     /// Pipes that can be read only once and were begun, by name. Those that were read to the end
     /// have their length and digest.
-    begun: Mutex<BTreeMap<Vec<u8>, Option<Whole>>>,
+    begun: Mutex<BTreeMap<Vec<u8>, Option<PipeFinished>>>,
 }
 
 /// The content of a pipe that was read from its first byte to its last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Whole {
+pub struct PipeFinished {
     /// Bytes.
     pub length: u64,
     pub digest: Option<Digest>,
 }
 
-impl Ending {
+impl Shutdown {
     /// The ending of a session of `copy`.
-    pub fn of_session(copy: &Arc<Ending>) -> Ending {
-        Ending {
+    pub fn of_session(copy: &Arc<Shutdown>) -> Shutdown {
+        Shutdown {
             cause: Mutex::default(),
             token: copy.token.child_token(),
             copy: Some(copy.clone()),
@@ -88,16 +88,16 @@ impl Ending {
     }
 
     /// Notes that all of it was read.
-    pub fn read_once(&self, name: &[u8], whole: Whole) {
+    pub fn read_once(&self, name: &[u8], whole: PipeFinished) {
         self.begun().insert(name.to_vec(), Some(whole));
     }
 
     /// Its content, if all of it was read.
-    pub fn once(&self, name: &[u8]) -> Option<Whole> {
+    pub fn once(&self, name: &[u8]) -> Option<PipeFinished> {
         self.begun().get(name).copied().flatten()
     }
 
-    fn begun(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Option<Whole>>> {
+    fn begun(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Option<PipeFinished>>> {
         let of_copy = self.copy.as_deref().unwrap_or(self);
         of_copy.begun.lock().expect("no panic while held")
     }
@@ -127,13 +127,13 @@ mod tests {
 
     #[test]
     fn the_first_cause_is_kept_and_a_session_ends_with_its_copy() {
-        let copy = Arc::new(Ending::default());
-        let first = Ending::of_session(&copy);
+        let copy = Arc::new(Shutdown::default());
+        let first = Shutdown::of_session(&copy);
         first.end(error("cut"));
         first.end(error("teardown"));
         assert_eq!(first.cause(), Some(error("cut")));
         assert!(!copy.is_ending(), "the next session may go on");
-        let second = Ending::of_session(&copy);
+        let second = Shutdown::of_session(&copy);
         assert!(!second.is_ending());
         copy.end(error("Ctrl-C"));
         assert!(second.is_ending());
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_breach_counts_more_than_the_loss_of_the_connection() {
-        let ending = Ending::default();
+        let ending = Shutdown::default();
         let breach = |text: &str| Error::new(Kind::Breach, Side::Dest, text);
         ending.end(error("cut"));
         ending.end(breach("first"));
@@ -155,19 +155,19 @@ mod tests {
 
     #[test]
     fn what_a_former_session_has_begun_is_not_begun_again() {
-        let copy = Arc::new(Ending::default());
-        assert!(Ending::of_session(&copy).begin_once(b"fifo"));
-        let second = Ending::of_session(&copy);
+        let copy = Arc::new(Shutdown::default());
+        assert!(Shutdown::of_session(&copy).begin_once(b"fifo"));
+        let second = Shutdown::of_session(&copy);
         assert!(second.has_begun(b"fifo") && !second.has_begun(b"another"));
         assert!(!second.begin_once(b"fifo"));
         assert!(second.begin_once(b"another"));
         assert!(!second.is_once(), "the others go on");
         assert_eq!(second.once(b"fifo"), None);
-        let whole = Whole {
+        let whole = PipeFinished {
             length: 5,
             digest: Some([7; 32]),
         };
         second.read_once(b"fifo", whole);
-        assert_eq!(Ending::of_session(&copy).once(b"fifo"), Some(whole));
+        assert_eq!(Shutdown::of_session(&copy).once(b"fifo"), Some(whole));
     }
 }

@@ -7,14 +7,14 @@ use std::sync::{Condvar, MutexGuard};
 
 /// Belongs to one mutex. Wake waiters after changing the data that the mutex guards.
 #[derive(Default)]
-pub struct Bell {
+pub struct WaitQueue {
     /// Changes only while the mutex is held. So a thread that wakes others after a change sees
     /// every waiter that has not seen the change.
     sleepers: AtomicUsize,
     condvar: Condvar,
 }
 
-impl Bell {
+impl WaitQueue {
     /// Waits until `is_over` is true.
     pub fn sleep_until<'a, T>(
         &self,

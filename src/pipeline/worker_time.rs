@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// The present activity of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum Activity {
     /// No work.
     Nothing,
     /// Waits for a buffer or for room in the queue of frames, because a later stage is slower.
@@ -20,9 +20,9 @@ pub enum Doing {
 
 const KINDS: usize = 5;
 
-pub struct Shifts(Mutex<Book>);
+pub struct WorkerTime(Mutex<ActivityTimes>);
 
-struct Book {
+struct ActivityTimes {
     began: Instant,
     last: Instant,
     /// How many workers are in each activity.
@@ -45,16 +45,16 @@ pub struct Spent {
 }
 
 /// The activities of one worker, from its first chunk to its last.
-pub struct Shift<'a> {
-    shifts: &'a Shifts,
-    doing: Doing,
+pub struct WorkerClock<'a> {
+    shifts: &'a WorkerTime,
+    doing: Activity,
     since: Instant,
 }
 
-impl Default for Shifts {
-    fn default() -> Shifts {
+impl Default for WorkerTime {
+    fn default() -> WorkerTime {
         let now = Instant::now();
-        Shifts(Mutex::new(Book {
+        WorkerTime(Mutex::new(ActivityTimes {
             began: now,
             last: now,
             now: [0; KINDS],
@@ -64,16 +64,16 @@ impl Default for Shifts {
     }
 }
 
-impl Shifts {
+impl WorkerTime {
     /// Adds a worker without work.
-    pub fn begin(&self) -> Shift<'_> {
+    pub fn begin(&self) -> WorkerClock<'_> {
         let now = Instant::now();
         let mut book = self.lock();
         book.count_to(now);
-        book.now[Doing::Nothing as usize] += 1;
-        Shift {
+        book.now[Activity::Nothing as usize] += 1;
+        WorkerClock {
             shifts: self,
-            doing: Doing::Nothing,
+            doing: Activity::Nothing,
             since: now,
         }
     }
@@ -81,21 +81,21 @@ impl Shifts {
     pub fn spent(&self) -> Spent {
         let mut book = self.lock();
         book.count_to(Instant::now());
-        let codec = book.spent[Doing::Codec as usize];
+        let codec = book.spent[Activity::Codec as usize];
         Spent {
             elapsed: book.last - book.began,
-            working: codec + book.spent[Doing::Rest as usize],
+            working: codec + book.spent[Activity::Rest as usize],
             codec,
             disk_alone: book.disk_alone,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Book> {
+    fn lock(&self) -> MutexGuard<'_, ActivityTimes> {
         self.0.lock().expect("no panic while held")
     }
 }
 
-impl Book {
+impl ActivityTimes {
     fn count_to(&mut self, now: Instant) {
         // Two threads may read the clock in one order and come here in the other.
         let passed = now.saturating_duration_since(self.last);
@@ -103,17 +103,17 @@ impl Book {
         for (spent, workers) in self.spent.iter_mut().zip(self.now) {
             *spent += passed * workers;
         }
-        let others = [Doing::Held, Doing::Codec, Doing::Rest];
+        let others = [Activity::Held, Activity::Codec, Activity::Rest];
         let is_alone = others.iter().all(|doing| self.now[*doing as usize] == 0);
-        if self.now[Doing::Disk as usize] > 0 && is_alone {
+        if self.now[Activity::Disk as usize] > 0 && is_alone {
             self.disk_alone += passed;
         }
     }
 }
 
-impl Shift<'_> {
+impl WorkerClock<'_> {
     /// Changes the activity. Returns how long the last one took.
-    pub fn turn_to(&mut self, doing: Doing) -> Duration {
+    pub fn turn_to(&mut self, doing: Activity) -> Duration {
         let now = Instant::now();
         let mut book = self.shifts.lock();
         book.count_to(now);
@@ -126,7 +126,7 @@ impl Shift<'_> {
     }
 }
 
-impl Drop for Shift<'_> {
+impl Drop for WorkerClock<'_> {
     fn drop(&mut self) {
         let mut book = self.shifts.lock();
         book.count_to(Instant::now());
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     /// Moves the clock forward.
-    fn pass(shifts: &Shifts, ms: u64) {
+    fn pass(shifts: &WorkerTime, ms: u64) {
         let mut book = shifts.lock();
         let then = book.last + Duration::from_millis(ms);
         book.count_to(then);
@@ -147,19 +147,19 @@ mod tests {
 
     #[test]
     fn a_disk_is_waited_for_only_while_nobody_works() {
-        let shifts = Shifts::default();
+        let shifts = WorkerTime::default();
         let (mut one, mut two) = (shifts.begin(), shifts.begin());
         let future = Duration::from_secs(3600);
         // From here on the real clock is behind and adds nothing.
         pass(&shifts, future.as_millis() as u64);
-        one.turn_to(Doing::Disk);
-        two.turn_to(Doing::Codec);
+        one.turn_to(Activity::Disk);
+        two.turn_to(Activity::Codec);
         pass(&shifts, 100);
-        two.turn_to(Doing::Held);
+        two.turn_to(Activity::Held);
         pass(&shifts, 20);
-        two.turn_to(Doing::Disk);
+        two.turn_to(Activity::Disk);
         pass(&shifts, 7);
-        one.turn_to(Doing::Rest);
+        one.turn_to(Activity::Rest);
         pass(&shifts, 1);
         drop((one, two));
         let spent = shifts.spent();

@@ -109,7 +109,7 @@ fn hash(secret: &Secret, purpose: Purpose, bytes: &[u8]) -> blake3::Hash {
 }
 
 /// The key of one direction and epoch; wiped when dropped.
-pub(super) enum Key {
+pub(super) enum SealKey {
     None,
     /// aws-lc wipes its own copy.
     Aead(LessSafeKey),
@@ -124,13 +124,18 @@ impl Drop for TagKey {
     }
 }
 
-impl Key {
-    pub(super) fn derive(secret: &Secret, direction: Direction, suite: Suite, epoch: u32) -> Key {
+impl SealKey {
+    pub(super) fn derive(
+        secret: &Secret,
+        direction: Direction,
+        suite: Suite,
+        epoch: u32,
+    ) -> SealKey {
         match suite {
-            Suite::None => Key::None,
+            Suite::None => SealKey::None,
             Suite::Aes128Gcm => aead(&AES_128_GCM, secret, direction, suite, epoch),
             Suite::ChaCha20Poly1305 => aead(&CHACHA20_POLY1305, secret, direction, suite, epoch),
-            Suite::Tag => Key::Tag(TagKey(material(TAG_KEY, secret, direction, suite, epoch))),
+            Suite::Tag => SealKey::Tag(TagKey(material(TAG_KEY, secret, direction, suite, epoch))),
         }
     }
 }
@@ -141,11 +146,11 @@ fn aead(
     direction: Direction,
     suite: Suite,
     epoch: u32,
-) -> Key {
+) -> SealKey {
     let mut bytes = material(AEAD_KEY, secret, direction, suite, epoch);
     let key = UnboundKey::new(algorithm, &bytes[..algorithm.key_len()]);
     bytes.zeroize();
-    Key::Aead(LessSafeKey::new(
+    SealKey::Aead(LessSafeKey::new(
         key.expect("as long as the algorithm's key"),
     ))
 }

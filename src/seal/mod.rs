@@ -22,7 +22,7 @@ use std::sync::{Arc, RwLock};
 use aws_lc_rs::aead::{Aad, Nonce};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 
-use keys::Key;
+use keys::SealKey;
 pub use keys::{Purpose, Secret, mac, verify_mac};
 
 /// Bytes of the longest tag.
@@ -101,7 +101,7 @@ pub enum Direction {
 /// The right to seal one payload. Both numbers go into the frame's header. It is not `Clone`,
 /// since it may be used only once.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Ticket {
+pub struct SealTicket {
     pub epoch: u32,
     pub counter: u64,
 }
@@ -146,9 +146,9 @@ impl Sealer {
 
     /// A ticket for one payload of `len` bytes. A sealed frame may be sent again unchanged; a
     /// chunk that is encoded again needs a new ticket.
-    pub fn reserve(&self, len: usize) -> Ticket {
+    pub fn reserve(&self, len: usize) -> SealTicket {
         let before = self.bytes.fetch_add(len as u64, Relaxed);
-        Ticket {
+        SealTicket {
             epoch: u32::try_from(before >> self.epoch_bits).unwrap_or(u32::MAX),
             counter: self.counter.fetch_add(1, Relaxed),
         }
@@ -156,16 +156,16 @@ impl Sealer {
 
     /// Seals `payload` in place together with `header`, and returns the tag. Only the first
     /// [`tag_len`](Suite::tag_len) bytes of the tag count.
-    pub fn seal(&self, ticket: Ticket, header: &[u8], payload: &mut [u8]) -> [u8; TAG_LEN] {
-        let Ticket { epoch, counter } = ticket;
+    pub fn seal(&self, ticket: SealTicket, header: &[u8], payload: &mut [u8]) -> [u8; TAG_LEN] {
+        let SealTicket { epoch, counter } = ticket;
         let (key, kept) = self.keys.get(epoch);
         if !kept {
             self.keys.keep(epoch, &key);
         }
         match &*key {
-            Key::None => [0; TAG_LEN],
-            Key::Tag(key) => keyed_tag(&key.0, counter, header, payload),
-            Key::Aead(key) => {
+            SealKey::None => [0; TAG_LEN],
+            SealKey::Tag(key) => keyed_tag(&key.0, counter, header, payload),
+            SealKey::Aead(key) => {
                 let nonce = self.keys.nonce(counter);
                 let tag = key
                     .seal_in_place_separate_tag(nonce, Aad::from(header), payload)
@@ -216,12 +216,12 @@ impl Opener {
         }
         let (key, kept) = self.keys.get(epoch);
         match &*key {
-            Key::None => return Ok(()),
-            Key::Tag(key) => {
+            SealKey::None => return Ok(()),
+            SealKey::Tag(key) => {
                 let right = keyed_tag(&key.0, counter, header, payload);
                 verify_slices_are_equal(&right, tag).map_err(|_| Unsealed)?;
             }
-            Key::Aead(key) => {
+            SealKey::Aead(key) => {
                 let nonce = self.keys.nonce(counter);
                 key.open_in_place_separate_tag(nonce, Aad::from(header), tag, payload)
                     .map_err(|_| Unsealed)?;
@@ -255,7 +255,7 @@ struct Keys {
     direction: Direction,
     suite: Suite,
     /// Every worker reads it for every frame; it is written once an epoch.
-    kept: RwLock<Vec<(u32, Arc<Key>)>>,
+    kept: RwLock<Vec<(u32, Arc<SealKey>)>>,
 }
 
 impl Keys {
@@ -269,18 +269,18 @@ impl Keys {
     }
 
     /// The key, and whether it was kept.
-    fn get(&self, epoch: u32) -> (Arc<Key>, bool) {
+    fn get(&self, epoch: u32) -> (Arc<SealKey>, bool) {
         let kept = self.kept.read().expect("no panic while held");
         if let Some((_, key)) = kept.iter().find(|(of, _)| *of == epoch) {
             return (key.clone(), true);
         }
         drop(kept);
-        let key = Key::derive(&self.secret, self.direction, self.suite, epoch);
+        let key = SealKey::derive(&self.secret, self.direction, self.suite, epoch);
         (Arc::new(key), false)
     }
 
     /// Keeps a key for the next frame of its epoch, and drops the oldest if there are too many.
-    fn keep(&self, epoch: u32, key: &Arc<Key>) {
+    fn keep(&self, epoch: u32, key: &Arc<SealKey>) {
         let mut kept = self.kept.write().expect("no panic while held");
         if kept.iter().any(|(of, _)| *of == epoch) {
             return;

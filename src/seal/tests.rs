@@ -128,7 +128,7 @@ fn a_stranger_neither_moves_the_epoch_on_nor_pushes_keys_out() {
 #[test]
 fn no_number_is_used_twice_across_threads() {
     let (sealer, _) = pair(Suite::Aes128Gcm, 16);
-    let tickets: Vec<Ticket> = std::thread::scope(|scope| {
+    let tickets: Vec<SealTicket> = std::thread::scope(|scope| {
         let take = || {
             (0..5000)
                 .map(|n| sealer.reserve(n % 100))

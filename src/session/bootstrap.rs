@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::control::{ControlError, First, Incoming};
+use crate::control::{ControlError, FirstMessage, Incoming};
 use crate::error::{Error, Kind, Result, Side};
 use crate::program::{self, PIECE, Program};
 use crate::report::Reporter;
@@ -49,7 +49,7 @@ impl From<Error> for NoHello {
 }
 
 /// One login to a host on which the program may have to be placed.
-pub struct Placing<'a> {
+pub struct Bootstrap<'a> {
     pub host: &'a Host,
     /// `--no-install` was not given.
     pub may_install: bool,
@@ -90,7 +90,7 @@ impl Parcel {
     }
 }
 
-impl Placing<'_> {
+impl Bootstrap<'_> {
     /// Waits for the far side's hello; places the program first if necessary.
     pub async fn hello<R, W>(
         &self,
@@ -102,14 +102,14 @@ impl Placing<'_> {
         W: AsyncWrite + Unpin,
     {
         let (system, machine, gzip) = match self.first(incoming).await? {
-            First::Hello(hello) => return Ok(hello),
-            First::Greeting(Greeting::Want {
+            FirstMessage::Hello(hello) => return Ok(hello),
+            FirstMessage::Greeting(Greeting::Want {
                 system,
                 machine,
                 gzip,
             }) => (system, machine, gzip),
-            First::Greeting(Greeting::Forbidden) => return Err(self.forbidden().into()),
-            First::Greeting(_) => return Err(self.out_of_place().into()),
+            FirstMessage::Greeting(Greeting::Forbidden) => return Err(self.forbidden().into()),
+            FirstMessage::Greeting(_) => return Err(self.out_of_place().into()),
         };
         let parcel = self.parcel(&system, &machine, gzip).await?;
         let program = &parcel.program;
@@ -119,10 +119,12 @@ impl Placing<'_> {
         let _ = timeout(self.limit, write(stdin, line.as_bytes())).await;
         let directory = match self.first(incoming).await? {
             // A program with this digest was already there, for another kind of machine.
-            First::Hello(hello) => return self.checked(hello, program),
-            First::Greeting(Greeting::Send { directory }) => directory,
-            First::Greeting(Greeting::Failed(failure)) => return Err(self.failed(failure).into()),
-            First::Greeting(_) => return Err(self.out_of_place().into()),
+            FirstMessage::Hello(hello) => return self.checked(hello, program),
+            FirstMessage::Greeting(Greeting::Send { directory }) => directory,
+            FirstMessage::Greeting(Greeting::Failed(failure)) => {
+                return Err(self.failed(failure).into());
+            }
+            FirstMessage::Greeting(_) => return Err(self.out_of_place().into()),
         };
         self.reporter.notice(&format!(
             "fastcp: {}: placing fastcp there, in {} ({})",
@@ -132,9 +134,11 @@ impl Placing<'_> {
         ));
         self.send(stdin, &parcel).await?;
         match incoming.first(self.limit * ARRIVAL_LIMITS).await {
-            Ok(First::Hello(hello)) => self.checked(hello, program),
-            Ok(First::Greeting(Greeting::Failed(failure))) => Err(self.failed(failure).into()),
-            Ok(First::Greeting(_)) => Err(self.out_of_place().into()),
+            Ok(FirstMessage::Hello(hello)) => self.checked(hello, program),
+            Ok(FirstMessage::Greeting(Greeting::Failed(failure))) => {
+                Err(self.failed(failure).into())
+            }
+            Ok(FirstMessage::Greeting(_)) => Err(self.out_of_place().into()),
             Err(ControlError::Closed | ControlError::Io(_)) => Err(NoHello::CutShort),
             Err(ControlError::Silent(limit)) => Err(NoHello::Late(limit)),
             Err(other) => Err(other.into()),
@@ -146,7 +150,7 @@ impl Placing<'_> {
     async fn first<R: AsyncRead + Unpin>(
         &self,
         incoming: &mut Incoming<R>,
-    ) -> Result<First, NoHello> {
+    ) -> Result<FirstMessage, NoHello> {
         let asks = || self.prompts.is_some_and(ssh::asks_on_terminal);
         let mut first = pin!(incoming.first(UNLIMITED));
         if let Some(first) = ssh::within(self.limit, asks, &mut first).await {

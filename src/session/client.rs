@@ -12,13 +12,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use self::endpoints::Helm;
+use self::endpoints::SendController;
 use self::first_messages::suite_for;
 
-use super::connection_control::{Inband, Ways};
-use super::control_reader::Hearing;
-use super::data_connections::Pace;
-use super::route_choice::Chooser;
+use super::connection_control::{ConnectionControl, Inband};
+use super::control_reader::ControlReader;
+use super::data_connections::SendPace;
+use super::route_choice::RouteChooser;
 use super::{rate_file, saved_settings};
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
@@ -26,14 +26,14 @@ use crate::manifest::Totals;
 use crate::pipeline::Budget;
 use crate::progress::Phase;
 use crate::seal::{Secret, Suite};
-use crate::session::heartbeat::{Heart, Place, Terms};
-use crate::session::login::{Attempt, Server};
+use crate::session::heartbeat::{Heart, HeartPlace, HeartTerms};
+use crate::session::login::{Attempt, LoggedIn};
 use crate::session::operands::{self, Expanded};
 use crate::session::request::Request;
-use crate::session::{Half, Seat, cause_of, converse, logins, tuning};
+use crate::session::{ClientContext, RunningEnd, cause_of, converse, logins, tuning};
 use crate::transport::connection::handshake::{DialRole, Keyring};
-use crate::transport::connections::{Flow, Roster};
-use crate::transport::rate_limit::Limit;
+use crate::transport::connections::{ConnectionSet, Flow};
+use crate::transport::rate_limit::RateLimiter;
 use crate::transport::routes::{Connection, Route};
 use crate::tuner::Remembered;
 use crate::units::printable;
@@ -50,7 +50,7 @@ pub struct Session<'a> {
 }
 
 /// A session that ended early.
-pub struct Lost {
+pub struct LostSession {
     pub error: Error,
     /// The server had said hello.
     pub had_begun: bool,
@@ -58,9 +58,9 @@ pub struct Lost {
     pub host: Option<String>,
 }
 
-impl From<Error> for Lost {
-    fn from(error: Error) -> Lost {
-        Lost {
+impl From<Error> for LostSession {
+    fn from(error: Error) -> LostSession {
+        LostSession {
             error,
             had_begun: false,
             host: None,
@@ -70,7 +70,11 @@ impl From<Error> for Lost {
 
 /// Copies between this machine and a host, as far as one session gets. Returns the route that the
 /// data took.
-pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Result<String, Lost> {
+pub async fn copy(
+    request: &Request,
+    seat: &ClientContext,
+    session: Session<'_>,
+) -> Result<String, LostSession> {
     let is_push = request.dest.host.is_some();
     let host = request.host().expect("one end is remote");
     let budget = seat.budget(request)?;
@@ -121,11 +125,11 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
 /// Ends the session.
 async fn over(
     request: &Request,
-    seat: &Seat,
-    server: Server,
-    half: Option<Half>,
+    seat: &ClientContext,
+    server: LoggedIn,
+    half: Option<RunningEnd>,
     copied: Result<String>,
-) -> Result<String, Lost> {
+) -> Result<String, LostSession> {
     let error = match copied {
         Ok(route) if seat.probe.is_some() => {
             // Data that is still on its way is of no use, and may take long.
@@ -150,14 +154,14 @@ async fn over(
     if let Some(why) = server.end(half, Some(&error)).await {
         error = why;
     }
-    Err(Lost {
+    Err(LostSession {
         error,
         had_begun: true,
         host: None,
     })
 }
 
-fn tell_cuts(request: &Request, seat: &Seat, budget: Budget) {
+fn tell_cuts(request: &Request, seat: &ClientContext, budget: Budget) {
     let given = budget.streams;
     if let Some(asked) = request.streams.filter(|asked| given < *asked) {
         let detail = format!("--memory is enough for {given} of {asked} streams");
@@ -172,13 +176,13 @@ struct Pushed {
 }
 
 impl Pushed {
-    async fn find(request: &Request, seat: &Seat) -> Result<Pushed> {
+    async fn find(request: &Request, seat: &ClientContext) -> Result<Pushed> {
         let expanded = operands::expand(request, seat).await?;
         let scan = operands::scan(&expanded, &request.options, seat);
         Ok(Pushed { expanded, scan })
     }
 
-    async fn counted<R>(self, hearing: &mut Hearing<'_, R>) -> Result<(Expanded, Totals)>
+    async fn counted<R>(self, hearing: &mut ControlReader<'_, R>) -> Result<(Expanded, Totals)>
     where
         R: AsyncRead + Unpin,
     {
@@ -195,7 +199,7 @@ impl Pushed {
 
 /// What a half needs from the server.
 #[derive(Clone, Copy)]
-struct Far<'a> {
+struct FarOptions<'a> {
     control: &'a Outgoing,
     hello: &'a Hello,
     /// Counts the bytes that the server sends on control.
@@ -204,7 +208,7 @@ struct Far<'a> {
 
 struct Client<'a> {
     request: &'a Request,
-    seat: &'a Seat,
+    seat: &'a ClientContext,
     budget: Budget,
     remembered: Option<Remembered>,
     session: Session<'a>,
@@ -213,8 +217,8 @@ struct Client<'a> {
 impl Client<'_> {
     async fn copy(
         &self,
-        server: &mut Server,
-        half: &mut Option<Half>,
+        server: &mut LoggedIn,
+        half: &mut Option<RunningEnd>,
         pushed: Option<Pushed>,
     ) -> Result<String> {
         let (role, flow) = match pushed {
@@ -227,30 +231,30 @@ impl Client<'_> {
         if self.session.attempt == Attempt::First {
             self.seat.progress.set_phase(Phase::Scanning);
         }
-        let roster = Roster::new(flow);
+        let roster = ConnectionSet::new(flow);
         let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));
         let chooser = self.chooser(server, (keyring, suite), roster.clone(), proven);
         let pace = self.pace();
         let heart = self.heart(server, &roster);
         let heard = server.incoming.heard();
-        let far = Far {
+        let far = FarOptions {
             control: &server.control,
             hello: &server.hello,
             heard: &heard,
         };
-        let mut hearing = Hearing::new(&mut server.incoming, Some(&heart), &self.seat.ending);
+        let mut hearing = ControlReader::new(&mut server.incoming, Some(&heart), &self.seat.ending);
         let found = match pushed {
             Some(pushed) => Some(pushed.counted(&mut hearing).await?),
             None => None,
         };
         let totals = found.as_ref().map(|(_, totals)| *totals);
         let (started, helm) = self.start(far, &chooser, found, connections, &pace).await?;
-        if let Half::Sending(sending) = &started {
+        if let RunningEnd::Sending(sending) = &started {
             heart.attach(sending.sender.clone());
         }
         let half = half.insert(started);
         let (listen, listens) = oneshot::channel();
-        let ways = Ways {
+        let ways = ConnectionControl {
             inband: chooser.inband.clone(),
             listen: Some(listen),
             reverse: None,
@@ -268,7 +272,7 @@ impl Client<'_> {
             () = chooser.run(listens) => {}
             () = self.follow_rate(&server.control, flow, &pace.limit) => {}
         }
-        if let Helm::Tuner(tuning) = helm {
+        if let SendController::Tuner(tuning) = helm {
             self.seat.conclude(self.request, tuning.conclude()).await;
         }
         let carried = roster.carried();
@@ -281,7 +285,7 @@ impl Client<'_> {
     }
 
     /// Takes messages about connections, and about the codecs that a probe has tried.
-    fn heed(&self, mut ways: Ways) -> impl FnMut(Message) -> Result<()> {
+    fn heed(&self, mut ways: ConnectionControl) -> impl FnMut(Message) -> Result<()> {
         move |message| match (message, &self.seat.probe) {
             (Message::Tried(tried), Some(probe)) => {
                 probe.tried(tried);
@@ -310,17 +314,17 @@ impl Client<'_> {
 
     fn chooser(
         &self,
-        server: &Server,
+        server: &LoggedIn,
         (keyring, suite): (Arc<Keyring>, Suite),
-        roster: Arc<Roster>,
+        roster: Arc<ConnectionSet>,
         proven: mpsc::Sender<Connection>,
-    ) -> Chooser<'_> {
+    ) -> RouteChooser<'_> {
         let is_wanted = matches!(self.request.route.asked, None | Some(Route::Ssh));
         let control = server.control.clone();
         let inband = Inband::new(roster.flow(), is_wanted, control.clone(), proven.clone());
         inband.hold();
         let streams_there = server.hello.limits.streams.max(1);
-        Chooser {
+        RouteChooser {
             facing: Arc::new(keyring.facing()),
             request: self.request,
             host: server.host.clone(),
@@ -346,9 +350,9 @@ impl Client<'_> {
     }
 
     /// Starts the heartbeats. When they are dropped, the data connections end too.
-    fn heart(&self, server: &Server, roster: &Arc<Roster>) -> Heart {
-        Heart::start(Terms {
-            place: Place::Client {
+    fn heart(&self, server: &LoggedIn, roster: &Arc<ConnectionSet>) -> Heart {
+        Heart::start(HeartTerms {
+            place: HeartPlace::Client {
                 host: printable(server.host.name.as_bytes()),
                 reporter: self.seat.reporter.clone(),
                 streams_max: self
@@ -365,15 +369,15 @@ impl Client<'_> {
         })
     }
 
-    fn pace(&self) -> Pace {
-        let pace = Pace {
+    fn pace(&self) -> SendPace {
+        let pace = SendPace {
             limit: self.seat.limit(),
         };
         pace.limit.set(self.request.options.rate_limit);
         pace
     }
 
-    async fn follow_rate(&self, control: &Outgoing, flow: Flow, limit: &Limit) {
+    async fn follow_rate(&self, control: &Outgoing, flow: Flow, limit: &RateLimiter) {
         let Some(path) = self.request.rate_file.clone() else {
             return std::future::pending().await;
         };

@@ -10,12 +10,12 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
 use crate::seal::Suite;
-use crate::transport::connection::duplex::Link;
-use crate::transport::connection::handshake::{Keyring, StreamId};
-use crate::transport::connections::{Flow, Roster};
+use crate::transport::connection::duplex::Duplex;
+use crate::transport::connection::handshake::{ConnectionId, Keyring};
+use crate::transport::connections::{ConnectionSet, Flow};
 use crate::transport::dial::{Attempts, Dialler, Way};
-use crate::transport::rate_limit::Limit;
-use crate::transport::routes::addresses::End;
+use crate::transport::rate_limit::RateLimiter;
+use crate::transport::routes::addresses::SshEnd;
 use crate::transport::routes::direct::Places;
 use crate::transport::routes::in_band::{Receiving, Sending, receiving, sending};
 use crate::transport::routes::{Connection, Route, addresses};
@@ -28,19 +28,19 @@ pub struct Inband {
     is_wanted: bool,
     control: Outgoing,
     proven: mpsc::Sender<Connection>,
-    end: Mutex<Ends>,
-    hold: Mutex<Hold>,
+    end: Mutex<InbandEnds>,
+    hold: Mutex<HeldConnection>,
 }
 
 /// A connection that this end sends on, but not yet.
 #[derive(Default)]
-struct Hold {
+struct HeldConnection {
     holds: bool,
-    link: Option<Link>,
+    link: Option<Duplex>,
 }
 
 #[derive(Default)]
-enum Ends {
+enum InbandEnds {
     #[default]
     None,
     Sending(Sending),
@@ -81,9 +81,9 @@ impl Inband {
             self.hand_on(link);
         }
         let mut end = self.lock();
-        if self.flow == Flow::In && matches!(*end, Ends::None) {
+        if self.flow == Flow::In && matches!(*end, InbandEnds::None) {
             let (receiving, link) = receiving(self.control.clone());
-            *end = Ends::Receiving(receiving);
+            *end = InbandEnds::Receiving(receiving);
             self.hand_on(link);
         }
     }
@@ -92,12 +92,12 @@ impl Inband {
     fn credit(&self, bytes: u64) -> Result<()> {
         let mut end = self.lock();
         match &*end {
-            Ends::Sending(sending) => sending.credit(bytes),
-            Ends::None if self.flow == Flow::Out && !self.is_wanted => {}
-            Ends::None if self.flow == Flow::Out => {
+            InbandEnds::Sending(sending) => sending.credit(bytes),
+            InbandEnds::None if self.flow == Flow::Out && !self.is_wanted => {}
+            InbandEnds::None if self.flow == Flow::Out => {
                 let (sending, link) = sending(self.control.clone());
                 sending.credit(bytes);
-                *end = Ends::Sending(sending);
+                *end = InbandEnds::Sending(sending);
                 let mut hold = self.held();
                 match hold.holds {
                     true => hold.link = Some(link),
@@ -111,44 +111,44 @@ impl Inband {
 
     fn data(&self, bytes: Vec<u8>) -> Result<()> {
         match &*self.lock() {
-            Ends::Receiving(receiving) => receiving
+            InbandEnds::Receiving(receiving) => receiving
                 .take(bytes)
                 .map_err(|error| breach(&error.to_string())),
             _ => Err(breach("data out of place")),
         }
     }
 
-    fn hand_on(&self, link: Link) {
+    fn hand_on(&self, link: Duplex) {
         let stream = Route::Inband.stream(0);
         // The channel has room for more connections than there can be, or its reader has ended.
         let _ = self.proven.try_send(Connection {
-            id: StreamId { stream, attempt: 0 },
+            id: ConnectionId { stream, attempt: 0 },
             link,
             expected: None,
             fate: None,
         });
     }
 
-    fn held(&self) -> MutexGuard<'_, Hold> {
+    fn held(&self) -> MutexGuard<'_, HeldConnection> {
         self.hold.lock().expect("no panic while held")
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ends> {
+    fn lock(&self) -> MutexGuard<'_, InbandEnds> {
         self.end.lock().expect("no panic while held")
     }
 }
 
 /// The parts of an end that messages can control.
-pub struct Ways {
+pub struct ConnectionControl {
     pub inband: Arc<Inband>,
     /// At the client: receives the server's port.
     pub listen: Option<oneshot::Sender<Listen>>,
     /// At the server, which dials on request.
     pub reverse: Option<Reverse>,
-    pub limit: Arc<Limit>,
+    pub limit: Arc<RateLimiter>,
 }
 
-impl Ways {
+impl ConnectionControl {
     /// Handles a message about connections.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ pub struct Reverse {
     pub keyring: Arc<Keyring>,
     pub suite: Suite,
     pub proven: mpsc::Sender<Connection>,
-    pub roster: Arc<Roster>,
+    pub roster: Arc<ConnectionSet>,
     /// With a limited key, this server may dial only the address that logged in.
     pub is_confined: bool,
     /// The other end is the client that logged in.
@@ -248,7 +248,7 @@ impl Reverse {
     fn places(&self, at: &Listen) -> Vec<SocketAddr> {
         let mut places = addresses::announced(at);
         let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
-        let client = addresses::of_login(&connection, End::Client);
+        let client = addresses::of_login(&connection, SshEnd::Client);
         if let Some(client) = client.filter(|_| self.is_client) {
             addresses::prefer(&mut places, at, client);
         }

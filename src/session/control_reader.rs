@@ -7,7 +7,7 @@ use tokio::io::AsyncRead;
 
 use crate::control::Incoming;
 use crate::error::{Error, Kind, Result, Side};
-use crate::pipeline::Ending;
+use crate::pipeline::Shutdown;
 use crate::session::heartbeat::Heart;
 use crate::session::{cause_of, lost};
 use crate::wire::message::{Message, Tune};
@@ -19,45 +19,45 @@ const KEPT_MAX: usize = 64;
 /// Bytes of memory for kept messages. The last one may exceed it.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-pub struct Hearing<'a, R> {
+pub struct ControlReader<'a, R> {
     incoming: &'a mut Incoming<R>,
     /// None if both ends are in this process.
     heart: Option<&'a Heart>,
-    ending: &'a Ending,
+    ending: &'a Shutdown,
     kept: VecDeque<Message>,
     kept_bytes: usize,
-    origin: Origin,
+    origin: MessageOrigin,
 }
 
 /// Whose messages arrive on control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum MessageOrigin {
     /// The other end's.
     Peer,
     /// The client's, which is neither end of the copy; its envelopes hold the other end's messages.
     Between,
 }
 
-impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
+impl<'a, R: AsyncRead + Unpin> ControlReader<'a, R> {
     pub fn new(
         incoming: &'a mut Incoming<R>,
         heart: Option<&'a Heart>,
-        ending: &'a Ending,
+        ending: &'a Shutdown,
     ) -> Self {
-        Hearing {
+        ControlReader {
             incoming,
             heart,
             ending,
             kept: VecDeque::new(),
             kept_bytes: 0,
-            origin: Origin::Peer,
+            origin: MessageOrigin::Peer,
         }
     }
 
     /// For a server whose client is neither end of the copy.
     pub fn between(self) -> Self {
-        Hearing {
-            origin: Origin::Between,
+        ControlReader {
+            origin: MessageOrigin::Between,
             ..self
         }
     }
@@ -105,7 +105,7 @@ impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
         }
     }
 
-    pub fn ending(&self) -> &'a Ending {
+    pub fn ending(&self) -> &'a Shutdown {
         self.ending
     }
 }
@@ -113,11 +113,11 @@ impl<'a, R: AsyncRead + Unpin> Hearing<'a, R> {
 async fn hear<R: AsyncRead + Unpin>(
     incoming: &mut Incoming<R>,
     heart: Option<&Heart>,
-    origin: Origin,
+    origin: MessageOrigin,
 ) -> Result<Message> {
     loop {
         let message = match (incoming.next().await.map_err(lost)?, origin) {
-            (Message::Relay(relay), Origin::Between) => match relay.message() {
+            (Message::Relay(relay), MessageOrigin::Between) => match relay.message() {
                 // Only the client sets the rate.
                 Ok(Some(Message::Tune(tune))) => Message::Tune(Tune {
                     rate_limit: None,
@@ -128,8 +128,8 @@ async fn hear<R: AsyncRead + Unpin>(
                 _ => return Err(breach("the other end's words")),
             },
             // Shows only that the client is alive, as the counted bytes do already.
-            (Message::Heartbeat(_), Origin::Between) => continue,
-            (message, Origin::Between) if is_of_an_end(&message) && !is_tune(&message) => {
+            (Message::Heartbeat(_), MessageOrigin::Between) => continue,
+            (message, MessageOrigin::Between) if is_of_an_end(&message) && !is_tune(&message) => {
                 return Err(breach("words that are the other end's"));
             }
             (message, _) => message,
@@ -214,8 +214,8 @@ mod tests {
             message.encode(&mut bytes);
         }
         let mut incoming = Incoming::new(&bytes[..]);
-        let ending = Ending::default();
-        let mut hearing = Hearing::new(&mut incoming, None, &ending).between();
+        let ending = Shutdown::default();
+        let mut hearing = ControlReader::new(&mut incoming, None, &ending).between();
         hearing.next().await
     }
 

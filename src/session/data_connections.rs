@@ -10,20 +10,20 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::error::Error;
-use crate::pipeline::Ending;
+use crate::pipeline::Shutdown;
 use crate::pipeline::receive::Receiver;
 use crate::pipeline::receive::jobs::Job;
 use crate::pipeline::send::Sender;
 use crate::pipeline::send::scheduler::Taken;
 use crate::report::Reporter;
-use crate::transport::connection::duplex::Link;
+use crate::transport::connection::duplex::Duplex;
 use crate::transport::connection::receive::{RecvError, recv};
 use crate::transport::connection::send::{Sent, Supply, send};
-use crate::transport::connection::stats::Meter;
-use crate::transport::connections::{Member, Roster};
+use crate::transport::connection::stats::ConnectionStats;
+use crate::transport::connections::{ConnectionSet, Registration};
 use crate::transport::frames::{Frame, Frames};
-use crate::transport::rate_limit::Limit;
-use crate::transport::routes::{Connection, Fate, Named, Route};
+use crate::transport::rate_limit::RateLimiter;
+use crate::transport::routes::{Connection, ConnectionName, Fate, Route};
 use crate::wire::frame::{FrameHeader, FrameKind, FrameLimits};
 
 /// How long the last messages of an end whose connections have closed may be in transit.
@@ -41,9 +41,9 @@ pub type Connections = mpsc::Receiver<Connection>;
 
 /// The pace at which an end sends.
 #[derive(Clone, Default)]
-pub struct Pace {
+pub struct SendPace {
     /// For all connections together.
-    pub limit: Arc<Limit>,
+    pub limit: Arc<RateLimiter>,
 }
 
 impl Sent for Sender {
@@ -72,8 +72,8 @@ pub async fn send_on(
     sender: Arc<Sender>,
     frames: Frames,
     mut connections: Connections,
-    roster: Arc<Roster>,
-    pace: Pace,
+    roster: Arc<ConnectionSet>,
+    pace: SendPace,
     reporter: Option<Arc<dyn Reporter>>,
 ) {
     // All tasks end with this function.
@@ -109,7 +109,7 @@ pub async fn send_on(
                         1 => "1 chunk is".to_owned(),
                         _ => format!("{again} chunks are"),
                     };
-                    let stream = Named(id.stream);
+                    let stream = ConnectionName(id.stream);
                     let told = format!("stream {stream} was lost ({cause}); {again} sent again");
                     lost(&roster, &member, fate, &cause, true, reporter.as_deref(), &told);
                 });
@@ -121,7 +121,7 @@ pub async fn send_on(
 }
 
 /// Opens the gate of the in-band connection while no other connection is sound.
-async fn mind(gate: watch::Sender<bool>, roster: Arc<Roster>) {
+async fn mind(gate: watch::Sender<bool>, roster: Arc<ConnectionSet>) {
     loop {
         gate.send_replace(!roster.has_sound());
         tokio::time::sleep(GATE_LOOK).await;
@@ -132,7 +132,7 @@ async fn mind(gate: watch::Sender<bool>, roster: Arc<Roster>) {
 pub async fn receive_on(
     receiver: Arc<Receiver>,
     mut connections: Connections,
-    roster: Arc<Roster>,
+    roster: Arc<ConnectionSet>,
     reporter: Option<Arc<dyn Reporter>>,
 ) {
     let limits = FrameLimits::new(receiver.chunk_size as u32).with_large();
@@ -162,7 +162,7 @@ pub async fn receive_on(
                     if receiver.acks.is_finished() {
                         return;
                     }
-                    let told = format!("stream {} was lost ({cause})", Named(id.stream));
+                    let told = format!("stream {} was lost ({cause})", ConnectionName(id.stream));
                     lost(&roster, &member, fate, &cause, is_whole, reporter.as_deref(), &told);
                 });
             }
@@ -175,8 +175,8 @@ pub async fn receive_on(
 /// Reports a lost connection to the roster, the user and the dialler. A connection whose data was
 /// invalid (`is_whole` is false) was not useful.
 fn lost(
-    roster: &Roster,
-    member: &Member,
+    roster: &ConnectionSet,
+    member: &Registration,
     fate: Option<tokio::sync::oneshot::Sender<Fate>>,
     cause: &io::Error,
     is_whole: bool,
@@ -198,7 +198,7 @@ fn lost(
 }
 
 /// Why a connection was ended from outside: it is dead, or its data was refused.
-fn why(member: &Member) -> io::Error {
+fn why(member: &Registration) -> io::Error {
     match member.why() {
         Some(dead) => io::Error::other(dead),
         None => io::Error::other("what came was not sealed with this session's key"),
@@ -215,11 +215,11 @@ fn reason(ended: Result<(), RecvError>) -> io::Error {
 
 async fn receive(
     receiver: &Receiver,
-    member: &Member,
-    link: Link,
+    member: &Registration,
+    link: Duplex,
     limits: &FrameLimits,
 ) -> Result<(), RecvError> {
-    let (stream, meter): (u16, &Meter) = (member.number, &member.meter);
+    let (stream, meter): (u16, &ConnectionStats) = (member.number, &member.meter);
     recv(link, limits, &receiver.pool, meter, |frame| {
         receiver.jobs.add(Job::Frame { stream, frame })
     })
@@ -231,7 +231,7 @@ pub async fn pass_on(
     sender: Arc<Sender>,
     frames: Frames,
     receiver: Arc<Receiver>,
-    limit: Arc<Limit>,
+    limit: Arc<RateLimiter>,
 ) {
     while let Some(frame) = frames.take().await {
         sender.plans.taken(frame.header().chunk, 0);
@@ -253,7 +253,7 @@ pub async fn pass_on(
 
 /// Ends the copy because of its connections, unless control reports the reason first: if the other
 /// end has ended, its last messages may still be in transit through ssh.
-pub fn end_later(ending: Arc<Ending>, cause: Error) {
+pub fn end_later(ending: Arc<Shutdown>, cause: Error) {
     tokio::spawn(async move {
         tokio::time::sleep(LAST_WORDS).await;
         ending.end(cause);

@@ -19,26 +19,26 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
 use crate::pipeline::budget::lzma_slots;
 use crate::pipeline::digest_list::DigestList;
-use crate::pipeline::failures::Tally;
+use crate::pipeline::failures::Failures;
 use crate::pipeline::lzma_room::LzmaRoom;
 use crate::pipeline::receive::acks::Acks;
-use crate::pipeline::receive::entry_writer::Destination;
+use crate::pipeline::receive::entry_writer::CopyDestination;
 use crate::pipeline::receive::jobs::Jobs;
-use crate::pipeline::receive::roots::Tell;
+use crate::pipeline::receive::roots::TellUser;
 use crate::pipeline::receive::verify::Checks;
 use crate::pipeline::receive::{Receiver, entry_writer, journal_sync, verify};
-use crate::pipeline::send::cache::Share;
-use crate::pipeline::send::encoder_control::Steering;
-use crate::pipeline::send::scheduler::Plans;
+use crate::pipeline::send::cache::CacheShare;
+use crate::pipeline::send::encoder_control::EncoderControl;
+use crate::pipeline::send::scheduler::Scheduler;
 use crate::pipeline::send::{Sender, walk};
-use crate::pipeline::worker_time::Shifts;
-use crate::pipeline::{Budget, Ending};
+use crate::pipeline::worker_time::WorkerTime;
+use crate::pipeline::{Budget, Shutdown};
 use crate::progress::Progress;
 use crate::seal::{Opener, Sealer};
-use crate::source::{Inlet, Sources};
+use crate::source::{PipeSpec, Sources};
 use crate::threads;
 use crate::transport::frames::Frames;
-use crate::transport::idle_time::Crowd;
+use crate::transport::idle_time::IdleTime;
 use crate::tuner::STREAMS_MAX;
 use crate::wire::message::{Busy, CopyOptions, Message};
 
@@ -80,44 +80,44 @@ pub struct Common {
     pub peer_takes_large_packs: bool,
     pub peer_takes_large_pieces: bool,
     pub control: Outgoing,
-    pub tally: Arc<Tally>,
+    pub tally: Arc<Failures>,
     pub progress: Arc<Progress>,
-    pub ending: Arc<Ending>,
+    pub ending: Arc<Shutdown>,
     pub digests: Option<Arc<DigestList>>,
     /// Shows the lines that commands write to stderr.
-    pub tell: Tell,
+    pub tell: TellUser,
     /// Set when the user says that a followed file has reached its end.
     pub enough: Stop,
     /// Set if a sender's chunks are shared with other destinations.
-    pub share: Option<Share>,
+    pub share: Option<CacheShare>,
     /// Replaces a FIFO that other copies read too.
-    pub stream: Option<Inlet>,
+    pub stream: Option<PipeSpec>,
 }
 
 /// The half that has the data.
-pub struct SendingHalf {
+pub struct SendingEnd {
     pub sender: Arc<Sender>,
     /// The queue from which connections take frames.
     pub frames: Frames,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl SendingHalf {
+impl SendingEnd {
     /// Starts the threads. Chunks wait until the receiver knows where every entry lands.
     /// `in_memory`: frames are handed over in this process and cannot be lost.
-    pub fn start(common: Common, sealer: Sealer, sources: Sources, in_memory: bool) -> SendingHalf {
+    pub fn start(common: Common, sealer: Sealer, sources: Sources, in_memory: bool) -> SendingEnd {
         // As many as may ever wait; the steering decides how many do.
         let frames = Frames::new(FRAMES_MAX);
         // Shared chunks must be the same for each destination.
         let may_be_large = common.peer_takes_large_packs && common.share.is_none();
         let large_max = common.budget.large_packs * usize::from(may_be_large);
         let sender = Arc::new(Sender {
-            plans: Plans::of(
+            plans: Scheduler::of(
                 common.open_entries,
                 large_max,
                 common.peer_takes_large_pieces,
             ),
-            steering: Steering::new(common.options.compress),
+            steering: EncoderControl::new(common.options.compress),
             lzma_room: LzmaRoom::new(common.budget.lzma_workers, lzma_slots(common.chunk_size)),
             without_room: common.budget.strongest,
             options: common.options,
@@ -154,7 +154,7 @@ impl SendingHalf {
             let sender = sender.clone();
             move || sender.work()
         });
-        SendingHalf {
+        SendingEnd {
             sender,
             frames,
             threads: threads.started,
@@ -187,7 +187,7 @@ impl SendingHalf {
 }
 
 /// The half that gets the data.
-pub struct ReceivingHalf {
+pub struct ReceivingEnd {
     pub receiver: Arc<Receiver>,
     queue: async_channel::Sender<Message>,
     threads: Vec<JoinHandle<()>>,
@@ -202,16 +202,16 @@ fn large_pool(chunk_size: usize) -> Pool {
     Pool::new((LARGE_BYTES / piece).max(1), piece)
 }
 
-impl ReceivingHalf {
+impl ReceivingEnd {
     /// Starts the threads of a receiver. `crowd` is that of its connections.
     pub fn start(
         common: Common,
         opener: Opener,
         rules: Rules,
-        destination: Destination,
-        crowd: Arc<Crowd>,
-    ) -> ReceivingHalf {
-        let shifts = Arc::<Shifts>::default();
+        destination: CopyDestination,
+        crowd: Arc<IdleTime>,
+    ) -> ReceivingEnd {
+        let shifts = Arc::<WorkerTime>::default();
         let (queue, messages) = async_channel::unbounded();
         let receiver = Arc::new(Receiver {
             options: common.options,
@@ -260,7 +260,7 @@ impl ReceivingHalf {
         let acking = receiver.clone();
         let busy = move || busy(&shifts, &crowd);
         let acks = async move { acking.acks.run(common.control, busy).await };
-        ReceivingHalf {
+        ReceivingEnd {
             receiver,
             queue,
             threads: threads.started,
@@ -350,7 +350,7 @@ impl ReceivingHalf {
 }
 
 /// For the sender, which tells the user what limits the copy.
-fn busy(shifts: &Shifts, crowd: &Crowd) -> Busy {
+fn busy(shifts: &WorkerTime, crowd: &IdleTime) -> Busy {
     let spent = shifts.spent();
     let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     Busy {
@@ -363,12 +363,12 @@ fn busy(shifts: &Shifts, crowd: &Crowd) -> Busy {
 }
 
 struct Threads {
-    ending: Arc<Ending>,
+    ending: Arc<Shutdown>,
     started: Vec<JoinHandle<()>>,
 }
 
 impl Threads {
-    fn of(ending: &Arc<Ending>) -> Self {
+    fn of(ending: &Arc<Shutdown>) -> Self {
         let (ending, started) = (ending.clone(), Vec::new());
         Threads { ending, started }
     }
@@ -394,7 +394,7 @@ impl Threads {
 }
 
 /// Starts a thread. If it panics, the copy ends, because others wait for its work.
-fn spawn(ending: &Arc<Ending>, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+fn spawn(ending: &Arc<Shutdown>, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let ending = ending.clone();
     threads::start(move || {
         if catch_unwind(AssertUnwindSafe(body)).is_err() {

@@ -10,17 +10,18 @@ use tokio::task::{JoinSet, LocalSet};
 
 use crate::chunk::CHUNK_SIZE;
 use crate::error::{Error, Kind, Result, Side};
-use crate::pipeline::send::cache::{Share, Shelf};
-use crate::pipeline::{Budget, Ending};
+use crate::pipeline::send::cache::{CacheShare, ChunkCache};
+use crate::pipeline::{Budget, Shutdown};
 use crate::progress::Progress;
 use crate::report::Reporter;
-use crate::session::logins::Logins;
+use crate::session::logins::HostLogins;
 use crate::session::request::{Outcome, Request};
 use crate::session::{
-    Seat, cause_of, digest_list, digests_written, host, local, operands, over, retries, runtime,
+    ClientContext, cause_of, digest_list, digests_written, host, local, operands, over, retries,
+    runtime,
 };
-use crate::source::{Inlet, Tee};
-use crate::transport::rate_limit::Limit;
+use crate::source::{Broadcast, PipeSpec};
+use crate::transport::rate_limit::RateLimiter;
 
 pub use crate::pipeline::send::cache::HOSTS_MAX;
 
@@ -29,37 +30,37 @@ const SHELF_PART: u64 = 4;
 
 /// What one copy shares with the copies of the same source to other hosts.
 #[derive(Clone)]
-pub struct Shared {
+pub struct SharedSource {
     /// The index of this copy's destination.
     pub host: usize,
-    pub share: Share,
-    pub logins: Arc<Logins>,
+    pub share: CacheShare,
+    pub logins: Arc<HostLogins>,
     /// Bytes that this copy alone may use.
     pub memory: u64,
     /// The rate limit for all connections of all copies.
-    pub limit: Arc<Limit>,
+    pub limit: Arc<RateLimiter>,
     /// The source, if it can be read only once.
-    pub tee: Option<Arc<Tee>>,
+    pub tee: Option<Arc<Broadcast>>,
 }
 
-impl Shared {
+impl SharedSource {
     /// This copy's reader of an unnamed pipe: stdin or a command.
-    pub fn inlet(&self) -> Option<Inlet> {
+    pub fn inlet(&self) -> Option<PipeSpec> {
         self.tap().filter(|_| !self.has_named_stream())
     }
 
     /// This copy's reader of a named pipe that is the only source.
-    pub fn named_stream(&self) -> Option<Inlet> {
+    pub fn named_stream(&self) -> Option<PipeSpec> {
         self.tap().filter(|_| self.has_named_stream())
     }
 
-    fn tap(&self) -> Option<Inlet> {
-        self.tee.clone().map(|tee| Inlet::Tee(tee, self.host))
+    fn tap(&self) -> Option<PipeSpec> {
+        self.tee.clone().map(|tee| PipeSpec::Tee(tee, self.host))
     }
 
     fn has_named_stream(&self) -> bool {
         let tee = self.tee.as_ref();
-        tee.is_some_and(|tee| matches!(tee.inlet(), Inlet::Path(_)))
+        tee.is_some_and(|tee| matches!(tee.inlet(), PipeSpec::Path(_)))
     }
 
     /// Ends this copy's part, so that no other copy waits for it.
@@ -72,7 +73,7 @@ impl Shared {
     }
 }
 
-impl Seat {
+impl ClientContext {
     /// The memory and workers that this copy may use here.
     ///
     /// # Errors
@@ -86,7 +87,7 @@ impl Seat {
     }
 
     /// The rate limit of this end's sending.
-    pub(super) fn limit(&self) -> Arc<Limit> {
+    pub(super) fn limit(&self) -> Arc<RateLimiter> {
         let shared = self.shared.as_ref();
         shared.map_or_else(Arc::default, |shared| shared.limit.clone())
     }
@@ -96,12 +97,12 @@ impl Seat {
 /// order. Returns when all copies are done or have ended. Blocks.
 pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> Vec<Outcome> {
     let started = Instant::now();
-    let all = Arc::<Ending>::default();
-    let seats = ends.into_iter().map(|(progress, reporter)| Seat {
-        ending: Arc::new(Ending::of_session(&all)),
-        ..Seat::new(progress, reporter)
+    let all = Arc::<Shutdown>::default();
+    let seats = ends.into_iter().map(|(progress, reporter)| ClientContext {
+        ending: Arc::new(Shutdown::of_session(&all)),
+        ..ClientContext::new(progress, reporter)
     });
-    let mut seats: Vec<Seat> = seats.collect();
+    let mut seats: Vec<ClientContext> = seats.collect();
     let mut outcomes: Vec<Option<Outcome>> = seats.iter().map(|_| None).collect();
     let resumes = !request.options.no_resume;
     let begun = host::prepare(seats.len()).and_then(|()| {
@@ -120,7 +121,7 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
             None
         }
     };
-    let rest = |seat: &Seat| {
+    let rest = |seat: &ClientContext| {
         let error = failed.clone().unwrap_or_else(|| cause_of(&seat.ending));
         over(seat, Err(error), resumes, started)
     };
@@ -131,7 +132,7 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
 }
 
 /// Opens a list of digests for each host, because names and failures differ from host to host.
-fn list_digests(request: &Request, seats: &mut [Seat]) -> Result<()> {
+fn list_digests(request: &Request, seats: &mut [ClientContext]) -> Result<()> {
     for (seat, path) in seats.iter_mut().zip(&request.digest_lists) {
         seat.digests = Some(digest_list(path)?);
     }
@@ -171,19 +172,19 @@ fn divide(memory: u64, dests: usize) -> (u64, u64) {
     (room, (memory - room) / dests.max(1) as u64)
 }
 
-fn share(request: &Request, seats: &mut [Seat]) {
+fn share(request: &Request, seats: &mut [ClientContext]) {
     let (room, own) = divide(Budget::memory(&request.options), seats.len());
-    let shelf = Arc::new(Shelf::new(seats.len(), room as usize));
-    let logins = Arc::new(Logins::new(seats.len(), request));
-    let limit = Arc::<Limit>::default();
+    let shelf = Arc::new(ChunkCache::new(seats.len(), room as usize));
+    let logins = Arc::new(HostLogins::new(seats.len(), request));
+    let limit = Arc::<RateLimiter>::default();
     let patience = Duration::from_secs(request.options.timeout_s.into());
     let tee = operands::stream(request)
         .or_else(|| operands::named_stream(request))
-        .map(|inlet| Arc::new(Tee::new(inlet, CHUNK_SIZE, seats.len(), patience)));
+        .map(|inlet| Arc::new(Broadcast::new(inlet, CHUNK_SIZE, seats.len(), patience)));
     for (host, seat) in seats.iter_mut().enumerate() {
-        seat.shared = Some(Shared {
+        seat.shared = Some(SharedSource {
             host,
-            share: Share::new(shelf.clone(), host),
+            share: CacheShare::new(shelf.clone(), host),
             logins: logins.clone(),
             memory: own,
             limit: limit.clone(),
@@ -194,8 +195,8 @@ fn share(request: &Request, seats: &mut [Seat]) {
 
 async fn carry_out(
     request: &Request,
-    seats: &[Seat],
-    all: &Arc<Ending>,
+    seats: &[ClientContext],
+    all: &Arc<Shutdown>,
     started: Instant,
     outcomes: &mut [Option<Outcome>],
 ) {
@@ -236,7 +237,7 @@ async fn carry_out(
     }
 }
 
-async fn one(mut request: Request, seat: &Seat, started: Instant) -> Outcome {
+async fn one(mut request: Request, seat: &ClientContext, started: Instant) -> Outcome {
     let resumes = !request.options.no_resume;
     let copied = match request.host() {
         Some(_) => retries::copy(&request, seat).await,

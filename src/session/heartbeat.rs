@@ -41,12 +41,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Side};
-use crate::pipeline::Ending;
+use crate::pipeline::Shutdown;
 use crate::pipeline::send::Sender;
 use crate::progress::Progress;
 use crate::report::Reporter;
-use crate::transport::connections::{Flow, Looked, Roster};
-use crate::wire::message::{Heartbeat, Message, StreamFacts, Tune};
+use crate::transport::connections::{ConnectionSet, DeadConnections, Flow};
+use crate::wire::message::{ConnectionFacts, Heartbeat, Message, Tune};
 
 /// Time between two heartbeats.
 const BEAT: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ const REPEATS: usize = 2;
 
 /// The end that a heart is for.
 #[derive(Clone)]
-pub enum Place {
+pub enum HeartPlace {
     /// `host` is the other end's name, made printable. The client decides whether connections can
     /// be made, because it dials.
     Client {
@@ -89,26 +89,26 @@ pub enum Place {
 }
 
 /// What a heart needs to know.
-pub struct Terms {
-    pub place: Place,
+pub struct HeartTerms {
+    pub place: HeartPlace,
     /// `--timeout`
     pub timeout_s: u16,
     pub control: Outgoing,
     /// Bytes that have arrived on control.
     pub heard: Arc<AtomicU64>,
-    pub roster: Arc<Roster>,
+    pub roster: Arc<ConnectionSet>,
     pub progress: Arc<Progress>,
-    pub ending: Arc<Ending>,
+    pub ending: Arc<Shutdown>,
 }
 
 /// Sends heartbeats until it is dropped; then the session's data connections end too.
 pub struct Heart {
-    shared: Arc<Shared>,
+    shared: Arc<HeartShared>,
     _beating: AbortOnDropHandle<()>,
 }
 
-struct Shared {
-    terms: Terms,
+struct HeartShared {
+    terms: HeartTerms,
     timeout: Duration,
     peer: Mutex<Peer>,
     /// This end does not read control for now, so silence means nothing.
@@ -122,18 +122,18 @@ struct Shared {
 #[derive(Default)]
 struct Peer {
     beats: u64,
-    streams: Vec<StreamFacts>,
+    streams: Vec<ConnectionFacts>,
 }
 
 impl Heart {
     /// Starts the heartbeats and the check of the other end's silence.
-    pub fn start(terms: Terms) -> Heart {
+    pub fn start(terms: HeartTerms) -> Heart {
         let timeout = Duration::from_secs(terms.timeout_s.into()).max(TIMEOUT_MIN);
         let timeout = match terms.place {
-            Place::Client { .. } => timeout,
-            Place::Server { .. } => timeout * SERVER_PART.0 / SERVER_PART.1,
+            HeartPlace::Client { .. } => timeout,
+            HeartPlace::Server { .. } => timeout * SERVER_PART.0 / SERVER_PART.1,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(HeartShared {
             terms,
             timeout,
             peer: Mutex::default(),
@@ -167,15 +167,15 @@ impl Heart {
 
     /// Takes the sender's decision on the number of connections.
     pub fn tune(&self, tune: &Tune) {
-        let Terms { place, roster, .. } = &self.shared.terms;
+        let HeartTerms { place, roster, .. } = &self.shared.terms;
         if roster.flow() != Flow::In {
             return;
         }
-        let (Place::Client { streams_max, .. } | Place::Server { streams_max }) = place;
+        let (HeartPlace::Client { streams_max, .. } | HeartPlace::Server { streams_max }) = place;
         if let Some(streams) = tune.streams {
             roster.want(streams.min(*streams_max));
         }
-        if let Place::Client { reporter, .. } = place
+        if let HeartPlace::Client { reporter, .. } = place
             && !tune.reason.is_empty()
         {
             let reason: String = tune.reason.chars().take(REASON_MAX).collect();
@@ -212,8 +212,8 @@ impl Clock {
     }
 }
 
-async fn beat(shared: Arc<Shared>) {
-    let Terms { control, heard, .. } = &shared.terms;
+async fn beat(shared: Arc<HeartShared>) {
+    let HeartTerms { control, heard, .. } = &shared.terms;
     // The first tick may wait: the messages that open a session show that this end is alive.
     let mut ticks = interval_at(tokio::time::Instant::now() + BEAT, BEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -223,7 +223,7 @@ async fn beat(shared: Arc<Shared>) {
     };
     let mut counter = 0;
     let (mut last_heard, mut heard_at) = (heard.load(Relaxed), Duration::ZERO);
-    let mut barren = Barren::default();
+    let mut barren = NoProgress::default();
     loop {
         ticks.tick().await;
         counter += 1;
@@ -256,15 +256,15 @@ async fn beat(shared: Arc<Shared>) {
 /// How long the copy has been without a useful connection. One that ends before any data has come
 /// through does not count.
 #[derive(Default)]
-struct Barren {
+struct NoProgress {
     since: Option<Duration>,
     done: u64,
 }
 
-impl Barren {
-    fn look(&mut self, now: Duration, shared: &Shared, looked: &Looked) -> Duration {
+impl NoProgress {
+    fn look(&mut self, now: Duration, shared: &HeartShared, looked: &DeadConnections) -> Duration {
         let terms = &shared.terms;
-        let is_judge = matches!(terms.place, Place::Client { .. });
+        let is_judge = matches!(terms.place, HeartPlace::Client { .. });
         let done = terms.progress.done();
         let needs_none = || {
             let sender = shared.sender.get();
@@ -283,9 +283,9 @@ impl Barren {
     }
 }
 
-impl Shared {
+impl HeartShared {
     /// If nothing else can be sent, sends the chunks of slow connections by idle ones too.
-    fn repeat(&self, looked: &Looked) {
+    fn repeat(&self, looked: &DeadConnections) {
         if let Some(sender) = self.sender.get()
             && sender.frames.is_empty()
             && !looked.slow.is_empty()
@@ -298,10 +298,12 @@ impl Shared {
     fn silent(&self) -> Error {
         let seconds = self.timeout.as_secs();
         let message = match &self.terms.place {
-            Place::Client { host, .. } => format!(
+            HeartPlace::Client { host, .. } => format!(
                 "nothing was heard from {host} for {seconds} s; is the link or the host down?"
             ),
-            Place::Server { .. } => format!("nothing was heard from the client for {seconds} s"),
+            HeartPlace::Server { .. } => {
+                format!("nothing was heard from the client for {seconds} s")
+            }
         };
         Error::new(Kind::Lost, Side::Here, message)
     }
@@ -325,8 +327,8 @@ impl Shared {
 
     fn host(&self) -> &str {
         match &self.terms.place {
-            Place::Client { host, .. } => host,
-            Place::Server { .. } => "the client",
+            HeartPlace::Client { host, .. } => host,
+            HeartPlace::Server { .. } => "the client",
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::codec::Codec;
 use crate::dir::{open_files, open_share};
 use crate::error::{Error, Kind, Result, Side};
-use crate::pipeline::Ending;
+use crate::pipeline::Shutdown;
 use crate::pipeline::budget::Budget;
 use crate::report::Reporter;
 use crate::seal::Suite;
@@ -110,7 +110,7 @@ const LAST_LINES: Duration = Duration::from_millis(700);
 /// for. It also ends the process within a second, even if something hangs.
 ///
 /// A separate thread receives the signals, because a disk may block all others.
-pub fn end_on_signals(ending: Arc<Ending>) -> CancellationToken {
+pub fn end_on_signals(ending: Arc<Shutdown>) -> CancellationToken {
     let at_once = CancellationToken::new();
     let kinds = [
         SignalKind::interrupt(),
@@ -276,7 +276,7 @@ fn is_one_gone(handles: &mut [PollFd<'_>], limit: &Timespec) -> bool {
 
 /// Ends the copy with an error when any thread or task of this process panics. Without this, a
 /// panic in a task would be lost, and the copy would wait for that task.
-pub fn end_on_panic(ending: Arc<Ending>) {
+pub fn end_on_panic(ending: Arc<Shutdown>) {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         print(panic);
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_panic_in_any_thread_ends_the_copy_with_its_own_exit_code() {
-        let ending = Arc::<Ending>::default();
+        let ending = Arc::<Shutdown>::default();
         end_on_panic(ending.clone());
         let panicking = std::thread::spawn(|| panic!("for a test"));
         assert!(panicking.join().is_err());

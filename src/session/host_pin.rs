@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::session::Seat;
+use crate::session::ClientContext;
 use crate::session::request::{Request, Rsh};
 use crate::ssh::{self, Host, SshOptions, is_refusal};
 use crate::units::printable;
@@ -15,18 +15,18 @@ const MISSES_MAX: u8 = 3;
 
 /// The addresses reached so far; shared by the sessions of a copy.
 #[derive(Clone, Default)]
-pub struct Reached(Arc<Mutex<HashMap<Host, Place>>>);
+pub struct HostPin(Arc<Mutex<HashMap<Host, HostPlace>>>);
 
-struct Place {
+struct HostPlace {
     /// As the host reports it.
     address: String,
     misses: u8,
 }
 
-impl Reached {
+impl HostPin {
     /// Notes a successful login, and the address at which the host says it was reached.
     pub fn note(&self, host: &Host, address: &str) {
-        let place = Place {
+        let place = HostPlace {
             address: address.to_owned(),
             misses: 0,
         };
@@ -51,7 +51,7 @@ impl Reached {
         Some(places.get(host)?.address.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Host, Place>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Host, HostPlace>> {
         self.0.lock().expect("no panic while held")
     }
 }
@@ -61,7 +61,7 @@ impl Reached {
 pub async fn again(
     host: &Host,
     request: &Request,
-    seat: &Seat,
+    seat: &ClientContext,
     options: &SshOptions,
 ) -> Option<SshOptions> {
     if request.rsh != Rsh::Ssh {
@@ -86,7 +86,7 @@ mod tests {
             name: "h".into(),
             port: None,
         };
-        let reached = Reached::default();
+        let reached = HostPin::default();
         reached.missed(&host, "");
         assert_eq!(reached.address(&host), None);
         reached.note(&host, "10.0.0.1");

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use tokio::io::{DuplexStream, ReadHalf};
 
-use super::control_reader::Hearing;
+use super::control_reader::ControlReader;
 use super::data_connections::pass_on;
-use super::endpoint::{Common, ReceivingHalf, SendingHalf};
-use super::fan_out::Shared;
+use super::endpoint::{Common, ReceivingEnd, SendingEnd};
+use super::fan_out::SharedSource;
 use super::rate_file;
 use crate::chunk::CHUNK_SIZE;
 use crate::chunk::pack::TableForm;
@@ -17,20 +17,20 @@ use crate::control::{Incoming, Outgoing};
 use crate::error::{Error, Result};
 use crate::manifest::Totals;
 use crate::pipeline::Budget;
-use crate::pipeline::failures::Tally;
+use crate::pipeline::failures::Failures;
 use crate::progress::{Phase, Progress};
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::operands::{self, Expanded};
 use crate::session::request::{CopyOptions, Request};
-use crate::session::tuning::{self, Audience, Terms, Tuning};
-use crate::session::{Half, Seat, cause_of, converse, host};
-use crate::transport::rate_limit::Limit;
+use crate::session::tuning::{self, Audience, Tuning, TuningTerms};
+use crate::session::{ClientContext, RunningEnd, cause_of, converse, host};
+use crate::transport::rate_limit::RateLimiter;
 use crate::wire::message::{Message, Roots};
 
 /// Bytes of control messages that may be between the halves.
 const CONTROL_BUFFER: usize = 64 << 10;
 
-pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
+pub async fn copy(request: &Request, seat: &ClientContext) -> Result<String> {
     let mut options = request.options.clone();
     // Nothing is transferred, so compression would cost time and gain nothing.
     options.compress = crate::codec::Compress::None;
@@ -55,9 +55,9 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     } = started;
     // Separate from the limit that the hosts of `--also` share: this copy must not use up their
     // rate.
-    let limit = Arc::<Limit>::default();
+    let limit = Arc::<RateLimiter>::default();
     limit.set(options.rate_limit);
-    let tuning = Tuning::start(Terms {
+    let tuning = Tuning::start(TuningTerms {
         sender: sending.sender.clone(),
         roster: None,
         start: tuning::start(budget, &options, Some(1), &host::hello(), None),
@@ -70,10 +70,13 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
         receiving.receiver.clone(),
         limit.clone(),
     ));
-    let (mut sending, mut receiving) = (Half::Sending(sending), Half::Receiving(receiving));
+    let (mut sending, mut receiving) = (
+        RunningEnd::Sending(sending),
+        RunningEnd::Receiving(receiving),
+    );
     let copied = {
-        let mut at_sender = Hearing::new(&mut from_receiver, None, &seat.ending);
-        let mut at_receiver = Hearing::new(&mut from_sender, None, &seat.ending);
+        let mut at_sender = ControlReader::new(&mut from_receiver, None, &seat.ending);
+        let mut at_receiver = ControlReader::new(&mut from_sender, None, &seat.ending);
         let sent = converse(&mut at_sender, &mut sending, |_| Ok(()), |_| Ok(()));
         let received = converse(&mut at_receiver, &mut receiving, |_| Ok(()), |_| Ok(()));
         tokio::select! {
@@ -95,7 +98,7 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
     }
 }
 
-async fn follow_rate(request: &Request, seat: &Seat, limit: &Limit) -> Infallible {
+async fn follow_rate(request: &Request, seat: &ClientContext, limit: &RateLimiter) -> Infallible {
     if let Some(path) = request.rate_file.clone() {
         let set = async |rate| limit.set(rate);
         rate_file::follow(path, request.options.rate_limit, &*seat.reporter, set).await;
@@ -105,8 +108,8 @@ async fn follow_rate(request: &Request, seat: &Seat, limit: &Limit) -> Infallibl
 
 /// Both running halves, and the messages that each receives from the other.
 struct Both {
-    sending: SendingHalf,
-    receiving: ReceivingHalf,
+    sending: SendingEnd,
+    receiving: ReceivingEnd,
     from_receiver: Incoming<ReadHalf<DuplexStream>>,
     from_sender: Incoming<ReadHalf<DuplexStream>>,
 }
@@ -114,7 +117,7 @@ struct Both {
 impl Both {
     async fn start(
         request: &Request,
-        seat: &Seat,
+        seat: &ClientContext,
         options: &CopyOptions,
         budget: Budget,
         (found, totals): (Expanded, Totals),
@@ -141,7 +144,7 @@ impl Both {
             tell: seat.tell(),
             enough: seat.enough.clone(),
             share: None,
-            stream: seat.shared.as_ref().and_then(Shared::named_stream),
+            stream: seat.shared.as_ref().and_then(SharedSource::named_stream),
         };
         // Suite "none" derives no key from the secret.
         let secret = Secret::random();
@@ -151,12 +154,16 @@ impl Both {
         };
         // The sender reports the failures of both halves.
         let unseen = Arc::new(Progress::default());
-        let receiving = common(&to_sender, Arc::new(Tally::silent(unseen.clone())), unseen);
+        let receiving = common(
+            &to_sender,
+            Arc::new(Failures::silent(unseen.clone())),
+            unseen,
+        );
         let opener = Opener::new(&secret, Direction::ToServer, Suite::None);
         let sessions = operands::sessions(request, Secret::session(), &[], seat);
         let destination = operands::destination(request, true, sessions);
         let rules = operands::rules(request);
-        let receiving = ReceivingHalf::start(receiving, opener, rules, destination, Arc::default());
+        let receiving = ReceivingEnd::start(receiving, opener, rules, destination, Arc::default());
         let roots = found.roots()?;
         let opening = to_receiver.send(Message::Roots(Roots { roots, totals }));
         opening.await.map_err(|e| Error::usage(e.to_string()))?;
@@ -164,7 +171,7 @@ impl Both {
         let sources = found.sources(options);
         let sealer = Sealer::new(&secret, Direction::ToServer, Suite::None);
         Ok(Both {
-            sending: SendingHalf::start(sending, sealer, sources, true),
+            sending: SendingEnd::start(sending, sealer, sources, true),
             receiving,
             from_receiver,
             from_sender,

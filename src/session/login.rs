@@ -11,14 +11,14 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::bootstrap::{NoHello, Placing};
+use super::bootstrap::{Bootstrap, NoHello};
 use super::host_pin;
 use crate::control::{ControlError, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side};
 use crate::report::Reporter;
 use crate::session::request::Request;
-use crate::session::{Half, Seat, cause_of, host as this_host, off_task, owner};
-use crate::ssh::{self, Errand, Host, Process, Rsh, Said, SshOptions, Startup, Stderr};
+use crate::session::{ClientContext, RunningEnd, cause_of, host as this_host, off_task, owner};
+use crate::ssh::{self, Errand, Host, LastOutput, Process, Rsh, SshOptions, Startup, Stderr};
 use crate::tuner::Verdict;
 use crate::units::printable;
 use crate::wire::hello::Hello;
@@ -61,19 +61,19 @@ pub struct Met {
     process: Process,
     /// How long the server may take to exit after a failed copy.
     abort_patience: Duration,
-    words: Words,
+    words: ServerStderr,
     incoming: Incoming<ChildStdout>,
     stdin: ChildStdin,
 }
 
 /// A server that has exchanged hellos with this client.
-pub struct Server {
+pub struct LoggedIn {
     pub host: Host,
     pub hello: Hello,
     rsh: Rsh,
     process: Process,
     abort_patience: Duration,
-    words: Words,
+    words: ServerStderr,
     pub incoming: Incoming<ChildStdout>,
     pub control: Outgoing,
 }
@@ -85,7 +85,7 @@ impl Met {
     pub async fn connect(
         host: &Host,
         request: &Request,
-        seat: &Seat,
+        seat: &ClientContext,
         attempt: Attempt,
     ) -> Result<Met> {
         let mut options = match attempt {
@@ -105,13 +105,13 @@ impl Met {
         };
         let far_end = ssh::start(request.rsh, host, &options, &startup, SERVER)?;
         let (mut process, mut stdin, stdout, stderr) = far_end.split();
-        let mut words = Words::relay(
+        let mut words = ServerStderr::relay(
             stderr,
             seat,
             attempt != Attempt::First || is_retried(request),
         );
         let mut incoming = Incoming::new(stdout);
-        let placing = Placing {
+        let placing = Bootstrap {
             host,
             may_install: !request.no_install,
             reporter: &*seat.reporter,
@@ -146,7 +146,7 @@ impl Met {
                 let _ = timeout(SAME_SIGNAL, seat.ending.wait()).await;
                 // ssh's message about it comes before the error.
                 let last = words.last().await;
-                let said = Said {
+                let said = LastOutput {
                     stdout: &incoming.noise(),
                     stderr: &words.of_login(),
                     is_shown: !request.ssh.quiet,
@@ -189,7 +189,7 @@ impl Met {
     }
 
     /// Sends the server the hello of the copy's other end.
-    pub async fn greet(mut self, hello: &Hello) -> Result<Server> {
+    pub async fn greet(mut self, hello: &Hello) -> Result<LoggedIn> {
         if let Err(cause) = say_hello(&mut self.stdin, hello).await {
             drop(self.stdin);
             let status = self.process.end(ABORT_PATIENCE).await;
@@ -199,7 +199,7 @@ impl Met {
             return Err(why.unwrap_or_else(|| Error::new(Kind::Lost, Side::Here, message)));
         }
         let (control, _writer) = Outgoing::start(self.stdin);
-        Ok(Server {
+        Ok(LoggedIn {
             host: self.host,
             hello: self.hello,
             rsh: self.rsh,
@@ -212,21 +212,21 @@ impl Met {
     }
 }
 
-impl Server {
+impl LoggedIn {
     /// Logs in to a server whose other end is this client.
     pub async fn connect(
         host: &Host,
         request: &Request,
-        seat: &Seat,
+        seat: &ClientContext,
         attempt: Attempt,
-    ) -> Result<Server> {
+    ) -> Result<LoggedIn> {
         let met = Met::connect(host, request, seat, attempt).await?;
         met.greet(&owner::introduce(seat.hello(), request)).await
     }
 
     /// Ends both ends after a complete copy. Returns the sender's conclusion if the server sent.
-    pub async fn end_well(mut self, half: Option<Half>) -> Option<Conclusion> {
-        let has_sent = matches!(half, Some(Half::Receiving(_)));
+    pub async fn end_well(mut self, half: Option<RunningEnd>) -> Option<Conclusion> {
+        let has_sent = matches!(half, Some(RunningEnd::Receiving(_)));
         if let Some(half) = half {
             half.stop().await;
         }
@@ -243,7 +243,7 @@ impl Server {
 
     /// Ends both ends. After a failure, the server gets the error and less time to exit. Returns
     /// the cause of a lost connection, if the server's exit status shows it.
-    pub async fn end(mut self, half: Option<Half>, error: Option<&Error>) -> Option<Error> {
+    pub async fn end(mut self, half: Option<RunningEnd>, error: Option<&Error>) -> Option<Error> {
         if let Some(error) = error {
             // If control is lost, the server ends without this message.
             let _ = timeout(
@@ -287,7 +287,7 @@ async fn no_hello(
     options: &SshOptions,
     startup: &Startup,
     status: Option<ExitStatus>,
-    said: &Said<'_>,
+    said: &LastOutput<'_>,
 ) -> Error {
     let name = printable(host.name.as_bytes());
     match why {
@@ -336,7 +336,7 @@ pub fn may_ask(request: &Request, attempt: Attempt) -> bool {
 }
 
 /// The stderr of the server's process: shown line by line, and the last line kept.
-struct Words {
+struct ServerStderr {
     last: Arc<Mutex<String>>,
     /// All lines of the login, up to [`LOGIN_MAX`].
     of_login: Arc<Mutex<String>>,
@@ -352,10 +352,10 @@ const LOGIN_MAX: usize = 8 << 10;
 /// The server's own lines that are kept until the login is over.
 const OWN_MAX: usize = 8;
 
-impl Words {
+impl ServerStderr {
     /// Shows ssh's lines. `hidden`: those of the login appear only with `-v`, because the outage is
     /// reported as a whole.
-    fn relay(stderr: Stderr, seat: &Seat, hidden: bool) -> Words {
+    fn relay(stderr: Stderr, seat: &ClientContext, hidden: bool) -> ServerStderr {
         let last = Arc::new(Mutex::new(String::new()));
         let is_login = Arc::new(AtomicBool::new(true));
         let (reporter, keep, asks) = (seat.reporter.clone(), last.clone(), is_login.clone());
@@ -400,7 +400,7 @@ impl Words {
         };
         let relay = ssh::relay_stderr(stderr, show, hold);
         let relay = tokio::spawn(relay);
-        Words {
+        ServerStderr {
             last,
             of_login,
             own,

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::error::Result;
-use crate::session::login::{Attempt, Server};
+use crate::session::login::{Attempt, LoggedIn};
 use crate::session::request::{Host, Request, Rsh};
-use crate::session::{Seat, cause_of, host as this_host};
+use crate::session::{ClientContext, cause_of, host as this_host};
 
 /// Logins at the same time. Each ssh computes here, and all may use the same jump host, where
 /// `MaxStartups` begins to refuse at 10.
@@ -18,17 +18,17 @@ const AT_ONCE: usize = 8;
 /// messages.
 const TOGETHER_MAX: Duration = Duration::from_secs(20);
 
-pub struct Logins {
+pub struct HostLogins {
     turns: Semaphore,
     /// The copies that are done with their first login, one bit each.
     over: watch::Sender<u64>,
     all: u64,
 }
 
-impl Logins {
-    pub fn new(hosts: usize, request: &Request) -> Logins {
+impl HostLogins {
+    pub fn new(hosts: usize, request: &Request) -> HostLogins {
         let may_ask = request.rsh == Rsh::Ssh && !request.ssh.batch && this_host::has_terminal();
-        Logins {
+        HostLogins {
             turns: Semaphore::new(if may_ask { 1 } else { AT_ONCE }),
             over: watch::Sender::new(0),
             all: u64::MAX >> (u64::BITS as usize - hosts.clamp(1, 64)),
@@ -65,17 +65,17 @@ impl Logins {
 pub async fn connect(
     host: &Host,
     request: &Request,
-    seat: &Seat,
+    seat: &ClientContext,
     attempt: Attempt,
-) -> Result<Server> {
+) -> Result<LoggedIn> {
     let Some(shared) = &seat.shared else {
-        return Server::connect(host, request, seat, attempt).await;
+        return LoggedIn::connect(host, request, seat, attempt).await;
     };
     let turn = tokio::select! {
         turn = shared.logins.turn(attempt) => turn,
         () = seat.ending.wait() => return Err(cause_of(&seat.ending)),
     };
-    let server = Server::connect(host, request, seat, attempt).await?;
+    let server = LoggedIn::connect(host, request, seat, attempt).await?;
     drop(turn);
     shared.share.join();
     tokio::select! {

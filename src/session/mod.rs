@@ -37,17 +37,17 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use self::control_reader::Hearing;
-use self::endpoint::{ReceivingHalf, SendingHalf};
-use self::fan_out::Shared;
-use self::host_pin::Reached;
+use self::control_reader::ControlReader;
+use self::endpoint::{ReceivingEnd, SendingEnd};
+use self::fan_out::SharedSource;
+use self::host_pin::HostPin;
 use crate::control::ControlError;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
-use crate::pipeline::Ending;
+use crate::pipeline::Shutdown;
 use crate::pipeline::digest_list::DigestList;
-use crate::pipeline::failures::Tally;
-use crate::pipeline::receive::roots::Tell;
+use crate::pipeline::failures::Failures;
+use crate::pipeline::receive::roots::TellUser;
 use crate::progress::{Phase, Progress};
 use crate::report::Reporter;
 use crate::session::probe::link::LinkTest;
@@ -56,10 +56,10 @@ use crate::units::{printable, size};
 use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Message};
 use crate::{program, threads};
-pub use permit::{Access, Permit};
+pub use permit::{Permit, PermittedAccess};
 pub use request::{
-    Compress, CopyOptions, FAILURES_MAX, Host, Limit, Operand, Outcome, Ports, Request, Retry,
-    Route, RouteOptions, Rsh, Shares, SshOptions, Verdict, What,
+    Bottleneck, Compress, CopyOptions, EndKind, FAILURES_MAX, Host, Operand, Outcome, Ports,
+    Request, Retry, Route, RouteOptions, Rsh, Shares, SshOptions, Verdict,
 };
 
 /// Interval between checks whether the list of digests is written, and how long to wait for it
@@ -82,39 +82,39 @@ const KEEP_BLOCKING: Duration = Duration::from_secs(1 << 30);
 
 /// The user's end of a copy: its reporter, its counters and its end.
 #[derive(Clone)]
-pub struct Seat {
+pub struct ClientContext {
     pub progress: Arc<Progress>,
     pub reporter: Arc<dyn Reporter>,
-    pub tally: Arc<Tally>,
-    pub ending: Arc<Ending>,
+    pub tally: Arc<Failures>,
+    pub ending: Arc<Shutdown>,
     pub digests: Option<Arc<DigestList>>,
     /// The hosts that earlier logins of this copy reached.
-    pub reached: Reached,
+    pub reached: HostPin,
     /// Set when the user says that a followed file has reached its end.
     pub enough: Stop,
     /// The tuner's verdict at the end.
     pub verdict: Arc<OnceLock<Verdict>>,
     /// What this copy shares with the copies of the same source to other hosts.
-    pub shared: Option<Shared>,
+    pub shared: Option<SharedSource>,
     /// Set if the copy only measures the link; it is over when that is done.
     pub probe: Option<Arc<LinkTest>>,
 }
 
-impl Seat {
-    fn new(progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Seat {
+impl ClientContext {
+    fn new(progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> ClientContext {
         let (telling, detailing) = (reporter.clone(), reporter.clone());
-        let tally = Tally::new(
+        let tally = Failures::new(
             Box::new(move |error| telling.failure(error)),
             Box::new(move |error| detailing.detail(&error.to_string())),
             progress.clone(),
         );
-        Seat {
+        ClientContext {
             progress,
             reporter,
             tally: Arc::new(tally),
             ending: Arc::default(),
             digests: None,
-            reached: Reached::default(),
+            reached: HostPin::default(),
             enough: Stop::new(),
             verdict: Arc::default(),
             shared: None,
@@ -132,15 +132,15 @@ impl Seat {
     }
 
     /// Shows the lines of commands to the user.
-    fn tell(&self) -> Tell {
+    fn tell(&self) -> TellUser {
         let reporter = self.reporter.clone();
         Arc::new(move |line| reporter.notice(line))
     }
 
     /// A seat for one session, which may end before the copy does.
-    fn of_session(&self) -> Seat {
-        Seat {
-            ending: Arc::new(Ending::of_session(&self.ending)),
+    fn of_session(&self) -> ClientContext {
+        ClientContext {
+            ending: Arc::new(Shutdown::of_session(&self.ending)),
             ..self.clone()
         }
     }
@@ -173,14 +173,19 @@ impl Seat {
 /// Carries out a copy. Returns when both ends are done or have ended. Blocks.
 pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Outcome {
     let started = Instant::now();
-    let mut seat = Seat::new(progress, reporter);
+    let mut seat = ClientContext::new(progress, reporter);
     let resumes = !request.options.no_resume;
     let copied = copy(request, &mut seat);
     over(&seat, copied, resumes, started)
 }
 
 /// The outcome of a copy that is over, which the same command would resume if it `resumes`.
-fn over(seat: &Seat, mut copied: Result<String>, resumes: bool, started: Instant) -> Outcome {
+fn over(
+    seat: &ClientContext,
+    mut copied: Result<String>,
+    resumes: bool,
+    started: Instant,
+) -> Outcome {
     seat.progress.set_phase(Phase::Done);
     let there = seat.progress.snapshot().placed_bytes();
     let resumes = resumes && !seat.ending.is_once();
@@ -191,7 +196,7 @@ fn over(seat: &Seat, mut copied: Result<String>, resumes: bool, started: Instant
 }
 
 /// The outcome, from `seat` and from `copied`: the route, or why the copy ended early.
-fn outcome(seat: &Seat, copied: Result<String>, started: Instant) -> Outcome {
+fn outcome(seat: &ClientContext, copied: Result<String>, started: Instant) -> Outcome {
     let (route, mut fatal) = match copied {
         Ok(route) => (route, None),
         Err(error) => (String::new(), Some(error)),
@@ -218,7 +223,7 @@ fn outcome(seat: &Seat, copied: Result<String>, started: Instant) -> Outcome {
     }
 }
 
-fn copy(request: Request, seat: &mut Seat) -> Result<String> {
+fn copy(request: Request, seat: &mut ClientContext) -> Result<String> {
     host::prepare(1)?;
     if request.options.nice {
         host::be_nice();
@@ -273,7 +278,7 @@ fn digest_list(path: &Path) -> Result<Arc<DigestList>> {
 
 /// Waits until the list of digests is written or the user ends the copy, which then fails even if
 /// it was complete.
-async fn digests_written(seat: &Seat, copied: Result<String>) -> Result<String> {
+async fn digests_written(seat: &ClientContext, copied: Result<String>) -> Result<String> {
     let Some(list) = &seat.digests else {
         return copied;
     };
@@ -293,7 +298,7 @@ async fn digests_written(seat: &Seat, copied: Result<String>) -> Result<String> 
     }
 }
 
-fn finish_digests(seat: &Seat) -> Result<u64> {
+fn finish_digests(seat: &ClientContext) -> Result<u64> {
     let Some(list) = &seat.digests else {
         return Ok(0);
     };
@@ -325,7 +330,7 @@ pub fn serve(placed: bool, permit: Permit) -> Result<(), NotServed> {
     host::ignore_status_signal();
     let mut hello = host::hello();
     let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
-    if let Some(address) = addresses::of_login(&connection, addresses::End::Server) {
+    if let Some(address) = addresses::of_login(&connection, addresses::SshEnd::Server) {
         address.clone_into(&mut hello.reached);
     }
     if placed {
@@ -354,7 +359,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
     if let Some(refusal) = refusal.filter(|_| workers == 0) {
         return Err(refusal);
     }
-    let begun = threads::Begun::default();
+    let begun = threads::StartedThreads::default();
     let begins = begun.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers)
@@ -372,16 +377,16 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 }
 
 /// One end's half of the copy.
-pub enum Half {
-    Sending(SendingHalf),
-    Receiving(ReceivingHalf),
+pub enum RunningEnd {
+    Sending(SendingEnd),
+    Receiving(ReceivingEnd),
 }
 
-impl Half {
+impl RunningEnd {
     fn take(&self, message: Message) -> Result<()> {
         match self {
-            Half::Sending(half) => half.take(message),
-            Half::Receiving(half) => {
+            RunningEnd::Sending(half) => half.take(message),
+            RunningEnd::Receiving(half) => {
                 half.take(message);
                 Ok(())
             }
@@ -389,31 +394,31 @@ impl Half {
     }
 
     /// This half, if its queue has no room for more messages.
-    fn full(&self) -> Option<&ReceivingHalf> {
+    fn full(&self) -> Option<&ReceivingEnd> {
         match self {
-            Half::Receiving(half) if half.is_full() => Some(half),
-            Half::Receiving(_) | Half::Sending(_) => None,
+            RunningEnd::Receiving(half) if half.is_full() => Some(half),
+            RunningEnd::Receiving(_) | RunningEnd::Sending(_) => None,
         }
     }
 
     /// Works off queued messages before `error` counts as the cause: they may have a better one.
     async fn work_off(&self, error: &Error) {
-        if let (Half::Receiving(half), Kind::Lost) = (self, error.kind) {
+        if let (RunningEnd::Receiving(half), Kind::Lost) = (self, error.kind) {
             half.work_off().await;
         }
     }
 
     async fn done(&mut self) {
         match self {
-            Half::Sending(half) => half.done().await,
-            Half::Receiving(half) => half.done().await,
+            RunningEnd::Sending(half) => half.done().await,
+            RunningEnd::Receiving(half) => half.done().await,
         }
     }
 
     pub async fn stop(self) {
         match self {
-            Half::Sending(half) => half.stop().await,
-            Half::Receiving(half) => half.stop().await,
+            RunningEnd::Sending(half) => half.stop().await,
+            RunningEnd::Receiving(half) => half.stop().await,
         }
     }
 }
@@ -421,8 +426,8 @@ impl Half {
 /// Hands messages to `half` until all is in place or the copy ends. `ways` takes messages about
 /// connections; `check` sees the others before the half does.
 pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
-    hearing: &mut Hearing<'_, R>,
-    half: &mut Half,
+    hearing: &mut ControlReader<'_, R>,
+    half: &mut RunningEnd,
     mut ways: impl FnMut(Message) -> Result<()>,
     mut check: impl FnMut(&Message) -> Result<()>,
 ) -> Result<()> {
@@ -468,7 +473,7 @@ async fn off_task<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     done.map_err(|_| Error::new(Kind::Breach, Side::Here, "a look at the disk failed"))
 }
 
-fn cause_of(ending: &Ending) -> Error {
+fn cause_of(ending: &Shutdown) -> Error {
     let unknown = || Error::new(Kind::Lost, Side::Here, "ended for no known reason");
     ending.cause().unwrap_or_else(unknown)
 }

@@ -8,31 +8,31 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
-use super::fan_out::Shared;
-use crate::dest::{Exit, Rules, Spec, process_umask};
+use super::fan_out::SharedSource;
+use crate::dest::{Rules, SinkSpec, Spec, process_umask};
 use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Root, Totals};
-use crate::pipeline::receive::entry_writer::{Destination, To, Typed};
+use crate::pipeline::receive::entry_writer::{CopyDestination, To, Typed};
 use crate::pipeline::receive::roots::Sessions;
-use crate::session::request::{CopyOptions, Request, What};
-use crate::session::{Seat, cause_of, owner, probe};
-use crate::source::{self, Inlet, Lookup, Named, Sources, Walk};
+use crate::session::request::{CopyOptions, EndKind, Request};
+use crate::session::{ClientContext, cause_of, owner, probe};
+use crate::source::{self, Lookup, NamedSource, PipeSpec, Sources, Walk};
 use crate::units::printable;
 use crate::wire::message::{ROOTS_MAX, Roots};
 
 /// The files that this machine's operands name, and the operand of each.
 #[derive(Clone, Default)]
 pub struct Expanded {
-    named: Vec<Named>,
+    named: Vec<NamedSource>,
     operands: Vec<u32>,
     /// Stdin or a command; `named` is then empty.
-    inlet: Option<Inlet>,
+    inlet: Option<PipeSpec>,
 }
 
 impl Expanded {
     /// A source without a name.
-    pub fn nameless(inlet: Inlet) -> Expanded {
+    pub fn nameless(inlet: PipeSpec) -> Expanded {
         Expanded {
             inlet: Some(inlet),
             ..Expanded::default()
@@ -40,7 +40,7 @@ impl Expanded {
     }
 
     /// Adds the files that an operand names.
-    pub fn add(&mut self, named: Vec<Named>, operand: usize) {
+    pub fn add(&mut self, named: Vec<NamedSource>, operand: usize) {
         self.operands.extend(named.iter().map(|_| operand as u32));
         self.named.extend(named);
     }
@@ -97,7 +97,7 @@ impl Expanded {
             )));
         }
         let operands = self.named.iter().zip(&self.operands).enumerate();
-        let root = |(n, (named, operand)): (usize, (&Named, &u32))| {
+        let root = |(n, (named, operand)): (usize, (&NamedSource, &u32))| {
             named.to_root(source::root_id(n), *operand)
         };
         Ok(operands.map(root).collect())
@@ -109,7 +109,7 @@ impl Expanded {
 ///
 /// # Errors
 /// If the copy ends before the lookup.
-pub async fn expand(request: &Request, seat: &Seat) -> Result<Expanded> {
+pub async fn expand(request: &Request, seat: &ClientContext) -> Result<Expanded> {
     let (asked, told) = (request.clone(), seat.clone());
     let looking = tokio::task::spawn_blocking(move || look_up(&asked, &told));
     tokio::select! {
@@ -121,20 +121,22 @@ pub async fn expand(request: &Request, seat: &Seat) -> Result<Expanded> {
     }
 }
 
-fn look_up(request: &Request, seat: &Seat) -> Expanded {
+fn look_up(request: &Request, seat: &ClientContext) -> Expanded {
     let lookup = Lookup {
         base: PathBuf::new(),
         remote: false,
         confine: None,
     };
     let shared = seat.shared.as_ref();
-    let inlet = shared.and_then(Shared::inlet).or_else(|| stream(request));
+    let inlet = shared
+        .and_then(SharedSource::inlet)
+        .or_else(|| stream(request));
     if let Some(inlet) = inlet {
         return Expanded::nameless(inlet);
     }
     let mut all = Expanded::default();
     for (operand, source) in request.sources.iter().enumerate() {
-        if source.what == What::Nothing {
+        if source.what == EndKind::Nothing {
             return Expanded::default();
         }
         let (mut named, mut errors) =
@@ -144,7 +146,7 @@ fn look_up(request: &Request, seat: &Seat) -> Expanded {
             errors.extend(streams.map(read_once));
         }
         errors.iter().for_each(|error| seat.tally.add(error));
-        let warnings = named.iter().filter_map(Named::warning);
+        let warnings = named.iter().filter_map(NamedSource::warning);
         warnings.for_each(|line| seat.reporter.notice(&line));
         all.add(named, operand);
     }
@@ -152,33 +154,33 @@ fn look_up(request: &Request, seat: &Seat) -> Expanded {
 }
 
 /// The source, if it is stdin or a command on this machine.
-pub fn stream(request: &Request) -> Option<Inlet> {
+pub fn stream(request: &Request) -> Option<PipeSpec> {
     let source = request.sources.first()?;
     match source.what {
-        What::Path | What::Stderr | What::Nothing => None,
-        What::Stdio => Some(Inlet::Stdin),
-        What::Command => Some(Inlet::Command(source.typed.clone())),
+        EndKind::Path | EndKind::Stderr | EndKind::Nothing => None,
+        EndKind::Stdio => Some(PipeSpec::Stdin),
+        EndKind::Command => Some(PipeSpec::Command(source.typed.clone())),
     }
 }
 
 /// The source, if it is the only one and is a FIFO or a character device on this machine.
-pub fn named_stream(request: &Request) -> Option<Inlet> {
+pub fn named_stream(request: &Request) -> Option<PipeSpec> {
     let [source] = &request.sources[..] else {
         return None;
     };
     let path = PathBuf::from(OsStr::from_bytes(&source.path));
-    let is_stream = source.what == What::Path && source::is_stream_at(&path);
-    is_stream.then_some(Inlet::Path(path))
+    let is_stream = source.what == EndKind::Path && source::is_stream_at(&path);
+    is_stream.then_some(PipeSpec::Path(path))
 }
 
 /// The error for a pipe among several copies: each would get only a part of it.
-fn read_once(named: Named) -> Error {
+fn read_once(named: NamedSource) -> Error {
     let message = "can be read only once; with --also it must be the only source";
     Error::new(Kind::Entry, Side::Source, message).at(named.path)
 }
 
 /// Counts the sources while ssh logs in.
-pub fn scan(found: &Expanded, options: &CopyOptions, seat: &Seat) -> JoinHandle<Totals> {
+pub fn scan(found: &Expanded, options: &CopyOptions, seat: &ClientContext) -> JoinHandle<Totals> {
     let (found, options, progress) = (found.clone(), options.clone(), seat.progress.clone());
     tokio::task::spawn_blocking(move || {
         found.count(&options, &mut |files, bytes| {
@@ -207,7 +209,12 @@ pub fn rules(request: &Request) -> Rules {
 }
 
 /// The sessions of a receiver on this machine: this one and the earlier ones of the same command.
-pub fn sessions(request: &Request, own: [u8; 16], before: &[[u8; 16]], seat: &Seat) -> Sessions {
+pub fn sessions(
+    request: &Request,
+    own: [u8; 16],
+    before: &[[u8; 16]],
+    seat: &ClientContext,
+) -> Sessions {
     let reporter = seat.reporter.clone();
     Sessions {
         own,
@@ -220,18 +227,18 @@ pub fn sessions(request: &Request, own: [u8; 16], before: &[[u8; 16]], seat: &Se
 }
 
 /// The destination on this machine.
-pub fn destination(request: &Request, same_machine: bool, sessions: Sessions) -> Destination {
+pub fn destination(request: &Request, same_machine: bool, sessions: Sessions) -> CopyDestination {
     let to = match request.dest.what {
-        What::Stdio => To::Exit(Exit::Stdout),
-        What::Stderr => To::Exit(Exit::Stderr),
-        What::Command => To::Exit(Exit::Command(request.dest.typed.clone())),
-        What::Nothing => To::Exit(probe::place::nowhere()),
-        What::Path => match Exit::of_descriptor(&request.dest.path) {
+        EndKind::Stdio => To::Exit(SinkSpec::Stdout),
+        EndKind::Stderr => To::Exit(SinkSpec::Stderr),
+        EndKind::Command => To::Exit(SinkSpec::Command(request.dest.typed.clone())),
+        EndKind::Nothing => To::Exit(probe::place::nowhere()),
+        EndKind::Path => match SinkSpec::of_descriptor(&request.dest.path) {
             Some(exit) => To::Exit(exit),
             None => To::Path(spec(request)),
         },
     };
-    Destination {
+    CopyDestination {
         to,
         same_machine,
         typed: request
@@ -285,13 +292,13 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
             return Err(Error::new(Kind::Breach, Side::Source, message).at(path));
         }
         let may_be = match operand.what {
-            What::Path => source::may_answer(&operand.path, &answers, recursive),
+            EndKind::Path => source::may_answer(&operand.path, &answers, recursive),
             // Such a source has no name that could place it elsewhere.
             _ => answers
                 .iter()
                 .all(|root| root.contents && !root.is_directory),
         };
-        if !may_be || (operand.what != What::Path && answers.len() > 1) {
+        if !may_be || (operand.what != EndKind::Path && answers.len() > 1) {
             let name = answers
                 .first()
                 .map_or(&b""[..], |root| root.name.as_bytes());

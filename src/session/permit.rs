@@ -18,7 +18,7 @@ use crate::wire::message::{CopyOptions, Open, Ports, Role};
 pub struct Permit {
     /// `--confine`: only this directory and its contents.
     pub confine: Option<PathBuf>,
-    pub access: Access,
+    pub access: PermittedAccess,
     /// `--no-overwrite`: existing files stay unchanged.
     pub no_overwrite: bool,
     /// `--allow-outside-links`: symbolic links may lead out of the directory.
@@ -29,7 +29,7 @@ pub struct Permit {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Access {
+pub enum PermittedAccess {
     #[default]
     Full,
     /// `--read-only`
@@ -47,13 +47,13 @@ impl Permit {
         let refused = |message: &str| Err(Error::usage(message));
         // Lists every role, so that a new one must be considered here.
         match (&open.role, self.access) {
-            (Role::Sender { .. }, Access::Write) => {
+            (Role::Sender { .. }, PermittedAccess::Write) => {
                 return refused("this key may write there and not read");
             }
-            (Role::Receiver { .. }, Access::Read) => {
+            (Role::Receiver { .. }, PermittedAccess::Read) => {
                 return refused("this key may read there and not write");
             }
-            (Role::Probe { path }, Access::Read) if !path.is_empty() => {
+            (Role::Probe { path }, PermittedAccess::Read) if !path.is_empty() => {
                 return refused("this key may read there and not write: probe HOST: alone");
             }
             (Role::Sender { .. } | Role::Receiver { .. } | Role::Probe { .. }, _) => {}
@@ -63,7 +63,7 @@ impl Permit {
                 return refused("this key may copy files there and run no commands");
             }
         }
-        if open.options.inplace && (self.no_overwrite || self.access == Access::Write) {
+        if open.options.inplace && (self.no_overwrite || self.access == PermittedAccess::Write) {
             return refused("--inplace is not for this key: it may not change what is there");
         }
         if open.options.follow_links && self.confine.is_some() {
@@ -121,7 +121,7 @@ impl Permit {
         Rules {
             no_clobber: rules.no_clobber || self.no_overwrite,
             untouched: self.no_overwrite,
-            blind: self.access == Access::Write,
+            blind: self.access == PermittedAccess::Write,
             set_id: self.confine.is_none(),
             no_own_names: self.confine.is_some(),
             links_inside: self.confine.is_some() && !self.outside_links,
@@ -170,7 +170,7 @@ mod tests {
                 ..Permit::default()
             },
             Permit {
-                access: Access::Read,
+                access: PermittedAccess::Read,
                 ..Permit::default()
             },
         ] {

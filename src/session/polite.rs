@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::transport::connections::Roster;
-use crate::transport::rate_limit::Limit;
+use crate::transport::connections::ConnectionSet;
+use crate::transport::rate_limit::RateLimiter;
 use crate::tuner::{LOOK, PoliteRate};
 
 /// The round trip assumed until a connection is up.
@@ -18,7 +18,11 @@ pub const NO_EFFECT: &str =
 
 /// Keeps the connections of `roster` at the rate of a polite copy until it is dropped, and never
 /// above `limit`. `tell` receives a line for each clear change of the rate.
-pub async fn keep(roster: Arc<Roster>, limit: Arc<Limit>, tell: impl Fn(String) + Send) {
+pub async fn keep(
+    roster: Arc<ConnectionSet>,
+    limit: Arc<RateLimiter>,
+    tell: impl Fn(String) + Send,
+) {
     // A connection that comes up now starts slowly.
     roster.pace(PoliteRate::new(ROUND_TRIP_GUESS).rate());
     let mut looks = interval(LOOK);

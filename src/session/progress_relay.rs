@@ -10,10 +10,10 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::control::Outgoing;
 use crate::pipeline::send::Sender;
 use crate::progress::Phase;
-use crate::transport::connections::Roster;
+use crate::transport::connections::ConnectionSet;
 use crate::transport::routes::Route;
 use crate::wire::message::Message;
-use crate::wire::progress_report::{Account, WayFacts};
+use crate::wire::progress_report::{ProgressReport, RouteFacts};
 
 /// Interval between checks for new or lost connections, which the client waits for.
 const LOOK: Duration = Duration::from_millis(50);
@@ -24,27 +24,31 @@ const TELL: Duration = Duration::from_millis(250);
 /// Characters of a cause that are reported.
 const CAUSE_MAX: usize = 200;
 
-pub struct Accounting {
-    teller: Teller,
+pub struct ProgressRelay {
+    teller: ProgressTeller,
     _telling: AbortOnDropHandle<()>,
 }
 
 #[derive(Clone)]
-struct Teller {
+struct ProgressTeller {
     sender: Arc<Sender>,
-    roster: Arc<Roster>,
+    roster: Arc<ConnectionSet>,
     control: Outgoing,
 }
 
-impl Accounting {
-    pub fn start(sender: &Arc<Sender>, roster: &Arc<Roster>, control: &Outgoing) -> Accounting {
-        let teller = Teller {
+impl ProgressRelay {
+    pub fn start(
+        sender: &Arc<Sender>,
+        roster: &Arc<ConnectionSet>,
+        control: &Outgoing,
+    ) -> ProgressRelay {
+        let teller = ProgressTeller {
             sender: sender.clone(),
             roster: roster.clone(),
             control: control.clone(),
         };
         let telling = tokio::spawn(teller.clone().run());
-        Accounting {
+        ProgressRelay {
             teller,
             _telling: AbortOnDropHandle::new(telling),
         }
@@ -58,7 +62,7 @@ impl Accounting {
     }
 }
 
-impl Teller {
+impl ProgressTeller {
     async fn run(self) {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -76,18 +80,18 @@ impl Teller {
         }
     }
 
-    fn account(&self) -> Account {
-        let Teller { sender, roster, .. } = self;
+    fn account(&self) -> ProgressReport {
+        let ProgressTeller { sender, roster, .. } = self;
         let carried = roster.carried();
         let snapshot = sender.progress.snapshot();
         let cause = roster.last_cause().unwrap_or_default();
-        Account {
+        ProgressReport {
             counts: sender.progress.counts(),
             names: snapshot.names,
             is_flushing: snapshot.phase == Phase::Flushing,
             ways: Route::ALL.map(|route| {
                 let standing = roster.standing(route);
-                WayFacts {
+                RouteFacts {
                     sound: standing.sound as u16,
                     up: standing.up as u16,
                     carried: carried[route as usize],

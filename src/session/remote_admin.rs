@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::error::{Error, Kind, Result, Side};
 use crate::session::{host, runtime};
-use crate::ssh::{self, Errand, Host, Rsh, Said, SshOptions, Startup};
+use crate::ssh::{self, Errand, Host, LastOutput, Rsh, SshOptions, Startup};
 use crate::units::printable;
 use crate::wire::greeting::MARK;
 use crate::wire::hello::{MAGIC, NOISE_MAX};
@@ -22,7 +22,7 @@ const ABORT_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The host, and how to reach it.
 #[derive(Clone, Debug)]
-pub struct Visit {
+pub struct RemoteAdmin {
     pub host: Host,
     pub ssh: SshOptions,
     /// `--sudo`
@@ -31,7 +31,7 @@ pub struct Visit {
     pub timeout: Duration,
 }
 
-impl Visit {
+impl RemoteAdmin {
     /// The programs on the host, one line each.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl Visit {
             status,
             Rsh::Ssh,
             &startup,
-            &Said {
+            &LastOutput {
                 stdout: &said,
                 stderr: &stderr,
                 is_shown: true,

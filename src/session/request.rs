@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 use crate::program::Program;
 use crate::progress::Snapshot;
 pub use crate::ssh::{Host, Rsh, SshOptions};
-use crate::ssh::{Patience, Startup};
+use crate::ssh::{Startup, StartupLimit};
 pub use crate::transport::routes::Route;
-pub use crate::tuner::{Limit, Shares, Verdict};
+pub use crate::tuner::{Bottleneck, Shares, Verdict};
 pub use crate::wire::message::{CopyOptions, Ports};
 
 /// One end of a copy, checked: `[user@]host:path`, `scp://…`, a path on this machine, a standard
@@ -23,7 +23,7 @@ pub struct Operand {
     pub typed: OsString,
     /// None for this machine.
     pub host: Option<Host>,
-    pub what: What,
+    pub what: EndKind,
     /// Bytes as typed after the colon; empty means the home directory of a remote host. For a
     /// command, its line.
     pub path: Vec<u8>,
@@ -31,7 +31,7 @@ pub struct Operand {
 
 /// The kind of thing at one end of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EndKind {
     /// A path: files, directories, devices, FIFOs.
     Path,
     /// `-`: this process's stdin as a source, its stdout as a destination.
@@ -125,14 +125,14 @@ impl Request {
     /// True if a pipe that ends without data may replace a file that has content. That is always
     /// so for a command: it succeeded with empty output, as in a shell's `CMD > FILE`.
     pub fn takes_empty(&self) -> bool {
-        let is_command = |source: &Operand| source.what == What::Command;
+        let is_command = |source: &Operand| source.what == EndKind::Command;
         self.allow_empty || self.sources.iter().any(is_command)
     }
 
     /// True if a command runs on another host.
     pub fn has_far_command(&self) -> bool {
         let mut operands = std::iter::once(&self.dest).chain(&self.sources);
-        operands.any(|operand| operand.what == What::Command && operand.host.is_some())
+        operands.any(|operand| operand.what == EndKind::Command && operand.host.is_some())
     }
 
     /// A copy with default settings; any host in it is this machine under another name.
@@ -161,7 +161,7 @@ impl Request {
     /// True if one of the ends can be read or written only once.
     pub fn is_stream(&self) -> bool {
         let mut operands = std::iter::once(&self.dest).chain(&self.sources);
-        operands.any(|operand| operand.what != What::Path)
+        operands.any(|operand| operand.what != EndKind::Path)
     }
 
     /// All destinations, as they were typed.
@@ -183,7 +183,7 @@ impl Request {
             path: self.remote_path.clone(),
             sudo: self.sudo.clone(),
             digest,
-            patience: Patience::of(Duration::from_secs(self.options.timeout_s.into())),
+            patience: StartupLimit::of(Duration::from_secs(self.options.timeout_s.into())),
         })
     }
 

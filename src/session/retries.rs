@@ -17,7 +17,7 @@ use crate::seal::Secret;
 use crate::session::client::{self, Session};
 use crate::session::login::{Attempt, SAME_SIGNAL};
 use crate::session::request::{Request, Retry};
-use crate::session::{Seat, cause_of};
+use crate::session::{ClientContext, cause_of};
 use crate::ssh;
 use crate::units::printable;
 use crate::wire::message::SESSIONS_MAX;
@@ -40,7 +40,7 @@ const JITTER: f64 = 0.25;
 /// # Errors
 /// An error that another login cannot repair; the signal, if one arrived; `Kind::Lost` after the
 /// last login.
-pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
+pub async fn copy(request: &Request, seat: &ClientContext) -> Result<String> {
     let mut request = request.clone();
     let mut retries = Retries::new(request.retry, &Secret::session());
     let mut refusals = 0;
@@ -127,7 +127,7 @@ pub async fn copy(request: &Request, seat: &Seat) -> Result<String> {
 async fn first_again(
     mut error: Error,
     request: &Request,
-    seat: &Seat,
+    seat: &ClientContext,
     retries: &mut Retries,
 ) -> Result<()> {
     if !request.retry.first || !ssh::may_pass(&error) {
@@ -154,7 +154,7 @@ async fn first_again(
 ///
 /// # Errors
 /// The cause of the copy's end, such as a signal.
-async fn pause(wait: Duration, seat: &Seat) -> Result<()> {
+async fn pause(wait: Duration, seat: &ClientContext) -> Result<()> {
     tokio::select! {
         () = tokio::time::sleep(wait) => Ok(()),
         () = seat.ending.wait() => Err(cause_of(&seat.ending)),
@@ -182,7 +182,7 @@ fn is_worth_a_retry(kind: Kind, attempt: Attempt) -> bool {
 
 /// Returns the signal as the error if one arrived here: a terminal sends Ctrl-C to ssh too, and
 /// ssh may end first. A signal that ended only the far end is a lost connection.
-async fn unless_signalled(error: Error, seat: &Seat) -> Result<Error> {
+async fn unless_signalled(error: Error, seat: &ClientContext) -> Result<Error> {
     let may_be_its_effect = matches!(
         error.kind,
         Kind::Lost | Kind::Connect | Kind::FarEnd | Kind::Signal(_)

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use self::active::Running;
 pub use self::attempts::look_up;
 pub use notes::Notes;
-pub use patience::Patience;
+pub use patience::RoutePatience;
 
 use super::connection_control::Inband;
 use super::data_connections::end_later;
@@ -30,11 +30,11 @@ use crate::error::{Error, Kind, Side};
 use crate::manifest::Totals;
 use crate::seal::Suite;
 use crate::session::request::Request;
-use crate::session::{Seat, polite, tuning};
+use crate::session::{ClientContext, polite, tuning};
 use crate::ssh::Host;
 use crate::transport::connection::handshake::Keyring;
-use crate::transport::connections::Roster;
-use crate::transport::routes::direct::{Answer, Places};
+use crate::transport::connections::ConnectionSet;
+use crate::transport::routes::direct::{DialAnswer, Places};
 use crate::transport::routes::{Connection, Route};
 use crate::tuner::{self, Remembered};
 use crate::units::printable;
@@ -56,7 +56,7 @@ const SMALL_MAX: u64 = 128 << 10;
 const REVERSE_PATIENCE: Duration = Duration::from_secs(12);
 
 /// Chooses the route, at the client.
-pub struct Chooser<'a> {
+pub struct RouteChooser<'a> {
     pub request: &'a Request,
     pub host: Host,
     /// The hello of the host that the login reached.
@@ -73,21 +73,21 @@ pub struct Chooser<'a> {
     pub facing: Arc<Keyring>,
     pub suite: Suite,
     pub proven: mpsc::Sender<Connection>,
-    pub roster: Arc<Roster>,
+    pub roster: Arc<ConnectionSet>,
     pub control: Outgoing,
     pub inband: Arc<Inband>,
     pub notes: Arc<Notes>,
-    pub seat: Seat,
+    pub seat: ClientContext,
 }
 
 /// The attempts so far, and their results.
-struct Course {
+struct AttemptState {
     running: Running,
     has_listened: bool,
     /// Where the server listens, if it does.
     at: Option<Listen>,
     dialled: Option<Arc<Places>>,
-    patience: Patience,
+    patience: RoutePatience,
     /// The time since which no connection is sound.
     without: Instant,
     chosen: Option<Route>,
@@ -95,14 +95,14 @@ struct Course {
     has_warned: bool,
 }
 
-impl Default for Course {
-    fn default() -> Course {
-        Course {
+impl Default for AttemptState {
+    fn default() -> AttemptState {
+        AttemptState {
             running: Running::default(),
             has_listened: false,
             at: None,
             dialled: None,
-            patience: Patience::default(),
+            patience: RoutePatience::default(),
             without: Instant::now(),
             chosen: None,
             has_warned: false,
@@ -110,7 +110,7 @@ impl Default for Course {
     }
 }
 
-impl Chooser<'_> {
+impl RouteChooser<'_> {
     /// Makes connections and replaces lost ones, until it is dropped. `listen` receives the
     /// server's port and addresses.
     pub async fn run(self, listen: oneshot::Receiver<Listen>) {
@@ -176,7 +176,7 @@ impl Chooser<'_> {
     }
 
     async fn choose(&self, listen: oneshot::Receiver<Listen>) {
-        let mut course = Course::default();
+        let mut course = AttemptState::default();
         let mut listen = std::pin::pin!(listen);
         let mut looks_at = Instant::now();
         loop {
@@ -202,7 +202,7 @@ impl Chooser<'_> {
 
     /// Settles on the route that is up, or begins the one that is due. True if a connection is
     /// sound.
-    async fn look(&self, course: &mut Course) -> bool {
+    async fn look(&self, course: &mut AttemptState) -> bool {
         if let Some(route) = self.up() {
             if course.chosen != Some(route) {
                 course.chosen = Some(route);
@@ -241,24 +241,24 @@ impl Chooser<'_> {
     }
 
     /// Warns once, if the user asked for a polite copy.
-    fn warn(&self, course: &mut Course) {
+    fn warn(&self, course: &mut AttemptState) {
         let has_warned = std::mem::replace(&mut course.has_warned, true);
         if !has_warned && self.request.options.polite {
             self.seat.reporter.notice(polite::NO_EFFECT);
         }
     }
 
-    fn dial(&self, course: &mut Course) {
+    fn dial(&self, course: &mut AttemptState) {
         if let Some(at) = course.at.clone() {
             course.dialled = self.direct(&mut course.running, at);
         }
     }
 
-    fn answer(&self, course: &Course) -> Answer {
+    fn answer(&self, course: &AttemptState) -> DialAnswer {
         match &course.dialled {
             Some(places) => places.answer(),
-            None if course.has_listened => Answer::Refused,
-            None => Answer::Silent,
+            None if course.has_listened => DialAnswer::Refused,
+            None => DialAnswer::Silent,
         }
     }
 

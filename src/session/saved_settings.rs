@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::session::request::{Host, Request};
 use crate::ssh::Rsh;
-use crate::tuner::{FILE_MAX, Remembered, Routes};
+use crate::tuner::{FILE_MAX, Remembered, RememberedRoutes};
 
 /// Copies of one process that end together take turns: each reads and rewrites the whole file.
 static WRITING: Mutex<()> = Mutex::new(());
@@ -151,7 +151,7 @@ fn path() -> Option<PathBuf> {
     Some(caches.join("fastcp").join(NAME))
 }
 
-fn routes(path: &PathBuf) -> Routes {
+fn routes(path: &PathBuf) -> RememberedRoutes {
     let mut text = Vec::new();
     let opened = OpenOptions::new()
         .read(true)
@@ -159,8 +159,8 @@ fn routes(path: &PathBuf) -> Routes {
         .open(path);
     let read = opened.and_then(|file| file.take(FILE_MAX as u64 + 1).read_to_end(&mut text));
     match read {
-        Ok(_) => Routes::read(&text),
-        Err(_) => Routes::default(),
+        Ok(_) => RememberedRoutes::read(&text),
+        Err(_) => RememberedRoutes::default(),
     }
 }
 

@@ -14,35 +14,35 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use self::first_messages::opening;
-use self::roles::{End, destination, end, rules, tell, tell_roots};
+use self::roles::{ServerRole, destination, end, rules, tell, tell_roots};
 
-use super::connection_control::{Inband, Reverse, Ways};
-use super::control_reader::Hearing;
-use super::data_connections::{Connections, Pace, receive_on, send_on};
-use super::endpoint::{Common, ReceivingHalf, SendingHalf};
-use super::progress_relay::Accounting;
+use super::connection_control::{ConnectionControl, Inband, Reverse};
+use super::control_reader::ControlReader;
+use super::data_connections::{Connections, SendPace, receive_on, send_on};
+use super::endpoint::{Common, ReceivingEnd, SendingEnd};
+use super::progress_relay::ProgressRelay;
 use crate::control::stdio::Stdio;
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
 use crate::dest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
 use crate::pipeline::digest_list::DigestList;
-use crate::pipeline::failures::Tally;
+use crate::pipeline::failures::Failures;
 use crate::pipeline::receive::entry_writer::To;
 use crate::pipeline::receive::roots::Sessions;
-use crate::pipeline::{Budget, Ending};
+use crate::pipeline::{Budget, Shutdown};
 use crate::progress::Progress;
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
-use crate::session::heartbeat::{self, Heart, Place};
+use crate::session::heartbeat::{self, Heart, HeartPlace};
 use crate::session::operands::Expanded;
 use crate::session::permit::Permit;
-use crate::session::tuning::{self, Audience, Terms, Tuning};
-use crate::session::{Half, NotServed, converse, host};
+use crate::session::tuning::{self, Audience, Tuning, TuningTerms};
+use crate::session::{NotServed, RunningEnd, converse, host};
 use crate::transport::connection::handshake::{DialRole, Keyring};
-use crate::transport::connections::{Flow, Roster};
+use crate::transport::connections::{ConnectionSet, Flow};
 use crate::transport::dial::Attempts;
-use crate::transport::rate_limit::Limit;
-use crate::transport::routes::meeting_socket::Greeting;
+use crate::transport::rate_limit::RateLimiter;
+use crate::transport::routes::meeting_socket::MeetingRequest;
 use crate::transport::routes::{Connection, Route, meeting_socket};
 use crate::wire::hello::{Hello, STREAMS_MAX};
 use crate::wire::message::{Fault, Message, Open};
@@ -72,14 +72,14 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     let mut stdin = stdin;
     let greeted = timeout(GREETING_PATIENCE, meeting_socket::greeting(&mut stdin)).await;
     let first = match greeted.unwrap_or(Err(std::io::ErrorKind::TimedOut.into())) {
-        Ok(Greeting::Session(first)) => first,
-        Ok(Greeting::Stream(session)) => return join(&session).await,
+        Ok(MeetingRequest::Session(first)) => first,
+        Ok(MeetingRequest::Stream(session)) => return join(&session).await,
         Err(error) => return Err(lost(error.into())),
     };
     let mut incoming = Incoming::after(&first, stdin);
     let client = incoming.hello(HELLO_TIMEOUT).await.map_err(lost)?;
     let (control, _writer) = Outgoing::start(stdout);
-    let ending = Arc::new(Ending::default());
+    let ending = Arc::new(Shutdown::default());
     host::end_on_signals(ending.clone());
     host::end_on_panic(ending.clone());
     let mut half = None;
@@ -127,8 +127,8 @@ async fn copy<R: AsyncRead + Unpin>(
     control: &Outgoing,
     client: &Hello,
     permit: &Permit,
-    ending: &Arc<Ending>,
-    (slot, heart): (&mut Option<Half>, &mut Option<Heart>),
+    ending: &Arc<Shutdown>,
+    (slot, heart): (&mut Option<RunningEnd>, &mut Option<Heart>),
 ) -> Result<()> {
     let opened = timeout(HELLO_TIMEOUT, opening(incoming)).await;
     let (mut open, secret) = opened.unwrap_or_else(|_| Err(breach("no opening")))?;
@@ -138,7 +138,7 @@ async fn copy<R: AsyncRead + Unpin>(
     if open.options.nice {
         host::be_nice();
     }
-    let server = Server::new(
+    let server = ServerCopy::new(
         open,
         secret,
         incoming.heard(),
@@ -148,15 +148,15 @@ async fn copy<R: AsyncRead + Unpin>(
         ending,
     )?;
     let heart = &*heart.insert(server.heart());
-    let mut hearing = Hearing::new(incoming, Some(heart), ending);
+    let mut hearing = ControlReader::new(incoming, Some(heart), ending);
     if server.open.between {
         hearing = hearing.between();
     }
     let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));
-    let pace = Pace::default();
+    let pace = SendPace::default();
     pace.limit.set(server.open.options.rate_limit);
     let mut ways = server.ways(&proven, pace.limit.clone());
-    let Server {
+    let ServerCopy {
         open,
         roster,
         keyring,
@@ -169,16 +169,18 @@ async fn copy<R: AsyncRead + Unpin>(
     roster.want(streams.min(server.budget.streams_max()));
     let mut reports = Reports::default();
     let half = slot.insert(match hearing.during(end(open, permit, control)).await?? {
-        End::Source(found) => {
+        ServerRole::Source(found) => {
             let totals = hearing.during(tell_roots(&found, open, control)).await??;
             let limit = pace.limit.clone();
             let half = server.send(found, connections, pace);
             half.sender.progress.set_totals(totals);
             reports = server.report(&half, limit);
             heart.attach(half.sender.clone());
-            Half::Sending(half)
+            RunningEnd::Sending(half)
         }
-        End::Dest(to, typed) => Half::Receiving(server.receive(to, typed, connections)),
+        ServerRole::Dest(to, typed) => {
+            RunningEnd::Receiving(server.receive(to, typed, connections))
+        }
     });
     converse(&mut hearing, half, |message| ways.take(message), |_| Ok(())).await?;
     reports.end(control).await;
@@ -190,7 +192,7 @@ async fn copy<R: AsyncRead + Unpin>(
 struct Reports {
     tuning: Option<Tuning>,
     /// For a client that is neither the sender nor the receiver.
-    accounting: Option<Accounting>,
+    accounting: Option<ProgressRelay>,
 }
 
 impl Reports {
@@ -207,7 +209,7 @@ impl Reports {
 }
 
 /// The parts that serve one copy.
-struct Server<'a> {
+struct ServerCopy<'a> {
     open: Open,
     budget: Budget,
     suite: Suite,
@@ -215,14 +217,14 @@ struct Server<'a> {
     control: &'a Outgoing,
     client: &'a Hello,
     permit: &'a Permit,
-    ending: &'a Arc<Ending>,
+    ending: &'a Arc<Shutdown>,
     progress: Arc<Progress>,
-    roster: Arc<Roster>,
+    roster: Arc<ConnectionSet>,
     /// Counts bytes received from the client.
     heard: Arc<AtomicU64>,
 }
 
-impl<'a> Server<'a> {
+impl<'a> ServerCopy<'a> {
     fn new(
         open: Open,
         secret: Secret,
@@ -230,8 +232,8 @@ impl<'a> Server<'a> {
         control: &'a Outgoing,
         client: &'a Hello,
         permit: &'a Permit,
-        ending: &'a Arc<Ending>,
-    ) -> Result<Server<'a>> {
+        ending: &'a Arc<Shutdown>,
+    ) -> Result<ServerCopy<'a>> {
         let budget = Budget::new(&open.options, open.streams, open.chunk_size as usize)?;
         let sends = open.role.sends();
         if let Some(name) = open.options.congestion.as_deref().filter(|_| sends) {
@@ -243,7 +245,7 @@ impl<'a> Server<'a> {
             true => (DialRole::Receives, Flow::Out),
             false => (DialRole::Sends, Flow::In),
         };
-        Ok(Server {
+        Ok(ServerCopy {
             budget,
             suite,
             keyring: Arc::new(Keyring::new(secret, open.session, dialler)),
@@ -253,7 +255,7 @@ impl<'a> Server<'a> {
             permit,
             ending,
             progress: Arc::default(),
-            roster: Roster::new(flow),
+            roster: ConnectionSet::new(flow),
             heard,
         })
     }
@@ -264,8 +266,8 @@ impl<'a> Server<'a> {
     }
 
     fn heart(&self) -> Heart {
-        Heart::start(heartbeat::Terms {
-            place: Place::Server {
+        Heart::start(heartbeat::HeartTerms {
+            place: HeartPlace::Server {
                 streams_max: self.budget.streams_max(),
             },
             timeout_s: self.open.options.timeout_s,
@@ -277,14 +279,18 @@ impl<'a> Server<'a> {
         })
     }
 
-    fn ways(&self, proven: &mpsc::Sender<Connection>, limit: Arc<Limit>) -> Ways {
+    fn ways(
+        &self,
+        proven: &mpsc::Sender<Connection>,
+        limit: Arc<RateLimiter>,
+    ) -> ConnectionControl {
         let streams_max = match self.open.streams {
             Some(_) => self.budget.streams,
             None => self.budget.streams_max(),
         };
         let streams_max = streams_max.min(self.client.limits.streams).max(1);
         let control = self.control.clone();
-        Ways {
+        ConnectionControl {
             inband: Inband::new(self.roster.flow(), true, control, proven.clone()),
             listen: None,
             reverse: Some(Reverse {
@@ -318,7 +324,7 @@ impl<'a> Server<'a> {
             peer_takes_large_packs: self.client.takes_large_packs(),
             peer_takes_large_pieces: self.client.takes_large_pieces(),
             control: self.control.clone(),
-            tally: Arc::new(Tally::silent(self.progress.clone())),
+            tally: Arc::new(Failures::silent(self.progress.clone())),
             progress: self.progress.clone(),
             ending: self.ending.clone(),
             digests: None,
@@ -329,42 +335,42 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn send(&self, found: Expanded, connections: Connections, pace: Pace) -> SendingHalf {
+    fn send(&self, found: Expanded, connections: Connections, pace: SendPace) -> SendingEnd {
         let direction = match self.is_like_a_client() {
             true => Direction::ToServer,
             false => Direction::ToClient,
         };
         let sealer = Sealer::new(&self.keyring.secret, direction, self.suite);
         let sources = found.sources(&self.open.options);
-        let half = SendingHalf::start(self.common(), sealer, sources, false);
+        let half = SendingEnd::start(self.common(), sealer, sources, false);
         let (sender, frames) = (half.sender.clone(), half.frames.clone());
         let roster = self.roster.clone();
         tokio::spawn(send_on(sender, frames, connections, roster, pace, None));
         half
     }
 
-    fn report(&self, half: &SendingHalf, limit: Arc<Limit>) -> Reports {
+    fn report(&self, half: &SendingEnd, limit: Arc<RateLimiter>) -> Reports {
         let Open {
             options,
             streams,
             remembered,
             ..
         } = &self.open;
-        let tuning = Tuning::start(Terms {
+        let tuning = Tuning::start(TuningTerms {
             sender: half.sender.clone(),
             roster: Some(self.roster.clone()),
             start: tuning::start(self.budget, options, *streams, self.client, *remembered),
             audience: Audience::Peer(self.control.clone()),
             limit,
         });
-        let accounting = || Accounting::start(&half.sender, &self.roster, self.control);
+        let accounting = || ProgressRelay::start(&half.sender, &self.roster, self.control);
         Reports {
             tuning: Some(tuning),
             accounting: self.open.between.then(accounting),
         }
     }
 
-    fn receive(&self, to: To, typed: Vec<Vec<u8>>, connections: Connections) -> ReceivingHalf {
+    fn receive(&self, to: To, typed: Vec<Vec<u8>>, connections: Connections) -> ReceivingEnd {
         let opener = Opener::new(&self.keyring.secret, Direction::ToServer, self.suite);
         let same_machine = host::is_this_machine(&self.client.boot_id);
         let mut destination = destination(to, typed, &self.open, same_machine);
@@ -384,7 +390,7 @@ impl<'a> Server<'a> {
         if self.open.between && self.open.options.digests {
             common.digests = Some(Arc::new(DigestList::at_client(self.control.clone())));
         }
-        let half = ReceivingHalf::start(common, opener, rules, destination, crowd);
+        let half = ReceivingEnd::start(common, opener, rules, destination, crowd);
         tokio::spawn(receive_on(half.receiver.clone(), connections, roster, None));
         half
     }

@@ -14,10 +14,10 @@ use crate::pipeline::send::{Sender, encoder_control};
 use crate::report::Reporter;
 use crate::session::polite;
 use crate::transport::connection::kernel;
-use crate::transport::connections::Roster;
-use crate::transport::rate_limit::Limit;
+use crate::transport::connections::ConnectionSet;
+use crate::transport::rate_limit::RateLimiter;
 use crate::tuner::{
-    self, Congestion, Decision, Far, Forced, Method, Remembered, Sample, Start, Tuner,
+    self, Congestion, Decision, Forced, Method, ReceiverSample, Remembered, Sample, Start, Tuner,
 };
 use crate::units::printable;
 use crate::wire::hello::Hello;
@@ -65,37 +65,37 @@ impl Audience {
 }
 
 /// What a tuner must know of its session.
-pub struct Terms {
+pub struct TuningTerms {
     pub sender: Arc<Sender>,
     /// None if both ends are in this process.
-    pub roster: Option<Arc<Roster>>,
+    pub roster: Option<Arc<ConnectionSet>>,
     /// Facts known before the first connection is up; the round trip is a guess.
     pub start: Start,
     pub audience: Audience,
     /// The rate limit of this end; the user may change it while the copy runs.
-    pub limit: Arc<Limit>,
+    pub limit: Arc<RateLimiter>,
 }
 
 /// Tunes the copy until it is dropped.
 pub struct Tuning {
-    shared: Arc<Shared>,
+    shared: Arc<TuningShared>,
     _tuning: AbortOnDropHandle<()>,
     _polite: Option<AbortOnDropHandle<()>>,
 }
 
-struct Shared {
-    terms: Terms,
-    state: Mutex<Option<State>>,
+struct TuningShared {
+    terms: TuningTerms,
+    state: Mutex<Option<TuningState>>,
 }
 
-struct State {
+struct TuningState {
     tuner: Tuner,
     began: Instant,
 }
 
 impl Tuning {
-    pub fn start(terms: Terms) -> Tuning {
-        let shared = Arc::new(Shared {
+    pub fn start(terms: TuningTerms) -> Tuning {
+        let shared = Arc::new(TuningShared {
             terms,
             state: Mutex::default(),
         });
@@ -121,7 +121,7 @@ impl Tuning {
         // All data has arrived, whatever the kernel reported last.
         sample.carried_bytes = sample.carried_bytes.max(sample.wire_bytes);
         let mut state = self.shared.lock();
-        let Some(State { tuner, began }) = state.as_mut() else {
+        let Some(TuningState { tuner, began }) = state.as_mut() else {
             return Conclusion::default();
         };
         // The copy is over, so a decision is of no use.
@@ -133,13 +133,13 @@ impl Tuning {
     }
 }
 
-async fn tune(shared: Arc<Shared>) {
+async fn tune(shared: Arc<TuningShared>) {
     let mut start = shared.terms.start.clone();
     if let Some(roster) = &shared.terms.roster {
         start.round_trip = first_round_trip(roster).await.unwrap_or(start.round_trip);
     }
     let (tuner, first) = Tuner::new(start);
-    *shared.lock() = Some(State {
+    *shared.lock() = Some(TuningState {
         tuner,
         began: Instant::now(),
     });
@@ -159,10 +159,13 @@ async fn tune(shared: Arc<Shared>) {
             shared.hurry(roster);
         }
         let sample = shared.sample();
-        let adjustment = shared.lock().as_mut().and_then(|State { tuner, began }| {
-            let now = began.elapsed();
-            tuner.on_sample(now, &sample)
-        });
+        let adjustment = shared
+            .lock()
+            .as_mut()
+            .and_then(|TuningState { tuner, began }| {
+                let now = began.elapsed();
+                tuner.on_sample(now, &sample)
+            });
         if let Some(adjustment) = adjustment {
             let decision = adjustment.decision;
             shared.carry_out(&decision, Some(&before), adjustment.reason);
@@ -172,7 +175,7 @@ async fn tune(shared: Arc<Shared>) {
 }
 
 /// Waits for the first connection; returns its round trip as the kernel measured it.
-async fn first_round_trip(roster: &Roster) -> Option<Duration> {
+async fn first_round_trip(roster: &ConnectionSet) -> Option<Duration> {
     let mut looks = 0;
     while looks < FIRST_LOOKS {
         if let Some(round_trip) = roster.round_trip() {
@@ -184,13 +187,13 @@ async fn first_round_trip(roster: &Roster) -> Option<Duration> {
     None
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Option<State>> {
+impl TuningShared {
+    fn lock(&self) -> MutexGuard<'_, Option<TuningState>> {
         self.state.lock().expect("no panic while held")
     }
 
     fn sample(&self) -> Sample {
-        let Terms {
+        let TuningTerms {
             sender,
             roster,
             limit,
@@ -221,7 +224,7 @@ impl Shared {
     }
 
     /// At the end of a copy, sends chunks again on idle connections if loss slowed their own down.
-    fn hurry(&self, roster: &Roster) {
+    fn hurry(&self, roster: &ConnectionSet) {
         let sender = &self.terms.sender;
         if sender.frames.is_empty() && sender.plans.is_all_taken() {
             let (late, idle) = roster.late();
@@ -230,7 +233,7 @@ impl Shared {
     }
 
     fn carry_out(&self, decision: &Decision, before: Option<&Decision>, reason: Option<String>) {
-        let Terms {
+        let TuningTerms {
             sender,
             roster,
             start,
@@ -345,8 +348,8 @@ fn may_bbr() -> bool {
     kernel::congestion_default().as_deref() != Some(BBR) && kernel::may_use(BBR)
 }
 
-fn far(busy: Busy) -> Far {
-    Far {
+fn far(busy: Busy) -> ReceiverSample {
+    ReceiverSample {
         elapsed: Duration::from_micros(busy.elapsed_us),
         workers_busy: Duration::from_micros(busy.workers_us),
         decode_busy: Duration::from_micros(busy.decode_us),

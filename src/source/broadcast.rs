@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::pipe::Filled;
-use super::pipe_spec::{Inlet, Limits};
+use super::pipe_spec::{PipeLimits, PipeSpec};
 use crate::chunk::Buffer;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::{STEP, Stop, stopped};
@@ -20,31 +20,31 @@ const AHEAD_MAX: usize = 8;
 /// How much longer the others wait for a copy that has not begun: it may be asking for a password.
 const BEGIN_MAX: Duration = Duration::from_secs(300);
 
-pub struct Tee {
-    inlet: Inlet,
+pub struct Broadcast {
+    inlet: PipeSpec,
     chunk_size: usize,
     /// The length before the first byte was read.
     length: Option<u64>,
     /// How long the others wait for a copy that takes nothing.
     patience: Duration,
-    state: Mutex<State>,
+    state: Mutex<BroadcastState>,
     changed: Condvar,
     /// Set when no copy wants any more of it.
     stop: Stop,
 }
 
-struct State {
+struct BroadcastState {
     begun: bool,
     chunks: VecDeque<(Arc<[u8]>, Filled)>,
     /// The number of the first chunk in `chunks`.
     first: u64,
-    readers: Vec<Reader>,
+    readers: Vec<BroadcastReader>,
     /// Set when the stream is at its end or has failed.
     end: Option<Result<()>>,
 }
 
 #[derive(Clone, Copy)]
-struct Reader {
+struct BroadcastReader {
     /// The number of the chunk that it takes next, and since when that chunk could be taken.
     at: u64,
     since: Instant,
@@ -61,27 +61,27 @@ enum Going {
 }
 
 /// One copy's end of a tee.
-pub struct Tap {
-    tee: Arc<Tee>,
+pub struct BroadcastTap {
+    tee: Arc<Broadcast>,
     reader: usize,
     stop: Stop,
 }
 
-impl Tee {
+impl Broadcast {
     /// Makes a tee for `copies` copies.
-    pub fn new(inlet: Inlet, chunk_size: usize, copies: usize, patience: Duration) -> Tee {
-        let reader = Reader {
+    pub fn new(inlet: PipeSpec, chunk_size: usize, copies: usize, patience: Duration) -> Broadcast {
+        let reader = BroadcastReader {
             at: 0,
             since: Instant::now(),
             has_begun: false,
             going: Going::On,
         };
-        Tee {
+        Broadcast {
             length: inlet.length(),
             inlet,
             chunk_size,
             patience,
-            state: Mutex::new(State {
+            state: Mutex::new(BroadcastState {
                 begun: false,
                 chunks: VecDeque::new(),
                 first: 0,
@@ -93,7 +93,7 @@ impl Tee {
         }
     }
 
-    pub fn inlet(&self) -> &Inlet {
+    pub fn inlet(&self) -> &PipeSpec {
         &self.inlet
     }
 
@@ -119,12 +119,12 @@ impl Tee {
     /// The end of one copy; setting `stop` ends its waits. The first call starts to read the
     /// stream, and its `on_line` gets the lines that the command writes to stderr.
     pub fn tap(
-        self: &Arc<Tee>,
+        self: &Arc<Broadcast>,
         reader: usize,
-        limits: Limits,
+        limits: PipeLimits,
         stop: &Stop,
         on_line: impl FnMut(&[u8]) + Send + 'static,
-    ) -> Tap {
+    ) -> BroadcastTap {
         let mut state = self.lock();
         let was_begun = std::mem::replace(&mut state.begun, true);
         let own = &mut state.readers[reader];
@@ -142,14 +142,14 @@ impl Tee {
                 self.changed.notify_all();
             }
         }
-        Tap {
+        BroadcastTap {
             tee: self.clone(),
             reader,
             stop: stop.clone(),
         }
     }
 
-    fn read(&self, limits: Limits, on_line: impl FnMut(&[u8]) + Send + 'static) -> Result<()> {
+    fn read(&self, limits: PipeLimits, on_line: impl FnMut(&[u8]) + Send + 'static) -> Result<()> {
         let mut feed = self.inlet.open(limits, &self.stop, on_line)?;
         let mut buffer = Buffer::loose(self.chunk_size);
         let mut into = 0;
@@ -189,12 +189,12 @@ impl Tee {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BroadcastState> {
         self.state.lock().expect("no panic while held")
     }
 }
 
-impl State {
+impl BroadcastState {
     fn drop_taken(&mut self) {
         let going = self.readers.iter().filter(|it| it.going == Going::On);
         let Some(wanted) = going.map(|it| it.at).min() else {
@@ -208,7 +208,7 @@ impl State {
     /// Stops waiting for copies that have kept others waiting too long.
     fn leave_behind(&mut self, patience: Duration) {
         let first = self.first;
-        let is_ahead = |it: &Reader| it.going == Going::On && it.at > first;
+        let is_ahead = |it: &BroadcastReader| it.going == Going::On && it.at > first;
         if !self.readers.iter().any(is_ahead) {
             return;
         }
@@ -224,12 +224,12 @@ impl State {
     }
 }
 
-impl Tap {
+impl BroadcastTap {
     /// Like [`StreamSource::fill`](super::pipe::StreamSource::fill), up to the end of a chunk.
     pub fn fill(&mut self, buffer: &mut Buffer) -> Result<Filled> {
         let mut state = self.tee.lock();
         loop {
-            let Reader { at, going, .. } = state.readers[self.reader];
+            let BroadcastReader { at, going, .. } = state.readers[self.reader];
             if going != Going::On {
                 return Err(self.left_behind());
             }
@@ -261,7 +261,10 @@ impl Tap {
         }
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>> {
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, BroadcastState>,
+    ) -> Result<MutexGuard<'a, BroadcastState>> {
         if self.stop.is_set() {
             return Err(stopped(Side::Source).at(self.path()));
         }
@@ -286,21 +289,21 @@ mod tests {
 
     const SIZE: usize = 4096;
 
-    fn tee(line: &str, copies: usize, patience: Duration) -> Arc<Tee> {
-        Arc::new(Tee::new(
-            Inlet::Command(line.into()),
+    fn tee(line: &str, copies: usize, patience: Duration) -> Arc<Broadcast> {
+        Arc::new(Broadcast::new(
+            PipeSpec::Command(line.into()),
             SIZE,
             copies,
             patience,
         ))
     }
 
-    fn tap(tee: &Arc<Tee>, reader: usize) -> Tap {
-        tee.tap(reader, Limits::default(), &Stop::new(), |_| ())
+    fn tap(tee: &Arc<Broadcast>, reader: usize) -> BroadcastTap {
+        tee.tap(reader, PipeLimits::default(), &Stop::new(), |_| ())
     }
 
     /// All bytes that come, and how the stream ends.
-    fn drain(mut tap: Tap) -> (Vec<u8>, Result<()>) {
+    fn drain(mut tap: BroadcastTap) -> (Vec<u8>, Result<()>) {
         let mut all = Vec::new();
         let mut buffer = Buffer::loose(SIZE);
         loop {

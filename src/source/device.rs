@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::Stat;
 
-use crate::device::{self, Access, BlockDevice};
+use crate::device::{self, BlockDevice, DeviceUse};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 use crate::units::printable;
@@ -41,7 +41,7 @@ impl SourceDevice {
     /// `Kind::Read`, also if nothing is in the device; `Kind::Entry` if it is no block device;
     /// `Kind::Usage` if it does not support `direct` I/O.
     pub fn open(path: &Path, direct: bool) -> Result<SourceDevice> {
-        let mut device = BlockDevice::open(path, Access::Read)?;
+        let mut device = BlockDevice::open(path, DeviceUse::Read)?;
         if device.size() == 0 {
             let message = "is a device of no size: nothing is attached to it, or inserted";
             return Err(Error::new(Kind::Read, Side::Source, message).at(path));

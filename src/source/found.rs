@@ -25,7 +25,7 @@ pub enum Changes {
 }
 
 #[derive(Clone)]
-pub struct Found {
+pub struct FoundFile {
     pub entry: Entry,
     /// The directory that contains it; for a directory that the user named, that directory itself.
     pub dir: Arc<Dir>,
@@ -37,7 +37,7 @@ pub struct Found {
     pub through_link: bool,
 }
 
-impl Found {
+impl FoundFile {
     /// As the user would write it, for messages.
     pub fn path(&self) -> PathBuf {
         if self.entry.kind == EntryKind::Directory && self.entry.parent == NO_PARENT {
@@ -214,7 +214,7 @@ pub(super) mod trees {
     use std::path::Path;
 
     /// The files below `dir`, sorted by name.
-    pub fn files(dir: &Path) -> Vec<Found> {
+    pub fn files(dir: &Path) -> Vec<FoundFile> {
         let lookup = Lookup {
             confine: None,
             base: dir.to_owned(),
@@ -234,7 +234,7 @@ pub(super) mod trees {
         files
     }
 
-    pub fn one(dir: &Path, content: &[u8]) -> (std::path::PathBuf, Found) {
+    pub fn one(dir: &Path, content: &[u8]) -> (std::path::PathBuf, FoundFile) {
         let path = dir.join("file");
         std::fs::write(&path, content).unwrap();
         (path, files(dir).remove(0))

@@ -15,11 +15,11 @@ pub mod read;
 pub mod scan;
 pub mod walk;
 
-pub use self::broadcast::Tee;
+pub use self::broadcast::Broadcast;
 pub use self::operand_path::{may_answer, may_be_named};
-pub use self::pipe_spec::{Feed, Inlet, Limits, is_stream_at};
-pub use found::{Changes, Found, GREW, has_vanished, is_just_written, mark_young};
-pub use operand::{Lookup, Named, expand};
+pub use self::pipe_spec::{PipeLimits, PipeReader, PipeSpec, is_stream_at};
+pub use found::{Changes, FoundFile, GREW, has_vanished, is_just_written, mark_young};
+pub use operand::{Lookup, NamedSource, expand};
 pub use pack::{PackRead, Packed, Unpacked, read_pack};
 pub use pattern::is_pattern;
 pub use read::SourceFile;
@@ -30,5 +30,5 @@ pub use walk::{Step, Walk, root_id};
 pub enum Sources {
     Files(Box<Walk>),
     /// A single stream without a walk, such as standard input or a command.
-    Stream(Inlet),
+    Stream(PipeSpec),
 }

@@ -17,7 +17,7 @@ use crate::manifest::{EntryId, Name, Root, file_type};
 
 use super::device::{self, is_device};
 use super::found::special;
-use super::operand_path::{Ending, last_component, split_ending, with_home};
+use super::operand_path::{PathEnding, last_component, split_ending, with_home};
 use super::pattern;
 use super::pipe_spec::is_stream;
 
@@ -35,7 +35,7 @@ pub struct Lookup {
 
 /// One file or directory that the user named or that a pattern matched.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub struct NamedSource {
     pub path: PathBuf,
     pub name: Name,
     /// The directory's contents are meant, not the directory itself: typed with a trailing slash,
@@ -49,7 +49,7 @@ pub struct Named {
     pub confine: Option<Arc<Confine>>,
 }
 
-impl Named {
+impl NamedSource {
     pub fn is_directory(&self) -> bool {
         file_type(&self.stat) == FileType::Directory
     }
@@ -87,7 +87,7 @@ impl Named {
 }
 
 /// Looks up `typed`, the path of an operand. Without `recursive`, directories are refused.
-pub fn expand(typed: &[u8], lookup: &Lookup, recursive: bool) -> (Vec<Named>, Vec<Error>) {
+pub fn expand(typed: &[u8], lookup: &Lookup, recursive: bool) -> (Vec<NamedSource>, Vec<Error>) {
     let path = match &lookup.confine {
         Some(confine) => match confine.names(typed) {
             Ok(_) => with_home(typed, confine.path()),
@@ -111,12 +111,12 @@ pub fn expand(typed: &[u8], lookup: &Lookup, recursive: bool) -> (Vec<Named>, Ve
 fn expand_pattern(
     typed: &[u8],
     stripped: &[u8],
-    ending: Ending,
+    ending: PathEnding,
     lookup: &Lookup,
     recursive: bool,
-) -> (Vec<Named>, Vec<Error>) {
+) -> (Vec<NamedSource>, Vec<Error>) {
     let typed: &Path = OsStr::from_bytes(typed).as_ref();
-    let place = pattern::Place {
+    let place = pattern::PatternRoot {
         base: &lookup.base,
         confine: lookup.confine.as_deref(),
     };
@@ -127,7 +127,7 @@ fn expand_pattern(
             continue;
         }
         // A pattern that ends in a slash matches directories only.
-        if ending != Ending::Name && !is_directory(&one.path, lookup) {
+        if ending != PathEnding::Name && !is_directory(&one.path, lookup) {
             continue;
         }
         match examine(&one.path, &one.path, ending, lookup, recursive) {
@@ -138,7 +138,7 @@ fn expand_pattern(
                 let error = Error::new(Kind::Entry, Side::Source, message);
                 failed.push(error.at(&one.path));
             }
-            Ok(named) => found.push(Named {
+            Ok(named) => found.push(NamedSource {
                 literal: one.literal,
                 ..named
             }),
@@ -216,10 +216,10 @@ fn beyond_a_key(stat: &Stat) -> Option<&'static str> {
 fn examine(
     path: &Path,
     shown: &Path,
-    ending: Ending,
+    ending: PathEnding,
     lookup: &Lookup,
     recursive: bool,
-) -> Result<Named, Error> {
+) -> Result<NamedSource, Error> {
     let full = lookup.base.join(path);
     let fail = |kind, text: &str| Error::new(kind, Side::Source, text).at(shown);
     let stat = status(&full, lookup).map_err(|cause| {
@@ -249,7 +249,7 @@ fn examine(
             "is a directory (copy directories with -r)",
         ));
     }
-    if !is_directory && ending != Ending::Name {
+    if !is_directory && ending != PathEnding::Name {
         return Err(Error::io(
             Kind::Read,
             Side::Source,
@@ -260,10 +260,10 @@ fn examine(
     }
     let name = name_of(&full, ending, lookup)
         .map_err(|cause| Error::io(Kind::Read, Side::Source, shown, "cannot name it", cause))?;
-    Ok(Named {
+    Ok(NamedSource {
         path: full,
         name,
-        contents: ending != Ending::Name,
+        contents: ending != PathEnding::Name,
         literal: true,
         stat,
         confine: lookup.confine.clone(),
@@ -276,9 +276,9 @@ fn is_special(stat: &Stat) -> bool {
 }
 
 /// The name that a copy of `full` gets.
-fn name_of(full: &Path, ending: Ending, lookup: &Lookup) -> io::Result<Name> {
+fn name_of(full: &Path, ending: PathEnding, lookup: &Lookup) -> io::Result<Name> {
     let confined = lookup.confine.as_deref();
-    let bytes = if let (Some(confine), Ending::Dots) = (confined, ending) {
+    let bytes = if let (Some(confine), PathEnding::Dots) = (confined, ending) {
         // The path has no `..` and no links, so its last component is the directory's real name.
         let names = confine.names(full.as_os_str().as_bytes());
         let names = names.map_err(|_| Errno::XDEV)?;
@@ -288,7 +288,7 @@ fn name_of(full: &Path, ending: Ending, lookup: &Lookup) -> io::Result<Name> {
                 .or_else(|_| Name::try_from(b"root".to_vec()))
                 .map_err(|_| Errno::NAMETOOLONG.into()),
         };
-    } else if ending == Ending::Dots {
+    } else if ending == PathEnding::Dots {
         let real = full.canonicalize()?;
         // The root of the file system has no name; only its contents are ever copied.
         real.file_name()

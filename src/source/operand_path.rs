@@ -16,7 +16,7 @@ pub fn may_be_named(typed: &[u8], name: &Name) -> bool {
     // `~` and `~user` have the name of that home; nothing, `.` and `..` may have any name.
     let home = stripped.starts_with(b"~") && last.len() == stripped.len();
     typed.is_empty()
-        || ending == Ending::Dots
+        || ending == PathEnding::Dots
         || home
         || pattern::component_matches(last, name.as_bytes())
 }
@@ -25,7 +25,7 @@ pub fn may_be_named(typed: &[u8], name: &Name) -> bool {
 /// Contents, several roots or a directory are allowed only if the operand asks for them.
 pub fn may_answer(typed: &[u8], roots: &[&Root], recursive: bool) -> bool {
     let (stripped, ending) = split_ending(typed);
-    let contents = typed.is_empty() || ending != Ending::Name;
+    let contents = typed.is_empty() || ending != PathEnding::Name;
     let several = pattern::is_pattern(stripped);
     let home = stripped.starts_with(b"~") && !stripped.contains(&b'/');
     let may_be = |root: &&Root| {
@@ -41,7 +41,7 @@ pub fn may_answer(typed: &[u8], roots: &[&Root], recursive: bool) -> bool {
 
 /// How a path ends, which decides whether the directory or its contents are meant.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum PathEnding {
     Name,
     Slash,
     /// `.`, `..` or only slashes; this is not the real name of the directory.
@@ -49,18 +49,18 @@ pub(super) enum Ending {
 }
 
 /// `path` without trailing slashes, and how it ended.
-pub(super) fn split_ending(path: &[u8]) -> (&[u8], Ending) {
+pub(super) fn split_ending(path: &[u8]) -> (&[u8], PathEnding) {
     let len = path
         .iter()
         .rposition(|&byte| byte != b'/')
         .map_or(0, |last| last + 1);
     let stripped = &path[..len];
     let ending = match last_component(stripped) {
-        b"" if path.is_empty() => Ending::Name,
-        b"" => return (&path[..1], Ending::Dots),
-        b"." | b".." => Ending::Dots,
-        _ if len < path.len() => Ending::Slash,
-        _ => Ending::Name,
+        b"" if path.is_empty() => PathEnding::Name,
+        b"" => return (&path[..1], PathEnding::Dots),
+        b"." | b".." => PathEnding::Dots,
+        _ if len < path.len() => PathEnding::Slash,
+        _ => PathEnding::Name,
     };
     (stripped, ending)
 }

@@ -13,7 +13,7 @@ use crate::chunk::{Buffer, SMALL_FILE_MAX};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 
-use super::found::{Changes, Found, refresh};
+use super::found::{Changes, FoundFile, refresh};
 use super::read::{behind, read_up_to};
 
 /// A pack in its buffer.
@@ -50,7 +50,7 @@ pub enum Unpacked {
 /// changed while it was read is read once more, unless `changes` allows changes. With
 /// `drops_pages`, the bytes read are dropped from the page cache again.
 pub fn read_pack<'a>(
-    members: impl Iterator<Item = &'a Found>,
+    members: impl Iterator<Item = &'a FoundFile>,
     changes: Changes,
     drops_pages: bool,
     form: TableForm,
@@ -79,7 +79,7 @@ pub fn read_pack<'a>(
 }
 
 fn read_member(
-    found: &Found,
+    found: &FoundFile,
     changes: Changes,
     drops_pages: bool,
     pack: &mut PackWriter,
@@ -112,7 +112,7 @@ fn twice_if_changed<T>(mut read: impl FnMut() -> Result<T, Unpacked>) -> Result<
 
 /// Reads a file of /proc or the like to its end, whatever its size claims.
 fn read_made_up(
-    found: &Found,
+    found: &FoundFile,
     file: &File,
     stat: &Stat,
     pack: &mut PackWriter,
@@ -141,7 +141,7 @@ fn read_made_up(
 }
 
 fn read_open(
-    found: &Found,
+    found: &FoundFile,
     file: &File,
     before: &Stat,
     changes: Changes,
@@ -182,7 +182,7 @@ impl From<Error> for Unpacked {
 mod tests {
     use super::*;
     use crate::chunk::pack::Pack;
-    use crate::chunk::{CHUNK_SIZE, Chunk, ChunkKind, Place};
+    use crate::chunk::{CHUNK_SIZE, Chunk, ChunkKind, ChunkPlace};
     use crate::source::found::trees::{append, files, one};
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
         };
         assert_eq!(gone.kind, Kind::Read);
 
-        let place = Place {
+        let place = ChunkPlace {
             kind: ChunkKind::Pack,
             chunk: 0,
             entry: 0,

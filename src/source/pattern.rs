@@ -24,7 +24,7 @@ pub const MATCHES_MAX: usize = 1_000_000;
 const PATTERN_MAX: usize = 1024;
 
 /// One component of a path.
-struct Part<'a> {
+struct PatternPart<'a> {
     typed: &'a [u8],
     meaning: Meaning,
 }
@@ -61,11 +61,11 @@ pub fn is_pattern(bytes: &[u8]) -> bool {
 
 /// True if the component `typed` matches `name`.
 pub fn component_matches(typed: &[u8], name: &[u8]) -> bool {
-    typed == name || Part::of(typed).matches(name)
+    typed == name || PatternPart::of(typed).matches(name)
 }
 
 /// Where patterns are looked up.
-pub struct Place<'a> {
+pub struct PatternRoot<'a> {
     /// The directory for relative patterns.
     pub base: &'a Path,
     /// A directory that no match may leave, neither by a `..`, in any spelling, nor by a link.
@@ -73,15 +73,15 @@ pub struct Place<'a> {
 }
 
 /// Expands `typed`. The paths begin as `typed` does, without the base.
-pub fn expand(place: &Place<'_>, typed: &[u8]) -> Matches {
+pub fn expand(place: &PatternRoot<'_>, typed: &[u8]) -> Matches {
     let start = match typed.first() {
         Some(b'/') => PathBuf::from("/"),
         _ => PathBuf::new(),
     };
-    let parts: Vec<Part> = typed
+    let parts: Vec<PatternPart> = typed
         .split(|&byte| byte == b'/')
         .filter(|component| !component.is_empty())
-        .map(Part::of)
+        .map(PatternPart::of)
         .collect();
     let mut matches = Matches::default();
     matches.find(place, start, &parts);
@@ -89,7 +89,7 @@ pub fn expand(place: &Place<'_>, typed: &[u8]) -> Matches {
 }
 
 impl Matches {
-    fn find(&mut self, place: &Place<'_>, mut at: PathBuf, mut parts: &[Part]) {
+    fn find(&mut self, place: &PatternRoot<'_>, mut at: PathBuf, mut parts: &[PatternPart]) {
         while let [part, rest @ ..] = parts {
             let as_typed = at.join(OsStr::from_bytes(part.typed));
             match &part.meaning {
@@ -117,7 +117,13 @@ impl Matches {
         }
     }
 
-    fn find_matching(&mut self, place: &Place<'_>, at: &Path, part: &Part, rest: &[Part]) {
+    fn find_matching(
+        &mut self,
+        place: &PatternRoot<'_>,
+        at: &Path,
+        part: &PatternPart,
+        rest: &[PatternPart],
+    ) {
         let names = match place.matching(at, part) {
             Ok(names) => names,
             // A path that is no directory or has vanished contains no match; that is no error.
@@ -148,9 +154,9 @@ impl Matches {
     }
 }
 
-impl Part<'_> {
-    fn of(typed: &[u8]) -> Part<'_> {
-        Part {
+impl PatternPart<'_> {
+    fn of(typed: &[u8]) -> PatternPart<'_> {
+        PatternPart {
             typed,
             meaning: Meaning::of(typed),
         }
@@ -205,7 +211,7 @@ fn unescaped(typed: &[u8]) -> Vec<u8> {
     out
 }
 
-impl Place<'_> {
+impl PatternRoot<'_> {
     /// True if something has this path, including a link that leads nowhere.
     fn has(&self, path: &Path) -> bool {
         let Some(confine) = self.confine else {
@@ -224,7 +230,7 @@ impl Place<'_> {
     }
 
     /// The matching names in a directory, sorted.
-    fn matching(&self, dir: &Path, part: &Part) -> io::Result<Vec<Vec<u8>>> {
+    fn matching(&self, dir: &Path, part: &PatternPart) -> io::Result<Vec<Vec<u8>>> {
         let mut names = Vec::new();
         let mut take = |name: &[u8]| {
             if part.matches(name) {
@@ -300,7 +306,7 @@ mod tests {
     }
 
     fn expanded(base: &Path, typed: &[u8]) -> Vec<Vec<u8>> {
-        let place = Place {
+        let place = PatternRoot {
             base,
             confine: None,
         };
@@ -392,7 +398,7 @@ mod tests {
         let old = std::fs::FileTimes::new().set_accessed(std::time::UNIX_EPOCH);
         std::fs::File::open(&out).unwrap().set_times(old).unwrap();
         let confine = Confine::new(&inside, &std::sync::Arc::default()).unwrap();
-        let place = Place {
+        let place = PatternRoot {
             base: &inside,
             confine: Some(&confine),
         };

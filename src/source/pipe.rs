@@ -49,7 +49,7 @@ pub enum Sizes {
 
 /// What ends a stream.
 #[derive(Clone, Debug)]
-pub enum End {
+pub enum PipeEnd {
     /// The producer closes it; a file ends at its last byte.
     Closed,
     /// This many bytes, for a device that never ends. An earlier end is an error.
@@ -69,11 +69,11 @@ pub struct Filled {
     pub end: bool,
 }
 
-pub struct StreamSource {
+pub struct PipeSource {
     file: File,
     /// As the user would write it, for messages.
     path: PathBuf,
-    end: End,
+    end: PipeEnd,
     stop: Stop,
     /// Bytes read so far.
     read: u64,
@@ -81,11 +81,11 @@ pub struct StreamSource {
     grown: Instant,
 }
 
-impl StreamSource {
+impl PipeSource {
     /// A stream from a descriptor that this process owns, such as a command's stdout.
-    pub fn from_fd(fd: OwnedFd, path: impl AsRef<Path>, end: End, stop: Stop) -> StreamSource {
+    pub fn from_fd(fd: OwnedFd, path: impl AsRef<Path>, end: PipeEnd, stop: Stop) -> PipeSource {
         enlarge(&fd);
-        StreamSource {
+        PipeSource {
             file: fd.into(),
             path: path.as_ref().to_owned(),
             end,
@@ -99,21 +99,21 @@ impl StreamSource {
     ///
     /// # Errors
     /// `Kind::Read`, also if this process was started without a standard input.
-    pub fn stdin(end: End, stop: Stop) -> Result<StreamSource> {
+    pub fn stdin(end: PipeEnd, stop: Stop) -> Result<PipeSource> {
         if is_stdin_closed() {
             let message = "standard input is closed";
             return Err(Error::new(Kind::Read, Side::Source, message).at("-"));
         }
         let fd = std::io::stdin().as_fd().try_clone_to_owned();
         let fd = fd.map_err(|cause| cannot_read(Path::new("-"), cause))?;
-        Ok(StreamSource::from_fd(fd, "-", end, stop))
+        Ok(PipeSource::from_fd(fd, "-", end, stop))
     }
 
     /// Opens a FIFO, a character device or a file. The first `fill` waits for the writer of a FIFO.
     ///
     /// # Errors
     /// `Kind::Read`; `Kind::Entry` for a directory, a socket or a block device.
-    pub fn open(path: &Path, end: End, stop: Stop) -> Result<StreamSource> {
+    pub fn open(path: &Path, end: PipeEnd, stop: Stop) -> Result<PipeSource> {
         // NONBLOCK: opening a FIFO must not wait for its writer, since nothing could stop that
         // wait.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -128,7 +128,7 @@ impl StreamSource {
         let stat = fstat(&fd).map_err(|cause| cannot_read(path, cause.into()))?;
         match file_type(&stat) {
             FileType::Fifo | FileType::CharacterDevice | FileType::RegularFile => {
-                Ok(StreamSource::from_fd(fd, path, end, stop))
+                Ok(PipeSource::from_fd(fd, path, end, stop))
             }
             _ => Err(no_stream(path)),
         }
@@ -171,7 +171,7 @@ impl StreamSource {
     /// How many of `most` bytes may still be read.
     fn wanted(&self, most: usize) -> usize {
         match self.end {
-            End::Size(size) => (size - self.read).min(most as u64) as usize,
+            PipeEnd::Size(size) => (size - self.read).min(most as u64) as usize,
             _ => most,
         }
     }
@@ -206,12 +206,12 @@ impl StreamSource {
     /// Decides whether an empty read is the end. Waits up to `most` for a file that may still grow.
     fn is_at_end(&self, most: Option<Duration>) -> Result<bool> {
         let (idle, enough) = match &self.end {
-            End::Closed => return Ok(true),
-            End::Size(size) => {
+            PipeEnd::Closed => return Ok(true),
+            PipeEnd::Size(size) => {
                 let message = format!("ended after {} of {size} bytes", self.read);
                 return Err(Error::new(Kind::Read, Side::Source, message).at(&self.path));
             }
-            End::Still { idle, enough } => (*idle, enough),
+            PipeEnd::Still { idle, enough } => (*idle, enough),
         };
         let stat = fstat(&self.file).map_err(|cause| cannot_read(&self.path, cause.into()))?;
         if file_type(&stat) != FileType::RegularFile {

@@ -8,11 +8,11 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FileType, SeekFrom, Stat, fstat, major, minor, seek, stat};
 
-use super::broadcast::{Tap, Tee};
-use super::found::{Changes, Found};
-use super::pipe::{End, Filled, StreamSource};
+use super::broadcast::{Broadcast, BroadcastTap};
+use super::found::{Changes, FoundFile};
+use super::pipe::{Filled, PipeEnd, PipeSource};
 use crate::chunk::Buffer;
-use crate::command::{Command, Role};
+use crate::command::{Command, CommandRole};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{
     BEGUN, Entry, EntryId, EntryKind, Extension, NO_PARENT, Name, ONCE, Root, Timestamp, file_type,
@@ -29,21 +29,21 @@ const ZERO: (u32, u32) = (1, 5);
 const MODE: u32 = 0o666;
 
 #[derive(Clone)]
-pub enum Inlet {
+pub enum PipeSpec {
     Stdin,
     /// The stdout of this command, run by `sh -c`.
     Command(OsString),
     /// A FIFO or a character device.
     Path(PathBuf),
     /// A file that is read as a stream. It is opened through its directory, as every file is.
-    File(Box<Found>),
+    File(Box<FoundFile>),
     /// One of the above, shared by several copies, and the index of this copy.
-    Tee(Arc<Tee>, usize),
+    Tee(Arc<Broadcast>, usize),
 }
 
 /// Limits that end a stream which has no end by itself.
 #[derive(Clone, Debug, Default)]
-pub struct Limits {
+pub struct PipeLimits {
     /// Bytes to read from a device.
     pub size: Option<u64>,
     /// A file is at its end when it has not grown for this long, or when the flag is set.
@@ -51,23 +51,23 @@ pub struct Limits {
 }
 
 /// An open stream.
-pub struct Feed(From);
+pub struct PipeReader(From);
 
 enum From {
     /// The stream, and the command that produces it, if there is one.
-    Source(StreamSource, Option<Command>),
-    Tap(Tap),
+    Source(PipeSource, Option<Command>),
+    Tap(BroadcastTap),
 }
 
-impl Inlet {
+impl PipeSpec {
     /// The path or command line, for messages.
     pub fn path(&self) -> PathBuf {
         match self {
-            Inlet::Stdin => "-".into(),
-            Inlet::Command(line) => line.into(),
-            Inlet::Path(path) => path.clone(),
-            Inlet::File(found) => found.path(),
-            Inlet::Tee(tee, _) => tee.inlet().path(),
+            PipeSpec::Stdin => "-".into(),
+            PipeSpec::Command(line) => line.into(),
+            PipeSpec::Path(path) => path.clone(),
+            PipeSpec::File(found) => found.path(),
+            PipeSpec::Tee(tee, _) => tee.inlet().path(),
         }
     }
 
@@ -119,8 +119,8 @@ impl Inlet {
     /// Bytes left to read, if standard input is a regular file.
     pub fn length(&self) -> Option<u64> {
         match self {
-            Inlet::Stdin => {}
-            Inlet::Tee(tee, _) => return tee.length(),
+            PipeSpec::Stdin => {}
+            PipeSpec::Tee(tee, _) => return tee.length(),
             _ => return None,
         }
         let stdin = std::io::stdin();
@@ -132,7 +132,7 @@ impl Inlet {
 
     /// True if the stream cannot be read a second time.
     pub fn is_once(&self) -> bool {
-        !matches!(self, Inlet::File(_))
+        !matches!(self, PipeSpec::File(_))
     }
 
     /// True for /dev/zero, which measures the throughput of a link: its chunks are not compressed.
@@ -149,61 +149,61 @@ impl Inlet {
     /// `Kind::Command`, `Kind::Read`; `Kind::Usage` for an endless device without a size.
     pub fn open(
         &self,
-        limits: Limits,
+        limits: PipeLimits,
         stop: &Stop,
         on_line: impl FnMut(&[u8]) + Send + 'static,
-    ) -> Result<Feed> {
+    ) -> Result<PipeReader> {
         let mut command = None;
         let end = self.end(limits.clone())?;
         let source = match self {
-            Inlet::Stdin => StreamSource::stdin(end, stop.clone())?,
-            Inlet::Path(path) => StreamSource::open(path, end, stop.clone())?,
-            Inlet::File(found) => {
+            PipeSpec::Stdin => PipeSource::stdin(end, stop.clone())?,
+            PipeSpec::Path(path) => PipeSource::open(path, end, stop.clone())?,
+            PipeSpec::File(found) => {
                 let (file, _) = found.open(Changes::Told)?;
-                StreamSource::from_fd(file.into(), found.path(), end, stop.clone())
+                PipeSource::from_fd(file.into(), found.path(), end, stop.clone())
             }
-            Inlet::Command(line) => {
-                let (started, stdout) = Command::start(line, Role::Producer, on_line)?;
+            PipeSpec::Command(line) => {
+                let (started, stdout) = Command::start(line, CommandRole::Producer, on_line)?;
                 command = Some(started);
-                StreamSource::from_fd(stdout, line, end, stop.clone())
+                PipeSource::from_fd(stdout, line, end, stop.clone())
             }
-            Inlet::Tee(tee, reader) => {
+            PipeSpec::Tee(tee, reader) => {
                 let tap = tee.tap(*reader, limits, stop, on_line);
-                return Ok(Feed(From::Tap(tap)));
+                return Ok(PipeReader(From::Tap(tap)));
             }
         };
-        Ok(Feed(From::Source(source, command)))
+        Ok(PipeReader(From::Source(source, command)))
     }
 
-    fn end(&self, limits: Limits) -> Result<End> {
-        if let (Inlet::File(_), Some((idle, enough))) = (self, limits.follow) {
-            return Ok(End::Still { idle, enough });
+    fn end(&self, limits: PipeLimits) -> Result<PipeEnd> {
+        if let (PipeSpec::File(_), Some((idle, enough))) = (self, limits.follow) {
+            return Ok(PipeEnd::Still { idle, enough });
         }
         let Some(stat) = self.stat() else {
-            return Ok(End::Closed);
+            return Ok(PipeEnd::Closed);
         };
         let device = (major(stat.st_rdev), minor(stat.st_rdev));
         match (file_type(&stat), limits.size) {
-            (FileType::CharacterDevice, Some(size)) => Ok(End::Size(size)),
+            (FileType::CharacterDevice, Some(size)) => Ok(PipeEnd::Size(size)),
             (FileType::CharacterDevice, None) if ENDLESS.contains(&device) => {
                 let message = "never ends: say how much of it with --size";
                 Err(Error::new(Kind::Usage, Side::Source, message).at(self.path()))
             }
-            _ => Ok(End::Closed),
+            _ => Ok(PipeEnd::Closed),
         }
     }
 
     fn stat(&self) -> Option<Stat> {
         match self {
-            Inlet::Stdin => fstat(std::io::stdin()).ok(),
-            Inlet::Command(_) | Inlet::File(_) => None,
-            Inlet::Tee(tee, _) => tee.inlet().stat(),
-            Inlet::Path(path) => stat(path).ok(),
+            PipeSpec::Stdin => fstat(std::io::stdin()).ok(),
+            PipeSpec::Command(_) | PipeSpec::File(_) => None,
+            PipeSpec::Tee(tee, _) => tee.inlet().stat(),
+            PipeSpec::Path(path) => stat(path).ok(),
         }
     }
 }
 
-impl Feed {
+impl PipeReader {
     /// See [`StreamSource::fill`].
     pub fn fill(&mut self, buffer: &mut Buffer, most: usize) -> Result<Filled> {
         match &mut self.0 {

@@ -15,17 +15,17 @@ use crate::chunk::Buffer;
 use crate::error::Result;
 
 use super::device::SourceDevice;
-use super::found::{Changes, Found, refresh};
+use super::found::{Changes, FoundFile, refresh};
 
 /// An open big file or device, which several threads read at once.
 pub struct SourceFile {
-    found: Found,
-    medium: Medium,
+    found: FoundFile,
+    medium: SourceMedium,
 }
 
 // There is one per open file, so boxing the larger variant would save nothing.
 #[allow(clippy::large_enum_variant)]
-enum Medium {
+enum SourceMedium {
     File {
         file: File,
         /// Its status before the first byte was read.
@@ -40,20 +40,20 @@ impl SourceFile {
     /// # Errors
     /// `Kind::Read` if it vanished or is unreadable; `Kind::Changed` if another file has its name.
     /// A new size is no error: see [`found`](SourceFile::found).
-    pub fn open(found: &Found, changes: Changes) -> Result<SourceFile> {
+    pub fn open(found: &FoundFile, changes: Changes) -> Result<SourceFile> {
         let (file, stat) = found.open(changes)?;
         // Advice only: a file system that ignores it can be read as well.
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         let mut found = found.clone();
         refresh(&mut found.entry, &file, &stat);
         let before = None;
-        let medium = Medium::File { file, stat, before };
+        let medium = SourceMedium::File { file, stat, before };
         Ok(SourceFile { found, medium })
     }
 
     /// Makes reads drop their bytes from the page cache again, if the copy brought them there.
     pub fn dropping_pages(mut self) -> SourceFile {
-        if let Medium::File { file, before, .. } = &mut self.medium {
+        if let SourceMedium::File { file, before, .. } = &mut self.medium {
             *before = Some(Before::default());
             cache::read_without_readahead(file);
         }
@@ -64,16 +64,16 @@ impl SourceFile {
     ///
     /// # Errors
     /// `Kind::Read`; `Kind::Usage` if the device does not support direct I/O.
-    pub fn open_device(found: &Found, direct_io: bool) -> Result<SourceFile> {
+    pub fn open_device(found: &FoundFile, direct_io: bool) -> Result<SourceFile> {
         let device = SourceDevice::open(&found.path(), direct_io)?;
         let mut found = found.clone();
         found.entry.size = device.size();
-        let medium = Medium::Device(device);
+        let medium = SourceMedium::Device(device);
         Ok(SourceFile { found, medium })
     }
 
     /// The file that the walk found, with size, times and mode as of when it was opened.
-    pub fn found(&self) -> &Found {
+    pub fn found(&self) -> &FoundFile {
         &self.found
     }
 
@@ -85,14 +85,14 @@ impl SourceFile {
         buffer.set_len(len);
         let room = &mut buffer.room()[..len];
         match &self.medium {
-            Medium::File { file, before, .. } => {
+            SourceMedium::File { file, before, .. } => {
                 let brings = self.brings(file, before, offset);
                 let read = behind(file, brings, offset, len, || {
                     file.read_exact_at(room, offset)
                 });
                 read.map_err(|cause| self.found.cannot_read(cause))
             }
-            Medium::Device(device) => device.read(offset, room),
+            SourceMedium::Device(device) => device.read(offset, room),
         }
     }
 
@@ -100,13 +100,13 @@ impl SourceFile {
     /// fewer only at the end of the file.
     pub fn read_up_to(&self, offset: u64, room: &mut [u8]) -> Result<usize> {
         match &self.medium {
-            Medium::File { file, before, .. } => {
+            SourceMedium::File { file, before, .. } => {
                 let len = room.len();
                 let brings = self.brings(file, before, offset);
                 let read = behind(file, brings, offset, len, || read_up_to(file, offset, room));
                 read.map_err(|cause| self.found.cannot_read(cause))
             }
-            Medium::Device(device) => device.read(offset, room).map(|()| room.len()),
+            SourceMedium::Device(device) => device.read(offset, room).map(|()| room.len()),
         }
     }
 
@@ -120,8 +120,8 @@ impl SourceFile {
     /// The present size in bytes.
     pub fn size_now(&self) -> Result<u64> {
         match &self.medium {
-            Medium::File { file, .. } => Ok(self.stat_now(file)?.st_size as u64),
-            Medium::Device(device) => device.size_now(),
+            SourceMedium::File { file, .. } => Ok(self.stat_now(file)?.st_size as u64),
+            SourceMedium::Device(device) => device.size_now(),
         }
     }
 
@@ -136,8 +136,10 @@ impl SourceFile {
     /// counts.
     pub fn unchanged(&self) -> Result<()> {
         match &self.medium {
-            Medium::File { file, stat, .. } => self.found.compare(stat, &self.stat_now(file)?),
-            Medium::Device(device) => device.unchanged(),
+            SourceMedium::File { file, stat, .. } => {
+                self.found.compare(stat, &self.stat_now(file)?)
+            }
+            SourceMedium::Device(device) => device.unchanged(),
         }
     }
 
@@ -148,7 +150,7 @@ impl SourceFile {
         if offset >= size {
             return Ok(None);
         }
-        let Medium::File { file, .. } = &self.medium else {
+        let SourceMedium::File { file, .. } = &self.medium else {
             return Ok(Some(offset..size));
         };
         let start = match seek(file, SeekFrom::Data(offset)) {

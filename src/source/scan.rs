@@ -6,7 +6,7 @@ use crate::dir::Handles;
 use crate::manifest::{Entry, EntryKind, Totals};
 
 use super::device::SourceDevice;
-use super::operand::Named;
+use super::operand::NamedSource;
 use super::walk::{Step, Walk};
 
 /// File systems allocate space in blocks of this many bytes.
@@ -18,7 +18,11 @@ const PROGRESS_EVERY: u64 = 1000;
 /// Counts everything below `roots`. Errors are left to the walk that copies. `on_progress` gets the
 /// number of files and bytes found since its last call. All entries but directories count as files;
 /// the bytes of a file with several names count once.
-pub fn scan(roots: &[Named], follow_links: bool, on_progress: &mut dyn FnMut(u64, u64)) -> Totals {
+pub fn scan(
+    roots: &[NamedSource],
+    follow_links: bool,
+    on_progress: &mut dyn FnMut(u64, u64),
+) -> Totals {
     let mut totals = Totals::default();
     let (mut files, mut bytes) = (0, 0);
     let handles = Arc::new(Handles::default());

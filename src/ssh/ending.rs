@@ -11,7 +11,7 @@ use crate::units::printable;
 use crate::wire::hello::MAGIC;
 
 /// Output of a process before it ended.
-pub struct Said<'a> {
+pub struct LastOutput<'a> {
     /// The last bytes of its stdout.
     pub stdout: &'a [u8],
     /// The last lines of its stderr.
@@ -20,7 +20,7 @@ pub struct Said<'a> {
     pub is_shown: bool,
 }
 
-impl Said<'_> {
+impl LastOutput<'_> {
     /// Text that follows the statement that it failed.
     fn why(&self) -> String {
         match (self.is_shown, last_lines(self.stderr.as_bytes())) {
@@ -38,7 +38,7 @@ pub fn why_no_hello(
     status: Option<ExitStatus>,
     rsh: Rsh,
     startup: &Startup,
-    said: &Said,
+    said: &LastOutput,
 ) -> Error {
     let name = printable(host.name.as_bytes());
     let error = |kind, message| Error::new(kind, Side::Here, format!("{name}: {message}"));
@@ -104,7 +104,7 @@ fn refused_itself(status: Option<ExitStatus>, stderr: &str) -> Option<&str> {
 }
 
 /// The error where the cause is unknown; quotes the far end's output.
-fn ended(code: Option<i32>, startup: &Startup, said: &Said) -> String {
+fn ended(code: Option<i32>, startup: &Startup, said: &LastOutput) -> String {
     let what = match &startup.path {
         Some(_) => "the command of --remote-path",
         None => "the far end",
@@ -254,7 +254,7 @@ mod tests {
                 status,
                 Rsh::Ssh,
                 &startup,
-                &Said {
+                &LastOutput {
                     stdout,
                     stderr,
                     is_shown: true,

@@ -26,11 +26,13 @@ use tokio::time::timeout;
 
 use crate::error::{Error, Kind, Result, Side};
 
-pub use ending::{OWN, Said, classify, is_refusal, is_refused, may_pass, why_lost, why_no_hello};
+pub use ending::{
+    LastOutput, OWN, classify, is_refusal, is_refused, may_pass, why_lost, why_no_hello,
+};
 pub use names::connect_timeout;
 pub use pinned::pinned;
 pub use prompt::{asks_on_terminal, within};
-pub use startup::{Errand, Patience, Startup};
+pub use startup::{Errand, Startup, StartupLimit};
 pub use stderr::{Stderr, no_hold, relay_stderr};
 
 use questions::Questions;

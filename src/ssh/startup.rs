@@ -30,23 +30,23 @@ pub struct Startup {
     /// The BLAKE3 of this program in hexadecimal.
     pub digest: String,
     /// Time limit for a program to answer `--speaks`.
-    pub patience: Patience,
+    pub patience: StartupLimit,
 }
 
 /// Time limit in whole seconds for a program on the far host to answer, from `--timeout`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience(u64);
+pub struct StartupLimit(u64);
 
-impl Patience {
+impl StartupLimit {
     /// A third of `timeout`, since up to three programs are asked one after the other.
-    pub fn of(timeout: Duration) -> Patience {
-        Patience((timeout.as_secs() / 3).clamp(2, 10))
+    pub fn of(timeout: Duration) -> StartupLimit {
+        StartupLimit((timeout.as_secs() / 3).clamp(2, 10))
     }
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience(10)
+impl Default for StartupLimit {
+    fn default() -> StartupLimit {
+        StartupLimit(10)
     }
 }
 

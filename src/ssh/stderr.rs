@@ -28,7 +28,7 @@ pub async fn relay_stderr<F: Future>(
     mut line_out: impl FnMut(&str),
     mut hold: impl FnMut() -> F,
 ) {
-    let mut lines = Lines::default();
+    let mut lines = LineBuffer::default();
     let mut read = [0; LINE_MAX];
     loop {
         tokio::select! {
@@ -65,13 +65,13 @@ async fn next(questions: Option<&Questions>) -> Question {
 
 /// Collects bytes into lines.
 #[derive(Default)]
-struct Lines {
+struct LineBuffer {
     line: Vec<u8>,
     /// Part of the current line has been shown.
     goes_on: bool,
 }
 
-impl Lines {
+impl LineBuffer {
     fn add(&mut self, bytes: &[u8], line_out: &mut impl FnMut(&str)) {
         for &byte in bytes {
             if byte == b'\n' {

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use self::targets::Course;
-use super::connection::handshake::StreamId;
-use super::connection::stall::{Dead, PeerSight, Sight, Watch};
-use super::idle_time::Crowd;
+use self::targets::Targets;
+use super::connection::handshake::ConnectionId;
+use super::connection::stall::{Dead, PeerSight, Sight, StallWatch};
+use super::idle_time::IdleTime;
 use super::routes::Route;
 use crate::wire::hello::STREAMS_MAX;
-use crate::wire::message::StreamFacts;
-pub use live::Member;
-use live::{Leash, Live, PACKET, STUCK};
+use crate::wire::message::ConnectionFacts;
+pub use live::Registration;
+use live::{CancelHandle, LiveConnection, PACKET, STUCK};
 
 /// A connection that is up for this long is stable; one that ends sooner has not helped.
 const STANDS_AFTER: Duration = Duration::from_secs(5);
@@ -31,17 +31,17 @@ pub enum Flow {
 }
 
 /// Shared by all users of one session's connections; closed with the session.
-pub struct Roster {
+pub struct ConnectionSet {
     flow: Flow,
     over: CancellationToken,
-    crowd: Arc<Crowd>,
-    state: Mutex<State>,
+    crowd: Arc<IdleTime>,
+    state: Mutex<ConnectionsState>,
 }
 
 #[derive(Default)]
-struct State {
-    live: BTreeMap<u16, Live>,
-    course: Course,
+struct ConnectionsState {
+    live: BTreeMap<u16, LiveConnection>,
+    course: Targets,
     now: Duration,
     /// Heartbeats received up to the last look.
     beats: u64,
@@ -61,7 +61,7 @@ struct State {
 
 /// The state of a route's connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct RouteState {
     /// Connections whose other end has proved itself, with no sign that they are dead.
     pub sound: usize,
     /// Connections that carried more than fits into a packet.
@@ -70,7 +70,7 @@ pub struct Standing {
 
 /// The result of a look at all connections.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Looked {
+pub struct DeadConnections {
     /// At least one connection has been up for `STANDS_AFTER`.
     pub stands: bool,
     /// Connections with nothing to do.
@@ -79,9 +79,9 @@ pub struct Looked {
     pub slow: Vec<u16>,
 }
 
-impl Roster {
-    pub fn new(flow: Flow) -> Arc<Roster> {
-        Arc::new(Roster {
+impl ConnectionSet {
+    pub fn new(flow: Flow) -> Arc<ConnectionSet> {
+        Arc::new(ConnectionSet {
             flow,
             over: CancellationToken::new(),
             crowd: Arc::default(),
@@ -95,7 +95,7 @@ impl Roster {
 
     /// Adds a connection and ends an older attempt of the same stream. None if a later attempt is
     /// present, or if no route has a stream of this number.
-    pub fn join(self: &Arc<Self>, id: StreamId) -> Option<Member> {
+    pub fn join(self: &Arc<Self>, id: ConnectionId) -> Option<Registration> {
         let route = Route::of(id.stream)?;
         let mut state = self.lock();
         let present = state.live.get(&id.stream);
@@ -105,15 +105,15 @@ impl Roster {
         let number = state.next_number;
         state.next_number = number.wrapping_add(1);
         let meter = state.course.meter(&self.crowd);
-        let leash = Arc::<Leash>::default();
-        let live = Live {
+        let leash = Arc::<CancelHandle>::default();
+        let live = LiveConnection {
             route,
             attempt: id.attempt,
             number,
             since: state.now,
             meter: meter.clone(),
             leash: leash.clone(),
-            watch: Watch::new(state.now),
+            watch: StallWatch::new(state.now),
             given: 0,
             through: 0,
             owed: Duration::ZERO,
@@ -123,7 +123,7 @@ impl Roster {
         }
         state.park();
         state.count_most(self.flow);
-        Some(Member {
+        Some(Registration {
             roster: self.clone(),
             id,
             number,
@@ -138,9 +138,9 @@ impl Roster {
     }
 
     /// The connections' part of a heartbeat.
-    pub fn facts(&self) -> Vec<StreamFacts> {
+    pub fn facts(&self) -> Vec<ConnectionFacts> {
         let state = self.lock();
-        let facts = state.live.iter().map(|(&stream, live)| StreamFacts {
+        let facts = state.live.iter().map(|(&stream, live)| ConnectionFacts {
             stream,
             attempt: live.attempt,
             bytes: live.meter.bytes(),
@@ -150,7 +150,7 @@ impl Roster {
     }
 
     /// Ends dead connections. `beats` heartbeats have arrived; the last one reported `peer`.
-    pub fn look(&self, now: Duration, beats: u64, peer: &[StreamFacts]) -> Looked {
+    pub fn look(&self, now: Duration, beats: u64, peer: &[ConnectionFacts]) -> DeadConnections {
         // A hostile end may list millions; this end has only a few.
         let peer: BTreeMap<(u16, u16), PeerSight> = peer
             .iter()
@@ -171,7 +171,7 @@ impl Roster {
             state.share = 0;
         }
         state.now = now;
-        let mut looked = Looked::default();
+        let mut looked = DeadConnections::default();
         for (&stream, live) in &mut state.live {
             state.was_ever_proven |= live.meter.is_proven();
             let sight = Sight {
@@ -200,9 +200,9 @@ impl Roster {
         looked
     }
 
-    pub fn standing(&self, route: Route) -> Standing {
+    pub fn standing(&self, route: Route) -> RouteState {
         let state = self.lock();
-        let mut standing = Standing::default();
+        let mut standing = RouteState::default();
         for live in state.live.values().filter(|live| live.route == route) {
             let is_up = live.is_up(self.flow);
             let is_sound = live.meter.is_proven()
@@ -277,7 +277,7 @@ impl Roster {
         self.over.cancelled().await
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionsState> {
         self.state.lock().expect("no panic while held")
     }
 }
@@ -286,13 +286,13 @@ impl Roster {
 mod tests {
     use super::*;
 
-    fn id(stream: u16, attempt: u16) -> StreamId {
-        StreamId { stream, attempt }
+    fn id(stream: u16, attempt: u16) -> ConnectionId {
+        ConnectionId { stream, attempt }
     }
 
     #[test]
     fn a_newer_attempt_takes_the_place_of_an_older_and_not_the_other_way_round() {
-        let roster = Roster::new(Flow::In);
+        let roster = ConnectionSet::new(Flow::In);
         let first = roster.join(id(3, 0)).unwrap();
         assert!(roster.join(id(3, 0)).is_none());
         let second = roster.join(id(3, 2)).unwrap();
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn routes_that_are_tried_side_by_side_do_not_add_up() {
-        let roster = Roster::new(Flow::Out);
+        let roster = ConnectionSet::new(Flow::Out);
         roster.put_to_work(8);
         let first = |route: Route| route.stream(0);
         let member = |stream| roster.join(id(stream, 0)).unwrap();
@@ -331,12 +331,12 @@ mod tests {
     #[test]
     fn a_route_that_lets_nothing_but_openings_through_is_not_believed_again() {
         for (flow, here, there) in [(Flow::Out, 1_000_000, 0), (Flow::In, 0, 1_000_000)] {
-            let roster = Roster::new(flow);
+            let roster = ConnectionSet::new(flow);
             let member = roster.join(id(0, 0)).unwrap();
             member.meter.set_proven();
             member.meter.add(here);
             assert_eq!(roster.standing(Route::Direct).sound, 1);
-            let facts = |attempt, bytes| StreamFacts {
+            let facts = |attempt, bytes| ConnectionFacts {
                 stream: 0,
                 attempt,
                 bytes,
@@ -352,13 +352,16 @@ mod tests {
             assert!(!roster.has_sound(), "{flow:?}");
             again.meter.add(100_000);
             roster.look(Duration::from_secs(5), 5, &[facts(1, 100_000)]);
-            assert_eq!(roster.standing(Route::Direct), Standing { sound: 1, up: 1 });
+            assert_eq!(
+                roster.standing(Route::Direct),
+                RouteState { sound: 1, up: 1 }
+            );
         }
     }
 
     #[test]
     fn a_stream_that_rests_takes_the_place_of_one_that_is_lost() {
-        let roster = Roster::new(Flow::Out);
+        let roster = ConnectionSet::new(Flow::Out);
         roster.put_to_work(2);
         let members: Vec<_> = (0..4).map(|n| roster.join(id(n, 0)).unwrap()).collect();
         let other = roster.join(id(Route::Inband.stream(0), 0)).unwrap();
@@ -377,9 +380,9 @@ mod tests {
 
     #[test]
     fn a_stream_of_another_attempt_is_not_the_one_that_the_peer_lists() {
-        let roster = Roster::new(Flow::Out);
+        let roster = ConnectionSet::new(Flow::Out);
         let member = roster.join(id(0, 1)).unwrap();
-        let old = StreamFacts {
+        let old = ConnectionFacts {
             stream: 0,
             attempt: 0,
             bytes: 7,

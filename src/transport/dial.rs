@@ -15,11 +15,11 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::backoff::{Backoff, chance};
-use super::connection::handshake::{DialRole, Keyring, StreamId};
-use super::connections::Roster;
+use super::connection::handshake::{ConnectionId, DialRole, Keyring};
+use super::connections::ConnectionSet;
 use super::routes::direct::Places;
-use super::routes::ssh_login::{Failed, Logins};
-use super::routes::{Connection, Fate, Named, Route, direct};
+use super::routes::ssh_login::{Failed, FurtherLogins};
+use super::routes::{Connection, ConnectionName, Fate, Route, direct};
 use crate::report::Reporter;
 use crate::seal::Suite;
 use crate::wire::message::ADDRESSES_MAX;
@@ -38,7 +38,7 @@ const LOGINS_IN_VAIN: u32 = 6;
 /// How connections are made.
 pub enum Way {
     Places(Arc<Places>),
-    Logins(Box<Logins>),
+    Logins(Box<FurtherLogins>),
 }
 
 /// Makes the connections of a route.
@@ -50,7 +50,7 @@ pub struct Dialler {
     pub keyring: Arc<Keyring>,
     pub suite: Suite,
     pub proven: mpsc::Sender<Connection>,
-    pub roster: Arc<Roster>,
+    pub roster: Arc<ConnectionSet>,
     pub reporter: Option<Arc<dyn Reporter>>,
     pub attempts: Attempts,
 }
@@ -73,14 +73,14 @@ impl Attempts {
 }
 
 /// State shared by all connections of the route.
-struct Lines {
+struct DialState {
     dialler: Dialler,
     dials: Semaphore,
-    outcomes: mpsc::UnboundedSender<(u16, Outcome)>,
+    outcomes: mpsc::UnboundedSender<(u16, DialOutcome)>,
 }
 
 /// The result of one dial, or the end of all dialling for a stream.
-enum Outcome {
+enum DialOutcome {
     Up,
     InVain(String),
     Over(String),
@@ -97,7 +97,7 @@ impl Dialler {
         // once.
         let (outcomes, mut heard) = mpsc::unbounded_channel();
         let route = self.route;
-        let lines = Arc::new(Lines {
+        let lines = Arc::new(DialState {
             dialler: self,
             dials: Semaphore::new(DIALS_AT_ONCE),
             outcomes,
@@ -121,12 +121,12 @@ impl Dialler {
                 () = roster.closed() => std::future::pending().await,
             };
             let (cause, rounds) = match outcome {
-                Outcome::Up => {
+                DialOutcome::Up => {
                     has_come_up = true;
                     continue;
                 }
-                Outcome::InVain(cause) => (cause, 1),
-                Outcome::Over(cause) => (cause, FIRST_ROUNDS),
+                DialOutcome::InVain(cause) => (cause, 1),
+                DialOutcome::Over(cause) => (cause, FIRST_ROUNDS),
             };
             roster.set_cause(cause.clone());
             in_vain[usize::from(nth)] += rounds;
@@ -134,7 +134,7 @@ impl Dialler {
                 return cause;
             }
             if let Some(reporter) = reporter.as_ref().filter(|_| has_come_up) {
-                let stream = Named(route.stream(nth));
+                let stream = ConnectionName(route.stream(nth));
                 reporter.detail(&format!("stream {stream} was dialled in vain: {cause}"));
             }
         }
@@ -142,7 +142,7 @@ impl Dialler {
 }
 
 /// Dials one stream again and again.
-async fn keep(lines: Arc<Lines>, nth: u16) {
+async fn keep(lines: Arc<DialState>, nth: u16) {
     let stream = lines.dialler.route.stream(nth);
     let mut backoff = Backoff::default();
     let attempts = &lines.dialler.attempts;
@@ -151,7 +151,7 @@ async fn keep(lines: Arc<Lines>, nth: u16) {
     loop {
         // A dial that is cut short may have used a number for each address.
         attempts.set_next(stream, attempt.saturating_add(ADDRESSES_MAX as u16 + 1));
-        let (dialled, next) = lines.dial(StreamId { stream, attempt }).await;
+        let (dialled, next) = lines.dial(ConnectionId { stream, attempt }).await;
         attempts.set_next(stream, next);
         // Attempt numbers increase up to the largest that an opening can hold. A stream that was
         // lost every second for hours may have used them all; the other streams continue.
@@ -166,11 +166,11 @@ async fn keep(lines: Arc<Lines>, nth: u16) {
                 lines.learn(place, &fate);
                 fate
             }
-            Err(Failed::ForGood(cause)) => return lines.tell(nth, Outcome::Over(cause)),
+            Err(Failed::ForGood(cause)) => return lines.tell(nth, DialOutcome::Over(cause)),
             Err(Failed::Once(cause)) => {
                 failed += 1;
                 if failed >= lines.dialler.dials_in_vain_max() {
-                    return lines.tell(nth, Outcome::Over(cause));
+                    return lines.tell(nth, DialOutcome::Over(cause));
                 }
                 Fate {
                     was_proven: false,
@@ -183,8 +183,8 @@ async fn keep(lines: Arc<Lines>, nth: u16) {
             nth,
             match fate.was_proven {
                 // If the answer was not awaited, only now is it known that the connection was up.
-                true => Outcome::Up,
-                false => Outcome::InVain(fate.cause),
+                true => DialOutcome::Up,
+                false => DialOutcome::InVain(fate.cause),
             },
         );
         if fate.carried {
@@ -206,9 +206,12 @@ impl Dialler {
     }
 }
 
-impl Lines {
+impl DialState {
     /// Dials a stream. Also returns the next attempt number.
-    async fn dial(&self, id: StreamId) -> (Result<(Connection, Option<SocketAddr>), Failed>, u16) {
+    async fn dial(
+        &self,
+        id: ConnectionId,
+    ) -> (Result<(Connection, Option<SocketAddr>), Failed>, u16) {
         let Dialler { way, keyring, .. } = &self.dialler;
         let after = id.attempt.saturating_add(1);
         match way {
@@ -234,7 +237,7 @@ impl Lines {
     /// Hands a connection to the half and waits for its fate. None when the session is over.
     async fn hand_on(&self, mut connection: Connection, nth: u16) -> Option<Fate> {
         if connection.expected.is_none() {
-            self.tell(nth, Outcome::Up);
+            self.tell(nth, DialOutcome::Up);
         }
         let (fate, ended) = oneshot::channel();
         connection.fate = Some(fate);
@@ -252,7 +255,7 @@ impl Lines {
         }
     }
 
-    fn tell(&self, nth: u16, outcome: Outcome) {
+    fn tell(&self, nth: u16, outcome: DialOutcome) {
         // Fails only when `run` has ended, which ends this task too.
         let _ = self.outcomes.send((nth, outcome));
     }
@@ -280,7 +283,7 @@ mod tests {
             keyring: Arc::new(Keyring::new(secret, [9; 16], DialRole::Sends)),
             suite: Suite::Aes128Gcm,
             proven,
-            roster: Roster::new(Flow::Out),
+            roster: ConnectionSet::new(Flow::Out),
             reporter: None,
             attempts: Attempts::default(),
         };

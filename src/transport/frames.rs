@@ -21,9 +21,9 @@ pub enum Frame {
 
 /// A handle to the queue; clones share the queue.
 #[derive(Clone)]
-pub struct Frames(Arc<Shared>);
+pub struct Frames(Arc<FrameQueue>);
 
-struct Shared {
+struct FrameQueue {
     waiting: Mutex<VecDeque<Frame>>,
     /// The most frames that `waiting` holds.
     most: usize,
@@ -34,7 +34,7 @@ struct Shared {
 impl Frames {
     /// A queue with room for `most` frames.
     pub fn new(most: usize) -> Frames {
-        Frames(Arc::new(Shared {
+        Frames(Arc::new(FrameQueue {
             waiting: Mutex::new(VecDeque::with_capacity(most)),
             most,
             there: Semaphore::new(0),
@@ -122,11 +122,11 @@ impl Deref for Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunk::{Buffer, ChunkKind, EncodedChunk, Place};
+    use crate::chunk::{Buffer, ChunkKind, ChunkPlace, EncodedChunk};
     use crate::seal::{Direction, Sealer, Secret, Suite};
 
     fn frame(chunk: u64, kind: ChunkKind) -> SealedChunk {
-        let place = Place {
+        let place = ChunkPlace {
             kind,
             chunk,
             entry: 1,

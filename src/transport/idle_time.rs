@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// All connections of a session. A sending connection waits for a frame, a receiving one for a
 /// buffer.
-pub struct Crowd(Mutex<Count>);
+pub struct IdleTime(Mutex<Count>);
 
 struct Count {
     last: Instant,
@@ -15,9 +15,9 @@ struct Count {
     waits: Duration,
 }
 
-impl Default for Crowd {
-    fn default() -> Crowd {
-        Crowd(Mutex::new(Count {
+impl Default for IdleTime {
+    fn default() -> IdleTime {
+        IdleTime(Mutex::new(Count {
             last: Instant::now(),
             there: 0,
             waiting: 0,
@@ -27,7 +27,7 @@ impl Default for Crowd {
     }
 }
 
-impl Crowd {
+impl IdleTime {
     /// Time in which there was at least one connection and none waited.
     pub fn none_waits(&self) -> Duration {
         self.now().none_waits
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_link_is_busy_while_no_stream_waits() {
-        let crowd = Crowd::default();
+        let crowd = IdleTime::default();
         let pass = |ms| {
             let mut count = crowd.0.lock().unwrap();
             let then = count.last + Duration::from_millis(ms);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::decide::GROWING;
 use super::experiment::Change;
 use super::model::{LIMITED, LOSSY};
-use super::queue::Queue;
+use super::queue::QueueDepth;
 use super::window::Rates;
 use super::{Congestion, FAR_AWAY, Sample, Tuner};
 
@@ -30,7 +30,7 @@ impl Tuner {
         if self.is_fit(now, rates) {
             return None;
         }
-        let (queue, lossy) = (self.has_queue(Queue::Long), self.is_lossy(rates));
+        let (queue, lossy) = (self.has_queue(QueueDepth::Long), self.is_lossy(rates));
         if linked && lossy && self.may_try_bbr(now, rates) {
             self.begin(now, Change::Congestion(Congestion::Bbr), rates);
             self.decision.congestion = Congestion::Bbr;
@@ -78,7 +78,7 @@ impl Tuner {
         // Where loss or its window limits each connection, many more connections are needed.
         let is_held_back = lossy || full;
         let is_doubtful = self.is_longer_to_be_tried(rates);
-        let is_full = !is_held_back && !is_doubtful && self.has_queue(Queue::Slight);
+        let is_full = !is_held_back && !is_doubtful && self.has_queue(QueueDepth::Slight);
         if is_full || !self.pays_off(rates, is_held_back) {
             return None;
         }
@@ -166,8 +166,8 @@ impl Tuner {
         // The queue of slow start says nothing about the time after it.
         let is_settled = self.sampled > self.pace().opening;
         let may_be_full = self.full.is_some() || (is_settled && self.is_slow(rates));
-        let was_queue = may_be_full && self.shows(Queue::Long, lately);
-        let is_queue = was_queue || self.has_queue(Queue::Long);
+        let was_queue = may_be_full && self.shows(QueueDepth::Long, lately);
+        let is_queue = was_queue || self.has_queue(QueueDepth::Long);
         rates.loss >= LOSSY && !is_queue && self.round_trip_min >= FAR_AWAY
     }
 

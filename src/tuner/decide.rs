@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::connections::streams;
-use super::experiment::{Change, Judgement, Trial};
-use super::intervals::{APART, Pace};
+use super::experiment::{Change, Experiment, Judgement};
+use super::intervals::{APART, Intervals};
 use super::method::{Facts, LADDER, LZMA, MIDDLE, RUNGS, extrapolate, rung as rung_of};
 use super::model::{LIMITED, LOSSY, Stages};
-use super::queue::Queue;
+use super::queue::QueueDepth;
 use super::window::Rates;
 use super::{Decision, ROUND_TRIP_MAX, Tuner};
 use crate::units;
@@ -57,13 +57,13 @@ impl Tuner {
         }
     }
 
-    pub(super) fn pace(&self) -> Pace {
-        Pace::of(self.round_trip_min.min(ROUND_TRIP_MAX))
+    pub(super) fn pace(&self) -> Intervals {
+        Intervals::of(self.round_trip_min.min(ROUND_TRIP_MAX))
     }
 
     /// Returns the reason of a change, if it made one.
-    pub(super) fn judge(&mut self, now: Duration, mut trial: Trial) -> Option<String> {
-        let pace = Pace::of(trial.round_trip);
+    pub(super) fn judge(&mut self, now: Duration, mut trial: Experiment) -> Option<String> {
+        let pace = Intervals::of(trial.round_trip);
         let Some(rates) = self.window.last(pace.quick, self.workers) else {
             self.trial = Some(trial);
             return None;
@@ -166,8 +166,8 @@ impl Tuner {
 
     /// The path loses much more than a short while ago, and not because a queue overflows. `rates`
     /// are those of `pace.quick`.
-    fn begins_to_lose(&self, pace: Pace, rates: &Rates) -> bool {
-        let is_limit = rates.link >= LIMITED && !self.has_queue(Queue::Long);
+    fn begins_to_lose(&self, pace: Intervals, rates: &Rates) -> bool {
+        let is_limit = rates.link >= LIMITED && !self.has_queue(QueueDepth::Long);
         is_limit && rates.loss >= LOSSY && self.lost_less(2 * pace.sure, rates.loss)
     }
 
@@ -179,7 +179,7 @@ impl Tuner {
 
     /// The link's rates after loss has begun, by which more connections are judged. None while
     /// they are unknown: windows shrink by three tenths in a round trip.
-    fn rate_left(&self, pace: Pace) -> Option<Rates> {
+    fn rate_left(&self, pace: Intervals) -> Option<Rates> {
         let sure = self.window.last(pace.sure, self.workers)?;
         let span = (pace.quick / 2).max(2 * APART);
         let (before, last) = self.window.halves(span, self.workers)?;
@@ -230,7 +230,7 @@ impl Tuner {
     }
 
     /// The setting that a failed trial returned to, and the setting that it tried.
-    fn undone(&self, trial: &Trial, tried: &Decision) -> (String, String) {
+    fn undone(&self, trial: &Experiment, tried: &Decision) -> (String, String) {
         match trial.change {
             Change::Rung(_) => (trial.before.method.to_string(), tried.method.to_string()),
             Change::Congestion(_) => ("the system's congestion control".into(), "bbr".into()),
@@ -255,7 +255,8 @@ impl Tuner {
     /// seconds there, and measuring first takes several frames. The trial is reverted if it gains
     /// too little.
     fn jump(&mut self, now: Duration, rates: &Rates) -> Option<String> {
-        let is_limit = rates.link >= LIMITED && self.is_slow(rates) && self.has_queue(Queue::Clear);
+        let is_limit =
+            rates.link >= LIMITED && self.is_slow(rates) && self.has_queue(QueueDepth::Clear);
         let rung = self.decision.rung;
         if !is_limit || rung >= LZMA || self.start.forced.compress.is_some() {
             return None;
@@ -426,7 +427,7 @@ impl Tuner {
             true => newest.round_trip,
             false => self.round_trip_min,
         };
-        self.trial = Some(Trial {
+        self.trial = Some(Experiment {
             change,
             round_trip: round_trip.min(ROUND_TRIP_MAX),
             before: self.decision,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::intervals::Pace;
+use super::intervals::Intervals;
 use super::method::RUNGS;
 use super::model::{LIMITED, LOSSY};
 use super::window::Rates;
@@ -56,7 +56,7 @@ impl Change {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Trial {
+pub(super) struct Experiment {
     pub change: Change,
     /// The round trip that sets the trial's duration.
     pub round_trip: Duration,
@@ -84,7 +84,7 @@ pub(super) enum Judgement {
     Revert,
 }
 
-impl Trial {
+impl Experiment {
     /// More connections are to show whether the path is longer.
     pub fn is_of_path(&self) -> bool {
         matches!(self.change, Change::ToldByStreams(_))
@@ -92,7 +92,13 @@ impl Trial {
 
     /// Judges by the `rates` of the last `pace.quick` and the number of `frames` that connections
     /// have taken.
-    pub fn judge(&mut self, now: Duration, pace: Pace, rates: &Rates, frames: u64) -> Judgement {
+    pub fn judge(
+        &mut self,
+        now: Duration,
+        pace: Intervals,
+        rates: &Rates,
+        frames: u64,
+    ) -> Judgement {
         if self.drained_at.is_none() && (frames >= self.drained || now >= self.began + DRAIN) {
             self.drained_at = Some(now);
         }
@@ -155,7 +161,7 @@ impl Trial {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Hold {
+struct Cooldown {
     since: Duration,
     until: Duration,
     length: Duration,
@@ -167,13 +173,13 @@ struct Hold {
 
 /// Changes that did not pay.
 #[derive(Debug, Default)]
-pub(super) struct Holds([Option<Hold>; KINDS]);
+pub(super) struct Cooldowns([Option<Cooldown>; KINDS]);
 
-impl Holds {
-    pub fn add(&mut self, now: Duration, trial: &Trial) {
+impl Cooldowns {
+    pub fn add(&mut self, now: Duration, trial: &Experiment) {
         let hold = &mut self.0[trial.change.kind()];
         let length = hold.map_or(HOLD, |hold| (hold.length * 2).min(HOLD_MAX));
-        *hold = Some(Hold {
+        *hold = Some(Cooldown {
             since: now,
             until: now + length,
             length,

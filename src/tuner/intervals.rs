@@ -26,7 +26,7 @@ const OPENING: Duration = Duration::from_secs(2);
 const OPENING_ROUND_TRIPS: u32 = 30;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct Intervals {
     /// The shortest span that shows a link's throughput: 10 round trips, 100 ms to `quick`.
     glance: Duration,
     /// max(500 ms, 4 round trips).
@@ -36,10 +36,10 @@ pub(super) struct Pace {
     pub opening: Duration,
 }
 
-impl Pace {
-    pub fn of(round_trip: Duration) -> Pace {
+impl Intervals {
+    pub fn of(round_trip: Duration) -> Intervals {
         let quick = QUICK.max(round_trip * QUICK_ROUND_TRIPS);
-        Pace {
+        Intervals {
             glance: GLANCE.max(round_trip * GLANCE_ROUND_TRIPS).min(quick),
             quick,
             sure: SURE.max(round_trip * SURE_ROUND_TRIPS),

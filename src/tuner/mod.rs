@@ -41,18 +41,18 @@ use crate::chunk::{CHUNK_SIZE, LARGE_PACK};
 pub use forecast::{Measured, best, forecast};
 pub use method::{Facts, LADDER, Method, RUNGS, rung};
 pub use model::Forecast;
-pub use polite::{LOOK, POLITE_STREAMS, PoliteRate, StreamSight};
-pub use remembered::{FILE_MAX, Remembered, Routes};
-pub use sample::{Coded, Far, Sample};
-pub use verdict::{Limit, Shares, Verdict};
+pub use polite::{ConnectionSight, LOOK, POLITE_STREAMS, PoliteRate};
+pub use remembered::{FILE_MAX, Remembered, RememberedRoutes};
+pub use sample::{MethodWork, ReceiverSample, Sample};
+pub use verdict::{Bottleneck, Shares, Verdict};
 
-use self::experiment::{Holds, Trial};
+use self::experiment::{Cooldowns, Experiment};
 pub use self::start_up::AT_WORK_FIRST;
-use self::start_up::Rise;
+use self::start_up::StartUp;
 use method::{LZMA, MIDDLE};
 use path::Path;
 use rate_limit::RateLimit;
-use window::{Window, Workers};
+use window::{SampleWindow, Workers};
 
 /// More connections than any measured link needed.
 pub const STREAMS_MAX: u16 = 256;
@@ -211,10 +211,10 @@ pub struct Tuner {
     start: Start,
     workers: Workers,
     decision: Decision,
-    window: Window,
-    trial: Option<Trial>,
-    holds: Holds,
-    rise: Rise,
+    window: SampleWindow,
+    trial: Option<Experiment>,
+    holds: Cooldowns,
+    rise: StartUp,
     /// The throughput of a slow link when it was full, in bytes a second, and when that was.
     full: Option<(f64, Duration)>,
     /// When anything but the scout last changed.
@@ -272,10 +272,10 @@ impl Tuner {
                 congestion: Congestion::System,
                 rung: 0,
             },
-            window: Window::default(),
+            window: SampleWindow::default(),
             trial: None,
-            holds: Holds::default(),
-            rise: Rise::to(1),
+            holds: Cooldowns::default(),
+            rise: StartUp::to(1),
             full: None,
             changed: Duration::ZERO,
             round_trip_min: start.round_trip,
@@ -289,7 +289,7 @@ impl Tuner {
             scouted: [Duration::ZERO; RUNGS],
             start,
         };
-        tuner.rise = Rise::to(tuner.rise_target());
+        tuner.rise = StartUp::to(tuner.rise_target());
         tuner.decision.streams = tuner.at_work_first();
         tuner.decision.ready = tuner.ready();
         match tuner.start.forced.compress {

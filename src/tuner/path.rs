@@ -14,9 +14,9 @@
 
 use std::time::Duration;
 
-use super::experiment::Trial;
+use super::experiment::Experiment;
 use super::model::{LIMITED, LOSSY};
-use super::queue::Queue;
+use super::queue::QueueDepth;
 use super::window::Rates;
 use super::{Congestion, Tuner};
 
@@ -104,7 +104,7 @@ impl Tuner {
     /// the measurements of the former path and starts a new rise.
     pub(super) fn note_path(&mut self, now: Duration) {
         let is = self.window.newest().round_trip;
-        if !self.has_queue(Queue::Clear) {
+        if !self.has_queue(QueueDepth::Clear) {
             self.path.doubt = None;
             let rates = self.window.last(self.pace().quick, self.workers);
             if let Some(rates) = rates.filter(|rates| rates.link >= BUSY) {
@@ -134,7 +134,7 @@ impl Tuner {
         let settled = doubt.settled.min(is);
         let least = doubt.least.filter(|_| rates.loss < LOSSY);
         let least = least.map_or(rates.wire, |least| least.min(rates.wire));
-        let is_tried = self.trial.as_ref().is_some_and(Trial::is_of_path);
+        let is_tried = self.trial.as_ref().is_some_and(Experiment::is_of_path);
         if rates.wire > least * if is_tried { GREW_BY_TRIAL } else { GREW } {
             return self.on_longer_path(now, settled);
         }

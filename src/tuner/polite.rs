@@ -140,7 +140,7 @@ const NEWS_APART: Duration = Duration::from_secs(2);
 
 /// The kernel's figures for one connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct StreamSight {
+pub struct ConnectionSight {
     /// The number of the connection; after a reconnect it is another.
     pub number: u16,
     /// Smoothed.
@@ -182,10 +182,10 @@ pub struct PoliteRate {
     /// When there was last no queue.
     empty: Duration,
     base: Duration,
-    before: BTreeMap<u16, StreamSight>,
+    before: BTreeMap<u16, ConnectionSight>,
     /// The present throughput, and that over a longer span.
-    quick: Span,
-    long: Span,
+    quick: ThroughputSpan,
+    long: ThroughputSpan,
     /// `--bwlimit`, in bytes a second.
     limit: Option<u64>,
     /// The rate last shown to the user, and when.
@@ -194,21 +194,21 @@ pub struct PoliteRate {
 
 /// Measures throughput over a span.
 #[derive(Default)]
-struct Span {
+struct ThroughputSpan {
     since: Duration,
     bytes: f64,
     /// Throughput of the span before, in bytes a second.
     rate: f64,
 }
 
-impl Span {
+impl ThroughputSpan {
     /// True if the span ends now.
     fn ends(&mut self, now: Duration, least: Duration) -> bool {
         let passed = now.saturating_sub(self.since);
         if passed < least || passed.is_zero() {
             return false;
         }
-        *self = Span {
+        *self = ThroughputSpan {
             since: now,
             bytes: 0.0,
             rate: self.bytes / passed.as_secs_f64(),
@@ -219,7 +219,7 @@ impl Span {
 
 /// The result of one look at the connections.
 #[derive(Clone, Copy)]
-struct Look {
+struct PoliteLook {
     now: Duration,
     round_trip: Duration,
     delay: Duration,
@@ -248,8 +248,8 @@ impl PoliteRate {
             empty: Duration::ZERO,
             base: round_trip,
             before: BTreeMap::new(),
-            quick: Span::default(),
-            long: Span::default(),
+            quick: ThroughputSpan::default(),
+            long: ThroughputSpan::default(),
             limit: None,
             told: None,
         }
@@ -267,7 +267,7 @@ impl PoliteRate {
 
     /// Takes the present figures of all connections and returns the new rate. The caller calls it
     /// every [`LOOK`]; `now` never decreases.
-    pub fn look(&mut self, now: Duration, streams: &[StreamSight]) -> u64 {
+    pub fn look(&mut self, now: Duration, streams: &[ConnectionSight]) -> u64 {
         let mins = streams.iter().map(|it| it.round_trip_min);
         self.base = mins.filter(|it| !it.is_zero()).min().unwrap_or(self.base);
         let Some(round_trip) = self.newest(streams) else {
@@ -275,7 +275,7 @@ impl PoliteRate {
         };
         self.count(now, round_trip);
         let is_steady = self.fell_at.is_none() && self.is_shown(now, round_trip);
-        let look = Look {
+        let look = PoliteLook {
             now,
             round_trip,
             delay: round_trip.saturating_sub(self.base),
@@ -319,7 +319,7 @@ impl PoliteRate {
 
     /// The shortest of the connections' newest round trips; None if no connection got an
     /// acknowledgement.
-    fn newest(&mut self, streams: &[StreamSight]) -> Option<Duration> {
+    fn newest(&mut self, streams: &[ConnectionSight]) -> Option<Duration> {
         let mut newest: Option<Duration> = None;
         for sight in streams {
             // The span over which a new connection's bytes accumulated is unknown.
@@ -357,8 +357,8 @@ impl PoliteRate {
     }
 
     /// Handles a look with a queue.
-    fn fall(&mut self, look: Look) {
-        let Look { now, delay, .. } = look;
+    fn fall(&mut self, look: PoliteLook) {
+        let PoliteLook { now, delay, .. } = look;
         // One look may be chance, unless the queue is long.
         if self.queued < 2 && delay < self.target() {
             return;
@@ -416,8 +416,8 @@ impl PoliteRate {
     }
 
     /// Handles a look without a queue, or with a negligible one.
-    fn go_on(&mut self, look: Look) {
-        let Look { now, delay, .. } = look;
+    fn go_on(&mut self, look: PoliteLook) {
+        let PoliteLook { now, delay, .. } = look;
         if !self.is_shown(now, look.round_trip) || now < self.yields_until {
             return;
         }
@@ -507,7 +507,7 @@ mod tests {
             now += LOOK;
             let before = polite.before.get(&0).copied().unwrap_or_default();
             let acked = polite.rate * LOOK.as_secs_f64();
-            let sight = StreamSight {
+            let sight = ConnectionSight {
                 number: 0,
                 round_trip: 30 * MS + delay,
                 round_trip_min: 30 * MS,
@@ -539,12 +539,12 @@ mod tests {
         let mut polite = PoliteRate::new(30 * MS);
         let first = polite.rate();
         for look in 1..400 {
-            let sight = StreamSight {
+            let sight = ConnectionSight {
                 round_trip: 30 * MS,
                 round_trip_min: 30 * MS,
                 acks: look,
                 acked_bytes: u64::from(look) * 1000,
-                ..StreamSight::default()
+                ..ConnectionSight::default()
             };
             polite.look(LOOK * look, &[sight]);
         }

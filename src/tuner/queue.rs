@@ -6,7 +6,7 @@ use super::Tuner;
 
 /// How much longer the round trip must be.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Queue {
+pub(super) enum QueueDepth {
     /// The link is full, if nothing is lost that more connections would compensate.
     Slight,
     /// A slow link is full, or the path has become longer.
@@ -15,25 +15,25 @@ pub(super) enum Queue {
     Long,
 }
 
-impl Queue {
+impl QueueDepth {
     /// The longest delay beyond the shortest round trip that shows no such queue.
     fn threshold(self, shortest: Duration) -> Duration {
         const MS: Duration = Duration::from_millis(1);
         match self {
-            Queue::Slight => (shortest / 10).max(5 * MS),
-            Queue::Clear => shortest / 4 + 5 * MS,
-            Queue::Long => (shortest / 2).max(3 * MS),
+            QueueDepth::Slight => (shortest / 10).max(5 * MS),
+            QueueDepth::Clear => shortest / 4 + 5 * MS,
+            QueueDepth::Long => (shortest / 2).max(3 * MS),
         }
     }
 }
 
 impl Tuner {
     /// The newest round trip shows such a queue.
-    pub(super) fn has_queue(&self, queue: Queue) -> bool {
+    pub(super) fn has_queue(&self, queue: QueueDepth) -> bool {
         self.shows(queue, self.window.newest().round_trip)
     }
 
-    pub(super) fn shows(&self, queue: Queue, round_trip: Duration) -> bool {
+    pub(super) fn shows(&self, queue: QueueDepth, round_trip: Duration) -> bool {
         round_trip > self.round_trip_min + queue.threshold(self.round_trip_min)
     }
 }
@@ -49,7 +49,7 @@ mod tests {
             let rtt = shortest_ms as f64 / 1e3;
             let tuner = Tuner::new(start(&World { rtt, ..WORLD })).0;
             let round_trip = Duration::from_millis(round_trip_ms);
-            let queues = [Queue::Slight, Queue::Clear, Queue::Long];
+            let queues = [QueueDepth::Slight, QueueDepth::Clear, QueueDepth::Long];
             queues.map(|queue| tuner.shows(queue, round_trip))
         };
         assert_eq!(shown(1, 4), [false, false, false]);

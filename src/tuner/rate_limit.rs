@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::Sample;
-use super::verdict::{self, Limit, Shares};
+use super::verdict::{self, Bottleneck, Shares};
 use super::window::{Rates, Workers, between};
 use crate::units;
 
@@ -96,7 +96,7 @@ impl RateLimit {
 fn is_spent(limit: u64, rates: &Rates) -> bool {
     let part = rates.admitted / limit as f64;
     let busiest = verdict::busiest(&Shares::of(rates));
-    part >= SPENT || (part >= SPENT_MOSTLY && busiest == Some(Limit::Network))
+    part >= SPENT || (part >= SPENT_MOSTLY && busiest == Some(Bottleneck::Network))
 }
 
 #[cfg(test)]

@@ -56,21 +56,21 @@ impl Remembered {
 
 /// The remembered settings of every pair of hosts, the pair used last first.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Routes {
+pub struct RememberedRoutes {
     version: u32,
     routes: Vec<(String, Remembered)>,
 }
 
-impl Routes {
+impl RememberedRoutes {
     /// Reads a file. Returns no routes if `text` is too long, malformed or of another version;
     /// [`Routes::get`] checks the values.
-    pub fn read(text: &[u8]) -> Routes {
+    pub fn read(text: &[u8]) -> RememberedRoutes {
         if text.len() > FILE_MAX {
-            return Routes::default();
+            return RememberedRoutes::default();
         }
-        let mut read: Routes = serde_json::from_slice(text).unwrap_or_default();
+        let mut read: RememberedRoutes = serde_json::from_slice(text).unwrap_or_default();
         if read.version != VERSION {
-            return Routes::default();
+            return RememberedRoutes::default();
         }
         read.routes.truncate(ROUTES_MAX);
         read
@@ -117,20 +117,23 @@ mod tests {
 
     #[test]
     fn what_was_put_is_there_the_next_time() {
-        let mut routes = Routes::default();
+        let mut routes = RememberedRoutes::default();
         routes.put("a b", remembered(32));
         let text = routes.to_text();
         assert_eq!(
             String::from_utf8_lossy(&text),
             r#"{"version":1,"routes":[["a b",{"round_trip_us":50000,"streams":32,"method":{"Zstd":3}}]]}"#
         );
-        assert_eq!(Routes::read(&text).get("a b"), Some(remembered(32)));
-        assert_eq!(Routes::read(&text).get("b a"), None);
+        assert_eq!(
+            RememberedRoutes::read(&text).get("a b"),
+            Some(remembered(32))
+        );
+        assert_eq!(RememberedRoutes::read(&text).get("b a"), None);
     }
 
     #[test]
     fn garbage_reads_as_nothing() {
-        let mut routes = Routes::default();
+        let mut routes = RememberedRoutes::default();
         routes.put("a", remembered(32));
         let text = String::from_utf8(routes.to_text()).expect("JSON");
         for bad in [
@@ -146,14 +149,19 @@ mod tests {
             text.replace("{\"Zstd\":3}", "{\"Zstd\":23}"),
             text.replace('}', &format!("}}{}", " ".repeat(FILE_MAX))),
         ] {
-            assert_eq!(Routes::read(bad.as_bytes()).get("a"), None, "{:.100}", bad);
+            assert_eq!(
+                RememberedRoutes::read(bad.as_bytes()).get("a"),
+                None,
+                "{:.100}",
+                bad
+            );
         }
-        assert!(Routes::read(text.as_bytes()).get("a").is_some());
+        assert!(RememberedRoutes::read(text.as_bytes()).get("a").is_some());
     }
 
     #[test]
     fn the_file_stays_small_and_forgets_what_is_oldest() {
-        let mut routes = Routes::default();
+        let mut routes = RememberedRoutes::default();
         let long = "\"".repeat(NAME_MAX - 4);
         for pair in 0..ROUTES_MAX + 10 {
             routes.put(&format!("{long}{pair}"), remembered(1));

@@ -33,7 +33,7 @@ pub struct Sample {
     pub encode_busy: Duration,
     /// Time in which a read was in progress and workers had nothing else to do.
     pub read_busy: Duration,
-    pub codecs: [Coded; RUNGS],
+    pub codecs: [MethodWork; RUNGS],
     /// Frames that wait for a connection now.
     pub queued: u32,
     /// Mean of the connections' smoothed round trips, zero if unknown.
@@ -53,12 +53,12 @@ pub struct Sample {
     pub admitted_bytes: u64,
     /// Connections that are open.
     pub streams: u16,
-    pub far: Far,
+    pub far: ReceiverSample,
 }
 
 /// Work given to one method of the ladder, including sampled chunks that did not shrink.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Coded {
+pub struct MethodWork {
     /// Bytes of content.
     pub offered_bytes: u64,
     /// Bytes of the resulting frames, whether stored or compressed.
@@ -68,7 +68,7 @@ pub struct Coded {
 
 /// The receiver's counters from its last heartbeat, by the receiver's clock.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Far {
+pub struct ReceiverSample {
     /// Time since the receiver started, when it took these counters.
     pub elapsed: Duration,
     /// Time in which a worker decrypted, decompressed or digested, summed over workers.

@@ -50,7 +50,7 @@ const EVERYWHERE: [(&str, World); 12] = [
     (
         "unshaped, random",
         World {
-            data: Data::Random,
+            data: SimulatedData::Random,
             ..UNSHAPED
         },
     ),
@@ -58,7 +58,7 @@ const EVERYWHERE: [(&str, World); 12] = [
     (
         "lan, random",
         World {
-            data: Data::Random,
+            data: SimulatedData::Random,
             ..LAN
         },
     ),
@@ -67,7 +67,7 @@ const EVERYWHERE: [(&str, World); 12] = [
     (
         "150 ms, random",
         World {
-            data: Data::Random,
+            data: SimulatedData::Random,
             ..OCEAN
         },
     ),
@@ -75,7 +75,7 @@ const EVERYWHERE: [(&str, World); 12] = [
     (
         "lossy, random",
         World {
-            data: Data::Random,
+            data: SimulatedData::Random,
             ..LOSSY
         },
     ),
@@ -83,21 +83,21 @@ const EVERYWHERE: [(&str, World); 12] = [
     (
         "slow, text",
         World {
-            data: Data::Text,
+            data: SimulatedData::Text,
             ..SLOW
         },
     ),
     (
         "small windows, random",
         World {
-            data: Data::Random,
+            data: SimulatedData::Random,
             ..WINDOWS
         },
     ),
 ];
 
 /// All adjustments of a run, as text.
-fn told(run: &Run) -> String {
+fn told(run: &SimulatedRun) -> String {
     let lines = run.adjustments.iter().filter_map(|(at, adjustment)| {
         Some(format!("{at:8.2} s  {}", adjustment.reason.as_ref()?))
     });
@@ -105,7 +105,7 @@ fn told(run: &Run) -> String {
 }
 
 /// Asserts that from `due` on the copy reaches 90 % of its rate at the end.
-fn has_found_its_way(name: &str, run: &Run, due: f64, end: f64) {
+fn has_found_its_way(name: &str, run: &SimulatedRun, due: f64, end: f64) {
     let last = run.mean(end - 10.0, end);
     let then = run.mean(due, due + 1.0);
     assert!(
@@ -163,7 +163,7 @@ fn whatever_changes_is_followed_within_three_seconds_or_twenty_round_trips() {
         (
             "text becomes random",
             WORLD,
-            (30.0, |w| w.data = Data::Random),
+            (30.0, |w| w.data = SimulatedData::Random),
         ),
         ("others want half", OCEAN, (30.0, |w| w.competing = 16.0)),
     ];
@@ -178,8 +178,8 @@ fn whatever_changes_is_followed_within_three_seconds_or_twenty_round_trips() {
 #[test]
 fn random_data_leaves_the_method_ready_for_what_comes_behind_it() {
     let events: [Event; 2] = [
-        (20.0, |w| w.data = Data::Random),
-        (40.0, |w| w.data = Data::Pages),
+        (20.0, |w| w.data = SimulatedData::Random),
+        (40.0, |w| w.data = SimulatedData::Pages),
     ];
     let run = run(WORLD, start(&WORLD), 3, 60.0, &events);
     assert!(
@@ -218,7 +218,7 @@ fn a_slow_disk_is_no_reason_to_change_anything() {
         60.0,
         &[],
     );
-    assert_eq!(run.tuner.verdict().limit, Some(Limit::DestinationDisk));
+    assert_eq!(run.tuner.verdict().limit, Some(Bottleneck::DestinationDisk));
 }
 
 /// Waiting frames were encoded by an earlier decision.
@@ -237,7 +237,7 @@ fn the_slower_the_link_the_fewer_frames_wait_for_it() {
 fn a_full_link_that_others_use_gets_no_more_streams() {
     let world = World {
         competing: 8.0,
-        data: Data::Random,
+        data: SimulatedData::Random,
         ..WORLD
     };
     let run = run(world, start(&world), 5, 300.0, &[]);
@@ -247,7 +247,7 @@ fn a_full_link_that_others_use_gets_no_more_streams() {
 #[test]
 fn loss_is_answered_by_bbr_where_it_may_be_and_by_streams_where_not() {
     let world = World {
-        data: Data::Random,
+        data: SimulatedData::Random,
         ..LOSSY
     };
     let story = |change: fn(&mut Start)| {
@@ -276,7 +276,7 @@ fn streams_that_cost_processors_more_than_they_bring_go() {
     let world = World {
         here: 0.5,
         there: 2.0,
-        data: Data::Random,
+        data: SimulatedData::Random,
         ..UNSHAPED
     };
     let mut start = start(&world);
@@ -312,7 +312,7 @@ fn a_rate_limit_is_worth_compressing_for_but_not_more_streams() {
     let run = run(WORLD, start, 9, 60.0, &[]);
     assert_eq!(run.tuner.decision().streams, 8, "{}", told(&run));
     assert!(run.mean(50.0, 60.0) > 26e6, "{}", told(&run));
-    assert_eq!(run.tuner.verdict().limit, Some(Limit::RateLimit));
+    assert_eq!(run.tuner.verdict().limit, Some(Bottleneck::RateLimit));
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn a_rate_limit_that_is_lifted_holds_nothing_back_any_more() {
         "{}",
         told(&run)
     );
-    assert_ne!(run.tuner.verdict().limit, Some(Limit::RateLimit));
+    assert_ne!(run.tuner.verdict().limit, Some(Bottleneck::RateLimit));
     let remembered = run.tuner.remembered().expect("it took long enough");
     assert_eq!(remembered.streams, Some(streams));
 }
@@ -346,7 +346,7 @@ fn a_rate_limit_that_comes_later_is_no_reason_for_more_streams() {
     let most = after.iter().map(|(_, it)| it.decision.streams).max();
     assert!(most <= Some(then.decision.streams), "{}", told(&run));
     let verdict = run.tuner.verdict();
-    assert_eq!(verdict.limit, Some(Limit::RateLimit));
+    assert_eq!(verdict.limit, Some(Bottleneck::RateLimit));
     assert!(verdict.sentence.contains("--bwlimit (1.00 MB/s;"));
     // Settings for a megabyte a second do not suit the whole link.
     let remembered = run.tuner.remembered().expect("it took long enough");
@@ -377,7 +377,7 @@ fn a_limit_that_several_copies_share_is_seen_by_each() {
         let streams = adjusted.map(|it| it.decision.streams);
         assert!(streams.is_none_or(|streams| streams <= 8), "at {now:?}");
     }
-    assert_eq!(tuner.verdict().limit, Some(Limit::RateLimit));
+    assert_eq!(tuner.verdict().limit, Some(Bottleneck::RateLimit));
 }
 
 #[test]
@@ -413,7 +413,7 @@ proptest! {
         let (mut tuner, _) = Tuner::new(start(&WORLD));
         for (at, [a, b, c, d, e, window]) in words.into_iter().enumerate() {
             let raw = 1_000_000 * at as u64;
-            let far = Far {
+            let far = ReceiverSample {
                 elapsed: Duration::from_nanos(a).saturating_mul((b % 1000) as u32 * 1_000_000),
                 workers_busy: Duration::from_secs(b),
                 decode_busy: Duration::from_secs(c),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::connections::streams;
 use super::model::{LIMITED, LOSSY};
-use super::queue::Queue;
+use super::queue::QueueDepth;
 use super::window::Rates;
 use super::{Congestion, FAR_AWAY, Sample, Tuner, first_streams, next_sample};
 
@@ -59,7 +59,7 @@ const SLOW_BYTES_PER_S: f64 = 12.5e6;
 
 /// The rise from the first connections to as many as help, if the link can take them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rise {
+pub(super) struct StartUp {
     /// None once the rise is over.
     target: Option<u16>,
     /// The next step needs this many confirmed bytes: the bytes in flight at the last step have
@@ -69,10 +69,10 @@ pub(super) struct Rise {
     until: Option<Duration>,
 }
 
-impl Rise {
+impl StartUp {
     /// A rise to the usual number of connections at this distance or to the remembered one.
-    pub fn to(target: u16) -> Rise {
-        Rise {
+    pub fn to(target: u16) -> StartUp {
+        StartUp {
             target: Some(target),
             confirmed_at: FIRST_WINDOW * u64::from(target.min(AT_WORK_FIRST)),
             until: None,
@@ -156,7 +156,7 @@ impl Tuner {
         };
         let newest = self.window.newest();
         let until = self.rise.until.unwrap_or(self.pace().opening);
-        if self.decision.streams >= target || now > until || self.has_queue(Queue::Clear) {
+        if self.decision.streams >= target || now > until || self.has_queue(QueueDepth::Clear) {
             self.rise.target = None;
             return false;
         }
@@ -192,7 +192,7 @@ impl Tuner {
         let is_of_use = self.start.forced.streams.is_some()
             || self.is_rate_limited(rates)
             || self.decision.congestion == Congestion::Bbr;
-        if !is_slow || is_of_use || !self.has_queue(Queue::Clear) {
+        if !is_slow || is_of_use || !self.has_queue(QueueDepth::Clear) {
             return None;
         }
         let holds = HOLDS * rates.wire * self.round_trip_min.as_secs_f64();
@@ -215,7 +215,7 @@ impl Tuner {
     /// slow start.
     pub(super) fn rise_again(&mut self, now: Duration, rates: &Rates) {
         let is_faster = |(wire, _): &(f64, Duration)| rates.wire > wire * FULL_MOST;
-        if !self.full.as_ref().is_some_and(is_faster) || self.has_queue(Queue::Clear) {
+        if !self.full.as_ref().is_some_and(is_faster) || self.has_queue(QueueDepth::Clear) {
             return;
         }
         self.full = None;
@@ -224,7 +224,7 @@ impl Tuner {
 
     /// Starts another rise, for as long as a copy's opening takes.
     pub(super) fn begin_rise(&mut self, now: Duration) {
-        self.rise = Rise {
+        self.rise = StartUp {
             target: Some(self.rise_target()),
             confirmed_at: self.window.newest().confirmed_bytes,
             until: Some(now + self.pace().opening),

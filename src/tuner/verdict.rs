@@ -21,7 +21,7 @@ const CAPPED: f64 = 0.75;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Limit {
+pub enum Bottleneck {
     Network,
     /// `--bwlimit`.
     RateLimit,
@@ -54,7 +54,7 @@ pub struct Shares {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// None where no stage was busy most of the time.
-    pub limit: Option<Limit>,
+    pub limit: Option<Bottleneck>,
     pub shares: Shares,
     /// `limited by: the network, 97 % busy (source 12 %, …)`
     pub sentence: String,
@@ -111,12 +111,12 @@ impl Verdict {
         let most = |held: &HeldBack| held.time.as_secs_f64() >= LIMIT_MIN * rates.seconds;
         let rate_limit = held.filter(most);
         let limit = match rate_limit {
-            Some(_) => Some(Limit::RateLimit),
+            Some(_) => Some(Bottleneck::RateLimit),
             None => busiest(&shares),
         };
         let hints = match limit {
-            Some(Limit::Network) => network_hints(rates, newest, start, decision),
-            Some(Limit::Compression | Limit::Sender) => processor_hints(start),
+            Some(Bottleneck::Network) => network_hints(rates, newest, start, decision),
+            Some(Bottleneck::Compression | Bottleneck::Sender) => processor_hints(start),
             _ => Vec::new(),
         };
         Verdict {
@@ -142,27 +142,27 @@ impl Shares {
     }
 }
 
-pub(super) fn busiest(shares: &Shares) -> Option<Limit> {
-    let part = |part: f64, of: f64, most: Limit, rest: Limit| {
+pub(super) fn busiest(shares: &Shares) -> Option<Bottleneck> {
+    let part = |part: f64, of: f64, most: Bottleneck, rest: Bottleneck| {
         (of, if part > of / 2.0 { most } else { rest })
     };
     // Of two stages that are equally busy, the later one holds the earlier one up.
     let stages = [
-        (shares.source_disk, Limit::SourceDisk),
+        (shares.source_disk, Bottleneck::SourceDisk),
         part(
             shares.compression,
             shares.sender,
-            Limit::Compression,
-            Limit::Sender,
+            Bottleneck::Compression,
+            Bottleneck::Sender,
         ),
-        (shares.network, Limit::Network),
+        (shares.network, Bottleneck::Network),
         part(
             shares.decompression,
             shares.receiver,
-            Limit::Decompression,
-            Limit::Receiver,
+            Bottleneck::Decompression,
+            Bottleneck::Receiver,
         ),
-        (shares.destination_disk, Limit::DestinationDisk),
+        (shares.destination_disk, Bottleneck::DestinationDisk),
     ];
     let most = stages.into_iter().max_by(|(a, _), (b, _)| a.total_cmp(b));
     most.filter(|(busy, _)| *busy >= LIMIT_MIN)
@@ -170,18 +170,22 @@ pub(super) fn busiest(shares: &Shares) -> Option<Limit> {
 }
 
 /// Pure: the same figures give the same words.
-fn sentence(limit: Option<Limit>, shares: &Shares, rate_limit: Option<HeldBack>) -> String {
+fn sentence(limit: Option<Bottleneck>, shares: &Shares, rate_limit: Option<HeldBack>) -> String {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let busy = |name: &str, share: f64| format!("{name}, {} busy", percent(share));
     let rest: Vec<String> = [
-        ("network", shares.network, Limit::Network),
-        ("source", shares.source_disk, Limit::SourceDisk),
-        ("compression", shares.compression, Limit::Compression),
-        ("decompression", shares.decompression, Limit::Decompression),
+        ("network", shares.network, Bottleneck::Network),
+        ("source", shares.source_disk, Bottleneck::SourceDisk),
+        ("compression", shares.compression, Bottleneck::Compression),
+        (
+            "decompression",
+            shares.decompression,
+            Bottleneck::Decompression,
+        ),
         (
             "destination",
             shares.destination_disk,
-            Limit::DestinationDisk,
+            Bottleneck::DestinationDisk,
         ),
     ]
     .into_iter()
@@ -191,17 +195,17 @@ fn sentence(limit: Option<Limit>, shares: &Shares, rate_limit: Option<HeldBack>)
     let rest = rest.join(", ");
     let first = match limit {
         None => return format!("no single bottleneck ({rest})"),
-        Some(Limit::RateLimit) => {
+        Some(Bottleneck::RateLimit) => {
             let rate = rate_limit.map_or_else(String::new, |held| held.to_string());
             return format!("limited by: --bwlimit ({rate}; {rest})");
         }
-        Some(Limit::Network) => busy("the network", shares.network),
-        Some(Limit::SourceDisk) => busy("the source", shares.source_disk),
-        Some(Limit::Compression) => busy("compression", shares.compression),
-        Some(Limit::Sender) => busy("the sending processors", shares.sender),
-        Some(Limit::Decompression) => busy("decompression", shares.decompression),
-        Some(Limit::Receiver) => busy("the receiving processors", shares.receiver),
-        Some(Limit::DestinationDisk) => busy("the destination", shares.destination_disk),
+        Some(Bottleneck::Network) => busy("the network", shares.network),
+        Some(Bottleneck::SourceDisk) => busy("the source", shares.source_disk),
+        Some(Bottleneck::Compression) => busy("compression", shares.compression),
+        Some(Bottleneck::Sender) => busy("the sending processors", shares.sender),
+        Some(Bottleneck::Decompression) => busy("decompression", shares.decompression),
+        Some(Bottleneck::Receiver) => busy("the receiving processors", shares.receiver),
+        Some(Bottleneck::DestinationDisk) => busy("the destination", shares.destination_disk),
     };
     format!("limited by: {first} ({rest})")
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::method::{Facts, RUNGS};
-use super::sample::{Coded, Far, Sample};
+use super::sample::{MethodWork, ReceiverSample, Sample};
 
 /// Samples to keep. Even at intervals of [`APART`] they cover 12.8 s; the longest span asked for
 /// is 12 s, twenty round trips of 600 ms.
@@ -56,11 +56,11 @@ pub(super) struct Rates {
 }
 
 #[derive(Default)]
-pub(super) struct Window {
+pub(super) struct SampleWindow {
     samples: VecDeque<(Duration, Sample)>,
 }
 
-impl Window {
+impl SampleWindow {
     /// Returns false if it ignored the sample.
     pub fn push(&mut self, now: Duration, sample: &Sample) -> bool {
         if let Some((last, _)) = self.samples.back()
@@ -105,7 +105,7 @@ impl Window {
 
     /// The receiver's counters from `span` before its newest ones, else its first counters: the
     /// time before it had any work does not count.
-    fn far_before(&self, span: Duration) -> Far {
+    fn far_before(&self, span: Duration) -> ReceiverSample {
         let newest = self.newest().far.elapsed;
         let fars = || self.samples.iter().map(|(_, sample)| sample.far);
         let first = fars().find(|far| !far.elapsed.is_zero() && far.elapsed < newest);
@@ -175,7 +175,7 @@ pub(super) fn between(span: Duration, before: &Sample, after: &Sample, workers: 
         (busy / seconds / workers.here).min(1.0)
     };
     let far_seconds = (after.far.elapsed.saturating_sub(before.far.elapsed)).as_secs_f64();
-    let far = |get: fn(&Far) -> Duration, of: f64| {
+    let far = |get: fn(&ReceiverSample) -> Duration, of: f64| {
         let busy = get(&after.far)
             .saturating_sub(get(&before.far))
             .as_secs_f64();
@@ -210,7 +210,7 @@ pub(super) fn between(span: Duration, before: &Sample, after: &Sample, workers: 
     }
 }
 
-fn facts(rung: usize, before: &Coded, after: &Coded) -> Option<Facts> {
+fn facts(rung: usize, before: &MethodWork, after: &MethodWork) -> Option<Facts> {
     let offered = after.offered_bytes.saturating_sub(before.offered_bytes);
     let made = after.made_bytes.saturating_sub(before.made_bytes);
     if rung == 0 {

@@ -4,7 +4,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::canvas::Canvas;
 use super::terminal::{Glyphs, Size};
-use super::view::Line;
+use super::view::BarLine;
 
 /// The lines on the terminal.
 pub struct Bars {
@@ -30,7 +30,7 @@ impl Bars {
 
     /// The output that replaces the current lines with `lines`, and writes `above` (whole
     /// lines) over them. No line may be as wide as the terminal.
-    pub fn redraw(&mut self, above: &str, lines: &[Line], size: Size) -> String {
+    pub fn redraw(&mut self, above: &str, lines: &[BarLine], size: Size) -> String {
         self.canvas.set_rows(size.rows);
         // Drawing on a canvas cannot fail.
         if !above.is_empty() {
@@ -62,7 +62,7 @@ impl Bars {
     }
 }
 
-fn style(line: &Line, glyphs: Glyphs) -> ProgressStyle {
+fn style(line: &BarLine, glyphs: Glyphs) -> ProgressStyle {
     let template = match line.bar {
         Some(part) => format!("[{{bar:{}}}] {{msg}}", part.columns),
         None => "{msg}".to_owned(),
@@ -89,7 +89,7 @@ mod tests {
         ..WIDE
     };
 
-    fn text(text: &str) -> Line {
+    fn text(text: &str) -> BarLine {
         text.to_owned().into()
     }
 

@@ -33,10 +33,10 @@ use crate::session::Outcome;
 use crate::units::{count, harmless};
 
 use bars::Bars;
-use rate::Rate;
+use rate::Throughput;
 pub use several::Copied;
 use steady::Steady;
-use tell::Tell;
+use tell::Verbosity;
 use terminal::Terminal;
 
 /// Interval between readings of the rate, for status requests, when nothing is drawn.
@@ -75,7 +75,7 @@ pub struct Output {
 }
 
 /// Reads the counters of the copy.
-type Reading = Box<dyn Fn() -> Snapshot + Send>;
+type SnapshotSource = Box<dyn Fn() -> Snapshot + Send>;
 
 /// The output on stderr while a session runs. Open it before the session, pass its reporter to
 /// the session, and finish it afterwards.
@@ -85,24 +85,24 @@ pub struct Screen {
     terminal: Option<Terminal>,
 }
 
-enum Message {
+enum ScreenMessage {
     Line(String),
     /// Another program uses the terminal for a while.
-    Hold(Hold),
+    Hold(ScreenHold),
     /// Show the current progress.
     Status,
     End,
 }
 
 /// A question on the terminal. Nothing else is written until it is answered.
-struct Hold {
+struct ScreenHold {
     /// Called when the lines are written and the bars removed.
     shown: Box<dyn FnOnce() + Send>,
     /// Carries no message; it is closed when the question is answered.
     answered: Receiver<()>,
 }
 
-impl Hold {
+impl ScreenHold {
     fn wait(self) {
         (self.shown)();
         let _ = self.answered.recv();
@@ -113,7 +113,7 @@ impl Hold {
 #[derive(Clone)]
 struct Teller {
     output: Output,
-    lines: SyncSender<Message>,
+    lines: SyncSender<ScreenMessage>,
     lost: Arc<AtomicU64>,
     failures: Arc<Mutex<Vec<String>>>,
     /// The last lines that were shown at once, including those of commands.
@@ -126,7 +126,7 @@ impl Screen {
     /// Starts the writer thread. It draws the progress from `reading` if stderr is a terminal and
     /// `output` allows it.
     pub fn open(output: Output, reading: impl Fn() -> Snapshot + Send + 'static) -> Screen {
-        let reading: Reading = Box::new(reading);
+        let reading: SnapshotSource = Box::new(reading);
         let terminal = Terminal::of_stderr();
         let (sender, lines) = mpsc::sync_channel(LINES_WAITING_MAX);
         let writer = std::thread::spawn(move || match terminal.filter(|_| !output.quiet) {
@@ -160,16 +160,16 @@ impl Screen {
     /// `Kind::Write` if the requested JSON could not be written.
     pub fn finish(self, outcome: &Outcome) -> Result<()> {
         let (output, terminal) = (self.teller.output, self.terminal);
-        let tell = Tell::of(output, terminal.is_some());
+        let tell = Verbosity::of(output, terminal.is_some());
         let teller = self.teller.clone();
         let mut lines = self.end();
-        if tell >= Tell::Each {
+        if tell >= Verbosity::Each {
             lines.extend(summary::lines(outcome, width(terminal)));
         }
-        if tell > Tell::Failures && outcome.unlisted > 0 {
+        if tell > Verbosity::Failures && outcome.unlisted > 0 {
             lines.push(summary::unlisted(outcome.unlisted));
         }
-        if tell > Tell::Failures && outcome.counters.unlinked > 0 {
+        if tell > Verbosity::Failures && outcome.counters.unlinked > 0 {
             lines.push(summary::unlinked(outcome.counters.unlinked));
         }
         if let Some(fatal) = &outcome.fatal {
@@ -192,7 +192,7 @@ impl Screen {
     /// Removes the bar and returns the lines that are still to be shown.
     fn end(self) -> Vec<String> {
         // Fails only if the writer thread has ended.
-        let _ = self.teller.lines.send(Message::End);
+        let _ = self.teller.lines.send(ScreenMessage::End);
         let _ = self.writer.join();
         let lost = self.teller.lost.load(Relaxed);
         let told =
@@ -210,7 +210,7 @@ fn width(terminal: Option<Terminal>) -> usize {
 impl Teller {
     /// False if the queue is full.
     fn line(&self, line: &str) -> bool {
-        self.tell(Message::Line(format!("{}{line}", self.name)))
+        self.tell(ScreenMessage::Line(format!("{}{line}", self.name)))
     }
 
     /// The message of an error, without lines of a failed command that were already shown.
@@ -238,7 +238,7 @@ impl Teller {
     }
 
     /// Never waits, because the caller may be the task that keeps the session alive.
-    fn tell(&self, message: Message) -> bool {
+    fn tell(&self, message: ScreenMessage) -> bool {
         let is_told = self.lines.try_send(message).is_ok();
         if !is_told {
             self.lost.fetch_add(1, Relaxed);
@@ -250,7 +250,11 @@ impl Teller {
 impl Reporter for Teller {
     fn failure(&self, error: &Error) {
         let line = format!("{}{}", self.name, self.sentence(error));
-        if self.lines.try_send(Message::Line(line.clone())).is_ok() {
+        if self
+            .lines
+            .try_send(ScreenMessage::Line(line.clone()))
+            .is_ok()
+        {
             return;
         }
         let mut failures = self.failures.lock().expect("no panic while held");
@@ -284,12 +288,12 @@ impl Reporter for Teller {
     }
 
     fn status(&self) {
-        self.tell(Message::Status);
+        self.tell(ScreenMessage::Status);
     }
 
     fn hold(&self, shown: Box<dyn FnOnce() + Send>) -> Box<dyn Send> {
         let (until, answered) = mpsc::channel::<()>();
-        self.tell(Message::Hold(Hold { shown, answered }));
+        self.tell(ScreenMessage::Hold(ScreenHold { shown, answered }));
         Box::new(until)
     }
 }
@@ -304,29 +308,29 @@ fn sentence(error: &Error) -> String {
 }
 
 /// Writes each line when it arrives.
-fn pass_on(lines: &Receiver<Message>, reading: &Reading) {
-    let mut rate = Rate::default();
+fn pass_on(lines: &Receiver<ScreenMessage>, reading: &SnapshotSource) {
+    let mut rate = Throughput::default();
     loop {
         let message = lines.recv_timeout(QUIET_TICK);
         rate.note(Instant::now(), reading().moved_bytes);
         let line = match message {
-            Ok(Message::Line(line)) => line,
-            Ok(Message::Status) => status::line(&reading(), rate.per_s()),
-            Ok(Message::Hold(hold)) => {
+            Ok(ScreenMessage::Line(line)) => line,
+            Ok(ScreenMessage::Status) => status::line(&reading(), rate.per_s()),
+            Ok(ScreenMessage::Hold(hold)) => {
                 hold.wait();
                 continue;
             }
             Err(RecvTimeoutError::Timeout) => continue,
-            Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => return,
+            Ok(ScreenMessage::End) | Err(RecvTimeoutError::Disconnected) => return,
         };
         write(&(line + "\n"));
     }
 }
 
 /// Draws ten times a second, but not during a resize. Writes other lines above the bars.
-fn draw(lines: &Receiver<Message>, terminal: &Terminal, reading: &Reading) {
+fn draw(lines: &Receiver<ScreenMessage>, terminal: &Terminal, reading: &SnapshotSource) {
     let mut bars = Bars::new(terminal.glyphs);
-    let mut rate = Rate::default();
+    let mut rate = Throughput::default();
     let mut steady = Steady::new(terminal.size());
     let mut above = String::new();
     let mut next = Instant::now() + TICK;
@@ -339,13 +343,13 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, reading: &Reading) {
         }
         let mut hold = None;
         let is_last = match message {
-            Ok(Message::Hold(held)) => {
+            Ok(ScreenMessage::Hold(held)) => {
                 hold = Some(held);
                 false
             }
-            Ok(message @ (Message::Line(_) | Message::Status)) => {
+            Ok(message @ (ScreenMessage::Line(_) | ScreenMessage::Status)) => {
                 let line = match message {
-                    Message::Line(line) => line,
+                    ScreenMessage::Line(line) => line,
                     _ => status::line(&reading(), rate.per_s()),
                 };
                 above.push_str(&line);
@@ -358,7 +362,7 @@ fn draw(lines: &Receiver<Message>, terminal: &Terminal, reading: &Reading) {
                 false
             }
             Err(RecvTimeoutError::Timeout) => false,
-            Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => true,
+            Ok(ScreenMessage::End) | Err(RecvTimeoutError::Disconnected) => true,
         };
         let now = Instant::now();
         next = now + TICK;

@@ -10,7 +10,8 @@ use super::{Screen, stdout};
 use crate::error::Result;
 use crate::session::Outcome;
 use crate::session::probe::{
-    Carried, Coded, Expected, Finding, Hear, Probe, Probed, Read, synced_rate, written_rate,
+    Carried, ExpectedCopy, Finding, Hear, MeasuredCodec, Probe, Probed, Read, synced_rate,
+    written_rate,
 };
 use crate::tuner::{Decision, Forecast, Method};
 use crate::units::{count, rate, size};
@@ -161,8 +162,8 @@ fn word(method: Method) -> String {
 }
 
 /// The formula for the throughput: its terms by name, and their measured values.
-fn formula(expected: &Expected) -> (String, String) {
-    let Expected {
+fn formula(expected: &ExpectedCopy) -> (String, String) {
+    let ExpectedCopy {
         link,
         workers_here,
         workers_there,
@@ -202,7 +203,7 @@ fn json_of(probed: &Probed) -> Value {
         link,
         forecast,
     } = probed;
-    let codec = |coded: &Coded| {
+    let codec = |coded: &MeasuredCodec| {
         json!({
             "codec": word(coded.method),
             "ratio": coded.ratio,
@@ -217,7 +218,7 @@ fn json_of(probed: &Probed) -> Value {
         })
     };
     let first = |first: &Decision| json!({ "codec": word(first.method), "streams": first.streams });
-    let expected = |expected: &Expected| {
+    let expected = |expected: &ExpectedCopy| {
         json!({
             "bytes_per_s": expected.forecast.bytes_per_s,
             "codec": word(expected.method),
@@ -255,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_formula_has_a_number_for_each_name_and_fits() {
-        let mut expected = Expected {
+        let mut expected = ExpectedCopy {
             method: Method::Zstd(1),
             streams: 8,
             link: 118e6,

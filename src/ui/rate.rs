@@ -10,11 +10,11 @@ const SPAN_MIN: Duration = Duration::from_millis(500);
 
 /// Readings of a counter within the window, oldest first.
 #[derive(Default)]
-pub struct Rate {
+pub struct Throughput {
     readings: VecDeque<(Instant, u64)>,
 }
 
-impl Rate {
+impl Throughput {
     /// Notes that the counter was at `bytes` at time `now`. Of readings of 0 only the last is
     /// kept, so that the login time does not make the first seconds look slow.
     pub fn note(&mut self, now: Instant, bytes: u64) {
@@ -46,7 +46,7 @@ mod tests {
     fn the_rate_follows_a_change_within_the_window() {
         let start = Instant::now();
         let at = |tick: u32| start + Duration::from_millis(100) * tick;
-        let mut rate = Rate::default();
+        let mut rate = Throughput::default();
         for tick in 0..100 {
             rate.note(at(tick), 0);
         }

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::report::Reporter;
 use crate::session::Outcome;
 
-use super::tell::Tell;
+use super::tell::Verbosity;
 use super::{Screen, json, sentence, stdout, summary, width, write_lines};
 
 /// The copy to one of several destinations.
@@ -33,7 +33,7 @@ impl Screen {
     /// `Kind::Write` if the requested JSON could not be written.
     pub fn finish_all(self, copies: &[Copied]) -> Result<()> {
         let (output, terminal) = (self.teller.output, self.terminal);
-        let tell = Tell::of(output, terminal.is_some());
+        let tell = Verbosity::of(output, terminal.is_some());
         let mut lines = self.end();
         for copied in copies {
             lines.extend(told(copied, tell, width(terminal)));
@@ -50,18 +50,18 @@ impl Screen {
 }
 
 /// `web1: 1 file, 1.07 GB in 4.7 s`, `web2: fastcp: no route to host (exit 3)`.
-fn told(copied: &Copied, tell: Tell, width: usize) -> Vec<String> {
+fn told(copied: &Copied, tell: Verbosity, width: usize) -> Vec<String> {
     let Copied { name, outcome, .. } = copied;
     let exit_code = outcome.exit_code();
     let is_partial = exit_code != 0 && outcome.fatal.is_none();
     let width = width.saturating_sub(name.len() + 2);
     let mut told = match tell {
-        Tell::All => summary::lines(outcome, width),
-        Tell::Each => summary::figures(outcome, width),
-        Tell::Incomplete if is_partial => summary::figures(outcome, width),
-        Tell::Incomplete | Tell::Failures => Vec::new(),
+        Verbosity::All => summary::lines(outcome, width),
+        Verbosity::Each => summary::figures(outcome, width),
+        Verbosity::Incomplete if is_partial => summary::figures(outcome, width),
+        Verbosity::Incomplete | Verbosity::Failures => Vec::new(),
     };
-    if tell > Tell::Failures && outcome.counters.unlinked > 0 {
+    if tell > Verbosity::Failures && outcome.counters.unlinked > 0 {
         told.push(summary::unlinked(outcome.counters.unlinked));
     }
     told.extend(outcome.fatal.as_ref().map(sentence));
@@ -80,7 +80,7 @@ mod tests {
     use crate::error::{Error, Kind, Side};
     use crate::ui::summary::tests::outcome;
 
-    fn shown(outcome: &Outcome, tell: Tell) -> Vec<String> {
+    fn shown(outcome: &Outcome, tell: Verbosity) -> Vec<String> {
         let copied = Copied {
             name: "web1",
             dest: "web1:/srv",
@@ -93,24 +93,27 @@ mod tests {
     fn each_has_its_lines_and_one_that_failed_its_exit_code() {
         let mut outcome = outcome();
         assert_eq!(
-            shown(&outcome, Tell::Each),
+            shown(&outcome, Verbosity::Each),
             [
                 "web1: 3 files, 1.07 GB in 4.7 s, 228 MB/s",
                 "web1: (wire 430 MB, 2.5:1, zstd, 8 streams, direct)"
             ]
         );
-        assert!(shown(&outcome, Tell::All).len() > 2, "what limited it");
-        assert!(shown(&outcome, Tell::Incomplete).is_empty());
+        assert!(shown(&outcome, Verbosity::All).len() > 2, "what limited it");
+        assert!(shown(&outcome, Verbosity::Incomplete).is_empty());
         outcome.failures = vec![Error::new(Kind::Write, Side::Dest, "x")];
-        let failed = shown(&outcome, Tell::Incomplete);
+        let failed = shown(&outcome, Verbosity::Incomplete);
         assert_eq!(
             failed[2..],
             ["web1: 1 failed: 1 without space or not writable (exit 8)"]
         );
-        assert!(shown(&outcome, Tell::Failures).is_empty(), "it was told");
+        assert!(
+            shown(&outcome, Verbosity::Failures).is_empty(),
+            "it was told"
+        );
         outcome.failures.clear();
         outcome.fatal = Some(Error::new(Kind::Connect, Side::Here, "no route to host"));
         let fatal = ["web1: fastcp: no route to host (exit 3)"];
-        assert_eq!(shown(&outcome, Tell::Failures), fatal);
+        assert_eq!(shown(&outcome, Verbosity::Failures), fatal);
     }
 }

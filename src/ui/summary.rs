@@ -262,7 +262,7 @@ pub mod tests {
     use super::*;
     use crate::error::Side;
     use crate::progress::Progress;
-    use crate::session::{Limit, Shares};
+    use crate::session::{Bottleneck, Shares};
 
     pub fn outcome() -> Outcome {
         let progress = Progress::default();
@@ -281,7 +281,7 @@ pub mod tests {
             route: "direct".to_owned(),
             unlisted: 0,
             verdict: Some(Verdict {
-                limit: Some(Limit::Network),
+                limit: Some(Bottleneck::Network),
                 shares: Shares {
                     network: 0.97,
                     ..Shares::default()

@@ -4,7 +4,7 @@ use super::Output;
 
 /// From least to most output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tell {
+pub enum Verbosity {
     /// The reason for an early end.
     Failures,
     /// The summary of an incomplete copy.
@@ -15,14 +15,14 @@ pub enum Tell {
     All,
 }
 
-impl Tell {
-    pub fn of(output: Output, is_at_terminal: bool) -> Tell {
+impl Verbosity {
+    pub fn of(output: Output, is_at_terminal: bool) -> Verbosity {
         match output {
-            Output { quiet: true, .. } => Tell::Failures,
-            Output { verbose: true, .. } => Tell::All,
-            Output { summary: true, .. } => Tell::Each,
-            _ if is_at_terminal => Tell::Each,
-            _ => Tell::Incomplete,
+            Output { quiet: true, .. } => Verbosity::Failures,
+            Output { verbose: true, .. } => Verbosity::All,
+            Output { summary: true, .. } => Verbosity::Each,
+            _ if is_at_terminal => Verbosity::Each,
+            _ => Verbosity::Incomplete,
         }
     }
 }
@@ -40,11 +40,14 @@ mod tests {
                 summary,
                 ..Output::default()
             };
-            [false, true].map(|is_at_terminal| Tell::of(output, is_at_terminal))
+            [false, true].map(|is_at_terminal| Verbosity::of(output, is_at_terminal))
         };
-        assert_eq!(told(true, true, true), [Tell::Failures; 2]);
-        assert_eq!(told(false, true, false), [Tell::All; 2]);
-        assert_eq!(told(false, false, true), [Tell::Each; 2]);
-        assert_eq!(told(false, false, false), [Tell::Incomplete, Tell::Each]);
+        assert_eq!(told(true, true, true), [Verbosity::Failures; 2]);
+        assert_eq!(told(false, true, false), [Verbosity::All; 2]);
+        assert_eq!(told(false, false, true), [Verbosity::Each; 2]);
+        assert_eq!(
+            told(false, false, false),
+            [Verbosity::Incomplete, Verbosity::Each]
+        );
     }
 }

@@ -20,7 +20,7 @@ const ETA_MAX_S: f64 = 1e7;
 
 /// Text, with an optional bar in brackets before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct BarLine {
     pub bar: Option<Bar>,
     pub text: String,
 }
@@ -36,21 +36,21 @@ pub struct Bar {
 /// Columns of the brackets and the space.
 const BAR_FRAME: usize = 3;
 
-impl Line {
+impl BarLine {
     fn columns(&self) -> usize {
         columns(&self.text) + self.bar.map_or(0, |bar| bar.columns + BAR_FRAME)
     }
 }
 
-impl From<String> for Line {
-    fn from(text: String) -> Line {
-        Line { bar: None, text }
+impl From<String> for BarLine {
+    fn from(text: String) -> BarLine {
+        BarLine { bar: None, text }
     }
 }
 
 /// The lines to show. None while ssh may ask for a password, and when the copy is finished.
 /// `rate` is in bytes a second, `width` is the terminal's.
-pub fn lines(snapshot: &Snapshot, rate: Option<f64>, glyphs: Glyphs, width: usize) -> Vec<Line> {
+pub fn lines(snapshot: &Snapshot, rate: Option<f64>, glyphs: Glyphs, width: usize) -> Vec<BarLine> {
     // The last column stays empty, because terminals differ on whether it causes a wrap.
     let width = width.saturating_sub(1);
     let first = match snapshot.phase {
@@ -120,7 +120,7 @@ pub fn is_endless(snapshot: &Snapshot, totals: &Totals) -> bool {
 }
 
 /// Bar, percentage, bytes, rate and remaining time. A narrow terminal gets fewer of them.
-fn whole(snapshot: &Snapshot, totals: &Totals, rate: Option<f64>, width: usize) -> Line {
+fn whole(snapshot: &Snapshot, totals: &Totals, rate: Option<f64>, width: usize) -> BarLine {
     let bytes = snapshot.done_bytes;
     let left = totals.bytes.saturating_sub(bytes);
     let (done, of) = match totals.bytes {
@@ -153,7 +153,7 @@ fn whole(snapshot: &Snapshot, totals: &Totals, rate: Option<f64>, width: usize) 
         if room >= BAR_MIN {
             let columns = room.min(BAR_MAX);
             let bar = Some(Bar { columns, done, of });
-            return Line { bar, text };
+            return BarLine { bar, text };
         }
         if columns(&text) <= width {
             return text.into();
@@ -258,7 +258,7 @@ mod tests {
         )
     }
 
-    fn drawn(lines: &[Line], glyphs: Glyphs) -> Vec<String> {
+    fn drawn(lines: &[BarLine], glyphs: Glyphs) -> Vec<String> {
         let size = Size {
             columns: 200,
             rows: 24,

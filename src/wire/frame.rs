@@ -18,7 +18,7 @@
 //! `dest` that the entry exists and contains the range, `seal` that the peer sent the frame.
 
 use crate::chunk::pool::TAILROOM;
-use crate::chunk::{ChunkKind, LARGE_PACK, LARGE_PIECE, Place};
+use crate::chunk::{ChunkKind, ChunkPlace, LARGE_PACK, LARGE_PIECE};
 use crate::codec::Codec;
 use crate::manifest::EntryId;
 use crate::seal::{Suite, TAG_LEN};
@@ -166,7 +166,7 @@ pub enum BadFrame {
 impl FrameHeader {
     /// The header of a chunk whose encoded size is `encoded_len` bytes. Flags and receiver are 0;
     /// the caller sets `epoch` and `counter` from the seal's ticket.
-    pub fn of(place: &Place, codec: Codec, encoded_len: usize, suite: Suite) -> FrameHeader {
+    pub fn of(place: &ChunkPlace, codec: Codec, encoded_len: usize, suite: Suite) -> FrameHeader {
         let kind = match place.kind {
             ChunkKind::Range => FrameKind::Range,
             ChunkKind::Pack => FrameKind::Pack,
@@ -246,7 +246,7 @@ impl FrameHeader {
     }
 
     /// None for frames that are not chunks, and for `Blocks`, which no version sends yet.
-    pub fn place(&self) -> Option<Place> {
+    pub fn place(&self) -> Option<ChunkPlace> {
         let kind = match self.kind {
             FrameKind::Range => ChunkKind::Range,
             FrameKind::Pack => ChunkKind::Pack,
@@ -254,7 +254,7 @@ impl FrameHeader {
             FrameKind::Digest => ChunkKind::Digest,
             FrameKind::Blocks | FrameKind::End | FrameKind::Acks => return None,
         };
-        Some(Place {
+        Some(ChunkPlace {
             kind,
             chunk: self.chunk,
             entry: self.entry,

@@ -43,7 +43,7 @@ pub struct Hello {
     /// Numbers of codecs.
     #[serde(default)]
     pub codecs: Vec<u8>,
-    pub limits: Limits,
+    pub limits: PeerLimits,
     /// The kernel's boot id; empty where it cannot be read. Equal ids mean that both ends run on
     /// one machine.
     #[serde(default)]
@@ -74,7 +74,7 @@ pub struct Hello {
 
 /// Limits on what an end accepts from its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct PeerLimits {
     /// Bytes of a chunk.
     pub chunk: u32,
     /// Bytes of a control message's body.
@@ -131,7 +131,7 @@ impl Hello {
             features: [FINE, TELLS, COLUMNS, LARGE].map(str::to_owned).to_vec(),
             suites,
             codecs,
-            limits: Limits {
+            limits: PeerLimits {
                 chunk: CHUNK_SIZE as u32,
                 message: super::message::MESSAGE_MAX,
                 packs: LARGE_PACK as u16,

@@ -16,16 +16,17 @@ use serde::{Deserialize, Serialize};
 pub use self::first_messages::{
     ADDRESSES_MAX, CopyOptions, Listen, Open, Ports, Role, SESSIONS_MAX, SessionSecret,
 };
-pub use self::ranges::Spans;
-use super::progress_report::Account;
+pub use self::ranges::NumberRanges;
+use super::progress_report::ProgressReport;
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryId};
 pub use entries::{
-    Ack, AllSent, EntryEnd, FileDigest, Landed, Missing, RANGES_MAX, Roots, Span, Want, WantKind,
+    Ack, AllSent, ByteRange, EntryEnd, FileDigest, Missing, RANGES_MAX, Roots, RootsResolved, Want,
+    WantKind,
 };
 pub use fault::Fault;
 pub use limits::{ALL_RANGES_MAX, ROOTS_MAX, SPANS_MAX};
-pub use traffic::{Busy, Conclusion, DATA_MAX, Data, Heartbeat, StreamFacts, Tried, Tune};
+pub use traffic::{Busy, Conclusion, ConnectionFacts, DATA_MAX, Data, Heartbeat, Tried, Tune};
 pub use weight::entry_weight;
 
 /// Most bytes of a body: enough for the roots of some 100,000 operands.
@@ -97,7 +98,7 @@ messages! {
     3 => Listen(Listen),
     4 => Dial(Listen),
     5 => Roots(Roots),
-    6 => Landed(Landed),
+    6 => Landed(RootsResolved),
     7 => Entries(Vec<Entry>),
     8 => Want(Vec<Want>),
     9 => Digests((EntryId, Vec<Digest>)),
@@ -119,7 +120,7 @@ messages! {
     25 => Busy(Busy),
     26 => Conclusion(Conclusion),
     27 => Tried(Tried),
-    28 => Account(Account),
+    28 => Account(ProgressReport),
     // Bytes of an earlier run's partial files that the receiver has re-read so far.
     0x801d => Checked(u64),
     30 => FileDigests(Vec<FileDigest>),

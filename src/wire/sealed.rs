@@ -8,7 +8,7 @@
 //! ```
 
 use super::frame::{DIGEST_LEN, FrameHeader, HEADER_LEN};
-use crate::chunk::{Buffer, EncodedChunk, Place};
+use crate::chunk::{Buffer, ChunkPlace, EncodedChunk};
 use crate::codec::Codec;
 use crate::seal::{Opener, Sealer, TAG_LEN, Unsealed};
 
@@ -96,7 +96,7 @@ impl SealedChunk {
     /// If the frame was not sealed with the session's key and suite, or is not a chunk.
     pub fn open(mut self, opener: &Opener) -> Result<EncodedChunk, NotOpened> {
         let digest = self.unseal(opener)?;
-        let place: Place = self.header.place().ok_or(NotOpened::NoChunk)?;
+        let place: ChunkPlace = self.header.place().ok_or(NotOpened::NoChunk)?;
         Ok(EncodedChunk {
             place,
             digest,
@@ -147,7 +147,7 @@ mod tests {
         let mut buffer = Buffer::loose(SIZE);
         buffer.room()[..text.len()].copy_from_slice(text);
         buffer.set_len(text.len());
-        let place = Place {
+        let place = ChunkPlace {
             kind: ChunkKind::Range,
             chunk: 7,
             entry: 2,

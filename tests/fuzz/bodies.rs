@@ -13,14 +13,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
 use fastcp::chunk::pack::{Pack, PackWriter, TableForm};
-use fastcp::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Place, Pool};
+use fastcp::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk, Pool};
 use fastcp::codec::{Codec, Compress, Decoder, Encoder};
 use fastcp::control::Incoming;
 use fastcp::manifest::{Entry, EntryKind, NAME_MAX, Name, Timestamp};
 use fastcp::seal::{Direction, Opener, Secret, Suite};
 use fastcp::source::{Lookup, operand_path, pattern};
 use fastcp::transport::connection::receive::recv;
-use fastcp::transport::connection::stats::Meter;
+use fastcp::transport::connection::stats::ConnectionStats;
 use fastcp::wire::frame::FrameLimits;
 use fastcp::wire::greeting::Greeting;
 use fastcp::wire::hello::Hello;
@@ -58,15 +58,21 @@ pub fn frames(data: &[u8]) {
     let pool = Pool::new(2, CHUNK);
     let mut decoder = Decoder::new(CHUNK);
     now(async {
-        let _ = recv(bytes, &limits, &pool, &Meter::default(), |frame| {
-            let header = *frame.header();
-            assert!(header.wire_len <= limits.frame_max);
-            assert!(header.raw_len <= limits.raw_max() || header.kind as u8 == 4);
-            if let Ok(encoded) = frame.open(&opener) {
-                verified(encoded, &mut decoder);
-            }
-            true
-        })
+        let _ = recv(
+            bytes,
+            &limits,
+            &pool,
+            &ConnectionStats::default(),
+            |frame| {
+                let header = *frame.header();
+                assert!(header.wire_len <= limits.frame_max);
+                assert!(header.raw_len <= limits.raw_max() || header.kind as u8 == 4);
+                if let Ok(encoded) = frame.open(&opener) {
+                    verified(encoded, &mut decoder);
+                }
+                true
+            },
+        )
         .await;
     });
     assert_eq!(pool.free(), 2, "a buffer is lost");
@@ -97,7 +103,7 @@ pub fn codecs(data: &[u8]) {
         return;
     };
     let bytes = &bytes[..bytes.len().min(CHUNK)];
-    let place = Place {
+    let place = ChunkPlace {
         kind: ChunkKind::Range,
         chunk: 0,
         entry: 1,
@@ -114,7 +120,7 @@ pub fn codecs(data: &[u8]) {
     if let Ok(chunk) = decoder.decode(encoded) {
         assert_eq!(chunk.buffer.len(), place.raw_len as usize);
     }
-    let place = Place {
+    let place = ChunkPlace {
         raw_len: bytes.len() as u32,
         ..place
     };
@@ -186,7 +192,7 @@ fn made_pack(bytes: &[u8]) {
 }
 
 fn pack(bytes: &[u8]) -> Chunk {
-    let place = Place {
+    let place = ChunkPlace {
         kind: ChunkKind::Pack,
         chunk: 0,
         entry: 0,
@@ -309,7 +315,7 @@ pub fn patterns(typed: &[u8]) {
         for error in errors {
             assert!(!error.to_string().contains(|c: char| c.is_control()));
         }
-        let place = pattern::Place {
+        let place = pattern::PatternRoot {
             base: dir.path(),
             confine: None,
         };

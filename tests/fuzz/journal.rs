@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fastcp::dir::{Dir, Handles};
-use fastcp::journal::record::{Body, Hash, Key, LEN};
-use fastcp::journal::{Journal, Opening, Place, Waiting};
+use fastcp::journal::record::{ChecksumKey, Hash, LEN, RecordBody};
+use fastcp::journal::{Journal, JournalPlace, Opening, WaitForLock};
 
 /// Behind what is checked stands its checksum.
 const CHECKED: usize = LEN - 8;
@@ -16,7 +16,7 @@ pub fn journal(data: &[u8]) {
     let Some((&whole, bytes)) = data.split_first() else {
         return;
     };
-    let (header, key) = Key::header([5; 16], &[6; 32]);
+    let (header, key) = ChecksumKey::header([5; 16], &[6; 32]);
     let mut written = header.to_vec();
     let mut paths: Vec<Hash> = Vec::new();
     for piece in bytes.chunks(LEN) {
@@ -26,8 +26,8 @@ pub fn journal(data: &[u8]) {
             let sum = blake3::keyed_hash(blake3::hash(&header).as_bytes(), &record[..CHECKED]);
             record[CHECKED..].copy_from_slice(&sum.as_bytes()[..8]);
         }
-        if let Some(body) = Body::decode(&record, &key) {
-            let again = Body::decode(&body.encode(&key), &key).expect("our own record");
+        if let Some(body) = RecordBody::decode(&record, &key) {
+            let again = RecordBody::decode(&body.encode(&key), &key).expect("our own record");
             assert_eq!(again.encode(&key), body.encode(&key));
         }
         paths.push(record[8..24].try_into().expect("16 bytes"));
@@ -39,7 +39,7 @@ pub fn journal(data: &[u8]) {
 fn read_back(written: &[u8], paths: &[Hash]) {
     let temp = tempfile::tempdir().expect("a directory");
     let dir: Arc<Dir> = Dir::root(temp.path(), &Arc::new(Handles::default())).expect("it is there");
-    let place = Place::new(dir, [&b"name"[..]].into_iter());
+    let place = JournalPlace::new(dir, [&b"name"[..]].into_iter());
     let file = temp.path().join(&place.name);
     std::fs::write(&file, written).expect("write a journal");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
@@ -54,7 +54,7 @@ fn read_back(written: &[u8], paths: &[Hash]) {
         chunk_size: 1 << 20,
         afresh: false,
     };
-    let waiting = Waiting {
+    let waiting = WaitForLock {
         owner: [0; 16],
         before: &[],
         path: Path::new("name"),

@@ -4,7 +4,9 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use fastcp::journal;
-use fastcp::journal::record::{Body, Directory, Key, Session, UserKey};
+use fastcp::journal::record::{
+    ChecksumKey, JournalSession, JournalUserKey, MadeDirectory, RecordBody,
+};
 
 use crate::support::cut_short::{SIZE, SLOW, aged, has_third, kill_receiver};
 use crate::support::procs::{MARK, until};
@@ -284,9 +286,9 @@ fn a_key_that_only_reads_gives_what_is_in_its_directory(case: &Case) {
 
 /// A journal of a copy of content to `dst`, made with this key, that says of `keep` that the copy has
 /// made it or opened it up.
-fn plant_journal(case: &Case, user: &UserKey, made: bool, restore: Option<u32>) {
-    let (header, key) = Key::header([3; 16], user);
-    let session = Session {
+fn plant_journal(case: &Case, user: &JournalUserKey, made: bool, restore: Option<u32>) {
+    let (header, key) = ChecksumKey::header([3; 16], user);
+    let session = JournalSession {
         boot_id: [1; 16],
         id: [2; 16],
         dev: 3,
@@ -299,12 +301,15 @@ fn plant_journal(case: &Case, user: &UserKey, made: bool, restore: Option<u32>) 
     };
     let top = journal::hash([&0u64.to_le_bytes()[..]].into_iter());
     let path = journal::hash([&top[..], b"keep"].into_iter());
-    let directory = Directory {
+    let directory = MadeDirectory {
         path,
         made,
         restore,
     };
-    let bodies = [Body::Session(session), Body::Directory(directory)];
+    let bodies = [
+        RecordBody::Session(session),
+        RecordBody::Directory(directory),
+    ];
     let mut bytes = header.to_vec();
     bytes.extend(bodies.iter().flat_map(|body| body.encode(&key)));
     let at = case.dst.file(case.dst.journal_of_content(), bytes);
@@ -312,7 +317,7 @@ fn plant_journal(case: &Case, user: &UserKey, made: bool, restore: Option<u32>) 
 }
 
 /// The key of the case's user, after a first copy.
-fn user_key(case: &Case) -> UserKey {
+fn user_key(case: &Case) -> JournalUserKey {
     let key = case.home.read(".local/state/fastcp/key");
     key.try_into().expect("32 bytes")
 }

@@ -15,7 +15,7 @@ use fastcp::seal::Direction;
 use fastcp::wire::frame::{FrameHeader, FrameLimits, HEADER_LEN};
 use fastcp::wire::hello::MAGIC;
 use fastcp::wire::message::{
-    Ack, AllSent, EntryEnd, Landed, Listen, Message, Open, Role, Roots, SessionSecret,
+    Ack, AllSent, EntryEnd, Listen, Message, Open, Role, Roots, RootsResolved, SessionSecret,
 };
 
 use crate::hostile::client::{against_server_with, open, record_opening};
@@ -149,7 +149,7 @@ fn replay(control: &mut Control, said: &str) {
 /// The far end's side of a copy of one file to it. `listen` is where it says at which port streams
 /// are taken, and takes one; `await frame` is where it waits for one.
 fn recorded_receiver() -> String {
-    let landed = Landed {
+    let landed = RootsResolved {
         names: vec![b"there".to_vec()],
         resumes: false,
         ordered: false,

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fastcp::journal::record::{Body, LEN};
+use fastcp::journal::record::{LEN, RecordBody};
 use rustix::process::Signal;
 
 use crate::support::ending::ends_on;
@@ -42,8 +42,8 @@ fn has_dropped(journal: &Path) -> bool {
     };
     let mut bodies = records
         .iter()
-        .filter_map(|record| Body::decode(record, &key));
-    bodies.any(|body| matches!(body, Body::Dropped(_)))
+        .filter_map(|record| RecordBody::decode(record, &key));
+    bodies.any(|body| matches!(body, RecordBody::Dropped(_)))
 }
 
 /// The source grows and is read a second time, which begins when the writes of the first reading

@@ -12,7 +12,9 @@ use fastcp::manifest::{ANEW, Entry, Extension, YOUNG};
 use fastcp::session::host;
 use fastcp::wire::frame::{FrameHeader, FrameKind};
 use fastcp::wire::hello::Hello;
-use fastcp::wire::message::{Ack, EntryEnd, Landed, Message, Span, Spans, Want, WantKind};
+use fastcp::wire::message::{
+    Ack, ByteRange, EntryEnd, Message, NumberRanges, RootsResolved, Want, WantKind,
+};
 
 use crate::support::fake_server::{FakeServer, push_as};
 use crate::support::peer::*;
@@ -54,7 +56,7 @@ fn pushed_as(
         let frames = server.frames();
         server.hear_roots();
         let names = vec![b"there".to_vec()];
-        server.say(Message::Landed(Landed {
+        server.say(Message::Landed(RootsResolved {
             names,
             resumes,
             ordered: false,
@@ -108,11 +110,11 @@ impl Peer<'_> {
         self.ack(chunks, vec![]);
     }
 
-    fn ack(&mut self, chunks: Vec<Span>, entries: Vec<Span>) {
+    fn ack(&mut self, chunks: Vec<ByteRange>, entries: Vec<ByteRange>) {
         self.server.say(Message::Ack(Ack {
             chunks: chunks.into_iter().collect(),
             entries: entries.into_iter().collect(),
-            failed: Spans::default(),
+            failed: NumberRanges::default(),
         }));
     }
 

@@ -4,10 +4,10 @@ use fastcp::codec::Compress;
 use fastcp::error::{Kind, Side};
 use fastcp::manifest::{Entry, EntryKind, Extension, Name, Root, Timestamp, Totals};
 use fastcp::progress::Counts;
-use fastcp::tuner::{Limit, Routes, Shares, Verdict};
+use fastcp::tuner::{Bottleneck, RememberedRoutes, Shares, Verdict};
 use fastcp::wire::hello::Hello;
 use fastcp::wire::message::*;
-use fastcp::wire::progress_report::{Account, WayFacts};
+use fastcp::wire::progress_report::{ProgressReport, RouteFacts};
 
 fn name(text: &str) -> Name {
     Name::try_from(text.as_bytes().to_vec()).expect("a name")
@@ -60,7 +60,7 @@ const ROUTES: &[u8] =
 
 fn verdict() -> Verdict {
     Verdict {
-        limit: Some(Limit::Network),
+        limit: Some(Bottleneck::Network),
         shares: Shares {
             network: 0.5,
             ..Shares::default()
@@ -119,7 +119,7 @@ fn messages() -> Vec<Message> {
         largest: 5,
         streams: 6,
     };
-    let span = |start, end| Span { start, end };
+    let span = |start, end| ByteRange { start, end };
     vec![
         Message::Open(Open {
             role: receiver,
@@ -150,7 +150,7 @@ fn messages() -> Vec<Message> {
             roots: vec![root],
             totals,
         }),
-        Message::Landed(Landed {
+        Message::Landed(RootsResolved {
             names: vec![b"r".to_vec()],
             resumes: true,
             ordered: false,
@@ -182,7 +182,7 @@ fn messages() -> Vec<Message> {
         Message::Credit(65536),
         Message::Heartbeat(Heartbeat {
             counter: 1,
-            streams: vec![StreamFacts {
+            streams: vec![ConnectionFacts {
                 stream: 0,
                 attempt: 2,
                 bytes: 5,
@@ -212,14 +212,14 @@ fn messages() -> Vec<Message> {
         }),
         Message::Conclusion(Conclusion {
             verdict: Some(verdict()),
-            remembered: Routes::read(ROUTES).get("a"),
+            remembered: RememberedRoutes::read(ROUTES).get("a"),
         }),
         Message::Tried(Tried {
             bytes: 1,
             written_us: 2,
             synced_us: 300,
         }),
-        Message::Account(Account {
+        Message::Account(ProgressReport {
             counts: Counts {
                 bytes: 1,
                 skipped_bytes: 2,
@@ -235,7 +235,7 @@ fn messages() -> Vec<Message> {
             },
             names: vec!["n".into()],
             is_flushing: true,
-            ways: [WayFacts {
+            ways: [RouteFacts {
                 sound: 1,
                 up: 2,
                 carried: 300,

@@ -25,7 +25,7 @@ struct Columns {
     /// Allocated bytes minus the size.
     allocated: Vec<i64>,
     modes: Vec<i64>,
-    owners: Vec<Owner>,
+    owners: Vec<ColumnsOwner>,
     mtimes: Vec<i64>,
     ctimes_from: u8,
     ctimes: Vec<i64>,
@@ -41,7 +41,7 @@ struct Columns {
 }
 
 #[derive(Clone, Serialize, Deserialize)]
-struct Owner {
+struct ColumnsOwner {
     uid: u32,
     gid: u32,
     #[serde(with = "byte_strings")]
@@ -62,7 +62,7 @@ pub(super) fn encode(entries: &[Entry]) -> Option<Vec<u8>> {
     let births = times(|entry| entry.birth)?;
     let (ctimes_from, ctime_column) = shortest(&ctimes, &[&mtimes]);
     let (atimes_from, atime_column) = shortest(&atimes, &[&mtimes, &ctimes]);
-    let owner = |entry: &Entry| Owner {
+    let owner = |entry: &Entry| ColumnsOwner {
         uid: entry.uid,
         gid: entry.gid,
         user: entry.user.clone(),
@@ -141,31 +141,32 @@ pub(super) fn decode(table: &[u8], members_max: usize) -> Result<Vec<Entry>, Not
     .map(|column| sums(column));
     let lists = columns.names.into_iter().zip(columns.owners);
     let lists = lists.zip(columns.extensions).enumerate();
-    let entry = |(nth, ((name, owner), extensions)): (usize, ((Name, Owner), Vec<Extension>))| {
-        let size = columns.sizes[nth];
-        Ok(Entry {
-            id: ids[nth] as u64,
-            parent: parents[nth] as u64,
-            name,
-            kind: EntryKind::File,
-            mode: u32::try_from(modes[nth]).map_err(|_| NotAPack)?,
-            uid: owner.uid,
-            gid: owner.gid,
-            user: owner.user,
-            group: owner.group,
-            size,
-            allocated: size.wrapping_add(columns.allocated[nth] as u64),
-            mtime: of_ns(mtimes[nth]),
-            atime: of_ns(atimes[nth]),
-            ctime: of_ns(ctimes[nth]),
-            birth: of_ns(births[nth]),
-            dev: devs[nth] as u64,
-            ino: inos[nth] as u64,
-            links: links[nth] as u64,
-            rdev: rdevs[nth] as u64,
-            extensions,
-        })
-    };
+    let entry =
+        |(nth, ((name, owner), extensions)): (usize, ((Name, ColumnsOwner), Vec<Extension>))| {
+            let size = columns.sizes[nth];
+            Ok(Entry {
+                id: ids[nth] as u64,
+                parent: parents[nth] as u64,
+                name,
+                kind: EntryKind::File,
+                mode: u32::try_from(modes[nth]).map_err(|_| NotAPack)?,
+                uid: owner.uid,
+                gid: owner.gid,
+                user: owner.user,
+                group: owner.group,
+                size,
+                allocated: size.wrapping_add(columns.allocated[nth] as u64),
+                mtime: of_ns(mtimes[nth]),
+                atime: of_ns(atimes[nth]),
+                ctime: of_ns(ctimes[nth]),
+                birth: of_ns(births[nth]),
+                dev: devs[nth] as u64,
+                ino: inos[nth] as u64,
+                links: links[nth] as u64,
+                rdev: rdevs[nth] as u64,
+                extensions,
+            })
+        };
     lists.map(entry).collect()
 }
 

@@ -51,7 +51,7 @@ const SPARE: usize = TAILROOM / 2;
 pub const PACK_MAX: usize = CHUNK_SIZE + TAILROOM - SPARE;
 
 #[derive(Serialize, Deserialize)]
-struct Member {
+struct MemberRow {
     entry: Entry,
     len: u32,
     digest: Digest,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{BY_COLUMNS, LENGTH_LEN, MEMBERS_TAKEN, Member, TABLE_TAKEN, TableForm, columns};
+use super::{BY_COLUMNS, LENGTH_LEN, MEMBERS_TAKEN, MemberRow, TABLE_TAKEN, TableForm, columns};
 use crate::chunk::{Buffer, Chunk, ChunkKind, VerifiedChunk};
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryKind};
@@ -144,7 +144,7 @@ fn read_records(table: &[u8]) -> Result<Vec<(Entry, Option<Digest>)>, NotAPack> 
     }
     let mut records = Vec::with_capacity(count);
     for _ in 0..count {
-        let (member, after) = postcard::take_from_bytes::<Member>(rest).map_err(|_| NotAPack)?;
+        let (member, after) = postcard::take_from_bytes::<MemberRow>(rest).map_err(|_| NotAPack)?;
         rest = after;
         if member.entry.size != u64::from(member.len) {
             return Err(NotAPack);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::chunk::pack::read::split;
 use crate::chunk::pack::write::record_bound;
-use crate::chunk::{Buffer, Chunk, ChunkKind, Place};
+use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace};
 use crate::manifest::{EntryKind, Extension, Name, Timestamp};
 use proptest::prelude::*;
 
@@ -92,7 +92,7 @@ fn packed_as(
 
 fn chunk(buffer: Buffer, raw_len: u32) -> Chunk {
     let kind = ChunkKind::Pack;
-    let place = Place {
+    let place = ChunkPlace {
         kind,
         chunk: 0,
         entry: 0,
@@ -113,7 +113,7 @@ fn of_bytes(data: &[u8]) -> Chunk {
 fn a_record_is_never_longer_than_was_reckoned() {
     let longest = entry(u64::MAX, &[b'n'; 255], SMALL_FILE_MAX);
     let bound = record_bound(&longest);
-    let member = Member {
+    let member = MemberRow {
         len: u32::MAX,
         digest: [0xff; 32],
         entry: longest,

@@ -1,7 +1,7 @@
 //! The sender's half of a pack: it takes contents as they are read, then writes the table.
 
 use super::{
-    BY_COLUMNS, FRAME, MEMBERS_MAX, Member, RECORD_MAX, SPARE, TABLE_MAX, TableForm, columns,
+    BY_COLUMNS, FRAME, MEMBERS_MAX, MemberRow, RECORD_MAX, SPARE, TABLE_MAX, TableForm, columns,
 };
 use crate::chunk::{Buffer, CHUNK_SIZE, LARGE_PACK, SMALL_FILE_MAX};
 use crate::digest::Digest;
@@ -64,7 +64,7 @@ impl<'a> PackWriter<'a> {
         let end = self.contents + entry.size as usize;
         let content = &self.buffer.room()[self.contents..end];
         let digest = *blake3::hash(content).as_bytes();
-        let member = Member {
+        let member = MemberRow {
             len: entry.size as u32,
             digest,
             entry,

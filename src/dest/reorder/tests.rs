@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::*;
-use crate::chunk::{Buffer, Chunk, Place};
+use crate::chunk::{Buffer, Chunk, ChunkPlace};
 use crate::digest::{NONE, of_range};
 use crate::pipe::{Stop, close_reader};
 
@@ -18,7 +18,7 @@ fn chunk(data: &[u8], offset: usize) -> VerifiedChunk {
     let mut buffer = Buffer::loose(C);
     buffer.room()[..data.len()].copy_from_slice(data);
     buffer.set_len(data.len());
-    let place = Place {
+    let place = ChunkPlace {
         kind: ChunkKind::Range,
         chunk: 0,
         entry: 1,
@@ -31,7 +31,7 @@ fn chunk(data: &[u8], offset: usize) -> VerifiedChunk {
 }
 
 fn zeros(offset: usize, len: u32) -> VerifiedChunk {
-    let place = Place {
+    let place = ChunkPlace {
         kind: ChunkKind::Zeros,
         chunk: 0,
         entry: 1,
@@ -43,14 +43,14 @@ fn zeros(offset: usize, len: u32) -> VerifiedChunk {
     verified.unwrap_or_else(|_| panic!("no bytes came"))
 }
 
-fn pipe(window: usize) -> (Ordered, std::fs::File) {
+fn pipe(window: usize) -> (Reorder, std::fs::File) {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     (ordered(write, window), read.into())
 }
 
-fn ordered(write: OwnedFd, window: usize) -> Ordered {
-    let outlet = Outlet::own(write, "-", Stop::new()).unwrap();
-    Ordered::new(outlet, window)
+fn ordered(write: OwnedFd, window: usize) -> Reorder {
+    let outlet = PipeOutput::own(write, "-", Stop::new()).unwrap();
+    Reorder::new(outlet, window)
 }
 
 fn bytes(len: usize) -> Vec<u8> {

@@ -19,13 +19,13 @@ fn pieces(len: usize, cuts: &[usize]) -> Vec<Range<usize>> {
     at.windows(2).map(|two| two[0]..two[1]).collect()
 }
 
-fn piece(data: &[u8], range: &Range<usize>) -> Piece {
+fn piece(data: &[u8], range: &Range<usize>) -> PipePiece {
     let (part, offset) = (&data[range.clone()], range.start as u64);
-    Piece::new(part, offset, of_range(part, offset, false))
+    PipePiece::new(part, offset, of_range(part, offset, false))
 }
 
 fn root_of(data: &[u8], pieces: &[Range<usize>]) -> Option<Digest> {
-    let mut tree = StreamTree::new();
+    let mut tree = PipeTree::new();
     for range in pieces {
         tree.add(piece(data, range));
     }
@@ -68,9 +68,9 @@ proptest! {
     ) {
         let mut data = bytes(start + len + rest);
         data[start..start + len].fill(0);
-        let mut tree = StreamTree::new();
+        let mut tree = PipeTree::new();
         tree.add(piece(&data, &(start + len..data.len())));
-        tree.add(Piece::of_zeros(start as u64, len as u64));
+        tree.add(PipePiece::of_zeros(start as u64, len as u64));
         tree.add(piece(&data, &(0..start)));
         let root = tree.root(data.len() as u64);
         prop_assert_eq!(root, Some(*blake3::hash(&data).as_bytes()));
@@ -80,7 +80,7 @@ proptest! {
 #[test]
 fn a_length_that_is_not_the_streams_has_no_digest() {
     let data = bytes(2 * C + 10);
-    let mut tree = StreamTree::new();
+    let mut tree = PipeTree::new();
     tree.add(piece(&data, &(0..C)));
     tree.add(piece(&data, &(2 * C..2 * C + 10)));
     for len in [0, C, C + 1, 2 * C, 2 * C + 10] {
@@ -94,8 +94,8 @@ fn a_length_that_is_not_the_streams_has_no_digest() {
 
 #[test]
 fn what_comes_twice_changes_nothing_and_takes_no_memory() {
-    let mut tree = StreamTree::new();
-    let part = |offset, len, value| Part { offset, len, value };
+    let mut tree = PipeTree::new();
+    let part = |offset, len, value| Subtree { offset, len, value };
     assert_eq!(tree.add_part(part(8192, 4096, NONE)), Added::New);
     assert_eq!(tree.add_part(part(8192, 4096, NONE)), Added::Same);
     assert_eq!(tree.add_part(part(8192, 4096, [1; 32])), Added::Differs);
@@ -107,19 +107,19 @@ fn what_comes_twice_changes_nothing_and_takes_no_memory() {
     assert_eq!(tree.add_part(part(1024, 1024, NONE)), Added::Merged);
     let held = tree.held();
     for (offset, len) in [(5000, 100), (5000, 100), (5050, 60), (4900, 101), (100, 5)] {
-        tree.add(Piece::of_zeros(offset, len));
+        tree.add(PipePiece::of_zeros(offset, len));
     }
     assert_eq!(tree.held(), held + 1);
-    tree.add(Piece::of_zeros(u64::MAX - 3, 100));
+    tree.add(PipePiece::of_zeros(u64::MAX - 3, 100));
 }
 
 #[test]
 fn a_long_stream_in_order_leaves_a_few_values_in_memory() {
-    let mut tree = StreamTree::new();
+    let mut tree = PipeTree::new();
     let value = [1; 32];
     for n in 0..100_000 {
         let (offset, len) = (n << 20, 1 << 20);
-        tree.add_part(Part { offset, len, value });
+        tree.add_part(Subtree { offset, len, value });
         assert!(tree.held() <= 50);
     }
 }

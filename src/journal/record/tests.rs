@@ -1,12 +1,12 @@
 use super::*;
 
-fn bodies() -> Vec<Body> {
+fn bodies() -> Vec<RecordBody> {
     let inode = Inode {
         dev: 1,
         ino: 2,
         birth: Timestamp { s: -3, ns: 4 },
     };
-    let session = Session {
+    let session = JournalSession {
         boot_id: [1; 16],
         id: [2; 16],
         dev: 3,
@@ -17,7 +17,7 @@ fn bodies() -> Vec<Body> {
         roots: [8; 16],
         chunk_size: 1 << 20,
     };
-    let file = File {
+    let file = BegunFile {
         path: [1; 16],
         identity: [2; 16],
         size: 3,
@@ -25,7 +25,7 @@ fn bodies() -> Vec<Body> {
         young: true,
         inplace: true,
     };
-    let chunk = Chunk {
+    let chunk = WrittenRange {
         offset: 1 << 40,
         len: 1 << 20,
         digest: Some([9; 32]),
@@ -38,79 +38,90 @@ fn bodies() -> Vec<Body> {
         young: false,
     };
     vec![
-        Body::Session(session),
-        Body::File(7, file),
-        Body::Chunk(7, chunk),
-        Body::Chunk(
+        RecordBody::Session(session),
+        RecordBody::File(7, file),
+        RecordBody::Chunk(7, chunk),
+        RecordBody::Chunk(
             8,
-            Chunk {
+            WrittenRange {
                 digest: None,
                 ..chunk
             },
         ),
-        Body::Finished(finished),
-        Body::Finished(Finished {
+        RecordBody::Finished(finished),
+        RecordBody::Finished(Finished {
             digest: None,
             young: true,
             ..finished
         }),
-        Body::Synced(96 * 5),
-        Body::Directory(Directory {
+        RecordBody::Synced(96 * 5),
+        RecordBody::Directory(MadeDirectory {
             path: [5; 16],
             made: true,
             restore: None,
         }),
-        Body::Directory(Directory {
+        RecordBody::Directory(MadeDirectory {
             path: [5; 16],
             made: false,
             restore: Some(0o555),
         }),
-        Body::Checked {
+        RecordBody::Checked {
             number: 7,
             start: 5,
             end: 1 << 40,
         },
-        Body::Dropped(7),
-        Body::Owner([6; 16]),
-        Body::Doubted,
+        RecordBody::Dropped(7),
+        RecordBody::Owner([6; 16]),
+        RecordBody::Doubted,
     ]
 }
 
 #[test]
 fn every_record_comes_back_and_a_bent_one_does_not() {
     let user = [7; 32];
-    let (header, key) = Key::header([3; 16], &user);
-    assert!(Key::read(&header, &user).is_some());
-    assert!(Key::read(&header, &[8; 32]).is_none(), "of another user");
-    let (_, other) = Key::header([4; 16], &user);
-    let (_, stranger) = Key::header([3; 16], &[8; 32]);
+    let (header, key) = ChecksumKey::header([3; 16], &user);
+    assert!(ChecksumKey::read(&header, &user).is_some());
+    assert!(
+        ChecksumKey::read(&header, &[8; 32]).is_none(),
+        "of another user"
+    );
+    let (_, other) = ChecksumKey::header([4; 16], &user);
+    let (_, stranger) = ChecksumKey::header([3; 16], &[8; 32]);
     for body in bodies() {
         let record = body.encode(&key);
-        assert_eq!(Body::decode(&record, &key), Some(body));
-        assert_eq!(Body::decode(&record, &other), None, "of another journal");
-        assert_eq!(Body::decode(&record, &stranger), None, "of another user");
+        assert_eq!(RecordBody::decode(&record, &key), Some(body));
+        assert_eq!(
+            RecordBody::decode(&record, &other),
+            None,
+            "of another journal"
+        );
+        assert_eq!(
+            RecordBody::decode(&record, &stranger),
+            None,
+            "of another user"
+        );
         for at in 0..LEN {
             let mut bent = record;
             bent[at] ^= 1;
-            assert_eq!(Body::decode(&bent, &key), None, "byte {at}");
+            assert_eq!(RecordBody::decode(&bent, &key), None, "byte {at}");
         }
     }
     for at in 0..LEN {
         let mut bent = header;
         bent[at] ^= 0x20;
-        assert!(Key::read(&bent, &user).is_none(), "byte {at}");
+        assert!(ChecksumKey::read(&bent, &user).is_none(), "byte {at}");
     }
 }
 
 #[test]
 fn the_bytes_of_a_journal_are_these() {
-    let (header, key) = Key::header([0xab; 16], &[7; 32]);
+    let (header, key) = ChecksumKey::header([0xab; 16], &[7; 32]);
     assert_eq!(&header[..16], b"fastcp journal 2");
     assert_eq!(header[16..32], [0xab; 16]);
     assert_eq!(header[32..88], [0; 56]);
-    let record = Body::Chunk(
+    let record = RecordBody::Chunk(
         0x0102_0304,
-        Chunk {
+        WrittenRange {
             offset: 0x1000_0000,
             len: 0x10_0000,
             digest: Some([0xcd; 32]),

@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// The work of the thread, and its state.
 #[derive(Default)]
-pub struct Waiting {
+pub struct WriterState {
     lines: Vec<u8>,
     /// The lines written so far must be removed first.
     begins_again: bool,
@@ -35,23 +35,23 @@ pub struct Waiting {
 }
 
 #[derive(Default)]
-pub struct Queue {
-    waiting: Mutex<Waiting>,
+pub struct LineQueue {
+    waiting: Mutex<WriterState>,
     changed: Condvar,
 }
 
 /// Takes the lines. Dropping it ends the thread.
-pub struct Writer {
-    pub queue: Arc<Queue>,
+pub struct ListWriter {
+    pub queue: Arc<LineQueue>,
 }
 
-impl Writer {
-    pub fn start(file: File) -> io::Result<Writer> {
-        let queue = Arc::<Queue>::default();
+impl ListWriter {
+    pub fn start(file: File) -> io::Result<ListWriter> {
+        let queue = Arc::<LineQueue>::default();
         let taken = queue.clone();
         let thread = std::thread::Builder::new().name("digest list".into());
         thread.spawn(move || taken.write(file))?;
-        Ok(Writer { queue })
+        Ok(ListWriter { queue })
     }
 
     /// Adds a line without waiting.
@@ -104,21 +104,21 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for ListWriter {
     fn drop(&mut self) {
         self.queue.lock().is_over = true;
         self.queue.changed.notify_all();
     }
 }
 
-impl Queue {
-    pub fn lock(&self) -> MutexGuard<'_, Waiting> {
+impl LineQueue {
+    pub fn lock(&self) -> MutexGuard<'_, WriterState> {
         self.waiting.lock().expect("no panic while held")
     }
 
     /// Waits until `is_over`, which may depend on other state too and is therefore checked
     /// regularly.
-    pub fn wait(&self, is_over: impl Fn(&Waiting) -> bool) {
+    pub fn wait(&self, is_over: impl Fn(&WriterState) -> bool) {
         let mut waiting = self.lock();
         while !is_over(&waiting) {
             let waited = self.changed.wait_timeout(waiting, LOOK);

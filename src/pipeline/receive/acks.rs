@@ -14,7 +14,7 @@ use crate::chunk::ranges::RangeSet;
 use crate::control::Outgoing;
 use crate::manifest::EntryId;
 use crate::tuner::next_sample;
-use crate::wire::message::{Ack, Busy, Message, Span, Spans};
+use crate::wire::message::{Ack, Busy, ByteRange, Message, NumberRanges};
 
 /// Least time between two acknowledgements. News that arrives in between shares a message.
 const INTERVAL: Duration = Duration::from_millis(2);
@@ -124,8 +124,8 @@ impl Acks {
     }
 }
 
-fn drain(set: &mut RangeSet) -> Spans {
+fn drain(set: &mut RangeSet) -> NumberRanges {
     let range = || set.pop_first();
-    let span = |Range { start, end }| Span { start, end };
+    let span = |Range { start, end }| ByteRange { start, end };
     std::iter::from_fn(range).map(span).collect()
 }

@@ -10,11 +10,11 @@ use super::open_file::{At, OpenFile};
 use super::resume::{Restored, Resuming, identity_of};
 use super::verify::Unread;
 use crate::chunk::ranges::RangeSet;
-use crate::dest::{self, Partial, Slot};
+use crate::dest::{self, EntrySlot, Partial};
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::record::{self, Hash};
 use crate::manifest::{ANEW, Entry, EntryId, EntryKind};
-use crate::pipeline::digest_list::Listed;
+use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::receive::{Receiver, changed};
 use crate::units::printable;
 use crate::wire::message::{EntryEnd, Message, Want, WantKind};
@@ -63,7 +63,7 @@ impl Written {
 }
 
 /// A file whose source is read a second time.
-pub struct Anew {
+pub struct Restart {
     entry: Entry,
     /// The number of the first chunk of the new reading.
     first_chunk: u64,
@@ -77,8 +77,8 @@ impl Receiver {
     pub(in crate::pipeline) fn big_file(
         &self,
         entry: Entry,
-        slot: Slot,
-        listed: Option<Listed>,
+        slot: EntrySlot,
+        listed: Option<ListedPath>,
         path: Hash,
     ) -> Option<Want> {
         let (id, parent) = (entry.id, entry.parent);
@@ -114,7 +114,7 @@ impl Receiver {
     }
 
     /// With `--no-clobber`: true if a file of the same size exists, so that the digests decide.
-    fn stands_already(&self, entry: &Entry, slot: &Slot) -> Result<bool> {
+    fn stands_already(&self, entry: &Entry, slot: &EntrySlot) -> Result<bool> {
         if !self.rules.no_clobber {
             return Ok(false);
         }
@@ -135,7 +135,7 @@ impl Receiver {
         let partial = Partial::create(&file.slot, entry.clone(), &self.rules)?;
         let young = self.is_young(&entry);
         let number = match self.journal() {
-            Some(journal) => Some(journal.begin(&record::File {
+            Some(journal) => Some(journal.begin(&record::BegunFile {
                 path: file.path,
                 identity: identity_of(&entry),
                 size: entry.size,
@@ -248,7 +248,7 @@ impl Receiver {
             table.set_resuming(id);
             old
         };
-        let anew = Anew {
+        let anew = Restart {
             entry,
             first_chunk,
             old,
@@ -258,8 +258,8 @@ impl Receiver {
     }
 
     /// Opens a file for its next reading; called on a worker.
-    pub(in crate::pipeline) fn open_anew(&self, anew: Anew) {
-        let Anew {
+    pub(in crate::pipeline) fn open_anew(&self, anew: Restart) {
+        let Restart {
             entry,
             first_chunk,
             old,

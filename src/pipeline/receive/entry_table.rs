@@ -5,16 +5,16 @@ use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::hard_links::Linked;
-use super::names::{Claim, HELD_MAX, Names, UNASKED_HELD_MAX};
+use super::hard_links::HardLinks;
+use super::names::{HELD_MAX, NameClaim, Names, UNASKED_HELD_MAX};
 use super::open_file::OpenFile;
 use crate::chunk::VerifiedChunk;
 use crate::chunk::ranges::RangeSet;
-use crate::dest::{Directory, Exit, Landing, Slot, Spelling, Target};
+use crate::dest::{Directory, EntrySlot, Landing, RootTarget, SinkSpec, Spelling};
 use crate::journal;
 use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name, Root};
-use crate::pipeline::digest_list::Listed;
+use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::scheduler::UNSETTLED_ENTRIES_MAX;
 
 /// Number of different chunks that may arrive damaged, each a few times, before the copy fails.
@@ -30,11 +30,11 @@ const DIRECTORIES_MAX: usize = 2 * UNSETTLED_ENTRIES_MAX as usize;
 const CHUNKS_SCATTERED_MAX: usize = 1 << 18;
 
 /// A directory whose children are still arriving.
-pub struct Node {
+pub struct OpenDirectory {
     /// None if it could not be made: its children fail with it.
     pub directory: Option<Directory>,
     pub entry: Entry,
-    pub listed: Option<Listed>,
+    pub listed: Option<ListedPath>,
     /// The hash of its path below the roots.
     path: Hash,
     names: Names,
@@ -44,11 +44,11 @@ pub struct Node {
 }
 
 /// The place for an entry.
-pub enum Spot {
-    Slot(Slot, Option<Listed>),
-    Directory(Arc<crate::dir::Dir>, Option<Listed>),
+pub enum Location {
+    Slot(EntrySlot, Option<ListedPath>),
+    Directory(Arc<crate::dir::Dir>, Option<ListedPath>),
     /// A pipe.
-    Exit(Exit, Option<Listed>),
+    Exit(SinkSpec, Option<ListedPath>),
     /// The entry's directory failed.
     Lost,
     /// The entry's directory has not been announced yet.
@@ -56,16 +56,16 @@ pub enum Spot {
 }
 
 /// A root.
-struct Named {
+struct TableRoot {
     /// Its index, from 0.
     number: usize,
-    target: Target,
+    target: RootTarget,
     is_directory: bool,
 }
 
 #[derive(Default)]
-pub struct Table {
-    roots: HashMap<EntryId, Named>,
+pub struct EntryTable {
+    roots: HashMap<EntryId, TableRoot>,
     /// The names of roots that go into a directory.
     root_names: Names,
     /// Names that are remembered of all directories.
@@ -74,13 +74,13 @@ pub struct Table {
     has_roots: bool,
     /// The sender has reported a failure.
     told: bool,
-    directories: HashMap<EntryId, Box<Node>>,
+    directories: HashMap<EntryId, Box<OpenDirectory>>,
     /// Complete directories that are getting their modes and times now.
     finishing: usize,
     pub files: HashMap<EntryId, Arc<OpenFile>>,
     /// Files that wait for a worker to check or read their earlier data, or to open them again.
     resuming: RangeSet,
-    pub linked: Linked,
+    pub linked: HardLinks,
     /// Entries in place or failed.
     accounted: RangeSet,
     /// Chunks that were written: those of packs to recognize duplicates, those of files to leave no
@@ -106,13 +106,13 @@ pub enum PackClaim {
     Done,
 }
 
-impl Table {
+impl EntryTable {
     /// `targets` are the destinations of the roots, in the same order.
-    pub fn set_roots(&mut self, roots: &[Root], targets: Vec<Target>) {
+    pub fn set_roots(&mut self, roots: &[Root], targets: Vec<RootTarget>) {
         let named = roots.iter().zip(targets).enumerate();
         self.roots = named
             .map(|(number, (root, target))| {
-                let named = Named {
+                let named = TableRoot {
                     number,
                     target,
                     is_directory: root.is_directory,
@@ -151,38 +151,38 @@ impl Table {
 
     /// The place for an entry with this parent and name; with `listing`, also its place in a list
     /// of digests.
-    pub fn spot(&self, id: EntryId, parent: EntryId, name: &Name, listing: bool) -> Spot {
+    pub fn spot(&self, id: EntryId, parent: EntryId, name: &Name, listing: bool) -> Location {
         if parent == NO_PARENT {
-            let Some(Named { number, target, .. }) = self.roots.get(&id) else {
-                return Spot::Unknown;
+            let Some(TableRoot { number, target, .. }) = self.roots.get(&id) else {
+                return Location::Unknown;
             };
-            let listed = listing.then(|| Listed {
+            let listed = listing.then(|| ListedPath {
                 root: *number,
                 below: Vec::new(),
             });
             return match &target.landing {
-                Landing::Name(slot) => Spot::Slot(slot.clone(), listed),
-                Landing::Directory(dir) => Spot::Directory(dir.clone(), listed),
-                Landing::Exit(exit) => Spot::Exit(exit.clone(), listed),
+                Landing::Name(slot) => Location::Slot(slot.clone(), listed),
+                Landing::Directory(dir) => Location::Directory(dir.clone(), listed),
+                Landing::Exit(exit) => Location::Exit(exit.clone(), listed),
             };
         }
         let Some(node) = self.directories.get(&parent) else {
-            return Spot::Unknown;
+            return Location::Unknown;
         };
         let listed = node
             .listed
             .as_ref()
             .map(|listed| listed.child(name.as_bytes()));
         match &node.directory {
-            Some(directory) => Spot::Slot(directory.slot(name.clone()), listed),
-            None => Spot::Lost,
+            Some(directory) => Location::Slot(directory.slot(name.clone()), listed),
+            None => Location::Lost,
         }
     }
 
     /// Claims this name for an entry in the directory of `parent`.
-    pub fn claim_name(&mut self, id: EntryId, parent: EntryId, name: &Name) -> Claim {
+    pub fn claim_name(&mut self, id: EntryId, parent: EntryId, name: &Name) -> NameClaim {
         let Some(names) = names_in(&mut self.root_names, &mut self.directories, parent) else {
-            return Claim::Yours;
+            return NameClaim::Yours;
         };
         let most = match names.is_asked() {
             true => HELD_MAX,
@@ -257,11 +257,11 @@ impl Table {
         &mut self,
         entry: Entry,
         directory: Option<Directory>,
-        listed: Option<Listed>,
+        listed: Option<ListedPath>,
     ) {
         self.accounted.insert_one(entry.id);
         let path = self.path_of(entry.id, entry.parent, &entry.name);
-        let node = Box::new(Node {
+        let node = Box::new(OpenDirectory {
             directory,
             path: path.unwrap_or_default(),
             listed,
@@ -274,14 +274,14 @@ impl Table {
     }
 
     /// Sets the number of a directory's children. Returns the directory if all of them are settled.
-    pub fn end_directory(&mut self, id: EntryId, children: u64) -> Option<Node> {
+    pub fn end_directory(&mut self, id: EntryId, children: u64) -> Option<OpenDirectory> {
         self.directories.get_mut(&id)?.children = Some(children);
         self.take_full(id)
     }
 
     /// Marks an entry as in place or failed; a second call does nothing. Returns its directory if
     /// this was the last child.
-    pub fn account(&mut self, id: EntryId, parent: EntryId) -> Option<Node> {
+    pub fn account(&mut self, id: EntryId, parent: EntryId) -> Option<OpenDirectory> {
         self.files.remove(&id);
         self.remove_resuming(id);
         if id == 0 || !self.accounted.insert_one(id) {
@@ -291,12 +291,12 @@ impl Table {
     }
 
     /// Counts a settled child of `parent`: an entry, or a directory with all its contents.
-    pub fn child_settled(&mut self, parent: EntryId) -> Option<Node> {
+    pub fn child_settled(&mut self, parent: EntryId) -> Option<OpenDirectory> {
         self.directories.get_mut(&parent)?.settled += 1;
         self.take_full(parent)
     }
 
-    fn take_full(&mut self, id: EntryId) -> Option<Node> {
+    fn take_full(&mut self, id: EntryId) -> Option<OpenDirectory> {
         let node = self.directories.get(&id)?;
         if node
             .children
@@ -397,11 +397,12 @@ impl Table {
 
     /// Removes and returns the unfinished directories that this copy made, innermost first.
     pub fn take_made_directories(&mut self) -> Vec<(Directory, Entry)> {
-        let mut nodes: Vec<Node> = self.directories.drain().map(|(_, node)| *node).collect();
+        let mut nodes: Vec<OpenDirectory> =
+            self.directories.drain().map(|(_, node)| *node).collect();
         // A directory is announced before its children, so it has a lower number.
         nodes.sort_by_key(|node| std::cmp::Reverse(node.entry.id));
         let made = nodes.into_iter().filter_map(|node| {
-            let Node {
+            let OpenDirectory {
                 directory, entry, ..
             } = node;
             Some((directory.filter(Directory::made)?, entry))
@@ -412,7 +413,7 @@ impl Table {
     /// Takes the whole content. Dropping the result removes partial files and restores the modes of
     /// directories, so drop it while the table is not locked.
     #[must_use]
-    pub fn take(&mut self) -> Table {
+    pub fn take(&mut self) -> EntryTable {
         std::mem::take(self)
     }
 
@@ -441,7 +442,7 @@ impl Table {
 /// The names in the directory of `parent`. None if that is not known any more.
 fn names_in<'a>(
     of_roots: &'a mut Names,
-    directories: &'a mut HashMap<EntryId, Box<Node>>,
+    directories: &'a mut HashMap<EntryId, Box<OpenDirectory>>,
     parent: EntryId,
 ) -> Option<&'a mut Names> {
     if parent == NO_PARENT {

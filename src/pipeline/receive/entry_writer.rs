@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::big_files::anew;
-use super::entry_table::Spot;
+use super::entry_table::Location;
 use super::jobs::Job;
 use super::resume::{Asked, Resuming, span};
 use super::roots::Sessions;
-use crate::dest::{self, Directory, Exit, Spec};
+use crate::dest::{self, Directory, SinkSpec, Spec};
 use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::record::{self, Hash};
 use crate::journal::{self, Journal};
 use crate::manifest::{Entry, EntryId, EntryKind};
-use crate::pipeline::digest_list::Listed;
+use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::receive::Receiver;
 use crate::progress::Phase;
-use crate::wire::message::{AllSent, EntryEnd, Fault, Message, Span, Want, WantKind};
+use crate::wire::message::{AllSent, ByteRange, EntryEnd, Fault, Message, Want, WantKind};
 
 /// How the user named a root, where the destination depends on that.
 #[derive(Clone, Debug)]
@@ -35,11 +35,11 @@ pub struct Typed {
 pub enum To {
     Path(Spec),
     /// Stdout or a command.
-    Exit(Exit),
+    Exit(SinkSpec),
 }
 
 /// The destination of a copy.
-pub struct Destination {
+pub struct CopyDestination {
     pub to: To,
     /// Device and inode numbers mean the same at both ends.
     pub same_machine: bool,
@@ -51,7 +51,7 @@ pub struct Destination {
 /// Runs until the queue is closed.
 pub fn place(
     receiver: &Receiver,
-    destination: &Destination,
+    destination: &CopyDestination,
     queue: &async_channel::Receiver<Message>,
 ) {
     let handles = Arc::new(Handles::default());
@@ -128,17 +128,17 @@ impl Receiver {
             let small = match (spot, path) {
                 _ if !is_new => return self.breach("an entry announced twice"),
                 // The file is sent, and fails then for that reason.
-                (Spot::Slot(slot, _), Some(_)) if self.check_name(&entry, &slot).is_err() => {
+                (Location::Slot(slot, _), Some(_)) if self.check_name(&entry, &slot).is_err() => {
                     Asked::Missing
                 }
-                (Spot::Slot(slot, listed), Some(path)) => self.resume_small(Resuming {
+                (Location::Slot(slot, listed), Some(path)) => self.resume_small(Resuming {
                     entry,
                     slot,
                     listed,
                     path,
                 }),
                 // The file fails when its pack arrives.
-                (Spot::Lost, _) => Asked::Missing,
+                (Location::Lost, _) => Asked::Missing,
                 _ => return self.breach("an entry of a directory that was not announced"),
             };
             let kind = match &small {
@@ -179,7 +179,7 @@ impl Receiver {
             let spot = table.spot(entry.id, entry.parent, &entry.name, self.digests.is_some());
             (spot, table.path_of(entry.id, entry.parent, &entry.name))
         };
-        if let Spot::Slot(slot, _) = &spot
+        if let Location::Slot(slot, _) = &spot
             && let Err(error) = self.check_name(&entry, slot)
         {
             return self.name_refused(entry, &error);
@@ -187,38 +187,38 @@ impl Receiver {
         // The path is None only if the spot is `Unknown`.
         let path = path.unwrap_or_default();
         match (spot, &entry.kind) {
-            (Spot::Unknown, _) => self.breach("an entry of a directory that was not announced"),
-            (Spot::Lost, EntryKind::Directory) => {
+            (Location::Unknown, _) => self.breach("an entry of a directory that was not announced"),
+            (Location::Lost, EntryKind::Directory) => {
                 self.acks.failed(entry.id);
                 self.lock().add_directory(entry, None, None);
             }
-            (Spot::Lost, EntryKind::File | EntryKind::Stream) => {
+            (Location::Lost, EntryKind::File | EntryKind::Stream) => {
                 self.lost_with_directory(&entry);
                 return Some(Want {
                     entry: entry.id,
                     kind: WantKind::Skip,
                 });
             }
-            (Spot::Lost, _) => self.lost_with_directory(&entry),
-            (Spot::Directory(dir, listed), EntryKind::Directory) => {
+            (Location::Lost, _) => self.lost_with_directory(&entry),
+            (Location::Directory(dir, listed), EntryKind::Directory) => {
                 self.directory(entry, Directory::enter(dir), listed, path);
             }
-            (Spot::Directory(..), _) => self.breach("a directory that became something else"),
-            (Spot::Slot(slot, listed), EntryKind::Directory) => {
+            (Location::Directory(..), _) => self.breach("a directory that became something else"),
+            (Location::Slot(slot, listed), EntryKind::Directory) => {
                 self.directory(entry, Directory::make(&slot), listed, path);
             }
-            (Spot::Slot(slot, listed), EntryKind::File | EntryKind::Stream) => {
+            (Location::Slot(slot, listed), EntryKind::File | EntryKind::Stream) => {
                 return self.big_file(entry, slot, listed, path);
             }
-            (Spot::Exit(exit, listed), EntryKind::File | EntryKind::Stream) => {
+            (Location::Exit(exit, listed), EntryKind::File | EntryKind::Stream) => {
                 return self.leaving(entry, &exit, listed, path);
             }
-            (Spot::Exit(..), _) => self.breach("something else than was announced"),
-            (Spot::Slot(slot, _), EntryKind::Symlink(_)) => {
+            (Location::Exit(..), _) => self.breach("something else than was announced"),
+            (Location::Slot(slot, _), EntryKind::Symlink(_)) => {
                 let placed = dest::place_symlink(&slot, &entry, &self.rules).map(drop);
                 self.link_placed(&entry, placed);
             }
-            (Spot::Slot(slot, listed), EntryKind::HardLink(first)) => {
+            (Location::Slot(slot, listed), EntryKind::HardLink(first)) => {
                 let first = *first;
                 if first >= entry.id {
                     self.breach("a hard link to an entry that comes later");
@@ -261,7 +261,13 @@ impl Receiver {
         })
     }
 
-    fn directory(&self, entry: Entry, made: Result<Directory>, listed: Option<Listed>, path: Hash) {
+    fn directory(
+        &self,
+        entry: Entry,
+        made: Result<Directory>,
+        listed: Option<ListedPath>,
+        path: Hash,
+    ) {
         let id = entry.id;
         match made {
             Ok(mut directory) => {
@@ -291,7 +297,7 @@ impl Receiver {
         match before {
             Some(before) => directory.adopt(before.made, before.restore),
             None if directory.made() || directory.restore().is_some() => {
-                journal.directory(record::Directory {
+                journal.directory(record::MadeDirectory {
                     path,
                     made: directory.made(),
                     restore: directory.restore(),
@@ -373,7 +379,7 @@ impl Receiver {
 
     fn all_sent(&self, all: &AllSent) {
         let end = all.last.saturating_add(1);
-        let ranges = |span: &Span| -> Range<u64> { span.start..span.end.min(end) };
+        let ranges = |span: &ByteRange| -> Range<u64> { span.start..span.end.min(end) };
         let whole = self
             .lock()
             .all_sent(all.last, all.unused.iter().map(ranges));
@@ -399,7 +405,7 @@ fn remember_made(journal: &Journal, directory: &mut Directory, path: Hash) {
     let path = journal::hash([&path[..], &numbers].into_iter());
     let made = directory.made();
     if made {
-        journal.directory(record::Directory {
+        journal.directory(record::MadeDirectory {
             path,
             made,
             restore: None,

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::big_files::Anew;
+use super::big_files::Restart;
 use super::open_file::OpenFile;
 use super::resume::Resuming;
 use crate::chunk::VerifiedChunk;
-use crate::pipeline::wait_queue::Bell;
+use crate::pipeline::wait_queue::WaitQueue;
 use crate::wire::SealedChunk;
 
 /// The pool limits the number of frames; the number of open entries limits the other jobs.
@@ -21,19 +21,19 @@ pub enum Job {
     /// A file that an earlier run may have left in part or whole.
     Resume(Box<Resuming>),
     /// A file whose source is read a second time.
-    Anew(Box<Anew>),
+    Anew(Box<Restart>),
     Close(Arc<OpenFile>),
 }
 
 /// A queue that needs no memory for the threads that wait on it.
 #[derive(Default)]
 pub struct Jobs {
-    state: Mutex<State>,
-    came: Bell,
+    state: Mutex<JobQueue>,
+    came: WaitQueue,
 }
 
 #[derive(Default)]
-struct State {
+struct JobQueue {
     waiting: VecDeque<Job>,
     is_closed: bool,
 }
@@ -53,7 +53,7 @@ impl Jobs {
 
     /// Waits for the next job; None once the copy ends.
     pub fn next(&self) -> Option<Job> {
-        let is_over = |state: &State| state.is_closed || !state.waiting.is_empty();
+        let is_over = |state: &JobQueue| state.is_closed || !state.waiting.is_empty();
         let mut state = self.came.sleep_until(self.lock(), is_over);
         state.waiting.pop_front()
     }
@@ -68,7 +68,7 @@ impl Jobs {
         drop(left);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, JobQueue> {
         self.state.lock().expect("no panic while held")
     }
 }

@@ -37,18 +37,18 @@ const STEP: Duration = Duration::from_millis(200);
 const SETTLE_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
-pub struct Keeper {
-    state: Mutex<State>,
+pub struct JournalSync {
+    state: Mutex<SyncState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct SyncState {
     is_over: bool,
     is_syncing: bool,
 }
 
-impl Keeper {
+impl JournalSync {
     /// Ends [`keep`], but does not wait for a running sync.
     pub fn end(&self) {
         self.lock().is_over = true;
@@ -92,7 +92,7 @@ impl Keeper {
         self.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SyncState> {
         self.state.lock().expect("no panic while held")
     }
 }

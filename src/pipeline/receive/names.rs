@@ -27,7 +27,7 @@ pub struct Names {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum NameClaim {
     Yours,
     /// The caller must check first how the directory treats names.
     Ask,
@@ -37,41 +37,47 @@ pub enum Claim {
 
 impl Names {
     /// Claims this name for an entry. `room` is how many more names may be remembered.
-    pub fn claim(&mut self, id: EntryId, name: &Name, hashing: &RandomState, room: usize) -> Claim {
+    pub fn claim(
+        &mut self,
+        id: EntryId,
+        name: &Name,
+        hashing: &RandomState,
+        room: usize,
+    ) -> NameClaim {
         let key = key(name.as_bytes(), hashing);
         let is_twin = self.seen.get(&key).is_some_and(|&other| other != id);
         let is_dotted = name.as_bytes().ends_with(b".");
         let is_full = room == 0 && !self.seen.contains_key(&key);
         let Some(spelling) = self.spelling else {
             if is_twin || is_dotted || is_full || self.seen.len() >= UNASKED_MAX {
-                return Claim::Ask;
+                return NameClaim::Ask;
             }
             self.seen.insert(key, id);
-            return Claim::Yours;
+            return NameClaim::Yours;
         };
         if is_dotted && spelling.drops_dots {
-            return Claim::Refused(
+            return NameClaim::Refused(
                 "the file system drops the dot at the end of this name; rename it, or copy it to \
                  a file system that keeps it",
             );
         }
         if !spelling.ignores_case {
-            return Claim::Yours;
+            return NameClaim::Yours;
         }
         if is_twin {
-            return Claim::Refused(
+            return NameClaim::Refused(
                 "the file system ignores upper and lower case, and another entry of this copy has \
                  this name; rename one of them",
             );
         }
         if is_full {
-            return Claim::Refused(
+            return NameClaim::Refused(
                 "the file system ignores upper and lower case, and there are too many names to \
                  tell whether another entry has this one; copy the directory in parts",
             );
         }
         self.seen.insert(key, id);
-        Claim::Yours
+        NameClaim::Yours
     }
 
     /// Sets how the directory treats names.
@@ -117,11 +123,11 @@ mod tests {
     fn claims(names: &mut Names, asked: Spelling, wanted: &[(EntryId, &str)]) -> Vec<bool> {
         let hashing = RandomState::new();
         let mut claim = |id, text: &str| match names.claim(id, &name(text), &hashing, HELD_MAX) {
-            Claim::Ask => {
+            NameClaim::Ask => {
                 names.asked(asked);
-                names.claim(id, &name(text), &hashing, HELD_MAX) == Claim::Yours
+                names.claim(id, &name(text), &hashing, HELD_MAX) == NameClaim::Yours
             }
-            claim => claim == Claim::Yours,
+            claim => claim == NameClaim::Yours,
         };
         let wanted = wanted.iter().map(|&(id, text)| claim(id, text));
         wanted.collect()
@@ -182,10 +188,10 @@ mod tests {
         let hashing = RandomState::new();
         for (spelling, yours) in [(FAT, false), (Spelling::default(), true)] {
             let mut names = Names::default();
-            assert_eq!(names.claim(1, &name("a"), &hashing, 0), Claim::Ask);
+            assert_eq!(names.claim(1, &name("a"), &hashing, 0), NameClaim::Ask);
             names.asked(spelling);
             let claim = names.claim(1, &name("a"), &hashing, 0);
-            assert_eq!(claim == Claim::Yours, yours);
+            assert_eq!(claim == NameClaim::Yours, yours);
         }
     }
 }

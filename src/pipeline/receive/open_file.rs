@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use super::verify::Unread;
 use crate::chunk::claims::Claims;
-use crate::dest::{Drain, Partial, Readback, Slot};
-use crate::digest::pipe::StreamTree;
+use crate::dest::{EntrySlot, OrderedSink, Partial, Readback};
+use crate::digest::pipe::PipeTree;
 use crate::digest::{Digest, Tree};
 use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryKind};
-use crate::pipeline::digest_list::Listed;
+use crate::pipeline::digest_list::ListedPath;
 use crate::wire::message::EntryEnd;
 
 /// A big file or a pipe that is being received.
@@ -27,7 +27,7 @@ pub struct OpenFile {
     /// None for a source that is a pipe, and if the digest of the file is not needed.
     pub tree: Option<Mutex<Tree>>,
     /// The tree of a source that is a pipe.
-    pub stream: Option<Mutex<StreamTree>>,
+    pub stream: Option<Mutex<PipeTree>>,
     /// Set when the sender has read all of the file.
     pub end: OnceLock<EntryEnd>,
     /// Ranges that earlier sessions wrote and that must be read before the file is complete.
@@ -40,7 +40,7 @@ pub struct OpenFile {
     pub compare: bool,
     /// The digest of the existing file, if it is known without reading the file.
     pub known: Option<Digest>,
-    pub listed: Option<Listed>,
+    pub listed: Option<ListedPath>,
     /// The hash of the path below the roots.
     pub path: Hash,
     /// The number of the file in the journal.
@@ -56,9 +56,9 @@ pub struct OpenFile {
 /// The destination of a file.
 pub enum At {
     /// A name in a directory.
-    Slot(Slot),
+    Slot(EntrySlot),
     /// A pipe; nothing is stored.
-    Drain(Box<Drain>, PathBuf),
+    Drain(Box<OrderedSink>, PathBuf),
 }
 
 impl At {
@@ -70,14 +70,14 @@ impl At {
         }
     }
 
-    pub fn slot(&self) -> Option<&Slot> {
+    pub fn slot(&self) -> Option<&EntrySlot> {
         match self {
             At::Slot(slot) => Some(slot),
             At::Drain(..) => None,
         }
     }
 
-    pub fn drain(&self) -> Option<&Drain> {
+    pub fn drain(&self) -> Option<&OrderedSink> {
         match self {
             At::Slot(_) => None,
             At::Drain(drain, _) => Some(drain),

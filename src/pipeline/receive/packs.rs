@@ -2,7 +2,7 @@
 //! pack may arrive before its directories, which are announced on the control connection. It then
 //! waits for them.
 
-use super::entry_table::{PackClaim, Spot};
+use super::entry_table::{Location, PackClaim};
 use super::resume::finished;
 use crate::chunk::pack::Pack;
 use crate::chunk::pool::TAILROOM;
@@ -11,7 +11,7 @@ use crate::dest;
 use crate::journal::record::Finished;
 use crate::manifest::Entry;
 use crate::pipeline::receive::{Hands, Receiver};
-use crate::pipeline::worker_time::Doing;
+use crate::pipeline::worker_time::Activity;
 
 impl Receiver {
     pub(in crate::pipeline) fn encoded_pack(&self, encoded: EncodedChunk, hands: &mut Hands<'_>) {
@@ -31,7 +31,7 @@ impl Receiver {
         };
         match chunk.and_then(|chunk| chunk.verify_pack(digest).ok()) {
             Some(verified) => {
-                hands.shift.turn_to(Doing::Disk);
+                hands.shift.turn_to(Activity::Disk);
                 self.pack(verified);
             }
             None => {
@@ -65,7 +65,7 @@ impl Receiver {
             let is_unknown = |entry: &Entry| {
                 matches!(
                     table.spot(entry.id, entry.parent, &entry.name, false),
-                    Spot::Unknown
+                    Location::Unknown
                 ) && !table.is_accounted(entry.id)
             };
             if !members.iter().all(|(entry, _)| table.fits_root(entry)) {
@@ -106,11 +106,11 @@ impl Receiver {
             (spot, table.path_of(entry.id, entry.parent, &entry.name))
         };
         let (slot, listed) = match spot {
-            Spot::Slot(slot, listed) => (slot, listed),
-            Spot::Directory(..) | Spot::Exit(..) | Spot::Unknown => {
+            Location::Slot(slot, listed) => (slot, listed),
+            Location::Directory(..) | Location::Exit(..) | Location::Unknown => {
                 return self.breach("a file where a directory was announced");
             }
-            Spot::Lost => return self.lost_with_directory(entry),
+            Location::Lost => return self.lost_with_directory(entry),
         };
         let placed = self.check_name(entry, &slot);
         match placed.and_then(|()| dest::place_small(&slot, entry, content, &self.rules)) {

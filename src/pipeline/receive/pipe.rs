@@ -6,19 +6,19 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::open_file::{At, OpenFile};
-use super::resume::{Resuming, StreamThere};
+use super::resume::{PipeThere, Resuming};
 use crate::chunk::claims::Claims;
 use crate::chunk::{ChunkKind, EncodedChunk, VerifiedChunk};
-use crate::dest::{self, Drain, Exit, Partial};
+use crate::dest::{self, OrderedSink, Partial, SinkSpec};
 use crate::digest;
-use crate::digest::pipe::StreamTree;
+use crate::digest::pipe::PipeTree;
 use crate::error::{Kind, Result, Side};
 use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryKind};
-use crate::pipeline::digest_list::Listed;
+use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::receive::{Hands, Receiver};
 use crate::pipeline::send::pipe::begun_before;
-use crate::pipeline::worker_time::Doing;
+use crate::pipeline::worker_time::Activity;
 use crate::units::{printable, size};
 use crate::wire::message::{Message, Want, WantKind};
 
@@ -53,14 +53,14 @@ impl Receiver {
     pub(in crate::pipeline) fn leaving(
         &self,
         entry: Entry,
-        exit: &Exit,
-        listed: Option<Listed>,
+        exit: &SinkSpec,
+        listed: Option<ListedPath>,
         path: Hash,
     ) -> Option<Want> {
         let (id, parent) = (entry.id, entry.parent);
         let tell = self.tell.clone();
         let on_line = move |line: &[u8]| tell(&String::from_utf8_lossy(line));
-        let kind = match Drain::open(exit, self.window, &self.stop, on_line) {
+        let kind = match OrderedSink::open(exit, self.window, &self.stop, on_line) {
             Ok(drain) => {
                 // Bytes that have left cannot be sent again.
                 self.ending.set_once();
@@ -93,7 +93,7 @@ impl Receiver {
         let (id, parent) = (file.entry.id, file.entry.parent);
         let name = printable(file.entry.name.as_bytes());
         match self.stream_in_place(file) {
-            Ok(StreamThere::Yes(file, size, digest)) => {
+            Ok(PipeThere::Yes(file, size, digest)) => {
                 let kind = WantKind::Skip;
                 // Sent first, because the acknowledgement refers to the skipped entry.
                 self.say(Message::Want(vec![Want { entry: id, kind }]));
@@ -102,7 +102,7 @@ impl Receiver {
                 None
             }
             // A file that cannot be checked does not count as in place.
-            Ok(StreamThere::No(_)) | Err(_) => {
+            Ok(PipeThere::No(_)) | Err(_) => {
                 self.fail(id, parent, &begun_before(Side::Source).at(name));
                 let kind = WantKind::Skip;
                 Some(Want { entry: id, kind })
@@ -113,7 +113,7 @@ impl Receiver {
     fn begin_stream(
         &self,
         (entry, at, partial): (Arc<Entry>, At, Option<Arc<Partial>>),
-        listed: Option<Listed>,
+        listed: Option<ListedPath>,
         path: Hash,
     ) -> Want {
         let is_stream = entry.kind == EntryKind::Stream;
@@ -127,7 +127,7 @@ impl Receiver {
             partial: Mutex::new(partial),
             claims: Mutex::new(claims),
             tree: nothing.tree.filter(|_| !is_stream).map(Mutex::new),
-            stream: is_stream.then(|| Mutex::new(StreamTree::new())),
+            stream: is_stream.then(|| Mutex::new(PipeTree::new())),
             end: OnceLock::new(),
             unread: None,
             readback: OnceLock::new(),
@@ -178,7 +178,7 @@ impl Receiver {
         &self,
         encoded: EncodedChunk,
         file: &Arc<OpenFile>,
-        drain: &Drain,
+        drain: &OrderedSink,
         hands: &mut Hands<'_>,
     ) {
         let place = encoded.place;
@@ -195,7 +195,7 @@ impl Receiver {
             ChunkKind::Zeros => self.add_zeros_to_tree(file, place),
             _ => self.add_to_tree(file, place, &chunk),
         }
-        hands.shift.turn_to(Doing::Disk);
+        hands.shift.turn_to(Activity::Disk);
         let put: Result<()> = drain.put(chunk, |written| {
             let place = written.place();
             let len = u64::from(place.raw_len);

@@ -8,13 +8,13 @@ use super::jobs::Job;
 use super::open_file::OpenFile;
 use crate::chunk::claims::Claim;
 use crate::chunk::split::is_subtree;
-use crate::chunk::{ChunkKind, EncodedChunk, Place, VerifiedChunk};
+use crate::chunk::{ChunkKind, ChunkPlace, EncodedChunk, VerifiedChunk};
 use crate::digest;
 use crate::digest::{Digest, pipe};
 use crate::error::{Error, Kind, Side};
 use crate::pipeline::receive::{Hands, Receiver};
 use crate::pipeline::send::scheduler::{NACKS_MAX, UNACKED_MAX};
-use crate::pipeline::worker_time::Doing;
+use crate::pipeline::worker_time::Activity;
 use crate::wire::message::Message;
 
 /// Most ranges of finished pieces in one file. Each gap between them is a chunk that the sender
@@ -22,7 +22,7 @@ use crate::wire::message::Message;
 const PIECES_SCATTERED_MAX: usize = 4 * UNACKED_MAX;
 
 /// The result for a claimed piece.
-enum Piece {
+enum RangeOutcome {
     Written,
     /// The sender has to send it again.
     Damaged,
@@ -41,7 +41,7 @@ impl Receiver {
             return self.drain_piece(encoded, &file, drain, hands);
         }
         let written = self.write_piece(encoded, &file, hands);
-        if !matches!(written, Ok(Piece::Written)) {
+        if !matches!(written, Ok(RangeOutcome::Written)) {
             // The piece was claimed above, so `release` cannot fail. It comes before the request
             // for a retransmission, because a copy that arrives during the claim is dropped.
             let _ = file
@@ -51,9 +51,9 @@ impl Receiver {
                 .release(place.offset);
         }
         match written {
-            Ok(Piece::Written) => {}
-            Ok(Piece::Damaged) => return self.damaged(place.chunk),
-            Ok(Piece::Late) => return,
+            Ok(RangeOutcome::Written) => {}
+            Ok(RangeOutcome::Damaged) => return self.damaged(place.chunk),
+            Ok(RangeOutcome::Late) => return,
             Err(error) => return self.fail_file(&file, error),
         }
         let len = u64::from(place.raw_len);
@@ -68,7 +68,7 @@ impl Receiver {
     }
 
     /// Claims a piece for this worker. Returns its file, or None if the worker must not write it.
-    fn claimed(&self, place: Place) -> Option<Arc<OpenFile>> {
+    fn claimed(&self, place: ChunkPlace) -> Option<Arc<OpenFile>> {
         // If the entry is in place, failed or unknown, the piece is dropped and the sender needs no
         // answer.
         let file = self.lock().files.get(&place.entry).cloned()?;
@@ -102,7 +102,7 @@ impl Receiver {
     pub(in crate::pipeline) fn piece_done(
         &self,
         file: &Arc<OpenFile>,
-        place: Place,
+        place: ChunkPlace,
         digest: Option<Digest>,
     ) {
         if let (Some(journal), Some(number)) = (self.journal(), file.number) {
@@ -187,18 +187,18 @@ impl Receiver {
         encoded: EncodedChunk,
         file: &OpenFile,
         hands: &mut Hands<'_>,
-    ) -> Result<Piece, Error> {
+    ) -> Result<RangeOutcome, Error> {
         let (place, digest) = (encoded.place, encoded.digest);
         let partial = file.partial.lock().expect("no panic while held").clone();
         let Some(partial) = partial else {
-            return Ok(Piece::Late);
+            return Ok(RangeOutcome::Late);
         };
         if place.kind == ChunkKind::Zeros {
-            hands.shift.turn_to(Doing::Disk);
+            hands.shift.turn_to(Activity::Disk);
             let len = u64::from(place.raw_len);
             let may_fill = file.is_stream() || file.entry.is_sparse() || self.may_fill(len);
             partial.write_zeros(place.offset, len, may_fill)?;
-            return Ok(Piece::Written);
+            return Ok(RangeOutcome::Written);
         }
         let whole = u64::from(place.raw_len) == file.entry.size;
         let chunk = match place.raw_len as usize > self.chunk_size as usize {
@@ -207,16 +207,16 @@ impl Receiver {
             // fails when the copy ends.
             true => match self.large.take_blocking() {
                 Ok(into) => hands.decode_into(encoded, into),
-                Err(_) => return Ok(Piece::Late),
+                Err(_) => return Ok(RangeOutcome::Late),
             },
         };
         let Some(chunk) = chunk.and_then(|chunk| chunk.verify(digest, whole).ok()) else {
-            return Ok(Piece::Damaged);
+            return Ok(RangeOutcome::Damaged);
         };
-        hands.shift.turn_to(Doing::Disk);
+        hands.shift.turn_to(Activity::Disk);
         partial.write(&chunk)?;
         self.add_to_tree(file, place, &chunk);
-        Ok(Piece::Written)
+        Ok(RangeOutcome::Written)
     }
 
     /// Takes `len` from the allocated bytes that the sender announced. Without this limit a frame
@@ -240,7 +240,7 @@ impl Receiver {
     pub(in crate::pipeline) fn add_to_tree(
         &self,
         file: &OpenFile,
-        place: Place,
+        place: ChunkPlace,
         chunk: &VerifiedChunk,
     ) {
         if let Some(tree) = &file.tree {
@@ -249,19 +249,19 @@ impl Receiver {
             let mut tree = tree.lock().expect("no panic while held");
             tree.add_bytes(place.offset, chunk.data(), chunk.digest());
         } else if let Some(stream_tree) = &file.stream {
-            let piece = pipe::Piece::new(chunk.data(), place.offset, chunk.digest());
+            let piece = pipe::PipePiece::new(chunk.data(), place.offset, chunk.digest());
             stream_tree.lock().expect("no panic while held").add(piece);
         }
     }
 
-    pub(in crate::pipeline) fn add_zeros_to_tree(&self, file: &OpenFile, place: Place) {
+    pub(in crate::pipeline) fn add_zeros_to_tree(&self, file: &OpenFile, place: ChunkPlace) {
         let len = u64::from(place.raw_len);
         if let Some(tree) = &file.tree {
             tree.lock()
                 .expect("no panic while held")
                 .add_zeros(place.offset, len);
         } else if let Some(stream_tree) = &file.stream {
-            let piece = pipe::Piece::of_zeros(place.offset, len);
+            let piece = pipe::PipePiece::of_zeros(place.offset, len);
             stream_tree.lock().expect("no panic while held").add(piece);
         }
     }

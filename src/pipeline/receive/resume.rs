@@ -13,16 +13,16 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::big_files::Written;
-use super::entry_table::Spot;
-use super::verify::{Placed, Small, holds};
+use super::entry_table::Location;
+use super::verify::{FinishedBefore, FinishedSmallFile, holds};
 use crate::chunk::ranges::RangeSet;
-use crate::dest::{self, Partial, Slot, Standing};
+use crate::dest::{self, EntrySlot, ExistingEntry, Partial};
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::journal::record::{self, Finished, Hash};
-use crate::journal::{self, Begun, Journal, Trust};
+use crate::journal::{self, Journal, Trust, UnfinishedFile};
 use crate::manifest::{Entry, EntryKind, Timestamp};
-use crate::pipeline::digest_list::Listed;
+use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::receive::Receiver;
 use crate::source::is_just_written;
 use crate::wire::message::{EntryEnd, Message, RANGES_MAX, Want, WantKind};
@@ -31,8 +31,8 @@ pub use restored::{Restored, span};
 /// A file that the journal knows.
 pub struct Resuming {
     pub entry: Entry,
-    pub slot: Slot,
-    pub listed: Option<Listed>,
+    pub slot: EntrySlot,
+    pub listed: Option<ListedPath>,
     pub path: Hash,
 }
 
@@ -50,7 +50,7 @@ pub fn identity_of_stream(session: &[u8; 16]) -> Hash {
 }
 
 /// Identifies the file at the destination, to recognize it later.
-pub fn placed(standing: &Standing) -> Hash {
+pub fn placed(standing: &ExistingEntry) -> Hash {
     let mtime = standing.mtime;
     let fields = [standing.ino, standing.size, mtime.s as u64, mtime.ns.into()];
     let fields = fields.map(u64::to_le_bytes);
@@ -62,7 +62,7 @@ pub fn finished(
     path: Hash,
     entry: &Entry,
     young: bool,
-    standing: &Standing,
+    standing: &ExistingEntry,
     digest: Option<Digest>,
 ) -> Finished {
     Finished {
@@ -77,15 +77,15 @@ pub fn finished(
 /// The state of a small file that the sender asks about.
 pub enum Asked {
     Missing,
-    InPlace(Box<Placed>),
+    InPlace(Box<FinishedBefore>),
     /// In place, if reading it shows that it matches its record.
-    Unread(Box<Placed>),
+    Unread(Box<FinishedBefore>),
 }
 
 /// A finished file that exists as recorded.
-struct Found {
+struct FinishedFile {
     finished: Finished,
-    standing: Standing,
+    standing: ExistingEntry,
     /// It may be trusted without reading it.
     trusted: bool,
 }
@@ -217,9 +217,9 @@ impl Receiver {
 
     /// Resumes a big file that an earlier session finished. Returns the request to send, if any, or
     /// the file if it is not in place.
-    fn resume_placed(&self, file: Resuming, begun: Option<Begun>) -> Result<PlacedOrNot> {
+    fn resume_placed(&self, file: Resuming, begun: Option<UnfinishedFile>) -> Result<PlacedOrNot> {
         let found = self.is_placed(&file, begun.is_some())?;
-        let Some(Found {
+        let Some(FinishedFile {
             finished,
             standing,
             trusted,
@@ -229,7 +229,7 @@ impl Receiver {
         };
         let (id, size, digest) = (file.entry.id, file.entry.size, finished.digest);
         let have = WantKind::Have(vec![(span(0..size), digest.unwrap_or_default())]);
-        let placed = Placed {
+        let placed = FinishedBefore {
             file,
             finished,
             standing,
@@ -249,7 +249,7 @@ impl Receiver {
         if !trusted && !self.is_as_recorded(&placed) {
             return Ok(PlacedOrNot::Not(Box::new(placed.file)));
         }
-        let Placed { file, standing, .. } = placed;
+        let FinishedBefore { file, standing, .. } = placed;
         // The other end writes a list of digests and needs the digest of this file.
         if let (true, None, Some(digest)) = (self.options.digests, &self.digests, digest) {
             self.progress.add_resumed(size);
@@ -264,7 +264,7 @@ impl Receiver {
     }
 
     /// The record of a finished file, if the file still exists and the source is the same.
-    fn is_placed(&self, file: &Resuming, has_chunks: bool) -> Result<Option<Found>> {
+    fn is_placed(&self, file: &Resuming, has_chunks: bool) -> Result<Option<FinishedFile>> {
         let identity = identity_of(&file.entry);
         let found = self.standing_since(file, |finished| {
             finished.identity == identity && !finished.young
@@ -278,7 +278,7 @@ impl Receiver {
         &self,
         file: &Resuming,
         is_of: impl Fn(&Finished) -> bool,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<FinishedFile>> {
         let Some(journal) = self.journal() else {
             return Ok(None);
         };
@@ -297,7 +297,7 @@ impl Receiver {
             Trust::OfBoot => self.sessions.trusts,
             Trust::OfRun => true,
         };
-        Ok(Some(Found {
+        Ok(Some(FinishedFile {
             finished,
             standing,
             trusted,
@@ -312,7 +312,7 @@ impl Receiver {
             return Asked::Missing;
         };
         let trusted = found.trusted || file.entry.size == 0;
-        let placed = Placed {
+        let placed = FinishedBefore {
             file,
             finished: found.finished,
             standing: found.standing,
@@ -330,8 +330,8 @@ impl Receiver {
 
     /// The description of a small file that was in place when the sender asked, to read it now.
     /// None if its directory is not known any more.
-    pub(in crate::pipeline) fn describe(&self, small: Small) -> Option<Resuming> {
-        let Small {
+    pub(in crate::pipeline) fn describe(&self, small: FinishedSmallFile) -> Option<Resuming> {
+        let FinishedSmallFile {
             id,
             parent,
             name,
@@ -340,7 +340,7 @@ impl Receiver {
         } = small;
         let table = self.lock();
         let path = table.path_of(id, parent, &name)?;
-        let Spot::Slot(slot, listed) = table.spot(id, parent, &name, false) else {
+        let Location::Slot(slot, listed) = table.spot(id, parent, &name, false) else {
             return None;
         };
         drop(table);
@@ -380,7 +380,7 @@ impl Receiver {
     pub(in crate::pipeline) fn still_stands(
         &self,
         file: &Resuming,
-    ) -> Option<(Finished, Standing)> {
+    ) -> Option<(Finished, ExistingEntry)> {
         // Its source was compared when the sender asked. A file that cannot be checked is sent, and
         // fails then for the same reason.
         let found = self.standing_since(file, |_| true).ok()??;
@@ -391,7 +391,7 @@ impl Receiver {
     fn compare(
         &self,
         journal: &Journal,
-        begun: Begun,
+        begun: UnfinishedFile,
         resuming: Resuming,
         partial: Partial,
         young: bool,
@@ -405,7 +405,7 @@ impl Receiver {
         });
         let spans = ranges.whole_chunks(self.chunk_size);
         let spans = spans.take(RANGES_MAX).map(span).collect();
-        let number = journal.begin(&record::File {
+        let number = journal.begin(&record::BegunFile {
             path: resuming.path,
             identity: identity_of(&entry),
             size: entry.size,
@@ -424,16 +424,16 @@ impl Receiver {
 
     /// Checks whether a pipe that cannot be read again is in place: an earlier session of this
     /// command finished the file, and it is unchanged.
-    pub(in crate::pipeline) fn stream_in_place(&self, file: Resuming) -> Result<StreamThere> {
+    pub(in crate::pipeline) fn stream_in_place(&self, file: Resuming) -> Result<PipeThere> {
         let former = &self.sessions.before;
         let found = self.standing_since(&file, |finished| {
             let is_its = |session: &[u8; 16]| finished.identity == identity_of_stream(session);
             former.iter().any(is_its)
         })?;
         let Some(found) = found else {
-            return Ok(StreamThere::No(Box::new(file)));
+            return Ok(PipeThere::No(Box::new(file)));
         };
-        let Found {
+        let FinishedFile {
             finished,
             standing,
             trusted,
@@ -441,7 +441,7 @@ impl Receiver {
         let (mut file, size) = (file, standing.size);
         // The size of a pipe is unknown before it was read.
         file.entry.size = size;
-        let placed = Placed {
+        let placed = FinishedBefore {
             file,
             finished,
             standing,
@@ -452,8 +452,8 @@ impl Receiver {
         let mut file = placed.file;
         file.entry.size = 0;
         Ok(match is_there {
-            true => StreamThere::Yes(Box::new(file), size, finished.digest),
-            false => StreamThere::No(Box::new(file)),
+            true => PipeThere::Yes(Box::new(file), size, finished.digest),
+            false => PipeThere::No(Box::new(file)),
         })
     }
 
@@ -462,7 +462,7 @@ impl Receiver {
         &self,
         file: Resuming,
         digest: Option<Digest>,
-        standing: Option<&Standing>,
+        standing: Option<&ExistingEntry>,
     ) {
         let Resuming {
             entry,
@@ -499,7 +499,7 @@ impl Receiver {
     }
 
     /// The part of a file that exists according to the journal.
-    fn recorded(&self, journal: &Journal, begun: &Begun, entry: &Entry) -> Restored {
+    fn recorded(&self, journal: &Journal, begun: &UnfinishedFile, entry: &Entry) -> Restored {
         let mut restored = self.finest(entry);
         journal.replay(begun, |chunk| {
             restored.add(&chunk);
@@ -515,7 +515,7 @@ impl Receiver {
     fn read_first(
         &self,
         journal: &Journal,
-        begun: &Begun,
+        begun: &UnfinishedFile,
         partial: &Partial,
         entry: &Entry,
     ) -> Restored {
@@ -546,7 +546,7 @@ enum PlacedOrNot {
 }
 
 /// Whether a pipe that cannot be read again is in place.
-pub enum StreamThere {
+pub enum PipeThere {
     /// With its size in bytes and its digest.
     Yes(Box<Resuming>, u64, Option<Digest>),
     No(Box<Resuming>),

@@ -8,19 +8,19 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::fs::{Timespec, Timestamps, fstat, futimens};
 
-use super::entry_writer::{Destination, To};
-use crate::dest::{self, JournalName, Landing, Rules, Slot, Source, Target, user_key};
+use super::entry_writer::{CopyDestination, To};
+use crate::dest::{self, EntrySlot, JournalName, Landing, RootTarget, Rules, Source, user_key};
 use crate::dir::{Dir, Handles};
 use crate::error::{Kind, Result};
 use crate::journal::record::Hash;
-use crate::journal::{self, Journal, Opening, Place, Waiting};
+use crate::journal::{self, Journal, JournalPlace, Opening, WaitForLock};
 use crate::manifest::Root;
 use crate::pipeline::receive::Receiver;
 use crate::progress::Phase;
-use crate::wire::message::{Landed, Message, Roots};
+use crate::wire::message::{Message, Roots, RootsResolved};
 
 /// Prints a line for the user.
-pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+pub type TellUser = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What a receiver knows about the sessions of its command.
 #[derive(Clone)]
@@ -33,7 +33,7 @@ pub struct Sessions {
     pub owner: Hash,
     /// `--trust-partial`: data that is believed to be intact is not read again.
     pub trusts: bool,
-    pub tell: Tell,
+    pub tell: TellUser,
     /// Counts the bytes from the other end; None if that end is in this process.
     pub heard: Option<Arc<AtomicU64>>,
 }
@@ -42,7 +42,7 @@ impl Receiver {
     /// Resolves the destinations of the roots and checks the free space, before the first byte.
     pub(in crate::pipeline) fn land(
         &self,
-        destination: &Destination,
+        destination: &CopyDestination,
         roots: Roots,
         handles: &Arc<Handles>,
     ) -> Result<()> {
@@ -58,8 +58,8 @@ impl Receiver {
             .collect();
         self.progress.set_totals(roots.totals);
         self.fillable.store(roots.totals.allocated, Relaxed);
-        let unfinished = |slot: &Slot, root: &Root| {
-            let place = Place::new(slot.dir.clone(), [slot.name.as_bytes()].into_iter());
+        let unfinished = |slot: &EntrySlot, root: &Root| {
+            let place = JournalPlace::new(slot.dir.clone(), [slot.name.as_bytes()].into_iter());
             place.roots(&user_key().bytes) == Some(hash_of(std::slice::from_ref(root)))
         };
         let targets = match &destination.to {
@@ -78,7 +78,7 @@ impl Receiver {
             let there = self.journal().map_or(0, Journal::begun_bytes);
             dest::check_free_space(&targets, &roots.totals, there)?;
         }
-        let leaves = |target: &Target| matches!(target.landing, Landing::Exit(_));
+        let leaves = |target: &RootTarget| matches!(target.landing, Landing::Exit(_));
         // A copy to a pipe has one root.
         let ordered = targets.iter().any(leaves);
         let names: Vec<Vec<u8>> = targets.iter().map(|target| target.listed.clone()).collect();
@@ -88,7 +88,7 @@ impl Receiver {
         self.lock().set_roots(&roots.roots, targets);
         self.progress.set_phase(Phase::Copying);
         let resumes = self.journal().is_some_and(Journal::has_finished);
-        self.say(Message::Landed(Landed {
+        self.say(Message::Landed(RootsResolved {
             names,
             resumes,
             ordered,
@@ -101,9 +101,9 @@ impl Receiver {
     /// copy continues without one.
     fn open_journal(
         &self,
-        destination: &Destination,
+        destination: &CopyDestination,
         roots: &[Root],
-        targets: &[Target],
+        targets: &[RootTarget],
         handles: &Arc<Handles>,
     ) -> Result<()> {
         let Some(first) = targets.first() else {
@@ -121,7 +121,7 @@ impl Receiver {
             own_only: self.rules.blind,
         };
         let path = first.landing.path();
-        let waiting = Waiting {
+        let waiting = WaitForLock {
             before: &destination.sessions.before,
             owner,
             path: &path,
@@ -239,14 +239,18 @@ impl Receiver {
 }
 
 /// The place for the journal of a copy to a device: not in the directory of the device.
-fn device_places(device: &Slot, destination: &Destination, handles: &Arc<Handles>) -> Vec<Place> {
+fn device_places(
+    device: &EntrySlot,
+    destination: &CopyDestination,
+    handles: &Arc<Handles>,
+) -> Vec<JournalPlace> {
     let typed = destination
         .typed
         .iter()
         .map(|typed| typed.operand.as_bytes());
     let source = journal::hash(typed);
     match dest::device_journal(device, &source, handles) {
-        Ok(Slot { dir, name, .. }) => vec![Place {
+        Ok(EntrySlot { dir, name, .. }) => vec![JournalPlace {
             dir,
             name: name.as_os_str().to_owned(),
         }],
@@ -259,17 +263,17 @@ fn device_places(device: &Slot, destination: &Destination, handles: &Arc<Handles
 }
 
 /// The possible places of the journal, best first.
-fn places(targets: &[Target], first: &Target) -> Vec<Place> {
-    let name = |target: &Target| match &target.landing {
+fn places(targets: &[RootTarget], first: &RootTarget) -> Vec<JournalPlace> {
+    let name = |target: &RootTarget| match &target.landing {
         Landing::Name(slot) => slot.name.as_bytes().to_vec(),
         Landing::Directory(_) | Landing::Exit(_) => Vec::new(),
     };
     let names: Vec<Vec<u8>> = targets.iter().map(name).collect();
-    let place = |dir: &Arc<Dir>| Place::new(dir.clone(), names.iter().map(|name| &name[..]));
+    let place = |dir: &Arc<Dir>| JournalPlace::new(dir.clone(), names.iter().map(|name| &name[..]));
     // A copy to a pipe cannot be resumed and gets no journal.
-    let mut places: Vec<Place> = first.landing.dir().map(place).into_iter().collect();
+    let mut places: Vec<JournalPlace> = first.landing.dir().map(place).into_iter().collect();
     // A directory that allows no new file may contain one that does.
-    if let Landing::Name(Slot { dir, name, .. }) = &first.landing
+    if let Landing::Name(EntrySlot { dir, name, .. }) = &first.landing
         && first.existed
         && let Ok(inside) = dir.child(name)
     {

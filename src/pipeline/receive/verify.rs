@@ -19,14 +19,14 @@ use super::open_file::OpenFile;
 use super::resume::{Resuming, span};
 use crate::chunk::LARGE_PIECE;
 use crate::chunk::ranges::RangeSet;
-use crate::dest::{Readback, Standing};
+use crate::dest::{ExistingEntry, Readback};
 use crate::digest::{Digest, of_range};
-use crate::journal::record::{Chunk, Finished};
-use crate::journal::{Begun, Journal};
+use crate::journal::record::{Finished, WrittenRange};
+use crate::journal::{Journal, UnfinishedFile};
 use crate::pipeline::receive::Receiver;
-use crate::wire::message::{Message, Missing, RANGES_MAX, Span};
+use crate::wire::message::{ByteRange, Message, Missing, RANGES_MAX};
 use checks::Check;
-pub use checks::{Checks, Small};
+pub use checks::{Checks, FinishedSmallFile};
 
 /// Number of reading threads. A second thread keeps the disk busy while the first one hashes.
 pub const THREADS: usize = 2;
@@ -73,29 +73,29 @@ impl Unread {
 }
 
 /// A file that an earlier session finished.
-pub struct Placed {
+pub struct FinishedBefore {
     pub file: Resuming,
     pub finished: Finished,
-    pub standing: Standing,
+    pub standing: ExistingEntry,
     /// The record with its chunks, in case the journal has no digest of the whole file.
-    pub begun: Option<Begun>,
+    pub begun: Option<UnfinishedFile>,
     /// The sender asked about this file: if it is damaged, it arrives in a pack.
     pub is_small: bool,
 }
 
 /// A file whose first bytes the disk is fetching.
-struct Whole {
+struct PrefetchedFile {
     disk: Readback,
     /// False if the disk is known not to have taken the data.
     is_written: bool,
 }
 
-impl Placed {
+impl FinishedBefore {
     /// None if the file cannot be opened, or is not the recorded one any more.
-    fn open(&self) -> Option<Whole> {
+    fn open(&self) -> Option<PrefetchedFile> {
         let disk = Readback::of_standing(&self.file.slot, &self.standing).ok()??;
         let is_written = disk.begin(self.file.entry.size);
-        Some(Whole { disk, is_written })
+        Some(PrefetchedFile { disk, is_written })
     }
 }
 
@@ -120,7 +120,7 @@ impl Receiver {
     pub(in crate::pipeline) fn verify_later(
         &self,
         file: Arc<OpenFile>,
-        begun: Begun,
+        begun: UnfinishedFile,
         certain: RangeSet,
     ) {
         let check = Check::Open {
@@ -133,9 +133,9 @@ impl Receiver {
 
     /// Queues a finished file, which counts as resuming until it was read. Reads it at once if too
     /// many files wait.
-    pub(in crate::pipeline) fn verify_placed_later(&self, placed: Placed) {
+    pub(in crate::pipeline) fn verify_placed_later(&self, placed: FinishedBefore) {
         if placed.is_small && placed.file.listed.is_none() {
-            let small = Small::of(&placed.file.entry);
+            let small = FinishedSmallFile::of(&placed.file.entry);
             if small.is_some_and(|small| self.checks.add_small(&small)) {
                 return;
             }
@@ -150,7 +150,7 @@ impl Receiver {
     fn verify_open(
         &self,
         file: &Arc<OpenFile>,
-        begun: &Begun,
+        begun: &UnfinishedFile,
         certain: &RangeSet,
         buffer: &mut Vec<u8>,
     ) {
@@ -163,7 +163,7 @@ impl Receiver {
         };
         let readback = partial.readback().ok();
         let goes_on = || !self.ending.is_ending() && !file.closing.load(Acquire);
-        let mut lost = Lost::default();
+        let mut lost = LostRanges::default();
         buffer.resize(STEP.max(self.recorded_max()), 0);
         let mut look = |ready: Ready| {
             let Ready {
@@ -250,7 +250,7 @@ impl Receiver {
     }
 
     /// Adds a recorded range that matches its record to the file's digest.
-    fn add_recorded(&self, file: &OpenFile, chunk: &Chunk) {
+    fn add_recorded(&self, file: &OpenFile, chunk: &WrittenRange) {
         let Some(tree) = &file.tree else { return };
         let mut tree = tree.lock().expect("no panic while held");
         match chunk.digest {
@@ -260,7 +260,7 @@ impl Receiver {
     }
 
     /// Marks ranges that do not match their records as missing, and asks the sender for them.
-    fn ask_for(&self, file: &OpenFile, unread: &Unread, journal: &Journal, lost: &mut Lost) {
+    fn ask_for(&self, file: &OpenFile, unread: &Unread, journal: &Journal, lost: &mut LostRanges) {
         let ranges = std::mem::take(lost).ranges;
         if ranges.is_empty() {
             return;
@@ -280,7 +280,7 @@ impl Receiver {
             }
         }
         self.progress.add_damaged(missing.count());
-        let spans: Vec<Span> = missing.iter().map(span).collect();
+        let spans: Vec<ByteRange> = missing.iter().map(span).collect();
         for spans in spans.chunks(RANGES_MAX) {
             self.say(Message::Missing(Missing {
                 entry: file.entry.id,
@@ -291,7 +291,7 @@ impl Receiver {
 
     /// Reads small finished files. The disk starts to fetch all of them before the first one is
     /// read.
-    fn verify_small(&self, files: Vec<Small>) {
+    fn verify_small(&self, files: Vec<FinishedSmallFile>) {
         let mut intact = Vec::with_capacity(files.len());
         let begun = files
             .into_iter()
@@ -318,7 +318,10 @@ impl Receiver {
     }
 
     /// Makes the disk fetch a small finished file, if it still exists.
-    fn begin_small(&self, small: Small) -> Option<(Placed, Option<Whole>)> {
+    fn begin_small(
+        &self,
+        small: FinishedSmallFile,
+    ) -> Option<(FinishedBefore, Option<PrefetchedFile>)> {
         if self.ending.is_ending() || self.lock().is_accounted(small.id) {
             return None;
         }
@@ -328,7 +331,7 @@ impl Receiver {
             self.small_is_damaged(&file);
             return None;
         };
-        let placed = Placed {
+        let placed = FinishedBefore {
             file,
             finished,
             standing,
@@ -360,7 +363,7 @@ impl Receiver {
     }
 
     /// Reads a finished file. If it matches its record, it is in place; otherwise it is sent again.
-    fn verify_placed(&self, placed: Placed) {
+    fn verify_placed(&self, placed: FinishedBefore) {
         if self.ending.is_ending() || self.lock().is_accounted(placed.file.entry.id) {
             return;
         }
@@ -391,7 +394,7 @@ impl Receiver {
         self.progress.add_damaged(size);
         match self.begin(placed.file, 0) {
             Ok(_) => {
-                let spans = vec![Span {
+                let spans = vec![ByteRange {
                     start: 0,
                     end: size,
                 }];
@@ -402,18 +405,18 @@ impl Receiver {
     }
 
     /// Accounts for a file that is as an earlier session left it.
-    pub(in crate::pipeline) fn placed_stays(&self, placed: Placed) {
+    pub(in crate::pipeline) fn placed_stays(&self, placed: FinishedBefore) {
         self.found_in_place(placed.file, placed.finished.digest, Some(&placed.standing));
     }
 
     /// Reads a finished file and compares it with its record. An unreadable file does not match.
-    pub(in crate::pipeline) fn is_as_recorded(&self, placed: &Placed) -> bool {
+    pub(in crate::pipeline) fn is_as_recorded(&self, placed: &FinishedBefore) -> bool {
         let disk = placed.open();
         disk.is_some_and(|disk| self.reads_as_recorded(placed, &disk))
     }
 
-    fn reads_as_recorded(&self, placed: &Placed, whole: &Whole) -> bool {
-        let Whole { disk, is_written } = whole;
+    fn reads_as_recorded(&self, placed: &FinishedBefore, whole: &PrefetchedFile) -> bool {
+        let PrefetchedFile { disk, is_written } = whole;
         let size = placed.file.entry.size;
         let checked = |len| {
             self.tell_checked(len, TELL_EVERY);
@@ -436,7 +439,7 @@ impl Receiver {
     fn has_chunks(
         &self,
         disk: &Readback,
-        begun: &Begun,
+        begun: &UnfinishedFile,
         size: u64,
         mut checked: impl FnMut(u64) -> bool,
     ) -> bool {
@@ -487,7 +490,7 @@ impl Receiver {
 }
 
 struct Ready {
-    chunk: Chunk,
+    chunk: WrittenRange,
     /// False if the disk is known not to have taken the data written there.
     is_written: bool,
     /// The range need not be read.
@@ -496,12 +499,12 @@ struct Ready {
 
 /// Ranges to be requested.
 #[derive(Default)]
-struct Lost {
+struct LostRanges {
     ranges: RangeSet,
     since: Option<Instant>,
 }
 
-impl Lost {
+impl LostRanges {
     fn add(&mut self, range: Range<u64>) {
         self.ranges.insert(range);
         self.since.get_or_insert_with(Instant::now);
@@ -516,7 +519,7 @@ impl Lost {
 /// Reads a recorded range of the file and compares it with the record.
 pub(in crate::pipeline) fn holds(
     disk: &Readback,
-    chunk: &Chunk,
+    chunk: &WrittenRange,
     size: u64,
     buffer: &mut [u8],
 ) -> bool {
@@ -533,7 +536,7 @@ pub(in crate::pipeline) fn holds(
     disk.read(data, chunk.offset).is_ok() && digest_of(data, chunk, size) == digest
 }
 
-fn digest_of(data: &[u8], chunk: &Chunk, size: u64) -> Digest {
+fn digest_of(data: &[u8], chunk: &WrittenRange, size: u64) -> Digest {
     of_range(data, chunk.offset, chunk.len == size)
 }
 

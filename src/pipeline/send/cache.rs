@@ -21,7 +21,7 @@ use crate::chunk::ranges::RangeSet;
 use crate::chunk::{ChunkKind, EncodedChunk};
 use crate::digest::Digest;
 use crate::manifest::{Entry, Timestamp};
-use state::{Look, State};
+use state::{CacheState, Lookup};
 
 /// The most hosts of one shelf. A set of them is the bits of a word.
 pub const HOSTS_MAX: usize = 64;
@@ -38,7 +38,7 @@ const PACKS: u64 = u64::MAX - 1;
 
 /// Identifies bytes: a file in its state when it was opened. A changed file has another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
+pub struct CacheKey {
     dev: u64,
     ino: u64,
     rdev: u64,
@@ -47,9 +47,9 @@ pub struct Key {
     ctime: (i64, u32),
 }
 
-impl Key {
+impl CacheKey {
     /// The one stream of a copy. No file has this key.
-    pub const STREAM: Key = Key {
+    pub const STREAM: CacheKey = CacheKey {
         dev: u64::MAX,
         ino: u64::MAX,
         rdev: 0,
@@ -60,11 +60,11 @@ impl Key {
 
     /// The key of a pack. It includes entry numbers, so equal keys mean equal packs in every
     /// session.
-    pub fn of_pack<'a>(entries: impl Iterator<Item = &'a Entry>, form: TableForm) -> Key {
+    pub fn of_pack<'a>(entries: impl Iterator<Item = &'a Entry>, form: TableForm) -> CacheKey {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&[u8::from(form == TableForm::Columns)]);
         for entry in entries {
-            let (key, name) = (Key::of(entry), entry.name.as_bytes());
+            let (key, name) = (CacheKey::of(entry), entry.name.as_bytes());
             for number in [entry.id, entry.parent, key.dev, key.ino, key.size] {
                 hasher.update(&number.to_le_bytes());
             }
@@ -80,7 +80,7 @@ impl Key {
             let bytes = &hash.as_bytes()[8 * nth..][..8];
             u64::from_le_bytes(bytes.try_into().expect("8 bytes"))
         };
-        Key {
+        CacheKey {
             dev: PACKS,
             ino: part(0),
             rdev: part(1),
@@ -94,9 +94,9 @@ impl Key {
         self.dev == PACKS
     }
 
-    pub fn of(entry: &Entry) -> Key {
+    pub fn of(entry: &Entry) -> CacheKey {
         let time = |time: Timestamp| (time.s, time.ns);
-        Key {
+        CacheKey {
             dev: entry.dev,
             ino: entry.ino,
             rdev: entry.rdev,
@@ -109,7 +109,7 @@ impl Key {
 
 /// A chunk as it is sent, without its place and its seal, which each session adds.
 #[derive(Debug)]
-pub struct Made {
+pub struct CachedChunk {
     pub digest: Digest,
     /// The codec's number on the wire.
     pub codec: u8,
@@ -122,9 +122,9 @@ pub struct Made {
     pub bytes: Box<[u8]>,
 }
 
-impl Made {
-    pub fn of(encoded: &EncodedChunk) -> Made {
-        Made {
+impl CachedChunk {
+    pub fn of(encoded: &EncodedChunk) -> CachedChunk {
+        CachedChunk {
             digest: encoded.digest,
             codec: encoded.codec,
             raw_len: encoded.place.raw_len,
@@ -135,66 +135,66 @@ impl Made {
     }
 }
 
-pub struct Shelf {
-    state: Mutex<State>,
+pub struct ChunkCache {
+    state: Mutex<CacheState>,
     changed: Condvar,
 }
 
 /// The shelf as one host sees it in one session.
 #[derive(Clone)]
-pub struct Share {
-    shelf: Arc<Shelf>,
+pub struct CacheShare {
+    shelf: Arc<ChunkCache>,
     host: usize,
 }
 
 /// How a worker gets a chunk.
 pub enum Got {
     /// Another sender made it.
-    Taken(Arc<Made>),
+    Taken(Arc<CachedChunk>),
     /// Make it, and offer it to the others.
-    Make(Ticket),
+    Make(CacheTicket),
     /// Make it for this host alone.
     Alone,
 }
 
 /// The right to make a chunk that others may wait for. Dropping it without a chunk tells them that
 /// there will be none.
-pub struct Ticket {
-    shelf: Arc<Shelf>,
-    key: Key,
+pub struct CacheTicket {
+    shelf: Arc<ChunkCache>,
+    key: CacheKey,
     offset: u64,
     is_put: bool,
 }
 
 /// A file that a host is sending. Dropping it says that the host takes no more of the file.
 pub struct Interest {
-    share: Share,
-    key: Key,
+    share: CacheShare,
+    key: CacheKey,
 }
 
-impl Shelf {
+impl ChunkCache {
     /// For `hosts` hosts, none of which has joined, with `room` bytes.
-    pub fn new(hosts: usize, room: usize) -> Shelf {
-        Shelf {
-            state: Mutex::new(State::new(hosts.min(HOSTS_MAX), room)),
+    pub fn new(hosts: usize, room: usize) -> ChunkCache {
+        ChunkCache {
+            state: Mutex::new(CacheState::new(hosts.min(HOSTS_MAX), room)),
             changed: Condvar::new(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
         self.state.lock().expect("no panic while held")
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut CacheState) -> T) -> T {
         let changed = change(&mut self.lock());
         self.changed.notify_all();
         changed
     }
 }
 
-impl Share {
-    pub fn new(shelf: Arc<Shelf>, host: usize) -> Share {
-        Share { shelf, host }
+impl CacheShare {
+    pub fn new(shelf: Arc<ChunkCache>, host: usize) -> CacheShare {
+        CacheShare { shelf, host }
     }
 
     /// Begins a session of this host. The host wants everything until it says otherwise.
@@ -215,22 +215,22 @@ impl Share {
     }
 
     /// Says that this host is sending a file, except the ranges in `had`.
-    pub fn interest(&self, key: Key, had: &RangeSet) -> Interest {
+    pub fn interest(&self, key: CacheKey, had: &RangeSet) -> Interest {
         self.shelf.change(|state| state.begin(self.host, key, had));
         let share = self.clone();
         Interest { share, key }
     }
 
     /// Says that this host wants nothing of a file.
-    pub fn skip(&self, key: Key) {
+    pub fn skip(&self, key: CacheKey) {
         self.shelf.change(|state| state.end(self.host, key));
     }
 
     /// Gets a chunk of `len` bytes at `offset`, which this host is to send now. Waits for a
     /// limited time while another sender makes it, or while there is no room for it. `may_make` is
     /// false if this host needs less than a chunk that others could send.
-    pub fn chunk(&self, key: Key, offset: u64, len: u32, may_make: bool) -> Got {
-        let Share { shelf, host } = self;
+    pub fn chunk(&self, key: CacheKey, offset: u64, len: u32, may_make: bool) -> Got {
+        let CacheShare { shelf, host } = self;
         let began = Instant::now();
         let mut state = shelf.lock();
         state.ask(*host, key, offset, len);
@@ -238,27 +238,27 @@ impl Share {
             let now = Instant::now();
             let mut is_full = false;
             let wait = match state.look(*host, key, (offset, len), may_make, now) {
-                Look::Taken(made) => {
+                Lookup::Taken(made) => {
                     drop(state);
                     shelf.changed.notify_all();
                     return Got::Taken(made);
                 }
-                Look::Make => {
+                Lookup::Make => {
                     let shelf = shelf.clone();
                     let is_put = false;
-                    return Got::Make(Ticket {
+                    return Got::Make(CacheTicket {
                         shelf,
                         key,
                         offset,
                         is_put,
                     });
                 }
-                Look::Alone => return Got::Alone,
-                Look::BeingMade => match MAKING_MAX.checked_sub(now - began) {
+                Lookup::Alone => return Got::Alone,
+                Lookup::BeingMade => match MAKING_MAX.checked_sub(now - began) {
                     Some(left) => left,
                     None => return Got::Alone,
                 },
-                Look::Full => {
+                Lookup::Full => {
                     is_full = true;
                     STEP
                 }
@@ -275,15 +275,15 @@ impl Share {
     }
 }
 
-impl Ticket {
-    pub fn put(mut self, made: Made) {
+impl CacheTicket {
+    pub fn put(mut self, made: CachedChunk) {
         self.is_put = true;
         let (key, offset) = (self.key, self.offset);
         self.shelf.change(|state| state.put(key, offset, made));
     }
 }
 
-impl Drop for Ticket {
+impl Drop for CacheTicket {
     fn drop(&mut self) {
         if !self.is_put {
             let (key, offset) = (self.key, self.offset);

@@ -4,21 +4,25 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::cache::{Got, Key, Made, Share};
+use super::cache::{CacheKey, CacheShare, CachedChunk, Got};
 use super::encoder_control::Compression;
-use super::plan::{File, Member, Plan, Stream, What};
+use super::plan::{PackMember, Plan, PlannedContent, SendFile, SendPipe};
 use super::read::place_of_pack;
-use crate::chunk::split::Piece;
-use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Place};
+use crate::chunk::split::FilePiece;
+use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk};
 use crate::codec::{Codec, Encoder};
 use crate::digest::Digest;
 use crate::pipeline::send::Sender;
-use crate::pipeline::worker_time::{Doing, Shift};
+use crate::pipeline::worker_time::{Activity, WorkerClock};
 
 impl Sender {
     /// None if each sender reads this piece for itself. That is so for a hole, for a file that may
     /// change between readings, and for a file that cannot be told from others.
-    pub(in crate::pipeline) fn share_of(&self, file: &File, piece: &Piece) -> Option<&Share> {
+    pub(in crate::pipeline) fn share_of(
+        &self,
+        file: &SendFile,
+        piece: &FilePiece,
+    ) -> Option<&CacheShare> {
         let is_known = file.found.entry.ino != 0;
         let is_same = is_known
             && file.live.is_none()
@@ -30,21 +34,21 @@ impl Sender {
     /// Reads and encodes a piece, or takes it from the shelf. None if nothing is to be sent.
     pub(in crate::pipeline) fn carry_shared(
         &self,
-        share: &Share,
+        share: &CacheShare,
         plan: &Plan,
         buffer: Buffer,
         encoder: &mut Encoder,
-        shift: &mut Shift<'_>,
+        shift: &mut WorkerClock<'_>,
     ) -> Option<EncodedChunk> {
-        let What::Piece { file, piece } = &plan.what else {
+        let PlannedContent::Piece { file, piece } = &plan.what else {
             return None;
         };
-        let key = Key::of(&file.found.entry);
+        let key = CacheKey::of(&file.found.entry);
         // If only the digest is sent, no other sender could use the chunk.
         let may_make = plan.digest.get().is_none() && !file.digest_only && !plan.is_offer();
-        shift.turn_to(Doing::Held);
+        shift.turn_to(Activity::Held);
         let got = share.chunk(key, piece.offset, piece.len, may_make);
-        shift.turn_to(Doing::Disk);
+        shift.turn_to(Activity::Disk);
         let ticket = match got {
             Got::Taken(made) => return self.carry_made(plan, file, &made, buffer),
             Got::Make(ticket) => Some(ticket),
@@ -53,7 +57,7 @@ impl Sender {
         let (chunk, digest) = self.read_piece(plan, file, buffer, shift)?;
         let encoded = self.encode(chunk, digest, self.steering.next(), encoder, shift);
         if let Some(ticket) = ticket {
-            ticket.put(Made::of(&encoded));
+            ticket.put(CachedChunk::of(&encoded));
         }
         Some(encoded)
     }
@@ -62,18 +66,18 @@ impl Sender {
     pub(in crate::pipeline) fn carry_pack(
         &self,
         plan: &Plan,
-        members: &[Member],
+        members: &[PackMember],
         buffer: Buffer,
         encoder: &mut Encoder,
-        shift: &mut Shift<'_>,
+        shift: &mut WorkerClock<'_>,
     ) -> Option<EncodedChunk> {
-        shift.turn_to(Doing::Held);
+        shift.turn_to(Activity::Held);
         let got = self.share_of_pack(members).map(|(share, key)| {
             // A pack that is read again is not for others: they have had it.
             let may_make = members.iter().all(|member| member.digest.get().is_none());
             share.chunk(key, 0, self.chunk_size as u32, may_make)
         });
-        shift.turn_to(Doing::Disk);
+        shift.turn_to(Activity::Disk);
         let ticket = match got {
             Some(Got::Taken(made)) => return Some(self.take_pack(plan, members, &made, buffer)),
             Some(Got::Make(ticket)) => Some(ticket),
@@ -82,21 +86,21 @@ impl Sender {
         let (chunk, digest) = self.read_pack(plan, buffer)?;
         let encoded = self.encode(chunk, digest, self.steering.next(), encoder, shift);
         let is_whole = || members.iter().all(|member| !member.failed.load(Relaxed));
-        let read = |it: &Member| Some((*it.digest.get()?, it.size.load(Relaxed)));
+        let read = |it: &PackMember| Some((*it.digest.get()?, it.size.load(Relaxed)));
         let read: Option<_> = members.iter().map(read).collect();
         if let (Some(ticket), Some(members), true) = (ticket, read, is_whole()) {
-            ticket.put(Made {
+            ticket.put(CachedChunk {
                 members,
-                ..Made::of(&encoded)
+                ..CachedChunk::of(&encoded)
             });
         }
         Some(encoded)
     }
 
     /// None if each sender reads this pack for itself, as with a piece ([`Sender::share_of`]).
-    fn share_of_pack(&self, members: &[Member]) -> Option<(&Share, Key)> {
+    fn share_of_pack(&self, members: &[PackMember]) -> Option<(&CacheShare, CacheKey)> {
         let share = self.share.as_ref().filter(|_| !self.options.live)?;
-        let is_known = |member: &Member| {
+        let is_known = |member: &PackMember| {
             let entry = &member.found.entry;
             let is_same = entry.ino != 0 && !entry.is_made_up();
             is_same && !member.failed.load(Relaxed)
@@ -105,15 +109,15 @@ impl Sender {
         members
             .iter()
             .all(is_known)
-            .then(|| (share, Key::of_pack(entries, self.table_form)))
+            .then(|| (share, CacheKey::of_pack(entries, self.table_form)))
     }
 
     /// Uses a pack from the shelf instead of reading it.
     fn take_pack(
         &self,
         plan: &Plan,
-        members: &[Member],
-        made: &Made,
+        members: &[PackMember],
+        made: &CachedChunk,
         mut buffer: Buffer,
     ) -> EncodedChunk {
         self.begins_pack(members.first());
@@ -133,20 +137,20 @@ impl Sender {
     /// itself (in /proc, or while they grow) are not shared, since each may read different bytes.
     pub(in crate::pipeline) fn encode_part(
         &self,
-        stream: &Stream,
+        stream: &SendPipe,
         mut chunk: Chunk,
         digest: Digest,
         compression: Compression,
         encoder: &mut Encoder,
-        shift: &mut Shift<'_>,
+        shift: &mut WorkerClock<'_>,
     ) -> EncodedChunk {
-        let Place {
+        let ChunkPlace {
             offset, raw_len, ..
         } = chunk.place;
         let share = self.share.as_ref();
         let share = share.filter(|_| stream.is_shared && chunk.place.kind == ChunkKind::Range);
-        shift.turn_to(Doing::Held);
-        let got = share.map(|share| share.chunk(Key::STREAM, offset, raw_len, true));
+        shift.turn_to(Activity::Held);
+        let got = share.map(|share| share.chunk(CacheKey::STREAM, offset, raw_len, true));
         if let Some(Got::Taken(made)) = got {
             fill(&mut chunk.buffer, &made);
             return EncodedChunk {
@@ -158,7 +162,7 @@ impl Sender {
         }
         let encoded = self.encode(chunk, digest, compression, encoder, shift);
         if let Some(Got::Make(ticket)) = got {
-            ticket.put(Made::of(&encoded));
+            ticket.put(CachedChunk::of(&encoded));
         }
         encoded
     }
@@ -167,8 +171,8 @@ impl Sender {
     fn carry_made(
         &self,
         plan: &Plan,
-        file: &Arc<File>,
-        made: &Made,
+        file: &Arc<SendFile>,
+        made: &CachedChunk,
         mut buffer: Buffer,
     ) -> Option<EncodedChunk> {
         let mut place = self.place_of_piece(plan, file)?;
@@ -192,7 +196,7 @@ impl Sender {
     }
 }
 
-fn fill(buffer: &mut Buffer, made: &Made) {
+fn fill(buffer: &mut Buffer, made: &CachedChunk) {
     let len = made.bytes.len();
     buffer.room()[..len].copy_from_slice(&made.bytes);
     buffer.set_len(len);

@@ -6,9 +6,11 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use super::cache::Key;
-use super::plan::{File, Live, Member, Plan, Reading, Stream, What};
-use super::scheduler::{Announced, Closed, Discarded, Landed, Settled, Sum};
+use super::cache::CacheKey;
+use super::plan::{
+    CurrentLength, PackMember, Plan, PlannedContent, ReadProgress, SendFile, SendPipe,
+};
+use super::scheduler::{Discarded, EntryAtClose, Settled, SmallFileMode, Sum, Unanswered};
 use crate::chunk::ChunkKind;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::{Cut, whole_chunks};
@@ -17,17 +19,17 @@ use crate::manifest::{EntryId, Name};
 use crate::pipeline::send::Sender;
 use crate::units::printable;
 use crate::wire::message::{
-    ALL_RANGES_MAX, Ack, Fault, Message, Missing, RANGES_MAX, Span, Want, WantKind,
+    ALL_RANGES_MAX, Ack, ByteRange, Fault, Message, Missing, RANGES_MAX, Want, WantKind,
 };
 
 /// The peer sent something that no receiver sends.
 #[derive(Debug, thiserror::Error)]
 #[error("the receiver broke the protocol: {0}")]
-pub struct Breach(pub &'static str);
+pub struct UnexpectedMessage(pub &'static str);
 
 impl Sender {
     /// Handles one message from the receiver.
-    pub fn answer(&self, message: Message) -> Result<(), Breach> {
+    pub fn answer(&self, message: Message) -> Result<(), UnexpectedMessage> {
         match message {
             Message::Landed(landed) => {
                 if let Some(list) = &self.digests {
@@ -36,16 +38,16 @@ impl Sender {
                 // A list of digests needs the digests of files in place too, so they are read.
                 let asks = landed.resumes && self.digests.is_none();
                 let small = match (landed.ordered, asks) {
-                    (true, _) => Landed::Ordered,
-                    (false, true) => Landed::Resumes,
-                    (false, false) => Landed::Fresh,
+                    (true, _) => SmallFileMode::Ordered,
+                    (false, true) => SmallFileMode::Resumes,
+                    (false, false) => SmallFileMode::Fresh,
                 };
                 if landed.ordered {
                     // Bytes that left an ordered destination cannot be taken back for a retry.
                     self.ending.set_once();
                 }
                 if landed.window == 0 {
-                    return Err(Breach("no room for a single chunk"));
+                    return Err(UnexpectedMessage("no room for a single chunk"));
                 }
                 self.plans
                     .start(small, self.window.min(landed.window as usize));
@@ -71,16 +73,16 @@ impl Sender {
                 self.plans.end();
                 self.done.notify_one();
             }
-            _ => return Err(Breach("a message out of place")),
+            _ => return Err(UnexpectedMessage("a message out of place")),
         }
         Ok(())
     }
 
     /// The receiver found damage in ranges that it said it has.
-    fn missing(&self, missing: &Missing) -> Result<(), Breach> {
-        let breach = || Breach("ranges that it never said it has");
+    fn missing(&self, missing: &Missing) -> Result<(), UnexpectedMessage> {
+        let breach = || UnexpectedMessage("ranges that it never said it has");
         let spans = missing.spans.iter().map(|span| span.start..span.end);
-        let is_possible = |span: &Span| span.start < span.end;
+        let is_possible = |span: &ByteRange| span.start < span.end;
         let are_possible = missing.spans.iter().all(is_possible);
         if !self.may_be_asked || !are_possible || missing.spans.len() > RANGES_MAX {
             return Err(breach());
@@ -97,12 +99,12 @@ impl Sender {
 
     /// Takes the receiver's answer about one entry. An entry that is not open failed here in the
     /// meantime.
-    fn wanted(&self, want: Want) -> Result<(), Breach> {
+    fn wanted(&self, want: Want) -> Result<(), UnexpectedMessage> {
         let kind = match want.kind {
             WantKind::Skip => {
                 let skipped = self.plans.skip(want.entry);
                 if let (Some(share), Some(source)) = (&self.share, &skipped) {
-                    share.skip(Key::of(&source.found().entry));
+                    share.skip(CacheKey::of(&source.found().entry));
                 }
                 if let Some(source) = skipped {
                     self.plans.discard(Discarded::Source(source));
@@ -112,12 +114,12 @@ impl Sender {
             kind => kind,
         };
         if let (WantKind::Have(ranges), true) = (&kind, self.may_be_asked)
-            && let [(Span { start: 0, end }, digest)] = ranges[..]
+            && let [(ByteRange { start: 0, end }, digest)] = ranges[..]
         {
             let digest = (digest != NONE).then_some(digest);
             if let Some(held) = self.plans.hold(want.entry, end, digest) {
                 if let Some(share) = &self.share {
-                    share.skip(Key::of(&held));
+                    share.skip(CacheKey::of(&held));
                 }
                 return Ok(());
             }
@@ -125,7 +127,7 @@ impl Sender {
         if self.plans.want_stream(want.entry) {
             return match kind {
                 WantKind::Fresh => Ok(()),
-                _ => Err(Breach("a part of a stream")),
+                _ => Err(UnexpectedMessage("a part of a stream")),
             };
         }
         let made = self
@@ -133,7 +135,7 @@ impl Sender {
             .want(want.entry, |announced| self.part(announced, kind))?;
         if let Some(file) = made {
             if file.ranges > 0 && self.plans.ranges() > ALL_RANGES_MAX {
-                return Err(Breach("more ranges than it may name"));
+                return Err(UnexpectedMessage("more ranges than it may name"));
             }
             self.progress.add_resumed(file.had());
             let name = printable(file.found.name.as_bytes());
@@ -143,8 +145,8 @@ impl Sender {
     }
 
     /// Makes the [`File`] to send, with the parts that the receiver wants.
-    fn part(&self, announced: Announced, kind: WantKind) -> Result<File, Breach> {
-        let Announced {
+    fn part(&self, announced: Unanswered, kind: WantKind) -> Result<SendFile, UnexpectedMessage> {
+        let Unanswered {
             source,
             listed,
             anew,
@@ -159,9 +161,10 @@ impl Sender {
         let needs_tree = is_told || !(found.entry.is_sparse() || self.options.live);
         let mut tree = needs_tree.then(|| Tree::new(size, grain));
         let (mut had, mut compare) = (RangeSet::new(), RangeSet::new());
-        let whole = |spans: &mut dyn Iterator<Item = &Span>, unit: u64| {
+        let whole = |spans: &mut dyn Iterator<Item = &ByteRange>, unit: u64| {
             let spans = spans.take(RANGES_MAX + 1).map(|span| span.start..span.end);
-            whole_chunks(size, unit, spans).ok_or(Breach("ranges that the file does not have"))
+            whole_chunks(size, unit, spans)
+                .ok_or(UnexpectedMessage("ranges that the file does not have"))
         };
         match &kind {
             WantKind::Have(ranges) if ranges.len() <= RANGES_MAX => {
@@ -172,7 +175,9 @@ impl Sender {
                         .as_mut()
                         .map(|tree| tree.add_subtree(span.start, len, *value));
                     if added.is_some_and(|added| added != Added::New) {
-                        return Err(Breach("ranges that are no part of the file's digest"));
+                        return Err(UnexpectedMessage(
+                            "ranges that are no part of the file's digest",
+                        ));
                     }
                 }
             }
@@ -180,7 +185,7 @@ impl Sender {
                 compare = whole(&mut ranges.iter(), chunk_size)?;
             }
             WantKind::Have(_) | WantKind::Compare(_) => {
-                return Err(Breach("more ranges than it may name"));
+                return Err(UnexpectedMessage("more ranges than it may name"));
             }
             WantKind::Fresh | WantKind::Digest | WantKind::Skip => {}
         }
@@ -190,8 +195,8 @@ impl Sender {
             WantKind::Fresh | WantKind::Digest | WantKind::Skip => 0,
         };
         let share = self.share.as_ref();
-        Ok(File {
-            interest: share.map(|share| share.interest(Key::of(&found.entry), &had)),
+        Ok(SendFile {
+            interest: share.map(|share| share.interest(CacheKey::of(&found.entry), &had)),
             source: *source,
             cut: Mutex::new(Cut::skipping(size, chunk_size, grain, &had)),
             compare,
@@ -203,12 +208,12 @@ impl Sender {
             known: None,
             alone: AtomicBool::new(false),
             failed: AtomicBool::new(false),
-            reading: Mutex::new(Reading::Goes),
+            reading: Mutex::new(ReadProgress::Goes),
             anew,
             digest_only,
             listed,
             live: self.options.live.then(|| {
-                Mutex::new(Live {
+                Mutex::new(CurrentLength {
                     length: size,
                     told: false,
                 })
@@ -217,7 +222,7 @@ impl Sender {
         })
     }
 
-    fn acknowledged(&self, ack: &Ack) -> Result<(), Breach> {
+    fn acknowledged(&self, ack: &Ack) -> Result<(), UnexpectedMessage> {
         // Before the chunks: a member of a pack counts as copied unless it failed.
         for span in ack.failed.iter() {
             if span.start < span.end && self.plans.is_met(span.end - 1) {
@@ -226,7 +231,7 @@ impl Sender {
         }
         for span in ack.chunks.iter() {
             if span.start > span.end {
-                return Err(Breach("an impossible chunk"));
+                return Err(UnexpectedMessage("an impossible chunk"));
             }
             let count = |plan: &Plan| self.count(plan);
             self.plans.settle_chunks(span.start..span.end, count);
@@ -235,7 +240,7 @@ impl Sender {
             for span in spans.iter() {
                 let possible = 0 < span.start && span.start < span.end;
                 if !possible || !self.plans.is_met(span.end - 1) {
-                    return Err(Breach("an impossible entry"));
+                    return Err(UnexpectedMessage("an impossible entry"));
                 }
                 let Settled { open, kept } = self.plans.settle_entries(span.start..span.end);
                 for entry in open {
@@ -253,7 +258,7 @@ impl Sender {
     /// Counts a chunk that is in place.
     fn count(&self, plan: &Plan) {
         match &plan.what {
-            What::Piece { file, piece } => {
+            PlannedContent::Piece { file, piece } => {
                 let len = u64::from(piece.len);
                 file.placed.fetch_add(len, Relaxed);
                 if piece.kind == ChunkKind::Zeros || plan.zeros.load(Relaxed) {
@@ -264,17 +269,17 @@ impl Sender {
                     self.progress.add_bytes(len);
                 }
             }
-            What::Pack(_) | What::Large(_) => {
+            PlannedContent::Pack(_) | PlannedContent::Large(_) => {
                 plan.what.members().for_each(|it| self.count_member(it));
             }
-            What::Part(part) if plan.digest.get() == Some(&NONE) => {
+            PlannedContent::Part(part) if plan.digest.get() == Some(&NONE) => {
                 self.progress.add_skipped(part.len.into());
             }
-            What::Part(part) => self.progress.add_bytes(part.len.into()),
+            PlannedContent::Part(part) => self.progress.add_bytes(part.len.into()),
         }
     }
 
-    fn count_member(&self, member: &Member) {
+    fn count_member(&self, member: &PackMember) {
         let entry = &member.found.entry;
         self.progress.end_name(entry.id);
         if member.failed.load(Relaxed) || self.plans.has_failed(entry.id) {
@@ -313,9 +318,9 @@ impl Sender {
         }
         self.progress.add_files(1);
         let file = match closed {
-            Closed::Sending(file) => file,
-            Closed::Announced(_) => return self.discard(closed),
-            Closed::Stream(stream) => {
+            EntryAtClose::Sending(file) => file,
+            EntryAtClose::Announced(_) => return self.discard(closed),
+            EntryAtClose::Stream(stream) => {
                 let digest = self.stream_placed(&stream);
                 if let (Some(list), Some(listed), Some(digest)) =
                     (&self.digests, &stream.listed, digest)
@@ -324,7 +329,7 @@ impl Sender {
                 }
                 return;
             }
-            Closed::Held(held) => {
+            EntryAtClose::Held(held) => {
                 self.progress.add_resumed(held.found.entry.size);
                 self.progress.add_resumed_files(1);
                 if let (Some(list), Some(listed), Some(digest)) =
@@ -335,7 +340,7 @@ impl Sender {
                 }
                 return;
             }
-            Closed::Skipped { size } => {
+            EntryAtClose::Skipped { size } => {
                 self.progress.add_resumed(size);
                 self.progress.add_resumed_files(1);
                 return;
@@ -356,16 +361,16 @@ impl Sender {
     }
 
     /// Drops an entry. Another thread closes its file.
-    fn discard(&self, closed: Closed) {
+    fn discard(&self, closed: EntryAtClose) {
         match closed {
-            Closed::Sending(file) => self.plans.discard(Discarded::File(file)),
-            Closed::Announced(source) => self.plans.discard(Discarded::Source(source)),
-            Closed::Stream(_) | Closed::Held(_) | Closed::Skipped { .. } => {}
+            EntryAtClose::Sending(file) => self.plans.discard(Discarded::File(file)),
+            EntryAtClose::Announced(source) => self.plans.discard(Discarded::Source(source)),
+            EntryAtClose::Stream(_) | EntryAtClose::Held(_) | EntryAtClose::Skipped { .. } => {}
         }
     }
 
     /// The digest of a stream in place. A stream that an earlier session read counts as resumed.
-    fn stream_placed(&self, stream: &Stream) -> Option<Digest> {
+    fn stream_placed(&self, stream: &SendPipe) -> Option<Digest> {
         if stream.entry.is_begun() {
             let whole = self.ending.once(stream.path.as_os_str().as_bytes())?;
             self.progress.add_resumed(whole.length);
@@ -376,19 +381,21 @@ impl Sender {
     }
 
     /// The receiver cannot place an entry.
-    fn receiver_failed(&self, fault: Fault) -> Result<(), Breach> {
+    fn receiver_failed(&self, fault: Fault) -> Result<(), UnexpectedMessage> {
         let entry = fault.entry;
         if !self.plans.is_met(entry) {
-            return Err(Breach("an entry that it was not told of"));
+            return Err(UnexpectedMessage("an entry that it was not told of"));
         }
         self.tally.add(&fault.into_error());
         if entry != 0 {
             self.plans.entry_failed(entry);
             if let Some(closed) = self.plans.close(entry) {
                 match &closed {
-                    Closed::Sending(file) => file.failed.store(true, Relaxed),
-                    Closed::Stream(stream) => stream.failed.store(true, Relaxed),
-                    Closed::Announced(_) | Closed::Held(_) | Closed::Skipped { .. } => {}
+                    EntryAtClose::Sending(file) => file.failed.store(true, Relaxed),
+                    EntryAtClose::Stream(stream) => stream.failed.store(true, Relaxed),
+                    EntryAtClose::Announced(_)
+                    | EntryAtClose::Held(_)
+                    | EntryAtClose::Skipped { .. } => {}
                 }
                 self.discard(closed);
             }

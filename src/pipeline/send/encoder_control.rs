@@ -9,24 +9,24 @@ use std::time::Duration;
 use crate::chunk::{Chunk, EncodedChunk};
 use crate::codec::{AUTO, Compress, Encoder};
 use crate::digest::Digest;
-use crate::pipeline::worker_time::Shifts;
-use crate::tuner::{Coded, Decision, Method, QUEUE_MIN, RUNGS, SCOUT_EVERY, Sample, rung};
+use crate::pipeline::worker_time::WorkerTime;
+use crate::tuner::{Decision, Method, MethodWork, QUEUE_MIN, RUNGS, SCOUT_EVERY, Sample, rung};
 
 /// Frames that may wait before the first decision.
 const FRAMES_AT_FIRST: usize = QUEUE_MIN as usize;
 
-pub struct Steering {
-    course: Mutex<Course>,
+pub struct EncoderControl {
+    course: Mutex<EncodeState>,
     /// Signalled when the queue of frames may have room.
     room: Condvar,
-    coded: Mutex<[Coded; RUNGS]>,
+    coded: Mutex<[MethodWork; RUNGS]>,
     frames: AtomicU64,
     raw_bytes: AtomicU64,
     wire_bytes: AtomicU64,
-    pub shifts: Shifts,
+    pub shifts: WorkerTime,
 }
 
-struct Course {
+struct EncodeState {
     how: How,
     frames_max: usize,
     /// Frames that wait for a connection, at the last report.
@@ -59,9 +59,9 @@ pub enum Compression {
     Sampled(Method),
 }
 
-impl Steering {
+impl EncoderControl {
     /// If the user chose no method, starts with [`AUTO`] until the tuner decides.
-    pub fn new(compress: Compress) -> Steering {
+    pub fn new(compress: Compress) -> EncoderControl {
         let how = match method(compress) {
             Some(forced) => How::Forced(forced),
             None => How::Chosen {
@@ -71,8 +71,8 @@ impl Steering {
                 chunks: 0,
             },
         };
-        Steering {
-            course: Mutex::new(Course {
+        EncoderControl {
+            course: Mutex::new(EncodeState {
                 how,
                 frames_max: FRAMES_AT_FIRST,
                 frames: 0,
@@ -84,7 +84,7 @@ impl Steering {
             frames: AtomicU64::new(0),
             raw_bytes: AtomicU64::new(0),
             wire_bytes: AtomicU64::new(0),
-            shifts: Shifts::default(),
+            shifts: WorkerTime::default(),
         }
     }
 
@@ -192,7 +192,7 @@ impl Steering {
         sample.read_busy = spent.disk_alone;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Course> {
+    fn lock(&self) -> MutexGuard<'_, EncodeState> {
         self.course.lock().expect("no panic while held")
     }
 }
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn every_eighth_chunk_goes_by_the_scout_and_what_was_forced_stays() {
-        let (steering, decision) = (Steering::new(Compress::Auto), decision());
+        let (steering, decision) = (EncoderControl::new(Compress::Auto), decision());
         assert_eq!(steering.next(), Compression::Sampled(Method::Zstd(1)));
         steering.steer(&decision);
         let scout = decision.scout.expect("one is sent out at first");
@@ -270,14 +270,14 @@ mod tests {
             };
             assert_eq!(steering.next(), Compression::Sampled(method), "{chunk}");
         }
-        let forced = Steering::new(Compress::Gzip(1));
+        let forced = EncoderControl::new(Compress::Gzip(1));
         forced.steer(&decision);
         assert_eq!(forced.next(), Compression::Forced(Method::Gzip(1)));
     }
 
     #[test]
     fn what_would_wait_for_a_stream_anyhow_goes_by_the_spare() {
-        let (steering, decision) = (Steering::new(Compress::Auto), decision());
+        let (steering, decision) = (EncoderControl::new(Compress::Auto), decision());
         steering.steer(&decision);
         let spare = decision.spare.expect("the link is not known at first");
         assert_eq!(steering.next(), Compression::Sampled(spare), "the scout");
@@ -290,9 +290,9 @@ mod tests {
 
     #[test]
     fn workers_wait_for_room_until_half_is_taken_or_all_ends() {
-        let steering = Arc::new(Steering::new(Compress::None));
+        let steering = Arc::new(EncoderControl::new(Compress::None));
         let waiting = Arc::new(AtomicUsize::new(FRAMES_AT_FIRST));
-        let worker = |steering: &Arc<Steering>| {
+        let worker = |steering: &Arc<EncoderControl>| {
             let (steering, waiting) = (steering.clone(), waiting.clone());
             std::thread::spawn(move || {
                 let push = || waiting.fetch_add(1, Relaxed);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::encoder_control::{Compression, compress};
-use super::plan::{File, Plan};
+use super::plan::{Plan, SendFile};
 use super::read::is_zero;
 use crate::chunk::pool::{Lent, TAILROOM};
 use crate::chunk::{Buffer, Chunk, EncodedChunk};
@@ -14,7 +14,7 @@ use crate::codec::Encoder;
 use crate::digest;
 use crate::pipeline::budget::large_slots;
 use crate::pipeline::send::Sender;
-use crate::pipeline::worker_time::{Doing, Shift};
+use crate::pipeline::worker_time::{Activity, WorkerClock};
 use crate::tuner::Method;
 
 /// Room behind the compressed bytes for the seal's tag.
@@ -32,7 +32,7 @@ impl Sender {
         plan: &Plan,
         packs: usize,
         buffer: Buffer,
-        shift: &mut Shift<'_>,
+        shift: &mut WorkerClock<'_>,
     ) -> Option<EncodedChunk> {
         if plan.nacks.load(Relaxed) > 0 {
             self.plans.end_large();
@@ -47,17 +47,17 @@ impl Sender {
     fn large_is_over(
         &self,
         plan: &Plan,
-        made: Large,
-        shift: &mut Shift<'_>,
+        made: LargeOutcome,
+        shift: &mut WorkerClock<'_>,
         take_apart: impl FnOnce(),
     ) -> Option<EncodedChunk> {
         self.plans.large_is_made(plan.chunk);
         match made {
-            Large::Made(encoded) => return Some(encoded),
-            Large::Nothing => {}
-            Large::Apart => take_apart(),
-            Large::Later => {
-                shift.turn_to(Doing::Held);
+            LargeOutcome::Made(encoded) => return Some(encoded),
+            LargeOutcome::Nothing => {}
+            LargeOutcome::Apart => take_apart(),
+            LargeOutcome::Later => {
+                shift.turn_to(Activity::Held);
                 std::thread::sleep(MEMORY_PAUSE);
                 self.plans.put_back(plan.chunk);
             }
@@ -67,14 +67,14 @@ impl Sender {
 
     /// The compression of a large pack or piece, and memory for the work. If it was sent before, it
     /// is compressed as it was then, so that it fits again: the receiver may have it already.
-    fn large_means(&self, plan: &Plan) -> Result<(Compression, Lent), Large> {
+    fn large_means(&self, plan: &Plan) -> Result<(Compression, Lent), LargeOutcome> {
         let before = plan.method.get().copied().map(Compression::Forced);
         let compression = before.or_else(|| self.large_compression());
-        let compression = compression.ok_or(Large::Apart)?;
+        let compression = compression.ok_or(LargeOutcome::Apart)?;
         match self.pool.lend(large_slots(self.chunk_size)) {
             Some(lent) => Ok((compression, lent)),
-            None if before.is_some() => Err(Large::Later),
-            None => Err(Large::Apart),
+            None if before.is_some() => Err(LargeOutcome::Later),
+            None => Err(LargeOutcome::Apart),
         }
     }
 
@@ -83,23 +83,23 @@ impl Sender {
         plan: &Plan,
         packs: usize,
         buffer: Buffer,
-        shift: &mut Shift<'_>,
-    ) -> Large {
+        shift: &mut WorkerClock<'_>,
+    ) -> LargeOutcome {
         let (compression, lent) = match self.large_means(plan) {
             Ok(means) => means,
             Err(outcome) => return outcome,
         };
         let large = Buffer::of_lent(packs * self.chunk_size, lent);
-        shift.turn_to(Doing::Disk);
+        shift.turn_to(Activity::Disk);
         let Some((chunk, digest)) = self.read_pack(plan, large) else {
-            return Large::Nothing;
+            return LargeOutcome::Nothing;
         };
         match self.encode_large(&chunk, digest, compression, buffer, shift) {
             Some(made) => {
                 let _ = plan.method.set(method_of(compression));
-                Large::Made(made)
+                LargeOutcome::Made(made)
             }
-            None => Large::Apart,
+            None => LargeOutcome::Apart,
         }
     }
 
@@ -117,13 +117,13 @@ impl Sender {
         digest: digest::Digest,
         compression: Compression,
         buffer: Buffer,
-        shift: &mut Shift<'_>,
+        shift: &mut WorkerClock<'_>,
     ) -> Option<EncodedChunk> {
-        shift.turn_to(Doing::Codec);
+        shift.turn_to(Activity::Codec);
         let most = buffer.capacity() - SPARE;
         let how = compress(method_of(compression));
         let made = Encoder::encode_large(chunk, how, digest, buffer, most);
-        let took = shift.turn_to(Doing::Rest);
+        let took = shift.turn_to(Activity::Rest);
         let raw = chunk.buffer.len();
         let len = made.as_ref().map_or(raw, |made| made.buffer.len());
         self.steering.coded(compression, raw, len, took);
@@ -136,9 +136,9 @@ impl Sender {
     pub(in crate::pipeline) fn carry_large_piece(
         &self,
         plan: &Plan,
-        file: &Arc<File>,
+        file: &Arc<SendFile>,
         buffer: Buffer,
-        shift: &mut Shift<'_>,
+        shift: &mut WorkerClock<'_>,
     ) -> Option<EncodedChunk> {
         let made = self.make_large_piece(plan, file, buffer, shift);
         let take_apart = || self.plans.take_piece_apart(plan, self.chunk_size as u32);
@@ -148,29 +148,29 @@ impl Sender {
     fn make_large_piece(
         &self,
         plan: &Plan,
-        file: &Arc<File>,
+        file: &Arc<SendFile>,
         buffer: Buffer,
-        shift: &mut Shift<'_>,
-    ) -> Large {
+        shift: &mut WorkerClock<'_>,
+    ) -> LargeOutcome {
         let was_sent = plan.method.get().is_some();
         let (compression, lent) = match self.large_means(plan) {
             Ok(means) => means,
             Err(outcome) => return outcome,
         };
         let Some(place) = self.place_of_piece(plan, file) else {
-            return Large::Nothing;
+            return LargeOutcome::Nothing;
         };
-        shift.turn_to(Doing::Disk);
+        shift.turn_to(Activity::Disk);
         let mut large = Buffer::of_lent(place.raw_len as usize, lent);
         if let Err(error) = self.load(file, place, &mut large) {
             self.reading_failed(file, error);
-            return Large::Nothing;
+            return LargeOutcome::Nothing;
         }
-        shift.turn_to(Doing::Rest);
+        shift.turn_to(Activity::Rest);
         let whole = u64::from(place.raw_len) == file.found.entry.size;
         let digest = digest::of_range(large.data(), place.offset, whole);
         if !was_sent && is_zero(large.data()) {
-            return Large::Apart;
+            return LargeOutcome::Apart;
         }
         let chunk = Chunk {
             place,
@@ -183,26 +183,26 @@ impl Sender {
                 .is_as_before(plan, file, place, chunk.buffer.data(), digest)
                 .is_none()
         {
-            return Large::Nothing;
+            return LargeOutcome::Nothing;
         }
         match made {
             Some(made) => {
                 let _ = plan.method.set(method_of(compression));
-                Large::Made(made)
+                LargeOutcome::Made(made)
             }
-            None if !was_sent => Large::Apart,
+            None if !was_sent => LargeOutcome::Apart,
             // Should not happen: the same bytes, compressed the same way, are as long as before. It
             // counts like a damaged arrival, so that the retries end.
             None => {
                 plan.refused();
-                Large::Later
+                LargeOutcome::Later
             }
         }
     }
 }
 
 /// The outcome of an attempt to make a large pack or piece.
-enum Large {
+enum LargeOutcome {
     Made(EncodedChunk),
     /// To be retried later: there is no memory now.
     Later,

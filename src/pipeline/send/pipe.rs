@@ -7,18 +7,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::encoder_control::Compression;
-use super::plan::{Bytes, Part, Plan, Stream};
+use super::plan::{Bytes, PipePart, Plan, SendPipe};
 use super::read::is_zero;
 use super::scheduler::{Ended, NACKS_MAX};
-use crate::chunk::{Buffer, Chunk, ChunkKind, Place};
+use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace};
 use crate::codec::{Compress, Encoder};
-use crate::digest::pipe::Piece;
+use crate::digest::pipe::PipePiece;
 use crate::digest::{self, Digest};
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::send::Sender;
-use crate::pipeline::shutdown::Whole;
-use crate::pipeline::worker_time::{Doing, Shift};
-use crate::source::{Feed, Inlet, Limits};
+use crate::pipeline::shutdown::PipeFinished;
+use crate::pipeline::worker_time::{Activity, WorkerClock};
+use crate::source::{PipeLimits, PipeReader, PipeSpec};
 use crate::transport::frames::Frame;
 use crate::tuner::Method;
 use crate::units::printable;
@@ -29,8 +29,8 @@ impl Sender {
     /// Sends an announced stream, from its first byte to its end.
     pub(in crate::pipeline) fn stream(
         &self,
-        stream: &Arc<Stream>,
-        inlet: &Inlet,
+        stream: &Arc<SendPipe>,
+        inlet: &PipeSpec,
     ) -> Result<(), Ended> {
         use std::os::unix::ffi::OsStrExt;
         let id = stream.entry.id;
@@ -60,7 +60,7 @@ impl Sender {
                     .root(length);
                 if inlet.is_once() {
                     let digest = root;
-                    self.ending.read_once(path, Whole { length, digest });
+                    self.ending.read_once(path, PipeFinished { length, digest });
                 }
                 self.say(Message::EntryEnd(vec![EntryEnd {
                     entry: id,
@@ -76,21 +76,21 @@ impl Sender {
         Ok(())
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> PipeLimits {
         let idle = self.options.follow_ms.map(Duration::from_millis);
-        Limits {
+        PipeLimits {
             size: self.options.size,
             follow: idle.map(|idle| (idle, self.enough.clone())),
         }
     }
 
     /// Returns the length; None if the copy ends first.
-    fn read_stream(&self, stream: &Arc<Stream>, mut feed: Feed) -> Result<Option<u64>> {
+    fn read_stream(&self, stream: &Arc<SendPipe>, mut feed: PipeReader) -> Result<Option<u64>> {
         let mut offset = 0;
         // Waiting for a producer counts as waiting for a disk, since both can be the bottleneck.
         let mut shift = self.steering.shifts.begin();
         loop {
-            shift.turn_to(Doing::Held);
+            shift.turn_to(Activity::Held);
             if self.plans.wait_part_room().is_err() {
                 return Ok(None);
             }
@@ -100,11 +100,11 @@ impl Sender {
             // After a pause, reads to the end of the chunk, so that later chunks are subtrees
             // again.
             let into = (offset % self.chunk_size as u64) as usize;
-            shift.turn_to(Doing::Disk);
+            shift.turn_to(Activity::Disk);
             let filled = feed.fill(&mut buffer, self.chunk_size - into)?;
-            shift.turn_to(Doing::Nothing);
+            shift.turn_to(Activity::Nothing);
             if filled.len > 0 {
-                let part = Part::read(stream, offset, filled.len, buffer);
+                let part = PipePart::read(stream, offset, filled.len, buffer);
                 if self.plans.add_part(part).is_err() {
                     return Ok(None);
                 }
@@ -121,9 +121,9 @@ impl Sender {
     pub(in crate::pipeline) fn carry_part(
         &self,
         plan: &Plan,
-        part: &Part,
+        part: &PipePart,
         encoder: &mut Encoder,
-        shift: &mut Shift<'_>,
+        shift: &mut WorkerClock<'_>,
     ) -> Option<Frame> {
         if plan.nacks.load(Relaxed) >= NACKS_MAX {
             self.give_up(plan);
@@ -143,7 +143,7 @@ impl Sender {
                 return None;
             }
         };
-        shift.turn_to(Doing::Rest);
+        shift.turn_to(Activity::Rest);
         let (chunk, digest) = self.digest_part(plan, part, buffer);
         let compression = match self.options.compress {
             // Zeros that test a link must fill it.
@@ -151,7 +151,7 @@ impl Sender {
             _ => self.steering.next(),
         };
         let encoded = self.encode_part(&part.stream, chunk, digest, compression, encoder, shift);
-        shift.turn_to(Doing::Rest);
+        shift.turn_to(Activity::Rest);
         let frame = SealedChunk::seal(encoded, &self.sealer);
         if !self.keeps {
             return Some(Frame::Own(frame));
@@ -161,11 +161,11 @@ impl Sender {
         Some(Frame::Kept(frame))
     }
 
-    fn digest_part(&self, plan: &Plan, part: &Part, mut buffer: Buffer) -> (Chunk, Digest) {
+    fn digest_part(&self, plan: &Plan, part: &PipePart, mut buffer: Buffer) -> (Chunk, Digest) {
         let stream = &part.stream;
         let data = buffer.data();
         let value = digest::of_range(data, part.offset, false);
-        let piece = Piece::new(data, part.offset, value);
+        let piece = PipePiece::new(data, part.offset, value);
         let (kind, digest) = match is_zero(data) && !stream.is_test {
             true => (ChunkKind::Zeros, digest::NONE),
             false => (ChunkKind::Range, value),
@@ -177,7 +177,7 @@ impl Sender {
         tree.lock().expect("no panic while held").add(piece);
         let _ = plan.digest.set(digest);
         self.plans.part_digested();
-        let place = Place {
+        let place = ChunkPlace {
             kind,
             chunk: plan.chunk,
             entry: stream.entry.id,

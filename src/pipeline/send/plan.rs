@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex, OnceLock};
 use super::cache::Interest;
 use crate::chunk::Buffer;
 use crate::chunk::ranges::RangeSet;
-use crate::chunk::split::{Cut, Piece};
-use crate::digest::pipe::StreamTree;
+use crate::chunk::split::{Cut, FilePiece};
+use crate::digest::pipe::PipeTree;
 use crate::digest::{Digest, Tree};
 use crate::manifest::{Entry, EntryId};
 use crate::pipe::Stop;
-use crate::pipeline::digest_list::Listed;
-use crate::source::{Found, Inlet, SourceFile};
+use crate::pipeline::digest_list::ListedPath;
+use crate::source::{FoundFile, PipeSpec, SourceFile};
 use crate::tuner::Method;
 use crate::wire::SealedChunk;
 
 /// A big file that is being sent, or a device.
-pub struct File {
-    pub found: Found,
+pub struct SendFile {
+    pub found: FoundFile,
     pub source: SourceFile,
     pub cut: Mutex<Cut>,
     /// Ranges that the receiver may have. The digests of their chunks are sent first.
@@ -42,23 +42,23 @@ pub struct File {
     /// Bytes that are in place at the receiver.
     pub placed: AtomicU64,
     pub failed: AtomicBool,
-    pub reading: Mutex<Reading>,
+    pub reading: Mutex<ReadProgress>,
     /// A change during this reading fails the file: it is the second one, or one of damaged
     /// ranges.
     pub anew: bool,
     /// The receiver wants the digest only.
     pub digest_only: bool,
     /// The path below the destination, for a list of digests.
-    pub listed: Option<Listed>,
+    pub listed: Option<ListedPath>,
     /// Set if the file may change while it is read.
-    pub live: Option<Mutex<Live>>,
+    pub live: Option<Mutex<CurrentLength>>,
     /// Held while the file is sent, if other senders may send it too.
     pub interest: Option<Interest>,
 }
 
 /// The progress of reading a big file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
+pub enum ReadProgress {
     Goes,
     /// The file's end was sent to the receiver.
     Ended,
@@ -67,7 +67,7 @@ pub enum Reading {
 }
 
 /// The length of a file that may become shorter while it is read.
-pub struct Live {
+pub struct CurrentLength {
     /// The lowest end in bytes that a reader has found.
     pub length: u64,
     /// The length was sent to the receiver.
@@ -75,9 +75,9 @@ pub struct Live {
 }
 
 /// A small file, which is sent in a pack.
-pub struct Member {
-    pub found: Found,
-    pub listed: Option<Listed>,
+pub struct PackMember {
+    pub found: FoundFile,
+    pub listed: Option<ListedPath>,
     /// Bytes: from the walk at first, then from the last reading.
     pub size: AtomicU64,
     /// Digest of the content, once it was read.
@@ -87,12 +87,12 @@ pub struct Member {
 }
 
 /// A stream that is being sent: a pipe, a command's output, or a file that is read to its end.
-pub struct Stream {
+pub struct SendPipe {
     pub entry: Entry,
     /// The path as the user would write it, for messages.
     pub path: PathBuf,
-    pub listed: Option<Listed>,
-    pub tree: Mutex<StreamTree>,
+    pub listed: Option<ListedPath>,
+    pub tree: Mutex<PipeTree>,
     pub failed: AtomicBool,
     /// Ends every wait for the producer.
     pub stop: Stop,
@@ -105,8 +105,8 @@ pub struct Stream {
 }
 
 /// A chunk of a stream. It cannot be read again, so its frame is kept until it is acknowledged.
-pub struct Part {
-    pub stream: Arc<Stream>,
+pub struct PipePart {
+    pub stream: Arc<SendPipe>,
     pub offset: u64,
     pub len: u32,
     pub bytes: Mutex<Bytes>,
@@ -120,21 +120,26 @@ pub enum Bytes {
 }
 
 #[derive(Clone)]
-pub enum What {
+pub enum PlannedContent {
     Piece {
-        file: Arc<File>,
-        piece: Piece,
+        file: Arc<SendFile>,
+        piece: FilePiece,
     },
-    Pack(Arc<Vec<Member>>),
+    Pack(Arc<Vec<PackMember>>),
     /// Several packs that are compressed as one.
-    Large(Vec<Arc<Vec<Member>>>),
-    Part(Arc<Part>),
+    Large(Vec<Arc<Vec<PackMember>>>),
+    Part(Arc<PipePart>),
 }
 
-impl Stream {
+impl SendPipe {
     /// `alone` if nothing else is copied.
-    pub fn new(entry: Entry, inlet: &Inlet, listed: Option<Listed>, alone: bool) -> Stream {
-        Stream {
+    pub fn new(
+        entry: Entry,
+        inlet: &PipeSpec,
+        listed: Option<ListedPath>,
+        alone: bool,
+    ) -> SendPipe {
+        SendPipe {
             entry,
             path: inlet.path(),
             listed,
@@ -142,16 +147,16 @@ impl Stream {
             failed: AtomicBool::new(false),
             stop: Stop::new(),
             is_test: inlet.is_test(),
-            is_shared: matches!(inlet, Inlet::Tee(..)),
+            is_shared: matches!(inlet, PipeSpec::Tee(..)),
             is_once: alone && inlet.is_once(),
         }
     }
 }
 
-impl Part {
+impl PipePart {
     /// The `len` bytes at `offset`, which are in `buffer`.
-    pub fn read(stream: &Arc<Stream>, offset: u64, len: usize, buffer: Buffer) -> Part {
-        Part {
+    pub fn read(stream: &Arc<SendPipe>, offset: u64, len: usize, buffer: Buffer) -> PipePart {
+        PipePart {
             stream: stream.clone(),
             offset,
             len: len as u32,
@@ -160,12 +165,12 @@ impl Part {
     }
 }
 
-impl File {
+impl SendFile {
     /// Changes the state unless the reading is over. Returns the old state.
-    pub fn leave_reading(&self, to: Reading) -> Reading {
+    pub fn leave_reading(&self, to: ReadProgress) -> ReadProgress {
         let mut reading = self.reading.lock().expect("no panic while held");
         let was = *reading;
-        if was == Reading::Goes {
+        if was == ReadProgress::Goes {
             *reading = to;
         }
         was
@@ -174,7 +179,7 @@ impl File {
     /// True if it has failed, or will be read again from the start.
     pub fn is_given_up(&self) -> bool {
         let reading = *self.reading.lock().expect("no panic while held");
-        self.failed.load(Relaxed) || reading == Reading::Anew
+        self.failed.load(Relaxed) || reading == ReadProgress::Anew
     }
 
     /// True if it may be cut into pieces smaller than a chunk: its chunks are neither compared
@@ -220,9 +225,9 @@ impl File {
     }
 }
 
-impl Member {
-    pub fn new(found: Found, listed: Option<Listed>) -> Member {
-        Member {
+impl PackMember {
+    pub fn new(found: FoundFile, listed: Option<ListedPath>) -> PackMember {
+        PackMember {
             size: AtomicU64::new(found.entry.size),
             found,
             listed,
@@ -232,13 +237,13 @@ impl Member {
     }
 }
 
-impl What {
+impl PlannedContent {
     /// The files of a pack or large pack; none for other chunks.
-    pub fn members(&self) -> impl Iterator<Item = &Member> {
+    pub fn members(&self) -> impl Iterator<Item = &PackMember> {
         let packs = match self {
-            What::Pack(members) => std::slice::from_ref(members),
-            What::Large(packs) => packs,
-            What::Piece { .. } | What::Part(_) => &[],
+            PlannedContent::Pack(members) => std::slice::from_ref(members),
+            PlannedContent::Large(packs) => packs,
+            PlannedContent::Piece { .. } | PlannedContent::Part(_) => &[],
         };
         packs.iter().flat_map(|members| members.iter())
     }
@@ -247,7 +252,7 @@ impl What {
 /// A chunk to be read and sent.
 pub struct Plan {
     pub chunk: u64,
-    pub what: What,
+    pub what: PlannedContent,
     /// Digest of the first reading. Every later reading must have the same.
     pub digest: OnceLock<Digest>,
     /// How many times it arrived damaged.
@@ -263,7 +268,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn new(chunk: u64, what: What) -> Plan {
+    pub fn new(chunk: u64, what: PlannedContent) -> Plan {
         Plan {
             chunk,
             what,
@@ -279,16 +284,16 @@ impl Plan {
     /// True for a piece of this file or a part of this stream.
     pub fn is_of(&self, entry: EntryId) -> bool {
         match &self.what {
-            What::Piece { file, .. } => file.found.entry.id == entry,
-            What::Part(part) => part.stream.entry.id == entry,
-            What::Pack(_) | What::Large(_) => false,
+            PlannedContent::Piece { file, .. } => file.found.entry.id == entry,
+            PlannedContent::Part(part) => part.stream.entry.id == entry,
+            PlannedContent::Pack(_) | PlannedContent::Large(_) => false,
         }
     }
 
     /// True if only its digest is to be sent, because the receiver may have the chunk.
     pub fn is_offer(&self) -> bool {
         match &self.what {
-            What::Piece { file, piece } if !file.compare.is_empty() => {
+            PlannedContent::Piece { file, piece } if !file.compare.is_empty() => {
                 let range: Range<u64> = piece.offset..piece.offset + u64::from(piece.len);
                 !self.refused.load(Relaxed) && file.compare.contains_all(range)
             }

@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::plan::{File, Live, Member, Plan, Reading, What};
-use super::scheduler::Held;
+use super::plan::{CurrentLength, PackMember, Plan, PlannedContent, ReadProgress, SendFile};
+use super::scheduler::ResumedFile;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::Cut;
-use crate::chunk::{Buffer, Chunk, ChunkKind, Place};
+use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace};
 use crate::digest::{self, Added, Digest};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{ANEW, Entry, Extension};
 use crate::pipeline::receive::resume::identity_of;
 use crate::pipeline::send::Sender;
-use crate::pipeline::worker_time::{Doing, Shift};
-use crate::source::{self, Found, SourceFile, Unpacked};
+use crate::pipeline::worker_time::{Activity, WorkerClock};
+use crate::source::{self, FoundFile, SourceFile, Unpacked};
 use crate::units::printable;
 use crate::wire::message::{EntryEnd, Message};
 
@@ -29,7 +29,7 @@ const SETTLE_TRIES: usize = 20;
 
 /// A file that changed while it was read, until it can be read again.
 pub(in crate::pipeline) struct Settling {
-    file: Arc<File>,
+    file: Arc<SendFile>,
     /// The error of the first reading.
     error: Error,
     /// The file as opened at the last check.
@@ -38,7 +38,7 @@ pub(in crate::pipeline) struct Settling {
 }
 
 impl Settling {
-    pub(in crate::pipeline) fn new((file, error): (Arc<File>, Error)) -> Settling {
+    pub(in crate::pipeline) fn new((file, error): (Arc<SendFile>, Error)) -> Settling {
         Settling {
             file,
             error,
@@ -54,9 +54,9 @@ impl Sender {
     pub(in crate::pipeline) fn read_piece(
         &self,
         plan: &Plan,
-        file: &Arc<File>,
+        file: &Arc<SendFile>,
         mut buffer: Buffer,
-        shift: &mut Shift<'_>,
+        shift: &mut WorkerClock<'_>,
     ) -> Option<(Chunk, Digest)> {
         let mut place = self.place_of_piece(plan, file)?;
         let is_there = match self.load(file, place, &mut buffer) {
@@ -66,7 +66,7 @@ impl Sender {
                 return None;
             }
         };
-        shift.turn_to(Doing::Rest);
+        shift.turn_to(Activity::Rest);
         let whole = u64::from(place.raw_len) == file.found.entry.size;
         let digest = if place.kind == ChunkKind::Zeros {
             buffer.set_len(0);
@@ -85,15 +85,19 @@ impl Sender {
 
     /// The place of a piece. None if its file has failed or is to be read again; the piece is then
     /// not sent.
-    pub(in crate::pipeline) fn place_of_piece(&self, plan: &Plan, file: &File) -> Option<Place> {
-        let What::Piece { piece, .. } = &plan.what else {
+    pub(in crate::pipeline) fn place_of_piece(
+        &self,
+        plan: &Plan,
+        file: &SendFile,
+    ) -> Option<ChunkPlace> {
+        let PlannedContent::Piece { piece, .. } = &plan.what else {
             return None;
         };
         if file.is_given_up() {
             self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
             return None;
         }
-        Some(Place {
+        Some(ChunkPlace {
             kind: piece.kind,
             chunk: plan.chunk,
             entry: file.found.entry.id,
@@ -106,12 +110,12 @@ impl Sender {
     pub(in crate::pipeline) fn piece_is_read(
         &self,
         plan: &Plan,
-        file: &Arc<File>,
+        file: &Arc<SendFile>,
         chunk: Chunk,
         digest: Digest,
         is_there: bool,
     ) -> Option<(Chunk, Digest)> {
-        let What::Piece { piece, .. } = &plan.what else {
+        let PlannedContent::Piece { piece, .. } = &plan.what else {
             return None;
         };
         let Chunk {
@@ -142,12 +146,12 @@ impl Sender {
     pub(in crate::pipeline) fn is_as_before(
         &self,
         plan: &Plan,
-        file: &Arc<File>,
-        place: Place,
+        file: &Arc<SendFile>,
+        place: ChunkPlace,
         data: &[u8],
         digest: Digest,
     ) -> Option<()> {
-        let What::Piece { piece, .. } = &plan.what else {
+        let PlannedContent::Piece { piece, .. } = &plan.what else {
             return None;
         };
         let is_first = plan.digest.set(digest).is_ok();
@@ -165,8 +169,8 @@ impl Sender {
     /// cuts them off.
     pub(in crate::pipeline) fn load(
         &self,
-        file: &File,
-        place: Place,
+        file: &SendFile,
+        place: ChunkPlace,
         buffer: &mut Buffer,
     ) -> Result<bool> {
         let (offset, len) = (place.offset, place.raw_len as usize);
@@ -195,7 +199,7 @@ impl Sender {
 
     /// Records that a file that may change is at most this long. If the receiver was already told
     /// of the end, it is told again.
-    fn ends_at(&self, file: &File, length: u64) {
+    fn ends_at(&self, file: &SendFile, length: u64) {
         let Some(live) = &file.live else { return };
         let told = {
             let mut live = live.lock().expect("no panic while held");
@@ -211,7 +215,14 @@ impl Sender {
     }
 
     /// Adds the digest of a range to the file's tree. After the last range, ends the entry.
-    fn cover(&self, file: &Arc<File>, kind: ChunkKind, place: Place, data: &[u8], digest: Digest) {
+    fn cover(
+        &self,
+        file: &Arc<SendFile>,
+        kind: ChunkKind,
+        place: ChunkPlace,
+        data: &[u8],
+        digest: Digest,
+    ) {
         let len = u64::from(place.raw_len);
         if let Some(tree) = &file.tree {
             let mut tree = tree.lock().expect("no panic while held");
@@ -231,7 +242,7 @@ impl Sender {
     }
 
     /// Ends a file that was read completely, or that the receiver has.
-    pub(in crate::pipeline) fn end_file(&self, file: &Arc<File>) {
+    pub(in crate::pipeline) fn end_file(&self, file: &Arc<SendFile>) {
         let size = file.found.entry.size;
         if let Some(live) = &file.live {
             let length = {
@@ -245,12 +256,12 @@ impl Sender {
         if let Err(error) = file.source.unchanged() {
             return self.reading_failed(file, error);
         }
-        if file.leave_reading(Reading::Ended) == Reading::Goes {
+        if file.leave_reading(ReadProgress::Ended) == ReadProgress::Goes {
             self.say_end(file, size, file.root());
         }
     }
 
-    fn say_end(&self, file: &File, length: u64, root: Option<Digest>) {
+    fn say_end(&self, file: &SendFile, length: u64, root: Option<Digest>) {
         let entry = file.found.entry.id;
         self.say(Message::EntryEnd(vec![EntryEnd {
             entry,
@@ -261,16 +272,16 @@ impl Sender {
 
     /// Handles a failed reading. A file that changed is read once more, unless this was the second
     /// reading or its end was sent. Any other error fails the file.
-    pub(in crate::pipeline) fn reading_failed(&self, file: &Arc<File>, error: Error) {
+    pub(in crate::pipeline) fn reading_failed(&self, file: &Arc<SendFile>, error: Error) {
         let is_last = file.anew || file.live.is_some();
         if error.kind != Kind::Changed || is_last {
             return self.fail_file(file, error);
         }
-        match file.leave_reading(Reading::Anew) {
-            Reading::Goes => {}
-            Reading::Ended => return self.fail_file(file, error),
+        match file.leave_reading(ReadProgress::Anew) {
+            ReadProgress::Goes => {}
+            ReadProgress::Ended => return self.fail_file(file, error),
             // Another worker has seen it and handles it.
-            Reading::Anew => return,
+            ReadProgress::Anew => return,
         }
         // Another thread waits, so that this worker stays free.
         self.plans.read_again(file.clone(), error);
@@ -315,7 +326,7 @@ impl Sender {
     }
 
     /// Announces a file that changed for its second reading.
-    fn announce_anew(&self, file: &File, source: SourceFile) {
+    fn announce_anew(&self, file: &SendFile, source: SourceFile) {
         if file.failed.swap(true, Relaxed) {
             return;
         }
@@ -334,8 +345,8 @@ impl Sender {
     }
 
     /// Opens a file in which the receiver found these ranges damaged, and schedules them.
-    pub(in crate::pipeline) fn reopen(&self, held: Held, missing: &RangeSet) {
-        let Held {
+    pub(in crate::pipeline) fn reopen(&self, held: ResumedFile, missing: &RangeSet) {
+        let ResumedFile {
             found,
             listed,
             digest,
@@ -355,7 +366,7 @@ impl Sender {
             had.remove(range);
         });
         let (chunk_size, grain) = (self.chunk_size as u64, self.grain);
-        let file = File {
+        let file = SendFile {
             cut: Mutex::new(Cut::skipping(size, chunk_size, grain, &had)),
             compare: RangeSet::new(),
             ranges: missing.fragments(),
@@ -366,13 +377,13 @@ impl Sender {
             had: Mutex::new(had),
             alone: AtomicBool::new(true),
             failed: AtomicBool::new(false),
-            reading: Mutex::new(Reading::Goes),
+            reading: Mutex::new(ReadProgress::Goes),
             // If it changes while it is read, it fails.
             anew: true,
             digest_only: false,
             listed,
             live: self.options.live.then(|| {
-                Mutex::new(Live {
+                Mutex::new(CurrentLength {
                     length: size,
                     told: false,
                 })
@@ -393,7 +404,7 @@ impl Sender {
         mut buffer: Buffer,
     ) -> Option<(Chunk, Digest)> {
         let members = plan.what.members();
-        let live: Vec<&Member> = members.filter(|it| !it.failed.load(Relaxed)).collect();
+        let live: Vec<&PackMember> = members.filter(|it| !it.failed.load(Relaxed)).collect();
         self.begins_pack(live.first().copied());
         let founds = live.iter().map(|member| &member.found);
         let (changes, drops_pages) = (self.changes(), self.options.drop_cache);
@@ -418,7 +429,7 @@ impl Sender {
         Some((Chunk { place, buffer }, read.digest))
     }
 
-    pub(in crate::pipeline) fn begins_pack(&self, first: Option<&Member>) {
+    pub(in crate::pipeline) fn begins_pack(&self, first: Option<&PackMember>) {
         if let Some(first) = first {
             self.progress
                 .start_name(first.found.entry.id, printable(first.found.name.as_bytes()));
@@ -427,7 +438,12 @@ impl Sender {
 
     /// Every copy of a pack is correct in itself. But this end cannot know which copy the receiver
     /// takes, and a list of digests must know.
-    pub(in crate::pipeline) fn member_is_read(&self, member: &Member, digest: Digest, size: u64) {
+    pub(in crate::pipeline) fn member_is_read(
+        &self,
+        member: &PackMember,
+        digest: Digest,
+        size: u64,
+    ) {
         member.size.store(size, Relaxed);
         let known = member.digest.get_or_init(|| digest);
         if *known != digest && self.digests.is_some() {
@@ -436,7 +452,7 @@ impl Sender {
     }
 
     /// Handles a member that could not be packed. None if the receiver need not be told.
-    fn leave_out<'a>(&self, member: &'a Member, why: Unpacked) -> Option<LeftOut<'a>> {
+    fn leave_out<'a>(&self, member: &'a PackMember, why: Unpacked) -> Option<LeftOut<'a>> {
         let error = match why {
             Unpacked::Failed(error) => error,
             // The receiver may have the file from an earlier copy of the pack. An entry cannot be
@@ -453,7 +469,7 @@ impl Sender {
 
     /// A member without room in its pack is sent as a big file. A member of unknown size is sent
     /// by the planner as a stream.
-    fn outgrown<'a>(&self, member: &'a Member) -> Option<LeftOut<'a>> {
+    fn outgrown<'a>(&self, member: &'a PackMember) -> Option<LeftOut<'a>> {
         if member.failed.swap(true, Relaxed) {
             return None;
         }
@@ -485,13 +501,13 @@ impl Sender {
 
 /// The message to the receiver about a member that is not in its pack.
 enum LeftOut<'a> {
-    Failed(&'a Found, Error),
+    Failed(&'a FoundFile, Error),
     Alone(Entry),
 }
 
 /// The place of a pack, which belongs to no single entry.
-pub(in crate::pipeline) fn place_of_pack(plan: &Plan, raw_len: u32) -> Place {
-    Place {
+pub(in crate::pipeline) fn place_of_pack(plan: &Plan, raw_len: u32) -> ChunkPlace {
+    ChunkPlace {
         kind: ChunkKind::Pack,
         chunk: plan.chunk,
         entry: 0,

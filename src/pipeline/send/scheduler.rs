@@ -17,18 +17,18 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 pub use self::resumed_small_files::Sum;
-use super::plan::{File, Member, Plan, Stream};
+use super::plan::{PackMember, Plan, SendFile, SendPipe};
 use crate::chunk::ranges::RangeSet;
-use crate::chunk::split::{Gathering, Piece};
+use crate::chunk::split::{FilePiece, Gathering};
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::manifest::EntryId;
-use crate::pipeline::digest_list::Listed;
-use crate::pipeline::wait_queue::Bell;
-use crate::source::{Found, SourceFile};
-use begin::Begun;
+use crate::pipeline::digest_list::ListedPath;
+use crate::pipeline::wait_queue::WaitQueue;
+use crate::source::{FoundFile, SourceFile};
+use begin::NextChunk;
 pub use chores::{Chores, Discarded};
-pub use entries::{Closed, Settled};
+pub use entries::{EntryAtClose, Settled};
 
 /// The most unacknowledged chunks. At 1 MiB each, this is more than 10 Gbit/s of data compressed
 /// threefold needs at 150 ms.
@@ -53,13 +53,13 @@ const REPEATS_MAX: u8 = 3;
 /// How often a chunk may arrive damaged before its entry fails.
 pub const NACKS_MAX: u8 = 3;
 
-enum Fresh {
-    Pack(Arc<Vec<Member>>),
+enum ReadyChunk {
+    Pack(Arc<Vec<PackMember>>),
     /// A part of a large pack, sent separately.
-    Alone(Arc<Vec<Member>>),
-    File(Arc<File>),
+    Alone(Arc<Vec<PackMember>>),
+    File(Arc<SendFile>),
     /// A part of a large piece, sent separately.
-    Piece(Arc<File>, Piece),
+    Piece(Arc<SendFile>, FilePiece),
 }
 
 struct InFlight {
@@ -82,9 +82,9 @@ pub enum Taken {
 }
 
 #[derive(Default)]
-struct State {
+struct SchedulerState {
     again: BTreeMap<u64, Arc<Plan>>,
-    fresh: VecDeque<Fresh>,
+    fresh: VecDeque<ReadyChunk>,
     in_flight: BTreeMap<u64, InFlight>,
     /// Settled plans, kept to reuse their memory.
     spare: Vec<Arc<Plan>>,
@@ -94,7 +94,7 @@ struct State {
     streams: u64,
     members_in_flight: usize,
     /// How packs and pieces are merged.
-    large: large::Large,
+    large: large::LargeChunks,
     next_chunk: u64,
     /// Bytes of the pieces begun so far, without holes.
     begun: u64,
@@ -104,19 +104,19 @@ struct State {
     discarded: Vec<Discarded>,
     closing: usize,
     /// Files that changed during the reading, each with its error.
-    changed: Vec<(Arc<File>, Error)>,
+    changed: Vec<(Arc<SendFile>, Error)>,
     /// Parts of streams that were read and that no worker has taken yet.
     parts: VecDeque<Arc<Plan>>,
     /// The most big files in `open`.
     open_max: usize,
     /// Announced big files and streams that are neither in place nor failed.
-    open: HashMap<EntryId, Open>,
+    open: HashMap<EntryId, AnnouncedFile>,
     /// Small files that the receiver was asked about and has not answered.
-    asked: BTreeMap<EntryId, Member>,
+    asked: BTreeMap<EntryId, PackMember>,
     /// Small files that the receiver has and is verifying, described briefly.
     kept: resumed_small_files::Kept,
     /// Other files that the receiver has and is verifying, fully described.
-    held: BTreeMap<EntryId, Held>,
+    held: BTreeMap<EntryId, ResumedFile>,
     /// Small files that the receiver found damaged, each once.
     damaged: VecDeque<EntryId>,
     /// Big files that the receiver found damaged.
@@ -124,12 +124,12 @@ struct State {
     /// Damaged ranges that the receiver named while their file was being opened.
     late: HashMap<EntryId, RangeSet>,
     /// Small files that the receiver wants, not yet in a full pack.
-    answered: Gathering<Member>,
+    answered: Gathering<PackMember>,
     /// Files of unknown size that had no room in their pack.
-    outgrown: Vec<(Found, Option<Listed>)>,
+    outgrown: Vec<(FoundFile, Option<ListedPath>)>,
     /// Entries that are in place or failed.
     settled: RangeSet,
-    announced: announced::Announced,
+    announced: announced::AnnouncedEntries,
     /// Failed entries, as long as a pack in flight or a further name may ask about them.
     failed: RangeSet,
     /// The highest entry number of the walk so far.
@@ -137,7 +137,7 @@ struct State {
     /// The walk is over, and nothing more will be planned.
     planned: bool,
     /// How small files are sent; None until the receiver says where everything lands.
-    landed: Option<Landed>,
+    landed: Option<SmallFileMode>,
     /// How far ahead of the first unacknowledged chunk another may begin. Applies to streams, and
     /// to all chunks if they leave the receiver in order.
     window: u64,
@@ -146,7 +146,7 @@ struct State {
 
 /// How small files are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Landed {
+pub enum SmallFileMode {
     /// In packs.
     Fresh,
     /// The receiver is asked first, because an earlier run may have finished them.
@@ -156,11 +156,11 @@ pub enum Landed {
 }
 
 /// An announced big file or stream.
-enum Open {
-    Announced(Announced),
-    Sending(Arc<File>),
+enum AnnouncedFile {
+    Announced(Unanswered),
+    Sending(Arc<SendFile>),
     /// A stream, and whether the receiver wants it.
-    Stream(Arc<Stream>, bool),
+    Stream(Arc<SendPipe>, bool),
     /// Not wanted: the file is in place or has failed, as a later message will say.
     Skipped {
         size: u64,
@@ -170,9 +170,9 @@ enum Open {
 }
 
 /// A file that the receiver has and is verifying.
-pub struct Held {
-    pub found: Found,
-    pub listed: Option<Listed>,
+pub struct ResumedFile {
+    pub found: FoundFile,
+    pub listed: Option<ListedPath>,
     /// The digest according to the receiver.
     pub digest: Option<Digest>,
     /// A small file, which is sent in a pack if it is damaged.
@@ -182,43 +182,43 @@ pub struct Held {
 }
 
 /// A big file that the receiver has not yet answered.
-pub struct Announced {
+pub struct Unanswered {
     pub source: Box<SourceFile>,
-    pub listed: Option<Listed>,
+    pub listed: Option<ListedPath>,
     /// It changed during the first reading, and this is the second one.
     pub anew: bool,
 }
 
 /// The next task of a worker.
-pub enum Work {
+pub enum NextTask {
     Chunk(Arc<Plan>),
     /// Only the end of this file is to be sent.
-    End(Arc<File>),
+    End(Arc<SendFile>),
     /// These ranges of a file are to be sent again.
-    Reopen(Box<Held>, RangeSet),
+    Reopen(Box<ResumedFile>, RangeSet),
 }
 
 #[derive(Default)]
-pub struct Plans {
-    state: Mutex<State>,
+pub struct Scheduler {
+    state: Mutex<SchedulerState>,
     /// Where workers wait for chunks.
-    work: Bell,
+    work: WaitQueue,
     /// Where other threads wait.
-    changed: Bell,
+    changed: WaitQueue,
     /// Replaces the content of spare plans.
-    nothing: Arc<Vec<Member>>,
+    nothing: Arc<Vec<PackMember>>,
 }
 
 /// The copy is ending.
 #[derive(Debug)]
 pub struct Ended;
 
-impl Plans {
+impl Scheduler {
     /// `open_max` limits the big files open at once, and is at least one. `large_max` limits the
     /// large packs and pieces that are compressed at once. There are large pieces only if
     /// `takes_pieces`.
-    pub fn of(open_max: u32, large_max: usize, takes_pieces: bool) -> Plans {
-        let plans = Plans::default();
+    pub fn of(open_max: u32, large_max: usize, takes_pieces: bool) -> Scheduler {
+        let plans = Scheduler::default();
         let mut state = plans.lock();
         state.open_max = (open_max as usize).max(1);
         state.large.at_work_max = large_max;
@@ -227,12 +227,12 @@ impl Plans {
         plans
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SchedulerState> {
         self.state.lock().expect("no panic while held")
     }
 
     /// Lets workers take chunks, since the receiver now knows where everything lands.
-    pub fn start(&self, landed: Landed, window: usize) {
+    pub fn start(&self, landed: SmallFileMode, window: usize) {
         let mut state = self.lock();
         (state.landed, state.window) = (Some(landed), window as u64);
         drop(state);
@@ -240,7 +240,7 @@ impl Plans {
     }
 
     /// How small files are sent, if known.
-    pub fn landed(&self) -> Option<Landed> {
+    pub fn landed(&self) -> Option<SmallFileMode> {
         self.lock().landed
     }
 
@@ -264,7 +264,7 @@ impl Plans {
         let mut state = self.lock();
         state.ended = true;
         for open in state.open.values() {
-            if let Open::Stream(stream, _) = open {
+            if let AnnouncedFile::Stream(stream, _) = open {
                 stream.stop.set();
             }
         }
@@ -277,37 +277,40 @@ impl Plans {
         self.changed.wake_all();
     }
 
-    fn wait_until(&self, ready: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, Ended> {
+    fn wait_until(
+        &self,
+        ready: impl Fn(&SchedulerState) -> bool,
+    ) -> Result<MutexGuard<'_, SchedulerState>, Ended> {
         self.wait_at(&self.changed, ready)
     }
 
     fn wait_at(
         &self,
-        bell: &Bell,
-        ready: impl Fn(&State) -> bool,
-    ) -> Result<MutexGuard<'_, State>, Ended> {
+        bell: &WaitQueue,
+        ready: impl Fn(&SchedulerState) -> bool,
+    ) -> Result<MutexGuard<'_, SchedulerState>, Ended> {
         let state = bell.sleep_until(self.lock(), |state| state.ended || ready(state));
         if state.ended { Err(Ended) } else { Ok(state) }
     }
 
     /// Plans a pack. Waits while enough is planned.
-    pub fn add_pack(&self, members: Vec<Member>) -> Result<(), Ended> {
+    pub fn add_pack(&self, members: Vec<PackMember>) -> Result<(), Ended> {
         let mut state = self.wait_until(|state| state.fresh.len() < FRESH_MAX)?;
-        state.fresh.push_back(Fresh::Pack(Arc::new(members)));
+        state.fresh.push_back(ReadyChunk::Pack(Arc::new(members)));
         drop(state);
         self.wake();
         Ok(())
     }
 
     /// Waits for the next task. Retransmissions come first, lowest number first.
-    pub fn next(&self) -> Result<Work, Ended> {
+    pub fn next(&self) -> Result<NextTask, Ended> {
         loop {
-            let mut state = self.wait_at(&self.work, State::has_work)?;
+            let mut state = self.wait_at(&self.work, SchedulerState::has_work)?;
             let again = state.again.pop_first();
             let begun = match again {
-                Some((_, plan)) => Some(Begun::Work(Work::Chunk(plan))),
+                Some((_, plan)) => Some(NextChunk::Work(NextTask::Chunk(plan))),
                 None => match state.next_to_reopen() {
-                    Some(work) => Some(Begun::Work(work)),
+                    Some(work) => Some(NextChunk::Work(work)),
                     None => state.begin(),
                 },
             };
@@ -320,8 +323,8 @@ impl Plans {
             // The walk may have room.
             self.changed.wake_all();
             match begun {
-                Some(Begun::Work(work)) => return Ok(work),
-                Some(Begun::Look(file, from)) => self.look(file, from),
+                Some(NextChunk::Work(work)) => return Ok(work),
+                Some(NextChunk::Look(file, from)) => self.look(file, from),
                 None => {}
             }
         }
@@ -364,7 +367,7 @@ impl Plans {
         let state = &mut *state;
         // Chunks that leave in order may all wait for one chunk. Otherwise planned chunks can
         // begin soon.
-        let is_full = state.landed != Some(Landed::Ordered) && state.has_fresh();
+        let is_full = state.landed != Some(SmallFileMode::Ordered) && state.has_fresh();
         if state.has_work() || is_full {
             return 0;
         }
@@ -383,7 +386,9 @@ impl Plans {
     /// True if all chunks are settled and nothing is left to send.
     pub fn has_nothing_to_carry(&self) -> bool {
         let state = self.lock();
-        let is_sending = |open: &Open| matches!(open, Open::Sending(_) | Open::Stream(..));
+        let is_sending = |open: &AnnouncedFile| {
+            matches!(open, AnnouncedFile::Sending(_) | AnnouncedFile::Stream(..))
+        };
         state.planned
             && state.fresh.is_empty()
             && state.looking == 0
@@ -409,16 +414,18 @@ impl Plans {
 
     /// Waits until everything planned so far is acknowledged or failed.
     pub fn wait_idle(&self) -> Result<(), Ended> {
-        self.wait_until(State::is_idle).map(|_| ())
+        self.wait_until(SchedulerState::is_idle).map(|_| ())
     }
 
     /// True if workers have begun every chunk and none waits for a retransmission.
     pub fn is_all_taken(&self) -> bool {
         let state = self.lock();
-        let is_waiting = |open: &Open| {
+        let is_waiting = |open: &AnnouncedFile| {
             matches!(
                 open,
-                Open::Announced(_) | Open::Stream(_, false) | Open::Reopening
+                AnnouncedFile::Announced(_)
+                    | AnnouncedFile::Stream(_, false)
+                    | AnnouncedFile::Reopening
             )
         };
         state.planned
@@ -430,12 +437,12 @@ impl Plans {
     }
 }
 
-impl State {
+impl SchedulerState {
     fn has_work(&self) -> bool {
         let chunks = self.in_flight_max.unwrap_or(UNACKED_AT_FIRST);
         let room = self.in_flight.len() < chunks
             && self.members_in_flight < UNACKED_MEMBERS_MAX
-            && (self.landed != Some(Landed::Ordered) || self.is_in_window());
+            && (self.landed != Some(SmallFileMode::Ordered) || self.is_in_window());
         let is_ready = !self.again.is_empty() || !self.parts.is_empty() || self.may_reopen();
         self.landed.is_some() && (is_ready || (room && self.has_planned()))
     }

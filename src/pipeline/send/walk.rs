@@ -8,28 +8,28 @@ use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use super::plan::Stream;
+use super::plan::SendPipe;
 use super::scheduler::Ended;
 use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::ranges::RangeSet;
 use crate::dir::Dir;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT};
-use crate::pipeline::digest_list::Listed;
+use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::Sender;
 use crate::source::pipe_spec::once;
-use crate::source::{Found, Inlet, Sources, Step, root_id};
-use crate::wire::message::{AllSent, EntryEnd, Message, Span};
+use crate::source::{FoundFile, PipeSpec, Sources, Step, root_id};
+use crate::wire::message::{AllSent, ByteRange, EntryEnd, Message};
 
 /// Directories and links in one message.
 const BATCH_MAX: usize = 64;
 
 /// The state of the walk.
-struct Planner<'a> {
+struct SourceWalk<'a> {
     sender: &'a Sender,
     /// Entries to announce next. Nothing may wait for the receiver while this is not empty.
     entries: Vec<Entry>,
     ends: Vec<EntryEnd>,
-    small: small::Small,
+    small: small::SmallFiles,
     /// Entry numbers that the walk has used. The receiver hears of the unused ones at the end.
     met: RangeSet,
     /// Root numbers of the operands' directories, by address.
@@ -47,11 +47,11 @@ struct Planner<'a> {
 
 /// Plans everything to be sent, then tells the receiver that this is all. Streams are read here.
 pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
-    let mut planner = Planner {
+    let mut planner = SourceWalk {
         sender,
         entries: Vec::new(),
         ends: Vec::new(),
-        small: small::Small::default(),
+        small: small::SmallFiles::default(),
         met: RangeSet::new(),
         roots: HashMap::new(),
         relinked: HashMap::new(),
@@ -75,8 +75,8 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
     planner.finish_unsized()?;
     let last = planner.met.iter().last().map_or(0, |range| range.end - 1);
     let unused = planner.met.missing(last + 1).filter(|range| range.end > 1);
-    let unused: Vec<Span> = unused
-        .map(|range| Span {
+    let unused: Vec<ByteRange> = unused
+        .map(|range| ByteRange {
             start: range.start.max(1),
             end: range.end,
         })
@@ -90,7 +90,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
     sender.say_or_end(Message::AllSent(AllSent { last, unused }))
 }
 
-impl Planner<'_> {
+impl SourceWalk<'_> {
     fn step(&mut self, step: Step) -> Result<(), Ended> {
         match step {
             Step::Entry(found) => self.entry(found),
@@ -115,7 +115,7 @@ impl Planner<'_> {
         }
     }
 
-    fn entry(&mut self, found: Found) -> Result<(), Ended> {
+    fn entry(&mut self, found: FoundFile) -> Result<(), Ended> {
         let id = found.entry.id;
         self.met.insert(id..id + 1);
         let plans = &self.sender.plans;
@@ -141,7 +141,7 @@ impl Planner<'_> {
 
     /// Opens a big file now, so that the announcement matches it. It is sent when the receiver
     /// wants it.
-    fn big_file(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
+    fn big_file(&mut self, found: FoundFile, listed: Option<ListedPath>) -> Result<(), Ended> {
         self.flush_entries()?;
         let source = match self.sender.open(&found) {
             Ok(source) => source,
@@ -158,7 +158,7 @@ impl Planner<'_> {
         self.sender.say_or_end(Message::Entries(vec![entry]))
     }
 
-    fn stream(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
+    fn stream(&mut self, found: FoundFile, listed: Option<ListedPath>) -> Result<(), Ended> {
         let mut entry = Entry {
             kind: EntryKind::Stream,
             size: 0,
@@ -168,9 +168,9 @@ impl Planner<'_> {
         let inlet = match found.entry.kind {
             EntryKind::Stream => {
                 let shared = self.sender.stream.clone();
-                shared.unwrap_or_else(|| Inlet::Path(found.path()))
+                shared.unwrap_or_else(|| PipeSpec::Path(found.path()))
             }
-            _ => Inlet::File(Box::new(found.clone())),
+            _ => PipeSpec::File(Box::new(found.clone())),
         };
         if inlet.is_once() {
             let ending = &self.sender.ending;
@@ -182,11 +182,11 @@ impl Planner<'_> {
     }
 
     /// Sends stdin or the output of a command.
-    fn nameless(&mut self, inlet: &Inlet) -> Result<(), Ended> {
+    fn nameless(&mut self, inlet: &PipeSpec) -> Result<(), Ended> {
         let entry = inlet.entry(root_id(0));
         self.met.insert(entry.id..entry.id + 1);
         self.sender.plans.wait_entry_room(entry.id, || Ok(()))?;
-        let listed = self.sender.digests.as_ref().map(|_| Listed {
+        let listed = self.sender.digests.as_ref().map(|_| ListedPath {
             root: 0,
             below: Vec::new(),
         });
@@ -196,11 +196,11 @@ impl Planner<'_> {
     fn send_stream(
         &mut self,
         entry: Entry,
-        inlet: &Inlet,
-        listed: Option<Listed>,
+        inlet: &PipeSpec,
+        listed: Option<ListedPath>,
     ) -> Result<(), Ended> {
         self.flush()?;
-        let stream = Arc::new(Stream::new(entry.clone(), inlet, listed, self.alone));
+        let stream = Arc::new(SendPipe::new(entry.clone(), inlet, listed, self.alone));
         self.sender.plans.announce_stream(stream.clone());
         self.sender.say_or_end(Message::Entries(vec![entry]))?;
         self.sender.stream(&stream, inlet)
@@ -208,7 +208,7 @@ impl Planner<'_> {
 
     /// Plans a hard link. It is announced when the first name is in place. If the first name
     /// failed, the file is sent under this name.
-    fn link(&mut self, mut found: Found, listed: Option<Listed>) -> Result<(), Ended> {
+    fn link(&mut self, mut found: FoundFile, listed: Option<ListedPath>) -> Result<(), Ended> {
         let plans = &self.sender.plans;
         if !self.in_links {
             self.flush()?;
@@ -255,7 +255,7 @@ impl Planner<'_> {
     }
 
     /// The entry's place below the destination, if there is a list of digests.
-    fn place_in_list(&mut self, found: &Found) -> Option<Listed> {
+    fn place_in_list(&mut self, found: &FoundFile) -> Option<ListedPath> {
         // The walk waits while nobody reads the list. So the waiting lines are limited by the
         // files in flight.
         let list = self.sender.digests.as_ref()?;
@@ -265,14 +265,14 @@ impl Planner<'_> {
             // Roots are numbered from 1, in order.
             let root = entry.id as usize - 1;
             self.roots.insert(Arc::as_ptr(&found.dir), root);
-            return Some(Listed {
+            return Some(ListedPath {
                 root,
                 below: Vec::new(),
             });
         }
         let (top, below) = found.dir.below();
         let root = *self.roots.get(&Arc::as_ptr(top))?;
-        Some(Listed { root, below }.child(entry.name.as_bytes()))
+        Some(ListedPath { root, below }.child(entry.name.as_bytes()))
     }
 
     fn flush_full(&mut self) -> Result<(), Ended> {

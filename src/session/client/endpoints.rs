@@ -11,23 +11,23 @@ use crate::pipeline::receive::roots::Sessions;
 use crate::pipeline::send::Sender;
 use crate::progress::Phase;
 use crate::seal::{Direction, Opener, Sealer, Suite};
-use crate::session::data_connections::{Connections, Pace, receive_on, send_on};
-use crate::session::endpoint::{Common, ReceivingHalf, SendingHalf};
-use crate::session::fan_out::Shared;
+use crate::session::data_connections::{Connections, SendPace, receive_on, send_on};
+use crate::session::endpoint::{Common, ReceivingEnd, SendingEnd};
+use crate::session::fan_out::SharedSource;
 use crate::session::operands::{self, Expanded};
-use crate::session::probe::link::Ends;
-use crate::session::route_choice::Chooser;
+use crate::session::probe::link::TestEnds;
+use crate::session::route_choice::RouteChooser;
 use crate::session::tuning::{self, Audience, Tuning};
-use crate::session::{Half, host};
+use crate::session::{RunningEnd, host};
 use crate::transport::connection::handshake::Keyring;
-use crate::transport::connections::Roster;
+use crate::transport::connections::ConnectionSet;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Message, Roots};
 
-use super::{Client, Far, say};
+use super::{Client, FarOptions, say};
 
 /// Who controls how a half sends.
-pub(super) enum Helm {
+pub(super) enum SendController {
     Tuner(Tuning),
     Probe(Arc<Sender>),
     /// The server's tuner, because the server sends.
@@ -38,40 +38,40 @@ impl Client<'_> {
     /// Starts a half: one that sends what was `found`, or one that receives.
     pub(super) async fn start(
         &self,
-        far: Far<'_>,
-        chooser: &Chooser<'_>,
+        far: FarOptions<'_>,
+        chooser: &RouteChooser<'_>,
         found: Option<(Expanded, Totals)>,
         connections: Connections,
-        pace: &Pace,
-    ) -> Result<(Half, Helm)> {
+        pace: &SendPace,
+    ) -> Result<(RunningEnd, SendController)> {
         let (keyring, suite) = (&chooser.keyring, chooser.suite);
         let streams = (connections, chooser.roster.clone());
         let Some(found) = found else {
-            return Ok((self.pull(far, keyring, suite, streams), Helm::Far));
+            return Ok((self.pull(far, keyring, suite, streams), SendController::Far));
         };
         let sealer = Sealer::new(&keyring.secret, Direction::ToServer, suite);
         let sending = self.push(far, sealer, found, streams, pace.clone()).await?;
         let helm = match self.seat.probe {
-            Some(_) => Helm::Probe(sending.sender.clone()),
-            None => Helm::Tuner(self.tune(&sending, &chooser.roster, far, pace)),
+            Some(_) => SendController::Probe(sending.sender.clone()),
+            None => SendController::Tuner(self.tune(&sending, &chooser.roster, far, pace)),
         };
-        Ok((Half::Sending(sending), helm))
+        Ok((RunningEnd::Sending(sending), helm))
     }
 
     async fn push(
         &self,
-        far: Far<'_>,
+        far: FarOptions<'_>,
         sealer: Sealer,
         (expanded, totals): (Expanded, Totals),
-        (connections, roster): (Connections, Arc<Roster>),
-        pace: Pace,
-    ) -> Result<SendingHalf> {
+        (connections, roster): (Connections, Arc<ConnectionSet>),
+        pace: SendPace,
+    ) -> Result<SendingEnd> {
         self.seat.progress.set_totals(totals);
         let roots = expanded.roots()?;
         say(far.control, Message::Roots(Roots { roots, totals })).await?;
         self.seat.progress.set_phase(Phase::Copying);
         let sources = expanded.sources(&self.request.options);
-        let half = SendingHalf::start(self.common(far), sealer, sources, false);
+        let half = SendingEnd::start(self.common(far), sealer, sources, false);
         let (sender, frames) = (half.sender.clone(), half.frames.clone());
         tokio::spawn(send_on(
             sender,
@@ -86,11 +86,11 @@ impl Client<'_> {
 
     fn pull(
         &self,
-        far: Far<'_>,
+        far: FarOptions<'_>,
         keyring: &Keyring,
         suite: Suite,
-        (connections, roster): (Connections, Arc<Roster>),
-    ) -> Half {
+        (connections, roster): (Connections, Arc<ConnectionSet>),
+    ) -> RunningEnd {
         let opener = Opener::new(&keyring.secret, Direction::ToClient, suite);
         let same_machine = host::is_this_machine(&far.hello.boot_id);
         let sessions = Sessions {
@@ -106,7 +106,7 @@ impl Client<'_> {
         let rules = operands::rules(self.request);
         let common = self.common(far);
         let crowd = roster.crowd().clone();
-        let half = ReceivingHalf::start(common, opener, rules, destination, crowd);
+        let half = ReceivingEnd::start(common, opener, rules, destination, crowd);
         if self.request.options.follow_ms.is_some() {
             let control = far.control.downgrade();
             // Dropped if control is busy; the user can send the signal again.
@@ -119,13 +119,19 @@ impl Client<'_> {
             roster,
             reporter,
         ));
-        Half::Receiving(half)
+        RunningEnd::Receiving(half)
     }
 
-    fn tune(&self, half: &SendingHalf, roster: &Arc<Roster>, far: Far<'_>, pace: &Pace) -> Tuning {
-        let Far { hello, control, .. } = far;
+    fn tune(
+        &self,
+        half: &SendingEnd,
+        roster: &Arc<ConnectionSet>,
+        far: FarOptions<'_>,
+        pace: &SendPace,
+    ) -> Tuning {
+        let FarOptions { hello, control, .. } = far;
         let options = &self.request.options;
-        Tuning::start(tuning::Terms {
+        Tuning::start(tuning::TuningTerms {
             sender: half.sender.clone(),
             roster: Some(roster.clone()),
             start: tuning::start(self.budget, options, self.streams(), hello, self.remembered),
@@ -137,15 +143,15 @@ impl Client<'_> {
     /// Runs a probe's tests. Never returns in other copies.
     pub(super) async fn test(
         &self,
-        helm: &Helm,
-        roster: &Roster,
+        helm: &SendController,
+        roster: &ConnectionSet,
         hello: &Hello,
         opened: Instant,
     ) -> Result<()> {
-        let (Some(test), Helm::Probe(sender)) = (&self.seat.probe, helm) else {
+        let (Some(test), SendController::Probe(sender)) = (&self.seat.probe, helm) else {
             return std::future::pending().await;
         };
-        let ends = Ends {
+        let ends = TestEnds {
             sender,
             roster,
             hello,
@@ -157,7 +163,7 @@ impl Client<'_> {
         test.run(ends).await
     }
 
-    fn common(&self, far: Far<'_>) -> Common {
+    fn common(&self, far: FarOptions<'_>) -> Common {
         Common {
             options: self.request.options.clone(),
             budget: self.budget,
@@ -176,7 +182,11 @@ impl Client<'_> {
             tell: self.seat.tell(),
             enough: self.seat.enough.clone(),
             share: self.seat.shared.as_ref().map(|shared| shared.share.clone()),
-            stream: self.seat.shared.as_ref().and_then(Shared::named_stream),
+            stream: self
+                .seat
+                .shared
+                .as_ref()
+                .and_then(SharedSource::named_stream),
         }
     }
 }

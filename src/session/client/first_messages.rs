@@ -6,7 +6,7 @@ use crate::chunk::CHUNK_SIZE;
 use crate::control::Outgoing;
 use crate::error::Result;
 use crate::seal::Suite;
-use crate::session::request::{Operand, Request, What};
+use crate::session::request::{EndKind, Operand, Request};
 use crate::transport::connection::handshake::Keyring;
 use crate::transport::routes::Route;
 use crate::wire::hello::Hello;
@@ -46,10 +46,10 @@ fn role(request: &Request) -> Role {
     let (sources, dest) = (&request.sources, &request.dest);
     let typed = |operand: &Operand| operand.typed.as_bytes().to_vec();
     match (&dest.host, dest.what) {
-        (Some(_), What::Nothing) => Role::Probe {
+        (Some(_), EndKind::Nothing) => Role::Probe {
             path: dest.path.clone(),
         },
-        (Some(_), What::Command) => Role::Consumer {
+        (Some(_), EndKind::Command) => Role::Consumer {
             command: dest.path.clone(),
             source: sources.first().map_or(Vec::new(), typed),
         },
@@ -58,7 +58,7 @@ fn role(request: &Request) -> Role {
             sources: sources.iter().map(typed).collect(),
         },
         (None, _) => match &sources[..] {
-            [source] if source.what == What::Command => Role::Producer {
+            [source] if source.what == EndKind::Command => Role::Producer {
                 command: source.path.clone(),
             },
             sources => Role::Sender {

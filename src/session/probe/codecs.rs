@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::chunk::{Buffer, CHUNK_SIZE, Chunk, ChunkKind, Place};
+use crate::chunk::{Buffer, CHUNK_SIZE, Chunk, ChunkKind, ChunkPlace};
 use crate::codec::Encoder;
 use crate::digest;
 use crate::pipeline::send::encoder_control;
 use crate::seal::{Direction, Sealer, Secret, Suite};
-use crate::session::probe::sample::Sample;
+use crate::session::probe::sample::CodecSample;
 use crate::tuner::{Facts, Method};
 use crate::wire::SealedChunk;
 
@@ -16,7 +16,7 @@ const TIME: Duration = Duration::from_millis(300);
 
 /// The bytes and times of one worker, or the sum over all.
 #[derive(Clone, Copy, Default)]
-struct Work {
+struct CodecWork {
     raw: u64,
     made: u64,
     plain: Duration,
@@ -26,11 +26,11 @@ struct Work {
 /// Encodes the sample's chunks with `method` as a copy does: a chunk whose own sample does not
 /// shrink stays uncompressed. Also returns a worker's other cost, for the digest and the seal, in
 /// nanoseconds per byte.
-pub fn measure(sample: &Sample, method: Method, workers: usize, suite: Suite) -> (Facts, f64) {
+pub fn measure(sample: &CodecSample, method: Method, workers: usize, suite: Suite) -> (Facts, f64) {
     let until = Instant::now() + TIME;
     let workers = workers.max(1);
     let order = order(sample.chunks.len());
-    let works: Vec<Work> = std::thread::scope(|scope| {
+    let works: Vec<CodecWork> = std::thread::scope(|scope| {
         // As many threads as the system starts. Without any, nothing is measured.
         let working: Vec<_> = (0..workers)
             .map_while(|nth| {
@@ -45,7 +45,7 @@ pub fn measure(sample: &Sample, method: Method, workers: usize, suite: Suite) ->
         let done = working.into_iter().filter_map(|work| work.join().ok());
         done.collect()
     });
-    let mut all = Work::default();
+    let mut all = CodecWork::default();
     for work in works {
         all.raw += work.raw;
         all.made += work.made;
@@ -80,15 +80,15 @@ fn work<'a>(
     method: Method,
     suite: Suite,
     until: Instant,
-) -> Work {
+) -> CodecWork {
     let sealer = Sealer::new(&Secret::random(), Direction::ToServer, suite);
     let mut encoder = Encoder::new(CHUNK_SIZE);
     let mut buffer = Buffer::loose(CHUNK_SIZE);
-    let mut done = Work::default();
+    let mut done = CodecWork::default();
     for (number, data) in (0u64..).zip(chunks) {
         buffer.room()[..data.len()].copy_from_slice(data);
         buffer.set_len(data.len());
-        let place = Place {
+        let place = ChunkPlace {
             kind: ChunkKind::Range,
             chunk: number,
             entry: 1,
@@ -132,10 +132,10 @@ mod tests {
 
     #[test]
     fn pages_shrink_by_every_codec_and_chance_by_none() {
-        let pages = Sample::of_pages();
+        let pages = CodecSample::of_pages();
         let mut noise = vec![0; CHUNK_SIZE];
         blake3::Hasher::new().finalize_xof().fill(&mut noise);
-        let noise = Sample {
+        let noise = CodecSample {
             chunks: vec![noise],
             read: None,
         };

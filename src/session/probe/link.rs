@@ -18,7 +18,7 @@ use crate::pipeline::send::Sender;
 use crate::session::probe::{Finding, Hear};
 use crate::session::request::Compress;
 use crate::session::{host, tuning};
-use crate::transport::connections::Roster;
+use crate::transport::connections::ConnectionSet;
 use crate::tuner::{Decision, Remembered, Sample, Start, Tuner};
 use crate::wire::hello::Hello;
 use crate::wire::message::Tried;
@@ -84,9 +84,9 @@ pub struct LinkFacts {
 }
 
 /// The parts of a sending session that a test uses.
-pub struct Ends<'a> {
+pub struct TestEnds<'a> {
     pub sender: &'a Sender,
-    pub roster: &'a Roster,
+    pub roster: &'a ConnectionSet,
     pub hello: &'a Hello,
     pub budget: Budget,
     pub remembered: Option<Remembered>,
@@ -128,7 +128,7 @@ impl LinkTest {
     ///
     /// # Errors
     /// `Kind::Connect` if no data arrives.
-    pub async fn run(&self, ends: Ends<'_>) -> Result<()> {
+    pub async fn run(&self, ends: TestEnds<'_>) -> Result<()> {
         let answered = self.hear_tried(&ends).await;
         self.first_bytes(&ends).await?;
         // Measured before the link has queues.
@@ -163,7 +163,7 @@ impl LinkTest {
 
     /// Waits for the far end's measurement of its disk. Returns the time of the answer if there
     /// was nothing to measure.
-    async fn hear_tried(&self, ends: &Ends<'_>) -> Option<Duration> {
+    async fn hear_tried(&self, ends: &TestEnds<'_>) -> Option<Duration> {
         let mut tried = self.tried.subscribe();
         let said = async {
             loop {
@@ -186,7 +186,7 @@ impl LinkTest {
     }
 
     /// Waits until data arrives, on a connection other than control if possible.
-    async fn first_bytes(&self, ends: &Ends<'_>) -> Result<()> {
+    async fn first_bytes(&self, ends: &TestEnds<'_>) -> Result<()> {
         let began = Instant::now();
         loop {
             // The end that dials has its own guess.
@@ -208,7 +208,7 @@ impl LinkTest {
     }
 
     /// The settings that a copy between these two hosts would start with.
-    fn first_decision(&self, ends: &Ends<'_>, round_trip: Duration) -> Decision {
+    fn first_decision(&self, ends: &TestEnds<'_>, round_trip: Duration) -> Decision {
         let mut options = ends.sender.options.clone();
         options.compress = self.compress;
         let (budget, remembered) = (ends.budget, ends.remembered);
@@ -230,7 +230,7 @@ impl LinkTest {
 }
 
 /// Numbers of connections to test, within the limits of the user and of memory.
-fn steps(ends: &Ends<'_>) -> Vec<u16> {
+fn steps(ends: &TestEnds<'_>) -> Vec<u16> {
     let most = ends.streams.unwrap_or(u16::MAX);
     let most = most.min(ends.budget.streams_max());
     let mut steps: Vec<u16> = STEPS.into_iter().filter(|&step| step <= most).collect();
@@ -240,7 +240,7 @@ fn steps(ends: &Ends<'_>) -> Vec<u16> {
     steps
 }
 
-async fn step(ends: &Ends<'_>, streams: u16, window: Duration, share: Duration) -> Carried {
+async fn step(ends: &TestEnds<'_>, streams: u16, window: Duration, share: Duration) -> Carried {
     let began = Instant::now();
     steer(ends, streams);
     let mut before = look(ends).await;
@@ -271,7 +271,7 @@ async fn step(ends: &Ends<'_>, streams: u16, window: Duration, share: Duration) 
     }
 }
 
-fn steer(ends: &Ends<'_>, streams: u16) {
+fn steer(ends: &TestEnds<'_>, streams: u16) {
     let decision = Decision::of_link_test(streams);
     ends.sender.steering.steer(&decision);
     ends.sender
@@ -281,7 +281,7 @@ fn steer(ends: &Ends<'_>, streams: u16) {
     ends.roster.put_to_work(streams);
 }
 
-async fn look(ends: &Ends<'_>) -> Sample {
+async fn look(ends: &TestEnds<'_>) -> Sample {
     ends.roster.ask();
     sleep(ANSWER).await;
     let mut sample = Sample::default();

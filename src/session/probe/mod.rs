@@ -17,16 +17,16 @@ use crate::pipeline::send::encoder_control;
 use crate::progress::Progress;
 use crate::report::Reporter;
 use crate::seal::{Secret, Suite};
-use crate::session::Seat;
+use crate::session::ClientContext;
 use crate::session::client::{self, Session};
 use crate::session::login::Attempt;
-use crate::session::request::{Compress, Operand, Outcome, Request, Retry, What};
+use crate::session::request::{Compress, EndKind, Operand, Outcome, Request, Retry};
 use crate::tuner::{self, Facts, Forecast, LADDER, Measured, Method, rung};
 use crate::wire::message::Tried;
 pub use link::Carried;
 use link::{LinkFacts, LinkTest};
+use sample::CodecSample;
 pub use sample::Read;
-use sample::Sample;
 
 /// The data sent: zeros, more than any link carries during a probe.
 pub const SOURCE: &str = "/dev/zero";
@@ -51,7 +51,7 @@ pub enum Finding {
         bytes: u64,
         of_file: bool,
     },
-    Codec(Coded),
+    Codec(MeasuredCodec),
     Read(Read),
     Tried(Tried),
     RoundTrip(std::time::Duration),
@@ -63,7 +63,7 @@ pub type Hear = Arc<dyn Fn(&Finding) + Send + Sync>;
 
 /// One codec, measured with all workers of this host busy.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Coded {
+pub struct MeasuredCodec {
     pub method: Method,
     pub ratio: f64,
     /// Bytes of content; the time includes digest and seal.
@@ -74,16 +74,16 @@ pub struct Coded {
 /// All results, and the estimate.
 pub struct Probed {
     pub outcome: Outcome,
-    pub codecs: Vec<Coded>,
+    pub codecs: Vec<MeasuredCodec>,
     pub read: Option<Read>,
     pub link: LinkFacts,
     /// None if the link could not be measured.
-    pub forecast: Option<Expected>,
+    pub forecast: Option<ExpectedCopy>,
 }
 
 /// The estimated speed of a copy, and the settings for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Expected {
+pub struct ExpectedCopy {
     pub method: Method,
     pub streams: u16,
     pub link: f64,
@@ -105,11 +105,11 @@ impl Probe {
         request.sources = vec![Operand {
             typed,
             host: None,
-            what: What::Path,
+            what: EndKind::Path,
             path,
         }];
         request.dest = Operand {
-            what: What::Nothing,
+            what: EndKind::Nothing,
             ..dest
         };
         request.options.size = Some(SOURCE_BYTES);
@@ -129,7 +129,7 @@ impl Probe {
         } = self;
         let compress = std::mem::replace(&mut request.options.compress, Compress::None);
         let test = Arc::new(LinkTest::new(compress, hear.clone()));
-        let mut seat = Seat::new(Arc::new(Progress::default()), reporter);
+        let mut seat = ClientContext::new(Arc::new(Progress::default()), reporter);
         seat.probe = Some(test.clone());
         let mut codecs = Codecs::default();
         let tried = try_codecs(&request, compress, sample, &hear);
@@ -154,7 +154,7 @@ impl Probe {
 }
 
 /// The single session of a probe.
-pub(super) async fn once(request: &Request, seat: &Seat) -> Result<String> {
+pub(super) async fn once(request: &Request, seat: &ClientContext) -> Result<String> {
     let session = Session {
         id: Secret::session(),
         before: &[],
@@ -166,7 +166,7 @@ pub(super) async fn once(request: &Request, seat: &Seat) -> Result<String> {
 
 #[derive(Default)]
 struct Codecs {
-    coded: Vec<Coded>,
+    coded: Vec<MeasuredCodec>,
     plain_ns: f64,
     read: Option<Read>,
 }
@@ -187,8 +187,8 @@ fn try_codecs(
     };
     let of_file = sample.is_some();
     let sample = match sample {
-        Some(path) => Sample::of_file(&path)?,
-        None => Sample::of_pages(),
+        Some(path) => CodecSample::of_file(&path)?,
+        None => CodecSample::of_pages(),
     };
     if let Some(read) = sample.read {
         hear(&Finding::Read(read));
@@ -204,7 +204,7 @@ fn try_codecs(
     for method in methods(&budget, compress) {
         let (facts, plain_ns) = codecs::measure(&sample, method, budget.workers, suite);
         let per_byte = plain_ns + facts.ns_per_byte;
-        let coded = Coded {
+        let coded = MeasuredCodec {
             method,
             ratio: facts.ratio,
             bytes_per_s: budget.workers as f64 * 1e9 / per_byte.max(1e-3),
@@ -232,7 +232,7 @@ fn methods(budget: &Budget, compress: Compress) -> Vec<Method> {
 }
 
 /// The estimate of the tuner's own model. None if the link carried nothing.
-fn expect(codecs: &Codecs, link: &LinkFacts, compress: Compress) -> Option<Expected> {
+fn expect(codecs: &Codecs, link: &LinkFacts, compress: Compress) -> Option<ExpectedCopy> {
     let most = link.carried.iter().map(|it| it.bytes_per_s);
     let most = most.fold(0.0, f64::max);
     let enough = |it: &&Carried| it.bytes_per_s * WORTH >= most;
@@ -256,7 +256,7 @@ fn expect(codecs: &Codecs, link: &LinkFacts, compress: Compress) -> Option<Expec
         .map(|coded| (coded.method, coded.facts))
         .collect();
     let (method, forecast) = tuner::best(&measured, &tried)?;
-    Some(Expected {
+    Some(ExpectedCopy {
         method,
         streams: carried.streams,
         link: carried.bytes_per_s,

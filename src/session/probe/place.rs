@@ -1,12 +1,12 @@
 //! The server's part of a probe: the null destination of a link test, and a write test of a place.
 
-use crate::dest::{self, Exit, Spec, Trial};
+use crate::dest::{self, SinkSpec, Spec, WriteTest};
 use crate::error::{Error, Kind, Result, Side};
 use crate::wire::message::Tried;
 
 /// The destination of a link test's data.
-pub fn nowhere() -> Exit {
-    Exit::Null("/dev/null".into())
+pub fn nowhere() -> SinkSpec {
+    SinkSpec::Null("/dev/null".into())
 }
 
 /// Writes for a second or two where a copy to `spec` would, and leaves nothing behind.
@@ -16,7 +16,7 @@ pub fn nowhere() -> Exit {
 pub async fn write_there(spec: Spec) -> Result<Tried> {
     let trying = tokio::task::spawn_blocking(move || dest::try_writing(&spec));
     let failed = |_| Error::new(Kind::Write, Side::Dest, "the trial failed");
-    let Trial {
+    let WriteTest {
         bytes,
         written,
         synced,

@@ -25,7 +25,7 @@ const PAGE: usize = 8192;
 /// The approximate free room at the end of a page, as rows come and go.
 const PAGE_REST: usize = 600;
 
-pub struct Sample {
+pub struct CodecSample {
     /// At least one chunk; none is empty or longer than `CHUNK_SIZE`.
     pub chunks: Vec<Vec<u8>>,
     /// How fast the file was read; None for generated data.
@@ -40,7 +40,7 @@ pub struct Read {
     pub cached: f64,
 }
 
-impl Sample {
+impl CodecSample {
     pub fn bytes(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.len() as u64).sum()
     }
@@ -49,7 +49,7 @@ impl Sample {
     ///
     /// # Errors
     /// `Kind::Read` if it cannot be read, is empty, or is not a regular file.
-    pub fn of_file(path: &Path) -> Result<Sample> {
+    pub fn of_file(path: &Path) -> Result<CodecSample> {
         let failed = |cause| Error::io(Kind::Read, Side::Source, path, "cannot read", cause);
         let refused = |message: &str| Error::new(Kind::Read, Side::Source, message).at(path);
         // A FIFO would wait for a writer.
@@ -74,12 +74,12 @@ impl Sample {
             bytes_per_s,
             cached,
         });
-        Ok(Sample { chunks, read })
+        Ok(CodecSample { chunks, read })
     }
 
     /// Generates pages of 8 KiB like a database's: rows of numbers, dates, names and a random key,
     /// and some free room.
-    pub fn of_pages() -> Sample {
+    pub fn of_pages() -> CodecSample {
         const NAMES: [&str; 6] = ["Ada", "Grace", "Edsger", "Barbara", "Donald", "Frances"];
         // The same bytes every time, so that the figures of two runs can be compared.
         let mut chance = blake3::Hasher::new().finalize_xof();
@@ -101,7 +101,7 @@ impl Sample {
             bytes.resize(page_end, 0);
         }
         bytes.truncate(PAGES_LEN);
-        Sample {
+        CodecSample {
             chunks: bytes.chunks(CHUNK_SIZE).map(<[u8]>::to_vec).collect(),
             read: None,
         }
@@ -168,22 +168,22 @@ mod tests {
         let path = temp.path().join("a");
         let part = |nth: usize| vec![nth as u8; CHUNK_SIZE];
         std::fs::write(&path, (0..40).flat_map(part).collect::<Vec<_>>()).unwrap();
-        let sample = Sample::of_file(&path).unwrap();
+        let sample = CodecSample::of_file(&path).unwrap();
         let firsts: Vec<_> = sample.chunks.iter().map(|chunk| chunk[0]).collect();
         assert_eq!(firsts, (0..32).step_by(2).collect::<Vec<_>>());
         assert!(sample.read.unwrap().bytes_per_s > 0.0);
         std::fs::write(&path, "short").unwrap();
-        assert_eq!(Sample::of_file(&path).unwrap().chunks, [b"short"]);
+        assert_eq!(CodecSample::of_file(&path).unwrap().chunks, [b"short"]);
         std::fs::write(&path, "").unwrap();
         for bad in [&path, temp.path(), &temp.path().join("none")] {
-            assert_eq!(Sample::of_file(bad).err().unwrap().kind, Kind::Read);
+            assert_eq!(CodecSample::of_file(bad).err().unwrap().kind, Kind::Read);
         }
     }
 
     #[test]
     fn pages_are_made_the_same_every_time() {
-        let sample = Sample::of_pages();
+        let sample = CodecSample::of_pages();
         assert_eq!(sample.bytes(), PAGES_LEN as u64);
-        assert!(sample.chunks == Sample::of_pages().chunks);
+        assert!(sample.chunks == CodecSample::of_pages().chunks);
     }
 }

@@ -11,48 +11,48 @@ use crate::control::{Incoming, Outgoing};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Entry;
 use crate::progress::{Counts, Phase};
-use crate::session::connection_control::Ways;
+use crate::session::connection_control::ConnectionControl;
 use crate::session::request::Request;
-use crate::session::{Seat, lost, operands};
+use crate::session::{ClientContext, lost, operands};
 use crate::tuner::Verdict;
 use crate::units::harmless;
 use crate::wire::message::{Conclusion, Fault, FileDigest, Message, Relay, Tune};
-use crate::wire::progress_report::Account;
+use crate::wire::progress_report::ProgressReport;
 
 /// Characters of a reason, or of a name, that are shown.
 const TEXT_MAX: usize = 200;
 
 /// One of the two servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum RelaySide {
     Sender,
     Receiver,
 }
 
 /// Why a session between two hosts ended, and at which server, if at one.
-pub struct Cut {
+pub struct RelayEnd {
     pub error: Error,
-    pub at: Option<End>,
+    pub at: Option<RelaySide>,
 }
 
-impl Cut {
+impl RelayEnd {
     /// The server has closed control.
-    pub fn lost(end: End) -> Cut {
+    pub fn lost(end: RelaySide) -> RelayEnd {
         let message = "lost the far end: it does not listen any more";
-        Cut {
+        RelayEnd {
             error: Error::new(Kind::Lost, Side::Here, message),
             at: Some(end),
         }
     }
 
     /// The server sent a message that no server sends.
-    pub fn breach(end: End, what: &str) -> Cut {
+    pub fn breach(end: RelaySide, what: &str) -> RelayEnd {
         let (who, side) = match end {
-            End::Sender => ("sender", Side::Source),
-            End::Receiver => ("receiver", Side::Dest),
+            RelaySide::Sender => ("sender", Side::Source),
+            RelaySide::Receiver => ("receiver", Side::Dest),
         };
         let message = format!("the {who} broke the protocol: {what}");
-        Cut {
+        RelayEnd {
             error: Error::new(Kind::Breach, side, message),
             at: Some(end),
         }
@@ -60,17 +60,17 @@ impl Cut {
 }
 
 /// One server's messages, and where they go.
-pub struct Line<'a> {
-    pub end: End,
+pub struct RelayLine<'a> {
+    pub end: RelaySide,
     pub incoming: &'a mut Incoming<ChildStdout>,
     /// Takes messages about connections between that server and this client.
-    pub ways: Ways,
+    pub ways: ConnectionControl,
     /// Control of the other server.
     pub to: Outgoing,
 }
 
 /// What to do with a message.
-enum Said {
+enum RelayStep {
     /// For the other server.
     Pass(Message),
     /// For this client, which has taken it.
@@ -87,16 +87,16 @@ enum Said {
 /// The client's part in the exchange.
 pub struct Exchange<'a> {
     request: &'a Request,
-    seat: &'a Seat,
+    seat: &'a ClientContext,
     /// The sender has reported a failure.
     told: Cell<bool>,
     heard: RefCell<Counts>,
-    account: watch::Sender<Account>,
+    account: watch::Sender<ProgressReport>,
     has_landed: watch::Sender<bool>,
 }
 
 impl<'a> Exchange<'a> {
-    pub fn new(request: &'a Request, seat: &'a Seat) -> Exchange<'a> {
+    pub fn new(request: &'a Request, seat: &'a ClientContext) -> Exchange<'a> {
         Exchange {
             request,
             seat,
@@ -108,7 +108,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// The sender's latest report.
-    pub fn account(&self) -> watch::Receiver<Account> {
+    pub fn account(&self) -> watch::Receiver<ProgressReport> {
         self.account.subscribe()
     }
 
@@ -118,7 +118,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Relays the sender's messages, until its conclusion.
-    pub async fn sender(&self, line: &mut Line<'_>) -> Result<Conclusion, Cut> {
+    pub async fn sender(&self, line: &mut RelayLine<'_>) -> Result<Conclusion, RelayEnd> {
         loop {
             let said = line.next().await?;
             let said = self.of_sender(said).map_err(|error| line.cut(error))?;
@@ -129,11 +129,11 @@ impl<'a> Exchange<'a> {
     }
 
     /// Relays the receiver's messages, until everything is in place.
-    pub async fn receiver(&self, line: &mut Line<'_>) -> Result<(), Cut> {
+    pub async fn receiver(&self, line: &mut RelayLine<'_>) -> Result<(), RelayEnd> {
         loop {
             let said = line.next().await?;
             let said = self.of_receiver(said).map_err(|error| line.cut(error))?;
-            let is_done = matches!(said, Said::Done);
+            let is_done = matches!(said, RelayStep::Done);
             line.pass(said).await?;
             if is_done {
                 return Ok(());
@@ -141,37 +141,37 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    fn of_sender(&self, message: Message) -> Result<Said> {
+    fn of_sender(&self, message: Message) -> Result<RelayStep> {
         Ok(match message {
             Message::Roots(roots) => {
                 operands::check(self.request, &roots, self.told.get())?;
                 self.seat.progress.set_totals(roots.totals);
-                Said::Pass(Message::Roots(roots))
+                RelayStep::Pass(Message::Roots(roots))
             }
             Message::Entries(entries) => {
                 self.look_at(&entries);
-                Said::Pass(Message::Entries(entries))
+                RelayStep::Pass(Message::Entries(entries))
             }
             message @ (Message::Ask(_)
             | Message::EntryEnd(_)
             | Message::AllSent(_)
-            | Message::Heartbeat(_)) => Said::Pass(message),
+            | Message::Heartbeat(_)) => RelayStep::Pass(message),
             Message::Fault(fault) => {
                 self.told.set(true);
-                Said::Pass(Message::Fault(self.failed(fault)))
+                RelayStep::Pass(Message::Fault(self.failed(fault)))
             }
             Message::Vanished(fault) => {
                 let nameless = nameless(&fault);
                 self.seat.tally.detail(&fault.into_error());
-                Said::Pass(Message::Vanished(nameless))
+                RelayStep::Pass(Message::Vanished(nameless))
             }
             Message::Special(count) => {
                 self.seat.progress.add_special(count);
-                Said::Taken
+                RelayStep::Taken
             }
             Message::Unlinked(count) => {
                 self.seat.progress.add_unlinked(count);
-                Said::Taken
+                RelayStep::Taken
             }
             Message::Tune(tune) => {
                 if !tune.reason.is_empty() {
@@ -179,7 +179,7 @@ impl<'a> Exchange<'a> {
                     self.seat.reporter.detail(&reason);
                 }
                 // Only the client sets the rate.
-                Said::Pass(Message::Tune(Tune {
+                RelayStep::Pass(Message::Tune(Tune {
                     streams: tune.streams,
                     rate_limit: None,
                     reason: String::new(),
@@ -187,19 +187,19 @@ impl<'a> Exchange<'a> {
             }
             Message::Account(account) => {
                 self.take(account);
-                Said::Taken
+                RelayStep::Taken
             }
-            Message::Conclusion(conclusion) => Said::Over(Conclusion {
+            Message::Conclusion(conclusion) => RelayStep::Over(Conclusion {
                 verdict: conclusion.verdict.map(Verdict::harmless),
                 remembered: conclusion.remembered,
             }),
-            message @ (Message::Listen(_) | Message::Data(_)) => Said::Ways(message),
+            message @ (Message::Listen(_) | Message::Data(_)) => RelayStep::Ways(message),
             Message::Abort(fault) => return Err(fault.into_error()),
-            _ => Said::OutOfPlace,
+            _ => RelayStep::OutOfPlace,
         })
     }
 
-    fn of_receiver(&self, message: Message) -> Result<Said> {
+    fn of_receiver(&self, message: Message) -> Result<RelayStep> {
         Ok(match message {
             Message::Landed(landed) => {
                 if landed.ordered {
@@ -208,38 +208,38 @@ impl<'a> Exchange<'a> {
                 }
                 self.seat.progress.set_phase(Phase::Copying);
                 self.has_landed.send_replace(true);
-                Said::Pass(Message::Landed(landed))
+                RelayStep::Pass(Message::Landed(landed))
             }
             Message::Missing(missing) => {
                 let lens = missing.spans.iter();
                 let lens = lens.map(|span| span.end.saturating_sub(span.start));
                 let count = lens.fold(0, u64::saturating_add);
                 self.seat.progress.add_damaged_elsewhere(count);
-                Said::Pass(Message::Missing(missing))
+                RelayStep::Pass(Message::Missing(missing))
             }
             message @ (Message::Want(_)
             | Message::Ack(_)
             | Message::Nack(_)
             | Message::Busy(_)
-            | Message::Heartbeat(_)) => Said::Pass(message),
-            Message::Fault(fault) => Said::Pass(Message::Fault(self.failed(fault))),
+            | Message::Heartbeat(_)) => RelayStep::Pass(message),
+            Message::Fault(fault) => RelayStep::Pass(Message::Fault(self.failed(fault))),
             Message::Checked(bytes) => {
                 self.seat.progress.set_checked(bytes);
-                Said::Taken
+                RelayStep::Taken
             }
             Message::FileDigests(files) => match &self.seat.digests {
                 Some(list) => {
                     for FileDigest { path, digest } in files {
                         list.add_path(path, &digest);
                     }
-                    Said::Taken
+                    RelayStep::Taken
                 }
-                None => Said::OutOfPlace,
+                None => RelayStep::OutOfPlace,
             },
-            Message::Done(()) => Said::Done,
-            message @ (Message::Listen(_) | Message::Credit(_)) => Said::Ways(message),
+            Message::Done(()) => RelayStep::Done,
+            message @ (Message::Listen(_) | Message::Credit(_)) => RelayStep::Ways(message),
             Message::Abort(fault) => return Err(fault.into_error()),
-            _ => Said::OutOfPlace,
+            _ => RelayStep::OutOfPlace,
         })
     }
 
@@ -258,7 +258,7 @@ impl<'a> Exchange<'a> {
         nameless
     }
 
-    fn take(&self, mut account: Account) {
+    fn take(&self, mut account: ProgressReport) {
         let progress = &self.seat.progress;
         progress.follow(&mut self.heard.borrow_mut(), &account.counts);
         let names = account.names.drain(..);
@@ -280,29 +280,31 @@ fn nameless(fault: &Fault) -> Fault {
     }
 }
 
-impl Line<'_> {
-    async fn next(&mut self) -> Result<Message, Cut> {
+impl RelayLine<'_> {
+    async fn next(&mut self) -> Result<Message, RelayEnd> {
         let message = self.incoming.next().await;
         message.map_err(|error| self.cut(lost(error)))
     }
 
-    fn cut(&self, error: Error) -> Cut {
+    fn cut(&self, error: Error) -> RelayEnd {
         let at = Some(self.end);
-        Cut { error, at }
+        RelayEnd { error, at }
     }
 
     /// Does what `said` asks for. Returns the conclusion if this was the last message.
-    async fn pass(&mut self, said: Said) -> Result<Option<Conclusion>, Cut> {
+    async fn pass(&mut self, said: RelayStep) -> Result<Option<Conclusion>, RelayEnd> {
         let message = match said {
-            Said::Pass(message) => message,
-            Said::Done => Message::Done(()),
-            Said::Taken => return Ok(None),
-            Said::Over(conclusion) => return Ok(Some(conclusion)),
-            Said::Ways(message) => {
+            RelayStep::Pass(message) => message,
+            RelayStep::Done => Message::Done(()),
+            RelayStep::Taken => return Ok(None),
+            RelayStep::Over(conclusion) => return Ok(Some(conclusion)),
+            RelayStep::Ways(message) => {
                 let taken = self.ways.take(message);
                 return taken.map(|()| None).map_err(|error| self.cut(error));
             }
-            Said::OutOfPlace => return Err(Cut::breach(self.end, "a message out of place")),
+            RelayStep::OutOfPlace => {
+                return Err(RelayEnd::breach(self.end, "a message out of place"));
+            }
         };
         let Some(relay) = Relay::of(&message) else {
             let error = Error::usage("too many operands for a copy between two hosts");
@@ -310,9 +312,9 @@ impl Line<'_> {
         };
         let passed = self.to.send(Message::Relay(relay)).await;
         passed.map(|()| None).map_err(|_| {
-            Cut::lost(match self.end {
-                End::Sender => End::Receiver,
-                End::Receiver => End::Sender,
+            RelayEnd::lost(match self.end {
+                RelaySide::Sender => RelaySide::Receiver,
+                RelaySide::Receiver => RelaySide::Sender,
             })
         })
     }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::journal;
 use crate::seal::Suite;
-use crate::session::request::{Operand, Request, What};
+use crate::session::request::{EndKind, Operand, Request};
 use crate::wire::hello::Hello;
 use crate::wire::message::Role;
 
@@ -14,7 +14,7 @@ use crate::wire::message::Role;
 pub fn roles(request: &Request) -> (Role, Role) {
     let sources = &request.sources;
     let sender = match &sources[..] {
-        [source] if source.what == What::Command => Role::Producer {
+        [source] if source.what == EndKind::Command => Role::Producer {
             command: source.path.clone(),
         },
         sources => Role::Sender {
@@ -23,7 +23,7 @@ pub fn roles(request: &Request) -> (Role, Role) {
     };
     let mut names = names(sources);
     let receiver = match request.dest.what {
-        What::Command => Role::Consumer {
+        EndKind::Command => Role::Consumer {
             command: request.dest.path.clone(),
             source: names.swap_remove(0),
         },
@@ -45,7 +45,7 @@ fn names(sources: &[Operand]) -> Vec<Vec<u8>> {
         let path = source.path.strip_suffix(b"/").unwrap_or(&source.path);
         let last = path.rsplit(|&byte| byte == b'/').next();
         match source.what {
-            What::Command => b"a command".to_vec(),
+            EndKind::Command => b"a command".to_vec(),
             _ => last.unwrap_or(path).to_vec(),
         }
     };
@@ -86,7 +86,7 @@ mod tests {
         let source = |path: &str| Operand {
             typed: format!("me@db1:{path}").into(),
             host: None,
-            what: What::Path,
+            what: EndKind::Path,
             path: path.into(),
         };
         let names = |paths: &[&str]| {

@@ -12,22 +12,22 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
-use self::exchange::{Cut, End, Exchange, Line};
+use self::exchange::{Exchange, RelayEnd, RelayLine, RelaySide};
 use self::first_messages::{roles, suite_for};
-use self::routes::Routes;
-use super::connection_control::{Inband, Ways};
+use self::routes::RelayRoutes;
+use super::connection_control::{ConnectionControl, Inband};
 use super::{rate_file, saved_settings};
 use crate::chunk::CHUNK_SIZE;
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
 use crate::progress::Phase;
 use crate::seal::{Secret, Suite};
-use crate::session::client::{Lost, Session};
-use crate::session::heartbeat::{Heart, Place, Terms};
-use crate::session::login::{Attempt, CONCLUSION_PATIENCE, Met, Server, may_ask};
+use crate::session::client::{LostSession, Session};
+use crate::session::heartbeat::{Heart, HeartPlace, HeartTerms};
+use crate::session::login::{Attempt, CONCLUSION_PATIENCE, LoggedIn, Met, may_ask};
 use crate::session::request::{Host, Request};
-use crate::session::{Seat, cause_of, host as this_host, owner};
-use crate::transport::connections::{Flow, Roster};
+use crate::session::{ClientContext, cause_of, host as this_host, owner};
+use crate::transport::connections::{ConnectionSet, Flow};
 use crate::transport::routes::{Connection, Route};
 use crate::units::printable;
 use crate::wire::hello::Hello;
@@ -35,23 +35,27 @@ use crate::wire::message::{Conclusion, Message, Open, Role, SessionSecret, Tune}
 
 /// Both servers of the copy.
 struct Servers {
-    sender: Server,
-    receiver: Server,
+    sender: LoggedIn,
+    receiver: LoggedIn,
 }
 
 /// Copies between two hosts, as far as one session gets. Returns the route that the data took.
-pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Result<String, Lost> {
+pub async fn copy(
+    request: &Request,
+    seat: &ClientContext,
+    session: Session<'_>,
+) -> Result<String, LostSession> {
     let hosts = request.hosts().expect("both ends are remote");
     let mut servers = log_in(hosts, request, seat, session.attempt).await?;
     seat.progress.add_login();
-    let between = Between {
+    let between = RelayedSession {
         request,
         seat,
         session,
     };
     let copied = tokio::select! {
         copied = between.copy(&mut servers) => copied,
-        () = seat.ending.wait() => Err(Cut {
+        () = seat.ending.wait() => Err(RelayEnd {
             error: cause_of(&seat.ending),
             at: None,
         }),
@@ -75,14 +79,14 @@ pub async fn copy(request: &Request, seat: &Seat, session: Session<'_>) -> Resul
         receiver.end(None, Some(&told))
     );
     let (host, why) = match cut.at {
-        Some(End::Sender) => (shown(hosts.0), at_sender),
-        Some(End::Receiver) => (shown(hosts.1), at_receiver),
+        Some(RelaySide::Sender) => (shown(hosts.0), at_sender),
+        Some(RelaySide::Receiver) => (shown(hosts.1), at_receiver),
         None => (format!("{} and {}", shown(hosts.0), shown(hosts.1)), None),
     };
     if let Some(why) = why {
         error = why;
     }
-    Err(Lost {
+    Err(LostSession {
         error,
         had_begun: true,
         host: Some(host),
@@ -98,7 +102,7 @@ fn shown(host: &Host) -> String {
 async fn log_in(
     (source, dest): (&Host, &Host),
     request: &Request,
-    seat: &Seat,
+    seat: &ClientContext,
     attempt: Attempt,
 ) -> Result<Servers> {
     let connect = |host| Met::connect(host, request, seat, attempt);
@@ -143,14 +147,14 @@ fn agree(source: (&Host, &Hello), dest: (&Host, &Hello)) -> Result<()> {
     Err(Error::new(Kind::FarEnd, Side::Here, message))
 }
 
-struct Between<'a> {
+struct RelayedSession<'a> {
     request: &'a Request,
-    seat: &'a Seat,
+    seat: &'a ClientContext,
     session: Session<'a>,
 }
 
-impl Between<'_> {
-    async fn copy(&self, servers: &mut Servers) -> Result<(String, Conclusion), Cut> {
+impl RelayedSession<'_> {
+    async fn copy(&self, servers: &mut Servers) -> Result<(String, Conclusion), RelayEnd> {
         let Servers { sender, receiver } = servers;
         let suite = suite_for(&sender.hello, &receiver.hello, self.request.encrypt);
         self.open(sender, receiver, suite).await?;
@@ -169,7 +173,7 @@ impl Between<'_> {
         let (at_sender, sender_listens) = oneshot::channel();
         let (at_receiver, receiver_listens) = oneshot::channel();
         let exchange = Exchange::new(self.request, self.seat);
-        let routes = Routes {
+        let routes = RelayRoutes {
             request: self.request,
             seat: self.seat,
             suite,
@@ -182,14 +186,14 @@ impl Between<'_> {
             opened_at: Instant::now(),
         };
         let notes = routes.notes.clone();
-        let sending = Line {
-            end: End::Sender,
+        let sending = RelayLine {
+            end: RelaySide::Sender,
             ways: ways(from_sender, at_sender),
             to: receiver.control.clone(),
             incoming: &mut sender.incoming,
         };
-        let receiving = Line {
-            end: End::Receiver,
+        let receiving = RelayLine {
+            end: RelaySide::Receiver,
             ways: ways(to_receiver, at_receiver),
             to: sender.control.clone(),
             incoming: &mut receiver.incoming,
@@ -205,13 +209,18 @@ impl Between<'_> {
     }
 
     /// Sends each server its role and the secret.
-    async fn open(&self, sender: &Server, receiver: &Server, suite: Suite) -> Result<(), Cut> {
+    async fn open(
+        &self,
+        sender: &LoggedIn,
+        receiver: &LoggedIn,
+        suite: Suite,
+    ) -> Result<(), RelayEnd> {
         let secret = Secret::random();
         let asked = self.request.route.asked;
         let (from, to) = roles(self.request);
         for (end, server, role, listens) in [
-            (End::Sender, sender, from, Route::Reverse),
-            (End::Receiver, receiver, to, Route::Direct),
+            (RelaySide::Sender, sender, from, Route::Reverse),
+            (RelaySide::Receiver, receiver, to, Route::Direct),
         ] {
             let listens = asked.is_none_or(|asked| asked == listens);
             let opened = async {
@@ -220,7 +229,7 @@ impl Between<'_> {
                 let secret = SessionSecret(*secret.expose());
                 server.control.send(Message::Secret(secret)).await
             };
-            opened.await.map_err(|_| Cut::lost(end))?;
+            opened.await.map_err(|_| RelayEnd::lost(end))?;
         }
         Ok(())
     }
@@ -242,9 +251,9 @@ impl Between<'_> {
     }
 
     /// Sends a server heartbeats and judges its silence. This client has no data connections.
-    fn heart(&self, server: &Server) -> Heart {
-        Heart::start(Terms {
-            place: Place::Client {
+    fn heart(&self, server: &LoggedIn) -> Heart {
+        Heart::start(HeartTerms {
+            place: HeartPlace::Client {
                 host: shown(&server.host),
                 reporter: self.seat.reporter.clone(),
                 streams_max: 0,
@@ -252,7 +261,7 @@ impl Between<'_> {
             timeout_s: self.request.options.timeout_s,
             control: server.control.clone(),
             heard: server.incoming.heard(),
-            roster: Roster::new(Flow::In),
+            roster: ConnectionSet::new(Flow::In),
             progress: self.seat.progress.clone(),
             ending: self.seat.ending.clone(),
         })
@@ -281,14 +290,14 @@ impl Between<'_> {
 /// conclusion. A complete copy does not fail for lack of that.
 async fn converse(
     exchange: &Exchange<'_>,
-    mut sending: Line<'_>,
-    mut receiving: Line<'_>,
-) -> Result<Conclusion, Cut> {
+    mut sending: RelayLine<'_>,
+    mut receiving: RelayLine<'_>,
+) -> Result<Conclusion, RelayEnd> {
     let mut sender = std::pin::pin!(exchange.sender(&mut sending));
     tokio::select! {
         done = exchange.receiver(&mut receiving) => done?,
         early = &mut sender => return Err(match early {
-            Ok(_) => Cut::breach(End::Sender, "its last word came before the end"),
+            Ok(_) => RelayEnd::breach(RelaySide::Sender, "its last word came before the end"),
             Err(cut) => cut,
         }),
     }
@@ -312,8 +321,11 @@ fn in_login(
     )
 }
 
-fn ways(inband: Arc<Inband>, listen: oneshot::Sender<crate::wire::message::Listen>) -> Ways {
-    Ways {
+fn ways(
+    inband: Arc<Inband>,
+    listen: oneshot::Sender<crate::wire::message::Listen>,
+) -> ConnectionControl {
+    ConnectionControl {
         inband,
         listen: Some(listen),
         reverse: None,

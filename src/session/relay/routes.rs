@@ -17,14 +17,14 @@ use crate::seal::Suite;
 use crate::session::connection_control::Inband;
 use crate::session::relay::shown;
 use crate::session::request::{Host, Request, Rsh};
-use crate::session::route_choice::{Notes, Patience, look_up};
-use crate::session::{Seat, polite};
+use crate::session::route_choice::{Notes, RoutePatience, look_up};
+use crate::session::{ClientContext, polite};
 use crate::ssh;
-use crate::transport::routes::direct::Answer;
+use crate::transport::routes::direct::DialAnswer;
 use crate::transport::routes::{Route, addresses};
 use crate::units::harmless;
 use crate::wire::message::{Listen, Message};
-use crate::wire::progress_report::Account;
+use crate::wire::progress_report::ProgressReport;
 
 /// Interval between checks of the connections.
 const LOOK: Duration = Duration::from_millis(50);
@@ -36,13 +36,13 @@ const LOOK_UP_AFTER: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(12);
 
 /// Chooses the route of one session.
-pub struct Routes<'a> {
+pub struct RelayRoutes<'a> {
     pub request: &'a Request,
-    pub seat: &'a Seat,
+    pub seat: &'a ClientContext,
     pub suite: Suite,
     pub sender: Outgoing,
     pub receiver: Outgoing,
-    pub account: watch::Receiver<Account>,
+    pub account: watch::Receiver<ProgressReport>,
     /// True once the receiver has prepared its half.
     pub has_landed: watch::Receiver<bool>,
     /// The connection inside the sender's login.
@@ -59,7 +59,7 @@ struct Dialling {
 }
 
 /// The route, for the summary.
-pub fn label(notes: &Notes, account: &Account) -> String {
+pub fn label(notes: &Notes, account: &ProgressReport) -> String {
     let label = notes.label(account.ways.map(|way| way.carried));
     match label.strip_prefix(Route::Inband.name()) {
         Some(why) => format!("through this host{why}"),
@@ -74,7 +74,7 @@ fn nowhere() -> Listen {
     }
 }
 
-impl Routes<'_> {
+impl RelayRoutes<'_> {
     /// Keeps up connections until it is dropped.
     pub async fn run(
         self,
@@ -148,7 +148,7 @@ impl Routes<'_> {
         let mut dialling = Dialling::default();
         let (mut sender_at, mut receiver_at): (Option<Listen>, Option<Listen>) = (None, None);
         // A login's round trip serves as an estimate of that between the hosts.
-        let mut patience = Patience::default();
+        let mut patience = RoutePatience::default();
         let mut without = Instant::now();
         let mut chosen = None;
         let (mut has_looked_up, mut has_told) = (false, false);
@@ -327,11 +327,11 @@ impl Routes<'_> {
 
     /// The state of the direct route. The sender reports why it has no connection, but not whether
     /// anything has answered before.
-    fn answer(&self, at: Option<&Listen>) -> Answer {
+    fn answer(&self, at: Option<&Listen>) -> DialAnswer {
         let has_none = at.is_some_and(|at| at.port == 0 || at.addresses.is_empty());
         match has_none || !self.account.borrow().cause.is_empty() {
-            true => Answer::Refused,
-            false => Answer::Connected,
+            true => DialAnswer::Refused,
+            false => DialAnswer::Connected,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::Chooser;
+use super::RouteChooser;
 use super::active::Running;
 use crate::session::host as this_host;
 use crate::session::request::{Request, Rsh};
@@ -15,7 +15,7 @@ use crate::transport::backoff::chance;
 use crate::transport::dial::{Attempts, Dialler, Way};
 use crate::transport::routes::direct::Places;
 use crate::transport::routes::listener::Listener;
-use crate::transport::routes::ssh_login::Logins;
+use crate::transport::routes::ssh_login::FurtherLogins;
 use crate::transport::routes::{Route, addresses};
 use crate::units::printable;
 use crate::wire::message::{Listen, Message};
@@ -27,7 +27,7 @@ const LOGINS_MAX: u16 = 8;
 /// When the host's further addresses are looked up, if the one that ssh reached has not answered.
 const LOOK_UP_AFTER: Duration = Duration::from_millis(200);
 
-impl Chooser<'_> {
+impl RouteChooser<'_> {
     /// Begins to dial the server. Returns the addresses, if there are any.
     pub(super) fn direct(&self, running: &mut Running, at: Listen) -> Option<Arc<Places>> {
         if at.addresses.is_empty() {
@@ -133,7 +133,7 @@ impl Chooser<'_> {
             Err(error) => return running.start(Route::Ssh, async { error.message }),
         };
         let Request { rsh, ssh, .. } = self.request;
-        let logins = Logins::new(*rsh, &self.host, ssh, startup, &self.hello);
+        let logins = FurtherLogins::new(*rsh, &self.host, ssh, startup, &self.hello);
         let dialler = self.dialler(Route::Ssh, Way::Logins(Box::new(logins)));
         self.detail("route: further ssh logins");
         running.start(Route::Ssh, dialler.run());

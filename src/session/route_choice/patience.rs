@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::transport::routes::direct::Answer;
+use crate::transport::routes::direct::DialAnswer;
 
 /// How much later than direct the other routes begin.
 #[derive(Clone, Copy)]
@@ -25,7 +25,7 @@ const AGAIN: Delays = Delays {
 
 /// Before anything has answered. After so many round trips nothing will: something drops the
 /// packets.
-const SILENT: Spans = Spans {
+const SILENT: RouteWaits = RouteWaits {
     inband: 1.5,
     inband_most: Duration::from_millis(750),
     reverse: 1.5,
@@ -36,7 +36,7 @@ const SILENT: Spans = Spans {
 /// After an address has accepted a TCP connection, which is known to work two round trips later at
 /// a sender, and three at a receiver. Data through control begins before the other routes, but not
 /// at once: it is slower, and delays later data.
-const CONNECTED: Spans = Spans {
+const CONNECTED: RouteWaits = RouteWaits {
     inband: 2.5,
     inband_most: Duration::from_secs(1),
     reverse: 4.0,
@@ -48,7 +48,7 @@ const INBAND_LEAST: Duration = Duration::from_millis(100);
 const LAST_MOST: Duration = Duration::from_secs(3);
 
 /// Waits in round trips, with an upper bound for each.
-struct Spans {
+struct RouteWaits {
     inband: f64,
     inband_most: Duration,
     reverse: f64,
@@ -58,14 +58,14 @@ struct Spans {
 
 /// Decides the waits. The caller knows when they began.
 #[derive(Default)]
-pub struct Patience {
+pub struct RoutePatience {
     /// Time until the server's first answer: a round trip, and the server's work. None before that.
     answered: Option<Duration>,
     /// Some route has carried data.
     was_up: bool,
 }
 
-impl Patience {
+impl RoutePatience {
     pub fn heard(&mut self, answered: Duration) {
         self.answered = Some(answered);
     }
@@ -76,7 +76,7 @@ impl Patience {
 
     /// How long to wait for other connections before data goes through control. On an open network,
     /// one is there after two round trips.
-    pub fn inband(&self, answer: Answer) -> Duration {
+    pub fn inband(&self, answer: DialAnswer) -> Duration {
         match (self.answered, spans(answer)) {
             (None, _) => self.delays().last,
             (_, None) => Duration::ZERO,
@@ -89,7 +89,7 @@ impl Patience {
 
     /// How long to wait for direct before reverse begins. Before the server's first answer nobody
     /// knows how far away it is.
-    pub fn reverse(&self, answer: Answer) -> Duration {
+    pub fn reverse(&self, answer: DialAnswer) -> Duration {
         let Delays { reverse, last } = self.delays();
         match (self.answered, spans(answer)) {
             (None, _) => last,
@@ -103,7 +103,7 @@ impl Patience {
     }
 
     /// How long to wait for the other routes before the last resort.
-    pub fn last(&self, answer: Answer) -> Duration {
+    pub fn last(&self, answer: DialAnswer) -> Duration {
         let (answered, spans) = (self.answered.unwrap_or_default(), spans(answer));
         let wait = spans.map_or(Duration::ZERO, |spans| answered.mul_f64(spans.last));
         self.delays().last.max(wait.min(LAST_MOST))
@@ -118,11 +118,11 @@ impl Patience {
 }
 
 /// None: there is nothing to wait for.
-fn spans(answer: Answer) -> Option<&'static Spans> {
+fn spans(answer: DialAnswer) -> Option<&'static RouteWaits> {
     match answer {
-        Answer::Silent => Some(&SILENT),
-        Answer::Connected => Some(&CONNECTED),
-        Answer::Refused => None,
+        DialAnswer::Silent => Some(&SILENT),
+        DialAnswer::Connected => Some(&CONNECTED),
+        DialAnswer::Refused => None,
     }
 }
 
@@ -133,8 +133,8 @@ mod tests {
     const NEAR: Duration = Duration::from_millis(1);
 
     /// In milliseconds: when data goes through control, and when reverse begins.
-    fn begins(round_trip_ms: u64, answer: Answer) -> (u128, u128) {
-        let mut patience = Patience::default();
+    fn begins(round_trip_ms: u64, answer: DialAnswer) -> (u128, u128) {
+        let mut patience = RoutePatience::default();
         patience.heard(Duration::from_millis(round_trip_ms));
         let (inband, reverse) = (patience.inband(answer), patience.reverse(answer));
         (inband.as_millis(), reverse.as_millis())
@@ -143,46 +143,50 @@ mod tests {
     #[test]
     fn nothing_waits_for_who_has_refused_and_little_for_who_says_nothing() {
         for round_trip in [1, 50, 100, 300] {
-            assert_eq!(begins(round_trip, Answer::Refused), (0, 0));
-            let (inband, reverse) = begins(round_trip, Answer::Silent);
+            assert_eq!(begins(round_trip, DialAnswer::Refused), (0, 0));
+            let (inband, reverse) = begins(round_trip, DialAnswer::Silent);
             assert!(inband > u128::from(round_trip), "an answer has its time");
             // The first byte may come a second later than by the best route, and no more.
             let latest = 1000 - u128::from(round_trip);
             assert!(inband <= latest && reverse <= latest);
         }
-        assert_eq!(begins(1, Answer::Silent), (100, 250));
-        assert_eq!(begins(100, Answer::Silent), (150, 250));
+        assert_eq!(begins(1, DialAnswer::Silent), (100, 250));
+        assert_eq!(begins(100, DialAnswer::Silent), (150, 250));
     }
 
     #[test]
     fn what_has_connected_has_the_round_trips_that_its_stream_needs() {
         for round_trip in [1, 50, 100, 400] {
-            let (inband, reverse) = begins(round_trip, Answer::Connected);
+            let (inband, reverse) = begins(round_trip, DialAnswer::Connected);
             assert!(inband >= u128::from(2 * round_trip));
             assert!(reverse > u128::from(3 * round_trip));
-            let mut patience = Patience::default();
+            let mut patience = RoutePatience::default();
             patience.heard(Duration::from_millis(round_trip));
-            assert!(patience.last(Answer::Connected).as_millis() > reverse);
+            assert!(patience.last(DialAnswer::Connected).as_millis() > reverse);
         }
     }
 
     #[test]
     fn a_route_that_was_in_use_may_come_back_before_another_is_tried() {
-        let mut patience = Patience::default();
+        let mut patience = RoutePatience::default();
         patience.heard(NEAR);
         patience.came_up();
-        for answer in [Answer::Silent, Answer::Connected, Answer::Refused] {
+        for answer in [
+            DialAnswer::Silent,
+            DialAnswer::Connected,
+            DialAnswer::Refused,
+        ] {
             assert_eq!(patience.reverse(answer), AGAIN.reverse);
             assert!(patience.inband(answer) <= INBAND_LEAST);
         }
-        assert_eq!(patience.last(Answer::Silent), AGAIN.last);
+        assert_eq!(patience.last(DialAnswer::Silent), AGAIN.last);
     }
 
     #[test]
     fn a_server_that_has_not_said_where_it_listens_is_waited_for() {
-        let patience = Patience::default();
-        assert_eq!(patience.inband(Answer::Silent), FIRST.last);
+        let patience = RoutePatience::default();
+        assert_eq!(patience.inband(DialAnswer::Silent), FIRST.last);
         // The server may be that far away. No port is opened here before it is needed.
-        assert_eq!(patience.reverse(Answer::Silent), FIRST.last);
+        assert_eq!(patience.reverse(DialAnswer::Silent), FIRST.last);
     }
 }

@@ -8,7 +8,7 @@ use crate::control::Outgoing;
 use crate::error::Result;
 use crate::transport::backoff::chance;
 use crate::transport::connection::handshake::Keyring;
-use crate::transport::connections::Roster;
+use crate::transport::connections::ConnectionSet;
 use crate::transport::routes::listener::Listener;
 use crate::transport::routes::meeting_socket::Meeting;
 use crate::transport::routes::{Connection, addresses};
@@ -22,7 +22,7 @@ pub async fn take_streams(
     open: &Open,
     control: &Outgoing,
     keyring: &Arc<Keyring>,
-    roster: &Arc<Roster>,
+    roster: &Arc<ConnectionSet>,
     proven: mpsc::Sender<Connection>,
 ) -> Result<()> {
     let hand_on = move |connection| {
@@ -87,6 +87,6 @@ async fn listen(ports: Option<Ports>) -> Option<Listener> {
 /// Addresses at which the client may reach this host.
 fn addresses() -> Vec<String> {
     let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
-    let reached = addresses::of_login(&connection, addresses::End::Server);
+    let reached = addresses::of_login(&connection, addresses::SshEnd::Server);
     addresses::own(Some(reached.unwrap_or("127.0.0.1")))
 }

@@ -7,28 +7,28 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::control::Outgoing;
-use crate::dest::{self, Exit, Rules, Spec, process_umask};
+use crate::dest::{self, Rules, SinkSpec, Spec, process_umask};
 use crate::dir::Confine;
 use crate::error::{Error, Result};
 use crate::manifest::Totals;
-use crate::pipeline::receive::entry_writer::{Destination, To, Typed};
-use crate::pipeline::receive::roots::{Sessions, Tell};
+use crate::pipeline::receive::entry_writer::{CopyDestination, To, Typed};
+use crate::pipeline::receive::roots::{Sessions, TellUser};
 use crate::session::operands::Expanded;
 use crate::session::permit::Permit;
 use crate::session::{off_task, probe};
-use crate::source::{self, Inlet, Lookup, Named};
+use crate::source::{self, Lookup, NamedSource, PipeSpec};
 use crate::wire::message::{Fault, Message, Open, Role, Roots, Tried};
 
 use super::say;
 
 /// The server's end of the copy.
-pub enum End {
+pub enum ServerRole {
     Source(Expanded),
     /// With the sources as they were typed.
     Dest(To, Vec<Vec<u8>>),
 }
 
-pub async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<End> {
+pub async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<ServerRole> {
     let allowed = permit.clone();
     // On another thread: the user directory may be on a server, and the directory on a disk that
     // hangs.
@@ -45,17 +45,18 @@ pub async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<End
                 remote: true,
                 confine,
             };
-            End::Source(named(operands, open, &lookup, control).await?)
+            ServerRole::Source(named(operands, open, &lookup, control).await?)
         }
         Role::Producer { command } => {
-            End::Source(Expanded::nameless(Inlet::Command(line(command))))
+            ServerRole::Source(Expanded::nameless(PipeSpec::Command(line(command))))
         }
-        Role::Consumer { command, source } => {
-            End::Dest(To::Exit(Exit::Command(line(command))), vec![source.clone()])
-        }
+        Role::Consumer { command, source } => ServerRole::Dest(
+            To::Exit(SinkSpec::Command(line(command))),
+            vec![source.clone()],
+        ),
         Role::Receiver { path, sources } => {
             let to = To::Path(spec(path, open, base, confine));
-            End::Dest(to, sources.clone())
+            ServerRole::Dest(to, sources.clone())
         }
         Role::Probe { path } => {
             let mut tried = Tried::default();
@@ -63,7 +64,7 @@ pub async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<End
                 tried = probe::place::write_there(spec(path, open, base, confine)).await?;
             }
             say(control, Message::Tried(tried)).await?;
-            End::Dest(
+            ServerRole::Dest(
                 To::Exit(probe::place::nowhere()),
                 vec![probe::SOURCE.into()],
             )
@@ -107,7 +108,7 @@ async fn named(
         let (found, errors) = off_task(move || {
             let (found, errors) = source::expand(&typed, &lookup, recursive);
             // ssh forwards this to the user.
-            let warnings = found.iter().filter_map(Named::warning);
+            let warnings = found.iter().filter_map(NamedSource::warning);
             warnings.for_each(|line| tell()(&line));
             (found, errors)
         })
@@ -120,14 +121,19 @@ async fn named(
     Ok(all)
 }
 
-pub fn destination(to: To, sources: Vec<Vec<u8>>, open: &Open, same_machine: bool) -> Destination {
+pub fn destination(
+    to: To,
+    sources: Vec<Vec<u8>>,
+    open: &Open,
+    same_machine: bool,
+) -> CopyDestination {
     // A client that pushes has already looked up the name; another server expands the pattern
     // itself.
     let typed = |operand: Vec<u8>| Typed {
         follow_name: !(open.between && source::is_pattern(&operand)),
         operand: OsString::from_vec(operand),
     };
-    Destination {
+    CopyDestination {
         to,
         same_machine,
         typed: sources.into_iter().map(typed).collect(),
@@ -143,7 +149,7 @@ pub fn destination(to: To, sources: Vec<Vec<u8>>, open: &Open, same_machine: boo
 }
 
 /// Writes a line for the user to stderr, which ssh forwards.
-pub fn tell() -> Tell {
+pub fn tell() -> TellUser {
     Arc::new(|line| {
         // Ignores a stderr that nobody reads any more.
         let _ = writeln!(std::io::stderr(), "{line}");

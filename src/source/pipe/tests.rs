@@ -10,7 +10,7 @@ use super::*;
 const C: usize = 4096;
 
 /// Reads the whole stream, chunk by chunk.
-fn read_all(mut source: StreamSource) -> Result<Vec<u8>> {
+fn read_all(mut source: PipeSource) -> Result<Vec<u8>> {
     let mut buffer = Buffer::loose(C);
     let mut bytes = Vec::new();
     loop {
@@ -28,9 +28,9 @@ fn noise(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n ^ ((n >> 8) * 31)) as u8).collect()
 }
 
-fn pipe(stop: &Stop) -> (StreamSource, File) {
+fn pipe(stop: &Stop) -> (PipeSource, File) {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-    let source = StreamSource::from_fd(read, "-", End::Closed, stop.clone());
+    let source = PipeSource::from_fd(read, "-", PipeEnd::Closed, stop.clone());
     (source, write.into())
 }
 
@@ -91,7 +91,7 @@ fn a_fifo_is_read_from_its_first_writer_on() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
-    let source = StreamSource::open(&path, End::Closed, Stop::new()).unwrap();
+    let source = PipeSource::open(&path, PipeEnd::Closed, Stop::new()).unwrap();
     let data = noise(2 * C + 1);
     scope(|scope| {
         let reading = scope.spawn(|| read_all(source).unwrap());
@@ -108,7 +108,7 @@ fn a_file_of_proc_arrives_whole() {
     let path = Path::new("/proc/self/status");
     let file = File::open(path).unwrap();
     assert!(has_unsaid_content(&file, &fstat(&file).unwrap()));
-    let source = StreamSource::open(path, End::Closed, Stop::new()).unwrap();
+    let source = PipeSource::open(path, PipeEnd::Closed, Stop::new()).unwrap();
     let text = String::from_utf8(read_all(source).unwrap()).unwrap();
     assert!(text.starts_with("Name:") && text.ends_with('\n'));
 
@@ -124,7 +124,7 @@ fn a_file_of_proc_arrives_whole() {
 
 #[test]
 fn a_size_ends_what_never_ends_and_an_end_before_it_is_an_error() {
-    let zeros = |size| StreamSource::open(Path::new("/dev/zero"), End::Size(size), Stop::new());
+    let zeros = |size| PipeSource::open(Path::new("/dev/zero"), PipeEnd::Size(size), Stop::new());
     for size in [0, 5, C, 2 * C, 2 * C + 5] {
         let read = read_all(zeros(size as u64).unwrap()).unwrap();
         assert!(read == vec![0; size], "{size}");
@@ -132,7 +132,7 @@ fn a_size_ends_what_never_ends_and_an_end_before_it_is_an_error() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("short");
     std::fs::write(&path, b"12345").unwrap();
-    let source = StreamSource::open(&path, End::Size(6), Stop::new()).unwrap();
+    let source = PipeSource::open(&path, PipeEnd::Size(6), Stop::new()).unwrap();
     let error = read_all(source).unwrap_err();
     assert_eq!(
         (error.kind, error.message.as_str()),
@@ -145,11 +145,11 @@ fn a_growing_file_is_followed_until_it_is_still() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("log");
     std::fs::write(&path, noise(C)).unwrap();
-    let end = End::Still {
+    let end = PipeEnd::Still {
         idle: Duration::from_secs(3),
         enough: Stop::new(),
     };
-    let source = StreamSource::open(&path, end, Stop::new()).unwrap();
+    let source = PipeSource::open(&path, end, Stop::new()).unwrap();
     scope(|scope| {
         let reading = scope.spawn(|| read_all(source).unwrap());
         for _ in 0..3 {
@@ -168,11 +168,11 @@ fn a_growing_file_ends_when_somebody_says_enough_and_fails_when_it_shrinks() {
     let path = temp.path().join("log");
     std::fs::write(&path, b"all of it").unwrap();
     let enough = Stop::new();
-    let end = End::Still {
+    let end = PipeEnd::Still {
         idle: Duration::MAX,
         enough: enough.clone(),
     };
-    let open = || StreamSource::open(&path, end.clone(), Stop::new()).unwrap();
+    let open = || PipeSource::open(&path, end.clone(), Stop::new()).unwrap();
     let mut source = open();
     let mut buffer = Buffer::loose(C);
     source.fill(&mut buffer, 4).unwrap();
@@ -200,13 +200,13 @@ fn what_is_no_stream_is_refused() {
     let socket = temp.path().join("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     for path in [temp.path(), &socket] {
-        let error = StreamSource::open(path, End::Closed, Stop::new())
+        let error = PipeSource::open(path, PipeEnd::Closed, Stop::new())
             .err()
             .unwrap();
         assert_eq!(error.kind, Kind::Entry, "{error}");
     }
     let gone = temp.path().join("gone");
-    let error = StreamSource::open(&gone, End::Closed, Stop::new())
+    let error = PipeSource::open(&gone, PipeEnd::Closed, Stop::new())
         .err()
         .unwrap();
     assert_eq!(error.kind, Kind::Read);

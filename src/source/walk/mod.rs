@@ -26,12 +26,12 @@ use crate::error::{Error, Kind, Side};
 use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, file_type};
 
 use super::device::is_device;
-use super::found::{Found, special};
-use super::operand::Named;
+use super::found::{FoundFile, special};
+use super::operand::NamedSource;
 use super::pipe_spec::is_stream;
 use level::Level;
 use names::FirstNames;
-use spot::Spot;
+use spot::WalkSpot;
 
 /// Number of innermost directories that stay open for reading; outer ones keep their position.
 const READING_MAX: usize = 64;
@@ -43,7 +43,7 @@ const FURTHER_NAMES_MAX: usize = 1 << 13;
 // Nearly all steps are entries, so boxing them would save nothing.
 #[allow(clippy::large_enum_variant)]
 pub enum Step {
-    Entry(Found),
+    Entry(FoundFile),
     /// All `children` entries whose parent is `id` have been announced, or will be as hard links.
     EndDirectory {
         id: EntryId,
@@ -63,7 +63,7 @@ pub fn root_id(nth: usize) -> EntryId {
 }
 
 pub struct Walk {
-    roots: std::iter::Enumerate<std::vec::IntoIter<Named>>,
+    roots: std::iter::Enumerate<std::vec::IntoIter<NamedSource>>,
     follow_links: bool,
     /// A key is confined to a directory, so the names of partial files are refused.
     is_confined: bool,
@@ -93,14 +93,14 @@ struct Entering {
 }
 
 struct FurtherName {
-    spot: Spot,
+    spot: WalkSpot,
     first: EntryId,
     stat: Stat,
 }
 
 impl Walk {
     /// With `follow_links`, symbolic links inside trees are copied as the files that they lead to.
-    pub fn new(roots: Vec<Named>, follow_links: bool, handles: Arc<Handles>) -> Walk {
+    pub fn new(roots: Vec<NamedSource>, follow_links: bool, handles: Arc<Handles>) -> Walk {
         Walk {
             next_id: root_id(roots.len()),
             distinct: roots.len() == 1 && !follow_links,
@@ -164,7 +164,7 @@ impl Walk {
         true
     }
 
-    fn root(&mut self, id: EntryId, root: &Named) -> io::Result<()> {
+    fn root(&mut self, id: EntryId, root: &NamedSource) -> io::Result<()> {
         if root.is_directory() {
             let dir = root.open(&root.path, &self.handles)?;
             let fd = dir.handle()?;
@@ -199,8 +199,8 @@ impl Walk {
         Ok(())
     }
 
-    fn root_spot(&self, id: EntryId, dir: Arc<Dir>, root: &Named) -> Spot {
-        Spot {
+    fn root_spot(&self, id: EntryId, dir: Arc<Dir>, root: &NamedSource) -> WalkSpot {
+        WalkSpot {
             id: Some(id),
             parent: NO_PARENT,
             dir,
@@ -228,7 +228,7 @@ impl Walk {
             self.queued.push_back(Step::Failed(error));
             return;
         }
-        let spot = Spot {
+        let spot = WalkSpot {
             id: None,
             parent: level.id,
             dir: level.dir.clone(),
@@ -249,7 +249,7 @@ impl Walk {
         }
     }
 
-    fn visit(&mut self, spot: Spot, stat: Stat) {
+    fn visit(&mut self, spot: WalkSpot, stat: Stat) {
         match file_type(&stat) {
             FileType::RegularFile => self.file(spot, stat),
             FileType::Directory => self.directory(spot, stat),
@@ -276,7 +276,7 @@ impl Walk {
         }
     }
 
-    fn file(&mut self, spot: Spot, mut stat: Stat) {
+    fn file(&mut self, spot: WalkSpot, mut stat: Stat) {
         if stat.st_nlink > 1
             && let Some((first, is_last)) = self.first_names.find(&stat, self.distinct)
         {
@@ -296,7 +296,7 @@ impl Walk {
         self.announce(id, spot, EntryKind::File, &stat);
     }
 
-    fn directory(&mut self, spot: Spot, mut stat: Stat) {
+    fn directory(&mut self, spot: WalkSpot, mut stat: Stat) {
         let identity = (stat.st_dev, stat.st_ino);
         // The destination may put it one level deeper, below the directory that receives the copy.
         if self.levels.len() >= DEPTH_MAX {
@@ -385,20 +385,20 @@ impl Walk {
         self.queued.extend(failure.map(Step::Failed));
     }
 
-    fn announce(&mut self, id: EntryId, spot: Spot, kind: EntryKind, stat: &Stat) {
+    fn announce(&mut self, id: EntryId, spot: WalkSpot, kind: EntryKind, stat: &Stat) {
         self.count_child(&spot);
         self.queued
             .push_back(Step::Entry(spot.into_found(id, kind, stat)));
     }
 
-    fn count_child(&mut self, spot: &Spot) {
+    fn count_child(&mut self, spot: &WalkSpot) {
         if spot.parent != NO_PARENT {
             let level = self.levels.last_mut().expect("a child stands in a level");
             level.children += 1;
         }
     }
 
-    fn number(&mut self, spot: &Spot) -> EntryId {
+    fn number(&mut self, spot: &WalkSpot) -> EntryId {
         spot.id.unwrap_or_else(|| self.take_id())
     }
 
@@ -408,7 +408,7 @@ impl Walk {
         id
     }
 
-    fn fail(&mut self, kind: Kind, spot: &Spot, what: &str) {
+    fn fail(&mut self, kind: Kind, spot: &WalkSpot, what: &str) {
         let error = Error::new(kind, Side::Source, what).at(spot.path());
         self.queued.push_back(Step::Failed(error));
     }

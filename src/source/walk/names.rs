@@ -12,7 +12,7 @@ use crate::manifest::{EntryId, LINKED_BYTES_MAX, linked_weight};
 #[derive(Default)]
 pub struct FirstNames {
     /// Keyed by device and inode.
-    files: BTreeMap<(u64, u64), FirstName>,
+    files: BTreeMap<(u64, u64), WalkedName>,
     /// Memory that these files take at the receiver, which needs more for them than the sender.
     bytes: usize,
     /// Files with several names for which there was no room.
@@ -21,7 +21,7 @@ pub struct FirstNames {
 
 /// The first name of a file. Size and time distinguish the file from a later one that reuses its
 /// inode number after all its names were removed.
-struct FirstName {
+struct WalkedName {
     entry: EntryId,
     size: i64,
     mtime: (i64, u32),
@@ -30,7 +30,7 @@ struct FirstName {
     seen: u32,
 }
 
-impl FirstName {
+impl WalkedName {
     fn is_of(&self, stat: &Stat) -> bool {
         (self.size, self.mtime) == (stat.st_size, mtime(stat))
     }
@@ -68,7 +68,7 @@ impl FirstNames {
             return false;
         }
         self.bytes += weight;
-        let first = FirstName {
+        let first = WalkedName {
             entry,
             size: stat.st_size,
             mtime: mtime(stat),

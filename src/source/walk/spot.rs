@@ -12,12 +12,12 @@ use crate::dir::{Dir, acl};
 use crate::error::Result;
 use crate::manifest::{Entry, EntryId, EntryKind, Identity, Name};
 use crate::source::device::SourceDevice;
-use crate::source::found::Found;
+use crate::source::found::FoundFile;
 
 /// The longest text of a symbolic link, in bytes; the limit of Linux.
 const LINK_MAX: usize = 4095;
 
-pub struct Spot {
+pub struct WalkSpot {
     /// Its entry number, if that is already fixed.
     pub id: Option<EntryId>,
     pub parent: EntryId,
@@ -27,7 +27,7 @@ pub struct Spot {
     pub through_link: bool,
 }
 
-impl Spot {
+impl WalkSpot {
     /// As the user would write it, for messages.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join(&self.name)
@@ -65,15 +65,15 @@ impl Spot {
     }
 
     /// The content of the block device here, as a file entry of the same size.
-    pub fn into_device(self, id: EntryId, stat: &Stat) -> Result<Found> {
+    pub fn into_device(self, id: EntryId, stat: &Stat) -> Result<FoundFile> {
         let size = SourceDevice::open(&self.path(), false)?.size();
         let found = self.into_found(id, EntryKind::File, stat);
         let entry = found.entry.of_device(size);
-        Ok(Found { entry, ..found })
+        Ok(FoundFile { entry, ..found })
     }
 
-    pub fn into_found(self, id: EntryId, kind: EntryKind, stat: &Stat) -> Found {
-        Found {
+    pub fn into_found(self, id: EntryId, kind: EntryKind, stat: &Stat) -> FoundFile {
+        FoundFile {
             entry: Entry::from_stat(id, self.parent, self.name.clone(), kind, stat),
             dir: self.dir,
             name: self.name,

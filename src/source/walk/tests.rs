@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 
 use rustix::fs::{Mode, OFlags};
 
-fn named(path: &Path) -> Vec<Named> {
+fn named(path: &Path) -> Vec<NamedSource> {
     let lookup = Lookup {
         confine: None,
         base: PathBuf::new(),
@@ -20,7 +20,7 @@ fn named(path: &Path) -> Vec<Named> {
 }
 
 /// One line per step: `id<parent name kind`, `end id children` or the error.
-fn walked(roots: Vec<Named>, follow_links: bool) -> Vec<String> {
+fn walked(roots: Vec<NamedSource>, follow_links: bool) -> Vec<String> {
     let lines = Walk::new(roots, follow_links, Arc::default()).map(|step| match step {
         Step::Entry(found) => {
             let entry = &found.entry;

@@ -15,7 +15,7 @@ use crate::transport::connection::linger;
 type Reader = Box<dyn AsyncRead + Send + Sync + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Sync + Unpin>;
 
-pub enum Link {
+pub enum Duplex {
     Tcp(TcpStream),
     Piped(Piped),
 }
@@ -52,14 +52,14 @@ pub enum WriteLink<'a> {
     Piped(&'a mut Writer),
 }
 
-impl Link {
+impl Duplex {
     pub fn split(&mut self) -> (ReadLink<'_>, WriteLink<'_>) {
         match self {
-            Link::Tcp(socket) => {
+            Duplex::Tcp(socket) => {
                 let (reader, writer) = socket.split();
                 (ReadLink::Tcp(reader), WriteLink::Tcp(writer))
             }
-            Link::Piped(Piped { reader, writer, .. }) => {
+            Duplex::Piped(Piped { reader, writer, .. }) => {
                 (ReadLink::Piped(reader), WriteLink::Piped(writer))
             }
         }
@@ -167,7 +167,7 @@ macro_rules! writes {
     };
 }
 
-reads!(Link, pipe => &mut pipe.reader);
+reads!(Duplex, pipe => &mut pipe.reader);
 reads!(ReadLink<'_>, reader => &mut **reader);
-writes!(Link, pipe => &mut pipe.writer);
+writes!(Duplex, pipe => &mut pipe.writer);
 writes!(WriteLink<'_>, writer => &mut **writer);

@@ -32,7 +32,7 @@ const ANSWER_LEN: usize = 40;
 
 /// Names a connection. An attempt is one dialling of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StreamId {
+pub struct ConnectionId {
     pub stream: u16,
     pub attempt: u16,
 }
@@ -77,7 +77,7 @@ impl Keyring {
         Keyring::new(secret, self.session, role)
     }
 
-    fn opening(&self, id: StreamId) -> [u8; OPENING_LEN] {
+    fn opening(&self, id: ConnectionId) -> [u8; OPENING_LEN] {
         let mut bytes = [0; OPENING_LEN];
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..24].copy_from_slice(&self.session);
@@ -98,7 +98,7 @@ impl Keyring {
 
     /// The stream that an opening names. None if a stranger made it, or if this or a later attempt
     /// of the stream was already accepted.
-    fn accept(&self, opening: &[u8; OPENING_LEN]) -> Option<StreamId> {
+    fn accept(&self, opening: &[u8; OPENING_LEN]) -> Option<ConnectionId> {
         let mac = opening[MAC_AT..].try_into().expect("32 bytes");
         if !verify_mac(
             &self.secret,
@@ -110,7 +110,7 @@ impl Keyring {
         }
         let stream = u16::from_le_bytes([opening[24], opening[25]]);
         let attempt = u16::from_le_bytes([opening[26], opening[27]]);
-        let id = StreamId { stream, attempt };
+        let id = ConnectionId { stream, attempt };
         if *opening != self.opening(id) {
             return None;
         }
@@ -126,11 +126,11 @@ impl Keyring {
     pub async fn open(
         self: &Arc<Self>,
         writer: &mut (impl AsyncWrite + Unpin),
-        id: StreamId,
-    ) -> io::Result<Expected> {
+        id: ConnectionId,
+    ) -> io::Result<ExpectedAnswer> {
         let opening = self.opening(id);
         timeout(OPENING_TIMEOUT, writer.write_all(&opening)).await??;
-        Ok(Expected {
+        Ok(ExpectedAnswer {
             keyring: self.clone(),
             opening,
         })
@@ -140,7 +140,7 @@ impl Keyring {
     pub async fn welcome(
         &self,
         link: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    ) -> io::Result<StreamId> {
+    ) -> io::Result<ConnectionId> {
         let handshake = async {
             let mut opening = [0; OPENING_LEN];
             link.read_exact(&mut opening).await?;
@@ -155,12 +155,12 @@ impl Keyring {
 }
 
 /// The check of an answer that has not arrived yet.
-pub struct Expected {
+pub struct ExpectedAnswer {
     keyring: Arc<Keyring>,
     opening: [u8; OPENING_LEN],
 }
 
-impl Expected {
+impl ExpectedAnswer {
     /// Waits for the answer and checks it.
     pub async fn answer(self, reader: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
         let mut answer = [0; ANSWER_LEN];
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn an_opening_opens_once_and_only_for_who_knows_the_secret() {
         let listener = keyring(1);
-        let id = StreamId {
+        let id = ConnectionId {
             stream: 3,
             attempt: 1,
         };
@@ -201,9 +201,9 @@ mod tests {
         }
         assert_eq!(listener.accept(&opening), Some(id));
         assert_eq!(listener.accept(&opening), None, "a replay");
-        let again = StreamId { attempt: 4, ..id };
+        let again = ConnectionId { attempt: 4, ..id };
         assert_eq!(listener.accept(&keyring(1).opening(again)), Some(again));
-        let late = StreamId { attempt: 3, ..id };
+        let late = ConnectionId { attempt: 3, ..id };
         assert_eq!(listener.accept(&keyring(1).opening(late)), None, "too late");
     }
 }

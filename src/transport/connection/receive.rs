@@ -5,7 +5,7 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::stats::Meter;
+use super::stats::ConnectionStats;
 use crate::chunk::Pool;
 use crate::wire::SealedChunk;
 use crate::wire::frame::{BadFrame, FrameHeader, FrameLimits, HEADER_LEN};
@@ -27,7 +27,7 @@ pub async fn recv(
     mut reader: impl AsyncRead + Unpin,
     limits: &FrameLimits,
     pool: &Pool,
-    meter: &Meter,
+    meter: &ConnectionStats,
     mut hand_on: impl FnMut(SealedChunk) -> bool,
 ) -> Result<(), RecvError> {
     let mut header = [0; HEADER_LEN];
@@ -64,7 +64,7 @@ async fn read_header(
 async fn read_payload(
     reader: &mut (impl AsyncRead + Unpin),
     mut payload: &mut [u8],
-    meter: &Meter,
+    meter: &ConnectionStats,
 ) -> io::Result<()> {
     while !payload.is_empty() {
         match reader.read(payload).await? {
@@ -90,7 +90,14 @@ mod tests {
         header[1] = 1;
         header[52..56].copy_from_slice(&u32::MAX.to_le_bytes());
         let limits = FrameLimits::new(1 << 20);
-        let end = recv(&header[..], &limits, &pool, &Meter::default(), |_| true).await;
+        let end = recv(
+            &header[..],
+            &limits,
+            &pool,
+            &ConnectionStats::default(),
+            |_| true,
+        )
+        .await;
         assert!(matches!(end, Err(RecvError::BadFrame(_))), "{end:?}");
         assert_eq!(pool.free(), 1);
     }

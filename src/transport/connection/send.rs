@@ -8,11 +8,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::interval;
 
-use super::duplex::{Link, ReadLink, WriteLink};
-use super::handshake::Expected;
-use super::stats::{Meter, Orders};
+use super::duplex::{Duplex, ReadLink, WriteLink};
+use super::handshake::ExpectedAnswer;
+use super::stats::{ConnectionStats, Orders};
 use crate::transport::frames::{Frame, Frames};
-use crate::transport::rate_limit::Limit;
+use crate::transport::rate_limit::RateLimiter;
 use crate::wire::frame::FrameHeader;
 
 /// The owner of the chunks, which learns where each frame went.
@@ -37,7 +37,11 @@ pub struct Supply {
 impl Supply {
     /// The next frame; None when there are no more. While the connection is parked or its gate is
     /// closed, this waits.
-    async fn next(&mut self, meter: &Meter, orders: &mut watch::Receiver<Orders>) -> Option<Frame> {
+    async fn next(
+        &mut self,
+        meter: &ConnectionStats,
+        orders: &mut watch::Receiver<Orders>,
+    ) -> Option<Frame> {
         loop {
             let is_parked = orders.borrow_and_update().is_parked;
             let is_open = |gate: &mut watch::Receiver<bool>| *gate.borrow_and_update();
@@ -72,11 +76,11 @@ async fn changed(gate: &mut Option<watch::Receiver<bool>>) -> Result<(), watch::
 /// the answer: they are sealed, so a stranger cannot read them.
 pub async fn send(
     stream: u16,
-    mut link: Link,
-    expected: Option<Expected>,
+    mut link: Duplex,
+    expected: Option<ExpectedAnswer>,
     mut supply: Supply,
-    limit: &Limit,
-    meter: &Meter,
+    limit: &RateLimiter,
+    meter: &ConnectionStats,
     owner: &dyn Sent,
 ) -> io::Result<()> {
     let (mut reader, mut writer) = link.split();
@@ -107,8 +111,8 @@ pub async fn send(
 async fn write(
     writer: &mut WriteLink<'_>,
     mut bytes: &[u8],
-    limit: &Limit,
-    meter: &Meter,
+    limit: &RateLimiter,
+    meter: &ConnectionStats,
 ) -> io::Result<()> {
     while !bytes.is_empty() {
         let admitted = limit.admit(bytes.len()).await;
@@ -129,8 +133,8 @@ async fn write(
 
 async fn wait_for_end(
     reader: &mut ReadLink<'_>,
-    expected: Option<Expected>,
-    meter: &Meter,
+    expected: Option<ExpectedAnswer>,
+    meter: &ConnectionStats,
 ) -> io::Error {
     if let Some(expected) = expected
         && let Err(error) = expected.answer(reader).await
@@ -175,7 +179,7 @@ async fn wait_for_end(
 }
 
 /// Stores the kernel's facts in the meter and adjusts the bound on unsent bytes.
-fn look(reader: &ReadLink<'_>, meter: &Meter, unsent_max: &mut u32) {
+fn look(reader: &ReadLink<'_>, meter: &ConnectionStats, unsent_max: &mut u32) {
     let facts = reader.kernel();
     meter.set_kernel(facts);
     if let Some(facts) = facts

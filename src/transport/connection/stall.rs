@@ -79,7 +79,7 @@ pub enum Dead {
 
 /// Watches one connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Watch {
+pub struct StallWatch {
     last: Sight,
     was_listed: bool,
     unlisted_beats: u64,
@@ -99,15 +99,15 @@ pub struct Watch {
     is_behind: bool,
 }
 
-impl Watch {
-    pub fn new(now: Duration) -> Watch {
+impl StallWatch {
+    pub fn new(now: Duration) -> StallWatch {
         let last = Sight {
             now,
             ..Sight::default()
         };
-        Watch {
+        StallWatch {
             last,
-            ..Watch::default()
+            ..StallWatch::default()
         }
     }
 
@@ -268,7 +268,7 @@ mod tests {
     /// Looks once a second at what `at` gives for it; returns when, and why, the connection was
     /// given up.
     fn watch(seconds: u32, at: impl Fn(u32) -> Sight) -> Option<(u32, Dead)> {
-        let mut watch = Watch::new(Duration::ZERO);
+        let mut watch = StallWatch::new(Duration::ZERO);
         (1..=seconds).find_map(|second| {
             let now = SECOND * second;
             let dead = watch.look(&Sight { now, ..at(second) })?;
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_stream_is_slower_than_another_by_what_each_carries() {
-        let mut watch = Watch::new(Duration::ZERO);
+        let mut watch = StallWatch::new(Duration::ZERO);
         for second in 1..=4u32 {
             watch.look(&Sight {
                 now: SECOND * second,
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_was_given_something_just_now_is_not_slow_yet() {
-        let mut watch = Watch::new(Duration::ZERO);
+        let mut watch = StallWatch::new(Duration::ZERO);
         let mut slow_at = |second: u32, sent| {
             watch.look(&Sight {
                 now: SECOND * second,

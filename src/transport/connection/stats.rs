@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
 use super::kernel::KernelFacts;
-use crate::transport::idle_time::Crowd;
+use crate::transport::idle_time::IdleTime;
 
-pub struct Meter {
+pub struct ConnectionStats {
     bytes: AtomicU64,
     taken: AtomicU64,
     waits: AtomicBool,
@@ -17,7 +17,7 @@ pub struct Meter {
     is_proven: AtomicBool,
     kernel: Mutex<Option<KernelFacts>>,
     orders: watch::Sender<Orders>,
-    crowd: Arc<Crowd>,
+    crowd: Arc<IdleTime>,
 }
 
 /// Orders for a sending connection.
@@ -34,21 +34,21 @@ pub struct Orders {
 }
 
 /// While it exists, the connection counts as waiting.
-pub struct Waiting<'a>(&'a Meter);
+pub struct WaitMark<'a>(&'a ConnectionStats);
 
 /// While it exists, the connection does not count in the crowd.
-pub struct Parked<'a>(&'a Meter);
+pub struct Parked<'a>(&'a ConnectionStats);
 
-impl Default for Meter {
-    fn default() -> Meter {
-        Meter::new(Arc::default(), Orders::default())
+impl Default for ConnectionStats {
+    fn default() -> ConnectionStats {
+        ConnectionStats::new(Arc::default(), Orders::default())
     }
 }
 
-impl Meter {
-    pub fn new(crowd: Arc<Crowd>, orders: Orders) -> Meter {
+impl ConnectionStats {
+    pub fn new(crowd: Arc<IdleTime>, orders: Orders) -> ConnectionStats {
         crowd.join();
-        Meter {
+        ConnectionStats {
             bytes: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             waits: AtomicBool::new(false),
@@ -80,11 +80,11 @@ impl Meter {
     }
 
     /// A receiving connection waits for a buffer, a sending one for a frame.
-    pub fn start_waiting(&self) -> Waiting<'_> {
+    pub fn start_waiting(&self) -> WaitMark<'_> {
         self.waits.store(true, Relaxed);
         self.has_waited.store(true, Relaxed);
         self.crowd.begin_to_wait();
-        Waiting(self)
+        WaitMark(self)
     }
 
     pub fn park(&self) -> Parked<'_> {
@@ -138,13 +138,13 @@ impl Meter {
     }
 }
 
-impl Drop for Meter {
+impl Drop for ConnectionStats {
     fn drop(&mut self) {
         self.crowd.leave();
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitMark<'_> {
     fn drop(&mut self) {
         self.0.waits.store(false, Relaxed);
         self.0.crowd.end_waiting();

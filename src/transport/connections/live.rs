@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::transport::connection::handshake::StreamId;
-use crate::transport::connection::stall::{Dead, PeerSight, Watch};
-use crate::transport::connection::stats::Meter;
-use crate::transport::connections::{Flow, Roster, State};
+use crate::transport::connection::handshake::ConnectionId;
+use crate::transport::connection::stall::{Dead, PeerSight, StallWatch};
+use crate::transport::connection::stats::ConnectionStats;
+use crate::transport::connections::{ConnectionSet, ConnectionsState, Flow};
 use crate::transport::routes::Route;
 
 /// The most bytes in one packet, ignoring jumbo frames.
@@ -19,14 +19,14 @@ pub(super) const PACKET: u64 = 1500;
 pub(super) const STUCK: Duration = Duration::from_secs(2);
 
 /// The facts about one connection.
-pub(super) struct Live {
+pub(super) struct LiveConnection {
     pub(super) route: Route,
     pub(super) attempt: u16,
     pub(super) number: u16,
     pub(super) since: Duration,
-    pub(super) meter: Arc<Meter>,
-    pub(super) leash: Arc<Leash>,
-    pub(super) watch: Watch,
+    pub(super) meter: Arc<ConnectionStats>,
+    pub(super) leash: Arc<CancelHandle>,
+    pub(super) watch: StallWatch,
     /// Bytes that entered it at one end, and bytes that left it at the other.
     pub(super) given: u64,
     pub(super) through: u64,
@@ -34,7 +34,7 @@ pub(super) struct Live {
     pub(super) owed: Duration,
 }
 
-impl Live {
+impl LiveConnection {
     /// Updates the facts from both ends.
     pub(super) fn count(&mut self, flow: Flow, peer: Option<PeerSight>, passed: Duration) {
         let (here, there) = (self.meter.bytes(), peer.map_or(0, |peer| peer.bytes));
@@ -60,12 +60,12 @@ impl Live {
     }
 }
 
-impl State {
+impl ConnectionsState {
     /// Connections whose bytes another would carry clearly sooner. One whose segments wait in a
     /// queue does not count: then the link is slow, also for retransmitted chunks.
     pub(super) fn slow(&self) -> Vec<u16> {
         let fastest = self.live.values().map(|live| live.watch.fastest()).max();
-        let is_slow = |live: &&Live| {
+        let is_slow = |live: &&LiveConnection| {
             let is_queued = live.meter.kernel().is_some_and(|facts| facts.is_queued());
             !is_queued && live.watch.is_slower_than(fastest.unwrap_or(0))
         };
@@ -83,12 +83,12 @@ impl State {
 
 /// A handle that ends a connection from outside.
 #[derive(Default)]
-pub(super) struct Leash {
+pub(super) struct CancelHandle {
     token: CancellationToken,
     why: OnceLock<Dead>,
 }
 
-impl Leash {
+impl CancelHandle {
     pub(super) fn end(&self, why: Dead) {
         // The first cause counts.
         let _ = self.why.set(why);
@@ -97,18 +97,18 @@ impl Leash {
 }
 
 /// The place of a connection in the roster; dropping it removes the connection.
-pub struct Member {
-    pub(super) roster: Arc<Roster>,
-    pub(super) id: StreamId,
+pub struct Registration {
+    pub(super) roster: Arc<ConnectionSet>,
+    pub(super) id: ConnectionId,
     /// The number of this connection: a stream that was dialled again has a new one. Numbers
     /// repeat after 64 Ki connections; at worst a few chunks of another connection are then sent
     /// twice.
     pub number: u16,
-    pub meter: Arc<Meter>,
-    pub(super) leash: Arc<Leash>,
+    pub meter: Arc<ConnectionStats>,
+    pub(super) leash: Arc<CancelHandle>,
 }
 
-impl Member {
+impl Registration {
     /// Cancelled to end the connection.
     pub fn token(&self) -> CancellationToken {
         self.leash.token.clone()
@@ -120,14 +120,14 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for Registration {
     fn drop(&mut self) {
         let mut state = self.roster.lock();
         state.was_ever_proven |= self.meter.is_proven();
         if let Some(route) = Route::of(self.id.stream) {
             state.carried[route as usize] += self.meter.bytes();
         }
-        let is_mine = |live: &Live| live.number == self.number;
+        let is_mine = |live: &LiveConnection| live.number == self.number;
         if state.live.get(&self.id.stream).is_some_and(is_mine)
             && let Some(live) = state.live.remove(&self.id.stream)
             && live.given > PACKET

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::live::Live;
+use super::live::LiveConnection;
 use crate::transport::connection::kernel::KernelFacts;
-use crate::transport::connection::stats::{Meter, Orders};
-use crate::transport::connections::{Flow, Roster, State};
-use crate::transport::idle_time::Crowd;
+use crate::transport::connection::stats::{ConnectionStats, Orders};
+use crate::transport::connections::{ConnectionSet, ConnectionsState, Flow};
+use crate::transport::idle_time::IdleTime;
 use crate::transport::routes::Route;
-use crate::tuner::{AT_WORK_FIRST, Sample, StreamSight};
+use crate::tuner::{AT_WORK_FIRST, ConnectionSight, Sample};
 use crate::wire::hello::STREAMS_MAX;
 
 /// A chunk may also be sent on an idle connection if its own delivers it later than that one
@@ -21,7 +21,7 @@ const SOON: Duration = Duration::from_millis(300);
 const SOONER: u32 = 2;
 
 /// Orders for all connections, including future ones.
-pub(super) struct Course {
+pub(super) struct Targets {
     /// The wanted number of connections of each route.
     wanted: watch::Sender<u16>,
     /// How many of them work; the others are parked, not closed.
@@ -34,9 +34,9 @@ pub(super) struct Course {
     past: (u64, u64),
 }
 
-impl Default for Course {
-    fn default() -> Course {
-        Course {
+impl Default for Targets {
+    fn default() -> Targets {
+        Targets {
             wanted: watch::Sender::new(STREAMS_MAX),
             at_work: AT_WORK_FIRST,
             congestion: None,
@@ -47,26 +47,26 @@ impl Default for Course {
     }
 }
 
-impl Course {
-    pub(super) fn meter(&self, crowd: &Arc<Crowd>) -> Arc<Meter> {
+impl Targets {
+    pub(super) fn meter(&self, crowd: &Arc<IdleTime>) -> Arc<ConnectionStats> {
         let orders = Orders {
             is_parked: false,
             congestion: self.congestion.clone(),
             pace: self.pace,
             looks: self.looks,
         };
-        Arc::new(Meter::new(crowd.clone(), orders))
+        Arc::new(ConnectionStats::new(crowd.clone(), orders))
     }
 
     /// Adds an ended connection to `past`.
-    pub(super) fn leaves(&mut self, meter: &Meter) {
+    pub(super) fn leaves(&mut self, meter: &ConnectionStats) {
         let (carried, again) = carried(meter);
         self.past.0 += carried;
         self.past.1 += again;
     }
 }
 
-impl State {
+impl ConnectionsState {
     /// Updates the largest number of connections: of the working ones at the sending end, of all
     /// at the receiving end. Routes that are tried at the same time do not add up, since only one
     /// of them carries data.
@@ -95,7 +95,7 @@ impl State {
 
 /// Bytes that the other kernel acknowledged, or those given to this kernel if it does not report
 /// that; and bytes retransmitted.
-fn carried(meter: &Meter) -> (u64, u64) {
+fn carried(meter: &ConnectionStats) -> (u64, u64) {
     match meter.kernel() {
         Some(facts) if facts.acked_bytes > 0 => (facts.acked_bytes, facts.retransmitted_bytes),
         _ => (meter.bytes(), 0),
@@ -111,7 +111,7 @@ fn is_late(facts: &KernelFacts, rest: u64, idle: &KernelFacts) -> bool {
     !facts.is_queued() && facts.due(rest) > SOON + SOONER * (idle.round_trip + by_other)
 }
 
-impl Roster {
+impl ConnectionSet {
     /// Sets the wanted number of connections, at least 1; the dialling end makes them.
     pub fn want(&self, streams: u16) {
         let streams = streams.clamp(1, STREAMS_MAX);
@@ -145,7 +145,7 @@ impl Roster {
     /// the same part.
     pub fn pace(&self, bytes_per_s: u64) {
         let mut state = self.lock();
-        let has_work = |live: &&Live| {
+        let has_work = |live: &&LiveConnection| {
             let holds = live.meter.kernel().is_some_and(|facts| facts.held > 0);
             holds || !(live.meter.waits() || live.meter.is_parked())
         };
@@ -158,11 +158,11 @@ impl Roster {
     }
 
     /// The kernel's facts about each TCP connection.
-    pub fn sights(&self) -> Vec<StreamSight> {
+    pub fn sights(&self) -> Vec<ConnectionSight> {
         let state = self.lock();
-        let sight = |live: &Live| {
+        let sight = |live: &LiveConnection| {
             let facts = live.meter.kernel()?;
-            Some(StreamSight {
+            Some(ConnectionSight {
                 number: live.number,
                 round_trip: facts.round_trip,
                 round_trip_min: facts.round_trip_min,
@@ -218,7 +218,7 @@ impl Roster {
     }
 
     /// Time that connections spent waiting.
-    pub fn crowd(&self) -> &Arc<Crowd> {
+    pub fn crowd(&self) -> &Arc<IdleTime> {
         &self.crowd
     }
 

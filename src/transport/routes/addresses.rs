@@ -7,17 +7,17 @@ use crate::wire::message::{ADDRESSES_MAX, Listen};
 
 /// One end of an ssh connection, as in `SSH_CONNECTION` ("client port server port").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum SshEnd {
     Client,
     Server,
 }
 
 /// The address of that end; None if sshd did not start this process (or sudo removed the
 /// variable).
-pub fn of_login(connection: &str, end: End) -> Option<&str> {
+pub fn of_login(connection: &str, end: SshEnd) -> Option<&str> {
     let nth = match end {
-        End::Client => 0,
-        End::Server => 2,
+        SshEnd::Client => 0,
+        SshEnd::Server => 2,
     };
     let word = connection.split(' ').nth(nth)?;
     (!word.is_empty()).then_some(word)
@@ -135,9 +135,9 @@ mod tests {
     #[test]
     fn the_address_that_ssh_reached_comes_first() {
         let connection = "10.0.0.1 5000 10.0.0.2 22";
-        assert_eq!(of_login(connection, End::Server), Some("10.0.0.2"));
-        assert_eq!(of_login(connection, End::Client), Some("10.0.0.1"));
-        assert_eq!(of_login("", End::Server), None);
+        assert_eq!(of_login(connection, SshEnd::Server), Some("10.0.0.2"));
+        assert_eq!(of_login(connection, SshEnd::Client), Some("10.0.0.1"));
+        assert_eq!(of_login("", SshEnd::Server), None);
         assert_eq!(own(Some("192.0.2.7"))[0], "192.0.2.7");
     }
 

@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Connection;
-use crate::transport::connection::duplex::Link;
-use crate::transport::connection::handshake::{Keyring, StreamId};
+use crate::transport::connection::duplex::Duplex;
+use crate::transport::connection::handshake::{ConnectionId, Keyring};
 use crate::transport::connection::prepare;
 use crate::wire::message::ADDRESSES_MAX;
 
@@ -28,7 +28,7 @@ const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
 /// The result of dialling so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Answer {
+pub enum DialAnswer {
     #[default]
     Silent,
     /// At least one address accepted a connection.
@@ -45,13 +45,13 @@ const STRANGE_MAX: u32 = 64;
 pub struct Places {
     /// The address of this host to dial from.
     bind: Option<IpAddr>,
-    state: Mutex<State>,
+    state: Mutex<DialProgress>,
 }
 
 #[derive(Default)]
-struct State {
+struct DialProgress {
     addresses: Vec<SocketAddr>,
-    answer: Answer,
+    answer: DialAnswer,
     proven: Option<SocketAddr>,
     /// How often a connection to this address was not proven.
     strange: HashMap<SocketAddr, u32>,
@@ -60,9 +60,9 @@ struct State {
 impl Places {
     pub fn new(mut addresses: Vec<SocketAddr>, bind: Option<IpAddr>) -> Places {
         addresses.retain(|address| can_go(bind, *address));
-        let state = State {
+        let state = DialProgress {
             addresses,
-            ..State::default()
+            ..DialProgress::default()
         };
         Places {
             bind,
@@ -86,7 +86,7 @@ impl Places {
         self.lock().addresses.clone()
     }
 
-    pub fn answer(&self) -> Answer {
+    pub fn answer(&self) -> DialAnswer {
         self.lock().answer
     }
 
@@ -94,8 +94,8 @@ impl Places {
     /// again.
     fn refused(&self) {
         let mut state = self.lock();
-        if state.answer == Answer::Silent {
-            state.answer = Answer::Refused;
+        if state.answer == DialAnswer::Silent {
+            state.answer = DialAnswer::Refused;
         }
     }
 
@@ -135,7 +135,7 @@ impl Places {
         *state.strange.entry(address).or_default() += 1;
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DialProgress> {
         self.state.lock().expect("no panic while held")
     }
 }
@@ -158,7 +158,7 @@ pub struct Dialled {
 pub async fn dial(
     places: &Places,
     keyring: &Arc<Keyring>,
-    mut id: StreamId,
+    mut id: ConnectionId,
     may_be_early: bool,
 ) -> (io::Result<Dialled>, u16) {
     let first = places.candidates().first().copied();
@@ -195,7 +195,7 @@ pub async fn dial(
         };
         let opened = match connected {
             Ok(socket) => {
-                places.lock().answer = Answer::Connected;
+                places.lock().answer = DialAnswer::Connected;
                 let early = may_be_early && first == Some(address) && !places.is_strange(address);
                 let opened = open(socket, keyring, id, early).await;
                 id.attempt = id.attempt.saturating_add(1);
@@ -243,7 +243,7 @@ async fn connect(address: SocketAddr, bind: Option<IpAddr>) -> io::Result<TcpStr
 async fn open(
     mut socket: TcpStream,
     keyring: &Arc<Keyring>,
-    id: StreamId,
+    id: ConnectionId,
     early: bool,
 ) -> io::Result<Connection> {
     prepare(&socket)?;
@@ -253,7 +253,7 @@ async fn open(
     }
     Ok(Connection {
         id,
-        link: Link::Tcp(socket),
+        link: Duplex::Tcp(socket),
         expected,
         fate: None,
     })
@@ -302,7 +302,7 @@ mod tests {
         let (peer, mut proven) = listener(keyring(1)).await;
         let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
         let places = Places::new(vec![nobody, stranger, peer], None);
-        let id = StreamId {
+        let id = ConnectionId {
             stream: 3,
             attempt: 5,
         };
@@ -311,15 +311,15 @@ mod tests {
         assert_eq!((dialled.address, next), (peer, 7));
         assert_eq!(
             proven.recv().await.unwrap().id,
-            StreamId { attempt: 6, ..id }
+            ConnectionId { attempt: 6, ..id }
         );
-        assert_eq!(places.answer(), Answer::Connected);
+        assert_eq!(places.answer(), DialAnswer::Connected);
         let refused = Places::new(vec![nobody], None);
-        assert_eq!(refused.answer(), Answer::Silent);
+        assert_eq!(refused.answer(), DialAnswer::Silent);
         assert!(dial(&refused, &keyring(1), id, true).await.0.is_err());
-        assert_eq!(refused.answer(), Answer::Refused);
+        assert_eq!(refused.answer(), DialAnswer::Refused);
         // From now on the proven address is the only one.
-        let id = StreamId {
+        let id = ConnectionId {
             stream: 4,
             attempt: 0,
         };

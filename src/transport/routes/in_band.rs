@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{mpsc, watch};
 
 use crate::control::Outgoing;
-use crate::transport::connection::duplex::{Link, Piped};
+use crate::transport::connection::duplex::{Duplex, Piped};
 use crate::wire::message::{DATA_MAX, Data, Message};
 
 /// Bounds of the window, in bytes: what a link of 1 MB/s carries in a quarter of a second, and
@@ -26,7 +26,7 @@ const SPAN: Duration = Duration::from_millis(500);
 /// The peer sent more than its credit allows.
 #[derive(Debug, thiserror::Error)]
 #[error("more data on control than there was room for")]
-pub struct Breach;
+pub struct CreditExceeded;
 
 /// Control of the sending end.
 pub struct Sending {
@@ -35,7 +35,7 @@ pub struct Sending {
 }
 
 /// Starts a connection that sends as far as its credit allows.
-pub fn sending(control: Outgoing) -> (Sending, Link) {
+pub fn sending(control: Outgoing) -> (Sending, Duplex) {
     let (near, far) = tokio::io::duplex(DATA_MAX);
     let (credit, given) = watch::channel(0);
     tokio::spawn(pump(far, control, given));
@@ -50,9 +50,9 @@ impl Sending {
     }
 }
 
-fn linked(end: DuplexStream) -> Link {
+fn linked(end: DuplexStream) -> Duplex {
     let (reader, writer) = tokio::io::split(end);
-    Link::Piped(Piped::new(reader, writer, ()))
+    Duplex::Piped(Piped::new(reader, writer, ()))
 }
 
 async fn pump(mut from: DuplexStream, control: Outgoing, mut given: watch::Receiver<u64>) {
@@ -87,7 +87,7 @@ pub struct Receiving {
 }
 
 /// Starts a connection that receives, and grants credit for it.
-pub fn receiving(control: Outgoing) -> (Receiving, Link) {
+pub fn receiving(control: Outgoing) -> (Receiving, Duplex) {
     let (near, far) = tokio::io::duplex(DATA_MAX);
     let (pieces, queue) = mpsc::unbounded_channel();
     let owed = Arc::new(Mutex::new(0));
@@ -100,11 +100,11 @@ impl Receiving {
     ///
     /// # Errors
     /// If the data exceeds the granted credit.
-    pub fn take(&self, bytes: Vec<u8>) -> Result<(), Breach> {
+    pub fn take(&self, bytes: Vec<u8>) -> Result<(), CreditExceeded> {
         let mut owed = self.owed.lock().expect("no panic while held");
         let len = bytes.len() as u64;
         if bytes.is_empty() || bytes.len() > DATA_MAX || len > *owed {
-            return Err(Breach);
+            return Err(CreditExceeded);
         }
         *owed -= len;
         // This fails only if the connection has ended; its task reports that.
@@ -119,7 +119,7 @@ async fn feed(
     control: Outgoing,
     owed: Arc<Mutex<u64>>,
 ) {
-    let mut window = Window::new(Instant::now());
+    let mut window = CreditWindow::new(Instant::now());
     let mut credit = window.first();
     loop {
         if credit > 0 {
@@ -146,7 +146,7 @@ async fn until_unused(mut end: DuplexStream) {
 }
 
 /// The number of bytes that may be in flight. Pure: time is passed in.
-struct Window {
+struct CreditWindow {
     size: u64,
     /// Bytes taken since credit was last granted.
     ungiven: u64,
@@ -155,9 +155,9 @@ struct Window {
     since: Instant,
 }
 
-impl Window {
-    fn new(now: Instant) -> Window {
-        Window {
+impl CreditWindow {
+    fn new(now: Instant) -> CreditWindow {
+        CreditWindow {
             size: WINDOW_MIN,
             ungiven: 0,
             lately: 0,
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn the_window_follows_what_the_link_carries_and_credit_covers_what_was_taken() {
         let start = Instant::now();
-        let mut window = Window::new(start);
+        let mut window = CreditWindow::new(start);
         let mut given = window.first();
         let mut taken = 0;
         for tick in 1..=400u32 {
@@ -208,7 +208,7 @@ mod tests {
         }
         // 6.5 MB/s: twice the bytes of half a second are more than `WINDOW_MAX`.
         assert_eq!(window.size, WINDOW_MAX);
-        let mut slow = Window::new(start);
+        let mut slow = CreditWindow::new(start);
         for second in 1..100 {
             slow.taken(50_000, start + Duration::from_secs(second));
         }

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 use super::Connection;
 use super::unproven::Unproven;
-use crate::transport::connection::duplex::Link;
+use crate::transport::connection::duplex::Duplex;
 use crate::transport::connection::handshake::Keyring;
 use crate::transport::connection::prepare;
 use crate::wire::message::Ports;
@@ -68,7 +68,7 @@ impl Listener {
                     unproven.add(async move {
                         let id = keyring.welcome(&mut socket).await?;
                         prepare(&socket)?;
-                        Ok(Connection { id, link: Link::Tcp(socket), expected: None, fate: None })
+                        Ok(Connection { id, link: Duplex::Tcp(socket), expected: None, fate: None })
                     });
                 }
                 connection = unproven.next() => {

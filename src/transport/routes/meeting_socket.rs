@@ -29,7 +29,7 @@ use tokio::time::timeout;
 use super::Connection;
 use super::unproven::Unproven;
 use crate::control::stdio::Stdio;
-use crate::transport::connection::duplex::{Link, Piped};
+use crate::transport::connection::duplex::{Duplex, Piped};
 use crate::transport::connection::handshake::{Keyring, OPENING_TIMEOUT};
 use crate::wire::hello::MAGIC;
 
@@ -99,7 +99,7 @@ async fn take(login: UnixStream, keyring: Arc<Keyring>) -> io::Result<Connection
     let handed = login.async_io(Interest::READABLE, || receive_two(login.as_fd()));
     let [stdin, stdout] = timeout(OPENING_TIMEOUT, handed).await??;
     // The login's process ends when `login` is dropped.
-    let mut link = Link::Piped(Piped::new(Stdio::new(stdin)?, Stdio::new(stdout)?, login));
+    let mut link = Duplex::Piped(Piped::new(Stdio::new(stdin)?, Stdio::new(stdout)?, login));
     let id = keyring.welcome(&mut link).await?;
     Ok(Connection {
         id,
@@ -134,7 +134,7 @@ fn receive_two(from: BorrowedFd<'_>) -> io::Result<[OwnedFd; 2]> {
 }
 
 /// The request in the first bytes of a client.
-pub enum Greeting {
+pub enum MeetingRequest {
     /// A session; these bytes of its hello were read.
     Session([u8; MAGIC.len()]),
     /// A data connection of the session with this name.
@@ -145,18 +145,18 @@ pub enum Greeting {
 ///
 /// # Errors
 /// `InvalidData` for a malformed name.
-pub async fn greeting(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Greeting> {
+pub async fn greeting(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<MeetingRequest> {
     let mut first = [0; MAGIC.len()];
     reader.read_exact(&mut first).await?;
     if first != *JOIN {
-        return Ok(Greeting::Session(first));
+        return Ok(MeetingRequest::Session(first));
     }
     let mut rest = [0; REST_LEN];
     reader.read_exact(&mut rest).await?;
     let (name, newline) = rest.split_at(REST_LEN - 1);
     let is_name = newline == b"\n" && name.iter().all(u8::is_ascii_hexdigit);
     match str::from_utf8(name) {
-        Ok(name) if is_name => Ok(Greeting::Stream(name.to_ascii_lowercase())),
+        Ok(name) if is_name => Ok(MeetingRequest::Stream(name.to_ascii_lowercase())),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
@@ -204,13 +204,13 @@ mod tests {
         words.extend_from_slice(b"opening");
         let mut reader = &words[..];
         match greeting(&mut reader).await.unwrap() {
-            Greeting::Stream(name) => assert_eq!(name, "ab".repeat(16)),
-            Greeting::Session(_) => panic!("a stream was asked for"),
+            MeetingRequest::Stream(name) => assert_eq!(name, "ab".repeat(16)),
+            MeetingRequest::Session(_) => panic!("a stream was asked for"),
         }
         assert_eq!(reader, b"opening", "what follows is left where it is");
         let hello = [MAGIC, b"{}\n"].concat();
         let session = greeting(&mut &hello[..]).await.unwrap();
-        assert!(matches!(session, Greeting::Session(first) if first == MAGIC));
+        assert!(matches!(session, MeetingRequest::Session(first) if first == MAGIC));
         let odd = [JOIN, &b"../../../../../../../../../etc/x\n"[..]].concat();
         assert!(greeting(&mut &odd[..]).await.is_err());
     }

@@ -14,8 +14,8 @@ use std::fmt;
 
 use tokio::sync::oneshot;
 
-use super::connection::duplex::Link;
-use super::connection::handshake::{Expected, StreamId};
+use super::connection::duplex::Duplex;
+use super::connection::handshake::{ConnectionId, ExpectedAnswer};
 use crate::wire::hello::STREAMS_MAX;
 
 /// A way to make connections. A discriminant is the upper byte of the numbers of its streams.
@@ -67,9 +67,9 @@ impl Route {
 }
 
 /// A stream's name in messages: `3`, `3 (ssh)`.
-pub struct Named(pub u16);
+pub struct ConnectionName(pub u16);
 
-impl fmt::Display for Named {
+impl fmt::Display for ConnectionName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nth = self.0 % STREAMS_EACH;
         match Route::of(self.0) {
@@ -81,10 +81,10 @@ impl fmt::Display for Named {
 
 /// A connection whose other end has proved that it knows the secret, or must still do so.
 pub struct Connection {
-    pub id: StreamId,
-    pub link: Link,
+    pub id: ConnectionId,
+    pub link: Duplex,
     /// The expected answer to this end's opening, if frames may be sent before it arrives.
-    pub expected: Option<Expected>,
+    pub expected: Option<ExpectedAnswer>,
     /// Tells the dialler the connection's fate.
     pub fate: Option<oneshot::Sender<Fate>>,
 }
@@ -111,6 +111,6 @@ mod tests {
             }
         }
         assert_eq!(Route::of(4 << 8), None);
-        assert_eq!(Named(Route::Ssh.stream(3)).to_string(), "3 (ssh)");
+        assert_eq!(ConnectionName(Route::Ssh.stream(3)).to_string(), "3 (ssh)");
     }
 }

@@ -15,11 +15,11 @@ use tokio::time::timeout;
 
 use super::Connection;
 use super::meeting_socket::joining;
-use crate::control::{ControlError, First, Incoming};
+use crate::control::{ControlError, FirstMessage, Incoming};
 use crate::program;
 use crate::ssh::{self, Errand, Host, Rsh, SshOptions, Startup, is_refusal};
-use crate::transport::connection::duplex::{Link, Piped};
-use crate::transport::connection::handshake::{Keyring, StreamId};
+use crate::transport::connection::duplex::{Duplex, Piped};
+use crate::transport::connection::handshake::{ConnectionId, Keyring};
 use crate::wire::hello::Hello;
 
 /// Logins in progress at once. sshd allows ten (`MaxStartups`); the rest are for others.
@@ -45,7 +45,7 @@ pub enum Failed {
 }
 
 /// Further logins on the host of a session.
-pub struct Logins {
+pub struct FurtherLogins {
     rsh: Rsh,
     host: Host,
     options: SshOptions,
@@ -62,14 +62,14 @@ pub struct Logins {
     refused: OnceLock<String>,
 }
 
-impl Logins {
+impl FurtherLogins {
     pub fn new(
         rsh: Rsh,
         host: &Host,
         options: &SshOptions,
         mut startup: Startup,
         hello: &Hello,
-    ) -> Logins {
+    ) -> FurtherLogins {
         // The program placed there may be one for another kind of machine.
         if program::is_digest(&hello.program) {
             hello.program.clone_into(&mut startup.digest);
@@ -79,7 +79,7 @@ impl Logins {
             verbose: 0,
             ..options.unattended(true)
         };
-        Logins {
+        FurtherLogins {
             rsh,
             host: host.clone(),
             options,
@@ -94,7 +94,11 @@ impl Logins {
     }
 
     /// Logs in for one connection.
-    pub async fn dial(&self, keyring: &Arc<Keyring>, id: StreamId) -> Result<Connection, Failed> {
+    pub async fn dial(
+        &self,
+        keyring: &Arc<Keyring>,
+        id: ConnectionId,
+    ) -> Result<Connection, Failed> {
         let mut is_open = self.is_open.lock().await;
         if *is_open {
             drop(is_open);
@@ -128,7 +132,7 @@ impl Logins {
     async fn first(
         &self,
         keyring: &Arc<Keyring>,
-        id: StreamId,
+        id: ConnectionId,
     ) -> (Result<Connection, Failed>, SshOptions) {
         if self.rsh == Rsh::Ssh
             && let Some(pinned) = ssh::pinned(&self.host, &self.options, &self.reached).await
@@ -146,17 +150,17 @@ impl Logins {
         &self,
         options: &SshOptions,
         keyring: &Arc<Keyring>,
-        id: StreamId,
+        id: ConnectionId,
     ) -> Result<Connection, Failed> {
         let far_end = ssh::start(self.rsh, &self.host, options, &self.startup, SERVER)
             .map_err(|error| Failed::ForGood(error.message))?;
         let (mut process, mut stdin, stdout, stderr) = far_end.split();
-        let mut words = Words::hear(stderr);
+        let mut words = LoginStderr::hear(stderr);
         let mut incoming = Incoming::new(stdout);
         let hello = match incoming.first(LOGIN_TIMEOUT).await {
-            Ok(First::Hello(hello)) => hello,
+            Ok(FirstMessage::Hello(hello)) => hello,
             // The first login found a program there, or placed one.
-            Ok(First::Greeting(_)) => {
+            Ok(FirstMessage::Greeting(_)) => {
                 let why = "a further login found no fastcp there";
                 return Err(Failed::ForGood(why.to_owned()));
             }
@@ -179,7 +183,7 @@ impl Logins {
         };
         let opened = async {
             stdin.write_all(&joining(&keyring.session)).await?;
-            let mut link = Link::Piped(Piped::new(stdout, stdin, process));
+            let mut link = Duplex::Piped(Piped::new(stdout, stdin, process));
             let expected = keyring.open(&mut link, id).await?;
             expected.answer(&mut link).await?;
             Ok::<_, std::io::Error>(link)
@@ -216,13 +220,13 @@ fn classified(words: String) -> Failed {
 }
 
 /// The last line on a login's stderr.
-struct Words {
+struct LoginStderr {
     last: Arc<std::sync::Mutex<String>>,
     relay: JoinHandle<()>,
 }
 
-impl Words {
-    fn hear(stderr: ssh::Stderr) -> Words {
+impl LoginStderr {
+    fn hear(stderr: ssh::Stderr) -> LoginStderr {
         let last = Arc::new(std::sync::Mutex::new(String::new()));
         let keep = last.clone();
         let show = move |line: &str| {
@@ -233,7 +237,7 @@ impl Words {
             }
         };
         let relay = tokio::spawn(ssh::relay_stderr(stderr, show, ssh::no_hold));
-        Words { last, relay }
+        LoginStderr { last, relay }
     }
 
     /// Waits until the process's remaining output is read; another process may hold its stderr

@@ -114,7 +114,7 @@ fn a_fast_link_that_begins_to_lose_packets_is_filled_in_time() {
         let world = World {
             link: mbit * MBIT,
             rtt,
-            data: Data::Random,
+            data: SimulatedData::Random,
             ..WORLD
         };
         let lossy = World {
@@ -187,7 +187,7 @@ fn other_flows_get_their_part_of_a_slow_link_and_leave_it_behind() {
 fn a_link_that_was_slow_for_a_while_is_filled_again() {
     for seed in 0..20 {
         let rtt = [0.02, 0.05, 0.1, 0.15][seed % 4];
-        let data = Data::Random;
+        let data = SimulatedData::Random;
         let world = World { rtt, data, ..WORLD };
         let events: [Event; 2] = [
             (20.0, |w| w.link = 5.0 * MBIT),

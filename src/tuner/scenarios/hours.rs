@@ -17,9 +17,9 @@ const HOURS: [&[Event]; 6] = [
     ],
     &[(900.0, |w| w.here /= 4.0), (2100.0, |w| w.here *= 4.0)],
     &[
-        (600.0, |w| w.data = Data::Random),
-        (1500.0, |w| w.data = Data::Text),
-        (2400.0, |w| w.data = Data::Random),
+        (600.0, |w| w.data = SimulatedData::Random),
+        (1500.0, |w| w.data = SimulatedData::Text),
+        (2400.0, |w| w.data = SimulatedData::Random),
     ],
     &[
         (900.0, |w| w.competing = 12.0),

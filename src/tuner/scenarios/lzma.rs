@@ -13,7 +13,7 @@ const FRAME: f64 = 400e3;
 fn what_shrinks_goes_by_lzma_over_a_slow_link() {
     for seed in 0..36 {
         let (mbit, rtt) = (RATES[seed % 6], ROUND_TRIPS[seed / 6 % 3]);
-        let data = [Data::Pages, Data::Text][seed / 18 % 2];
+        let data = [SimulatedData::Pages, SimulatedData::Text][seed / 18 % 2];
         let world = World {
             data,
             ..slow(mbit, rtt)
@@ -47,7 +47,7 @@ fn what_shrinks_goes_by_lzma_over_a_slow_link() {
 fn packs_go_as_one_over_a_slow_link_alone() {
     for (mbit, packs) in [(0.5, 1..=1), (10.0, 2..=4), (20.0, 2..=4), (1000.0, 1..=1)] {
         let world = World {
-            data: Data::Text,
+            data: SimulatedData::Text,
             ..slow(mbit, 0.03)
         };
         let run = run(world, start(&world), 0, 30.0, &[]);
@@ -89,7 +89,7 @@ fn a_link_that_becomes_fast_gets_its_cheap_method_back_at_once() {
 fn where_processors_are_too_slow_for_lzma_the_best_that_keeps_up_takes_its_place() {
     for seed in 0..8 {
         let world = World {
-            data: Data::Text,
+            data: SimulatedData::Text,
             ..slow(20.0, 0.03)
         };
         let busy: Event = (20.0, |w| w.here = 0.5);
@@ -110,7 +110,7 @@ fn processors_that_are_busy_are_no_worse_for_lzma() {
         let (mbit, rtt) = ([5.0, 10.0, 20.0][seed % 3], [0.03, 0.2][seed / 3 % 2]);
         let here = [0.05, 0.2, 0.5, 1.0][seed / 6];
         let world = World {
-            data: Data::Pages,
+            data: SimulatedData::Pages,
             here,
             ..slow(mbit, rtt)
         };

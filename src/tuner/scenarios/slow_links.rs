@@ -11,7 +11,7 @@ pub(super) fn slow(mbit: f64, rtt: f64) -> World {
         rtt,
         here: 2.0,
         there: 2.0,
-        data: Data::Random,
+        data: SimulatedData::Random,
         ..WORLD
     }
 }
@@ -91,7 +91,7 @@ fn the_memory_of_a_slow_link_does_not_slow_a_fast_one() {
     for rtt in [0.02, 0.05, 0.15] {
         let world = World {
             rtt,
-            data: Data::Random,
+            data: SimulatedData::Random,
             ..WORLD
         };
         let none = run(world, remembering(&world, None), 1, 10.0, &[]);
@@ -132,7 +132,7 @@ fn the_memory_of_a_near_link_does_not_slow_a_far_one() {
     for seed in 0..100 {
         let (mbit, rtt) = (RATES[seed % 6], ROUND_TRIPS[seed / 6 % 3]);
         let world = World {
-            data: Data::Pages,
+            data: SimulatedData::Pages,
             ..slow(mbit, rtt)
         };
         let mut remembering = start(&world);

@@ -62,7 +62,7 @@ impl Group {
 }
 
 #[derive(Default)]
-pub struct Link {
+pub struct SimulatedLink {
     groups: Vec<Group>,
     /// Connections of others on a slow link. On a fast link they take their share, and nothing
     /// more is modelled.
@@ -85,7 +85,7 @@ pub struct Carries {
     pub dropped: f64,
 }
 
-impl Link {
+impl SimulatedLink {
     /// `ready`: connections that are dialled, of which `streams` are in use.
     pub fn step(
         &mut self,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::method::{DECODE_NS, Facts, TYPICAL};
 use super::*;
-use link::Link;
+use link::SimulatedLink;
 
 const STEP: f64 = 0.05;
 /// Goodput is recorded as the mean of this many steps.
@@ -28,7 +28,7 @@ const PLAIN_NS: f64 = 0.6;
 const PER_STREAM: f64 = 0.01;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Data {
+pub enum SimulatedData {
     Random,
     Pages,
     Text,
@@ -52,7 +52,7 @@ pub struct World {
     /// Processors that the workers get.
     pub here: f64,
     pub there: f64,
-    pub data: Data,
+    pub data: SimulatedData,
     /// Standard deviation of the link's rate from one step to the next, relative to the rate.
     pub noise: f64,
     pub rate_limit: Option<u64>,
@@ -72,14 +72,14 @@ pub const WORLD: World = World {
     write: 2e9,
     here: 4.0,
     there: 4.0,
-    data: Data::Pages,
+    data: SimulatedData::Pages,
     noise: 0.05,
     rate_limit: None,
 };
 
 pub type Event = (f64, fn(&mut World));
 
-pub struct Run {
+pub struct SimulatedRun {
     /// Content written at the receiver, in bytes a second, for every 250 ms.
     pub goodput: Vec<f64>,
     pub adjustments: Vec<(f64, Adjustment)>,
@@ -91,7 +91,7 @@ pub struct Run {
     pub world: World,
 }
 
-impl Run {
+impl SimulatedRun {
     pub fn mean(&self, from_s: f64, to_s: f64) -> f64 {
         let per_s = 1.0 / (STEP * STEPS_PER_NOTE as f64);
         let (from, to) = ((from_s * per_s) as usize, (to_s * per_s) as usize);
@@ -141,25 +141,25 @@ fn steady(world: &World, rung: usize, streams: f64, link: f64) -> f64 {
         .min(world.write)
 }
 
-pub fn facts(data: Data, rung: usize) -> Facts {
+pub fn facts(data: SimulatedData, rung: usize) -> Facts {
     let Facts { ns_per_byte, ratio } = TYPICAL[rung];
     match data {
         _ if rung == 0 => TYPICAL[0],
         // The cost of a sample.
-        Data::Random => Facts {
+        SimulatedData::Random => Facts {
             ns_per_byte: 0.1,
             ratio: 1.0,
         },
-        Data::Pages => TYPICAL[rung],
-        Data::Text => Facts {
+        SimulatedData::Pages => TYPICAL[rung],
+        SimulatedData::Text => Facts {
             ns_per_byte: ns_per_byte * 0.8,
             ratio: 1.0 + (ratio - 1.0) * 1.7,
         },
     }
 }
 
-fn decode_ns(data: Data, rung: usize) -> f64 {
-    if data == Data::Random {
+fn decode_ns(data: SimulatedData, rung: usize) -> f64 {
+    if data == SimulatedData::Random {
         0.0
     } else {
         DECODE_NS[rung]
@@ -182,7 +182,7 @@ pub fn start(world: &World) -> Start {
     }
 }
 
-pub fn run(world: World, start: Start, seed: u64, seconds: f64, events: &[Event]) -> Run {
+pub fn run(world: World, start: Start, seed: u64, seconds: f64, events: &[Event]) -> SimulatedRun {
     let mut worlds = Vec::new();
     let mut is = world;
     is.rate_limit = is.rate_limit.or(start.forced.rate_limit);
@@ -200,14 +200,14 @@ pub fn run_through(
     seed: u64,
     seconds: f64,
     worlds: &[(f64, World)],
-) -> Run {
+) -> SimulatedRun {
     let workers = (
         f64::from(start.processors_here),
         f64::from(start.processors_there),
     );
     world.rate_limit = world.rate_limit.or(start.forced.rate_limit);
     let (tuner, decision) = Tuner::new(start);
-    let mut run = Run {
+    let mut run = SimulatedRun {
         goodput: Vec::new(),
         adjustments: Vec::new(),
         in_flight_s: Vec::new(),
@@ -246,7 +246,7 @@ pub fn run_through(
 /// The stages of one copy and the queues between them.
 struct Copy {
     workers: (f64, f64),
-    link: Link,
+    link: SimulatedLink,
     /// Content bytes and wire bytes that wait for a connection.
     queue: VecDeque<(f64, f64)>,
     queued: f64,
@@ -262,7 +262,7 @@ struct Copy {
     retransmitted: f64,
     sent: f64,
     dropped: f64,
-    far: Far,
+    far: ReceiverSample,
     sample: Sample,
     seed: u64,
 }
@@ -271,7 +271,7 @@ impl Copy {
     fn new(workers: (f64, f64), seed: u64) -> Copy {
         Copy {
             workers,
-            link: Link::default(),
+            link: SimulatedLink::default(),
             queue: VecDeque::new(),
             queued: 0.0,
             far_queue: 0.0,
@@ -283,7 +283,7 @@ impl Copy {
             retransmitted: 0.0,
             sent: 0.0,
             dropped: 0.0,
-            far: Far::default(),
+            far: ReceiverSample::default(),
             sample: Sample::default(),
             seed,
         }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::noise;
-use crate::tuner::{LOOK, POLITE_STREAMS, PoliteRate, StreamSight};
+use crate::tuner::{ConnectionSight, LOOK, POLITE_STREAMS, PoliteRate};
 
 const STEP: f64 = 0.001;
 const SEGMENT: f64 = 1448.0;
@@ -44,7 +44,7 @@ pub struct Bottleneck {
     pub end: f64,
 }
 
-pub struct Shared {
+pub struct SharedBottleneck {
     /// Bytes of the other flow that arrived, and when the last of them did.
     pub other_bytes: f64,
     pub other_gone: f64,
@@ -53,7 +53,7 @@ pub struct Shared {
     queue_s: Vec<f64>,
 }
 
-impl Shared {
+impl SharedBottleneck {
     /// The copy's rate in that time, in bytes a second.
     pub fn mean(&self, from: f64, to: f64) -> f64 {
         let at = |time: f64| self.own[((time / NOTE_S) as usize).min(self.own.len() - 1)];
@@ -84,33 +84,33 @@ impl Shared {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Owner {
+enum PacketOwner {
     Own(usize),
     Other,
 }
 
 struct Packet {
-    owner: Owner,
+    owner: PacketOwner,
     bytes: f64,
     sent: f64,
 }
 
 /// An acknowledgement on its way back, or the notice that the queue dropped the packet.
-struct Answer {
+struct Feedback {
     due: f64,
     packet: Packet,
     is_lost: bool,
 }
 
 /// A connection of the copy. The kernel paces it in pairs of packets.
-struct Stream {
+struct CopyConnection {
     credit: f64,
     window: f64,
     threshold: f64,
     under_way: f64,
     cut: f64,
     smoothed: f64,
-    sight: StreamSight,
+    sight: ConnectionSight,
 }
 
 /// The other flow, by cubic.
@@ -182,8 +182,8 @@ impl Other {
 }
 
 /// Runs the other flow, with a copy beside it if `is_copied`.
-pub fn share(world: &Bottleneck, is_copied: bool, seed: u64) -> Shared {
-    let mut run = Run::new(world, seed);
+pub fn share(world: &Bottleneck, is_copied: bool, seed: u64) -> SharedBottleneck {
+    let mut run = SharedRun::new(world, seed);
     let mut polite = PoliteRate::new(Duration::from_secs_f64(world.rtt));
     let mut next_look = LOOK.as_secs_f64();
     for step in 1..=(world.end / STEP) as u64 {
@@ -210,23 +210,23 @@ pub fn share(world: &Bottleneck, is_copied: bool, seed: u64) -> Shared {
     run.shared
 }
 
-struct Run<'a> {
+struct SharedRun<'a> {
     world: &'a Bottleneck,
     seed: u64,
     queue: VecDeque<Packet>,
     queued: f64,
     /// Bytes that the link could have sent but did not.
     idle: f64,
-    answers: VecDeque<Answer>,
-    streams: Vec<Stream>,
+    answers: VecDeque<Feedback>,
+    streams: Vec<CopyConnection>,
     other: Other,
     own_bytes: f64,
-    shared: Shared,
+    shared: SharedBottleneck,
 }
 
-impl Run<'_> {
-    fn new(world: &Bottleneck, seed: u64) -> Run<'_> {
-        let mut run = Run {
+impl SharedRun<'_> {
+    fn new(world: &Bottleneck, seed: u64) -> SharedRun<'_> {
+        let mut run = SharedRun {
             world,
             seed,
             queue: VecDeque::new(),
@@ -236,7 +236,7 @@ impl Run<'_> {
             streams: Vec::new(),
             other: Other::new(),
             own_bytes: 0.0,
-            shared: Shared {
+            shared: SharedBottleneck {
                 other_bytes: 0.0,
                 other_gone: world.other.1,
                 own: Vec::new(),
@@ -246,18 +246,18 @@ impl Run<'_> {
         for number in 0..POLITE_STREAMS {
             let credit = -2.0 * SEGMENT * run.chance();
             let round_trip = Duration::from_secs_f64(world.rtt);
-            run.streams.push(Stream {
+            run.streams.push(CopyConnection {
                 credit,
                 window: FIRST_WINDOW,
                 threshold: f64::MAX,
                 under_way: 0.0,
                 cut: f64::MIN,
                 smoothed: world.rtt,
-                sight: StreamSight {
+                sight: ConnectionSight {
                     number,
                     round_trip,
                     round_trip_min: round_trip,
-                    ..StreamSight::default()
+                    ..ConnectionSight::default()
                 },
             });
         }
@@ -282,7 +282,7 @@ impl Run<'_> {
                 while rest > 0.0 {
                     let bytes = rest.min(SEGMENT);
                     rest -= bytes;
-                    if !self.put(now, Owner::Own(nth), bytes) {
+                    if !self.put(now, PacketOwner::Own(nth), bytes) {
                         let round_trip = self.world.rtt + self.queued / self.world.link;
                         self.streams[nth].loses(now, round_trip);
                     }
@@ -300,7 +300,7 @@ impl Run<'_> {
                 self.other.wants -= SEGMENT;
             }
             self.other.under_way += SEGMENT;
-            if !self.put(now, Owner::Other, SEGMENT) {
+            if !self.put(now, PacketOwner::Other, SEGMENT) {
                 let round_trip = self.world.rtt + self.queued / self.world.link;
                 self.other.loses(now, round_trip);
             }
@@ -308,7 +308,7 @@ impl Run<'_> {
     }
 
     /// Returns false if the queue is full.
-    fn put(&mut self, now: f64, owner: Owner, bytes: f64) -> bool {
+    fn put(&mut self, now: f64, owner: PacketOwner, bytes: f64) -> bool {
         let world = self.world;
         let packet = Packet {
             owner,
@@ -319,7 +319,7 @@ impl Run<'_> {
         if self.queued + bytes > room {
             let due = now + world.rtt + self.queued / world.link;
             let is_lost = true;
-            self.answers.push_back(Answer {
+            self.answers.push_back(Feedback {
                 due,
                 packet,
                 is_lost,
@@ -343,7 +343,7 @@ impl Run<'_> {
             self.idle -= packet.bytes;
             self.queued -= packet.bytes;
             let jitter = self.world.jitter_s * self.chance().powi(3);
-            self.answers.push_back(Answer {
+            self.answers.push_back(Feedback {
                 due: now + self.world.rtt + jitter,
                 packet,
                 is_lost: false,
@@ -366,21 +366,21 @@ impl Run<'_> {
                 }
                 continue;
             }
-            let Some(Answer {
+            let Some(Feedback {
                 packet, is_lost, ..
             }) = self.answers.remove(nth)
             else {
                 break;
             };
             match packet.owner {
-                Owner::Other if is_lost => self.other.under_way -= packet.bytes,
-                Owner::Other => {
+                PacketOwner::Other if is_lost => self.other.under_way -= packet.bytes,
+                PacketOwner::Other => {
                     self.shared.other_bytes += packet.bytes;
                     self.shared.other_gone = self.shared.other_gone.max(now);
                     self.other.hears(now, self.world, &packet);
                 }
-                Owner::Own(nth) if is_lost => self.streams[nth].under_way -= packet.bytes,
-                Owner::Own(nth) => {
+                PacketOwner::Own(nth) if is_lost => self.streams[nth].under_way -= packet.bytes,
+                PacketOwner::Own(nth) => {
                     self.own_bytes += packet.bytes;
                     self.streams[nth].hears(now, &packet);
                 }
@@ -389,7 +389,7 @@ impl Run<'_> {
     }
 }
 
-impl Stream {
+impl CopyConnection {
     fn may_send(&self, burst: f64) -> bool {
         self.credit >= 0.0 && self.under_way + burst <= self.window.max(burst)
     }

@@ -110,7 +110,7 @@ fn what_the_user_forced_is_told_where_it_is_the_limit() {
         ..copy()
     };
     let verdict = verdict(busy, Sample::default(), Start { forced, ..start() });
-    assert_eq!(verdict.limit, Some(Limit::Compression));
+    assert_eq!(verdict.limit, Some(Bottleneck::Compression));
     assert_eq!(
         verdict.hints,
         [
@@ -136,7 +136,7 @@ fn a_rate_limit_is_named_where_it_held_back_half_of_the_copy() {
         Verdict::new(&rates, &Sample::default(), &start(), decision, held)
     };
     let verdict = held_for(5, 3_070_000);
-    assert_eq!(verdict.limit, Some(Limit::RateLimit));
+    assert_eq!(verdict.limit, Some(Bottleneck::RateLimit));
     let told = "limited by: --bwlimit (3.07 MB/s; network 97 %, source 12 %, ";
     assert!(verdict.sentence.starts_with(told), "{}", verdict.sentence);
     let changed = held_for(9, 20_000_000).sentence;
@@ -144,7 +144,7 @@ fn a_rate_limit_is_named_where_it_held_back_half_of_the_copy() {
         changed.contains("(3.07 MB/s to 20.0 MB/s; network"),
         "{changed}"
     );
-    assert_eq!(held_for(4, 3_070_000).limit, Some(Limit::Network));
+    assert_eq!(held_for(4, 3_070_000).limit, Some(Bottleneck::Network));
 }
 
 #[test]

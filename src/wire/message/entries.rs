@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::manifest::{EntryId, Root, Totals};
 
-use super::Spans;
+use super::NumberRanges;
 use super::limits::{self, ROOTS_MAX, SPANS_MAX};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ pub struct Roots {
 
 /// Sent by the receiver when it has resolved the destination of each root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Landed {
+pub struct RootsResolved {
     /// Each root's name relative to the destination directory; empty where the root's contents go
     /// directly into that directory.
     #[serde(deserialize_with = "limits::list::<ROOTS_MAX, _, _>")]
@@ -33,7 +33,7 @@ pub struct Landed {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Span {
+pub struct ByteRange {
     pub start: u64,
     /// Exclusive.
     pub end: u64,
@@ -50,12 +50,12 @@ pub enum WantKind {
     Skip,
     /// Everything except these byte ranges. Each comes with its merged chaining value, as in a
     /// tree's frontier. Without a tree the ranges are whole chunks and the values are arbitrary.
-    Have(#[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<(Span, Digest)>),
+    Have(#[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<(ByteRange, Digest)>),
     /// Only the digest: `EntryEnd` with the root, no chunk.
     Digest,
     /// The whole file, but for these ranges the digests of chunks first (frame kind `Digest`).
     /// The existing data may be identical, although it is not known to come from this source.
-    Compare(#[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<Span>),
+    Compare(#[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<ByteRange>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,18 +72,18 @@ pub struct Missing {
     pub entry: EntryId,
     /// Byte ranges that begin and end at grains, at most [`RANGES_MAX`].
     #[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")]
-    pub spans: Vec<Span>,
+    pub spans: Vec<ByteRange>,
 }
 
 /// Progress since the last `Ack`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {
     /// Chunks whose data is verified and written.
-    pub chunks: Spans,
+    pub chunks: NumberRanges,
     /// Entries that are finished; directories as soon as they are created.
-    pub entries: Spans,
+    pub entries: NumberRanges,
     /// Entries that failed with their directory, which a `Fault` reports.
-    pub failed: Spans,
+    pub failed: NumberRanges,
 }
 
 /// The end of an entry: the sender has read a file to its end, or named all children of a
@@ -105,7 +105,7 @@ pub struct AllSent {
     pub last: EntryId,
     /// Numbers up to `last` that belong to no entry.
     #[serde(deserialize_with = "limits::list::<SPANS_MAX, _, _>")]
-    pub unused: Vec<Span>,
+    pub unused: Vec<ByteRange>,
 }
 
 /// The digest of a finished file, for the list that a client at neither end writes.

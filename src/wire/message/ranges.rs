@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{SPANS_MAX, Span};
+use super::{ByteRange, SPANS_MAX};
 
 /// Spans that need no heap memory. Nearly every chunk causes an acknowledgement, which has one or
 /// two spans if chunks arrive almost in order.
@@ -13,16 +13,16 @@ const FEW: usize = 4;
 
 /// A list of spans. On the wire it is identical to a `Vec` of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Spans {
-    few: [Span; FEW],
+pub struct NumberRanges {
+    few: [ByteRange; FEW],
     /// Spans in use in `few`.
     len: usize,
     /// Empty until `few` is full.
-    more: Vec<Span>,
+    more: Vec<ByteRange>,
 }
 
-impl Spans {
-    pub fn push(&mut self, span: Span) {
+impl NumberRanges {
+    pub fn push(&mut self, span: ByteRange) {
         match self.few.get_mut(self.len) {
             Some(place) => {
                 *place = span;
@@ -32,7 +32,7 @@ impl Spans {
         }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = Span> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = ByteRange> + '_ {
         self.few[..self.len].iter().chain(&self.more).copied()
     }
 
@@ -45,44 +45,44 @@ impl Spans {
     }
 }
 
-impl Extend<Span> for Spans {
-    fn extend<I: IntoIterator<Item = Span>>(&mut self, spans: I) {
+impl Extend<ByteRange> for NumberRanges {
+    fn extend<I: IntoIterator<Item = ByteRange>>(&mut self, spans: I) {
         spans.into_iter().for_each(|span| self.push(span));
     }
 }
 
-impl FromIterator<Span> for Spans {
-    fn from_iter<I: IntoIterator<Item = Span>>(from: I) -> Spans {
-        let mut spans = Spans::default();
+impl FromIterator<ByteRange> for NumberRanges {
+    fn from_iter<I: IntoIterator<Item = ByteRange>>(from: I) -> NumberRanges {
+        let mut spans = NumberRanges::default();
         spans.extend(from);
         spans
     }
 }
 
-impl Serialize for Spans {
+impl Serialize for NumberRanges {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter())
     }
 }
 
-impl<'de> Deserialize<'de> for Spans {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Spans, D::Error> {
-        deserializer.deserialize_seq(Listed)
+impl<'de> Deserialize<'de> for NumberRanges {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<NumberRanges, D::Error> {
+        deserializer.deserialize_seq(RangeListVisitor)
     }
 }
 
-struct Listed;
+struct RangeListVisitor;
 
-impl<'de> Visitor<'de> for Listed {
-    type Value = Spans;
+impl<'de> Visitor<'de> for RangeListVisitor {
+    type Value = NumberRanges;
 
     fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         formatter.write_str("spans")
     }
 
     /// Allocates memory for elements that arrived, not for the announced number.
-    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Spans, A::Error> {
-        let mut spans = Spans::default();
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<NumberRanges, A::Error> {
+        let mut spans = NumberRanges::default();
         while let Some(span) = from.next_element()? {
             if spans.len() == SPANS_MAX {
                 return Err(A::Error::custom("too many spans"));
@@ -100,18 +100,18 @@ mod tests {
     #[test]
     fn any_number_of_them_is_on_the_wire_what_a_vec_is() {
         for count in 0..12 {
-            let vec: Vec<Span> = (0..count)
-                .map(|n| Span {
+            let vec: Vec<ByteRange> = (0..count)
+                .map(|n| ByteRange {
                     start: 300 * n,
                     end: 300 * n + 7,
                 })
                 .collect();
-            let spans: Spans = vec.iter().copied().collect();
+            let spans: NumberRanges = vec.iter().copied().collect();
             assert!(spans.iter().eq(vec.iter().copied()));
             assert_eq!(spans.is_empty(), vec.is_empty());
             let bytes = postcard::to_allocvec(&spans).unwrap();
             assert_eq!(bytes, postcard::to_allocvec(&vec).unwrap());
-            assert_eq!(postcard::from_bytes::<Spans>(&bytes).unwrap(), spans);
+            assert_eq!(postcard::from_bytes::<NumberRanges>(&bytes).unwrap(), spans);
         }
     }
 
@@ -119,6 +119,6 @@ mod tests {
     fn a_length_that_is_a_lie_takes_no_memory() {
         let mut bytes = postcard::to_allocvec(&u32::MAX).unwrap();
         bytes.extend([0; 4]);
-        assert!(postcard::from_bytes::<Spans>(&bytes).is_err());
+        assert!(postcard::from_bytes::<NumberRanges>(&bytes).is_err());
     }
 }

@@ -22,11 +22,11 @@ pub const DATA_MAX: usize = 64 << 10;
 pub struct Heartbeat {
     pub counter: u64,
     /// The data connections of this end.
-    pub streams: Vec<StreamFacts>,
+    pub streams: Vec<ConnectionFacts>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StreamFacts {
+pub struct ConnectionFacts {
     pub stream: u16,
     pub attempt: u16,
     /// Bytes of frames that this end has parsed, or passed to its socket.

@@ -3,7 +3,9 @@
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryKind, Extension, NAME_MAX, Root};
 
-use super::{FileDigest, Message, Open, Role, Span, Spans, StreamFacts, Want, WantKind};
+use super::{
+    ByteRange, ConnectionFacts, FileDigest, Message, NumberRanges, Open, Role, Want, WantKind,
+};
 
 impl Message {
     /// Approximate bytes of memory.
@@ -19,7 +21,7 @@ impl Message {
             Message::Want(wants) => wants.iter().map(weight_of_want).sum(),
             Message::Ack(ack) => {
                 let lists = [&ack.chunks, &ack.entries, &ack.failed];
-                lists.map(Spans::len).iter().sum::<usize>() * size_of::<Span>()
+                lists.map(NumberRanges::len).iter().sum::<usize>() * size_of::<ByteRange>()
             }
             Message::Missing(missing) => size_of_val(&missing.spans[..]),
             Message::Nack(chunks) => chunks.len() * size_of::<u64>(),
@@ -32,7 +34,7 @@ impl Message {
                 fault.path.len() + fault.text.len()
             }
             Message::Data(data) => data.bytes.len(),
-            Message::Heartbeat(heartbeat) => heartbeat.streams.len() * size_of::<StreamFacts>(),
+            Message::Heartbeat(heartbeat) => heartbeat.streams.len() * size_of::<ConnectionFacts>(),
             Message::Tune(tune) => tune.reason.len(),
             Message::Relay(relay) => relay.body.len(),
             Message::Account(account) => {

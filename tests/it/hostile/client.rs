@@ -10,7 +10,7 @@ use std::time::Duration;
 use fastcp::codec::Compress;
 use fastcp::manifest::{EntryKind, Totals};
 use fastcp::seal::{Direction, Suite};
-use fastcp::transport::connection::handshake::StreamId;
+use fastcp::transport::connection::handshake::ConnectionId;
 use fastcp::wire::message::{CopyOptions, Listen, Message, Open, Role, Roots, SessionSecret};
 
 use crate::support::fake_server::in_runtime;
@@ -352,7 +352,7 @@ pub fn record_opening(keys: &Keys) -> [u8; 64] {
     let saying = std::thread::spawn(move || {
         in_runtime(async {
             let mut socket = tokio::net::TcpStream::connect(at).await.expect("connect");
-            let id = StreamId {
+            let id = ConnectionId {
                 stream: 0,
                 attempt: 0,
             };

@@ -115,7 +115,7 @@ fn messages_out_of_place_end_the_copy() {
         Message::Want(vec![]),
         Message::Nack(vec![1]),
         Message::Ack(Default::default()),
-        Message::Landed(fastcp::wire::message::Landed {
+        Message::Landed(fastcp::wire::message::RootsResolved {
             names: vec![],
             resumes: false,
             ordered: false,

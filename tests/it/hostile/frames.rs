@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use fastcp::chunk::{ChunkKind, GRAINS, Place};
+use fastcp::chunk::{ChunkKind, ChunkPlace, GRAINS};
 use fastcp::manifest::Entry;
 use fastcp::seal::Direction;
 use fastcp::wire::message::Message;
@@ -162,7 +162,7 @@ fn a_wrong_tag_ends_the_stream_and_not_the_copy() {
         // Another session's key.
         |server, _| {
             let stranger = Keys::new(&server.open, [9; 32], Direction::ToClient);
-            let place = Place {
+            let place = ChunkPlace {
                 kind: ChunkKind::Range,
                 chunk: 0,
                 entry: 1,
@@ -322,7 +322,7 @@ fn a_range_that_the_file_does_not_have_ends_the_copy() {
                     ChunkKind::Zeros => [0; 32],
                     _ => fastcp::digest::of_range(&data, offset, false),
                 };
-                let place = Place {
+                let place = ChunkPlace {
                     kind,
                     raw_len,
                     ..server.keys.place(1, offset, 1)
@@ -343,7 +343,7 @@ fn ranges_that_overlap_end_the_copy() {
     type Overlap = fn(&mut FakeServer, &[u8]);
     let overlaps: [Overlap; 2] = [
         |server, _| {
-            let place = Place {
+            let place = ChunkPlace {
                 kind: ChunkKind::Zeros,
                 raw_len: SIZE as u32,
                 ..server.keys.place(1, 0, 1)
@@ -434,7 +434,7 @@ fn what_does_not_decode_is_asked_for_again() {
 }
 
 /// 64 MiB of zeros in some kilobytes, said to be 1 MiB.
-fn zstd_bomb(keys: &Keys, place: Place) -> Vec<u8> {
+fn zstd_bomb(keys: &Keys, place: ChunkPlace) -> Vec<u8> {
     use fastcp::chunk::{Buffer, EncodedChunk};
     let bytes = zstd::bulk::compress(&vec![0; 64 * MIB], 1).expect("compress");
     let mut buffer = Buffer::loose(keys.chunk_size);

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use fastcp::chunk::{ChunkKind, Place};
+use fastcp::chunk::{ChunkKind, ChunkPlace};
 use fastcp::wire::message::Message;
 
 use super::{known, pull_case};
@@ -160,7 +160,7 @@ fn zeros_take_no_room_that_was_not_announced() {
             server.entries(vec![directory(1, 0, "tree"), file(2, 1, "f", SIZE as u64)]);
             server.wanted();
             let place = server.keys.place(2, 0, SIZE);
-            let zeros = Place {
+            let zeros = ChunkPlace {
                 kind: ChunkKind::Zeros,
                 ..place
             };

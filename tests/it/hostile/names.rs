@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use fastcp::chunk::pack::{PackWriter, TableForm};
-use fastcp::chunk::{Buffer, ChunkKind, Place};
+use fastcp::chunk::{Buffer, ChunkKind, ChunkPlace};
 use fastcp::manifest::{EntryKind, Root};
 use fastcp::wire::message::{Message, Roots};
 
@@ -96,7 +96,7 @@ fn a_pack_with_a_name_that_is_none_is_not_unpacked() {
                 let digest = blake3::hash(&table).into();
                 let len = (table.len() as u32).to_le_bytes();
                 let pack = [b"evil", &table[..], &len].concat();
-                let place = Place {
+                let place = ChunkPlace {
                     kind: ChunkKind::Pack,
                     ..server.keys.place(0, 0, pack.len())
                 };

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use fastcp::manifest::{Entry, EntryKind, Root};
-use fastcp::wire::message::{Landed, Message, Want, WantKind};
+use fastcp::wire::message::{Message, RootsResolved, Want, WantKind};
 
 use super::pull_case;
 use crate::support::fake_server::{FakeServer, against, pull, push};
@@ -99,7 +99,8 @@ fn chunks_beyond_the_window_are_not_kept() {
             server.listen();
             server.roots(vec![root(1, "f", false)]);
             let landed = |message: &Message| matches!(message, Message::Landed(_));
-            let Some(Message::Landed(Landed { window, .. })) = server.control.hear_until(landed)
+            let Some(Message::Landed(RootsResolved { window, .. })) =
+                server.control.hear_until(landed)
             else {
                 return;
             };
@@ -141,7 +142,7 @@ fn a_command_brings_no_name_of_its_own() {
 #[test]
 fn a_receiver_of_a_stream_cannot_ask_for_parts_of_it() {
     let said = [
-        Message::Landed(Landed {
+        Message::Landed(RootsResolved {
             names: vec![b"there".to_vec()],
             resumes: false,
             ordered: true,

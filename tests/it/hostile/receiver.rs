@@ -4,7 +4,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use fastcp::error::{Kind, Side};
-use fastcp::wire::message::{Ack, Data, Fault, Listen, Message, RANGES_MAX, Spans, Want, WantKind};
+use fastcp::wire::message::{
+    Ack, Data, Fault, Listen, Message, NumberRanges, RANGES_MAX, Want, WantKind,
+};
 
 use crate::support::fake_server::{FakeServer, push};
 use crate::support::peer::*;
@@ -42,7 +44,7 @@ fn ack(chunks: &[(u64, u64)], entries: &[(u64, u64)]) -> Message {
     Message::Ack(Ack {
         chunks: spans(chunks),
         entries: spans(entries),
-        failed: Spans::default(),
+        failed: NumberRanges::default(),
     })
 }
 

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use fastcp::journal::record::{Body, LEN};
+use fastcp::journal::record::{LEN, RecordBody};
 use rustix::process::{Signal, kill_process};
 
 use super::procs::{self, until};
@@ -41,8 +41,8 @@ pub fn has_third(journal: &Path) -> bool {
     let Some(key) = key else {
         return false;
     };
-    let len = |record| match Body::decode(record, &key) {
-        Some(Body::Chunk(_, chunk)) if chunk.digest.is_some() => chunk.len as usize,
+    let len = |record| match RecordBody::decode(record, &key) {
+        Some(RecordBody::Chunk(_, chunk)) if chunk.digest.is_some() => chunk.len as usize,
         _ => 0,
     };
     records.iter().map(len).sum::<usize>() > SIZE / 3

@@ -21,7 +21,7 @@ use fastcp::transport::connection::handshake::Keyring;
 use fastcp::wire::frame::{FrameHeader, FrameLimits, HEADER_LEN};
 use fastcp::wire::hello::Hello;
 use fastcp::wire::message::{
-    AllSent, EntryEnd, Heartbeat, Landed, Listen, Message, Open, Role, Roots,
+    AllSent, EntryEnd, Heartbeat, Listen, Message, Open, Role, Roots, RootsResolved,
 };
 
 use super::case::Case;
@@ -99,7 +99,7 @@ impl FakeServer {
 
     /// Says where everything lands.
     pub fn landed_as(&mut self, names: Vec<Vec<u8>>) {
-        self.say(Message::Landed(Landed {
+        self.say(Message::Landed(RootsResolved {
             names,
             resumes: false,
             ordered: false,

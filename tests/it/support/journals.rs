@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use fastcp::journal::record::{Body, Key, LEN, Record, Session};
+use fastcp::journal::record::{ChecksumKey, JournalSession, LEN, Record, RecordBody};
 
 /// Ranges of bytes that it records as written, in the order of their writing.
 pub fn recorded(path: &Path) -> Vec<Range<u64>> {
@@ -17,9 +17,9 @@ pub fn recorded(path: &Path) -> Vec<Range<u64>> {
     };
     let bodies = records
         .iter()
-        .filter_map(|record| Body::decode(record, &key));
+        .filter_map(|record| RecordBody::decode(record, &key));
     let chunks = bodies.filter_map(|body| match body {
-        Body::Chunk(_, chunk) => Some(chunk.offset..chunk.offset + chunk.len),
+        RecordBody::Chunk(_, chunk) => Some(chunk.offset..chunk.offset + chunk.len),
         _ => None,
     });
     chunks.collect()
@@ -36,13 +36,13 @@ pub fn cut_otherwise(path: &Path) {
 }
 
 /// The key of a journal that begins with `header`, by the key of the user whose home is the case's.
-pub fn key(path: &Path, header: &Record) -> Option<Key> {
+pub fn key(path: &Path, header: &Record) -> Option<ChecksumKey> {
     let in_home = |above: &Path| std::fs::read(above.join("home/.local/state/fastcp/key")).ok();
     let user = path.ancestors().find_map(in_home)?;
-    Key::read(header, &user.try_into().ok()?)
+    ChecksumKey::read(header, &user.try_into().ok()?)
 }
 
-fn change(path: &Path, how: impl FnOnce(&mut Session)) {
+fn change(path: &Path, how: impl FnOnce(&mut JournalSession)) {
     let file = OpenOptions::new().read(true).write(true).open(path);
     let file = file.expect("open the journal");
     let mut record = [0; LEN];
@@ -51,10 +51,10 @@ fn change(path: &Path, how: impl FnOnce(&mut Session)) {
     let at = LEN as u64;
     file.read_exact_at(&mut record, at)
         .expect("read the session");
-    let Some(Body::Session(mut session)) = Body::decode(&record, &key) else {
+    let Some(RecordBody::Session(mut session)) = RecordBody::decode(&record, &key) else {
         panic!("it begins with a session");
     };
     how(&mut session);
-    let record = Body::Session(session).encode(&key);
+    let record = RecordBody::Session(session).encode(&key);
     file.write_all_at(&record, at).expect("write the session");
 }

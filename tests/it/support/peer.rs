@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use fastcp::chunk::{Buffer, ChunkKind, EncodedChunk, Place};
+use fastcp::chunk::{Buffer, ChunkKind, ChunkPlace, EncodedChunk};
 use fastcp::digest::{self, Digest};
 use fastcp::manifest::{Entry, EntryId, EntryKind, Name, Root, Timestamp};
 use fastcp::seal::{Direction, Sealer, Secret, Suite};
@@ -15,7 +15,7 @@ use fastcp::session::host;
 use fastcp::transport::connection::handshake::{DialRole, Keyring};
 use fastcp::wire::SealedChunk;
 use fastcp::wire::hello::{Hello, MAGIC};
-use fastcp::wire::message::{HEADER_LEN, Message, Open, Role, Span, parse_header};
+use fastcp::wire::message::{ByteRange, HEADER_LEN, Message, Open, Role, parse_header};
 
 use super::run::Done;
 
@@ -225,8 +225,8 @@ pub fn root(id: EntryId, named: &str, is_directory: bool) -> Root {
     }
 }
 
-pub fn span(start: u64, end: u64) -> Span {
-    Span { start, end }
+pub fn span(start: u64, end: u64) -> ByteRange {
+    ByteRange { start, end }
 }
 
 /// What a session's ends agreed on, and frames made with it.
@@ -254,9 +254,9 @@ impl Keys {
     }
 
     /// A chunk of a file under the next number.
-    pub fn place(&mut self, entry: EntryId, offset: u64, raw_len: usize) -> Place {
+    pub fn place(&mut self, entry: EntryId, offset: u64, raw_len: usize) -> ChunkPlace {
         self.next_chunk += 1;
-        Place {
+        ChunkPlace {
             kind: ChunkKind::Range,
             chunk: self.next_chunk - 1,
             entry,
@@ -266,7 +266,7 @@ impl Keys {
     }
 
     /// A frame as it goes on a stream, uncompressed.
-    pub fn frame(&self, place: Place, digest: Digest, data: &[u8]) -> Vec<u8> {
+    pub fn frame(&self, place: ChunkPlace, digest: Digest, data: &[u8]) -> Vec<u8> {
         let mut buffer = Buffer::loose(self.chunk_size);
         buffer.room()[..data.len()].copy_from_slice(data);
         buffer.set_len(data.len());

@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::chunk::GRAINS;
 use crate::chunk::claims::Claims;
 use crate::digest::{self, Added, Digest, Tree};
-use crate::journal::record::Chunk;
-use crate::wire::message::{RANGES_MAX, Span};
+use crate::journal::record::WrittenRange;
+use crate::wire::message::{ByteRange, RANGES_MAX};
 
 pub struct Restored {
     pub claims: Claims,
@@ -41,7 +41,7 @@ impl Restored {
 
     /// Adds a recorded chunk. Returns false if it cannot belong to this file. A chunk that overlaps
     /// an earlier one changes nothing.
-    pub fn add(&mut self, chunk: &Chunk) -> bool {
+    pub fn add(&mut self, chunk: &WrittenRange) -> bool {
         if self.claims.has_any(chunk.offset, chunk.len) {
             return true;
         }
@@ -85,7 +85,7 @@ impl Restored {
     }
 
     /// The existing ranges with the values of their subtrees. None if they exceed [`RANGES_MAX`].
-    pub fn have(&self) -> Option<Vec<(Span, Digest)>> {
+    pub fn have(&self) -> Option<Vec<(ByteRange, Digest)>> {
         let parts = self.parts().take(RANGES_MAX + 1);
         let have: Vec<_> = parts.map(|(range, value)| (span(range), value)).collect();
         (have.len() <= RANGES_MAX).then_some(have)
@@ -100,8 +100,8 @@ impl Restored {
     }
 }
 
-pub fn span(range: Range<u64>) -> Span {
-    Span {
+pub fn span(range: Range<u64>) -> ByteRange {
+    ByteRange {
         start: range.start,
         end: range.end,
     }
@@ -129,7 +129,7 @@ mod tests {
     fn parts_of_chunks_are_of_use_where_they_are_whole_chunks_together() {
         let content = vec![7; (4 * UNIT + 5000) as usize];
         let size = content.len() as u64;
-        let piece = |offset: u64, len: u64| Chunk {
+        let piece = |offset: u64, len: u64| WrittenRange {
             offset,
             len,
             digest: Some(of_range(

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use super::Placed;
+use super::FinishedBefore;
 use crate::chunk::ranges::RangeSet;
-use crate::journal::Begun;
+use crate::journal::UnfinishedFile;
 use crate::manifest::{Entry, EntryId, Name};
 use crate::pipeline::receive::open_file::OpenFile;
 
@@ -29,17 +29,17 @@ pub enum Check {
     /// The unread ranges of an open file. Those in `certain` are trusted without reading them.
     Open {
         file: Arc<OpenFile>,
-        begun: Begun,
+        begun: UnfinishedFile,
         certain: RangeSet,
     },
-    Placed(Box<Placed>),
-    Small(Vec<Small>),
+    Placed(Box<FinishedBefore>),
+    Small(Vec<FinishedSmallFile>),
 }
 
 /// A small file that an earlier session finished. Its other metadata is in the journal and in its
 /// directory.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Small {
+pub struct FinishedSmallFile {
     pub id: EntryId,
     pub parent: EntryId,
     pub name: Name,
@@ -52,16 +52,16 @@ pub struct Small {
 /// The queue of the reading threads.
 #[derive(Default)]
 pub struct Checks {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingChecks>,
     came: Condvar,
     /// Bytes that were read since the last report to the other end.
     pub untold: AtomicU64,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingChecks {
     checks: VecDeque<Check>,
-    small: SmallFiles,
+    small: FinishedSmallFiles,
     /// The two kinds take turns, so that neither waits until all of the other is read.
     is_small_next: bool,
     is_closed: bool,
@@ -69,7 +69,7 @@ struct Waiting {
 
 /// First in, first out.
 #[derive(Default)]
-struct SmallFiles {
+struct FinishedSmallFiles {
     parts: VecDeque<Vec<u8>>,
     /// Bytes of the first part that were taken.
     taken: usize,
@@ -85,7 +85,7 @@ impl Checks {
     }
 
     /// Returns false if there is no room for it.
-    pub fn add_small(&self, small: &Small) -> bool {
+    pub fn add_small(&self, small: &FinishedSmallFile) -> bool {
         let mut waiting = self.lock();
         if waiting.small.is_full() {
             return false;
@@ -124,12 +124,12 @@ impl Checks {
         drop((left, small));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingChecks> {
         self.waiting.lock().expect("no panic while held")
     }
 }
 
-impl Waiting {
+impl WaitingChecks {
     fn is_idle(&self) -> bool {
         self.checks.is_empty() && self.small.is_empty()
     }
@@ -145,10 +145,10 @@ impl Waiting {
     }
 }
 
-impl Small {
+impl FinishedSmallFile {
     /// None if the file's size does not fit into the field.
-    pub fn of(entry: &Entry) -> Option<Small> {
-        Some(Small {
+    pub fn of(entry: &Entry) -> Option<FinishedSmallFile> {
+        Some(FinishedSmallFile {
             id: entry.id,
             parent: entry.parent,
             name: entry.name.clone(),
@@ -158,8 +158,8 @@ impl Small {
     }
 }
 
-impl SmallFiles {
-    fn push(&mut self, small: &Small) {
+impl FinishedSmallFiles {
+    fn push(&mut self, small: &FinishedSmallFile) {
         let name = small.name.as_bytes();
         let head = [
             &small.id.to_le_bytes()[..],
@@ -180,7 +180,7 @@ impl SmallFiles {
         part.extend_from_slice(name);
     }
 
-    fn pop(&mut self) -> Option<Small> {
+    fn pop(&mut self) -> Option<FinishedSmallFile> {
         let part = self.parts.front()?;
         let (head, rest) = part[self.taken..].split_first_chunk::<HEAD>()?;
         let number = |at: usize| {
@@ -189,7 +189,7 @@ impl SmallFiles {
         };
         let size = head[16..20].try_into().expect("4 bytes");
         let name_len = usize::from(head[21]);
-        let small = Small {
+        let small = FinishedSmallFile {
             id: number(0),
             parent: number(8),
             name: Name::try_from(rest[..name_len].to_vec()).expect("it was a name before"),
@@ -220,9 +220,9 @@ const HEAD: usize = 8 + 8 + 4 + 1 + 1;
 mod tests {
     use super::*;
 
-    fn small(id: EntryId) -> Small {
+    fn small(id: EntryId) -> FinishedSmallFile {
         let name = format!("{id:0len$}", len = 1 + id as usize % 255);
-        Small {
+        FinishedSmallFile {
             id,
             parent: id / 7,
             name: Name::try_from(name.into_bytes()).unwrap(),

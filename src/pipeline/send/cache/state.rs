@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::hosts::Hosts;
-use super::{Key, Made};
+use super::{CacheKey, CachedChunk};
 use crate::chunk::ranges::RangeSet;
 
 /// Nobody waits for a host that has taken nothing for this long, and its chunks are removed if
@@ -30,11 +30,11 @@ const FILES_MAX: usize = 1 << 13;
 /// How many chunks at either end of the order are considered for removal.
 const LOOKED_AT: usize = 32;
 
-pub(super) struct State {
-    hosts: Vec<Host>,
-    files: HashMap<Key, File>,
+pub(super) struct CacheState {
+    hosts: Vec<CacheHost>,
+    files: HashMap<CacheKey, CachedFile>,
     /// Keys of files, by the order in which they were first met.
-    order: BTreeMap<u64, Key>,
+    order: BTreeMap<u64, CacheKey>,
     next: u64,
     /// Finished chunks by file number and offset, which is about the order in which hosts come to
     /// them.
@@ -45,7 +45,7 @@ pub(super) struct State {
 }
 
 #[derive(Clone)]
-struct Host {
+struct CacheHost {
     is_active: bool,
     /// It can use packs that others make.
     packs: bool,
@@ -61,25 +61,25 @@ struct Host {
     since: Instant,
 }
 
-struct File {
+struct CachedFile {
     number: u64,
     /// Hosts that take no more of it.
     done: Hosts,
     /// The bytes that each host has asked for, or already has.
     asked: Vec<RangeSet>,
-    slots: BTreeMap<u64, Slot>,
+    slots: BTreeMap<u64, CacheSlot>,
 }
 
-struct Slot {
+struct CacheSlot {
     len: u32,
     /// Hosts that still want it.
     pending: Hosts,
     /// None while it is being made.
-    made: Option<Arc<Made>>,
+    made: Option<Arc<CachedChunk>>,
 }
 
-pub(super) enum Look {
-    Taken(Arc<Made>),
+pub(super) enum Lookup {
+    Taken(Arc<CachedChunk>),
     Make,
     Alone,
     BeingMade,
@@ -89,10 +89,10 @@ pub(super) enum Look {
 /// The assumed size in bytes of an unknown file in between: most files are small.
 const FILE_GUESS: u64 = 1 << 20;
 
-impl State {
-    pub fn new(hosts: usize, room: usize) -> State {
+impl CacheState {
+    pub fn new(hosts: usize, room: usize) -> CacheState {
         let now = Instant::now();
-        let host = Host {
+        let host = CacheHost {
             is_active: false,
             packs: true,
             began: now,
@@ -102,7 +102,7 @@ impl State {
             waiting: 0,
             since: now,
         };
-        State {
+        CacheState {
             hosts: vec![host; hosts],
             files: HashMap::new(),
             order: BTreeMap::new(),
@@ -120,7 +120,7 @@ impl State {
             file.asked[host] = RangeSet::new();
         }
         let waiting = self.hosts[host].waiting;
-        self.hosts[host] = Host {
+        self.hosts[host] = CacheHost {
             is_active: true,
             packs: true,
             began: now,
@@ -134,7 +134,7 @@ impl State {
 
     pub fn leave(&mut self, host: usize) {
         self.hosts[host].is_active = false;
-        let keys: Vec<Key> = self.files.keys().copied().collect();
+        let keys: Vec<CacheKey> = self.files.keys().copied().collect();
         for key in keys {
             self.release(host, key);
         }
@@ -142,7 +142,7 @@ impl State {
 
     pub fn packs_differ(&mut self, host: usize) {
         self.hosts[host].packs = false;
-        let packs: Vec<Key> = self
+        let packs: Vec<CacheKey> = self
             .files
             .keys()
             .filter(|key| key.is_pack())
@@ -154,7 +154,7 @@ impl State {
     }
 
     /// Records that a host sends a file, except the ranges in `had`.
-    pub fn begin(&mut self, host: usize, key: Key, had: &RangeSet) {
+    pub fn begin(&mut self, host: usize, key: CacheKey, had: &RangeSet) {
         let file = self.file(key);
         file.done.remove(host);
         file.asked[host] = had.clone();
@@ -162,7 +162,7 @@ impl State {
 
     /// Records that a host wants no more of a file. This is kept, since another host may come to
     /// the file much later.
-    pub fn end(&mut self, host: usize, key: Key) {
+    pub fn end(&mut self, host: usize, key: CacheKey) {
         let file = self.file(key);
         file.done.add(host);
         file.asked[host] = RangeSet::new();
@@ -170,7 +170,7 @@ impl State {
     }
 
     /// Removes a host from the chunks of a file that are kept for it.
-    fn release(&mut self, host: usize, key: Key) {
+    fn release(&mut self, host: usize, key: CacheKey) {
         let Some(file) = self.files.get_mut(&key) else {
             return;
         };
@@ -195,13 +195,13 @@ impl State {
         active
     }
 
-    fn file(&mut self, key: Key) -> &mut File {
+    fn file(&mut self, key: CacheKey) -> &mut CachedFile {
         if !self.files.contains_key(&key) {
             if self.files.len() >= FILES_MAX
                 && let Some((oldest_number, oldest)) = self.order.pop_first()
                 && let Some(file) = self.files.remove(&oldest)
             {
-                self.filled -= file.slots.values().map(Slot::size).sum::<usize>();
+                self.filled -= file.slots.values().map(CacheSlot::size).sum::<usize>();
                 for &offset in file.slots.keys() {
                     self.made.remove(&(oldest_number, offset));
                 }
@@ -209,7 +209,7 @@ impl State {
             // Files are numbered from 1, since a host that has not begun is at 0.
             self.next += 1;
             self.order.insert(self.next, key);
-            let file = File {
+            let file = CachedFile {
                 number: self.next,
                 done: Hosts::default(),
                 asked: vec![RangeSet::new(); self.hosts.len()],
@@ -221,7 +221,7 @@ impl State {
     }
 
     /// Records that a host has come to a chunk.
-    pub fn ask(&mut self, host: usize, key: Key, offset: u64, len: u32) {
+    pub fn ask(&mut self, host: usize, key: CacheKey, offset: u64, len: u32) {
         let file = self.file(key);
         file.asked[host].insert(offset..offset.saturating_add(len.into()));
         let at = (file.number, offset);
@@ -233,18 +233,18 @@ impl State {
     pub fn look(
         &mut self,
         host: usize,
-        key: Key,
+        key: CacheKey,
         (offset, len): (u64, u32),
         may_make: bool,
         now: Instant,
-    ) -> Look {
+    ) -> Lookup {
         if !self.hosts[host].is_active {
-            return Look::Alone;
+            return Lookup::Alone;
         }
         if let Some(slot) = self.file(key).slots.get_mut(&offset) {
             let made = match &slot.made {
-                _ if slot.len != len => return Look::Alone,
-                None => return Look::BeingMade,
+                _ if slot.len != len => return Lookup::Alone,
+                None => return Lookup::BeingMade,
                 Some(made) => made.clone(),
             };
             slot.pending.remove(host);
@@ -252,11 +252,11 @@ impl State {
                 self.remove(key, offset);
             }
             self.hosts[host].took = now;
-            return Look::Taken(made);
+            return Lookup::Taken(made);
         }
         let pending = self.pending(host, key, offset);
         if !may_make || pending.is_empty() {
-            return Look::Alone;
+            return Lookup::Alone;
         }
         let number = self.file(key).number;
         let distance = self.distance(number, offset, pending);
@@ -268,22 +268,22 @@ impl State {
             let is_near = distance <= 2 * self.room as u64;
             let is_awaited = self.is_awaited(number, pending, now);
             return match is_near && is_awaited && self.bears(host, now) {
-                true => Look::Full,
-                false => Look::Alone,
+                true => Lookup::Full,
+                false => Lookup::Alone,
             };
         }
         self.filled += len as usize;
-        let slot = Slot {
+        let slot = CacheSlot {
             len,
             pending,
             made: None,
         };
         self.file(key).slots.insert(offset, slot);
-        Look::Make
+        Lookup::Make
     }
 
     /// Other hosts that want this chunk and have not come to it.
-    fn pending(&mut self, host: usize, key: Key, offset: u64) -> Hosts {
+    fn pending(&mut self, host: usize, key: CacheKey, offset: u64) -> Hosts {
         let mut pending = self.active();
         pending.remove(host);
         let file = &self.files[&key];
@@ -325,7 +325,7 @@ impl State {
     /// about the order of files. So hosts have passed the first chunks, and the last ones are the
     /// furthest ahead. Chunks in between are not considered, because this runs for each chunk
     /// while all hosts wait.
-    fn least_wanted(&self, distance: u64, now: Instant) -> Option<(Key, u64)> {
+    fn least_wanted(&self, distance: u64, now: Instant) -> Option<(CacheKey, u64)> {
         let mut furthest = None;
         let mut most = distance;
         let first = self.made.iter().take(LOOKED_AT);
@@ -378,7 +378,7 @@ impl State {
     }
 
     /// Stores a finished chunk.
-    pub fn put(&mut self, key: Key, offset: u64, made: Made) {
+    pub fn put(&mut self, key: CacheKey, offset: u64, made: CachedChunk) {
         let Some(file) = self.files.get_mut(&key) else {
             return;
         };
@@ -396,7 +396,7 @@ impl State {
     }
 
     /// Records that a chunk will not be made after all.
-    pub fn cancel(&mut self, key: Key, offset: u64) {
+    pub fn cancel(&mut self, key: CacheKey, offset: u64) {
         let slot = self
             .files
             .get(&key)
@@ -406,7 +406,7 @@ impl State {
         }
     }
 
-    fn remove(&mut self, key: Key, offset: u64) {
+    fn remove(&mut self, key: CacheKey, offset: u64) {
         let Some(file) = self.files.get_mut(&key) else {
             return;
         };
@@ -417,7 +417,7 @@ impl State {
     }
 }
 
-impl Slot {
+impl CacheSlot {
     /// Bytes. A chunk that is being made counts with its uncompressed length.
     fn size(&self) -> usize {
         let made = self.made.as_ref();
@@ -427,7 +427,7 @@ impl Slot {
 }
 
 #[cfg(test)]
-impl State {
+impl CacheState {
     pub fn filled(&self) -> usize {
         self.filled
     }

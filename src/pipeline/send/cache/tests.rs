@@ -1,11 +1,11 @@
-use super::state::{Look, State};
+use super::state::{CacheState, Lookup};
 use super::*;
 
 const MIB: u64 = 1 << 20;
 const LEN: u32 = MIB as u32;
 
-fn key(ino: u64) -> Key {
-    Key {
+fn key(ino: u64) -> CacheKey {
+    CacheKey {
         dev: 1,
         ino,
         rdev: 0,
@@ -15,8 +15,8 @@ fn key(ino: u64) -> Key {
     }
 }
 
-fn made() -> Made {
-    Made {
+fn made() -> CachedChunk {
+    CachedChunk {
         digest: [7; 32],
         codec: 0,
         raw_len: LEN,
@@ -27,21 +27,21 @@ fn made() -> Made {
 }
 
 /// Hosts that have joined, with a clock that the test sets.
-struct Table {
-    state: State,
+struct CacheHosts {
+    state: CacheState,
     now: Instant,
 }
 
-impl Table {
+impl CacheHosts {
     /// With room for this many chunks.
-    fn new(hosts: usize, chunks: usize) -> Table {
+    fn new(hosts: usize, chunks: usize) -> CacheHosts {
         let now = Instant::now();
-        let mut state = State::new(hosts, chunks << 20);
+        let mut state = CacheState::new(hosts, chunks << 20);
         (0..hosts).for_each(|host| state.join(host, now));
-        Table { state, now }
+        CacheHosts { state, now }
     }
 
-    fn look(&mut self, host: usize, ino: u64, nth: u64) -> Look {
+    fn look(&mut self, host: usize, ino: u64, nth: u64) -> Lookup {
         let at = nth * MIB;
         self.state.ask(host, key(ino), at, LEN);
         self.state.look(host, key(ino), (at, LEN), true, self.now)
@@ -50,14 +50,14 @@ impl Table {
     /// How a host gets a chunk: made for others too, taken, alone, or not yet.
     fn step(&mut self, host: usize, ino: u64, nth: u64) -> &'static str {
         match self.look(host, ino, nth) {
-            Look::Make => {
+            Lookup::Make => {
                 self.state.put(key(ino), nth * MIB, made());
                 "made"
             }
-            Look::Taken(_) => "taken",
-            Look::Alone => "alone",
-            Look::BeingMade => "being made",
-            Look::Full => "waits",
+            Lookup::Taken(_) => "taken",
+            Lookup::Alone => "alone",
+            Lookup::BeingMade => "being made",
+            Lookup::Full => "waits",
         }
     }
 
@@ -68,7 +68,7 @@ impl Table {
 
 #[test]
 fn a_chunk_is_made_once_and_lies_there_until_all_have_it() {
-    let mut table = Table::new(3, 4);
+    let mut table = CacheHosts::new(3, 4);
     for nth in 0..20 {
         assert_eq!(table.step(0, 1, nth), "made");
         assert_eq!(table.step(2, 1, nth), "taken");
@@ -81,7 +81,7 @@ fn a_chunk_is_made_once_and_lies_there_until_all_have_it() {
         "alone",
         "sent again: nobody else is to have it"
     );
-    assert!(matches!(table.look(0, 1, 50), Look::Make));
+    assert!(matches!(table.look(0, 1, 50), Lookup::Make));
     assert_eq!(table.step(1, 1, 50), "being made");
     table.state.cancel(key(1), 50 * MIB);
     assert_eq!(
@@ -93,7 +93,7 @@ fn a_chunk_is_made_once_and_lies_there_until_all_have_it() {
 
 #[test]
 fn who_wants_nothing_of_a_file_or_is_gone_counts_as_having_had_it() {
-    let mut table = Table::new(3, 4);
+    let mut table = CacheHosts::new(3, 4);
     table.state.end(2, key(1));
     let mut had = RangeSet::new();
     had.insert(0..2 * MIB);
@@ -111,7 +111,7 @@ fn who_wants_nothing_of_a_file_or_is_gone_counts_as_having_had_it() {
 
 #[test]
 fn a_host_that_lags_is_waited_for_and_not_for_long() {
-    let mut table = Table::new(2, 4);
+    let mut table = CacheHosts::new(2, 4);
     let (mut first, mut second, mut waits) = (0, 0, 0);
     // Host 1 takes a chunk every 100 ms; host 0 could take ten.
     for _ in 0..600 {
@@ -139,7 +139,7 @@ fn a_host_that_lags_is_waited_for_and_not_for_long() {
 
 #[test]
 fn hosts_of_about_the_same_speed_stay_together() {
-    let mut table = Table::new(2, 8);
+    let mut table = CacheHosts::new(2, 8);
     let (mut at, mut taken) = ([0u64; 2], 0);
     for tick in 0..50_000u64 {
         // One chunk every 10 ms, and every 11 ms.
@@ -167,7 +167,7 @@ fn hosts_of_about_the_same_speed_stay_together() {
 
 #[test]
 fn a_host_that_stands_still_or_is_far_behind_holds_nobody() {
-    let mut table = Table::new(3, 4);
+    let mut table = CacheHosts::new(3, 4);
     for nth in 0..4 {
         assert_eq!(table.step(0, 1, nth), "made");
     }
@@ -180,7 +180,7 @@ fn a_host_that_stands_still_or_is_far_behind_holds_nobody() {
     );
 
     // Host 0 resumes where an earlier run ended. The others begin, and share.
-    let mut table = Table::new(3, 4);
+    let mut table = CacheHosts::new(3, 4);
     let mut had = RangeSet::new();
     had.insert(0..100 * MIB);
     table.state.begin(0, key(1), &had);
@@ -198,29 +198,29 @@ fn a_host_that_stands_still_or_is_far_behind_holds_nobody() {
 #[test]
 fn a_host_whose_packs_differ_is_waited_for_by_nobody() {
     let now = Instant::now();
-    let mut state = State::new(2, 2 << 20);
+    let mut state = CacheState::new(2, 2 << 20);
     (0..2).for_each(|host| state.join(host, now));
-    let pack = |nth| Key {
+    let pack = |nth| CacheKey {
         dev: PACKS,
         ..key(nth)
     };
-    let step = |state: &mut State, nth| {
+    let step = |state: &mut CacheState, nth| {
         state.ask(0, pack(nth), 0, LEN);
         let look = state.look(0, pack(nth), (0, LEN), true, now);
-        if matches!(look, Look::Make) {
+        if matches!(look, Lookup::Make) {
             state.put(pack(nth), 0, made());
         }
         look
     };
     for nth in 0..2 {
-        assert!(matches!(step(&mut state, nth), Look::Make));
+        assert!(matches!(step(&mut state, nth), Lookup::Make));
     }
-    assert!(matches!(step(&mut state, 2), Look::Full));
+    assert!(matches!(step(&mut state, 2), Lookup::Full));
     state.packs_differ(1);
     assert_eq!(state.filled(), 0);
-    assert!(matches!(step(&mut state, 2), Look::Alone));
+    assert!(matches!(step(&mut state, 2), Lookup::Alone));
     state.join(1, now);
-    assert!(matches!(step(&mut state, 3), Look::Make));
+    assert!(matches!(step(&mut state, 3), Lookup::Make));
 }
 
 #[test]
@@ -228,9 +228,9 @@ fn packs_of_the_same_files_are_the_same() {
     let entry = |id: u64, ino: u64| Entry {
         ino,
         mtime: Timestamp::default(),
-        ..crate::source::Inlet::Stdin.entry(id)
+        ..crate::source::PipeSpec::Stdin.entry(id)
     };
-    let of = |entries: &[Entry]| Key::of_pack(entries.iter(), TableForm::Records);
+    let of = |entries: &[Entry]| CacheKey::of_pack(entries.iter(), TableForm::Records);
     let (a, b) = (entry(1, 10), entry(2, 11));
     assert_eq!(of(&[a.clone(), b.clone()]), of(&[a.clone(), b.clone()]));
     assert_ne!(of(&[a.clone(), b.clone()]), of(&[b.clone(), a.clone()]));
@@ -240,9 +240,9 @@ fn packs_of_the_same_files_are_the_same() {
 
 #[test]
 fn a_worker_takes_what_another_makes_while_it_waits() {
-    let shelf = Arc::new(Shelf::new(2, 4 << 20));
-    let shares = [0, 1].map(|host| Share::new(shelf.clone(), host));
-    shares.iter().for_each(Share::join);
+    let shelf = Arc::new(ChunkCache::new(2, 4 << 20));
+    let shares = [0, 1].map(|host| CacheShare::new(shelf.clone(), host));
+    shares.iter().for_each(CacheShare::join);
     let Got::Make(ticket) = shares[0].chunk(key(1), 0, LEN, true) else {
         panic!("it is the first");
     };

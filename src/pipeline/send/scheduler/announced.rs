@@ -9,7 +9,7 @@ use crate::chunk::ranges::RangeSet;
 use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::wire::message::entry_weight;
 
-use super::Plans;
+use super::Scheduler;
 
 /// The most bytes that announced entries may take in the receiver's memory: some 20,000 short
 /// entries, or 1,900 symbolic links with the longest texts.
@@ -20,7 +20,7 @@ const ANNOUNCED_BYTES_MAX: usize = 8 << 20;
 const DIRECTORIES_MAX: usize = 1 << 14;
 
 #[derive(Default)]
-pub(super) struct Announced {
+pub(super) struct AnnouncedEntries {
     /// Bytes of each entry.
     weights: BTreeMap<EntryId, u32>,
     bytes: usize,
@@ -30,7 +30,7 @@ pub(super) struct Announced {
     floor: EntryId,
 }
 
-impl Plans {
+impl Scheduler {
     /// Begins the walk. Numbers below `first` belong to operands.
     pub fn begin_walk(&self, first: EntryId) {
         self.lock().announced.floor = first;
@@ -48,7 +48,7 @@ impl Plans {
     }
 }
 
-impl Announced {
+impl AnnouncedEntries {
     fn add(&mut self, entry: &Entry) {
         let weight = u32::try_from(entry_weight(entry)).unwrap_or(u32::MAX);
         self.bytes += weight as usize;
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn long_texts_fill_the_room_and_settled_ones_free_it() {
-        let plans = Plans::default();
+        let plans = Scheduler::default();
         let link = |id| entry(id, EntryKind::Symlink(vec![b'x'; 4000]));
         let mut last = 1;
         while plans.lock().announced.has_room() {
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn directories_count_until_all_before_them_is_settled() {
-        let plans = Plans::default();
+        let plans = Scheduler::default();
         // Roots 1 and 2. The second is a hard link and comes last.
         plans.begin_walk(3);
         let last = 5 + 2 * DIRECTORIES_MAX as EntryId;

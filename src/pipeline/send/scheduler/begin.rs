@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use super::{Fresh, Landed, Open, Plans, State, Work};
+use super::{AnnouncedFile, NextTask, ReadyChunk, Scheduler, SchedulerState, SmallFileMode};
 use crate::chunk::ChunkKind;
-use crate::pipeline::send::plan::{File, What};
+use crate::pipeline::send::plan::{PlannedContent, SendFile};
 
 /// What a worker gets.
-pub(super) enum Begun {
-    Work(Work),
+pub(super) enum NextChunk {
+    Work(NextTask),
     /// The worker must look for the data of this file from this offset on.
-    Look(Arc<File>, u64),
+    Look(Arc<SendFile>, u64),
 }
 
-impl Plans {
+impl Scheduler {
     /// Looks for the next data of a file. No lock is held, since the disk may take its time.
-    pub(super) fn look(&self, file: Arc<File>, from: u64) {
+    pub(super) fn look(&self, file: Arc<SendFile>, from: u64) {
         let found = &file.source.found().entry;
         // If the file system cannot report holes, the reading reports why.
         let (id, rest) = (found.id, Some(from..found.size));
@@ -29,51 +29,51 @@ impl Plans {
         let mut state = self.lock();
         state.looking -= 1;
         // In the meantime the file may have failed, or may be read again from its start.
-        let is_sent = |open: &Open| matches!(open, Open::Sending(sent) if Arc::ptr_eq(sent, &file));
+        let is_sent = |open: &AnnouncedFile| matches!(open, AnnouncedFile::Sending(sent) if Arc::ptr_eq(sent, &file));
         if state.open.get(&id).is_some_and(is_sent) && !state.is_planned(&file) {
-            state.fresh.push_front(Fresh::File(file.clone()));
+            state.fresh.push_front(ReadyChunk::File(file.clone()));
         }
         drop(state);
         self.wake();
     }
 }
 
-impl State {
+impl SchedulerState {
     /// Begins the next planned chunk. None if nothing is planned.
-    pub(super) fn begin(&mut self) -> Option<Begun> {
+    pub(super) fn begin(&mut self) -> Option<NextChunk> {
         if let Some(plan) = self.parts.pop_front() {
-            return Some(Begun::Work(Work::Chunk(plan)));
+            return Some(NextChunk::Work(NextTask::Chunk(plan)));
         }
         let fresh = self.fresh.pop_front();
         let fresh = fresh.or_else(|| self.damaged_pack()).or_else(|| {
             let members = self.answered.take()?;
-            Some(Fresh::Pack(Arc::new(members)))
+            Some(ReadyChunk::Pack(Arc::new(members)))
         });
         Some(match fresh? {
-            Fresh::Pack(members) => {
+            ReadyChunk::Pack(members) => {
                 let what = self.put_together(members);
                 self.begin_pack(what)
             }
-            Fresh::Alone(members) => self.begin_pack(What::Pack(members)),
-            Fresh::File(file) => self.begin_piece(file),
-            Fresh::Piece(file, piece) => {
-                Begun::Work(Work::Chunk(self.number(What::Piece { file, piece })))
-            }
+            ReadyChunk::Alone(members) => self.begin_pack(PlannedContent::Pack(members)),
+            ReadyChunk::File(file) => self.begin_piece(file),
+            ReadyChunk::Piece(file, piece) => NextChunk::Work(NextTask::Chunk(
+                self.number(PlannedContent::Piece { file, piece }),
+            )),
         })
     }
 
-    fn begin_pack(&mut self, what: What) -> Begun {
+    fn begin_pack(&mut self, what: PlannedContent) -> NextChunk {
         self.members_in_flight += what.members().count();
-        Begun::Work(Work::Chunk(self.number(what)))
+        NextChunk::Work(NextTask::Chunk(self.number(what)))
     }
 
-    fn begin_piece(&mut self, file: Arc<File>) -> Begun {
+    fn begin_piece(&mut self, file: Arc<SendFile>) -> NextChunk {
         let is_last = self.is_last();
         let mut cut = file.cut.lock().expect("no panic while held");
         if let Some(from) = cut.unknown_from() {
             drop(cut);
             self.looking += 1;
-            return Begun::Look(file, from);
+            return NextChunk::Look(file, from);
         }
         let most = match file.may_be_cut_finer() {
             true if is_last => gradual(self.begun).min(guided(cut.rest(), self.streams)),
@@ -86,7 +86,7 @@ impl State {
         let is_done = cut.is_done();
         drop(cut);
         let Some(piece) = piece else {
-            return Begun::Work(Work::End(file));
+            return NextChunk::Work(NextTask::End(file));
         };
         self.begun += match piece.kind {
             ChunkKind::Zeros => 0,
@@ -96,19 +96,26 @@ impl State {
             self.begin_large();
         }
         if !is_done {
-            self.fresh.push_front(Fresh::File(file.clone()));
+            self.fresh.push_front(ReadyChunk::File(file.clone()));
         }
-        Begun::Work(Work::Chunk(self.number(What::Piece { file, piece })))
+        NextChunk::Work(NextTask::Chunk(
+            self.number(PlannedContent::Piece { file, piece }),
+        ))
     }
 
     /// True if nothing else is left to begin.
     fn is_last(&self) -> bool {
-        let is_waiting = |open: &Open| matches!(open, Open::Announced(_) | Open::Stream(..));
+        let is_waiting = |open: &AnnouncedFile| {
+            matches!(
+                open,
+                AnnouncedFile::Announced(_) | AnnouncedFile::Stream(..)
+            )
+        };
         self.planned
             && !self.has_planned()
             && self.looking == 0
             && self.asked.is_empty()
-            && self.landed != Some(Landed::Ordered)
+            && self.landed != Some(SmallFileMode::Ordered)
             && !self.open.values().any(is_waiting)
     }
 }

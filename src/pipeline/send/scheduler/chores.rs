@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use super::{Ended, Fresh, InFlight, Open, Plans, State};
+use super::{AnnouncedFile, Ended, InFlight, ReadyChunk, Scheduler, SchedulerState};
 use crate::error::Error;
-use crate::pipeline::send::plan::{File, Plan};
+use crate::pipeline::send::plan::{Plan, SendFile};
 use crate::source::SourceFile;
 
 /// A file that nobody reads any more. Dropping it closes the file.
 pub enum Discarded {
-    File(Arc<File>),
+    File(Arc<SendFile>),
     Source(Box<SourceFile>),
 }
 
@@ -18,19 +18,19 @@ pub enum Discarded {
 pub struct Chores {
     pub discarded: Vec<Discarded>,
     /// Files that changed while they were read, each with the error.
-    pub changed: Vec<(Arc<File>, Error)>,
+    pub changed: Vec<(Arc<SendFile>, Error)>,
 }
 
 /// Plans and entries that hold files. Dropping this closes the files.
 pub struct Rest {
     _discarded: Vec<Discarded>,
-    _open: Vec<Open>,
-    _fresh: Vec<Fresh>,
+    _open: Vec<AnnouncedFile>,
+    _fresh: Vec<ReadyChunk>,
     _again: Vec<Arc<Plan>>,
     _in_flight: Vec<InFlight>,
 }
 
-impl Plans {
+impl Scheduler {
     /// Gives a file to the thread that closes files.
     pub fn discard(&self, file: Discarded) {
         self.lock().discarded.push(file);
@@ -38,14 +38,15 @@ impl Plans {
     }
 
     /// Gives a changed file to the thread that waits until it can be read again.
-    pub fn read_again(&self, file: Arc<File>, error: Error) {
+    pub fn read_again(&self, file: Arc<SendFile>, error: Error) {
         self.lock().changed.push((file, error));
         self.changed.wake_all();
     }
 
     /// Takes the tasks. If `waits`, waits until there is one.
     pub fn chores(&self, waits: bool) -> Result<Chores, Ended> {
-        let is_due = |state: &State| !state.discarded.is_empty() || !state.changed.is_empty();
+        let is_due =
+            |state: &SchedulerState| !state.discarded.is_empty() || !state.changed.is_empty();
         let mut state = self.wait_until(|state| !waits || is_due(state))?;
         let discarded = std::mem::take(&mut state.discarded);
         state.closing += discarded.len();

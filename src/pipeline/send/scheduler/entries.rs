@@ -5,24 +5,27 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::resumed_small_files::Sum;
-use super::{Announced, Ended, Fresh, Held, Open, Plans, State, UNSETTLED_ENTRIES_MAX};
+use super::{
+    AnnouncedFile, Ended, ReadyChunk, ResumedFile, Scheduler, SchedulerState,
+    UNSETTLED_ENTRIES_MAX, Unanswered,
+};
 use crate::manifest::EntryId;
-use crate::pipeline::digest_list::Listed;
-use crate::pipeline::send::plan::{File, Member, Stream};
-use crate::source::{Found, SourceFile};
+use crate::pipeline::digest_list::ListedPath;
+use crate::pipeline::send::plan::{PackMember, SendFile, SendPipe};
+use crate::source::{FoundFile, SourceFile};
 
 /// The state of an entry when it was closed.
-pub enum Closed {
+pub enum EntryAtClose {
     /// Announced, without an answer.
     Announced(Box<SourceFile>),
-    Sending(Arc<File>),
-    Stream(Arc<Stream>),
+    Sending(Arc<SendFile>),
+    Stream(Arc<SendPipe>),
     /// The receiver did not want it. `size` is in bytes.
     Skipped {
         size: u64,
     },
     /// The receiver already had it.
-    Held(Box<Held>),
+    Held(Box<ResumedFile>),
 }
 
 /// What is left to do for entries that were just settled.
@@ -33,18 +36,18 @@ pub struct Settled {
     pub kept: Sum,
 }
 
-impl Plans {
+impl Scheduler {
     /// Adds a big file that is about to be announced. Waits while too many are open, and calls
     /// `before` before such a wait.
     pub fn announce(
         &self,
         entry: EntryId,
         source: SourceFile,
-        listed: Option<Listed>,
+        listed: Option<ListedPath>,
         before: impl FnOnce() -> Result<(), Ended>,
     ) -> Result<(), Ended> {
         // A file that is not closed yet still has a descriptor.
-        let has_room = |state: &State| {
+        let has_room = |state: &SchedulerState| {
             state.open.len() + state.discarded.len() + state.closing < state.open_max
         };
         if !has_room(&self.lock()) {
@@ -57,7 +60,7 @@ impl Plans {
 
     /// Like [`announce`](Plans::announce), but never waits. For workers, since the files that are
     /// open may wait for a worker.
-    pub fn announce_now(&self, entry: EntryId, source: SourceFile, listed: Option<Listed>) {
+    pub fn announce_now(&self, entry: EntryId, source: SourceFile, listed: Option<ListedPath>) {
         self.lock().open.insert(entry, announced(source, listed));
     }
 
@@ -68,19 +71,21 @@ impl Plans {
         &self,
         entry: EntryId,
         source: SourceFile,
-        listed: Option<Listed>,
+        listed: Option<ListedPath>,
     ) -> Option<u64> {
         let mut state = self.lock();
-        if !matches!(state.open.get(&entry), Some(Open::Sending(_))) {
+        if !matches!(state.open.get(&entry), Some(AnnouncedFile::Sending(_))) {
             return None;
         }
         state.forget(entry);
-        let announced = Announced {
+        let announced = Unanswered {
             source: Box::new(source),
             listed,
             anew: true,
         };
-        state.open.insert(entry, Open::Announced(announced));
+        state
+            .open
+            .insert(entry, AnnouncedFile::Announced(announced));
         let first = state.next_chunk;
         drop(state);
         self.wake();
@@ -95,11 +100,11 @@ impl Plans {
     pub fn want<E>(
         &self,
         entry: EntryId,
-        make: impl FnOnce(Announced) -> Result<File, E>,
-    ) -> Result<Option<Arc<File>>, E> {
+        make: impl FnOnce(Unanswered) -> Result<SendFile, E>,
+    ) -> Result<Option<Arc<SendFile>>, E> {
         let mut state = self.lock();
         let announced = match state.open.remove(&entry) {
-            Some(Open::Announced(announced)) => announced,
+            Some(AnnouncedFile::Announced(announced)) => announced,
             Some(other) => {
                 state.open.insert(entry, other);
                 return Ok(None);
@@ -107,8 +112,10 @@ impl Plans {
             None => return Ok(None),
         };
         let file = Arc::new(make(announced)?);
-        state.open.insert(entry, Open::Sending(file.clone()));
-        state.fresh.push_back(Fresh::File(file.clone()));
+        state
+            .open
+            .insert(entry, AnnouncedFile::Sending(file.clone()));
+        state.fresh.push_back(ReadyChunk::File(file.clone()));
         drop(state);
         self.wake();
         Ok(Some(file))
@@ -116,8 +123,8 @@ impl Plans {
 
     /// The number of ranges that the receiver named, over all files that are being sent.
     pub fn ranges(&self) -> usize {
-        let ranges = |open: &Open| match open {
-            Open::Sending(file) => file.ranges,
+        let ranges = |open: &AnnouncedFile| match open {
+            AnnouncedFile::Sending(file) => file.ranges,
             _ => 0,
         };
         self.lock().open.values().map(ranges).sum()
@@ -128,18 +135,18 @@ impl Plans {
     pub fn skip(&self, entry: EntryId) -> Option<Box<SourceFile>> {
         let mut state = self.lock();
         let open = state.open.get_mut(&entry)?;
-        let Open::Announced(Announced { source, .. }) = open else {
+        let AnnouncedFile::Announced(Unanswered { source, .. }) = open else {
             return None;
         };
         let size = source.found().entry.size;
-        match std::mem::replace(open, Open::Skipped { size }) {
-            Open::Announced(announced) => Some(announced.source),
+        match std::mem::replace(open, AnnouncedFile::Skipped { size }) {
+            AnnouncedFile::Announced(announced) => Some(announced.source),
             _ => None,
         }
     }
 
     /// Adds small files that the receiver is about to be asked about.
-    pub fn ask(&self, members: Vec<Member>) {
+    pub fn ask(&self, members: Vec<PackMember>) {
         let members = members
             .into_iter()
             .map(|member| (member.found.entry.id, member));
@@ -160,7 +167,7 @@ impl Plans {
             };
             let (size, name_len) = (member.found.entry.size, member.found.name.as_bytes().len());
             if let Some(pack) = state.answered.add(member, size, name_len) {
-                state.fresh.push_back(Fresh::Pack(Arc::new(pack)));
+                state.fresh.push_back(ReadyChunk::Pack(Arc::new(pack)));
             }
         }
         self.wake();
@@ -176,7 +183,7 @@ impl Plans {
         before: impl FnOnce() -> Result<(), Ended>,
     ) -> Result<bool, Ended> {
         // A hard link to an operand comes last, with a low number.
-        let has_room = |state: &State| {
+        let has_room = |state: &SchedulerState| {
             let counted = state.settled.count() + state.kept.count();
             entry.saturating_sub(counted) <= UNSETTLED_ENTRIES_MAX
                 // Each gap takes memory here and at the receiver.
@@ -197,13 +204,13 @@ impl Plans {
     }
 
     /// Adds a file of unknown size that had no room in its pack.
-    pub fn outgrow(&self, found: Found, listed: Option<Listed>) {
+    pub fn outgrow(&self, found: FoundFile, listed: Option<ListedPath>) {
         self.lock().outgrown.push((found, listed));
         self.wake();
     }
 
     /// Takes the files added by [`outgrow`](Plans::outgrow).
-    pub fn take_outgrown(&self) -> Vec<(Found, Option<Listed>)> {
+    pub fn take_outgrown(&self) -> Vec<(FoundFile, Option<ListedPath>)> {
         std::mem::take(&mut self.lock().outgrown)
     }
 
@@ -232,7 +239,7 @@ impl Plans {
     pub fn settle_entries(&self, entries: Range<EntryId>) -> Settled {
         let mut state = self.lock();
         state.settled.insert(entries.clone());
-        let State {
+        let SchedulerState {
             announced, settled, ..
         } = &mut *state;
         announced.settle(entries.clone(), settled);
@@ -264,30 +271,30 @@ impl Plans {
 
     /// Closes an entry that is in place or failed, so that nothing more of it is sent. None if it
     /// is not open.
-    pub fn close(&self, entry: EntryId) -> Option<Closed> {
+    pub fn close(&self, entry: EntryId) -> Option<EntryAtClose> {
         let mut state = self.lock();
         let closed = match state.open.remove(&entry) {
-            Some(Open::Announced(announced)) => Closed::Announced(announced.source),
-            Some(Open::Skipped { size }) => Closed::Skipped { size },
-            Some(Open::Sending(file)) => {
+            Some(AnnouncedFile::Announced(announced)) => EntryAtClose::Announced(announced.source),
+            Some(AnnouncedFile::Skipped { size }) => EntryAtClose::Skipped { size },
+            Some(AnnouncedFile::Sending(file)) => {
                 state.forget(entry);
-                Closed::Sending(file)
+                EntryAtClose::Sending(file)
             }
-            Some(Open::Stream(stream, _)) => {
+            Some(AnnouncedFile::Stream(stream, _)) => {
                 state.forget(entry);
                 // Ends any wait for the producer. At the end of a stream there is none.
                 stream.stop.set();
-                Closed::Stream(stream)
+                EntryAtClose::Stream(stream)
             }
-            Some(Open::Reopening) => {
+            Some(AnnouncedFile::Reopening) => {
                 state.late.remove(&entry);
-                Closed::Skipped { size: 0 }
+                EntryAtClose::Skipped { size: 0 }
             }
             None => match state.held.remove(&entry) {
-                Some(held) => Closed::Held(Box::new(held)),
+                Some(held) => EntryAtClose::Held(Box::new(held)),
                 None => {
                     let size = state.asked.remove(&entry)?.found.entry.size;
-                    Closed::Skipped { size }
+                    EntryAtClose::Skipped { size }
                 }
             },
         };
@@ -297,19 +304,19 @@ impl Plans {
     }
 }
 
-fn announced(source: SourceFile, listed: Option<Listed>) -> Open {
-    Open::Announced(Announced {
+fn announced(source: SourceFile, listed: Option<ListedPath>) -> AnnouncedFile {
+    AnnouncedFile::Announced(Unanswered {
         source: Box::new(source),
         listed,
         anew: false,
     })
 }
 
-impl State {
+impl SchedulerState {
     /// Drops all plans of a big file or stream.
     fn forget(&mut self, entry: EntryId) {
         self.fresh
-            .retain(|fresh| !matches!(fresh, Fresh::File(file) | Fresh::Piece(file, _) if file.found.entry.id == entry));
+            .retain(|fresh| !matches!(fresh, ReadyChunk::File(file) | ReadyChunk::Piece(file, _) if file.found.entry.id == entry));
         self.parts.retain(|plan| !plan.is_of(entry));
         self.again.retain(|_, plan| !plan.is_of(entry));
         self.in_flight

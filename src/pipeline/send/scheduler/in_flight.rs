@@ -3,14 +3,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::pipeline::send::plan::{Plan, What};
+use crate::pipeline::send::plan::{Plan, PlannedContent};
 
-use super::{InFlight, Plans, State};
+use super::{InFlight, Scheduler, SchedulerState};
 
 /// Plans kept to reuse their memory. Usually no more are settled before new chunks begin.
 const SPARE_MAX: usize = 64;
 
-impl Plans {
+impl Scheduler {
     /// Schedules a chunk again that no connection took.
     pub fn put_back(&self, chunk: u64) {
         let mut state = self.lock();
@@ -39,7 +39,7 @@ impl Plans {
             // The worker that took the plan may still use it.
             if let Some(unshared) = Arc::get_mut(&mut plan) {
                 // A spare plan must not keep a file open.
-                unshared.what = What::Pack(self.nothing.clone());
+                unshared.what = PlannedContent::Pack(self.nothing.clone());
                 spare = Some(plan);
             }
         }
@@ -49,9 +49,9 @@ impl Plans {
     }
 }
 
-impl State {
+impl SchedulerState {
     /// Numbers a chunk, which is in flight from now on.
-    pub(super) fn number(&mut self, what: What) -> Arc<Plan> {
+    pub(super) fn number(&mut self, what: PlannedContent) -> Arc<Plan> {
         let chunk = self.next_chunk;
         self.next_chunk += 1;
         let plan = Plan::new(chunk, what);
@@ -86,17 +86,17 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Fresh, Landed, Taken, Work};
+    use super::super::{NextTask, ReadyChunk, SmallFileMode, Taken};
     use super::*;
 
     #[test]
     fn nothing_goes_twice_while_something_waits_to_go_once() {
-        let plans = Plans::default();
-        plans.start(Landed::Fresh, 8);
+        let plans = Scheduler::default();
+        plans.start(SmallFileMode::Fresh, 8);
         plans.steer(1, 1, 1);
-        let pack = || Fresh::Pack(Arc::default());
+        let pack = || ReadyChunk::Pack(Arc::default());
         plans.lock().fresh.extend([pack(), pack()]);
-        assert!(matches!(plans.next(), Ok(Work::Chunk(_))));
+        assert!(matches!(plans.next(), Ok(NextTask::Chunk(_))));
         assert_eq!(plans.taken(0, 7), Taken::First);
         assert_eq!(plans.repeat(&[7], 9), 0, "the other waits for room");
         plans.lock().fresh.clear();

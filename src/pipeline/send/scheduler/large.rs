@@ -5,13 +5,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Fresh, Landed, Plans, State};
-use crate::chunk::split::Piece;
+use super::{ReadyChunk, Scheduler, SchedulerState, SmallFileMode};
+use crate::chunk::split::FilePiece;
 use crate::chunk::{ChunkKind, LARGE_PACK, LARGE_PIECE};
-use crate::pipeline::send::plan::{File, Member, Plan, What};
+use crate::pipeline::send::plan::{PackMember, Plan, PlannedContent, SendFile};
 
 #[derive(Default)]
-pub(super) struct Large {
+pub(super) struct LargeChunks {
     /// How many packs the tuner wants to merge.
     pub packs: usize,
     /// The most large packs and pieces that may be read and compressed at once, limited by memory.
@@ -22,7 +22,7 @@ pub(super) struct Large {
     at_work: BTreeSet<u64>,
 }
 
-impl Plans {
+impl Scheduler {
     /// Records that a large pack or piece is compressed, or will be taken apart.
     pub fn large_is_made(&self, chunk: u64) {
         self.lock().large.at_work.remove(&chunk);
@@ -31,7 +31,7 @@ impl Plans {
     /// Schedules the packs of a large pack separately. If the receiver has files from the large
     /// pack, it recognizes them.
     pub fn take_apart(&self, plan: &Plan) {
-        let What::Large(packs) = &plan.what else {
+        let PlannedContent::Large(packs) = &plan.what else {
             return;
         };
         let mut state = self.lock();
@@ -41,7 +41,7 @@ impl Plans {
             .is_some()
         {
             let packs = packs.iter().rev().cloned();
-            packs.for_each(|pack| state.fresh.push_front(Fresh::Alone(pack)));
+            packs.for_each(|pack| state.fresh.push_front(ReadyChunk::Alone(pack)));
         }
         drop(state);
         self.wake();
@@ -49,17 +49,17 @@ impl Plans {
 
     /// Schedules the chunks of a large piece separately. The piece must not have been sent.
     pub fn take_piece_apart(&self, plan: &Plan, chunk_size: u32) {
-        let What::Piece { file, piece } = &plan.what else {
+        let PlannedContent::Piece { file, piece } = &plan.what else {
             return;
         };
         let end = piece.offset + u64::from(piece.len);
         let offsets = (piece.offset..end).step_by(chunk_size as usize);
-        let parts = offsets.map(|offset| Piece {
+        let parts = offsets.map(|offset| FilePiece {
             kind: ChunkKind::Range,
             offset,
             len: u64::from(chunk_size).min(end - offset) as u32,
         });
-        let parts: Vec<Piece> = parts.collect();
+        let parts: Vec<FilePiece> = parts.collect();
         let mut state = self.lock();
         // Under one lock, or for a moment nothing would seem to be left to send.
         if state
@@ -67,7 +67,11 @@ impl Plans {
             .is_some()
         {
             let parts = parts.into_iter().rev();
-            parts.for_each(|part| state.fresh.push_front(Fresh::Piece(file.clone(), part)));
+            parts.for_each(|part| {
+                state
+                    .fresh
+                    .push_front(ReadyChunk::Piece(file.clone(), part))
+            });
         }
         drop(state);
         self.wake();
@@ -79,18 +83,18 @@ impl Plans {
     }
 }
 
-impl State {
+impl SchedulerState {
     /// Merges this pack with the packs after it, as many as allowed. Towards the end fewer are
     /// merged, so that every worker gets a share.
-    pub(super) fn put_together(&mut self, members: Arc<Vec<Member>>) -> What {
-        let is_pack = |fresh: &&Fresh| matches!(fresh, Fresh::Pack(_));
+    pub(super) fn put_together(&mut self, members: Arc<Vec<PackMember>>) -> PlannedContent {
+        let is_pack = |fresh: &&ReadyChunk| matches!(fresh, ReadyChunk::Pack(_));
         let there = 1 + self.fresh.iter().take_while(is_pack).count();
         let part = if self.planned {
             there.div_ceil(2)
         } else {
             there
         };
-        let Large {
+        let LargeChunks {
             packs,
             at_work_max,
             at_work,
@@ -98,22 +102,22 @@ impl State {
         } = &mut self.large;
         let packs = part.min(*packs).min(LARGE_PACK);
         if packs < 2 || at_work.len() >= *at_work_max {
-            return What::Pack(members);
+            return PlannedContent::Pack(members);
         }
         at_work.insert(self.next_chunk);
         let more = self.fresh.drain(..packs - 1);
         let more = more.filter_map(|fresh| match fresh {
-            Fresh::Pack(members) => Some(members),
-            Fresh::Alone(_) | Fresh::File(_) | Fresh::Piece(..) => None,
+            ReadyChunk::Pack(members) => Some(members),
+            ReadyChunk::Alone(_) | ReadyChunk::File(_) | ReadyChunk::Piece(..) => None,
         });
-        What::Large(std::iter::once(members).chain(more).collect())
+        PlannedContent::Large(std::iter::once(members).chain(more).collect())
     }
 }
 
-impl State {
+impl SchedulerState {
     /// The most chunks that the next piece of a file may have.
-    pub(super) fn chunks_in_piece(&self, file: &File) -> u64 {
-        let Large {
+    pub(super) fn chunks_in_piece(&self, file: &SendFile) -> u64 {
+        let LargeChunks {
             packs,
             at_work_max,
             at_work,
@@ -122,7 +126,7 @@ impl State {
         let may_be_large = *takes_pieces
             && *packs >= LARGE_PIECE
             && at_work.len() < *at_work_max
-            && self.landed != Some(Landed::Ordered)
+            && self.landed != Some(SmallFileMode::Ordered)
             && file.may_be_large();
         if may_be_large { LARGE_PIECE as u64 } else { 1 }
     }
@@ -135,15 +139,15 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Landed, Work};
+    use super::super::{NextTask, SmallFileMode};
     use super::*;
 
     /// Plans with this many packs to be merged by three, and at most one large pack at work.
-    fn plans(packs: usize) -> Plans {
-        let plans = Plans::of(8, 1, false);
-        plans.start(Landed::Fresh, 8);
+    fn plans(packs: usize) -> Scheduler {
+        let plans = Scheduler::of(8, 1, false);
+        plans.start(SmallFileMode::Fresh, 8);
         plans.steer(32, 1, 3);
-        let pack = || Fresh::Pack(Arc::default());
+        let pack = || ReadyChunk::Pack(Arc::default());
         plans
             .lock()
             .fresh
@@ -152,12 +156,12 @@ mod tests {
     }
 
     /// Returns the next chunk and how many packs it has.
-    fn next(plans: &Plans) -> (Arc<Plan>, usize) {
-        let Ok(Work::Chunk(plan)) = plans.next() else {
+    fn next(plans: &Scheduler) -> (Arc<Plan>, usize) {
+        let Ok(NextTask::Chunk(plan)) = plans.next() else {
             panic!("a pack comes");
         };
         let packs = match &plan.what {
-            What::Large(packs) => packs.len(),
+            PlannedContent::Large(packs) => packs.len(),
             _ => 1,
         };
         (plan, packs)

@@ -3,25 +3,25 @@
 
 use std::sync::Arc;
 
-use super::{Ended, Open, Plans, State, UNACKED_MAX};
+use super::{AnnouncedFile, Ended, Scheduler, SchedulerState, UNACKED_MAX};
 use crate::manifest::EntryId;
-use crate::pipeline::send::plan::{Part, Stream, What};
+use crate::pipeline::send::plan::{PipePart, PlannedContent, SendPipe};
 
-impl Plans {
+impl Scheduler {
     /// Adds a stream that is about to be announced.
-    pub fn announce_stream(&self, stream: Arc<Stream>) {
+    pub fn announce_stream(&self, stream: Arc<SendPipe>) {
         let mut state = self.lock();
         let id = stream.entry.id;
         if state.ended {
             stream.stop.set();
         }
-        state.open.insert(id, Open::Stream(stream, false));
+        state.open.insert(id, AnnouncedFile::Stream(stream, false));
     }
 
     /// Handles the answer that the receiver wants this stream. False if it is not open.
     pub fn want_stream(&self, entry: EntryId) -> bool {
         let mut state = self.lock();
-        let Some(Open::Stream(_, wanted)) = state.open.get_mut(&entry) else {
+        let Some(AnnouncedFile::Stream(_, wanted)) = state.open.get_mut(&entry) else {
             return false;
         };
         *wanted = true;
@@ -32,27 +32,32 @@ impl Plans {
 
     /// Waits until the receiver wants this stream. False if it failed there.
     pub fn wait_wanted(&self, entry: EntryId) -> Result<bool, Ended> {
-        let is_waiting =
-            |state: &State| matches!(state.open.get(&entry), Some(Open::Stream(_, false)));
+        let is_waiting = |state: &SchedulerState| {
+            matches!(
+                state.open.get(&entry),
+                Some(AnnouncedFile::Stream(_, false))
+            )
+        };
         let state = self.wait_until(|state| !is_waiting(state))?;
         Ok(state.open.contains_key(&entry))
     }
 
     /// Waits until another part may be read. Each part takes a buffer until it is acknowledged.
     pub fn wait_part_room(&self) -> Result<(), Ended> {
-        let has_room = |state: &State| state.in_flight.len() < UNACKED_MAX && state.is_in_window();
+        let has_room =
+            |state: &SchedulerState| state.in_flight.len() < UNACKED_MAX && state.is_in_window();
         self.wait_until(has_room).map(drop)
     }
 
     /// Plans the next part of a stream, which was just read.
-    pub fn add_part(&self, part: Part) -> Result<(), Ended> {
+    pub fn add_part(&self, part: PipePart) -> Result<(), Ended> {
         let mut state = self.lock();
         if state.ended {
             return Err(Ended);
         }
         // It may have failed at the receiver in the meantime.
         if state.open.contains_key(&part.stream.entry.id) {
-            let plan = state.number(What::Part(Arc::new(part)));
+            let plan = state.number(PlannedContent::Part(Arc::new(part)));
             state.parts.push_back(plan);
         }
         drop(state);
@@ -68,7 +73,7 @@ impl Plans {
     }
 
     /// Waits until the tree has the digests of all `length` bytes of a stream. False if it failed.
-    pub fn wait_digested(&self, stream: &Stream, length: u64) -> Result<bool, Ended> {
+    pub fn wait_digested(&self, stream: &SendPipe, length: u64) -> Result<bool, Ended> {
         let id = stream.entry.id;
         let is_digested = || stream.tree.lock().expect("no panic while held").end() == length;
         let state = self.wait_until(|state| !state.open.contains_key(&id) || is_digested())?;
@@ -78,26 +83,26 @@ impl Plans {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Landed, Work};
+    use super::super::{NextTask, SmallFileMode};
     use super::*;
     use crate::chunk::Buffer;
-    use crate::source::Inlet;
+    use crate::source::PipeSpec;
 
     #[test]
     fn no_part_is_read_beyond_the_window_and_a_lost_one_goes_first() {
-        let inlet = Inlet::Command("x".into());
-        let stream = Arc::new(Stream::new(inlet.entry(1), &inlet, None, true));
-        let plans = Plans::default();
-        plans.start(Landed::Fresh, 2);
+        let inlet = PipeSpec::Command("x".into());
+        let stream = Arc::new(SendPipe::new(inlet.entry(1), &inlet, None, true));
+        let plans = Scheduler::default();
+        plans.start(SmallFileMode::Fresh, 2);
         plans.announce_stream(stream.clone());
         assert!(plans.want_stream(1) && plans.wait_wanted(1).unwrap());
         let add = |n: u64| {
-            let part = Part::read(&stream, n * 1024, 1024, Buffer::loose(1024));
+            let part = PipePart::read(&stream, n * 1024, 1024, Buffer::loose(1024));
             plans.add_part(part).unwrap();
         };
         let next = || match plans.next().unwrap() {
-            Work::Chunk(plan) => plan.chunk,
-            Work::End(_) | Work::Reopen(..) => panic!("no file"),
+            NextTask::Chunk(plan) => plan.chunk,
+            NextTask::End(_) | NextTask::Reopen(..) => panic!("no file"),
         };
         let has_room = || plans.lock().is_in_window();
         add(0);

@@ -5,30 +5,30 @@
 use std::sync::Arc;
 
 use super::chores::Discarded;
-use super::{Fresh, Held, Open, Plans, State, Work};
+use super::{AnnouncedFile, NextTask, ReadyChunk, ResumedFile, Scheduler, SchedulerState};
 use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryId};
-use crate::pipeline::send::plan::File;
+use crate::pipeline::send::plan::SendFile;
 
 /// The receiver asked for bytes that it never said it has.
 #[derive(Debug)]
 pub struct NotHad;
 
-impl Plans {
+impl Scheduler {
     /// The receiver says that it has all `size` bytes of an announced file, or of a small file
     /// that it was asked about. Keeps only a description, for most small files even less, and
     /// returns the entry. None for other entries.
     pub fn hold(&self, entry: EntryId, size: u64, digest: Option<Digest>) -> Option<Entry> {
         let mut state = self.lock();
         let is_announced = match (state.open.get(&entry), state.asked.get(&entry)) {
-            (Some(Open::Announced(it)), _) if it.source.found().entry.size == size => true,
+            (Some(AnnouncedFile::Announced(it)), _) if it.source.found().entry.size == size => true,
             (None, Some(member)) if member.found.entry.size == size => false,
             _ => return None,
         };
         let (found, listed) = if is_announced {
             match state.open.remove(&entry)? {
-                Open::Announced(it) => {
+                AnnouncedFile::Announced(it) => {
                     let found = it.source.found().clone();
                     state.discarded.push(Discarded::Source(it.source));
                     (found, it.listed)
@@ -48,7 +48,7 @@ impl Plans {
             self.changed.wake_all();
             return Some(described);
         }
-        let held = Held {
+        let held = ResumedFile {
             found,
             listed,
             digest,
@@ -91,11 +91,12 @@ impl Plans {
             let had = if is_first { size } else { 0 };
             are_new.then_some(Some(had)).ok_or(NotHad)
         } else {
-            match state.open.get(&entry).map(Open::sending) {
+            match state.open.get(&entry).map(AnnouncedFile::sending) {
                 Some(Some(file)) => state.take_back(&file, &ranges).map(|()| Some(0)),
                 // If it is being opened, the ranges wait. Otherwise the request is out of date.
                 Some(None) => {
-                    let is_opened = matches!(state.open.get(&entry), Some(Open::Reopening));
+                    let is_opened =
+                        matches!(state.open.get(&entry), Some(AnnouncedFile::Reopening));
                     if is_opened {
                         state.late.entry(entry).or_default().extend(ranges.iter());
                     }
@@ -110,14 +111,16 @@ impl Plans {
     }
 
     /// Sends a held file that was opened again.
-    pub fn reopened(&self, entry: EntryId, file: Arc<File>) {
+    pub fn reopened(&self, entry: EntryId, file: Arc<SendFile>) {
         let mut state = self.lock();
         let state = &mut *state;
-        if !matches!(state.open.get(&entry), Some(Open::Reopening)) {
+        if !matches!(state.open.get(&entry), Some(AnnouncedFile::Reopening)) {
             return; // It failed at the receiver meanwhile.
         }
-        state.open.insert(entry, Open::Sending(file.clone()));
-        state.fresh.push_back(Fresh::File(file.clone()));
+        state
+            .open
+            .insert(entry, AnnouncedFile::Sending(file.clone()));
+        state.fresh.push_back(ReadyChunk::File(file.clone()));
         if let Some(ranges) = state.late.remove(&entry) {
             // Ranges that the receiver does not have are ignored.
             let _ = state.take_back(&file, &ranges);
@@ -126,23 +129,23 @@ impl Plans {
     }
 }
 
-impl Open {
-    fn sending(&self) -> Option<Arc<File>> {
+impl AnnouncedFile {
+    fn sending(&self) -> Option<Arc<SendFile>> {
         match self {
-            Open::Sending(file) => Some(file.clone()),
+            AnnouncedFile::Sending(file) => Some(file.clone()),
             _ => None,
         }
     }
 }
 
-impl State {
+impl SchedulerState {
     /// True if a damaged file may be opened. The limit on open files is the same as for
     /// announcements.
     pub(super) fn may_reopen(&self) -> bool {
         !self.reopen.is_empty() && self.open.len() < self.open_max
     }
 
-    pub(super) fn next_to_reopen(&mut self) -> Option<Work> {
+    pub(super) fn next_to_reopen(&mut self) -> Option<NextTask> {
         while self.may_reopen() {
             let entry = self.reopen.pop_front()?;
             // It may have failed at the receiver in the meantime.
@@ -150,23 +153,24 @@ impl State {
                 continue;
             };
             let missing = held.missing.take().unwrap_or_default();
-            self.open.insert(entry, Open::Reopening);
-            return Some(Work::Reopen(Box::new(held), missing));
+            self.open.insert(entry, AnnouncedFile::Reopening);
+            return Some(NextTask::Reopen(Box::new(held), missing));
         }
         None
     }
 
-    fn take_back(&mut self, file: &Arc<File>, ranges: &RangeSet) -> Result<(), NotHad> {
+    fn take_back(&mut self, file: &Arc<SendFile>, ranges: &RangeSet) -> Result<(), NotHad> {
         file.take_back(ranges).ok_or(NotHad)?;
         if !self.is_planned(file) {
-            self.fresh.push_back(Fresh::File(file.clone()));
+            self.fresh.push_back(ReadyChunk::File(file.clone()));
         }
         Ok(())
     }
 
     /// True if the rest of a file is planned. Planned twice, it would end early.
-    pub(super) fn is_planned(&self, file: &Arc<File>) -> bool {
-        let is_this = |fresh: &Fresh| matches!(fresh, Fresh::File(it) if Arc::ptr_eq(it, file));
+    pub(super) fn is_planned(&self, file: &Arc<SendFile>) -> bool {
+        let is_this =
+            |fresh: &ReadyChunk| matches!(fresh, ReadyChunk::File(it) if Arc::ptr_eq(it, file));
         self.fresh.iter().any(is_this)
     }
 }

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Fresh, State};
+use super::{ReadyChunk, SchedulerState};
 use crate::dir::Dir;
 use crate::manifest::{Entry, EntryId, EntryKind, Identity, Name, Timestamp};
-use crate::pipeline::send::plan::Member;
-use crate::source::Found;
+use crate::pipeline::send::plan::PackMember;
+use crate::source::FoundFile;
 
 /// The most memory in bytes, enough for some 270,000 files with names of 20 bytes. Beyond this the
 /// walk waits.
@@ -36,7 +36,7 @@ pub(super) struct Kept {
 #[derive(Default)]
 struct Block {
     homes: Vec<Home>,
-    files: Vec<File>,
+    files: Vec<SmallFile>,
     /// The names, without separators.
     names: Vec<u8>,
     /// The files that are still kept, as bits.
@@ -52,7 +52,7 @@ struct Home {
     dev: u64,
 }
 
-struct File {
+struct SmallFile {
     ino: u64,
     /// The file's number minus the number of the block's first file.
     after: u32,
@@ -74,8 +74,8 @@ pub struct Sum {
 
 impl Kept {
     /// Adds a file. False if more must be known about it than is kept here.
-    pub fn add(&mut self, found: &Found) -> bool {
-        let Found {
+    pub fn add(&mut self, found: &FoundFile) -> bool {
+        let FoundFile {
             entry,
             dir,
             name,
@@ -96,7 +96,7 @@ impl Kept {
         };
         block.names.extend_from_slice(name.as_bytes());
         block.left |= 1 << block.files.len();
-        block.files.push(File {
+        block.files.push(SmallFile {
             ino: identity.ino,
             after: (entry.id - first) as u32,
             size,
@@ -105,7 +105,7 @@ impl Kept {
             through_link: *through_link,
             has_links: entry.links > 1,
         });
-        self.bytes += size_of::<File>() + name.as_bytes().len();
+        self.bytes += size_of::<SmallFile>() + name.as_bytes().len();
         self.last = entry.id;
         self.count += 1;
         true
@@ -205,7 +205,7 @@ impl Kept {
     }
 
     /// Removes a file that will be read. The reading looks up everything that is not kept here.
-    fn take(&mut self, id: EntryId) -> Option<Found> {
+    fn take(&mut self, id: EntryId) -> Option<FoundFile> {
         let (first, place) = self.place(id)?;
         let found = self.blocks.get(&first)?.found(id, place);
         self.settle(id..id + 1);
@@ -233,7 +233,7 @@ impl Block {
         BLOCK_BYTES + size_of_val(&self.homes[..]) + size_of_val(&self.files[..]) + self.names.len()
     }
 
-    fn found(&self, id: EntryId, place: usize) -> Found {
+    fn found(&self, id: EntryId, place: usize) -> FoundFile {
         let file = &self.files[place];
         let home = &self.homes[usize::from(file.home)];
         let begin = match place {
@@ -274,7 +274,7 @@ impl Block {
             rdev: 0,
             extensions: Vec::new(),
         };
-        Found {
+        FoundFile {
             entry,
             dir: home.dir.clone(),
             name,
@@ -284,9 +284,9 @@ impl Block {
     }
 }
 
-impl State {
+impl SchedulerState {
     /// A pack of small files that are damaged at the receiver, as many as fit.
-    pub(super) fn damaged_pack(&mut self) -> Option<Fresh> {
+    pub(super) fn damaged_pack(&mut self) -> Option<ReadyChunk> {
         while let Some(id) = self.damaged.pop_front() {
             let kept = self.kept.take(id).map(|found| (found, None));
             let held = || self.held.remove(&id).map(|held| (held.found, held.listed));
@@ -295,9 +295,9 @@ impl State {
                 continue;
             };
             let (size, name_len) = (found.entry.size, found.name.as_bytes().len());
-            let member = Member::new(found, listed);
+            let member = PackMember::new(found, listed);
             if let Some(pack) = self.answered.add(member, size, name_len) {
-                return Some(Fresh::Pack(Arc::new(pack)));
+                return Some(ReadyChunk::Pack(Arc::new(pack)));
             }
         }
         None
@@ -306,11 +306,11 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Ended, Landed, Plans, UNSETTLED_ENTRIES_MAX, Work};
+    use super::super::{Ended, NextTask, Scheduler, SmallFileMode, UNSETTLED_ENTRIES_MAX};
     use super::*;
     use crate::chunk::ranges::RangeSet;
     use crate::dir::Handles;
-    use crate::pipeline::send::plan::What;
+    use crate::pipeline::send::plan::PlannedContent;
 
     fn dir() -> Arc<Dir> {
         Dir::root(std::path::Path::new("/"), &Arc::new(Handles::default())).unwrap()
@@ -320,14 +320,14 @@ mod tests {
         Name::try_from(format!("{id:020}").into_bytes()).unwrap()
     }
 
-    fn found(id: EntryId, parent: EntryId, name: Name, dir: &Arc<Dir>) -> Found {
+    fn found(id: EntryId, parent: EntryId, name: Name, dir: &Arc<Dir>) -> FoundFile {
         let block = Block {
             homes: vec![Home {
                 parent,
                 dir: dir.clone(),
                 dev: 7,
             }],
-            files: vec![File {
+            files: vec![SmallFile {
                 ino: id + 1000,
                 after: 0,
                 size: id as u32 % 100 + 1,
@@ -345,24 +345,24 @@ mod tests {
 
     /// Meets a file on the walk, asks about it and hears that the receiver has it. `Err` if the
     /// walk has to wait.
-    fn meet(plans: &Plans, id: EntryId, name: Name, dir: &Arc<Dir>) -> Result<(), Ended> {
+    fn meet(plans: &Scheduler, id: EntryId, name: Name, dir: &Arc<Dir>) -> Result<(), Ended> {
         plans.wait_entry_room(id, || Err(Ended))?;
         let found = found(id, 1, name, dir);
         let size = found.entry.size;
         plans.announcing(std::slice::from_ref(&found.entry));
-        plans.ask(vec![Member::new(found, None)]);
+        plans.ask(vec![PackMember::new(found, None)]);
         assert!(plans.hold(id, size, None).is_some());
         Ok(())
     }
 
     #[test]
     fn the_walk_does_not_wait_for_small_files_that_are_there() {
-        let (plans, dir) = (Plans::default(), dir());
+        let (plans, dir) = (Scheduler::default(), dir());
         let many = 5 * UNSETTLED_ENTRIES_MAX;
         for id in 1..=many {
             meet(&plans, id, name_of(id), &dir).expect("room");
         }
-        let kept = |plans: &Plans| plans.lock().kept.bytes;
+        let kept = |plans: &Scheduler| plans.lock().kept.bytes;
         assert!(kept(&plans) < many as usize * 50, "{}", kept(&plans));
         assert!(!plans.lock().is_idle(), "none of them is settled");
         assert_eq!(plans.settle_entries(1..many + 1).kept.files, many);
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn gaps_between_settled_entries_are_bounded() {
-        let (plans, dir) = (Plans::default(), dir());
+        let (plans, dir) = (Scheduler::default(), dir());
         let full = (1..).find(|&id| {
             let met = meet(&plans, id, name_of(id), &dir);
             if id % 2 == 0 {
@@ -432,8 +432,8 @@ mod tests {
 
     #[test]
     fn a_damaged_file_goes_into_a_pack_once() {
-        let (plans, dir) = (Plans::default(), dir());
-        plans.start(Landed::Resumes, 8);
+        let (plans, dir) = (Scheduler::default(), dir());
+        plans.start(SmallFileMode::Resumes, 8);
         for id in 1..=100 {
             meet(&plans, id, name_of(id), &dir).expect("room");
         }
@@ -446,10 +446,10 @@ mod tests {
         }
         assert!(plans.missing(50, whole(51)).is_err(), "a second time");
         plans.settle_entries(60..61);
-        let Ok(Work::Chunk(plan)) = plans.next() else {
+        let Ok(NextTask::Chunk(plan)) = plans.next() else {
             panic!("a pack comes");
         };
-        let What::Pack(members) = &plan.what else {
+        let PlannedContent::Pack(members) = &plan.what else {
             panic!("a pack");
         };
         let ids: Vec<_> = members.iter().map(|it| it.found.entry.id).collect();

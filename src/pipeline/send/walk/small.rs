@@ -4,13 +4,13 @@
 
 use crate::chunk::split::Gathering;
 use crate::manifest::Entry;
-use crate::pipeline::digest_list::Listed;
-use crate::pipeline::send::plan::Member;
-use crate::pipeline::send::scheduler::{Ended, Landed};
-use crate::source::{Found, mark_young};
+use crate::pipeline::digest_list::ListedPath;
+use crate::pipeline::send::plan::PackMember;
+use crate::pipeline::send::scheduler::{Ended, SmallFileMode};
+use crate::source::{FoundFile, mark_young};
 use crate::wire::message::Message;
 
-use super::Planner;
+use super::SourceWalk;
 
 /// The most entries in one question, and about how many bytes they may take.
 const ASK_MAX: usize = 256;
@@ -23,24 +23,28 @@ const ENTRY_BYTES: usize = 200;
 const EARLY_MAX: usize = 64;
 
 #[derive(Default)]
-pub(super) struct Small {
-    gathering: Gathering<Member>,
+pub(super) struct SmallFiles {
+    gathering: Gathering<PackMember>,
     /// Full packs, gathered before the receiver said where everything lands.
-    early: Vec<Vec<Member>>,
-    landed: Option<Landed>,
+    early: Vec<Vec<PackMember>>,
+    landed: Option<SmallFileMode>,
     /// Files to ask about in the next message.
-    asking: Vec<Member>,
+    asking: Vec<PackMember>,
     asking_bytes: usize,
 }
 
-impl Planner<'_> {
-    pub(super) fn small_file(&mut self, found: Found, listed: Option<Listed>) -> Result<(), Ended> {
-        let member = Member::new(found, listed);
+impl SourceWalk<'_> {
+    pub(super) fn small_file(
+        &mut self,
+        found: FoundFile,
+        listed: Option<ListedPath>,
+    ) -> Result<(), Ended> {
+        let member = PackMember::new(found, listed);
         self.see_landed()?;
         match self.small.landed {
-            Some(Landed::Resumes) => return self.ask(member),
-            Some(Landed::Ordered) => return self.big_file(member.found, member.listed),
-            Some(Landed::Fresh) | None => {}
+            Some(SmallFileMode::Resumes) => return self.ask(member),
+            Some(SmallFileMode::Ordered) => return self.big_file(member.found, member.listed),
+            Some(SmallFileMode::Fresh) | None => {}
         }
         let (size, name_len) = (member.found.entry.size, member.found.name.as_bytes().len());
         let Some(pack) = self.small.gathering.add(member, size, name_len) else {
@@ -86,21 +90,21 @@ impl Planner<'_> {
             return Ok(());
         }
         self.small.landed = self.sender.plans.landed();
-        if let (Some(Landed::Resumes | Landed::Ordered), Some(share)) =
+        if let (Some(SmallFileMode::Resumes | SmallFileMode::Ordered), Some(share)) =
             (self.small.landed, &self.sender.share)
         {
             share.packs_differ();
         }
         let early = match self.small.landed {
             None => return Ok(()),
-            Some(Landed::Fresh) => std::mem::take(&mut self.small.early),
+            Some(SmallFileMode::Fresh) => std::mem::take(&mut self.small.early),
             Some(landed) => {
                 let gathered = self.small.gathering.take();
                 let early = std::mem::take(&mut self.small.early);
                 for member in early.into_iter().chain(gathered).flatten() {
                     match landed {
-                        Landed::Ordered => self.big_file(member.found, member.listed)?,
-                        Landed::Fresh | Landed::Resumes => self.ask(member)?,
+                        SmallFileMode::Ordered => self.big_file(member.found, member.listed)?,
+                        SmallFileMode::Fresh | SmallFileMode::Resumes => self.ask(member)?,
                     }
                 }
                 return Ok(());
@@ -110,12 +114,12 @@ impl Planner<'_> {
     }
 
     /// Plans a pack, after announcing the directories of its files.
-    fn pack(&mut self, pack: Vec<Member>) -> Result<(), Ended> {
+    fn pack(&mut self, pack: Vec<PackMember>) -> Result<(), Ended> {
         self.flush_entries()?;
         self.sender.plans.add_pack(pack)
     }
 
-    fn ask(&mut self, member: Member) -> Result<(), Ended> {
+    fn ask(&mut self, member: PackMember) -> Result<(), Ended> {
         let entry = &member.found.entry;
         let names = entry.name.as_bytes().len() + entry.user.len() + entry.group.len();
         self.small.asking_bytes += ENTRY_BYTES + names;

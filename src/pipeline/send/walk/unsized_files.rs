@@ -5,12 +5,12 @@
 use std::collections::HashMap;
 
 use crate::manifest::{Extension, MADE_UP, NO_PARENT};
-use crate::pipeline::digest_list::Listed;
+use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::scheduler::Ended;
-use crate::source::Found;
+use crate::source::FoundFile;
 use crate::source::pipe::{Sizes, has_unsaid_content, sizes};
 
-use super::Planner;
+use super::SourceWalk;
 
 /// The assumed size in bytes of a file of unknown size. Most files of /proc are shorter.
 const PAGE: u64 = 4096;
@@ -23,11 +23,11 @@ pub(super) struct Unsized {
     are_packed: bool,
 }
 
-impl Planner<'_> {
+impl SourceWalk<'_> {
     /// True for a file that is followed while it grows, and for a file whose size means nothing.
     /// That is a file that claims to be empty and is not, and every file made up by the kernel
     /// (/proc, /sys).
-    pub(super) fn is_unsized(&mut self, found: &Found) -> bool {
+    pub(super) fn is_unsized(&mut self, found: &FoundFile) -> bool {
         let sender = self.sender;
         if sender.options.follow_ms.is_some() && found.entry.parent == NO_PARENT {
             return true;
@@ -52,8 +52,8 @@ impl Planner<'_> {
     /// digests rules out packs, since it must know the result of a pack that was read twice.
     pub(super) fn unsized_file(
         &mut self,
-        mut found: Found,
-        listed: Option<Listed>,
+        mut found: FoundFile,
+        listed: Option<ListedPath>,
     ) -> Result<(), Ended> {
         let is_alone = found.entry.parent == NO_PARENT
             && (self.alone || self.sender.options.follow_ms.is_some());

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::manifest::{Name, Root, Totals};
 use crate::pipe::Stop;
-use crate::pipeline::failures::Tally;
+use crate::pipeline::failures::Failures;
 use crate::progress::Progress;
 use crate::report::Reporter;
-use crate::session::host_pin::Reached;
-use crate::session::request::{CopyOptions, Host, Operand, What};
+use crate::session::host_pin::HostPin;
+use crate::session::request::{CopyOptions, EndKind, Host, Operand};
 use crate::wire::message::{Ack, AllSent, Busy, Data, Listen, Roots};
 
 struct Nobody;
@@ -29,7 +29,7 @@ fn operand(host: &str, path: &str) -> Operand {
             name: host.into(),
             port: None,
         }),
-        what: What::Path,
+        what: EndKind::Path,
         path: path.into(),
     }
 }
@@ -40,19 +40,19 @@ fn request() -> Request {
 }
 
 /// A seat, and the failures that were reported on it.
-fn seat() -> (Seat, Arc<Mutex<Vec<Error>>>) {
+fn seat() -> (ClientContext, Arc<Mutex<Vec<Error>>>) {
     let told: Arc<Mutex<Vec<Error>>> = Arc::default();
     let progress = Arc::<Progress>::default();
     let telling = told.clone();
     let tell = move |error: &Error| telling.lock().unwrap().push(error.clone());
-    let tally = Tally::new(Box::new(tell), Box::new(|_| ()), progress.clone());
-    let seat = Seat {
+    let tally = Failures::new(Box::new(tell), Box::new(|_| ()), progress.clone());
+    let seat = ClientContext {
         progress,
         reporter: Arc::new(Nobody),
         tally: Arc::new(tally),
         ending: Arc::default(),
         digests: None,
-        reached: Reached::default(),
+        reached: HostPin::default(),
         enough: Stop::new(),
         verdict: Arc::new(OnceLock::new()),
         probe: None,
@@ -71,7 +71,7 @@ fn a_fault_goes_on_without_its_path_and_words() {
         exchange.of_sender(Message::Fault(fault.clone())),
         exchange.of_receiver(Message::Fault(fault)),
     ] {
-        let Ok(Said::Pass(Message::Fault(passed))) = said else {
+        let Ok(RelayStep::Pass(Message::Fault(passed))) = said else {
             panic!("it is for the other");
         };
         assert_eq!((passed.entry, passed.parent), (3, 1));
@@ -99,7 +99,7 @@ fn what_an_end_does_not_say_is_passed_to_nobody() {
         Message::Busy(Busy::default()),
     ] {
         let said = exchange.of_sender(message.clone());
-        assert!(matches!(said, Ok(Said::OutOfPlace)), "{message:?}");
+        assert!(matches!(said, Ok(RelayStep::OutOfPlace)), "{message:?}");
     }
     let all = AllSent {
         last: 1,
@@ -111,12 +111,12 @@ fn what_an_end_does_not_say_is_passed_to_nobody() {
         Message::AllSent(all),
         Message::Entries(Vec::new()),
         Message::Data(Data { bytes: vec![1] }),
-        Message::Account(Account::default()),
+        Message::Account(ProgressReport::default()),
         Message::Conclusion(Conclusion::default()),
         Message::FileDigests(Vec::new()),
     ] {
         let said = exchange.of_receiver(message.clone());
-        assert!(matches!(said, Ok(Said::OutOfPlace)), "{message:?}");
+        assert!(matches!(said, Ok(RelayStep::OutOfPlace)), "{message:?}");
     }
 }
 
