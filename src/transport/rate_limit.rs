@@ -1,12 +1,12 @@
-//! A limit on the rate at which all connections together send. It may change during the copy.
+//! A limit on the rate at which all connections together send: a token bucket. The rate may change
+//! during the copy.
 
-use std::num::NonZeroU32;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use tokio::time::Instant;
 
 /// A burst is the bytes of a twentieth of a second, but at least a few packets.
 const BURSTS_PER_S: u64 = 20;
@@ -16,41 +16,28 @@ const BURST_MIN: u64 = PIECES * 1448;
 /// not catch up after a late wakeup; that cost 3 % of the rate.
 const PIECES: u64 = 4;
 
-/// Bytes are counted in units, at most this many a second. The limiter rounds the time of a unit
-/// to whole nanoseconds; with units of one byte, 60 MB/s would be wrong by 4 %.
-const UNITS_PER_S: u64 = 2_000_000;
-
 /// A rate limit; initially none.
 #[derive(Default)]
-pub struct Limit {
-    rate: Mutex<Option<Arc<Rate>>>,
+pub struct RateLimiter {
+    bucket: Mutex<Option<Arc<Bucket>>>,
     admitted_bytes: AtomicU64,
 }
 
-struct Rate {
-    bytes_per_s: u64,
-    limiter: DefaultDirectRateLimiter,
-    /// Bytes in a unit.
-    unit: u64,
-    /// Bytes that are admitted at once.
-    piece: u64,
-}
-
-impl Limit {
+impl RateLimiter {
     /// Sets the rate in bytes a second; None is no limit. A write that already waits finishes its
     /// wait at the old rate, for one piece.
     pub fn set(&self, rate: Option<u64>) {
         let mut current = self.lock();
-        // Several copies share the limit and set the same rate: a new limiter would allow another
+        // Several copies share the limit and set the same rate: a new bucket would allow another
         // burst.
-        if current.as_ref().map(|rate| rate.bytes_per_s) != rate {
-            *current = rate.and_then(Rate::new).map(Arc::new);
+        if current.as_ref().map(|bucket| bucket.bytes_per_s) != rate {
+            *current = rate.map(|rate| Arc::new(Bucket::new(rate, Instant::now())));
         }
     }
 
     /// The current rate, in bytes a second.
     pub fn rate(&self) -> Option<u64> {
-        self.lock().as_ref().map(|rate| rate.bytes_per_s)
+        self.lock().as_ref().map(|bucket| bucket.bytes_per_s)
     }
 
     /// Bytes admitted so far, by all copies that share this limit.
@@ -60,53 +47,61 @@ impl Limit {
 
     /// Waits until some of `wanted` bytes may be sent; returns how many.
     pub async fn admit(&self, wanted: usize) -> usize {
-        let rate = self.lock().clone();
-        let admitted = match rate {
-            Some(rate) => rate.admit(wanted).await,
+        let bucket = self.lock().clone();
+        let admitted = match bucket {
+            Some(bucket) => {
+                let (admitted, at) = bucket.take(wanted as u64, Instant::now());
+                tokio::time::sleep_until(at).await;
+                admitted as usize
+            }
             None => wanted,
         };
         self.admitted_bytes.fetch_add(admitted as u64, Relaxed);
         admitted
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<Rate>>> {
-        self.rate.lock().expect("no panic while held")
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<Bucket>>> {
+        self.bucket.lock().expect("no panic while held")
     }
 }
 
-/// The limiter's quota for a rate, and the bytes of a unit and of a burst.
-fn quota(rate: u64) -> Option<(Quota, u64, u64)> {
-    let rate = rate.max(1);
-    let unit = (rate / UNITS_PER_S).max(1);
-    let nanos = (u128::from(unit) * 1_000_000_000 + u128::from(rate / 2)) / u128::from(rate);
-    let burst = (rate / BURSTS_PER_S).max(BURST_MIN);
-    // At most some hundred thousand units.
-    let units = NonZeroU32::new(u32::try_from(burst / unit).ok()?)?;
-    let quota = Quota::with_period(Duration::from_nanos(u64::try_from(nanos).ok()?))?;
-    Some((quota.allow_burst(units), unit, burst))
+/// A token bucket, kept as the generic cell rate algorithm keeps it: by one time instead of a
+/// number of tokens (ITU-T I.371).
+struct Bucket {
+    bytes_per_s: u64,
+    /// The most bytes that are admitted at once.
+    piece: u64,
+    /// The time that a burst takes at the rate.
+    burst: Duration,
+    /// When all admitted bytes would be sent, if each was sent at the rate.
+    sent_at: Mutex<Instant>,
 }
 
-impl Rate {
-    fn new(rate: u64) -> Option<Rate> {
-        let (quota, unit, burst) = quota(rate)?;
-        Some(Rate {
+impl Bucket {
+    fn new(rate: u64, now: Instant) -> Bucket {
+        let rate = rate.max(1);
+        let burst = (rate / BURSTS_PER_S).max(BURST_MIN);
+        Bucket {
             bytes_per_s: rate,
-            limiter: RateLimiter::direct(quota),
-            unit,
             piece: burst / PIECES,
-        })
+            burst: time_of(burst, rate),
+            sent_at: Mutex::new(now),
+        }
     }
 
-    async fn admit(&self, wanted: usize) -> usize {
-        let admitted = (wanted as u64).min(self.piece);
-        let units = u32::try_from(admitted.div_ceil(self.unit)).unwrap_or(u32::MAX);
-        let Some(units) = NonZeroU32::new(units) else {
-            return 0;
-        };
-        let ready = self.limiter.until_n_ready(units).await;
-        ready.expect("a piece is less than a burst");
-        admitted as usize
+    /// Admits some of `wanted` bytes: how many, and the time from which they may be sent.
+    fn take(&self, wanted: u64, now: Instant) -> (u64, Instant) {
+        let admitted = wanted.min(self.piece);
+        let mut sent_at = self.sent_at.lock().expect("no panic while held");
+        *sent_at = (*sent_at).max(now) + time_of(admitted, self.bytes_per_s);
+        (admitted, now.max(*sent_at - self.burst))
     }
+}
+
+fn time_of(bytes: u64, bytes_per_s: u64) -> Duration {
+    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s);
+    // A few packets at one byte a second are the longest.
+    Duration::from_nanos(nanos as u64)
 }
 
 #[cfg(test)]
@@ -115,7 +110,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_same_rate_again_allows_no_second_burst() {
-        let limit = Limit::default();
+        let limit = RateLimiter::default();
         assert_eq!((limit.rate(), limit.admit(7).await), (None, 7));
         limit.set(Some(6_000_000));
         let before = limit.lock().clone().expect("a rate");
@@ -128,8 +123,9 @@ mod tests {
         assert_eq!(limit.rate(), None);
     }
 
+    /// With several callers, one of which comes late each time.
     #[test]
-    fn any_rate_is_kept_to_a_hundredth() {
+    fn any_rate_is_kept_to_a_thousandth() {
         let rates = [
             1,
             100,
@@ -140,12 +136,30 @@ mod tests {
             40 << 30,
         ];
         for rate in rates {
-            let (quota, unit, burst) = quota(rate).expect("a rate");
-            let told = unit as f64 / quota.replenish_interval().as_secs_f64();
-            let wrong = (told / rate as f64 - 1.0).abs();
-            assert!(wrong < 0.01, "{told} for {rate}");
-            let piece = (burst / PIECES).div_ceil(unit);
-            assert!(piece <= quota.burst_size().get().into(), "{rate}");
+            let began = Instant::now();
+            let bucket = Bucket::new(rate, began);
+            let (mut bytes, mut now) = (0, began);
+            for caller in 0..20_000u32 {
+                let (admitted, at) = bucket.take(64 << 20, now);
+                assert!((1..=bucket.piece).contains(&admitted), "{rate}: {admitted}");
+                bytes += admitted;
+                let late = bucket.burst / if caller % 8 == 0 { 2 } else { 1000 };
+                now = at.max(now + late);
+            }
+            let carried = bytes as f64 / (now - began).as_secs_f64();
+            let wrong = (carried / rate as f64 - 1.0).abs();
+            assert!(wrong < 0.001, "{carried} for {rate}");
         }
+    }
+
+    #[test]
+    fn a_pause_allows_one_burst_and_no_more() {
+        let began = Instant::now();
+        let bucket = Bucket::new(1_000_000, began);
+        let later = began + Duration::from_secs(60);
+        let at_once = (0..100).map(|_| bucket.take(u64::MAX, later));
+        let at_once = at_once.filter(|&(_, at)| at == later);
+        let bytes: u64 = at_once.map(|(admitted, _)| admitted).sum();
+        assert_eq!(bytes, 50_000);
     }
 }
