@@ -2,7 +2,7 @@
 //!
 //! An `Error` is made where the failure is detected, with the path that the user would look for.
 //! Callers do not reword it. Its `Kind` alone decides the exit code. Text from a peer is shown
-//! through [`printable`](crate::units::printable), never raw.
+//! through [`printable`], never raw.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};

@@ -21,7 +21,7 @@
 //!
 //! A pipe (stdin, a command, a FIFO) has no plans: [`pipeline::send::walk`] reads it in order. The
 //! sender keeps each of its frames until the receiver acknowledges it. If the destination is a
-//! pipe, a [`dest::Drain`] puts the chunks back in order. A window bounds the memory of both.
+//! pipe, an [`dest::OrderedSink`] puts the chunks back in order. A window bounds the memory of both.
 //!
 //! With several hosts, each host has its own rows 1 to 7. The first host to reach a chunk does
 //! rows 3 and 4 for all. The result stays on the [`pipeline::send::cache`] until the other hosts have

@@ -81,7 +81,7 @@ impl Pool {
         Ok(self.get())
     }
 
-    /// Wakes all waiting callers with [`Closed`].
+    /// Wakes all waiting callers with [`PoolClosed`].
     pub fn close(&self) {
         self.permits.close();
     }

@@ -1,6 +1,9 @@
 //! The command line as typed: scp's letters with scp's meanings, everything else as long flags.
 //! [`values`](super::values) checks each value, [`check`](super::check) checks combinations.
 
+// The texts of the flags have defaults in brackets.
+#![allow(rustdoc::broken_intra_doc_links)]
+
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;

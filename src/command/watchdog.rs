@@ -34,7 +34,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// The watch keeps `held` open until [`let_end`](Watch::let_end).
+    /// The watch keeps `held` open until [`let_end`](Watchdog::let_end).
     pub fn start(held: Option<OwnedFd>) -> io::Result<Watchdog> {
         let mut child = Command::new("sh")
             .args(["-c", SCRIPT, "fastcp-watch"])

@@ -207,7 +207,7 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
     /// The next message of a type that this version knows.
     ///
     /// # Errors
-    /// `Closed` at the end of the connection, even in the middle of a message.
+    /// `WriterEnded` at the end of the connection, even in the middle of a message.
     pub async fn next(&mut self) -> Result<Message, ControlError> {
         loop {
             while self.buffer.len() - self.start < HEADER_LEN {

@@ -100,7 +100,7 @@ impl OrderedSink {
     /// exited, however long that takes. A second call does nothing.
     ///
     /// # Errors
-    /// As [`put`](Drain::put); `Kind::Lost` if other than `length` bytes were written.
+    /// As [`put`](OrderedSink::put); `Kind::Lost` if other than `length` bytes were written.
     pub fn finish(&self, length: u64) -> Result<()> {
         if let SinkKind::Ordered(ordered) = &self.body {
             ordered.finish(length)?;

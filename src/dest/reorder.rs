@@ -17,7 +17,7 @@ use crate::error::{Error, Kind, Result, Side};
 /// Source of the bytes of zero chunks.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// State of a chunk after [`Ordered::put`].
+/// State of a chunk after [`Reorder::put`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     /// It was taken: it is written, or will be as soon as the chunks before it are.

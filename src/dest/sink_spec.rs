@@ -1,5 +1,5 @@
 //! A pipe, a command or a character device as the destination, identified before the first byte. A
-//! [`Drain`](super::Drain) opens it.
+//! [`OrderedSink`](super::OrderedSink) opens it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

@@ -39,7 +39,7 @@ impl Tree {
         }
     }
 
-    /// Adds the digest of the chunk at `offset` from [`of_range`](super::of_range) (`whole` for an
+    /// Adds the digest of the chunk at `offset` from [`of_range`] (`whole` for an
     /// only chunk). Chunks may come in any order. A second digest for the same chunk changes
     /// nothing.
     pub fn add(&mut self, offset: u64, digest: Digest) -> Added {

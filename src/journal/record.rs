@@ -6,7 +6,7 @@
 //! | 1 | flags |
 //! | 2–3 | zero |
 //! | 4–7 | number of a file within the journal; in a session record, its chunk size |
-//! | 8–87 | the body, see [`Body`]; zero after its end |
+//! | 8–87 | the body, see [`RecordBody`]; zero after its end |
 //! | 88–95 | checksum: the first bytes of the keyed BLAKE3 of the bytes before it |
 //!
 //! The key of the checksum is derived from the receiving user's secret key and the journal's
@@ -137,7 +137,7 @@ pub enum RecordBody {
     /// The bytes written of this file are gone or useless.
     Dropped(u32),
     /// The owner of the session: a hash that only the client's user can produce. Follows each
-    /// `Session`; zero if the client gave none.
+    /// `JournalSession`; zero if the client gave none.
     Owner(Hash),
     /// A write was lost or bytes were damaged. Records before this may not be trusted without
     /// reading.

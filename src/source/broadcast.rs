@@ -225,7 +225,7 @@ impl BroadcastState {
 }
 
 impl BroadcastTap {
-    /// Like [`StreamSource::fill`](super::pipe::StreamSource::fill), up to the end of a chunk.
+    /// Like [`PipeSource::fill`](super::pipe::PipeSource::fill), up to the end of a chunk.
     pub fn fill(&mut self, buffer: &mut Buffer) -> Result<Filled> {
         let mut state = self.tee.lock();
         loop {
@@ -250,7 +250,7 @@ impl BroadcastTap {
         }
     }
 
-    /// Like [`Feed::finish`](super::Feed::finish).
+    /// Like [`PipeReader::finish`](super::PipeReader::finish).
     pub fn finish(self) -> Result<()> {
         let mut state = self.tee.lock();
         loop {

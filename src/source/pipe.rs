@@ -59,7 +59,7 @@ pub enum PipeEnd {
     Still { idle: Duration, enough: Stop },
 }
 
-/// What [`StreamSource::fill`] put into a buffer.
+/// What [`PipeSource::fill`] put into a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filled {
     /// Number of bytes. It is less than requested at the end, or if no more came in time. It is 0

@@ -1,5 +1,5 @@
 //! The origin of a stream before it is read: standard input, a command, a FIFO, a device or a file.
-//! Opening an [`Inlet`] gives a [`Feed`].
+//! Opening a [`PipeSpec`] gives a [`PipeReader`].
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -204,7 +204,7 @@ impl PipeSpec {
 }
 
 impl PipeReader {
-    /// See [`StreamSource::fill`].
+    /// See [`PipeSource::fill`].
     pub fn fill(&mut self, buffer: &mut Buffer, most: usize) -> Result<Filled> {
         match &mut self.0 {
             From::Source(source, _) => source.fill(buffer, most),

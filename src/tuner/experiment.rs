@@ -11,7 +11,7 @@ use super::{Congestion, Decision};
 /// The gain that a change must bring.
 const GAIN: f64 = 0.05;
 
-/// A change with this gain is kept after [`Pace::quick`] already.
+/// A change with this gain is kept after [`Intervals::quick`] already.
 const GREAT_GAIN: f64 = 0.25;
 
 /// On an uneven link the gain must exceed [`GAIN`] by two standard errors, at most this much.

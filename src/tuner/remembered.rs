@@ -63,7 +63,7 @@ pub struct RememberedRoutes {
 
 impl RememberedRoutes {
     /// Reads a file. Returns no routes if `text` is too long, malformed or of another version;
-    /// [`Routes::get`] checks the values.
+    /// [`RememberedRoutes::get`] checks the values.
     pub fn read(text: &[u8]) -> RememberedRoutes {
         if text.len() > FILE_MAX {
             return RememberedRoutes::default();

@@ -29,7 +29,7 @@ pub struct WriterState {
     /// No more lines follow: the file is to be closed.
     is_last: bool,
     is_closed: bool,
-    /// The [`Writer`] was dropped.
+    /// The [`ListWriter`] was dropped.
     is_over: bool,
     pub error: Option<io::Error>,
 }
@@ -89,7 +89,7 @@ impl ListWriter {
         waiting.is_closed || waiting.error.is_some()
     }
 
-    /// Returns the error of the thread. Call this when [`is_closed`](Writer::is_closed) returns
+    /// Returns the error of the thread. Call this when [`is_closed`](ListWriter::is_closed) returns
     /// true; earlier it is an error.
     pub fn finish(&self) -> io::Result<()> {
         let mut waiting = self.queue.lock();

@@ -144,7 +144,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Makes the [`File`] to send, with the parts that the receiver wants.
+    /// Makes the [`SendFile`] to send, with the parts that the receiver wants.
     fn part(&self, announced: Unanswered, kind: WantKind) -> Result<SendFile, UnexpectedMessage> {
         let Unanswered {
             source,

@@ -75,7 +75,7 @@ enum RelayStep {
     Pass(Message),
     /// For this client, which has taken it.
     Taken,
-    /// For [`Ways`], which knows this server's connections.
+    /// For [`ConnectionControl`], which knows this server's connections.
     Ways(Message),
     /// The receiver's last message, for the other server.
     Done,

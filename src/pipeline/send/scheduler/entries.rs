@@ -58,13 +58,13 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Like [`announce`](Plans::announce), but never waits. For workers, since the files that are
+    /// Like [`announce`](Scheduler::announce), but never waits. For workers, since the files that are
     /// open may wait for a worker.
     pub fn announce_now(&self, entry: EntryId, source: SourceFile, listed: Option<ListedPath>) {
         self.lock().open.insert(entry, announced(source, listed));
     }
 
-    /// Like [`announce_now`](Plans::announce_now), for a second reading. Drops all plans of the
+    /// Like [`announce_now`](Scheduler::announce_now), for a second reading. Drops all plans of the
     /// first reading. Returns the lowest chunk number that the second reading may use; None if the
     /// file is no longer being sent.
     pub fn announce_anew(
@@ -209,7 +209,7 @@ impl Scheduler {
         self.wake();
     }
 
-    /// Takes the files added by [`outgrow`](Plans::outgrow).
+    /// Takes the files added by [`outgrow`](Scheduler::outgrow).
     pub fn take_outgrown(&self) -> Vec<(FoundFile, Option<ListedPath>)> {
         std::mem::take(&mut self.lock().outgrown)
     }
