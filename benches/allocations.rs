@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use fastcp::app;
 use fastcp::chunk::CHUNK_SIZE;
 use fastcp::error::Error;
 use fastcp::progress::Progress;
 use fastcp::report::Reporter;
-use fastcp::session;
-use fastcp::session::{Compress, CopyOptions, EndKind, Host, Operand, Permit, Request};
+use fastcp::session::{Compress, CopyOptions, EndKind, Host, Operand, Permit, Request, server};
 
 /// Chunks of the two copies: the first is long past warm-up.
 const FEW: usize = 400;
@@ -79,7 +79,7 @@ impl Reporter for Silent {
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.iter().any(|word| word == "--server") {
-        let _ = session::serve(false, Permit::default());
+        let _ = server::run(false, Permit::default());
         let count = ALLOCATIONS.load(Relaxed).to_string();
         if let Some(file) = std::env::var_os(COUNT) {
             std::fs::write(file, count).expect("the count is written");
@@ -130,7 +130,7 @@ fn copy(dir: &Path, chunks: usize, compress: Compress, streams: u16) -> (u64, u6
         ..Request::local(vec![from], to, options)
     };
     let before = ALLOCATIONS.load(Relaxed);
-    let outcome = session::run(request, Arc::new(Progress::default()), Arc::new(Silent));
+    let outcome = app::copy::run(request, Arc::new(Progress::default()), Arc::new(Silent));
     assert_eq!(outcome.exit_code(), 0, "{:?}", outcome.fatal);
     let sender = ALLOCATIONS.load(Relaxed) - before;
     let receiver = std::fs::read_to_string(&count).expect("the far end has left its count");

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use fastcp::app;
 use fastcp::error::Error;
 use fastcp::progress::Progress;
 use fastcp::report::Reporter;
-use fastcp::session;
 use fastcp::session::{Compress, CopyOptions, EndKind, Operand, Request};
 
 struct Silent;
@@ -44,7 +44,7 @@ fn copy(source: &Path, dest: &Path) {
         streams: Some(1),
         ..Request::local(vec![operand(source)], operand(dest), options)
     };
-    let outcome = session::run(request, Arc::new(Progress::default()), Arc::new(Silent));
+    let outcome = app::copy::run(request, Arc::new(Progress::default()), Arc::new(Silent));
     assert_eq!(outcome.exit_code(), 0, "{:?}", outcome.fatal);
 }
 

@@ -48,6 +48,7 @@
 //! ```text
 //! cli ............ arguments, exit codes                   only place for clap
 //! ui ............. bars, plain lines, the summary          only place for indicatif, terminal
+//! app ............ what one command does: copy, fan-out, relay, probe
 //! session ........ one conversation: open, hello, resolve, copy, done
 //! pipeline ....... the stages joined: queues, threads, back-pressure
 //! transport ...... connections: routes, dialling, frames on sockets
@@ -64,6 +65,7 @@
 //! units digest byte_strings
 //! ```
 
+pub mod app;
 pub mod byte_strings;
 pub mod cache;
 pub mod chunk;

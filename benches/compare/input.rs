@@ -267,7 +267,7 @@ fn database(path: &Path, len: u64, work: &Path) -> io::Result<String> {
     }
     eprintln!("compare: no PostgreSQL here (initdb, postgres, pgbench, psql): pages are generated");
     let mut out = BufWriter::new(File::create(path)?);
-    let pages = fastcp::session::probe::sample::CodecSample::of_pages();
+    let pages = fastcp::app::probe::sample::CodecSample::of_pages();
     let mut left = len as usize;
     for (nth, chunk) in pages.chunks.iter().cycle().enumerate() {
         let mut chunk = chunk.clone();

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::app::fan_out::HOSTS_MAX;
 use crate::error::{Error, Result};
-use crate::session::fan_out::HOSTS_MAX;
 use crate::session::{EndKind, Operand, Request, Route};
 use crate::units::printable;
 

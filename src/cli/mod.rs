@@ -23,10 +23,11 @@ use crate::error::{Error, Kind, Result};
 use crate::pipeline::receive::journal_sync;
 use crate::progress::Progress;
 use crate::progress::together::Together;
-use crate::session::{self, NotServed};
+use crate::session::server;
+use crate::session::server::NotServed;
 use crate::ui::{Copied, Screen, stdout};
 use crate::wire::greeting;
-use crate::{program, ssh};
+use crate::{app, program, ssh};
 
 use args::Args;
 use check::Order;
@@ -59,7 +60,7 @@ pub fn main() -> i32 {
         return journal_sync::sync_stdin();
     }
     if args.server {
-        return match session::serve(args.placed.is_some(), args.permit.to_permit(args.ports)) {
+        return match server::run(args.placed.is_some(), args.permit.to_permit(args.ports)) {
             Ok(()) => 0,
             Err(NotServed::NotBegun(error)) => refuse(&error),
             Err(NotServed::Told(kind)) => kind.exit_code(),
@@ -108,13 +109,13 @@ fn copy(order: Order) -> i32 {
     let screen = Screen::open(order.output, move || reading.snapshot());
     let reporter = screen.reporter();
     order.tell(&*reporter);
-    let outcome = session::run(order.request, progress, reporter);
+    let outcome = app::copy::run(order.request, progress, reporter);
     let told = screen.finish(&outcome);
     code_of(outcome.exit_code(), told)
 }
 
 fn copy_to_all(order: Order) -> i32 {
-    if let Err(error) = session::fan_out::check(&order.request) {
+    if let Err(error) = app::fan_out::check(&order.request) {
         return refuse(&error);
     }
     let names = fan_out::names(&order.request);
@@ -124,7 +125,7 @@ fn copy_to_all(order: Order) -> i32 {
     order.tell(&*screen.reporter());
     let reporters = names.iter().map(|name| screen.reporter_of(name));
     let ends = progress.into_iter().zip(reporters).collect();
-    let outcomes = session::fan_out::run(&order.request, ends);
+    let outcomes = app::fan_out::run(&order.request, ends);
     let dests: Vec<_> = order.request.dests().map(ends::name).collect();
     let each = names.iter().zip(&dests).zip(&outcomes);
     let copies = each.map(|((name, dest), outcome)| Copied {
@@ -134,7 +135,7 @@ fn copy_to_all(order: Order) -> i32 {
     });
     let copies: Vec<_> = copies.collect();
     let told = screen.finish_all(&copies);
-    code_of(session::fan_out::exit_code(&outcomes), told)
+    code_of(app::fan_out::exit_code(&outcomes), told)
 }
 
 /// The exit code of the copy, or of the failure to write its record if the copy succeeded.

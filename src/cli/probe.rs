@@ -3,9 +3,9 @@
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
+use crate::app::probe::Probe;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
-use crate::session::probe::Probe;
 use crate::session::{EndKind, Host, Operand, Rsh};
 use crate::ui::{Output, Screen, probe, stdout};
 use crate::units::printable;

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
+use crate::app::remote_admin::RemoteAdmin;
 use crate::error::{Error, Result};
-use crate::session::remote_admin::RemoteAdmin;
 use crate::session::{Host, Operand, Rsh};
 use crate::ui::stdout;
 use crate::units::printable;

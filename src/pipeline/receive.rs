@@ -39,9 +39,7 @@ use self::resume::{finished, identity_of_stream};
 use self::roots::{Sessions, TellUser};
 use self::verify::Checks;
 use super::failures::Failures;
-use super::worker_time::{
-    WorkerTime, {Activity, WorkerClock},
-};
+use super::worker_time::{Activity, WorkerClock, WorkerTime};
 use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Pool};
 use crate::codec::Decoder;
 use crate::control::Outgoing;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use crate::digest::Digest;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Side};
 
 /// The end of a copy, or of one of its sessions. The end of the copy also ends its sessions.
 #[derive(Default)]
@@ -58,6 +58,12 @@ impl Shutdown {
     pub fn cause(&self) -> Option<Error> {
         let own = self.cause.lock().expect("no panic while held").clone();
         own.or_else(|| self.cause_of_copy())
+    }
+
+    /// The cause of an end that has come.
+    pub fn error(&self) -> Error {
+        let unknown = || Error::new(Kind::Lost, Side::Here, "ended for no known reason");
+        self.cause().unwrap_or_else(unknown)
     }
 
     fn cause_of_copy(&self) -> Option<Error> {

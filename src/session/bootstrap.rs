@@ -12,7 +12,7 @@ use crate::control::{ControlError, FirstMessage, Incoming};
 use crate::error::{Error, Kind, Result, Side};
 use crate::program::{self, PIECE, Program};
 use crate::report::Reporter;
-use crate::session::off_task;
+use crate::session::runtime::off_task;
 use crate::ssh::{self, Host, SshOptions};
 use crate::units::{printable, size};
 use crate::wire::greeting::{Failure, Greeting, PROGRAM_MAX, offer};

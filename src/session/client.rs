@@ -26,11 +26,13 @@ use crate::manifest::Totals;
 use crate::pipeline::Budget;
 use crate::progress::Phase;
 use crate::seal::{Secret, Suite};
+use crate::session::context::ClientContext;
+use crate::session::converse::{RunningEnd, converse};
 use crate::session::heartbeat::{Heart, HeartPlace, HeartTerms};
 use crate::session::login::{Attempt, LoggedIn};
 use crate::session::operands::{self, Expanded};
-use crate::session::request::Request;
-use crate::session::{ClientContext, RunningEnd, cause_of, converse, logins, tuning};
+use crate::session::request::{Host, Request};
+use crate::session::tuning;
 use crate::transport::connection::handshake::{DialRole, Keyring};
 use crate::transport::connections::{ConnectionSet, Flow};
 use crate::transport::rate_limit::RateLimiter;
@@ -89,7 +91,7 @@ pub async fn copy(
     if pushed.as_ref().is_some_and(Pushed::is_nothing) {
         return Ok(String::new());
     }
-    let mut server = logins::connect(host, request, seat, session.attempt).await?;
+    let mut server = connect(host, request, seat, session.attempt).await?;
     if is_push && !is_first {
         // After the login, so that a failing login does not look for the sources each time.
         let found = match Pushed::find(request, seat).await {
@@ -117,7 +119,7 @@ pub async fn copy(
     let copied = tokio::select! {
         copied = client.copy(&mut server, &mut half, pushed) => copied,
         // Until there is a half, nothing else would notice the end.
-        () = seat.ending.wait(), if half.is_none() => Err(cause_of(&seat.ending)),
+        () = seat.ending.wait(), if half.is_none() => Err(seat.ending.error()),
     };
     over(request, seat, server, half, copied).await
 }
@@ -150,7 +152,7 @@ async fn over(
     }
     // Recorded before the teardown, whose errors are not the cause.
     seat.ending.end(error);
-    let mut error = cause_of(&seat.ending);
+    let mut error = seat.ending.error();
     if let Some(why) = server.end(half, Some(&error)).await {
         error = why;
     }
@@ -398,9 +400,33 @@ impl Client<'_> {
     }
 }
 
-async fn say(control: &Outgoing, message: Message) -> Result<()> {
-    control
-        .send(message)
-        .await
-        .map_err(|e| Error::new(Kind::Lost, Side::Here, e.to_string()))
+/// Logs in: waits for its turn, and after the login for the other copies. Returns when the copy
+/// ends, so the caller need not watch for that.
+async fn connect(
+    host: &Host,
+    request: &Request,
+    seat: &ClientContext,
+    attempt: Attempt,
+) -> Result<LoggedIn> {
+    let Some(shared) = &seat.shared else {
+        return LoggedIn::connect(host, request, seat, attempt).await;
+    };
+    let turn = async {
+        match attempt {
+            Attempt::First => shared.logins.turn().await,
+            // Later logins ask nobody.
+            Attempt::Again { .. } => None,
+        }
+    };
+    let turn = tokio::select! {
+        turn = turn => turn,
+        () = seat.ending.wait() => return Err(seat.ending.error()),
+    };
+    let server = LoggedIn::connect(host, request, seat, attempt).await?;
+    drop(turn);
+    shared.share.join();
+    tokio::select! {
+        () = shared.logins.over(shared.host) => Ok(server),
+        () = seat.ending.wait() => Err(seat.ending.error()),
+    }
 }

@@ -5,11 +5,10 @@ use std::collections::VecDeque;
 
 use tokio::io::AsyncRead;
 
-use crate::control::Incoming;
+use crate::control::{ControlError, Incoming};
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::Shutdown;
 use crate::session::heartbeat::Heart;
-use crate::session::{cause_of, lost};
 use crate::wire::message::{Message, Tune};
 
 /// Messages that may arrive while this end prepares its half: addresses to dial, operands that were
@@ -88,7 +87,7 @@ impl<'a, R: AsyncRead + Unpin> ControlReader<'a, R> {
                     self.pause(false);
                     return Ok(done);
                 }
-                () = self.ending.wait() => return Err(cause_of(self.ending)),
+                () = self.ending.wait() => return Err(self.ending.error()),
                 message = hear(self.incoming, self.heart, self.origin), if has_room => {
                     let message = message?;
                     self.kept_bytes += message.weight();
@@ -197,7 +196,16 @@ fn is_tune(message: &Message) -> bool {
     matches!(message, Message::Tune(_))
 }
 
-fn breach(what: &str) -> Error {
+/// Control ended in the middle of a copy.
+pub fn lost(error: ControlError) -> Error {
+    let kind = match &error {
+        ControlError::BadMessage(_) => Kind::Breach,
+        _ => Kind::Lost,
+    };
+    Error::new(kind, Side::Here, format!("lost the other end: {error}"))
+}
+
+pub fn breach(what: &str) -> Error {
     let message = format!("the client broke the protocol: {what}");
     Error::new(Kind::Breach, Side::Here, message)
 }

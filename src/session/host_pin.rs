@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::session::ClientContext;
+use crate::session::context::ClientContext;
 use crate::session::request::{Request, Rsh};
 use crate::ssh::{self, Host, SshOptions, is_refusal};
 use crate::units::printable;

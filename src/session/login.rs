@@ -16,8 +16,11 @@ use super::host_pin;
 use crate::control::{ControlError, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side};
 use crate::report::Reporter;
+use crate::session::context::ClientContext;
+use crate::session::converse::RunningEnd;
 use crate::session::request::Request;
-use crate::session::{ClientContext, RunningEnd, cause_of, host as this_host, off_task, owner};
+use crate::session::runtime::off_task;
+use crate::session::{host as this_host, owner};
 use crate::ssh::{self, Errand, Host, LastOutput, Process, Rsh, SshOptions, Startup, Stderr};
 use crate::tuner::Verdict;
 use crate::units::printable;
@@ -101,7 +104,7 @@ impl Met {
         let asked = request.clone();
         let startup = tokio::select! {
             startup = off_task(move || asked.startup()) => startup??,
-            () = seat.ending.wait() => return Err(cause_of(&seat.ending)),
+            () = seat.ending.wait() => return Err(seat.ending.error()),
         };
         let far_end = ssh::start(request.rsh, host, &options, &startup, SERVER)?;
         let (mut process, mut stdin, stdout, stderr) = far_end.split();
@@ -126,7 +129,7 @@ impl Met {
                 process.end_by_signal(ABORT_PATIENCE).await;
                 // A program that asks for ssh restores the terminal's echo, and then closes stderr.
                 words.last().await;
-                return Err(cause_of(&seat.ending));
+                return Err(seat.ending.error());
             }
         };
         let hello = match hello {

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
-use super::fan_out::SharedSource;
 use crate::dest::{Rules, SinkSpec, Spec, process_umask};
 use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Root, Totals};
 use crate::pipeline::receive::entry_writer::{CopyDestination, To, Typed};
 use crate::pipeline::receive::roots::Sessions;
+use crate::session::context::{ClientContext, SharedSource};
 use crate::session::request::{CopyOptions, EndKind, Request};
-use crate::session::{ClientContext, cause_of, owner, probe};
+use crate::session::{owner, probe_place};
 use crate::source::{self, Lookup, NamedSource, PipeSpec, Sources, Walk};
 use crate::units::printable;
 use crate::wire::message::{ROOTS_MAX, Roots};
@@ -117,7 +117,7 @@ pub async fn expand(request: &Request, seat: &ClientContext) -> Result<Expanded>
             let message = "the operands could not be looked up";
             found.map_err(|_| Error::new(Kind::Breach, Side::Here, message))
         }
-        () = seat.ending.wait() => Err(cause_of(&seat.ending)),
+        () = seat.ending.wait() => Err(seat.ending.error()),
     }
 }
 
@@ -232,7 +232,7 @@ pub fn destination(request: &Request, same_machine: bool, sessions: Sessions) ->
         EndKind::Stdio => To::Exit(SinkSpec::Stdout),
         EndKind::Stderr => To::Exit(SinkSpec::Stderr),
         EndKind::Command => To::Exit(SinkSpec::Command(request.dest.typed.clone())),
-        EndKind::Nothing => To::Exit(probe::place::nowhere()),
+        EndKind::Nothing => To::Exit(probe_place::nowhere()),
         EndKind::Path => match SinkSpec::of_descriptor(&request.dest.path) {
             Some(exit) => To::Exit(exit),
             None => To::Path(spec(request)),

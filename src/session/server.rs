@@ -23,7 +23,6 @@ use super::endpoint::{Common, ReceivingEnd, SendingEnd};
 use super::progress_relay::ProgressRelay;
 use crate::control::stdio::Stdio;
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
-use crate::dest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipe::Stop;
 use crate::pipeline::digest_list::DigestList;
@@ -33,19 +32,24 @@ use crate::pipeline::receive::roots::Sessions;
 use crate::pipeline::{Budget, Shutdown};
 use crate::progress::Progress;
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
+use crate::session::control_reader::breach;
+use crate::session::converse::{RunningEnd, converse};
 use crate::session::heartbeat::{self, Heart, HeartPlace};
+use crate::session::host;
 use crate::session::operands::Expanded;
 use crate::session::permit::Permit;
+use crate::session::runtime::runtime;
 use crate::session::tuning::{self, Audience, Tuning, TuningTerms};
-use crate::session::{NotServed, RunningEnd, converse, host};
 use crate::transport::connection::handshake::{DialRole, Keyring};
 use crate::transport::connections::{ConnectionSet, Flow};
 use crate::transport::dial::Attempts;
 use crate::transport::rate_limit::RateLimiter;
 use crate::transport::routes::meeting_socket::MeetingRequest;
-use crate::transport::routes::{Connection, Route, meeting_socket};
+use crate::transport::routes::{Connection, Route, addresses, meeting_socket};
 use crate::wire::hello::{Hello, STREAMS_MAX};
 use crate::wire::message::{Fault, Message, Open};
+use crate::{dest, program};
+use std::io::Write;
 
 /// How long a client may be silent at first: it may have to log in to another host, which may ask
 /// the user for a password (`login`).
@@ -56,6 +60,41 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long the last message may take if control is stuck.
 const ABORT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why a server did not carry out a copy.
+pub enum NotServed {
+    /// The client does not know the error.
+    NotBegun(Error),
+    /// The client was told the error, if it still listened.
+    Told(Kind),
+}
+
+/// The server: speaks control on stdin and stdout until the client is done. `placed`: a client has
+/// copied this program to the host, and the program has verified its own digest.
+pub fn run(placed: bool, permit: Permit) -> Result<(), NotServed> {
+    host::prepare(1).map_err(NotServed::NotBegun)?;
+    host::ignore_status_signal();
+    let mut hello = host::hello();
+    let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
+    if let Some(address) = addresses::of_login(&connection, addresses::SshEnd::Server) {
+        address.clone_into(&mut hello.reached);
+    }
+    if placed {
+        if let Err(cause) = program::placed::settle() {
+            // Ignores a stderr that nobody reads any more.
+            let _ = writeln!(
+                std::io::stderr(),
+                "fastcp: cannot keep this program for the next time: {cause}"
+            );
+        }
+        let own = program::Program::own().map_err(NotServed::NotBegun)?;
+        own.digest().clone_into(&mut hello.program);
+    }
+    let runtime = runtime().map_err(NotServed::NotBegun)?;
+    let served = runtime.block_on(serve(hello, permit));
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    served
+}
 
 /// Serves one copy.
 pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
@@ -403,19 +442,4 @@ async fn join(session: &str) -> Result<(), NotServed> {
         let message = format!("the session that this login is for cannot be joined: {error}");
         NotServed::NotBegun(Error::new(Kind::Connect, Side::Here, message))
     })
-}
-
-async fn say(control: &Outgoing, message: Message) -> Result<()> {
-    control
-        .send(message)
-        .await
-        .map_err(|e| Error::new(Kind::Lost, Side::Here, e.to_string()))
-}
-
-fn breach(what: &str) -> Error {
-    Error::new(
-        Kind::Breach,
-        Side::Here,
-        format!("the client broke the protocol: {what}"),
-    )
 }

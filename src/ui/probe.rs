@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Screen, stdout};
-use crate::error::Result;
-use crate::session::Outcome;
-use crate::session::probe::{
+use crate::app::probe::{
     Carried, ExpectedCopy, Finding, Hear, MeasuredCodec, Probe, Probed, Read, synced_rate,
     written_rate,
 };
+use crate::error::Result;
+use crate::session::Outcome;
 use crate::tuner::{Decision, Forecast, Method};
 use crate::units::{count, rate, size};
 use crate::wire::message::Tried;

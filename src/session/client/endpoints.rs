@@ -11,20 +11,21 @@ use crate::pipeline::receive::roots::Sessions;
 use crate::pipeline::send::Sender;
 use crate::progress::Phase;
 use crate::seal::{Direction, Opener, Sealer, Suite};
+use crate::session::context::{SharedSource, TestEnds};
+use crate::session::converse::RunningEnd;
 use crate::session::data_connections::{Connections, SendPace, receive_on, send_on};
 use crate::session::endpoint::{Common, ReceivingEnd, SendingEnd};
-use crate::session::fan_out::SharedSource;
+use crate::session::host;
 use crate::session::operands::{self, Expanded};
-use crate::session::probe::link::TestEnds;
 use crate::session::route_choice::RouteChooser;
 use crate::session::tuning::{self, Audience, Tuning};
-use crate::session::{RunningEnd, host};
 use crate::transport::connection::handshake::Keyring;
 use crate::transport::connections::ConnectionSet;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Message, Roots};
 
-use super::{Client, FarOptions, say};
+use super::{Client, FarOptions};
+use crate::session::converse::say;
 
 /// Who controls how a half sends.
 pub(super) enum SendController {

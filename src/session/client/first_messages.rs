@@ -12,7 +12,8 @@ use crate::transport::routes::Route;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Message, Open, Role, SessionSecret};
 
-use super::{Client, say};
+use super::Client;
+use crate::session::converse::say;
 
 impl Client<'_> {
     /// Sends the server its role and the secret.

@@ -15,7 +15,7 @@ use crate::transport::routes::{Connection, addresses};
 use crate::wire::message::{Listen, Message, Open, Ports};
 
 use super::roles::tell;
-use super::say;
+use crate::session::converse::say;
 
 /// Opens the ways in that the client wants, and hands on connections until the session is over.
 pub async fn take_streams(

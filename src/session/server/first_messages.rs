@@ -5,11 +5,11 @@ use tokio::io::AsyncRead;
 use crate::control::Incoming;
 use crate::error::Result;
 use crate::seal::Secret;
-use crate::session::lost;
+use crate::session::control_reader::lost;
 use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::{Message, Open, SESSIONS_MAX};
 
-use super::breach;
+use crate::session::control_reader::breach;
 
 /// Chunk sizes that a client may request, in bytes.
 const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;

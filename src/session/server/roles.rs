@@ -15,11 +15,12 @@ use crate::pipeline::receive::entry_writer::{CopyDestination, To, Typed};
 use crate::pipeline::receive::roots::{Sessions, TellUser};
 use crate::session::operands::Expanded;
 use crate::session::permit::Permit;
-use crate::session::{off_task, probe};
+use crate::session::probe_place;
+use crate::session::runtime::off_task;
 use crate::source::{self, Lookup, NamedSource, PipeSpec};
 use crate::wire::message::{Fault, Message, Open, Role, Roots, Tried};
 
-use super::say;
+use crate::session::converse::say;
 
 /// The server's end of the copy.
 pub enum ServerRole {
@@ -61,12 +62,12 @@ pub async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<Ser
         Role::Probe { path } => {
             let mut tried = Tried::default();
             if !path.is_empty() {
-                tried = probe::place::write_there(spec(path, open, base, confine)).await?;
+                tried = probe_place::write_there(spec(path, open, base, confine)).await?;
             }
             say(control, Message::Tried(tried)).await?;
             ServerRole::Dest(
-                To::Exit(probe::place::nowhere()),
-                vec![probe::SOURCE.into()],
+                To::Exit(probe_place::nowhere()),
+                vec![probe_place::SOURCE.into()],
             )
         }
     })

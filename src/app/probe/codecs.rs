@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use super::sample::CodecSample;
 use crate::chunk::{Buffer, CHUNK_SIZE, Chunk, ChunkKind, ChunkPlace};
 use crate::codec::Encoder;
 use crate::digest;
 use crate::pipeline::send::encoder_control;
 use crate::seal::{Direction, Sealer, Secret, Suite};
-use crate::session::probe::sample::CodecSample;
 use crate::tuner::{Facts, Method};
 use crate::wire::SealedChunk;
 

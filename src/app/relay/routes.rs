@@ -11,14 +11,15 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
+use crate::app::relay::shown;
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Side};
 use crate::seal::Suite;
 use crate::session::connection_control::Inband;
-use crate::session::relay::shown;
+use crate::session::context::ClientContext;
+use crate::session::polite;
 use crate::session::request::{Host, Request, Rsh};
 use crate::session::route_choice::{Notes, RoutePatience, look_up};
-use crate::session::{ClientContext, polite};
 use crate::ssh;
 use crate::transport::routes::direct::DialAnswer;
 use crate::transport::routes::{Route, addresses};

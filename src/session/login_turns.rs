@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
-use crate::error::Result;
-use crate::session::login::{Attempt, LoggedIn};
-use crate::session::request::{Host, Request, Rsh};
-use crate::session::{ClientContext, cause_of, host as this_host};
+use crate::session::host as this_host;
+use crate::session::request::{Request, Rsh};
 
 /// Logins at the same time. Each ssh computes here, and all may use the same jump host, where
 /// `MaxStartups` begins to refuse at 10.
@@ -18,31 +16,27 @@ const AT_ONCE: usize = 8;
 /// messages.
 const TOGETHER_MAX: Duration = Duration::from_secs(20);
 
-pub struct HostLogins {
+pub struct LoginTurns {
     turns: Semaphore,
     /// The copies that are done with their first login, one bit each.
     over: watch::Sender<u64>,
     all: u64,
 }
 
-impl HostLogins {
-    pub fn new(hosts: usize, request: &Request) -> HostLogins {
+impl LoginTurns {
+    pub fn new(hosts: usize, request: &Request) -> LoginTurns {
         let may_ask = request.rsh == Rsh::Ssh && !request.ssh.batch && this_host::has_terminal();
-        HostLogins {
+        LoginTurns {
             turns: Semaphore::new(if may_ask { 1 } else { AT_ONCE }),
             over: watch::Sender::new(0),
             all: u64::MAX >> (u64::BITS as usize - hosts.clamp(1, 64)),
         }
     }
 
-    /// Waits for a turn to log in, which ends when the result is dropped. Later logins ask nobody
-    /// and need none.
-    pub async fn turn(&self, attempt: Attempt) -> Option<SemaphorePermit<'_>> {
-        match attempt {
-            // The semaphore is never closed.
-            Attempt::First => self.turns.acquire().await.ok(),
-            Attempt::Again { .. } => None,
-        }
+    /// Waits for a turn to log in, which ends when the result is dropped.
+    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed.
+        self.turns.acquire().await.ok()
     }
 
     /// Notes that a copy has logged in, has failed, or needs no login.
@@ -57,29 +51,5 @@ impl HostLogins {
         let together = over.wait_for(|over| *over == self.all);
         // A copy that is late reads again what it has missed.
         let _ = tokio::time::timeout(TOGETHER_MAX, together).await;
-    }
-}
-
-/// Logs in: waits for its turn, and after the login for the other copies. Returns when the copy
-/// ends, so the caller need not watch for that.
-pub async fn connect(
-    host: &Host,
-    request: &Request,
-    seat: &ClientContext,
-    attempt: Attempt,
-) -> Result<LoggedIn> {
-    let Some(shared) = &seat.shared else {
-        return LoggedIn::connect(host, request, seat, attempt).await;
-    };
-    let turn = tokio::select! {
-        turn = shared.logins.turn(attempt) => turn,
-        () = seat.ending.wait() => return Err(cause_of(&seat.ending)),
-    };
-    let server = LoggedIn::connect(host, request, seat, attempt).await?;
-    drop(turn);
-    shared.share.join();
-    tokio::select! {
-        () = shared.logins.over(shared.host) => Ok(server),
-        () = seat.ending.wait() => Err(cause_of(&seat.ending)),
     }
 }

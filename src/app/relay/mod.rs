@@ -15,18 +15,18 @@ use tokio::time::{Instant, timeout};
 use self::exchange::{Exchange, RelayEnd, RelayLine, RelaySide};
 use self::first_messages::{roles, suite_for};
 use self::routes::RelayRoutes;
-use super::connection_control::{ConnectionControl, Inband};
-use super::{rate_file, saved_settings};
 use crate::chunk::CHUNK_SIZE;
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
 use crate::progress::Phase;
 use crate::seal::{Secret, Suite};
 use crate::session::client::{LostSession, Session};
+use crate::session::connection_control::{ConnectionControl, Inband};
+use crate::session::context::ClientContext;
 use crate::session::heartbeat::{Heart, HeartPlace, HeartTerms};
 use crate::session::login::{Attempt, CONCLUSION_PATIENCE, LoggedIn, Met, may_ask};
 use crate::session::request::{Host, Request};
-use crate::session::{ClientContext, cause_of, host as this_host, owner};
+use crate::session::{host as this_host, owner, rate_file, saved_settings};
 use crate::transport::connections::{ConnectionSet, Flow};
 use crate::transport::routes::{Connection, Route};
 use crate::units::printable;
@@ -56,7 +56,7 @@ pub async fn copy(
     let copied = tokio::select! {
         copied = between.copy(&mut servers) => copied,
         () = seat.ending.wait() => Err(RelayEnd {
-            error: cause_of(&seat.ending),
+            error: seat.ending.error(),
             at: None,
         }),
     };
@@ -71,7 +71,7 @@ pub async fn copy(
     };
     // Recorded before the teardown, whose errors are not the cause.
     seat.ending.end(cut.error);
-    let mut error = cause_of(&seat.ending);
+    let mut error = seat.ending.error();
     // Neither server learns the other's paths.
     let told = Error::new(error.kind, error.side, "the copy has ended");
     let (at_sender, at_receiver) = tokio::join!(

@@ -4,6 +4,9 @@ use crate::dest::{self, SinkSpec, Spec, WriteTest};
 use crate::error::{Error, Kind, Result, Side};
 use crate::wire::message::Tried;
 
+/// The data of a link test: zeros.
+pub const SOURCE: &str = "/dev/zero";
+
 /// The destination of a link test's data.
 pub fn nowhere() -> SinkSpec {
     SinkSpec::Null("/dev/null".into())

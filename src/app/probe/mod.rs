@@ -3,33 +3,31 @@
 
 mod codecs;
 pub mod link;
-pub mod place;
 pub mod sample;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::app::copy;
 use crate::chunk::CHUNK_SIZE;
 use crate::error::Result;
 use crate::pipeline::Budget;
 use crate::pipeline::send::encoder_control;
 use crate::progress::Progress;
 use crate::report::Reporter;
-use crate::seal::{Secret, Suite};
-use crate::session::ClientContext;
-use crate::session::client::{self, Session};
-use crate::session::login::Attempt;
+use crate::seal::Suite;
+use crate::session::context::ClientContext;
+use crate::session::probe_place::SOURCE;
 use crate::session::request::{Compress, EndKind, Operand, Outcome, Request, Retry};
 use crate::tuner::{self, Facts, Forecast, LADDER, Measured, Method, rung};
 use crate::wire::message::Tried;
 pub use link::Carried;
-use link::{LinkFacts, LinkTest};
+use link::{LinkFacts, LinkProbe};
 use sample::CodecSample;
 pub use sample::Read;
 
-/// The data sent: zeros, more than any link carries during a probe.
-pub const SOURCE: &str = "/dev/zero";
+/// More than any link carries during a probe.
 const SOURCE_BYTES: u64 = 1 << 60;
 
 /// More connections that bring less than this factor are not worth their processor time.
@@ -128,16 +126,16 @@ impl Probe {
             sample,
         } = self;
         let compress = std::mem::replace(&mut request.options.compress, Compress::None);
-        let test = Arc::new(LinkTest::new(compress, hear.clone()));
+        let test = Arc::new(LinkProbe::new(compress, hear.clone()));
         let mut seat = ClientContext::new(Arc::new(Progress::default()), reporter);
         seat.probe = Some(test.clone());
         let mut codecs = Codecs::default();
         let tried = try_codecs(&request, compress, sample, &hear);
         let ran = tried.and_then(|tried| {
             codecs = tried;
-            super::copy(request, &mut seat)
+            copy::copy(request, &mut seat)
         });
-        let outcome = super::outcome(&seat, ran, began);
+        let outcome = copy::outcome(&seat, ran, began);
         let link = test.facts();
         let forecast = match &outcome.fatal {
             None => expect(&codecs, &link, compress),
@@ -151,17 +149,6 @@ impl Probe {
             forecast,
         }
     }
-}
-
-/// The single session of a probe.
-pub(super) async fn once(request: &Request, seat: &ClientContext) -> Result<String> {
-    let session = Session {
-        id: Secret::session(),
-        before: &[],
-        attempt: Attempt::First,
-    };
-    let ran = client::copy(request, seat, session).await;
-    ran.map_err(|lost| lost.error)
 }
 
 #[derive(Default)]

@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
-use super::{rate_file, relay};
+use super::relay;
 use crate::error::{Error, Kind, Result, Side};
 use crate::progress::Phase;
 use crate::seal::Secret;
 use crate::session::client::{self, Session};
+use crate::session::context::ClientContext;
 use crate::session::login::{Attempt, SAME_SIGNAL};
+use crate::session::rate_file;
 use crate::session::request::{Request, Retry};
-use crate::session::{ClientContext, cause_of};
 use crate::ssh;
 use crate::units::printable;
 use crate::wire::message::SESSIONS_MAX;
@@ -157,7 +158,7 @@ async fn first_again(
 async fn pause(wait: Duration, seat: &ClientContext) -> Result<()> {
     tokio::select! {
         () = tokio::time::sleep(wait) => Ok(()),
-        () = seat.ending.wait() => Err(cause_of(&seat.ending)),
+        () = seat.ending.wait() => Err(seat.ending.error()),
     }
 }
 

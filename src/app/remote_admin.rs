@@ -8,7 +8,8 @@ use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
 use crate::error::{Error, Kind, Result, Side};
-use crate::session::{host, runtime};
+use crate::session::host;
+use crate::session::runtime::runtime;
 use crate::ssh::{self, Errand, Host, LastOutput, Rsh, SshOptions, Startup};
 use crate::units::printable;
 use crate::wire::greeting::MARK;

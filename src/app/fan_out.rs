@@ -8,90 +8,26 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{JoinSet, LocalSet};
 
+use super::{local, retries};
+use crate::app::copy::{digest_list, digests_written, over};
 use crate::chunk::CHUNK_SIZE;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::send::cache::{CacheShare, ChunkCache};
 use crate::pipeline::{Budget, Shutdown};
 use crate::progress::Progress;
 use crate::report::Reporter;
-use crate::session::logins::HostLogins;
+use crate::session::context::{ClientContext, SharedSource};
+use crate::session::login_turns::LoginTurns;
 use crate::session::request::{Outcome, Request};
-use crate::session::{
-    ClientContext, cause_of, digest_list, digests_written, host, local, operands, over, retries,
-    runtime,
-};
-use crate::source::{Broadcast, PipeSpec};
+use crate::session::runtime::runtime;
+use crate::session::{host, operands};
+use crate::source::Broadcast;
 use crate::transport::rate_limit::RateLimiter;
 
 pub use crate::pipeline::send::cache::HOSTS_MAX;
 
 /// The shared chunks get the memory divided by this; the copies divide the rest.
 const SHELF_PART: u64 = 4;
-
-/// What one copy shares with the copies of the same source to other hosts.
-#[derive(Clone)]
-pub struct SharedSource {
-    /// The index of this copy's destination.
-    pub host: usize,
-    pub share: CacheShare,
-    pub logins: Arc<HostLogins>,
-    /// Bytes that this copy alone may use.
-    pub memory: u64,
-    /// The rate limit for all connections of all copies.
-    pub limit: Arc<RateLimiter>,
-    /// The source, if it can be read only once.
-    pub tee: Option<Arc<Broadcast>>,
-}
-
-impl SharedSource {
-    /// This copy's reader of an unnamed pipe: stdin or a command.
-    pub fn inlet(&self) -> Option<PipeSpec> {
-        self.tap().filter(|_| !self.has_named_stream())
-    }
-
-    /// This copy's reader of a named pipe that is the only source.
-    pub fn named_stream(&self) -> Option<PipeSpec> {
-        self.tap().filter(|_| self.has_named_stream())
-    }
-
-    fn tap(&self) -> Option<PipeSpec> {
-        self.tee.clone().map(|tee| PipeSpec::Tee(tee, self.host))
-    }
-
-    fn has_named_stream(&self) -> bool {
-        let tee = self.tee.as_ref();
-        tee.is_some_and(|tee| matches!(tee.inlet(), PipeSpec::Path(_)))
-    }
-
-    /// Ends this copy's part, so that no other copy waits for it.
-    fn leave(&self) {
-        self.logins.is_over(self.host);
-        self.share.leave();
-        if let Some(tee) = &self.tee {
-            tee.leave(self.host);
-        }
-    }
-}
-
-impl ClientContext {
-    /// The memory and workers that this copy may use here.
-    ///
-    /// # Errors
-    /// `Kind::Usage` if the memory is too small.
-    pub(super) fn budget(&self, request: &Request) -> Result<Budget> {
-        let mut options = request.options.clone();
-        if let Some(shared) = &self.shared {
-            options.memory = Some(shared.memory);
-        }
-        Budget::new(&options, request.streams, CHUNK_SIZE)
-    }
-
-    /// The rate limit of this end's sending.
-    pub(super) fn limit(&self) -> Arc<RateLimiter> {
-        let shared = self.shared.as_ref();
-        shared.map_or_else(Arc::default, |shared| shared.limit.clone())
-    }
-}
 
 /// Copies to `request.dest` and to each of `request.also`. `ends` has one element for each, in this
 /// order. Returns when all copies are done or have ended. Blocks.
@@ -122,7 +58,7 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
         }
     };
     let rest = |seat: &ClientContext| {
-        let error = failed.clone().unwrap_or_else(|| cause_of(&seat.ending));
+        let error = failed.clone().unwrap_or_else(|| seat.ending.error());
         over(seat, Err(error), resumes, started)
     };
     let outcomes = seats.iter().zip(outcomes);
@@ -175,7 +111,7 @@ fn divide(memory: u64, dests: usize) -> (u64, u64) {
 fn share(request: &Request, seats: &mut [ClientContext]) {
     let (room, own) = divide(Budget::memory(&request.options), seats.len());
     let shelf = Arc::new(ChunkCache::new(seats.len(), room as usize));
-    let logins = Arc::new(HostLogins::new(seats.len(), request));
+    let logins = Arc::new(LoginTurns::new(seats.len(), request));
     let limit = Arc::<RateLimiter>::default();
     let patience = Duration::from_secs(request.options.timeout_s.into());
     let tee = operands::stream(request)

@@ -6,21 +6,19 @@
 //! has stopped growing, or until its share of the remaining time is over: slow start on a long
 //! link takes several seconds.
 
+use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::app::probe::{Finding, Hear};
 use crate::error::{Error, Kind, Result, Side};
-use crate::pipeline::Budget;
-use crate::pipeline::send::Sender;
-use crate::session::probe::{Finding, Hear};
+use crate::session::context::{LinkTest, TestEnds};
 use crate::session::request::Compress;
 use crate::session::{host, tuning};
-use crate::transport::connections::ConnectionSet;
-use crate::tuner::{Decision, Remembered, Sample, Start, Tuner};
-use crate::wire::hello::Hello;
+use crate::tuner::{Decision, Sample, Start, Tuner};
 use crate::wire::message::Tried;
 
 const STEPS: [u16; 5] = [1, 2, 4, 8, 16];
@@ -83,21 +81,8 @@ pub struct LinkFacts {
     pub processors: Option<u16>,
 }
 
-/// The parts of a sending session that a test uses.
-pub struct TestEnds<'a> {
-    pub sender: &'a Sender,
-    pub roster: &'a ConnectionSet,
-    pub hello: &'a Hello,
-    pub budget: Budget,
-    pub remembered: Option<Remembered>,
-    /// `--streams`
-    pub streams: Option<u16>,
-    /// When the server got its instructions.
-    pub opened: Instant,
-}
-
 /// Runs once, in the single session of a probe.
-pub struct LinkTest {
+pub struct LinkProbe {
     hear: Hear,
     /// `--compress`, which does not apply to the test itself.
     compress: Compress,
@@ -105,9 +90,19 @@ pub struct LinkTest {
     facts: Mutex<LinkFacts>,
 }
 
-impl LinkTest {
-    pub fn new(compress: Compress, hear: Hear) -> LinkTest {
-        LinkTest {
+impl LinkTest for LinkProbe {
+    fn tried(&self, tried: Tried) {
+        self.tried.send_replace(Some((Instant::now(), tried)));
+    }
+
+    fn run<'a>(&'a self, ends: TestEnds<'a>) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>> {
+        Box::pin(self.measure(ends))
+    }
+}
+
+impl LinkProbe {
+    pub fn new(compress: Compress, hear: Hear) -> LinkProbe {
+        LinkProbe {
             hear,
             compress,
             tried: watch::Sender::new(None),
@@ -115,20 +110,11 @@ impl LinkTest {
         }
     }
 
-    /// Takes the far end's measurement of its disk.
-    pub fn tried(&self, tried: Tried) {
-        self.tried.send_replace(Some((Instant::now(), tried)));
-    }
-
     pub fn facts(&self) -> LinkFacts {
         self.lock().clone()
     }
 
-    /// Measures the link; the session is then over.
-    ///
-    /// # Errors
-    /// `Kind::Connect` if no data arrives.
-    pub async fn run(&self, ends: TestEnds<'_>) -> Result<()> {
+    async fn measure(&self, ends: TestEnds<'_>) -> Result<()> {
         let answered = self.hear_tried(&ends).await;
         self.first_bytes(&ends).await?;
         // Measured before the link has queues.

@@ -6,11 +6,6 @@ use std::sync::Arc;
 
 use tokio::io::{DuplexStream, ReadHalf};
 
-use super::control_reader::ControlReader;
-use super::data_connections::pass_on;
-use super::endpoint::{Common, ReceivingEnd, SendingEnd};
-use super::fan_out::SharedSource;
-use super::rate_file;
 use crate::chunk::CHUNK_SIZE;
 use crate::chunk::pack::TableForm;
 use crate::control::{Incoming, Outgoing};
@@ -20,10 +15,15 @@ use crate::pipeline::Budget;
 use crate::pipeline::failures::Failures;
 use crate::progress::{Phase, Progress};
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
+use crate::session::context::{ClientContext, SharedSource};
+use crate::session::control_reader::ControlReader;
+use crate::session::converse::{RunningEnd, converse};
+use crate::session::data_connections::pass_on;
+use crate::session::endpoint::{Common, ReceivingEnd, SendingEnd};
 use crate::session::operands::{self, Expanded};
 use crate::session::request::{CopyOptions, Request};
 use crate::session::tuning::{self, Audience, Tuning, TuningTerms};
-use crate::session::{ClientContext, RunningEnd, cause_of, converse, host};
+use crate::session::{host, rate_file};
 use crate::transport::rate_limit::RateLimiter;
 use crate::wire::message::{Message, Roots};
 
@@ -42,7 +42,7 @@ pub async fn copy(request: &Request, seat: &ClientContext) -> Result<String> {
     seat.progress.set_phase(Phase::Scanning);
     let totals = tokio::select! {
         totals = operands::scan(&found, &options, seat) => totals,
-        () = seat.ending.wait() => return Err(cause_of(&seat.ending)),
+        () = seat.ending.wait() => return Err(seat.ending.error()),
     };
     let totals = totals.map_err(|_| Error::usage("the scan failed"))?;
     seat.progress.set_totals(totals);
@@ -94,7 +94,7 @@ pub async fn copy(request: &Request, seat: &ClientContext) -> Result<String> {
     tokio::join!(sending.stop(), receiving.stop());
     match copied {
         Ok(_) => Ok("local".to_owned()),
-        Err(_) => Err(cause_of(&seat.ending)),
+        Err(_) => Err(seat.ending.error()),
     }
 }
 

@@ -1,0 +1,180 @@
+//! One copy from start to outcome: on this machine, or over sessions with hosts.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::app::{local, retries};
+use crate::error::{Error, Kind, Result, Side};
+use crate::pipeline::digest_list::DigestList;
+use crate::progress::{Phase, Progress};
+use crate::report::Reporter;
+use crate::seal::Secret;
+use crate::session::client::{self, Session};
+use crate::session::context::ClientContext;
+use crate::session::host;
+use crate::session::login::Attempt;
+use crate::session::request::{Outcome, Request};
+use crate::session::runtime::runtime;
+use crate::units::{printable, size};
+
+/// Interval between checks whether the list of digests is written, and how long to wait for it
+/// after the copy has ended early.
+const LIST_LOOK: Duration = Duration::from_millis(10);
+const LIST_PATIENCE: Duration = Duration::from_millis(300);
+
+/// Carries out a copy. Returns when both ends are done or have ended. Blocks.
+pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Outcome {
+    let started = Instant::now();
+    let mut seat = ClientContext::new(progress, reporter);
+    let resumes = !request.options.no_resume;
+    let copied = copy(request, &mut seat);
+    over(&seat, copied, resumes, started)
+}
+
+/// The outcome of a copy that is over, which the same command would resume if it `resumes`.
+pub fn over(
+    seat: &ClientContext,
+    mut copied: Result<String>,
+    resumes: bool,
+    started: Instant,
+) -> Outcome {
+    seat.progress.set_phase(Phase::Done);
+    let there = seat.progress.snapshot().placed_bytes();
+    let resumes = resumes && !seat.ending.is_once();
+    if let Some(error) = copied.as_mut().err().filter(|_| resumes && there > 0) {
+        tell_kept(error, there);
+    }
+    outcome(seat, copied, started)
+}
+
+/// The outcome, from `seat` and from `copied`: the route, or why the copy ended early.
+pub fn outcome(seat: &ClientContext, copied: Result<String>, started: Instant) -> Outcome {
+    let (route, mut fatal) = match copied {
+        Ok(route) => (route, None),
+        Err(error) => (String::new(), Some(error)),
+    };
+    let unlisted = finish_digests(seat).unwrap_or_else(|error| {
+        fatal.get_or_insert(error);
+        0
+    });
+    let (failures, more_failures) = seat.tally.take();
+    let (elapsed, counters) = (started.elapsed(), seat.progress.snapshot());
+    Outcome {
+        fatal,
+        failures,
+        more_failures,
+        elapsed,
+        login: counters
+            .logged_in
+            .map(|at| at.saturating_duration_since(started)),
+        data: counters.began.map_or(Duration::ZERO, |at| at.elapsed()),
+        counters,
+        route,
+        unlisted,
+        verdict: seat.verdict.get().cloned(),
+    }
+}
+
+pub fn copy(request: Request, seat: &mut ClientContext) -> Result<String> {
+    host::prepare(1)?;
+    if request.options.nice {
+        host::be_nice();
+    }
+    if let Some(path) = request.digest_lists.first() {
+        seat.digests = Some(digest_list(path)?);
+    }
+    let runtime = runtime()?;
+    let copied = runtime.block_on(async {
+        let at_once = host::end_on_signals(seat.ending.clone());
+        host::end_on_panic(seat.ending.clone());
+        host::tell_on_signal(seat.reporter.clone());
+        if request.options.follow_ms.is_some() {
+            let enough = seat.enough.clone();
+            host::on_enough(move || enough.set());
+        }
+        let copy = async {
+            let copied = match request.host() {
+                None => local::copy(&request, seat).await,
+                Some(_) if seat.probe.is_some() => one_session(&request, seat).await,
+                Some(_) => retries::copy(&request, seat).await,
+            };
+            digests_written(seat, copied).await
+        };
+        tokio::select! {
+            copied = copy => copied,
+            () = at_once.cancelled() => {
+                host::kill_all();
+                Err(seat.ending.error())
+            }
+        }
+    });
+    // The user does not wait for a thread that is stuck in the kernel.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    copied
+}
+
+/// Reports the kept bytes, if the copy was cut off rather than failed.
+fn tell_kept(error: &mut Error, bytes: u64) {
+    if matches!(error.kind, Kind::Lost | Kind::Signal(_)) {
+        let there = size(bytes);
+        error.message += &format!("; {there} are there and kept: the same command goes on");
+    }
+}
+
+pub fn digest_list(path: &Path) -> Result<Arc<DigestList>> {
+    let what = "cannot write the list of digests";
+    let list = DigestList::create(path);
+    let list = list.map_err(|cause| Error::io(Kind::Write, Side::Here, path, what, cause));
+    list.map(Arc::new)
+}
+
+/// Waits until the list of digests is written or the user ends the copy, which then fails even if
+/// it was complete.
+pub async fn digests_written(seat: &ClientContext, copied: Result<String>) -> Result<String> {
+    let Some(list) = &seat.digests else {
+        return copied;
+    };
+    let written = async || {
+        while !list.is_written() {
+            tokio::time::sleep(LIST_LOOK).await;
+        }
+    };
+    tokio::select! {
+        () = written() => return copied,
+        () = seat.ending.wait() => {}
+    }
+    // The writer needs only a moment for the rest, unless the file takes nothing any more.
+    match tokio::time::timeout(LIST_PATIENCE, written()).await {
+        Ok(()) => copied,
+        Err(_) => copied.and(Err(seat.ending.error())),
+    }
+}
+
+fn finish_digests(seat: &ClientContext) -> Result<u64> {
+    let Some(list) = &seat.digests else {
+        return Ok(0);
+    };
+    let (names, more) = list.finish().map_err(|cause| {
+        let (list, what) = ("the list of digests", "cannot write");
+        Error::io(Kind::Write, Side::Here, list, what, cause)
+    })?;
+    for name in &names {
+        let name = printable(name);
+        seat.reporter.notice(&format!(
+            "fastcp: --digests: {name}: not UTF-8, left out of the list"
+        ));
+    }
+    Ok(names.len() as u64 + more)
+}
+
+/// The single session of a probe.
+async fn one_session(request: &Request, seat: &ClientContext) -> Result<String> {
+    let session = Session {
+        id: Secret::session(),
+        before: &[],
+        attempt: Attempt::First,
+    };
+    let ran = client::copy(request, seat, session).await;
+    ran.map_err(|lost| lost.error)
+}

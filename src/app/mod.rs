@@ -1,0 +1,10 @@
+//! The work of one command: a copy on this machine, over sessions with one host, between two
+//! hosts or to several; a probe; the care of programs on other hosts.
+
+pub mod copy;
+pub mod fan_out;
+pub mod local;
+pub mod probe;
+pub mod relay;
+pub mod remote_admin;
+pub mod retries;

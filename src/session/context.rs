@@ -1,0 +1,207 @@
+//! The client's context of a copy: what its sessions report to, count in, and share with the copies
+//! of the same source to other hosts.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+
+use tokio::time::Instant;
+
+use crate::chunk::CHUNK_SIZE;
+use crate::error::Result;
+use crate::pipe::Stop;
+use crate::pipeline::digest_list::DigestList;
+use crate::pipeline::failures::Failures;
+use crate::pipeline::receive::roots::TellUser;
+use crate::pipeline::send::Sender;
+use crate::pipeline::send::cache::CacheShare;
+use crate::pipeline::{Budget, Shutdown};
+use crate::progress::Progress;
+use crate::report::Reporter;
+use crate::session::host_pin::HostPin;
+use crate::session::login_turns::LoginTurns;
+use crate::session::request::{Request, Verdict};
+use crate::session::{host, saved_settings};
+use crate::source::{Broadcast, PipeSpec};
+use crate::transport::connections::ConnectionSet;
+use crate::transport::rate_limit::RateLimiter;
+use crate::tuner::Remembered;
+use crate::wire::hello::Hello;
+use crate::wire::message::{Conclusion, Tried};
+
+/// The user's end of a copy: its reporter, its counters and its end.
+#[derive(Clone)]
+pub struct ClientContext {
+    pub progress: Arc<Progress>,
+    pub reporter: Arc<dyn Reporter>,
+    pub tally: Arc<Failures>,
+    pub ending: Arc<Shutdown>,
+    pub digests: Option<Arc<DigestList>>,
+    /// The hosts that earlier logins of this copy reached.
+    pub reached: HostPin,
+    /// Set when the user says that a followed file has reached its end.
+    pub enough: Stop,
+    /// The tuner's verdict at the end.
+    pub verdict: Arc<OnceLock<Verdict>>,
+    /// What this copy shares with the copies of the same source to other hosts.
+    pub shared: Option<SharedSource>,
+    /// Set if the session only measures the link; it is over when that is done.
+    pub probe: Option<Arc<dyn LinkTest>>,
+}
+
+impl ClientContext {
+    pub fn new(progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> ClientContext {
+        let (telling, detailing) = (reporter.clone(), reporter.clone());
+        let tally = Failures::new(
+            Box::new(move |error| telling.failure(error)),
+            Box::new(move |error| detailing.detail(&error.to_string())),
+            progress.clone(),
+        );
+        ClientContext {
+            progress,
+            reporter,
+            tally: Arc::new(tally),
+            ending: Arc::default(),
+            digests: None,
+            reached: HostPin::default(),
+            enough: Stop::new(),
+            verdict: Arc::default(),
+            shared: None,
+            probe: None,
+        }
+    }
+
+    /// The hello of this end. Copies to several hosts share whole chunks, so they use no smaller
+    /// pieces.
+    pub fn hello(&self) -> Hello {
+        match self.shared {
+            Some(_) => host::hello().without_grains(),
+            None => host::hello(),
+        }
+    }
+
+    /// Shows the lines of commands to the user.
+    pub fn tell(&self) -> TellUser {
+        let reporter = self.reporter.clone();
+        Arc::new(move |line| reporter.notice(line))
+    }
+
+    /// A seat for one session, which may end before the copy does.
+    pub fn of_session(&self) -> ClientContext {
+        ClientContext {
+            ending: Arc::new(Shutdown::of_session(&self.ending)),
+            ..self.clone()
+        }
+    }
+
+    /// Takes what the tuner learnt of a complete copy.
+    pub async fn conclude(&self, request: &Request, conclusion: Conclusion) {
+        let Conclusion {
+            verdict,
+            remembered,
+        } = conclusion;
+        if let Some(verdict) = verdict {
+            // Set once in each copy.
+            let _ = self.verdict.set(verdict);
+        }
+        if let Some(remembered) = remembered {
+            saved_settings::remember(request, remembered).await;
+        }
+    }
+
+    /// Prepares for the next session. True if the last one got further than those before it.
+    pub fn begin_again(&self) -> bool {
+        self.tally.begin_again();
+        if let Some(list) = &self.digests {
+            list.begin_again();
+        }
+        self.progress.begin_again()
+    }
+
+    /// The memory and workers that this copy may use here.
+    ///
+    /// # Errors
+    /// `Kind::Usage` if the memory is too small.
+    pub fn budget(&self, request: &Request) -> Result<Budget> {
+        let mut options = request.options.clone();
+        if let Some(shared) = &self.shared {
+            options.memory = Some(shared.memory);
+        }
+        Budget::new(&options, request.streams, CHUNK_SIZE)
+    }
+
+    /// The rate limit of this end's sending.
+    pub fn limit(&self) -> Arc<RateLimiter> {
+        let shared = self.shared.as_ref();
+        shared.map_or_else(Arc::default, |shared| shared.limit.clone())
+    }
+}
+
+/// What one copy shares with the copies of the same source to other hosts.
+#[derive(Clone)]
+pub struct SharedSource {
+    /// The index of this copy's destination.
+    pub host: usize,
+    pub share: CacheShare,
+    pub logins: Arc<LoginTurns>,
+    /// Bytes that this copy alone may use.
+    pub memory: u64,
+    /// The rate limit for all connections of all copies.
+    pub limit: Arc<RateLimiter>,
+    /// The source, if it can be read only once.
+    pub tee: Option<Arc<Broadcast>>,
+}
+
+impl SharedSource {
+    /// This copy's reader of an unnamed pipe: stdin or a command.
+    pub fn inlet(&self) -> Option<PipeSpec> {
+        self.tap().filter(|_| !self.has_named_stream())
+    }
+
+    /// This copy's reader of a named pipe that is the only source.
+    pub fn named_stream(&self) -> Option<PipeSpec> {
+        self.tap().filter(|_| self.has_named_stream())
+    }
+
+    fn tap(&self) -> Option<PipeSpec> {
+        self.tee.clone().map(|tee| PipeSpec::Tee(tee, self.host))
+    }
+
+    fn has_named_stream(&self) -> bool {
+        let tee = self.tee.as_ref();
+        tee.is_some_and(|tee| matches!(tee.inlet(), PipeSpec::Path(_)))
+    }
+
+    /// Ends this copy's part, so that no other copy waits for it.
+    pub fn leave(&self) {
+        self.logins.is_over(self.host);
+        self.share.leave();
+        if let Some(tee) = &self.tee {
+            tee.leave(self.host);
+        }
+    }
+}
+
+/// A test of the link in place of a copy.
+pub trait LinkTest: Send + Sync {
+    /// Takes the far end's measurement of its disk.
+    fn tried(&self, tried: Tried);
+
+    /// Measures the link; the session is then over.
+    ///
+    /// # Errors
+    /// `Kind::Connect` if no data arrives.
+    fn run<'a>(&'a self, ends: TestEnds<'a>) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+}
+
+/// The parts of a sending session that a test uses.
+pub struct TestEnds<'a> {
+    pub sender: &'a Sender,
+    pub roster: &'a ConnectionSet,
+    pub hello: &'a Hello,
+    pub budget: Budget,
+    pub remembered: Option<Remembered>,
+    /// `--streams`
+    pub streams: Option<u16>,
+    /// When the server got its instructions.
+    pub opened: Instant,
+}
