@@ -1,5 +1,5 @@
-//! A destination whose file system takes two names for one, or does not take what others take. No
-//! entry of a copy replaces another, and what cannot be there fails alone, for its reason.
+//! A destination whose file system treats two names as one, or lacks some kinds of entries. No
+//! entry of a copy replaces another, and an impossible entry fails alone, with the reason.
 
 use crate::support::disk::Mounted;
 use crate::support::*;
@@ -13,7 +13,7 @@ ways! { here =>
     a_link_fails_with_what_to_do_where_there_are_none,
 }
 
-/// Names of which a file system that ignores case takes one.
+/// Pairs of names that are one name on a file system that ignores case.
 const PAIRS: [[&str; 2]; 3] = [["small", "SMALL"], ["big", "BIG"], ["dir", "DIR"]];
 
 fn disk(case: &Case) -> Option<(Mounted, Dir)> {
@@ -37,7 +37,7 @@ fn entries_whose_names_differ_in_case_do_not_replace_each_other(case: &Case) {
     tree.file("dir/one", "in dir");
     tree.file("DIR/one", "in DIR");
     tree.file("other", "alone");
-    // The second time one of each is there already.
+    // From the second copy on, one of each pair exists already.
     for options in [&["-r"][..], &["-r", "--inplace"], &["-r"]] {
         let done = case.copying(options, "tree/", "disk").run();
         done.exits(11).says("ignores upper and lower case");
@@ -46,7 +46,7 @@ fn entries_whose_names_differ_in_case_do_not_replace_each_other(case: &Case) {
             let refused = |name| done.stderr.contains(&format!("/{name}: the file system"));
             assert!(refused(lower) != refused(upper), "one of them: {done}");
             let came = if refused(lower) { upper } else { lower };
-            // It may have the name of its twin that was there before.
+            // It may have the name of the other entry of its pair, which existed before.
             let there = disk.names();
             let called = there.iter().find(|name| name.eq_ignore_ascii_case(came));
             assert_same(tree.path(came), disk.path(came), Also::Nothing);

@@ -1,4 +1,5 @@
-//! One source to several destinations: read once, compressed once, and each fails on its own.
+//! One source to several destinations: it is read once and compressed once, and each destination
+//! fails independently.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -37,7 +38,7 @@ ways! { local_push =>
 
 const HOSTS: [&str; 3] = ["one", "two", "three"];
 
-/// fastcp, for which each of the hosts, `far` too, is the case's.
+/// fastcp with a configuration in which every host name, also `far`, means the case's host.
 fn fastcp(case: &Case) -> Run {
     let run = case.fastcp();
     if case.way != Way::Push {
@@ -50,17 +51,17 @@ fn fastcp(case: &Case) -> Run {
     run.arg("-F").arg(path)
 }
 
-/// `rel` below the destination, on a host.
+/// `rel` below the destination, on `host`.
 fn on(case: &Case, host: &str, rel: &str) -> String {
     format!("{host}:{}", case.dst.path(rel).display())
 }
 
-/// A copy of `src` to each of the hosts, under its name.
+/// A copy of `src` to each host, under the host's name.
 fn to_all(case: &Case, flags: &[&str], src: &str) -> Run {
     to_each(case, fastcp(case).args(flags).arg(case.src(src)))
 }
 
-/// The same of whatever the source is.
+/// The same for any source.
 fn to_each(case: &Case, run: Run) -> Run {
     let [first, others @ ..] = HOSTS;
     let run = run.arg(on(case, first, first));
@@ -76,7 +77,7 @@ fn assert_all(case: &Case, src: &str) {
     }
 }
 
-/// What `--json` said of each.
+/// The `--json` line of each destination.
 fn told(done: &run::Done) -> Vec<Value> {
     let text = done.stdout_text();
     let lines = text.lines();
@@ -153,7 +154,7 @@ fn a_host_that_has_it_already_gets_nothing(case: &Case) {
             .iter()
             .fold(run, |run, host| run.arg("--also").arg(dst(host)))
     };
-    // A copy that is cut short leaves `a` with what has come of it.
+    // An interrupted copy leaves a partial `a`.
     let cut = run(&HOSTS[1..2], &["-l", "32000", "--retries", "0"]).start();
     let two = Dir(case.dst.path("two"));
     until("something is there", || {
@@ -180,7 +181,7 @@ fn each_destination_has_a_list_of_digests(case: &Case) {
     let tree = case.src.dir("tree");
     tree.file("big", prose(1, 5 * MIB + 7));
     tree.file("small", "small");
-    // Where there is a directory the tree lands in it.
+    // Where the directory exists, the tree goes into it.
     case.dst.file("two/other", "other");
     let here = case.dst.path("here");
     let sums = case.scratch.path("sums");
@@ -217,12 +218,12 @@ fn an_interrupt_ends_all(case: &Case) {
     case.sweep();
 }
 
-/// What the kernel counted of a process as long as it was there.
+/// Resources that a process used, as the kernel counted them before its end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
-    /// Bytes that it read, from files and pipes.
+    /// Bytes read from files and pipes.
     read: u64,
-    /// Ticks that it computed.
+    /// Ticks of processor time.
     ticks: u64,
 }
 
@@ -234,7 +235,7 @@ fn spent(run: run::Running) -> (run::Done, Spent) {
         let read = io.lines().find_map(|line| line.strip_prefix("rchar: "));
         let stat = std::fs::read_to_string(format!("{dir}/stat")).unwrap_or_default();
         let words: Vec<_> = stat.rsplit(')').next().unwrap_or("").split(' ').collect();
-        // The 14th word of all, of which two stand before the bracket.
+        // The 14th word of the line, where two words are before the bracket.
         let ticks = words.get(12).and_then(|word| word.parse().ok());
         let Some(read) = read.and_then(|read| read.parse().ok()) else {
             return (run.wait(), spent);
@@ -259,7 +260,7 @@ fn several_hosts_cost_one_reading_and_one_compression(case: &Case) {
     assert_all(case, "a");
     assert!(one.read >= SIZE, "{one:?}");
     assert!(three.read < one.read + SIZE / 4, "{one:?}, {three:?}");
-    // A second compression would double it.
+    // A second compression would double the ticks.
     assert!(three.ticks < one.ticks * 17 / 10, "{one:?}, {three:?}");
 }
 
@@ -283,7 +284,8 @@ fn small_files_are_read_and_compressed_once_too(case: &Case) {
 
 fn a_host_that_stands_still_holds_nobody(case: &Case) {
     case.src.file("a", noise(1, 24 * MIB));
-    // Room for little on the shelf, so that the others come to where it stands.
+    // A small cache, so that the other destinations soon reach the chunks that the stopped one
+    // still needs.
     let flags = ["-l", "160000", "--memory", "48Mi", "--timeout", "8s"];
     let flags = [&flags[..], &["--retries", "0", "--json"]].concat();
     let run = to_all(case, &flags, "a").start();
@@ -350,7 +352,7 @@ fn a_pipe_goes_to_several_hosts_as_with_tee(case: &Case) {
     assert_all(case, "a");
     assert_same(&path, &here, Also::Nothing);
     assert!(three.read < SIZE as u64 * 5 / 4, "{three:?}");
-    // A producer that fails, fails all.
+    // A failed producer fails the copies to all destinations.
     let run = fastcp(case).args(["--from-command", "echo begun; exit 3"]);
     let done = to_each(case, run).run();
     done.exits(10).says("one: ").says("three: ");
@@ -394,13 +396,13 @@ fn a_host_whose_connection_is_lost_comes_back_and_the_others_go_on(case: &Case) 
 }
 
 fn a_source_that_changes_is_read_anew_for_each(case: &Case) {
-    // More than memory holds: none of them has read all of it when it changes.
+    // More than memory holds: no destination has read all of it when it changes.
     case.src.file("a", noise(1, 32 * MIB));
     let run = to_all(case, &["-l", "256000", "--memory", "64Mi"], "a").start();
     until("something is there", || {
         (case.dst.partial_bytes() > 3 * MIB as u64).then_some(())
     });
-    // In two writes, so that nobody takes a busy writer's pause for its end.
+    // Two writes, so that a pause of the writer does not count as its end.
     let source = case.src.path("a");
     let source = File::options().write(true).open(source).expect("open it");
     for offset in [0, 20 * MIB as u64] {
@@ -411,7 +413,7 @@ fn a_source_that_changes_is_read_anew_for_each(case: &Case) {
 }
 
 fn what_differs_at_each_reading_is_not_shared(case: &Case) {
-    // Small, said to be empty, and another at each reading.
+    // A small file that claims to be empty and differs at each reading.
     let path = "/proc/self/io";
     let run = fastcp(case).arg(path).arg(on(case, "one", "one"));
     let run = run.arg("--also").arg(on(case, "two", "two"));
@@ -442,7 +444,7 @@ fn a_fifo_goes_to_several_hosts_under_its_name(case: &Case) {
         let got = case.dst.path(dir).join("fifo");
         assert_same(case.src.path("content"), got, Also::Nothing);
     }
-    // With other sources it is refused, and the others arrive.
+    // With other sources the FIFO is refused, and the other sources arrive.
     let run = fastcp(case).arg(&fifo).arg(case.src("content"));
     to_each(case, run).run().exits(1).says("only source");
     for host in HOSTS {

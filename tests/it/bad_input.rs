@@ -1,4 +1,4 @@
-//! Each thing that can be wrong with what was asked has its own sentence and exit code.
+//! Invalid requests: each has its own message and exit code.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -79,7 +79,7 @@ fn special_files_in_a_tree_are_counted_and_no_failure(case: &Case) {
     assert_eq!(case.dst.dir("tree").names(), ["file"]);
 }
 
-/// A run whose both ends have no more rights than the modes of files give them.
+/// A copy in which neither end has root's power to ignore file modes.
 #[track_caller]
 fn copy_without_powers(case: &Case, src: &str, dst: &str) -> done::Done {
     let powerless = without_powers();
@@ -182,13 +182,13 @@ fn a_far_side_without_fastcp(case: &Case) {
     case.copy(&["--remote-path", "/no/such/fastcp"], "a", "a")
         .exits(4)
         .says("/no/such/fastcp");
-    // An account for sftp alone: whatever is asked, something else answers.
+    // An account for sftp only: another program answers whatever command is sent.
     case.host().set_login(&Login {
         before: "echo 'This service allows sftp connections only.'; exit 1".into(),
         ..Login::default()
     });
     case.copy(&[], "a", "a").exits(4).says("allows only sftp");
-    // A disabled account, as nologin says it on stdout.
+    // A disabled account, with nologin's message on stdout.
     case.host().set_login(&Login {
         before: "echo 'This account is currently not available.'; exit 1".into(),
         ..Login::default()
@@ -204,7 +204,7 @@ fn a_far_side_without_fastcp(case: &Case) {
         .never_says("sftp");
 }
 
-/// A far side that runs these shell lines instead of fastcp.
+/// A host that runs these shell lines instead of fastcp.
 fn far_side(case: &Case, script: &str) -> done::Done {
     far_side_with(case, script, &[])
 }
@@ -220,7 +220,7 @@ fn far_side_with(case: &Case, script: &str, flags: &[&str]) -> done::Done {
 }
 
 fn a_far_side_of_another_protocol_version(case: &Case) {
-    // What a server says first, with another number where the versions are.
+    // A real server's hello with another number for the protocol versions.
     let real = fastcp_binary().display();
     let script = format!(
         "true | '{real}' --server | sed -E 's/\"(protocol_m[inax]+)\":[0-9]+/\"\\1\":77/g'; \
@@ -250,7 +250,7 @@ fn a_far_side_that_talks_nonsense(case: &Case) {
     for script in nonsense {
         far_side(case, script).exits(4).never_says("panicked");
     }
-    // A true hello, then anything but a message.
+    // A valid hello, then bytes that are no message.
     let real = fastcp_binary().display();
     let script =
         format!("true | '{real}' --server | cat; head -c 300000 /dev/urandom; cat > /dev/null");
@@ -261,7 +261,7 @@ fn a_far_side_that_talks_nonsense(case: &Case) {
     far_side(case, &script).exits(13).never_says("panicked");
 }
 
-/// A panic would happen again after another login.
+/// After another login the server would panic again.
 fn a_far_side_that_panics_is_not_logged_in_to_again(case: &Case) {
     let real = fastcp_binary().display();
     let logins = case.scratch.path("logins");

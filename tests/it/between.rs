@@ -1,4 +1,4 @@
-//! From one host to another: data goes between them, the user's machine tells them what to do.
+//! Copies from one host to another: data goes between them, and the user's machine controls both.
 
 use std::time::Duration;
 
@@ -106,7 +106,7 @@ fn each_route_carries_a_copy_alone(case: &Case) {
     goes(&done, "direct");
 }
 
-/// What the hosts say to this one is written down behind ssh.
+/// Records the bytes that the hosts send to this machine, after ssh has decrypted them.
 fn what_passes_through_here_stays_sealed(case: &Case) {
     let line = b"the same words as in every other line";
     case.src.file("a", prose(1, 4 * MIB));
@@ -164,7 +164,7 @@ fn a_second_run_finds_what_is_there(case: &Case) {
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
 }
 
-/// A copy of `a`, once content arrives.
+/// Starts a slow copy of `a`, and returns when content arrives.
 fn under_way(case: &Case, flags: &[&str]) -> Running {
     slow::started(case, 40 * MIB, flags)
 }
@@ -197,7 +197,7 @@ fn a_killed_receiver_is_logged_in_again_and_goes_on(case: &Case) {
     server_at(case, &case.dst).kill();
     let done = run.wait();
     completes(case, &done);
-    // Sent once, and again what was on its way.
+    // The file once, and again the chunks in flight.
     let wire = done.wire_bytes();
     assert!(wire < 60 * MIB, "{wire} bytes: {done}");
 }
@@ -262,7 +262,7 @@ fn two_passphrases_are_asked_for_one_after_the_other(case: &Case) {
     for nth in 1..=2 {
         let asked = || run.stdout.text().matches("passphrase").count();
         until("ssh asks", || (asked() >= nth).then_some(()));
-        // The other does not ask meanwhile.
+        // The other ssh does not ask during that time.
         std::thread::sleep(Duration::from_secs(1));
         assert_eq!(asked(), nth, "{}", run.stdout.text());
         terminal.type_in("open sesame\n");
@@ -286,12 +286,12 @@ fn both_hosts_may_be_behind_a_jump_host(case: &Case) {
         done.succeeds();
         goes(&done, told);
         assert_same(case.src.path("a"), case.dst.path(told), Also::Nothing);
-        // To the jump host and to the host behind it, for each of the two.
+        // Each of the two hosts takes a login to the jump host and one to the host behind it.
         assert_eq!(case.host().logins(), 4 * (nth + 1), "{done}");
     }
 }
 
-/// Between two hosts of a network; fastcp is run at the source, but logs in there too.
+/// Copies between two hosts of a network. fastcp runs on the source's host and logs in there.
 fn in_a_network(ip: Ip, body: impl FnOnce(&Case, &Net)) {
     Case::run_between(Way::Between, ip, body);
 }
@@ -381,7 +381,7 @@ fn a_key_that_is_confined_dials_no_other_host_and_is_dialled() {
         };
         force(case.source_host(), &case.src, "--read-only");
         goes(&arrives(case, &["-l", "24000"]), "reverse");
-        // It may dial who has logged in, who is where the source is.
+        // The key may dial the host that its login comes from, which here is the source's host.
         force(case.host(), &case.dst, "--write-only --no-overwrite");
         net.open_only(At::Near, &["22"], Wall::Drop);
         let done = case.copy(&["--summary", "-l", "24000"], "a", "b");

@@ -1,5 +1,5 @@
-//! Sources that change, vanish or cannot be read while they are copied: a file is whole as of one
-//! moment or it fails with its reason, and the others continue.
+//! Sources that change, vanish or cannot be read during a copy. A file is copied as it was at one
+//! moment, or it fails with the reason; the other files continue.
 
 use std::fs::File;
 use std::io::Write;
@@ -32,10 +32,10 @@ ways! { local_push, local_pull =>
 
 const SIZE: usize = 24 * MIB;
 
-/// Slow, and with so little memory that most of it is still to be read when it is under way.
+/// Slow, and with so little memory that most of the source is unread when the test acts.
 const SLOW: [&str; 5] = ["-r", "-l", "64000", "--memory", "16Mi"];
 
-/// A copy of `a` over `there`, once content arrives.
+/// Starts a copy of `a` over `there`, and returns when content arrives.
 fn copy_under_way(case: &Case) -> Running {
     case.dst.file("there", "old");
     case.src.file("a", noise(1, SIZE));
@@ -113,7 +113,7 @@ fn a_file_that_is_removed_or_replaced_is_never_called_whole(case: &Case) {
     }
 }
 
-/// The first of them is big, so that the others are still to come.
+/// The first file is big, so that the others are still unsent.
 fn files_that_vanish_from_a_tree_are_told(case: &Case) {
     let tree = case.src.dir("tree");
     tree.file("a", noise(1, SIZE));
@@ -128,20 +128,20 @@ fn files_that_vanish_from_a_tree_are_told(case: &Case) {
     for number in 0..300 {
         std::fs::remove_file(tree.path(format!("small/{number}"))).expect("remove");
     }
-    // Exit 9, or 1 where one or two were just being read: those were removed while they were copied.
+    // Exit 9, or 1 where one or two files vanished while they were read.
     run.wait().fails().says("vanished");
     assert_eq!(into.read("a"), tree.read("a"));
     assert!(into.partials().is_empty());
 }
 
-/// A file system on a disk of which a part cannot be read; gone when dropped.
+/// A file system on a disk with an unreadable part; unmounted when dropped.
 struct BadDisk {
     mounted: PathBuf,
     image: PathBuf,
 }
 
 impl BadDisk {
-    /// With `content`, of which what lies beyond `good` bytes of the disk cannot be read. None
+    /// Writes `content`; afterwards the disk is unreadable beyond its first `good` bytes. None
     /// where this machine does not allow it.
     fn make(case: &Case, content: &[(&str, Vec<u8>)], good: u64) -> Option<BadDisk> {
         if !geteuid().is_root() {
@@ -162,12 +162,13 @@ impl BadDisk {
             file.write_all(bytes).expect("fill the disk");
             file.sync_all().expect("fill the disk");
         }
-        // Mounted once: another test's mount namespace may hold what was unmounted here. And a
-        // process that another is just about to start may hold what was open.
+        // Remounted instead of mounted again: another test's mount namespace may keep an
+        // unmounted file system alive. A process that another test is about to start may inherit
+        // an open file.
         until("nobody writes to the disk", || {
             ran("mount", &["-o", "remount,ro"], &[&disk.mounted]).then_some(())
         });
-        // Nothing of it is to be in memory.
+        // No content may stay in memory.
         for (name, _) in content {
             let file = File::open(disk.mounted.join(name)).expect("it is there");
             fadvise(&file, 0, None, Advice::DontNeed).expect("forget it");
@@ -178,7 +179,7 @@ impl BadDisk {
 }
 
 impl Drop for BadDisk {
-    /// The loop device goes with the mount, and that with its last user.
+    /// The loop device goes with the mount, and the mount with its last user.
     fn drop(&mut self) {
         ran("umount", &["--lazy"], &[&self.mounted]);
     }
@@ -205,7 +206,7 @@ fn a_disk_that_fails_in_the_middle_of_a_file_fails_that_file_alone(case: &Case) 
         .arg(case.from(&disk.mounted))
         .arg(case.dst("there"))
         .run();
-    // What lies behind the bad part cannot be read either, wherever the file system put it.
+    // The file system decides which blocks lie behind the limit, and those cannot be read either.
     case.remember();
     done.exits(9)
         .says("bad")
@@ -216,9 +217,9 @@ fn a_disk_that_fails_in_the_middle_of_a_file_fails_that_file_alone(case: &Case) 
     assert!(!there.has("bad") && there.partials().is_empty());
 }
 
-/// Copies `path`, which gets its name, and `last`, which hangs before it does, in one pack. Then
-/// their stream is lost, and the sender reads the pack once more after `grow`. It has opened the
-/// file so many times before.
+/// Copies `path` and `last` in one pack: `path` gets its final name, and `last` hangs before it
+/// does. Then the stream is lost, and the sender reads the pack again after `grow`. `opened`
+/// counts how often the sender has opened `path` before.
 fn sends_the_pack_again(case: &Case, path: &Path, opened: usize, grow: impl FnOnce()) {
     if !inject::permitted() || !procs::may_tamper() {
         return skip("seccomp user notification and the right to call pidfd_getfd");
@@ -259,7 +260,7 @@ fn a_file_that_grows_before_its_pack_is_sent_again_fails_alone(case: &Case) {
     sends_the_pack_again(case, &path, 2, grow);
 }
 
-/// The words of a process, as /proc shows them, become more than a pack holds.
+/// The arguments of a process, as /proc shows them, become longer than a pack.
 fn a_file_without_a_size_that_grows_before_its_pack_is_sent_again_fails_alone(case: &Case) {
     let more = "read line; exec sh -c 'read line' $(seq 60000)";
     let mut shell = dying_with_this_thread("sh");
@@ -271,9 +272,9 @@ fn a_file_without_a_size_that_grows_before_its_pack_is_sent_again_fails_alone(ca
     until("it is the shell", || {
         words().starts_with(b"sh\0").then_some(())
     });
-    // Open, so that it is the same file after the kernel has forgotten others.
+    // Kept open, so that it stays the same file when the kernel drops others from its cache.
     let _open = File::open(&path).expect("open");
-    // Whether it has a size is found out before its pack is read.
+    // The sender finds out before it reads the pack whether the file has a size.
     sends_the_pack_again(case, path.as_ref(), 2, || {
         stdin.write_all(b"more\n").expect("write to the shell");
         until("it has more words", || {

@@ -1,9 +1,9 @@
-//! Copies while everything goes wrong, by seeds: each ends with the right bytes, or with an error
-//! in time, nothing wrong under a final name, and the same command brings the rest.
+//! Copies with random faults, chosen by seeds. Each copy ends with the right bytes, or with an
+//! error in time and no wrong file under a final name; then the same command completes it.
 //!
-//! `FASTCP_CHAOS_SEED=n` plays one script of faults on the network, `FASTCP_CHAOS_SEEDS=n` so many
-//! of them; `FASTCP_CHAOS_DISK_SEED` and `FASTCP_CHAOS_DISK_SEEDS` those of faults on disks.
-//! `FASTCP_CHAOS_FIRST=n` starts to count there, `FASTCP_CHAOS_AT_ONCE=n` plays so many at once.
+//! `FASTCP_CHAOS_SEED=n` plays one script of network faults, `FASTCP_CHAOS_SEEDS=n` plays n of
+//! them; `FASTCP_CHAOS_DISK_SEED` and `FASTCP_CHAOS_DISK_SEEDS` do so for disk faults.
+//! `FASTCP_CHAOS_FIRST=n` is the first seed; `FASTCP_CHAOS_AT_ONCE=n` plays n scripts at once.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,20 +20,19 @@ use crate::support::peer::readable;
 use crate::support::storm::Storm;
 use crate::support::{inject, *};
 
-/// Scripts that every run of the tests plays. Whoever changes what they play against plays some
-/// thousands more.
+/// Scripts that every test run plays. After a change of the tested code, play some thousands.
 const SEEDS: u64 = 100;
 const DISK_SEEDS: u64 = 60;
 
-/// Copies at once. They wait more than they work, so many fit on few processors.
+/// Copies at once. They mostly wait, so many of them fit on few processors.
 const AT_ONCE: usize = 16;
 
-/// A verdict comes within this, whatever happens: silences of `--timeout 5s` and the waits between
-/// retries, on a busy machine.
+/// Every copy ends within this, with silences of `--timeout 5s`, pauses between retries and a busy
+/// machine.
 const VERDICT: Duration = Duration::from_secs(120);
 
-/// How long a server may take to see that its client has gone: three quarters of the silence that
-/// is allowed, and what a busy machine adds.
+/// How long a server may take to notice that its client has gone: three quarters of the allowed
+/// silence, and some more for a busy machine.
 const SERVER_LIMIT: Duration = Duration::from_secs(40);
 
 #[test]
@@ -55,10 +54,10 @@ fn whatever_a_disk_says_the_bytes_are_right_or_the_copy_says_so() {
     });
 }
 
-/// Plays a script; gives the exit code of the copy and how many faults took place.
+/// Plays a script; returns the copy's exit code and the number of faults that occurred.
 type Play = Box<dyn Fn() -> (i32, usize)>;
 
-/// Plays the script of each seed that `variable` asks for, or of the first `usual` ones.
+/// Plays the script of each seed that `variable` asks for, or the first `usual` ones.
 fn play_all(variable: &str, usual: u64, script: impl Fn(u64) -> (String, Play) + Sync) {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let seeds: Vec<u64> = match number(variable) {
@@ -183,7 +182,7 @@ fn play_disk(script: &BadDisk) -> (i32, usize) {
         let inject = script.inject();
         let done = copy().inject(&inject).run();
         readable(&done);
-        // A server whose client was killed goes on for a while.
+        // A server whose client was killed runs on for a while.
         for server in case.servers() {
             assert!(server.ends_within(SERVER_LIMIT), "{}", server.describe());
         }
@@ -196,7 +195,7 @@ fn play_disk(script: &BadDisk) -> (i32, usize) {
                 .filter(|(_, struck)| **struck > 0)
         };
         came = (done.code.unwrap_or(-1), by_rule.iter().sum());
-        // Nobody removes what cannot be removed, or what may be another process's.
+        // fastcp keeps files that it cannot remove or that may belong to another process.
         let sweep = || {
             if struck().any(|(it, _)| it.may_leave_files()) {
                 case.sweep();
@@ -205,7 +204,7 @@ fn play_disk(script: &BadDisk) -> (i32, usize) {
         let was_killed = struck().any(|(it, _)| it.what == Wrong::Kill);
         if done.code == Some(0) {
             let untold: Vec<_> = struck().filter(|(it, _)| it.must_be_told()).collect();
-            // After a killed server the client logs in again, and the entry is copied again.
+            // After a killed server the client logs in again and copies the entry again.
             assert!(untold.is_empty() || was_killed, "{untold:?}: {done}");
             sweep();
             assert_same(&tree.0, &copied, Also::Nothing);
@@ -225,8 +224,7 @@ fn play_disk(script: &BadDisk) -> (i32, usize) {
     came
 }
 
-/// Each thing at the destination is there rightly, or as it was before, or under the name of an
-/// unfinished one.
+/// Each entry at the destination is correct, unchanged from before, or under a temporary name.
 fn nothing_wrong_has_a_name(want: &Path, got: &Path, before: Option<&Tree>) {
     if !got.exists() {
         return;

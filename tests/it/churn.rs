@@ -1,9 +1,8 @@
-//! A source tree that another program changes all the time: names are linked, removed, renamed,
-//! rewritten and replaced by things of another kind while the tree is copied. Entries may fail;
-//! the copy does not.
+//! A source tree that another program changes during the whole copy: it links, removes, renames
+//! and rewrites names, and replaces entries by other kinds. Entries may fail, but not the copy.
 //!
-//! `FASTCP_CHURN_SEED=n` plays one script, `FASTCP_CHURN_SEEDS=n` so many of them, spread over the
-//! ways of copying.
+//! `FASTCP_CHURN_SEED=n` plays one script, and `FASTCP_CHURN_SEEDS=n` plays n of them, spread
+//! over the ways of copying.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -30,29 +29,29 @@ ways! { local_push, local_pull, local_between, here =>
     directories_of_a_copy_that_is_interrupted_have_their_final_modes,
 }
 
-/// Scripts that are played without a word from outside, over all ways.
+/// The number of scripts without `FASTCP_CHURN_SEEDS`, over all ways of copying.
 const SEEDS: u64 = 12;
 const WAYS: [Way; 4] = [Way::LocalPush, Way::LocalPull, Way::LocalBetween, Way::Here];
 
-/// Between two changes.
+/// The pause between two changes.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Slow enough that hundreds of changes fall into one copy.
+/// Slow enough that hundreds of changes happen during one copy.
 const SLOW: [&str; 5] = ["-r", "-l", "64000", "--memory", "16Mi"];
 
 /// Success, a failed entry, a source that changed, a source that could not be read.
 const CODES: [i32; 4] = [0, 1, 7, 9];
 
-/// What files that change are filled with: lengths around those of packs and chunks.
+/// The lengths of files that change: around those of packs and chunks.
 const LENGTHS: [usize; 8] = [0, 1, 4096, 30_000, 250_000, 262_145, 1_048_576, 1_500_001];
 
 const DIRECTORIES: u64 = 6;
 const NAMES: u64 = 24;
 
-/// No directory has the mode that fastcp gives to an unfinished one.
+/// No directory has the mode that fastcp gives to an unfinished directory.
 const MODES: [u32; 4] = [0o755, 0o750, 0o555, 0o711];
 
-/// The seeds of one way.
+/// The seeds for one way of copying.
 fn seeds(way: Way) -> Vec<u64> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     if let Some(seed) = number("FASTCP_CHURN_SEED") {
@@ -65,7 +64,7 @@ fn seeds(way: Way) -> Vec<u64> {
         .collect()
 }
 
-/// A generator of numbers that gives the same for the same seed.
+/// A random number generator: the same seed gives the same numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -81,7 +80,7 @@ impl Dice {
 /// The program that changes the tree.
 struct Mutator {
     busy: PathBuf,
-    /// Beside the tree: where a new version is written before it takes its name.
+    /// A path beside the tree, where a new version is written before it is renamed into place.
     aside: PathBuf,
     dice: Dice,
 }
@@ -93,7 +92,8 @@ impl Mutator {
         self.busy.join(format!("d{dir}/{kind}{name}"))
     }
 
-    /// One change. Most of them can fail, since those before may have removed what they need.
+    /// Makes one change. Most changes can fail, since earlier ones may have removed the files
+    /// they need.
     fn change(&mut self) {
         let (one, other) = (self.name(), self.name());
         let content = &contents()[self.dice.below(LENGTHS.len() as u64) as usize];
@@ -122,7 +122,7 @@ impl Mutator {
         };
     }
 
-    /// A whole directory is away for a moment, or is a file for that long.
+    /// Renames a whole directory away for a moment; a file may take its place for that time.
     fn replace_directory(&mut self) -> std::io::Result<()> {
         let dir = self.busy.join(format!("d{}", self.dice.below(DIRECTORIES)));
         let away = self.aside.with_extension("dir");
@@ -137,7 +137,7 @@ impl Mutator {
     }
 }
 
-/// Without waiting for a reader where a FIFO has taken the name.
+/// Does not wait for a reader where a FIFO has taken the name.
 fn rewrite(path: &Path, content: &[u8]) -> std::io::Result<()> {
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let mut options = File::options();
@@ -156,7 +156,7 @@ fn contents() -> &'static [Vec<u8>] {
     })
 }
 
-/// A tree of which one half stays as it is.
+/// A tree, half of which stays unchanged.
 fn tree(case: &Case) -> Dir {
     let tree = case.src.dir("tree");
     for number in 0..120_u64 {
@@ -192,7 +192,7 @@ fn tree(case: &Case) -> Dir {
         tree.mode(dir, MODES[nth % MODES.len()]);
     }
     tree.mode("", 0o750);
-    // What a file of the destination may hold.
+    // The contents that a file of the destination may have.
     for (nth, content) in contents().iter().enumerate() {
         case.src.file(format!("contents/{nth}"), content);
     }
@@ -201,7 +201,7 @@ fn tree(case: &Case) -> Dir {
     tree
 }
 
-/// Changes the tree until `body` is over.
+/// Changes the tree until `body` ends.
 fn while_changed<T>(mut mutator: Mutator, body: impl FnOnce() -> T) -> T {
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
@@ -249,7 +249,7 @@ fn a_tree_that_changes_all_the_time_fails_by_the_entry(case: &Case) {
         assert!(CODES.contains(&code), "seed {seed}: {done}");
         done.never_says("broke the protocol");
         if is_live {
-            // A file that is written while it is read may hold some of both versions.
+            // A file that is written while it is read may contain parts of both versions.
             case.remember();
         }
         let copy = case.dst.dir("tree");
@@ -275,7 +275,7 @@ fn a_tree_that_is_renamed_under_way_fails_by_the_entry(case: &Case) {
     assert_modes_are_final(&case.dst.0.join("tree"));
 }
 
-/// The first name is read when the other has gone: it is a file with one name then.
+/// One of the two names is removed before the file is read, so the file then has one name.
 fn a_hard_link_that_goes_leaves_the_other_name_alone(case: &Case) {
     let tree = case.src.dir("tree");
     tree.file("a", noise(1, 8 * MIB));
@@ -298,13 +298,13 @@ fn a_hard_link_that_goes_leaves_the_other_name_alone(case: &Case) {
     done.never_says("broke the protocol");
     for number in 0..200 {
         let (want, got) = (noise(number, 100_000), case.dst.path("tree/d"));
-        // Which of the two names came first is the file system's choice.
+        // The file system decides which of the two names comes first.
         let is = |name: String| fs::read(got.join(name)).is_ok_and(|bytes| bytes == want);
         assert!(is(number.to_string()) || is(format!("{number} too")));
     }
 }
 
-/// No further name is sent as a link to a file that was left out of its pack.
+/// No second name is sent as a hard link to a file that was left out of its pack.
 fn each_name_of_a_file_that_cannot_be_read_fails_for_that_reason(case: &Case) {
     const FILES: usize = 300;
     if !inject::permitted() {

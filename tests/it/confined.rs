@@ -1,5 +1,5 @@
-//! Keys that are good for one thing: a line of `authorized_keys` makes a far end that only writes
-//! new files into one directory, or only reads from it.
+//! Restricted keys: a line of `authorized_keys` allows only a server that adds files to one
+//! directory, or only reads from it.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -29,7 +29,7 @@ ways! { local_push => no_journal_gives_a_directory_set_id_bits }
 
 ways! { pull => a_key_that_only_reads_gives_what_is_in_its_directory }
 
-/// The host's key is good for a far end with these arguments alone.
+/// Restricts the host's key to a server with these arguments.
 fn force(case: &Case, arguments: &str) {
     case.host().force(&format!(
         "env HOME='{}' {MARK}='{}' '{}' --server {arguments}",
@@ -52,7 +52,7 @@ fn a_key_that_only_adds_takes_a_backup_and_keeps_what_is_there(case: &Case) {
     let tree = case.src.dir("tree");
     tree::one_of_everything(&tree);
     let from = tree.0.display().to_string();
-    // Where it begins is the directory, however it is spelled.
+    // The session starts in the confined directory, and every spelling of that directory works.
     for dest in [
         "far:monday",
         "far:~/tuesday",
@@ -63,7 +63,8 @@ fn a_key_that_only_adds_takes_a_backup_and_keeps_what_is_there(case: &Case) {
     for day in ["monday", "tuesday", "wednesday"] {
         assert_same(&from, case.dst.path(day), Also::ModesAndTimes);
     }
-    // Again, with something changed: what is there stays, to its directories' modes and times.
+    // A second copy with changes: existing files stay, and so do the modes and times of their
+    // directories.
     let before = Tree::read(&case.dst.0);
     tree.append("small", "more");
     tree.file("new", "new");
@@ -94,7 +95,7 @@ fn a_key_that_only_writes_is_good_for_nothing_else(case: &Case) {
         .says("may write there and not read");
     assert!(here.names().is_empty());
     let guess = case.src.file("secret", secret).display().to_string();
-    // Not even a right guess is told from a wrong one.
+    // The replies to a right and a wrong guess are equal.
     let right = copy(case, &[], &guess, "far:secret");
     case.src.file("secret", "something else\n");
     let wrong = copy(case, &[], &guess, "far:secret");
@@ -105,7 +106,7 @@ fn a_key_that_only_writes_is_good_for_nothing_else(case: &Case) {
         .exits(2)
         .says("--inplace");
     assert_eq!(case.dst.read("secret"), secret.as_bytes());
-    // It runs nothing either.
+    // The key runs no other command either.
     let ssh = Run::new("ssh", "/")
         .arg("-F")
         .arg(case.host().ssh_config())
@@ -162,7 +163,7 @@ fn a_confined_key_reaches_nothing_else(case: &Case) {
         );
     }
     copy(case, &["-r", "-L"], "far:.", &to).exits(2);
-    // A tree's links travel as links.
+    // The symlinks of a tree are sent as symlinks.
     copy(case, &["-r"], "far:.", &to).succeeds();
     assert!(here.meta("way out").is_symlink());
     assert_eq!(outside.names(), ["precious"]);
@@ -174,7 +175,7 @@ fn a_confined_key_neither_gives_nor_takes_names_of_unfinished_files(case: &Case)
     force(case, &format!("--confine '{}'", dir.0.display()));
     let tree = case.src.dir("tree");
     tree.file("a", "one");
-    // What a journal is called, an unfinished file in a pack and one by itself, and a directory.
+    // The names of a journal, of partial files in a pack and alone, and of a directory.
     tree.file(".fastcp-71e0a99173564931.journal", "forged");
     tree.file(".fastcp-0123456789abcdef.part", "forged");
     tree.file(".fastcp-big.part", noise(1, 3 * MIB));
@@ -200,7 +201,7 @@ fn a_confined_key_neither_gives_nor_takes_names_of_unfinished_files(case: &Case)
         copy(case, &[], source, &to).fails();
     }
     assert_eq!(here.names(), ["tree"]);
-    // So that the sweep after the test finds no unfinished file.
+    // So that the final check finds no temporary file.
     std::fs::remove_file(dir.path("tree/.fastcp-x.part")).expect("remove");
 }
 
@@ -220,7 +221,7 @@ fn links_that_a_confined_key_places_stay_inside(case: &Case) {
         ("absolute", "/etc/passwd"),
         ("above", "../../web2"),
         ("sub/above", "./.././../..//web2"),
-        // Names that are, or may become, links to somewhere higher.
+        // Targets through names that are symlinks to a higher directory, or may become such.
         ("sub/deep/top", "../../.."),
         ("sub/round", "deep/top/../../.."),
         ("sub/later", "not yet/../../../.."),
@@ -256,7 +257,7 @@ fn further_logins_of_such_a_key_carry_streams(case: &Case) {
         &format!("--confine '{dir}' --write-only --no-overwrite"),
     );
     let file = case.src.file("a", noise(1, 4 * MIB)).display().to_string();
-    // For long enough that the others are there in time.
+    // Long enough for the other logins to connect in time.
     let slowly = ["--route", "ssh", "--streams", "3", "-l", "4000"];
     copy(case, &slowly, &file, "far:a").succeeds();
     assert_same(&file, case.dst.path("a"), Also::Nothing);
@@ -284,8 +285,8 @@ fn a_key_that_only_reads_gives_what_is_in_its_directory(case: &Case) {
     assert!(!dir.has("a"));
 }
 
-/// A journal of a copy of content to `dst`, made with this key, that says of `keep` that the copy has
-/// made it or opened it up.
+/// A journal, made with this key, of a copy of a directory's content to `dst`. It records that
+/// the copy created `keep`, or that it changed the mode of `keep`.
 fn plant_journal(case: &Case, user: &JournalUserKey, made: bool, restore: Option<u32>) {
     let (header, key) = ChecksumKey::header([3; 16], user);
     let session = JournalSession {
@@ -322,7 +323,7 @@ fn user_key(case: &Case) -> JournalUserKey {
     key.try_into().expect("32 bytes")
 }
 
-/// A tree with `keep` in it, open to all, and a destination with a `keep` that is not.
+/// A tree with a `keep` that all may write, and a destination with a `keep` that they may not.
 fn keep(case: &Case) -> String {
     let tree = case.src.dir("tree");
     tree.file("keep/new", "new");
@@ -341,7 +342,7 @@ fn what_looks_like_a_journal_changes_no_directory(case: &Case) {
         &format!("--confine '{dir}' --write-only --no-overwrite"),
     );
     copy(case, &["-rp"], &from, "far:").succeeds();
-    // One that somebody made, and one that this user made at another time.
+    // A journal made with another key, and one that this user made at another time.
     for user in [[0; 32], user_key(case)] {
         for (made, restore) in [(true, None), (false, Some(0o4777))] {
             std::fs::remove_file(case.dst.path("keep/new")).expect("remove");
@@ -353,8 +354,8 @@ fn what_looks_like_a_journal_changes_no_directory(case: &Case) {
     }
 }
 
-/// The server is killed while it fills directories. What the copy made gets its mode from the next
-/// run, what somebody made or closed since does not.
+/// The server is killed while it fills directories. The next run sets the modes of directories
+/// that the copy created, but not of those that others created or restricted since.
 fn directories_of_a_killed_run_get_their_modes_with_such_a_key(case: &Case) {
     let tree = case.src.dir("tree");
     for name in ["made", "replaced", "changed"] {

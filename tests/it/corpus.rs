@@ -1,4 +1,4 @@
-//! The kept inputs of the fuzz targets, one of which may be what once broke something.
+//! The stored inputs of the fuzz targets; any of them may have broken a parser once.
 
 #[path = "../fuzz/bodies.rs"]
 mod bodies;

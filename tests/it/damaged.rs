@@ -1,5 +1,5 @@
-//! What an interrupted copy left and what was damaged since: the same command finds it, sends it
-//! again and ends well.
+//! Data that is damaged between an interrupted copy and its resume: the same command finds the
+//! damage, sends the data again and succeeds.
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
@@ -44,7 +44,8 @@ ways! { local_push =>
 
 const PAGE: u64 = 4096;
 
-/// Copies `a` to `b` and kills the receiver when a third is recorded. Gives what is.
+/// Copies `a` to `b` and kills the receiver when the journal records a third. Returns the
+/// recorded ranges.
 fn interrupted(case: &Case) -> Vec<Range<u64>> {
     let run = case.copying(&SLOW, "a", "b").start();
     let journal = until("a third is there", || {
@@ -63,7 +64,7 @@ fn partial(case: &Case) -> File {
     file.expect("open the partial")
 }
 
-/// Runs it again to its end.
+/// Runs the copy again to its end.
 #[track_caller]
 fn again(case: &Case, flags: &[&str]) -> Done {
     let all = [&["--summary", "--compress", "none"], flags].concat();
@@ -196,7 +197,7 @@ fn a_finished_file_of_a_tree_that_was_damaged_is_sent_again(case: &Case) {
         let run = case.fastcp().args(flags).arg("-r");
         run.args([case.src("a"), case.src("g"), case.src("h"), case.dst("b")])
     };
-    // Which come first is the sender's choice.
+    // The sender chooses which files come first.
     let big = ["a/e", "a/f", "g", "h"];
     let placed = || big.into_iter().filter(|name| into.has(name));
     let run = copy(&SLOW).start();
@@ -204,7 +205,7 @@ fn a_finished_file_of_a_tree_that_was_damaged_is_sent_again(case: &Case) {
         (1..4).contains(&placed().count()).then_some(())
     });
     kill_receiver(case, run);
-    // Of the small ones a pack may be there.
+    // A pack of small files may have arrived.
     let small = into.dir("a/d").names();
     let small = small.iter().filter(|name| !name.starts_with('.'));
     let small: Vec<_> = small.map(|name| format!("a/d/{name}")).collect();
@@ -220,7 +221,7 @@ fn a_finished_file_of_a_tree_that_was_damaged_is_sent_again(case: &Case) {
     assert_eq!(into.names(), ["a", "g", "h"]);
 }
 
-/// As a disk does that forgets: the times stay. Gives the file's bytes.
+/// Damages a file as a faulty disk does: the times stay. Returns the file's size in bytes.
 fn damage(path: &Path) -> u64 {
     let meta = std::fs::metadata(path).expect("it is there");
     let file = OpenOptions::new().read(true).write(true).open(path);
@@ -258,7 +259,8 @@ fn what_cannot_be_read_again_is_sent_again(case: &Case) {
     assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
 }
 
-/// The first read of the partial hangs: that is no silence of the other end, and Ctrl-C ends it.
+/// The first read of the partial file hangs. This does not count as silence of the other end, and
+/// Ctrl-C ends the copy.
 fn a_disk_that_hangs_while_it_is_read_again_ends_with_the_user(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -309,13 +311,13 @@ fn what_one_login_has_read_or_written_the_next_does_not_read(case: &Case) {
     let told: serde_json::Value = serde_json::from_str(&done.stdout_text()).expect("JSON");
     assert_eq!(told["logins_again"], 1);
     let verified = told["verified_bytes"].as_u64().expect("a number");
-    // A chunk may be read and not recorded when the server dies.
+    // The server may die after it read a chunk and before it recorded the chunk.
     assert!(verified >= there, "{verified} of {there}");
     assert!(verified < there + 3 * MIB as u64, "{verified} of {there}");
 }
 
-/// A thin volume that is full for a moment: the system says so to whoever syncs, and to nobody who
-/// asks later. What the page cache holds is not what is on the disk.
+/// A thin volume that is full for a moment: the kernel reports the lost write to the next sync,
+/// and to no later one. The page cache then differs from the disk.
 fn a_write_that_the_disk_lost_is_found_after_a_kill(case: &Case) {
     let at = case.dst.dir("disk");
     let Some(disk) = Mounted::thin(case, &at.0, 256 << 20) else {
@@ -337,7 +339,7 @@ fn a_write_that_the_disk_lost_is_found_after_a_kill(case: &Case) {
     kill_receiver(case, run);
     let done = case.copy(&["--summary"], "a", "disk/b");
     done.succeeds().says("damaged there and came again");
-    // As it is on the disk.
+    // Compares with the content on disk.
     let copied = File::open(at.path("b")).expect("open it");
     copied.sync_all().expect("there is room");
     fadvise(&copied, 0, None, Advice::DontNeed).expect("drop the cache");
@@ -378,8 +380,8 @@ fn what_several_hosts_have_is_verified_for_each(case: &Case) {
 
 const SMALL: usize = 5000;
 
-/// Makes a directory to which a walk comes when it has met most of the small files beside it. In
-/// which order names are read is up to the file system.
+/// Makes a directory that a walk reaches after most of the small files beside it. The file system
+/// decides the order of names.
 fn late_directory(beside: &Dir) -> String {
     let names = |from: usize| (from..from + 32).map(|number| format!("dir-{number}"));
     names(0).for_each(|name| drop(beside.dir(name)));
@@ -403,13 +405,14 @@ fn small(number: usize) -> String {
     format!("small-{number}")
 }
 
-/// A tree of small files that are there, and one file that is missing: it comes at once, however
-/// many are still to be read. No small one counts as there unread.
+/// A tree of small files that have arrived, and one missing file. The missing file is sent at
+/// once, however many small files are still to be verified. No small file counts as complete
+/// before it is verified.
 fn what_is_missing_comes_before_small_files_are_read(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
     }
-    // In memory where that is permitted: many disks take long to make so many files.
+    // On a tmpfs where that is permitted: many disks take long to create so many files.
     let [_src, _dst] = [&case.src, &case.dst].map(|dir| Mounted::small(&dir.0, 64 << 20));
     let tree = case.src.dir("tree");
     let late = late_directory(&tree.dir("d"));
@@ -421,10 +424,10 @@ fn what_is_missing_comes_before_small_files_are_read(case: &Case) {
     aged();
     let there = case.dst.dir("tree");
     let copy = || case.copying(&["-rp", "--json", "--retries", "0"], "tree", "");
-    // Nothing comes of the big file.
+    // No data of the big file is sent.
     let inject = Inject::new().hold("seek_data").on("*/src/tree/*/big");
     let run = copy().inject(&inject).start();
-    // One of the two names of a file comes when everything else is there.
+    // A hard link is made after all other entries.
     until("the small files are there", || {
         let names = std::fs::read_dir(there.path("d")).ok()?.flatten();
         let placed = names.filter(|name| !name.file_name().as_encoded_bytes().starts_with(b"."));

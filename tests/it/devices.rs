@@ -1,4 +1,4 @@
-//! Block devices at either end: loop devices, whose content is compared with what was copied.
+//! Block devices at either end: the tests compare the content of loop devices with the copies.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ fn copy(case: &Case, flags: &[&str], from: impl Into<PathBuf>, to: impl Into<Pat
     case.fastcp().args(flags).arg(from).arg(to)
 }
 
-/// What a copy to a device keeps until it is complete.
+/// The files that a copy to a device keeps until it is complete.
 fn states(case: &Case) -> Vec<PathBuf> {
     let dir = std::fs::read_dir(case.home.path(".local/state/fastcp"));
     let entries = dir.into_iter().flatten().flatten();
@@ -75,7 +75,7 @@ fn a_device_becomes_a_sparse_file(case: &Case) {
         assert!(taken < 6 * MIB, "{taken} bytes are taken");
         std::fs::remove_file(image).expect("remove");
     }
-    // In a directory it is a file of its name.
+    // In a directory, the copy is a file with the device's name.
     let list = case.scratch.path("list");
     let flags = ["--digests", list.to_str().expect("UTF-8")];
     copy(case, &flags, &disk.path, &case.dst.0).run().succeeds();
@@ -98,7 +98,7 @@ fn a_device_that_has_no_room_as_a_file_is_refused_before_the_first_byte(case: &C
         return skip("a small file system");
     };
     let image = small.dir.path("image");
-    // Its zeros take no room.
+    // Its zeros take no space.
     copy(case, &[], &disk.path, &image).run().succeeds();
     assert!(small.dir.read("image") == content);
     std::fs::remove_file(&image).expect("remove");
@@ -194,7 +194,7 @@ fn a_device_that_is_too_small_or_in_use_is_refused(case: &Case) {
     };
     let place = format!("{}: is mounted on {}", disk.path.display(), at.0.display());
     to_disk(&[], "fits").exits(11).says(&place);
-    // As a source it is copied all the same.
+    // As a source, a mounted device can be copied.
     let image = case.dst.path("image");
     copy(case, &[], &disk.path, &image)
         .run()
@@ -211,7 +211,7 @@ fn a_stream_is_written_into_a_device_and_a_device_read_as_one(case: &Case) {
     };
     let new = noise(4, 3 * MIB + 1000);
     let image = case.src.file("image", &new);
-    // The command runs at the other end than the device.
+    // The command runs at one end and the device is at the other.
     let written = |command: String| {
         let run = case.fastcp().args(["--from-command", &command]);
         let run = match case.way {
@@ -272,7 +272,7 @@ fn a_device_is_an_operand_and_nothing_else(case: &Case) {
     let mistyped = "/dev/fastcp-test-no-such-device";
     let done = copy(case, &[], tree.path("file"), mistyped).run();
     done.exits(2).says("is no device");
-    // A tree or several files do not go into it, and a file of its name stands not for it.
+    // A device cannot take a tree or several files, and a file of its name does not replace it.
     let at = node(case.dst.path("file"));
     case.copy(&["-r"], "tree", "file")
         .exits(2)
@@ -298,14 +298,14 @@ fn a_third_is_there(case: &Case) {
     });
 }
 
-/// Starts a copy and kills the receiver when a third of it is there.
+/// Starts a copy and kills the receiver when a third has been written.
 fn interrupted(case: &Case, from: impl Into<PathBuf>, to: impl Into<PathBuf>) {
     let run = copy(case, &SLOW, from, to).start();
     a_third_is_there(case);
     kill_receiver(case, run);
 }
 
-/// Runs it again to its end; gives the bytes that went over the wire.
+/// Runs the copy again to its end; returns the bytes sent over the wire.
 #[track_caller]
 fn again(case: &Case, from: impl Into<PathBuf>, to: impl Into<PathBuf>) -> usize {
     let done: Done = copy(case, &["--summary", "--compress", "none"], from, to).run();
@@ -314,7 +314,7 @@ fn again(case: &Case, from: impl Into<PathBuf>, to: impl Into<PathBuf>) -> usize
     done.wire_bytes()
 }
 
-/// A file that is old enough for its times to tell whether it has changed.
+/// A file old enough for its times to show whether it has changed.
 fn source(case: &Case) -> PathBuf {
     let path = case.src.file("a", noise(1, SIZE));
     aged();
@@ -330,7 +330,7 @@ fn a_killed_copy_to_a_device_goes_on_where_it_was(case: &Case) {
     let wire = again(case, &source, &disk.path);
     assert!(wire < SIZE - SIZE / 4, "{wire} bytes were sent");
     assert!(disk.content() == [noise(1, SIZE), vec![9; MIB]].concat());
-    // Complete it is begun anew.
+    // A complete copy starts over.
     assert!(again(case, &source, &disk.path) >= SIZE);
 }
 
@@ -346,7 +346,7 @@ fn a_killed_copy_of_a_device_is_compared_and_not_sent_again(case: &Case) {
     for target in [to.path.clone(), case.dst.path("image")] {
         from.write(&noise(1, SIZE), 0);
         interrupted(case, &from.path, &target);
-        // Nothing but its bytes tells that it was written since.
+        // Only the bytes show that the device was written in between.
         from.write(&noise(2, MIB), MIB as u64);
         let wire = again(case, &from.path, &target);
         assert!(wire < SIZE - SIZE / 5, "{wire} bytes were sent");
@@ -363,7 +363,7 @@ fn what_is_not_on_the_device_any_more_is_sent_again(case: &Case) {
     interrupted(case, &source, &disk.path);
     let path = states(case).pop().expect("a journal");
     journals::age_by_a_boot(&path);
-    // The journal reached the disk, the data did not.
+    // The journal reached the disk, but the data did not.
     disk.write(&vec![9; 3 * MIB], 2 << 20);
     let wire = again(case, &source, &disk.path);
     assert!(wire < SIZE - MIB, "{wire} bytes were sent");

@@ -1,5 +1,5 @@
-//! A destination that refuses in the middle of a tree: what cannot be written fails with its
-//! reason, and everything else arrives. And disks whose sync fails or never ends.
+//! Destinations that fail in the middle of a tree: failed files are reported with the reason, and
+//! all other files arrive. Also disks whose sync fails or never ends.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ ways! { local_push, here =>
     a_journal_that_cannot_be_written_is_not_left_behind,
 }
 
-/// `tree` with a big file in `bad` and others elsewhere.
+/// A `tree` with a big file in `bad` and other files elsewhere.
 fn tree_with_one_to_fail(case: &Case, bad: &str) -> Dir {
     let tree = case.src.dir("tree");
     tree.file(format!("{bad}/big"), noise(1, 24 * MIB));
@@ -88,7 +88,7 @@ fn a_disk_that_is_full_fails_what_does_not_fit(case: &Case) {
         return skip("root");
     };
     tree_with_one_to_fail(case, "bad");
-    // Space that is seen to be short is told before the first byte, so it goes while we copy.
+    // A known shortage would end the copy before the first byte, so the disk fills after that.
     case.src.file("tree/bad/big", noise(1, 6 * MIB));
     let run = case.copying(&["-r", "-l", "24000"], "tree", "").start();
     until("the big file is under way", || {
@@ -101,7 +101,7 @@ fn a_disk_that_is_full_fails_what_does_not_fit(case: &Case) {
     assert_eq!(at.names(), ["filler"]);
     let (src, dst) = (case.src.path("tree/good"), case.dst.path("tree/good"));
     assert_same(src, dst, Also::Nothing);
-    // Not the source's.
+    // The source has no such file.
     std::fs::remove_file(at.path("filler")).expect("remove a file");
 }
 
@@ -123,7 +123,7 @@ fn a_disk_without_inodes_says_so(case: &Case) {
     assert_eq!(at.names(), ["tree"]);
 }
 
-/// An ext4 with a directory `t`, and what `chattr` made of `file` in it.
+/// An ext4 with a directory `t`, where `file` gets an attribute by `chattr`.
 fn with_attribute(case: &Case, change: &str, file: &str) -> Option<(Loop, Mount, Dir, Attribute)> {
     let at = case.dst.dir("disk");
     let disk = Loop::new(&case.scratch, "disk", vec![0; 32 * MIB]);
@@ -139,7 +139,7 @@ fn with_attribute(case: &Case, change: &str, file: &str) -> Option<(Loop, Mount,
     Some((disk, mount, t, attribute))
 }
 
-/// Taken away when dropped.
+/// The attribute is removed when dropped.
 struct Attribute(std::path::PathBuf, String);
 
 impl Drop for Attribute {
@@ -173,7 +173,7 @@ fn an_immutable_file_says_so(case: &Case) {
     }
 }
 
-/// Nothing can be renamed or removed there, so nothing unfinished may be made.
+/// Nothing can be renamed or removed there, so fastcp may not create partial files.
 fn a_directory_that_is_append_only_takes_trees_and_refuses_files(case: &Case) {
     let Some((_disk, _mount, t, _append)) = with_attribute(case, "+a", "") else {
         return;
@@ -191,7 +191,7 @@ fn a_directory_that_is_append_only_takes_trees_and_refuses_files(case: &Case) {
     assert_same(case.src.path("tree"), t.path("tree"), Also::Nothing);
 }
 
-/// The first real cause, not the loss of the connection before it.
+/// The message gives the first real cause, not the earlier loss of the connection.
 fn a_disk_that_fills_after_a_login_again_is_the_cause_that_is_told(case: &Case) {
     let at = case.dst.dir("disk");
     let Some(_disk) = Mounted::small(&at.0, 24 << 20) else {
@@ -213,7 +213,7 @@ fn a_disk_that_fills_after_a_login_again_is_the_cause_that_is_told(case: &Case) 
     at.sweep();
 }
 
-/// A slow copy by users who may do no more than modes allow.
+/// A slow copy by users without root's power to ignore file modes.
 fn slowly_without_powers(case: &Case) -> run::Running {
     let powerless = without_powers();
     case.host().set_login(&Login {
@@ -250,7 +250,7 @@ fn directories_that_are_closed_while_we_copy_fail_alone(case: &Case) {
     for number in &closed {
         let dir = case.dst.dir(format!("tree/{number}"));
         case.dst.mode(format!("tree/{number}"), 0o755);
-        // Closed between its making and its renaming: nobody may remove it then.
+        // If the directory is closed before the rename, nobody may remove the partial file.
         for partial in dir.partials() {
             std::fs::remove_file(partial).expect("remove a temporary");
         }
@@ -275,7 +275,7 @@ fn reasons_of_both_ends_are_told(case: &Case) {
     tree.file("blocked/file", "content");
     case.dst.file("tree/blocked", "in the way");
     let done = slowly_without_powers(case).wait();
-    // Of several kinds; each with its path.
+    // Failures of several kinds, each with its path.
     done.exits(1).says("tree/unreadable").says("tree/blocked");
     for number in 0..20 {
         let name = format!("tree/{number}");
@@ -289,7 +289,7 @@ fn a_journal_that_cannot_be_written_is_not_left_behind(case: &Case) {
     }
     case.src.file("a", noise(1, 3 * MIB));
     for call in ["write", "ftruncate"] {
-        // Its header, its session, a record.
+        // The header, the session, a record.
         for number in 1..=3 {
             let full = Inject::new().fail(call, Errno::NOSPC);
             let full = full.on(".fastcp-*.journal").nth(number);
@@ -299,14 +299,14 @@ fn a_journal_that_cannot_be_written_is_not_left_behind(case: &Case) {
     }
 }
 
-/// The sync beside the copy, which comes every 30 s: the error is not of a file that has a name.
+/// The sync that runs beside the copy every 30 s: its error is not about a named file.
 fn an_error_of_syncfs_fails_the_copy(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
     }
     case.src.file("tree/big", noise(1, 5 * MIB));
     case.src.file("tree/other", noise(2, 2 * MIB));
-    // The copy is held until the sync has failed.
+    // Holds the copy until the sync has failed.
     let inject = Inject::new()
         .fail("syncfs", Errno::IO)
         .hold("pwrite64")
@@ -320,14 +320,14 @@ fn an_error_of_syncfs_fails_the_copy(case: &Case) {
     assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
 }
 
-/// A file system on which others write takes minutes to sync. No thread of the copy is inside: the
-/// kernel would let its process go no earlier.
+/// A file system on which other programs write takes minutes to sync. No thread of the copy may
+/// wait in that sync: the kernel would not let its process end before.
 fn a_sync_without_an_end_holds_no_copy_up(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
     }
     case.src.file("tree/big", noise(1, 5 * MIB));
-    // The copy goes on when the sync has begun.
+    // The copy continues when the sync has begun.
     let inject = Inject::new()
         .hold("syncfs")
         .delay("pwrite64", Duration::from_secs(35))

@@ -1,4 +1,4 @@
-//! Hosts that have no fastcp: it places itself on the login that there is, or says why it cannot.
+//! Hosts without fastcp: the client installs it over the existing login, or says why it cannot.
 
 mod planted;
 mod poor;
@@ -34,7 +34,7 @@ fn bare_login() -> Login {
     }
 }
 
-/// fastcp as it is installed: without its symbols.
+/// fastcp without its symbols, as users install it.
 fn fastcp(case: &Case) -> Run {
     case.fastcp().program(stripped_binary())
 }
@@ -47,7 +47,7 @@ fn copy(case: &Case, flags: &[&str]) -> done::Done {
         .run()
 }
 
-/// Removes what was placed; gives what it told.
+/// Removes the installed program; returns the output.
 fn remove(case: &Case) -> String {
     let done = fastcp(case).args(["--remove", "far:"]).run();
     done.succeeds();
@@ -83,7 +83,7 @@ fn a_host_without_fastcp_is_given_it_once(case: &Case) {
     assert_eq!(mode(&program[0]) & 0o777, 0o700);
     assert_eq!(mode(&program[0].join("fastcp")) & 0o777, 0o700);
 
-    // The user's umask is what it always is.
+    // The user's umask still applies.
     let mode = case.dst.mode_of("a");
     std::fs::remove_file(case.dst.path("a")).expect("remove");
     copy(case, &[]).succeeds().never_says("placing");
@@ -125,7 +125,7 @@ fn every_login_shell_is_understood(case: &Case) {
     }
 }
 
-/// A directory that holds these programs alone.
+/// A directory with only these programs.
 fn bin_of(case: &Case, programs: &[&str], target: impl Fn(&str) -> PathBuf) -> String {
     let bin = case.scratch.dir("bin");
     for program in programs {
@@ -134,7 +134,7 @@ fn bin_of(case: &Case, programs: &[&str], target: impl Fn(&str) -> PathBuf) -> S
     bin.0.display().to_string()
 }
 
-/// What the start-up line needs.
+/// The programs that the start-up script needs.
 const NEEDED: [&str; 10] = [
     "sh", "uname", "mkdir", "chmod", "ls", "rm", "rmdir", "dd", "wc", "mktemp",
 ];
@@ -208,7 +208,7 @@ fn another_version_on_the_path_gives_way(case: &Case) {
     remove(case);
 }
 
-/// A program on PATH that hangs when it is asked costs a third of `--timeout`, and is replaced.
+/// A program on PATH that hangs when asked costs a third of `--timeout`, and is replaced.
 fn a_program_that_hangs_when_asked_gives_way(case: &Case) {
     case.src.file("a", "one");
     let bin = case.scratch.dir("hanging");
@@ -260,7 +260,7 @@ fn a_damaged_program_is_replaced_and_never_run(case: &Case) {
     for damage in [
         &|| std::fs::write(&program, "").expect("write"),
         &|| std::fs::write(&program, "#!/bin/sh\necho '=fastcp= nonsense'\n").expect("write"),
-        // One that runs as well as the right one, and is not it.
+        // A program that runs as well as the right one, but is a different file.
         &|| assert!(std::fs::copy(fastcp_binary(), &program).is_ok(), "copy"),
     ] as [&dyn Fn(); 3]
     {
@@ -289,13 +289,13 @@ fn another_machine_gets_its_own_program(case: &Case) {
         .exits(4)
         .says("aarch64")
         .says(&format!("~/{kept}/fastcp here"));
-    // It is this machine all the same, so this machine's program runs.
+    // In fact the host is this machine, so this machine's program runs there.
     case.home.dir(kept);
     std::fs::copy(stripped_binary(), case.home.path(format!("{kept}/fastcp"))).expect("copy");
     let other = || case.fastcp().arg(case.src("a")).arg(case.dst("a")).run();
     other().succeeds().says("placing fastcp");
     other().succeeds().never_says("placing");
-    // So do the further logins that carry streams.
+    // The additional logins that carry streams use it too.
     case.src.file("b", noise(1, 6 * MIB));
     let run = case.fastcp().args(["--route", "ssh", "--streams", "2"]);
     let run = run.args(["-l", "12000", "--summary"]).arg(case.src("b"));
@@ -329,7 +329,7 @@ fn a_far_side_that_lies_before_its_hello_is_held_out(case: &Case) {
         let odd = |c: char| c.is_control() && c != '\n';
         assert!(!done.stderr.contains(odd), "{done}");
     }
-    // One that takes the program and keeps its own counsel, or runs another.
+    // A host that takes the program and then exits, or runs another program.
     for end in ["exit 0", "exec fastcp --server"] {
         case.host().set_login(&Login {
             before: format!(

@@ -1,5 +1,5 @@
-//! Streams that are reset, closed, bent or silent on the way: they cost speed, not the copy, and
-//! never a byte of the file.
+//! Streams that are reset, closed, corrupted or silent: they cost speed, but never the copy or a
+//! byte of the file.
 
 use std::ffi::OsStr;
 
@@ -10,7 +10,7 @@ use crate::support::*;
 
 const SIZE: usize = 24 * MIB;
 
-/// What goes the way of the data before the first frame: the dialler's opening, or the answer.
+/// Bytes before the first frame, in the data's direction: the dialler's opening or the answer.
 fn start(case: &Case) -> usize {
     if case.way == Way::LocalPush { 64 } else { 40 }
 }
@@ -33,7 +33,7 @@ ways! { local_push, local_pull =>
     a_tree_survives_the_loss_of_streams,
 }
 
-/// Copies a file of [`SIZE`] bytes, or a tree, with as many streams as there are faults.
+/// Copies a file of [`SIZE`] bytes, or a tree, with one stream for each fault.
 fn through(case: &Case, what: &str, faults: &[Fault]) -> Proxied {
     through_streams(case, what, faults, faults.len())
 }
@@ -57,7 +57,7 @@ fn through_streams(case: &Case, what: &str, faults: &[Fault], streams: usize) ->
     proxied
 }
 
-/// The copy is whole, and `struck` faults or more took place.
+/// Checks that the copy is complete, and that at least `struck` faults occurred.
 #[track_caller]
 fn survives(case: &Case, faults: &[Fault], struck: usize) {
     case.src.file("a", noise(1, SIZE));
@@ -95,8 +95,8 @@ fn a_stream_that_ends_in_the_middle_of_a_frame_is_replaced(case: &Case) {
 
 fn a_byte_that_is_bent_on_the_way_never_reaches_the_file(case: &Case) {
     use Fault::*;
-    // Of the header: version, kind, codec, epoch, counter, chunk, entry, offset, lengths, spare;
-    // then of the digest, the data and the tag.
+    // In the header: version, kind, codec, epoch, counter, chunk, entry, offset, lengths, spare.
+    // Then in the digest, the data and the tag.
     let header = [0, 1, 2, 3, 5, 8, 17, 25, 33, 42, 49, 50, 54, 55, 60];
     let places = header
         .iter()
@@ -104,7 +104,7 @@ fn a_byte_that_is_bent_on_the_way_never_reaches_the_file(case: &Case) {
     for at in places {
         survives(case, &[Flip(start(case) + at), None], 1);
     }
-    // Of the opening itself.
+    // In the opening itself.
     survives(case, &[Flip(10), Flip(35), None], 2);
 }
 
@@ -131,7 +131,7 @@ fn when_all_streams_are_lost_they_are_dialled_again(case: &Case) {
     survives(case, &[Refused, Refused], 2);
 }
 
-/// The copy is whole although the first connections, of few streams, have these faults.
+/// Checks that the copy is complete although the first connections have these faults.
 #[track_caller]
 fn outlives(case: &Case, faults: &[Fault], streams: usize) {
     case.src.file("a", noise(1, SIZE));
@@ -183,7 +183,7 @@ fn a_stream_that_falls_silent_is_given_up(case: &Case) {
         &[BlackHole(MIB + 5), None, BlackHole(start(case) + 30)],
         2,
     );
-    // All of them.
+    // All streams are lost.
     survives(case, &[BlackHole(MIB + 5), BlackHole(2 * MIB)], 2);
 }
 
@@ -196,10 +196,10 @@ fn a_stream_that_is_closed_to_its_reader_alone_is_replaced(case: &Case) {
     );
 }
 
-/// What a slow stream has taken comes by another when the others have nothing to do: it does not
-/// take as long as it would take that stream.
+/// When other streams are idle, they also send the chunks assigned to a slow stream. So the copy
+/// does not wait for the slow stream.
 fn a_stream_that_became_slow_holds_nobody_up(case: &Case) {
-    // A chunk alone would take it a minute and a half.
+    // The slow stream would need a minute and a half for a single chunk.
     survives(
         case,
         &[Fault::Throttle(12_000), Fault::None, Fault::None],

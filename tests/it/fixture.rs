@@ -1,4 +1,4 @@
-//! The fixture itself: a comparer that sees nothing would pass every test.
+//! Tests of the test support: a comparison that sees no difference would pass every test.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
@@ -83,7 +83,7 @@ fn a_screen_shows_what_a_terminal_would() {
     assert!(screen.wrapped);
 }
 
-/// A login runs what it is told, on the PATH and in the home that the case gave it.
+/// A login runs the given command, with the case's PATH and home.
 fn the_host_lets_us_in(case: &Case) {
     let host = case.host();
     let ssh = |command: &str| {

@@ -1,5 +1,5 @@
-//! A stream on a bad way: lost, late and damaged connections change neither its bytes nor their
-//! order, memory stays within the pool, and a lost session is the end of it.
+//! Pipes over bad connections: lost, late and damaged connections change neither their bytes nor
+//! the order. Memory stays within the pool, and a lost session ends the copy.
 
 use std::ffi::{OsStr, OsString};
 
@@ -78,7 +78,7 @@ fn lost_connections_cost_neither_bytes_nor_order(case: &Case) {
     ];
     survives(case, &from, &faults, 3);
     survives(case, &from, &[BlackHole(MIB + 5), Noise(2 * MIB), None], 2);
-    // All of them.
+    // All connections are lost.
     survives(case, &from, &[Reset(MIB), Close(2 * MIB)], 2);
 }
 
@@ -129,7 +129,7 @@ fn a_slow_consumer_slows_the_producer_and_memory_stays_within_the_pool(case: &Ca
     assert!(peak < most, "{peak} bytes, more than {most}");
 }
 
-/// A stream that brings some megabytes and then waits.
+/// A copy from a command that writes some megabytes and then waits.
 fn begun(case: &Case, flags: &[&str]) -> run::Running {
     let path = case.src.file("a", noise(1, 5 * MIB));
     let from = format!("cat '{}'; exec sleep 1000", path.display());
@@ -156,10 +156,10 @@ fn a_lost_session_is_the_end_of_a_stream_and_of_its_commands(case: &Case) {
         .never_says("goes on");
     assert!(!case.dst.has("a"));
     case.sweep();
-    // The command has ended too: the case looks for what is left.
+    // The command has ended too: the case checks for remaining processes.
 }
 
-/// A database that has read half of it would read that half once more.
+/// A database that has read half of the file would read that half again.
 fn a_file_that_leaves_is_not_given_to_a_second_command(case: &Case) {
     case.src.file("a", noise(1, SIZE));
     let (starts, read) = (case.scratch.path("starts"), case.scratch.path("read"));
@@ -197,7 +197,7 @@ fn an_interrupt_ends_a_stream_and_its_commands(case: &Case) {
 fn what_has_come_is_kept_where_the_user_wants_it(case: &Case) {
     let run = begun(case, &["--spool"]);
     if is_push(case) {
-        // The receiver is to live, and lose its client.
+        // The receiver survives and loses its client.
         run.signal(Signal::KILL);
         run.wait();
     } else {

@@ -1,5 +1,6 @@
-//! Disks that hang: a system call at one end does not return. The copy waits for it without losing
-//! the other end, everything else goes on, and the user can end it at any time.
+//! Disks that hang: a system call at one end does not return. The copy waits for it and keeps the
+//! connection to the other end. Everything else continues, and the user can end the copy at any
+//! time.
 
 use std::fs::File;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -53,21 +54,21 @@ ways! { here =>
     a_list_that_is_not_read_does_not_slow_the_others,
 }
 
-/// Silence that either end bears.
+/// How long either end allows the other to be silent.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// For how long a call hangs where the test waits for its end: it would be noticed. Everywhere else
-/// it hangs until the copy has ended. `FASTCP_HANGS_S=n` makes it so many seconds.
+/// How long a call hangs in tests that wait for its return: longer than [`TIMEOUT`]. In all other
+/// tests it hangs until the copy has ended. `FASTCP_HANGS_S=n` sets this to n seconds.
 fn hangs() -> Duration {
     let asked = std::env::var("FASTCP_HANGS_S").ok();
     let seconds = asked.and_then(|asked| asked.parse().ok());
     Duration::from_secs(seconds.unwrap_or(8))
 }
 
-/// Longer than streams stand that the other end has not taken, and than the silence after that.
+/// Longer than the other end may take to list a new stream, plus the allowed silence.
 const LONG: Duration = Duration::from_secs(20);
 
-/// A copy that hangs, and a call that does.
+/// A copy with a system call that hangs.
 struct Hung<'a> {
     case: &'a Case,
     run: &'a dyn Fn() -> Run,
@@ -75,8 +76,8 @@ struct Hung<'a> {
 }
 
 impl Hung<'_> {
-    /// The copy succeeds once the call returns, and can be left before. Where there is another
-    /// process at the other end, its silence is noticed too.
+    /// The copy succeeds once the call returns, and the user can end it before. If the other end
+    /// is another process, the copy also notices its silence.
     fn is_borne(&self) {
         self.is_borne_for(hangs());
     }
@@ -101,7 +102,7 @@ impl Hung<'_> {
         (copy, held)
     }
 
-    /// Both ends hear of each other while the call hangs.
+    /// Both ends continue to hear each other while the call hangs.
     fn is_waited_for(&self, time: Duration) {
         let (copy, held) = self.start();
         thread::sleep(time);
@@ -117,7 +118,7 @@ impl Hung<'_> {
         held.release();
     }
 
-    /// The other end says nothing any more while the call hangs.
+    /// The other end falls silent while the call hangs.
     fn hides_no_silence(&self) {
         let (copy, held) = self.start();
         let server = until("the server runs", || self.case.servers().pop());
@@ -125,7 +126,7 @@ impl Hung<'_> {
         rustix::process::kill_process(server.pid, Signal::STOP).expect("stop it");
         let done = copy.wait();
         let took = since.elapsed();
-        // What is found while ssh logs in may hang before there is a session.
+        // A lookup that runs during the ssh login may hang before there is a session.
         match done.code {
             Some(4) => done.says("no answer within 5 s"),
             _ => done.exits(5).says("nothing was heard"),
@@ -152,7 +153,7 @@ fn empty(case: &Case) {
     case.sweep();
 }
 
-/// A tree with a sparse file, which `hangs` by its name, and small and big ones beside it.
+/// A tree with a sparse file named `hangs`, and small and big files beside it.
 fn tree(case: &Case) -> Dir {
     let tree = case.src.dir("tree");
     for number in 0..40 {
@@ -168,7 +169,7 @@ fn a_disk_that_hangs_where_holes_are_looked_for_holds_one_file_up(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
     }
-    // The others are in place while it hangs.
+    // The other files are complete while the call hangs.
     let held = Inject::new().hold("seek_data").on("*hangs");
     let copy = case
         .copying(&["-r", "--no-resume"], "tree", "")
@@ -205,7 +206,7 @@ fn a_directory_that_hangs_is_waited_for_and_can_be_left(case: &Case) {
     .is_borne();
 }
 
-/// It is looked up before there is a session.
+/// The client looks the operand up before there is a session.
 fn an_operand_that_hangs_is_waited_for_and_can_be_left(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -233,7 +234,7 @@ fn a_pattern_that_hangs_is_waited_for_and_can_be_left(case: &Case) {
     }
 }
 
-/// A FIFO that holds little, of which `reader` is the open end.
+/// A FIFO with a small buffer; the `File` is its open reading end.
 fn narrow_fifo(case: &Case, name: &str) -> (PathBuf, File) {
     let path = case.scratch.path(name);
     mkfifoat(CWD, &path, Mode::from_raw_mode(0o600)).expect("make a FIFO");
@@ -298,12 +299,12 @@ fn a_list_of_digests_that_is_not_closed_is_waited_for_and_can_be_left(case: &Cas
         run: &|| case.copying(&["-r", &list], "tree", ""),
         inject: &|| Inject::new().hold("close").on("*/sums"),
     };
-    // Everything else is over by then.
+    // Everything else has ended by then.
     hung.is_waited_for(hangs());
     hung.is_left();
 }
 
-/// The server looks whether its key allows the copy.
+/// The server checks whether its key allows the copy.
 fn a_key_whose_directory_hangs_is_waited_for_and_can_be_left(case: &Case) {
     tree(case);
     let allowed = case.scratch.0.parent().expect("that of the case");
@@ -321,8 +322,8 @@ fn a_key_whose_directory_hangs_is_waited_for_and_can_be_left(case: &Case) {
     .is_borne_for(hangs().max(LONG));
 }
 
-/// Each asks for its user's home first. The receiver dials when it has that, and the sender takes
-/// no stream before; which of the two asks first is chance.
+/// Each host looks up its user's home first. The receiver dials after that, and until then the
+/// sender gets no stream. Either host may be the first to look.
 fn of_two_hosts_either_may_look_at_a_slow_disk_first(case: &Case) {
     tree(case);
     let (script, home) = (case.scratch.path("homeless"), case.home.0.display());
@@ -355,7 +356,7 @@ fn executable(path: &Path, command: &str) {
     std::fs::set_permissions(path, executable).expect("make it executable");
 }
 
-/// As on a file system in user space, which is asked at each close.
+/// As on a FUSE file system, which is called at each close.
 fn closing_that_hangs_holds_nothing_up(case: &Case) {
     let tree = tree(case);
     if !inject::permitted() {
@@ -374,7 +375,7 @@ fn closing_that_hangs_holds_nothing_up(case: &Case) {
     assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
 }
 
-/// A copy to several destinations, of which the disk of one hangs: the copies to the others end.
+/// A copy to several destinations, one of which has a hung disk: the copies to the others end.
 fn slows_nobody(case: &Case, others: &[&str], flags: &[&str], length: usize, held: &Inject) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -411,8 +412,8 @@ fn a_destination_that_hangs_before_the_name_does_not_slow_the_others(case: &Case
     slows_nobody(case, &["two", "three"], &[], 3 * MIB, &held);
 }
 
-/// The file is longer than what that one takes before it hangs and what is kept for it. Of two
-/// alone, all that is kept is for it.
+/// The file is longer than the data that the hung destination takes plus the cache kept for it.
+/// With only two destinations, the whole cache is kept for the hung one.
 fn a_destination_that_hangs_when_written_does_not_slow_the_others(case: &Case) {
     let held = Inject::new().hold("pwrite64").on("*/hangs/*.part");
     let few = ["--memory=48Mi", "--streams=1", "--threads=1"];
@@ -452,7 +453,7 @@ fn a_list_that_is_not_read_does_not_slow_the_others(case: &Case) {
     case.sweep();
 }
 
-/// The end that writes cannot even be killed.
+/// Not even SIGKILL ends the process that writes.
 fn a_file_system_that_does_not_answer_can_be_left(case: &Case) {
     let at = case.dst.dir("disk");
     let Some(disk) = Mounted::caseless(case, &at.0) else {
@@ -469,7 +470,7 @@ fn a_file_system_that_does_not_answer_can_be_left(case: &Case) {
     run.signal(Signal::INT);
     run.wait().exits(130);
     let took = since.elapsed();
-    // The far end has its time to end, and is killed then.
+    // The client gives the server time to end, and then kills it.
     assert!(took < 2 * ENDS_WITHIN, "it took {took:?}");
     drop(hangs);
     for server in case.servers() {

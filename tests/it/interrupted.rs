@@ -1,4 +1,4 @@
-//! Copies that do not come to their end: signals, killed processes.
+//! Copies that end early: signals and killed processes.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,11 @@ ways! { push, pull =>
     a_killed_ssh_leaves_what_was_there,
 }
 
-/// Big enough that a copy here to here is still going on when it is noticed.
+/// Big enough that a copy on this host is still running when the test acts.
 const SIZE: u64 = 1 << 30;
 
-/// A copy over `there`, once content arrives. Over ssh it is slow; here to here it is long.
+/// Starts a copy over `there`, and returns when content arrives. Over ssh it is slow; on this
+/// host it is long.
 fn copy_under_way(case: &Case) -> Running {
     case.dst.file("there", "old");
     let run = if case.way == Way::Here {
@@ -30,7 +31,7 @@ fn copy_under_way(case: &Case) -> Running {
         case.src.sparse("a", SIZE, &pieces);
         case.copying(&["--threads", "1"], "a", "there").start()
     } else {
-        // Little memory, so that most of it is still to be read.
+        // Little memory, so that most of the source is unread.
         case.src.file("a", noise(1, 40 * MIB));
         let slow = ["-l", "160000", "--memory", "16Mi", "--retries", "0"];
         case.copying(&slow, "a", "there").start()
@@ -41,7 +42,7 @@ fn copy_under_way(case: &Case) -> Running {
     run
 }
 
-/// What was cut short has left something to go on with, and nothing else.
+/// The interrupted copy left only files for a resume.
 fn assert_as_before(case: &Case) {
     case.dst.sweep();
     assert_eq!(case.dst.read("there"), b"old");
@@ -67,7 +68,7 @@ fn ctrl_c_ends_both_ends_within_two_seconds(case: &Case) {
     }
 }
 
-/// The process that has the data, and the one that gets it.
+/// The sender and the receiver.
 fn ends(case: &Case, run: &Running) -> (rustix::process::Pid, rustix::process::Pid) {
     let server = case.servers().pop().expect("a server runs").pid;
     match case.way {

@@ -1,4 +1,4 @@
-//! What a copy keeps: types, links, holes, modes and times, whatever the size and the shape.
+//! Properties that a copy keeps: types, links, holes, modes and times, for any size of tree.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
@@ -91,7 +91,7 @@ fn links_in_a_tree_stay_links_and_l_follows_them(case: &Case) {
         assert!(!followed.meta(name).is_symlink(), "{name}");
     }
 
-    // A loop ends, with a line for it, and the rest is there.
+    // The walk ends a symlink loop and reports it; the other files are copied.
     tree.link("loop", ".");
     case.copy(&["-r", "-L"], "tree", "looped")
         .fails()
@@ -122,13 +122,13 @@ fn hard_links_inside_one_copy_stay(case: &Case) {
     tree.hard_link("third", "a/first");
     tree.file("small", "small");
     tree.hard_link("zsmall", "small");
-    // One name of this file lies outside and is not copied.
+    // One name of this file is outside the tree and is not copied.
     case.src.file("outside", "outside");
     std::fs::hard_link(case.src.path("outside"), tree.path("alone")).expect("link");
     case.copy(&["-r"], "tree", "x").succeeds();
     assert_same(&tree.0, case.dst.path("x"), Also::HardLinks);
     assert_eq!(case.dst.meta("x/alone").nlink(), 1);
-    // Once more onto what is there.
+    // A second copy onto the existing files.
     case.copy(&["-r"], "tree/", "x").succeeds();
     assert_same(&tree.0, case.dst.path("x"), Also::HardLinks);
 }
@@ -164,7 +164,7 @@ fn holes_stay_holes_and_are_not_sent(case: &Case) {
             );
         }
     }
-    // Over a file that is full of data a hole has to become a hole, too.
+    // A hole must also become a hole over a file full of data.
     case.dst.file("full", noise(3, 20 * MIB));
     case.src.sparse("full", 20 * MIB as u64, &[(at(5), &piece)]);
     case.copy(&[], "full", "full").succeeds();
@@ -225,8 +225,8 @@ fn a_name_like_our_own_temporaries_is_a_name(case: &Case) {
     assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
 }
 
-/// The full 100,000 take longer than all other tests together and say nothing else; a number that
-/// outgrows every table, pack and handle limit is enough here.
+/// The full 100,000 files take longer than all other tests together and show nothing more. This
+/// number exceeds every limit of tables, packs and open files.
 fn ten_thousand_small_files_arrive(case: &Case) {
     let tree = case.src.dir("tree");
     for dir in 0..100 {

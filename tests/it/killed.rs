@@ -1,5 +1,6 @@
-//! Copies that are killed at moments that a seed chooses, either end in turn: the same command
-//! finishes them, and what goes over the wire twice is bounded. `FASTCP_KILL=n` plays one moment.
+//! Copies that are killed at random moments chosen by a seed, at either end in turn. The same
+//! command completes them, and the bytes sent twice are bounded. `FASTCP_KILL=n` plays one
+//! moment.
 
 use std::time::Duration;
 
@@ -17,24 +18,24 @@ const MOMENTS: u64 = 10;
 /// Copies at once.
 const AT_ONCE: u64 = 8;
 
-/// 6 MB/s, so that a copy lasts long enough to be killed anywhere.
+/// 6 MB/s, so that a copy lasts long enough to be killed at any point.
 const KBITS: &str = "48000";
 const BYTES_PER_S: u64 = 48_000 * 1024 / 8;
 
-/// `--memory`: what is received and not yet written lies in it.
+/// `--memory`: it holds data that was received and not yet written.
 const MEMORY: u64 = 16 << 20;
 const STREAMS: u64 = 2;
 
-/// What the kernel may hold of one stream, sent and not yet received: here it passes through two
-/// connections, each with about the default of `net.ipv4.tcp_wmem` and `tcp_rmem` to begin with, since
-/// the rate is limited where it starts.
+/// Bytes of one stream that the kernel may hold, sent and not yet received. Here a stream passes
+/// through two connections. Each starts with about the default of `net.ipv4.tcp_wmem` and
+/// `tcp_rmem`, since the sender limits the rate.
 const SOCKETS: u64 = 2 << 20;
 
-/// A source that was written to shortly before its copy is not known by its times, so that
-/// files which were finished are sent again.
+/// A source that was written shortly before its copy cannot be recognized by its times, so a
+/// resume would send its finished files again.
 const AGE: Duration = Duration::from_millis(3200);
 
-/// What may be sent and not yet written when a copy is killed.
+/// The most bytes that are sent and not yet written when a copy is killed.
 const UNWRITTEN_MAX: u64 = MEMORY + STREAMS * SOCKETS;
 
 #[derive(Debug)]
@@ -42,9 +43,9 @@ struct Moment {
     way: Way,
     kills_client: bool,
     is_tree: bool,
-    /// Once so many bytes have gone over the streams.
+    /// The streams have carried this many bytes.
     at: u64,
-    /// Of all that is to be copied.
+    /// The bytes of the whole copy.
     size: u64,
 }
 
@@ -78,7 +79,7 @@ fn a_copy_that_is_killed_at_any_moment_is_finished_by_the_same_command() {
 
 fn play(number: u64) {
     let moment = Moment::of(number);
-    // Shown if it fails.
+    // The test harness shows this if the test fails.
     eprintln!("FASTCP_KILL={number}: {moment:?}");
     Case::run(moment.way, |case| killed_and_finished(case, &moment));
 }
@@ -120,14 +121,13 @@ fn killed_and_finished(case: &Case, moment: &Moment) {
     );
 }
 
-/// Bytes that went over the streams of a copy that was killed, and how many of them were not yet
-/// written then.
+/// The bytes that the streams of a killed copy carried, and the unwritten part of them.
 struct Killed {
     sent: u64,
     unwritten: u64,
 }
 
-/// None where the copy had ended before: on a busy machine the last moments come too late.
+/// None if the copy ended before it was killed: on a busy machine the last moments are too late.
 fn killed(case: &Case, moment: &Moment) -> Option<Killed> {
     let storm = Storm::new(case, &Script::calm());
     let run = copying(case, &storm).args(["-l", KBITS]).start();
@@ -151,7 +151,7 @@ fn killed(case: &Case, moment: &Moment) -> Option<Killed> {
     (done.code != Some(0)).then_some(Killed { sent, unwritten })
 }
 
-/// Finishes it; gives the bytes that this took.
+/// Completes the copy; returns the bytes that this took.
 fn finished(case: &Case) -> u64 {
     let storm = Storm::new(case, &Script::calm());
     copying(case, &storm).run().succeeds();

@@ -1,4 +1,5 @@
-//! What lands where: scp's rules, the forms that do not depend on what exists, and refusals.
+//! The names of copies at the destination: scp's rules, the forms that do not depend on existing
+//! files, and refusals.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -189,7 +190,7 @@ fn every_name_survives(case: &Case) {
     }
     run.arg(case.dst("")).run().succeeds();
     assert_same(&case.src.0, &case.dst.0, Also::Nothing);
-    // One at the end of the operand that names the copy, where a shell could have seen it.
+    // An odd operand that names the copy, where a shell could interpret it.
     let odd = OsStr::from_bytes(names[2]);
     case.copy(&[], odd, "; touch pwned '\"").succeeds();
     assert_eq!(case.dst.read("; touch pwned '\""), odd.as_bytes());
@@ -239,7 +240,7 @@ fn two_operands_for_one_name_are_refused_before_the_first_byte(case: &Case) {
     case.src.file("two/x", "second");
     case.src.file("y", "third");
     let done = case.copy_all(&[], &["y", "one/x", "two/x"], "");
-    // A host is not told of the other's paths.
+    // A host does not learn the paths of the other.
     match case.way.is_between() {
         true => done.exits(2).says("x (source 2)").says("x (source 3)"),
         false => done.exits(2).says("one/x").says("two/x"),

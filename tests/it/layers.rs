@@ -1,7 +1,8 @@
-//! The house keeps its shape: the sources are read, and every import that does not point down the
-//! table in `src/lib.rs`, and every library or call outside its place, is a fault with a line.
+//! A check of the module layers: it reads the sources and reports, with its line, every import
+//! that does not point down the table in `src/lib.rs`, and every library or call outside its
+//! modules.
 //!
-//! Tests inside modules are held to the same rules: what they need from above belongs above.
+//! Tests inside modules follow the same rules: a test that needs a higher module belongs there.
 
 mod tokens;
 
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use tokens::{Token, tokens};
 
-/// A word that may stand only in these modules.
+/// A word that may be used only in these modules.
 struct Place {
     word: &'static str,
     modules: &'static [&'static str],
@@ -19,7 +20,7 @@ struct Place {
 
 const SOCKETS: &[&str] = &["control", "ssh", "transport", "pipeline", "session"];
 const SPEAKS: &[&str] = &["cli", "ui"];
-/// All but those that do no I/O, read no clock and spawn nothing.
+/// All modules except those that do no I/O, read no clock and spawn nothing.
 const ACTS: &[&str] = &[
     "cli",
     "ui",
@@ -68,7 +69,7 @@ const PLACES: &[Place] = &[
     },
     Place {
         word: "eprintln!",
-        // A server has no `ui`; what it says on stderr goes through ssh to the client's.
+        // A server has no `ui`; ssh passes its stderr to the client's stderr.
         modules: &["cli", "ui", "session"],
     },
     Place {
@@ -132,7 +133,7 @@ fn imports_point_down_and_libraries_stay_in_their_places() {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
-/// Module → the line of the table that it is on; 0 is the top.
+/// Module → its line in the table; 0 is the top.
 fn levels(lib: &str) -> BTreeMap<String, usize> {
     lib.lines()
         .skip_while(|line| *line != "//! ```text")
@@ -182,7 +183,7 @@ fn top_module(rel: &Path) -> Option<String> {
     }
 }
 
-/// How many modules deep the file is: 1 for codec.rs and codec/mod.rs, 2 for codec/lz4.rs.
+/// The nesting depth of a file's module: 1 for codec.rs and codec/mod.rs, 2 for codec/lz4.rs.
 fn depth(rel: &Path) -> usize {
     let ends_in_mod = rel.file_name().is_some_and(|name| name == "mod.rs");
     rel.iter().count() - usize::from(ends_in_mod)
@@ -221,8 +222,8 @@ fn check(
     faults
 }
 
-/// (line, top-level module) of every path that starts at the crate's root, by `crate::` or by as
-/// many `super::` as lead there, groups in braces included.
+/// (line, top-level module) of every path from the crate's root. Such a path begins with
+/// `crate::` or with enough `super::`; groups in braces count too.
 fn imports(tokens: &[Token], depth: usize) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut inline = InlineModules::default();
@@ -277,11 +278,11 @@ fn roots(tokens: &[Token], at: usize, found: &mut Vec<(usize, String)>) {
     }
 }
 
-/// The `mod x { … }` that a place is in.
+/// The inline modules (`mod x { … }`) around a position.
 #[derive(Default)]
 struct InlineModules {
     braces: usize,
-    /// How many braces were open when each began.
+    /// The number of open braces at the start of each inline module.
     open: Vec<usize>,
 }
 

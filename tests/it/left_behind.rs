@@ -1,5 +1,5 @@
-//! What a copy finds beside its destination that is not as an earlier run of it left it: a disk that
-//! lost what was in its cache, and what another copy has left. It may cost time, never a wrong file.
+//! Files beside a destination that differ from what an earlier run of the same copy left: a disk
+//! lost its cache, or another copy left them. They may cost time, but never produce a wrong file.
 
 use std::fs::{File, FileTimes};
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ ways! { local_push, local_pull =>
 
 ways! { local_push, local_pull, here => a_journal_that_cannot_be_removed_is_told }
 
-/// Copies `from` and kills the receiver when two thirds of it are there.
+/// Copies `from` and kills the receiver when two thirds of the file have arrived.
 fn interrupted(case: &Case, from: &str, into: &Dir, to: &str) {
     let run = case.copying(&SLOW, from, to).start();
     until("two thirds are there", || {
@@ -32,7 +32,7 @@ fn interrupted(case: &Case, from: &str, into: &Dir, to: &str) {
     kill_receiver(case, run);
 }
 
-/// Runs it to its end; gives the bytes that went over the wire.
+/// Runs the copy to its end; returns the bytes sent over the wire.
 #[track_caller]
 fn finished(case: &Case, from: &str, to: &str) -> usize {
     let done = case.copy(&["--summary", "--compress", "none"], from, to);
@@ -46,7 +46,7 @@ fn the_one(found: Vec<PathBuf>) -> PathBuf {
     only
 }
 
-/// As in a directory that only grows (`chattr +a`).
+/// As in an append-only directory (`chattr +a`).
 fn a_journal_that_cannot_be_removed_is_told(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -67,7 +67,7 @@ fn a_journal_that_cannot_be_removed_is_told(case: &Case) {
     assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
 }
 
-/// The machine runs on, so that nothing but the mount tells that what was written may be gone.
+/// The machine keeps running, so only the new mount shows that written data may be lost.
 fn what_a_disk_lost_before_it_was_mounted_again_is_sent_again(case: &Case) {
     let at = case.dst.dir("disk");
     let image = vec![0; 96 * MIB];
@@ -85,7 +85,7 @@ fn what_a_disk_lost_before_it_was_mounted_again_is_sent_again(case: &Case) {
             journal.sync_all()?;
             data.sync_all()
         }),
-        // A sample is likely to miss it.
+        // A sample is likely to miss this one.
         ("a chunk", |journal, data| {
             data.write_all_at(&vec![0; MIB], 2 * MIB as u64)?;
             journal.sync_all()?;
@@ -103,7 +103,7 @@ fn what_a_disk_lost_before_it_was_mounted_again_is_sent_again(case: &Case) {
         });
         lose(&journal, &data).expect("write and sync");
         drop((journal, data));
-        // Past the device's own cache.
+        // Reads the image file, past the device's own cache.
         let reached = case.scratch.read("disk");
         drop(mount);
         disk.write(&reached, 0);
@@ -115,7 +115,7 @@ fn what_a_disk_lost_before_it_was_mounted_again_is_sent_again(case: &Case) {
     }
 }
 
-/// Two hosts that send files of one name to one place: the same size and time, other bytes.
+/// Two hosts send files with the same name, size and time, but other bytes, to one destination.
 fn what_another_source_left_under_this_name_is_found_out(case: &Case) {
     case.src.dir("one").file("a", noise(1, SIZE));
     let other = case.src.dir("other").file("a", noise(2, SIZE));
@@ -128,7 +128,7 @@ fn what_another_source_left_under_this_name_is_found_out(case: &Case) {
     let wire = finished(case, "other/a", "b");
     assert!(wire >= SIZE, "{wire} bytes were sent");
     assert_eq!(case.dst.names(), ["b"]);
-    // A directory, whose small files are finished by the time that the other comes.
+    // A directory whose small files are complete before the other source's files arrive.
     for (dir, seed) in [("one", 10), ("other", 500)] {
         for number in 0..200 {
             let content = noise(seed + number, 9_000);
@@ -148,7 +148,7 @@ fn what_another_source_left_under_this_name_is_found_out(case: &Case) {
     assert_same(case.src.path("other"), &into.0, Also::Nothing);
 }
 
-/// What was left in another directory, or on another host, and was copied here with it.
+/// Leftovers of another directory or host that were copied here together with the data.
 fn what_was_brought_from_another_place_is_not_gone_on_with(case: &Case) {
     case.src.file("a", noise(1, SIZE));
     case.src.file("c", noise(2, SIZE));
@@ -158,7 +158,7 @@ fn what_was_brought_from_another_place_is_not_gone_on_with(case: &Case) {
     let [journal, data] = [there.journals(), there.partials()].map(the_one);
     for source in ["a", "c"] {
         let here = case.dst.dir(source);
-        // Under the names that this copy looks for, which are others in every directory.
+        // Renamed to the names that this copy looks for, which differ in every directory.
         for (path, name) in [
             (&journal, here.journal_of("b")),
             (&data, here.partial_of("b")),
@@ -169,12 +169,12 @@ fn what_was_brought_from_another_place_is_not_gone_on_with(case: &Case) {
         assert!(wire >= SIZE, "{wire} bytes were sent");
         assert_eq!(here.names(), ["b"]);
     }
-    // What is there itself is as good as before.
+    // The originals are still valid for a resume.
     let wire = finished(case, "a", "there/b");
     assert!(wire < SIZE - SIZE / 4, "{wire} bytes were sent");
 }
 
-/// Beside the tree no journal could be made at that moment, and it was made within.
+/// At first no journal could be created beside the tree, so the receiver created it inside.
 fn a_journal_that_could_not_lie_in_the_best_place_is_found(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");

@@ -1,6 +1,6 @@
-//! Limits of what a copy takes from others, as the kernel counts them: bytes that connections carry, pages in the
-//! cache, classes of threads. A machine that is busy makes a copy slow and never fast, so only the
-//! upper bounds are sharp.
+//! Limits on the resources that a copy takes, as the kernel counts them: bytes on connections,
+//! pages in the cache, scheduling classes of threads. A busy machine makes a copy slow, never
+//! fast. So only the upper bounds are strict.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -33,7 +33,7 @@ ways! { push, pull =>
     a_nice_copy_is_idle_in_both_classes_and_in_all_threads,
 }
 
-/// Long enough that a burst of a twentieth of a second is half a hundredth.
+/// Long enough that a burst of a twentieth of a second is half a percent.
 const MEASURED: Duration = Duration::from_secs(10);
 
 /// Bytes that the other end's kernel has acknowledged, on all connections of a process.
@@ -44,8 +44,8 @@ fn carried(sender: Pid) -> u64 {
 
 /// Bytes a second over [`MEASURED`].
 fn rate(sender: Pid) -> f64 {
-    // The clock is read before the first look and after the last: a test that is held up itself
-    // finds too little, and never too much.
+    // The clock is read before the first count and after the last: a delay of the test itself
+    // lowers the measured rate and never raises it.
     let began = Instant::now();
     let before = carried(sender);
     std::thread::sleep(MEASURED);
@@ -81,14 +81,14 @@ fn a_rate_is_kept_by_all_streams_together_and_changed_by_its_file(case: &Case) {
     });
     assert_rate(sender, 6e6);
     case.scratch.file("rate", "15M");
-    // It is read once a second.
+    // fastcp reads the file once a second.
     std::thread::sleep(Duration::from_secs(3));
     assert_rate(sender, 15e6);
     run.signal_group(Signal::INT);
     run.wait().exits(130);
 }
 
-/// What each stream that carries data may send, wherever it is sent from.
+/// The pacing limit of each stream that carries data, from either end.
 fn paces(case: &Case, run: &Running) -> Vec<Option<u64>> {
     let servers = case.servers().into_iter().map(|server| server.pid);
     let sockets = servers
@@ -98,7 +98,7 @@ fn paces(case: &Case, run: &Running) -> Vec<Option<u64>> {
     busy.map(|it| it.pace()).collect()
 }
 
-/// Runs a polite copy until so many streams of it are paced, each like the one that comes with it.
+/// Runs a `--polite` copy until `streams` streams are paced, each pair at the same rate.
 fn paces_streams(case: &Case, run: Run, streams: usize) {
     if !procs::may_tamper() {
         return skip("sockets of other processes");
@@ -153,7 +153,7 @@ fn a_polite_copy_keeps_its_rate_limit_and_tells_what_held_it(case: &Case) {
     let text = done.stdout_text();
     assert_eq!(text.lines().count(), 1, "{text}");
     let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    // A machine that is busy holds packets back as other traffic does.
+    // A busy machine delays packets as other traffic does.
     let limit = told["verdict"]["limit"].as_str();
     assert!(matches!(limit, Some("rate_limit" | "network")), "{told}");
     assert_eq!(told["streams"], 2, "{told}");
@@ -175,7 +175,7 @@ fn on_one_machine_too_a_rate_is_kept_until_its_file_lets_go(case: &Case) {
     assert!(took < Duration::from_secs(20), "still the limit: {took:?}");
 }
 
-/// The process that sends, once it runs.
+/// The sending process, once it runs.
 fn sender(case: &Case, run: &Running) -> Option<Pid> {
     match case.way {
         Way::LocalPush => Some(run.pid()),
@@ -194,8 +194,9 @@ fn cached(path: &Path) -> u64 {
     }
     let page = rustix::param::page_size();
     let mut pages = vec![0u8; len.div_ceil(page)];
-    // SAFETY: a new mapping that is not read from, of a length that is not 0; `mincore` writes a byte
-    // for each of its pages, for which there is room; it is unmapped as it was mapped.
+    // SAFETY: a new mapping that is not read, of non-zero length; `mincore` writes a byte for
+    // each of its pages, and `pages` has room for them; `munmap` gets the same address and
+    // length.
     unsafe {
         let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
         let at = libc::mmap(std::ptr::null_mut(), len, read, shared, file.as_raw_fd(), 0);
@@ -206,7 +207,7 @@ fn cached(path: &Path) -> u64 {
     pages.iter().filter(|page| **page & 1 == 1).count() as u64 * page as u64
 }
 
-/// Writes a file to the disk and takes it out of the page cache, but for its first `kept` bytes.
+/// Writes a file to the disk and drops it from the page cache, except for its first `kept` bytes.
 fn uncache(path: &Path, kept: u64) {
     let file = std::fs::File::open(path).expect("open a file");
     file.sync_all().expect("write it to the disk");
@@ -218,7 +219,7 @@ fn a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end(case: 
     const KEPT: u64 = 8 * MIB as u64;
     const DIRTY_MAX: u64 = 256 * MIB as u64;
     let tree = case.src.dir("tree");
-    // More than may be dirty, and every megabyte another.
+    // More than [`DIRTY_MAX`], and every megabyte is different.
     let big = tree.file("big", b"");
     {
         use std::io::Write;
@@ -234,7 +235,7 @@ fn a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end(case: 
         small.file(format!("{n}"), noise(n, 20_000));
     }
     let cold = tree.file("cold", noise(2, 30 * MIB));
-    // It reads all that there is.
+    // Built before the cache is emptied, since that reads every file of the source.
     let run = case.copying(&["-r", "--drop-cache"], "tree/", "tree");
     for n in 0..20 {
         uncache(&small.path(format!("{n}")), 0);
@@ -248,7 +249,7 @@ fn a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end(case: 
     let run = run.limit(Duration::from_secs(180)).start();
     let there = Dir(case.dst.path("tree"));
     let mut most = 0;
-    // What is dirty is in the cache: if that is little, so is this.
+    // Dirty pages are in the cache, so a small cache means few dirty pages.
     while !procs::ended_within(run.pid(), Duration::from_millis(20)) {
         let partials = there.0.exists().then(|| there.partials());
         let partials = partials.unwrap_or_default();
@@ -259,7 +260,7 @@ fn a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end(case: 
     assert!(most < DIRTY_MAX, "{most} bytes of the copy were cached");
     let after = cached(&big);
     assert!(after >= KEPT / 2, "others' pages went: {after} of {before}");
-    // The kernel may have taken back some of those between the looks, before they were read.
+    // Before the copy read these pages, the kernel may have dropped some of them.
     assert!(
         after <= before + KEPT / 8,
         "{after} bytes of the source, {before} before"
@@ -274,13 +275,13 @@ fn a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end(case: 
     assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
 }
 
-/// Whether each thread of a process runs, reads and writes when no other would.
+/// True if every thread of a process has the idle class of the processor and of I/O.
 fn is_idle(process: Pid) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_pid()));
     let mut threads = threads.into_iter().flatten().flatten();
     threads.all(|thread| {
         let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        // The 41st word is the policy, of which the 5th is for the idle; the 2nd has brackets.
+        // The 41st word is the policy, and policy 5 is idle; the 2nd word is in brackets.
         let words = stat.rsplit(')').next().unwrap_or_default();
         let policy = words.split_whitespace().nth(38);
         let number = thread.file_name();
@@ -290,7 +291,7 @@ fn is_idle(process: Pid) -> bool {
             .expect("a number");
         // SAFETY: a system call on numbers; 1 says that the second is a thread's.
         let priority = unsafe { libc::syscall(libc::SYS_ioprio_get, 1, number) };
-        // A thread may have ended meanwhile. The class stands above 13 bits; 3 is the idle one.
+        // A thread may have ended by now. The class is above the low 13 bits; class 3 is idle.
         stat.is_empty() || priority < 0 || (policy == Some("5") && priority >> 13 == 3)
     })
 }

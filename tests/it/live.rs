@@ -1,5 +1,5 @@
-//! `--live`: sources that change while they are read are copied to the length that they had when
-//! they were opened, or what is left of it.
+//! `--live`: a source that changes while it is read is copied up to its length at the time it was
+//! opened, or up to its end if it is shorter by then.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,7 +25,7 @@ ways! { push, pull =>
 
 const SIZE: usize = 24 * MIB;
 
-/// Slow, and with so little memory that most of it is still to be read when it is under way.
+/// Slow, and with so little memory that most of the source is unread when the test acts.
 const SLOW: [&str; 7] = [
     "-r",
     "--live",
@@ -42,7 +42,7 @@ fn cut(path: impl AsRef<std::path::Path>, len: usize) {
         .expect("cut the file");
 }
 
-/// A copy of `a` once content arrives.
+/// Starts a copy of `a`, and returns when content arrives.
 fn copy_under_way(case: &Case) -> Running {
     let run = case.copying(&SLOW, "a", "a").start();
     until("the copy is under way", || {
@@ -51,7 +51,7 @@ fn copy_under_way(case: &Case) -> Running {
     run
 }
 
-/// Says that it is over, even where a panic ends it.
+/// Sets the flag when dropped, also by a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -60,7 +60,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Does `write` again and again while `body` runs.
+/// Repeats `write` while `body` runs.
 fn while_written<T>(mut write: impl FnMut() + Send, body: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -117,7 +117,7 @@ fn a_file_that_is_removed_after_it_was_opened_is_copied_whole(case: &Case) {
     assert_eq!(case.dst.read("a"), content);
 }
 
-/// Small files behind a big one, so that most of them are still to be opened.
+/// Small files behind a big one, so that most of them are not opened yet.
 fn files_that_vanish_before_they_are_opened_are_no_failure(case: &Case) {
     let tree = case.src.dir("tree");
     tree.file("a", noise(1, SIZE));
@@ -162,7 +162,7 @@ fn small_logs_that_grow_are_copied(case: &Case) {
     }
 }
 
-/// `--inplace` into a longer file from one that is cut off meanwhile.
+/// `--inplace` into a longer file, from a source that is truncated during the copy.
 fn in_place_no_more_stays_than_was_there_to_copy(case: &Case) {
     let content = noise(1, SIZE);
     case.src.file("a", &content);
@@ -185,7 +185,7 @@ fn in_place_no_more_stays_than_was_there_to_copy(case: &Case) {
     assert_eq!(case.dst.meta("a").ino(), inode);
 }
 
-/// What SQLite writes over and over is not the same at two times, and is copied all the same.
+/// SQLite rewrites parts of the file all the time; the copy succeeds.
 fn a_database_in_use_is_copied(case: &Case) {
     let database = case.src.path("a");
     let started = Command::new("sqlite3")
@@ -218,7 +218,7 @@ fn a_database_in_use_is_copied(case: &Case) {
         std::thread::sleep(Duration::from_millis(20));
     };
     let done = while_written(write, || case.copy(&SLOW, "a", "a"));
-    // It ends with its input.
+    // sqlite3 ends when its input ends.
     drop(tell);
     sqlite.wait().ok();
     case.remember();

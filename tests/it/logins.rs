@@ -1,4 +1,4 @@
-//! How long a login may take, and when it is tried again.
+//! Time limits of logins, and retries of failed ones.
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
@@ -22,7 +22,7 @@ ways! { push =>
     time_at_a_prompt_is_told_from_a_login_that_hangs,
 }
 
-/// A port on which connections are taken and nothing is said: a hung sshd, or a host under swap.
+/// A port that accepts connections and never answers: a hung sshd, or a host that swaps.
 struct SilentHost(TcpListener);
 
 impl SilentHost {
@@ -30,14 +30,14 @@ impl SilentHost {
         SilentHost(TcpListener::bind("127.0.0.1:0").expect("a port"))
     }
 
-    /// `path` there. The kernel completes the connections.
+    /// `path` on this host. The kernel completes the connections.
     fn operand(&self, path: &str) -> OsString {
         let port = self.0.local_addr().expect("it is bound").port();
         format!("scp://127.0.0.1:{port}/{path}").into()
     }
 }
 
-/// A port at which nobody listens yet.
+/// A port without a listener so far.
 fn closed_port() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("it is bound")
@@ -47,7 +47,7 @@ fn a_host_that_starts_up_is_waited_for(case: &Case) {
     case.src.file("a", "one");
     let at = closed_port();
     let port = at.port().to_string();
-    // ssh reads the later host's configuration at each login.
+    // ssh reads the configuration of the host that starts later, at each login.
     let dir = case.scratch.dir("later");
     let config = dir.path("ssh_config");
     dir.file(
@@ -73,7 +73,7 @@ fn a_host_that_starts_up_is_waited_for(case: &Case) {
 
 fn a_first_login_is_tried_again_for_as_long_as_asked(case: &Case) {
     case.src.file("a", "one");
-    // It is bound and does not listen: nobody else gets the port meanwhile.
+    // The port is bound without a listener, so no other process gets it during the test.
     let closed = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     closed.bind(&any.into()).expect("bind it");
@@ -92,7 +92,7 @@ fn a_first_login_is_tried_again_for_as_long_as_asked(case: &Case) {
     for flags in [&[][..], &["--retry-for", "0"], &["--retries", "3"]] {
         copy(flags).exits(3).never_says("again");
     }
-    // What another login would not mend.
+    // Failures that another login would not repair.
     let unknown = ["--retry-for", "1min", "-o", "HostName=no-such-host.invalid"];
     case.copy(&unknown, "a", "a").exits(3).never_says("again");
     case.host().dir().file("authorized_keys", "");
@@ -127,14 +127,14 @@ fn a_host_that_accepts_and_is_silent_is_given_up(case: &Case) {
         }
         _ => gives_up(copy(case.src("a"), there)),
     }
-    // A host that logs in, and whose login shell hangs until ssh has gone.
+    // A host that accepts the login, but whose login shell hangs until ssh has gone.
     case.host().set_login(&Login {
         before: "cat > /dev/null; exit 1".into(),
         ..Login::default()
     });
     let done = case.copy(&LIMIT, "a", "a");
     done.exits(3).says("no answer within 5 s (--timeout)");
-    // One that says something first, and then hangs.
+    // A host that prints a line first, and then hangs.
     case.host().set_login(&Login {
         before: "echo Welcome; cat > /dev/null; exit 1".into(),
         ..Login::default()
@@ -167,7 +167,7 @@ fn every_command_that_logs_in_has_the_limit(case: &Case) {
     assert_eq!(case.dst.read("a"), b"one");
 }
 
-/// ssh asks on the terminal: the time in which a person answers is no part of the limit.
+/// ssh asks on the terminal: the time that a user takes to answer does not count.
 fn time_at_a_prompt_is_told_from_a_login_that_hangs(case: &Case) {
     case.src.file("a", "one");
     let key = keys::lock(case, "open sesame");

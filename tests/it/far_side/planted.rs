@@ -1,6 +1,6 @@
-//! Two users on one far host where the kernel does not protect links in /tmp
-//! (`fs.protected_symlinks=0`): one plants programs there and exchanges names between two looks of
-//! the other one's start-up script, whose calls are delayed for that.
+//! Two users on one far host whose kernel does not protect symlinks in /tmp
+//! (`fs.protected_symlinks=0`). One plants programs there and swaps names between two checks of
+//! the other's start-up script. The test delays the script's system calls for that.
 
 use std::fs::File;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -23,14 +23,14 @@ ways! { local_push => no_program_of_another_user_is_run_whatever_the_timing }
 const VICTIM: u32 = 23_456;
 const ATTACKER: u32 = 12_345;
 
-/// How much later each look of the script happens.
+/// The delay of each check of the script.
 const LATER: Duration = Duration::from_millis(250);
 
-/// The looks of version 0.1, one after the other at a path in /tmp.
+/// The checks of version 0.1, one after another, on a path in /tmp.
 const FOOLED: &str = "for f in /tmp/fastcp-*/*-*/fastcp; do d=${f%/*/fastcp}; \
                       [ -h \"$d\" ] || { [ -O \"$d\" ] && [ -O \"$f\" ] && \"$f\"; }; done";
 
-/// `fs.protected_symlinks=0` for as long as this lives; one test of this machine at a time.
+/// Sets `fs.protected_symlinks=0` until dropped; one test of this machine at a time.
 struct Unprotected {
     setting: File,
     before: String,
@@ -39,7 +39,7 @@ struct Unprotected {
 const SETTING: &str = "/proc/sys/fs/protected_symlinks";
 
 impl Unprotected {
-    /// None where that may not be set.
+    /// None without permission to set it.
     fn new() -> Option<Unprotected> {
         let setting = File::open(SETTING).ok()?;
         flock(&setting, FlockOperation::LockExclusive).ok()?;
@@ -56,7 +56,7 @@ impl Drop for Unprotected {
     }
 }
 
-/// What is /tmp to the login, and what the two users have there.
+/// The directory that the login sees as /tmp, with the files of both users.
 struct Tmp {
     dir: Dir,
     name: String,
@@ -82,8 +82,8 @@ impl Tmp {
         tmp
     }
 
-    /// Makes, as the attacker, what is exchanged: a directory with a program, a link to a directory
-    /// of the victim's, and a directory with a link to a file of the victim's.
+    /// Makes, as the attacker, the names to swap: a directory with a program, a symlink to a
+    /// directory of the victim, and a directory with a symlink to a file of the victim.
     fn plant(&self) {
         let path = |stage: &str| format!("{stage}/{}/fastcp", self.name);
         let text = "#!/bin/sh\nid -u >>/tmp/was-run\necho '=fastcp= ok'\n";
@@ -95,7 +95,7 @@ impl Tmp {
         symlink("/tmp/home", self.dir.path("leading")).expect("link");
     }
 
-    /// Before each look at `fastcp-theirs` makes it what lets that look pass.
+    /// Before each check of `fastcp-theirs`, swaps in what passes that check.
     fn attack(&self, looks: &Inject, over: &AtomicBool) {
         set_thread_gid(Gid::from_raw(ATTACKER)).expect("a group");
         set_thread_uid(Uid::from_raw(ATTACKER)).expect("a user");
@@ -103,8 +103,8 @@ impl Tmp {
             let (one, other) = (self.dir.path(one), self.dir.path(other));
             renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).is_ok()
         };
-        // By rule: a directory with a program, a link to a directory of the victim's, a directory
-        // with a link to a file of the victim's, and the program.
+        // By rule: a directory with a program, a symlink to a directory of the victim, a
+        // directory with a symlink to a file of the victim, and the program.
         let stages = [None, Some("leading"), Some("linking"), None];
         let (mut seen, mut stage) = (vec![0; stages.len()], None);
         while !over.load(Relaxed) {
@@ -117,7 +117,7 @@ impl Tmp {
                 stage = stages[rule];
             }
             seen = now;
-            // What the victim makes is the victim's.
+            // The attacker cannot swap the victim's own directories.
             for name in self.dir.names() {
                 let is_new = name.starts_with("fastcp-") && name != "fastcp-theirs";
                 assert!(!(is_new && swap(&name, "fastcp-theirs")), "{name}");
@@ -126,7 +126,7 @@ impl Tmp {
         }
     }
 
-    /// Runs `body` while the attacker is at work. True if the planted program has run.
+    /// Runs `body` during the attack. True if the planted program has run.
     fn under_attack(&self, body: impl FnOnce(&Inject)) -> bool {
         self.plant();
         for name in ["fastcp-theirs", "linking"] {
@@ -193,7 +193,7 @@ fn no_program_of_another_user_is_run_whatever_the_timing(case: &Case) {
         return;
     };
     let tmp = Tmp::new(case);
-    // In place of ssh: a login of the victim's.
+    // Replaces ssh: a login as the victim.
     let login = case.scratch.file(
         "login",
         format!(

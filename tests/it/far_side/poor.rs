@@ -1,5 +1,5 @@
-//! Far ends with little room for a program: homes that are full, read-only or without the right to
-//! run what is in them, hosts that forbid it, other users.
+//! Hosts with little room for a program: home directories that are full, read-only or mounted
+//! `noexec`, hosts that forbid an installation, and other users.
 
 use super::{BARE, bare_login, copy, fastcp, placed, remove};
 use std::path::Path;
@@ -17,15 +17,15 @@ ways! { push =>
     sudo_runs_the_far_end_and_its_refusal_is_explained,
 }
 
-/// What such a login has made in /tmp.
+/// The entries that such a login has made in /tmp.
 fn in_temporary(case: &Case) -> Vec<String> {
     let mut names = case.scratch.dir("temporary").names();
     names.retain(|name| name.starts_with("fastcp-"));
     names
 }
 
-/// A login that sees mounts of its own: `mounts` are shell lines, `$T` a directory to which /tmp,
-/// /var/tmp and /dev/shm lead, and `$C` the cache in the home directory.
+/// A login with its own mounts: `mounts` are shell lines, in which `$T` is the directory behind
+/// /tmp, /var/tmp and /dev/shm, and `$C` the cache in the home directory.
 pub fn login_with_mounts(case: &Case, mounts: &str) -> Option<Login> {
     if !rustix::process::geteuid().is_root() {
         skip("root, for mounts");
@@ -41,7 +41,7 @@ pub fn login_with_mounts(case: &Case, mounts: &str) -> Option<Login> {
          {mounts}\nexec \"$@\"\n",
         temporary.0.display(),
         cache.0.display(),
-        // Which may itself be below /tmp.
+        // This directory may itself be below /tmp.
         env!("CARGO_MANIFEST_DIR"),
     );
     scratch.file("enter", script);
@@ -77,7 +77,7 @@ fn a_poor_home_makes_it_go_elsewhere(case: &Case) {
             return;
         };
         case.host().set_login(&login);
-        // Nothing is left there, so the next copy places it again.
+        // The copy removes it afterwards, so the next copy installs it again.
         for _ in 0..2 {
             copy(case, &[]).succeeds().says("there, in /tmp/fastcp-");
             assert!(in_temporary(case).is_empty(), "{mounts}");
@@ -97,9 +97,9 @@ fn a_poor_home_makes_it_go_elsewhere(case: &Case) {
     assert!(!Path::new("/.cache/fastcp").exists());
 }
 
-/// Whatever lies in /tmp is neither run nor looked at: another user could exchange it between two
-/// looks. A program of another user, a link to one, and one of this user in a directory that others
-/// may write.
+/// fastcp neither runs nor examines programs in /tmp: another user could swap them between two
+/// checks. The test plants a program of another user, a symlink to one, and a program of this
+/// user in a directory that others may write.
 fn a_program_in_a_directory_for_all_is_never_looked_at(case: &Case) {
     case.src.file("a", "one");
     let Some(mut login) = login_with_mounts(case, NOEXEC) else {
@@ -142,7 +142,7 @@ fn a_program_in_a_directory_for_all_is_never_looked_at(case: &Case) {
     }
 }
 
-/// In the home directory a program is run only where nobody else could have put it.
+/// A program in the home directory runs only where no other user could have written it.
 fn a_program_that_others_may_have_written_is_not_run(case: &Case) {
     case.src.file("a", "one");
     case.host().set_login(&bare_login());
@@ -154,14 +154,14 @@ fn a_program_that_others_may_have_written_is_not_run(case: &Case) {
         std::fs::write(program.join("fastcp"), text).expect("plant");
     };
     let mode = |path: &str, mode| case.home.mode(path, mode);
-    // The directory was open to all when it was planted.
+    // The directory was writable by all when the program was planted.
     plant();
     mode(".cache/fastcp", 0o777);
     copy(case, &[]).succeeds().says("placing");
     assert_eq!(case.home.mode_of(".cache/fastcp"), 0o700, "closed again");
     assert!(!ran.exists());
     copy(case, &[]).succeeds().never_says("placing");
-    // Another user's, and a link to a file of this user's.
+    // A program of another user, and a symlink to a file of this user.
     if rustix::process::geteuid().is_root() {
         plant();
         let chown = |id| std::os::unix::fs::chown(program.join("fastcp"), Some(id), None);
@@ -202,7 +202,7 @@ fn nothing_is_placed_where_that_is_forbidden(case: &Case) {
         .says("--no-install")
         .says("--remote-path");
     assert!(placed(&case.home).is_empty());
-    // A copy of /etc with one file more.
+    // A copy of /etc with one more file.
     let etc = case.scratch.path("etc");
     let mounts = format!(
         "[ -e '{0}' ] || cp -a /etc '{0}'; mkdir -p '{0}/fastcp'; touch '{0}/fastcp/no-install'; \
@@ -220,7 +220,7 @@ fn nothing_is_placed_where_that_is_forbidden(case: &Case) {
 fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
     case.src.file("a", "one");
     case.host().set_login(&bare_login());
-    // A sudo that says what one without a rule says.
+    // Prints the message of a sudo without a rule for this user.
     let bin = case.scratch.dir("refusing");
     bin.file(
         "sudo",
@@ -241,7 +241,7 @@ fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
         ("sh: 1: exec: sudo: not found", 127, "it has no sudo"),
     ];
     for (words, code, why) in fails {
-        // A message about something else may come last.
+        // An unrelated message may come last.
         let script = format!("#!/bin/sh\necho '{words}' >&2\necho audit >&2\nexit {code}\n");
         bin.file("sudo", script);
         bin.mode("sudo", 0o755);
@@ -253,15 +253,15 @@ fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
     if find_program("sudo").is_none() || !rustix::process::geteuid().is_root() {
         return skip("sudo and root");
     }
-    // The real one, whose own PATH may have a fastcp: another user's file, in a place that is
-    // theirs alone.
+    // The real sudo, whose own PATH may have a fastcp. It copies to a file of another user, in a
+    // directory that only that user may enter.
     let hide = "mkdir -p \"$T/none\"; for d in /usr/local/bin /usr/local/sbin; do \
                 mount --bind \"$T/none\" $d; done";
     let Some(login) = login_with_mounts(case, hide) else {
         return;
     };
     case.host().set_login(&login);
-    // In what is /tmp to such a login: the way to the case may be closed to others.
+    // Below the login's /tmp: other users may have no permission to reach the case's directory.
     let theirs = case.scratch.dir("temporary/theirs");
     case.scratch.mode("temporary/theirs", 0o700);
     std::os::unix::fs::chown(&theirs.0, Some(65534), Some(65534)).expect("give away");
@@ -277,7 +277,7 @@ fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
         .args(["--sudo=nobody", "--remove", "far:"])
         .run();
     removed.succeeds();
-    // That user has no home directory, so it was placed in /tmp, for one copy.
+    // That user has no home directory, so the copy installed the program in /tmp for itself only.
     assert!(
         removed.stdout_text().contains("nothing was placed"),
         "{removed}"

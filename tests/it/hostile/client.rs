@@ -1,5 +1,5 @@
-//! A client that lies to the server that it has started. It may do there what its user may; the
-//! server stays in order all the same, and keeps to the destination that it was given.
+//! A dishonest client. On the server it may do whatever its user may do there. Even so, the
+//! server neither crashes nor hangs, and stays within its destination.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,15 +18,15 @@ use crate::support::peer::*;
 use crate::support::procs::MARK;
 use crate::support::*;
 
-/// How long a server may take to end once its client has gone.
+/// How long a server may take to end after its client has gone.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Plays `client` against a real server, closes control, and gives the server's exit code.
+/// Plays `client` against a real server, closes control, and returns the server's exit code.
 pub fn against_server(case: &Case, client: impl FnOnce(&mut Control)) -> Option<i32> {
     against_server_with(case, &[], client)
 }
 
-/// The same with further arguments of the server.
+/// The same with additional arguments for the server.
 pub fn against_server_with(
     case: &Case,
     arguments: &[&str],
@@ -105,7 +105,7 @@ pub fn receiver(case: &Case) -> Open {
     })
 }
 
-/// Says hello and what opens the session. Gives where the server listens.
+/// Sends the hello and opens the session. Returns the server's listening address.
 pub fn begin(control: &mut Control, open: Open) -> Option<Listen> {
     control.hear_hello();
     control.say_hello();
@@ -124,7 +124,7 @@ pub fn server_case(body: impl FnOnce(&Case)) {
         let outside = case.scratch.dir("outside");
         outside.file("precious", "precious\n");
         body(case);
-        // A copy that ends early is there to be gone on with.
+        // A copy that ends early leaves files for a resume.
         case.sweep();
         assert_eq!(outside.names(), ["precious"]);
         assert_eq!(outside.read("precious"), b"precious\n");
@@ -208,7 +208,7 @@ fn an_opening_that_cannot_be_is_refused() {
         });
         assert_eq!(code, Some(13));
     });
-    // As much memory as there is in no machine is only a number until it is used.
+    // More memory than any machine has is only a number until it is used.
     server_case(|case| {
         let mut open = receiver(case);
         open.options.memory = Some(u64::MAX);
@@ -221,7 +221,7 @@ fn an_opening_that_cannot_be_is_refused() {
     });
 }
 
-/// The first directory of a copy that lands.
+/// Sends the root directory of a copy and waits until it has landed.
 pub fn land(control: &mut Control) {
     let roots = vec![root(1, "tree", true)];
     let totals = Totals::default();
@@ -269,7 +269,7 @@ fn a_server_keeps_to_its_destination() {
     });
 }
 
-/// What a client that is cut off leaves: nothing.
+/// A client whose connection is lost leaves no partial file.
 #[test]
 fn a_client_that_goes_leaves_no_partial() {
     server_case(|case| {
@@ -285,8 +285,8 @@ fn a_client_that_goes_leaves_no_partial() {
     });
 }
 
-/// An opening that was recorded and is said again, by a hundred strangers, opens nothing; nor do
-/// others that say nothing keep the client out.
+/// A hundred strangers replay a recorded opening, and none of them gets a stream. Other strangers
+/// that stay silent do not keep the client out.
 #[test]
 fn a_recorded_opening_opens_nothing_and_strangers_keep_nobody_out() {
     server_case(|case| {
@@ -344,7 +344,7 @@ fn a_recorded_opening_opens_nothing_and_strangers_keep_nobody_out() {
     });
 }
 
-/// What a client says first on a stream, as a listener on the wire would see it.
+/// The client's first bytes on a stream, as an eavesdropper would record them.
 pub fn record_opening(keys: &Keys) -> [u8; 64] {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = listener.local_addr().expect("bound");

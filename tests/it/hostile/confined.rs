@@ -1,5 +1,5 @@
-//! A client that has got hold of a key which may only add to a backup, and says whatever it likes
-//! with it: it reads nothing, replaces nothing and deletes nothing.
+//! A client with a stolen key that may only add files to a backup. It sends any message it likes,
+//! but can read nothing, replace nothing and delete nothing.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::client::{against_server_with, begin, open, server_case};
 use crate::support::peer::*;
 use crate::support::*;
 
-/// What is there before the client comes.
+/// The backup before the client connects.
 fn backup(case: &Case) -> Dir {
     let dir = case.dst.dir("web1");
     dir.file("secret", "secret\n");
@@ -24,7 +24,7 @@ fn backup(case: &Case) -> Dir {
     dir
 }
 
-/// Plays `client` against a server whose key may only add to `dir`; nothing there changes.
+/// Runs `body` against a server whose key may only add to `dir`; existing files must not change.
 fn with_stolen_key(body: impl Fn(&Case, &Dir, &mut Control)) {
     server_case(|case| {
         let dir = backup(case);
@@ -70,7 +70,7 @@ fn a_stolen_key_reads_nothing() {
             );
         });
     }
-    // Nor does it run anything.
+    // Nor can it run a command.
     let command = b"cat secret > stolen".to_vec();
     let source = b"x".to_vec();
     for role in [
@@ -83,7 +83,8 @@ fn a_stolen_key_reads_nothing() {
             assert!(begin(control, open(role.clone())).is_none(), "{role:?}");
         });
     }
-    // What is there is not compared with what the client has, whatever options it sends.
+    // The server does not compare existing files with the client's data, whatever options the
+    // client sends.
     with_stolen_key(|_, dir, control| {
         let mut open = receiver(&dir.0.display().to_string());
         open.options.no_clobber = true;
@@ -161,7 +162,8 @@ fn a_stolen_key_replaces_and_deletes_nothing() {
                 length: 2,
                 root: None,
             }]));
-            // A link to a file that was not placed fails alone, as when that vanished at its source.
+            // A hard link to a file that was not placed fails alone, as if the file had vanished
+            // at its source.
             let of_the_link =
                 |message: &Message| matches!(message, Message::Fault(fault) if fault.entry == 7);
             assert!(control.hear_until(of_the_link).is_some());

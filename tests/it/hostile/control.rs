@@ -1,4 +1,4 @@
-//! Garbage and lies on control, and ends that come too early.
+//! Invalid and false messages on control, and connections that close too early.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::support::fake_server::{FakeServer, against_control, pull};
 use crate::support::peer::*;
 use crate::support::*;
 
-/// A pull whose far end says `said` once the root has landed, and then waits for the end.
+/// A pull whose server sends `said` once the root has landed, and waits for the client's end.
 fn told(case: &Case, said: &[u8]) -> run::Done {
     pull(case, &["-r"], "/x/tree", |mut server| {
         server.begin(root(1, "tree", true));
@@ -25,7 +25,7 @@ fn told(case: &Case, said: &[u8]) -> run::Done {
 fn garbage_on_control_ends_the_copy() {
     let four_billion = [0xff, 0xff, 0xff, 0xff, 0x0f];
     let said = [
-        // Types that there are not, and a body that does not read.
+        // Types that do not exist, and a body that cannot be decoded.
         raw(0, 0, &[]),
         raw(22, 0, &[]),
         raw(0x7fff, 3, b"abc"),
@@ -35,7 +35,7 @@ fn garbage_on_control_ends_the_copy() {
         raw(7, MESSAGE_MAX + 1, &[]),
         raw(7, u32::MAX, &[]),
         raw(0xffff, u32::MAX, &[]),
-        // A list of 2^32 elements, and text as long.
+        // A list of 2^32 elements, and a text of the same length.
         raw(7, 5, &four_billion),
         raw(5, 5, &four_billion),
         raw(12, 5, &four_billion),
@@ -46,7 +46,7 @@ fn garbage_on_control_ends_the_copy() {
             &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
         ),
         raw(19, 9, &[&[5, 0, 1, 0][..], &four_billion].concat()),
-        // Bytes behind a body.
+        // Bytes after a body.
         raw(14, 1, &[0]),
     ];
     for said in said {
@@ -69,7 +69,7 @@ fn noise_on_control_ends_the_copy() {
     }
 }
 
-/// A type that an older end may skip is skipped.
+/// A version that does not know a skippable type of message skips it.
 #[test]
 fn an_unknown_message_that_may_be_skipped_is_skipped() {
     pull_case(|case| {
@@ -89,7 +89,7 @@ fn an_unknown_message_that_may_be_skipped_is_skipped() {
     });
 }
 
-/// Messages in messages, a million deep: no stack is that deep.
+/// Messages nested a million deep, deeper than any stack.
 #[test]
 fn messages_within_messages_end_the_copy() {
     pull_case(|case| {
@@ -107,7 +107,7 @@ fn relayed(message: Message) -> Message {
     Message::Relay(Relay { number: 14, body })
 }
 
-/// What only a client, or only a receiver, says.
+/// Messages that only a client or only a receiver may send.
 #[test]
 fn messages_out_of_place_end_the_copy() {
     let said = [
@@ -147,7 +147,7 @@ fn entries_before_the_roots_end_the_copy() {
 #[test]
 fn an_end_before_everything_came_is_no_success() {
     let content = noise(1, 2 * MIB);
-    // Entries that never came, a file that was not sent, one half sent, a directory without end.
+    // Missing entries, an unsent file, a half-sent file, an unfinished directory.
     for what in 0..5 {
         pull_case(|case| {
             known(case, &content);
@@ -173,7 +173,7 @@ fn an_end_before_everything_came_is_no_success() {
                     }
                     _ => {
                         server.entries(vec![symlink(2, 1, "l", "x")]);
-                        // It has more children than ever come.
+                        // It announces more children than ever arrive.
                         server.end(1, 5, None);
                         2
                     }
@@ -189,15 +189,15 @@ fn an_end_before_everything_came_is_no_success() {
                 }
                 assert!(server.control.hear_until(unasked).is_none(), "done: {what}");
             });
-            // Where it may still come, the connection is what is missing.
+            // While the rest may still arrive, the failure is a lost connection.
             held_out(&done).exits(if what < 3 { 5 } else { 13 });
             assert!(!case.dst.has("tree/f"));
         });
     }
 }
 
-/// The far end dies in the order that looks most like an end in peace: first what we write to,
-/// then the rest.
+/// The server dies in the order most like an orderly end: first it stops reading control, then it
+/// closes the rest.
 #[test]
 fn a_far_end_that_dies_is_no_success() {
     for n in 0..6 {
@@ -215,7 +215,7 @@ fn a_far_end_that_dies_is_no_success() {
                     ..
                 } = server;
                 let control = control.deafen();
-                // Each is acknowledged, to nobody.
+                // The client acknowledges each, but nobody reads that.
                 for at in 0..2 {
                     let data = &content[at * MIB..(at + 1) * MIB];
                     let piece = keys.piece(2, (at * MIB) as u64, content.len() as u64, data);
@@ -268,7 +268,7 @@ fn noise_before_the_hello_is_skipped_and_endless_noise_is_not_borne() {
     pull_case(|case| {
         let words = ["far:/x/f".as_ref(), case.dst.0.as_os_str()];
         let done = against_control(case, &words, |mut control| {
-            // No newline, and what looks like the beginning of a hello.
+            // No newline, and the beginning of a hello.
             for _ in 0..100 {
                 control.bytes(b"Welcome!\x1b]0;owned\x07 \0fastcp\0hel");
             }

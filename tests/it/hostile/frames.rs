@@ -1,4 +1,4 @@
-//! Frames that are not what they say, or that nobody asked for.
+//! Frames that are damaged, forged, repeated or unrequested.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::support::*;
 const SIZE: usize = 3 * MIB;
 const GRAIN: usize = MIB / GRAINS;
 
-/// A pull of one file of [`SIZE`] bytes, announced and wanted; the copy is to fail.
+/// A pull of one file of [`SIZE`] bytes that was announced and requested.
 fn damaged(case: &Case, script: impl FnOnce(&mut FakeServer, &[u8]) + Send) -> run::Done {
     damaged_with(case, &[], script)
 }
@@ -38,7 +38,7 @@ fn damaged_with(
     })
 }
 
-/// Sends chunks `which` of the file.
+/// Sends the chunks `which` of the file.
 fn pieces(server: &mut FakeServer, content: &[u8], which: &[usize], stream: usize) {
     for &n in which {
         let data = &content[n * MIB..(n + 1) * MIB];
@@ -47,7 +47,7 @@ fn pieces(server: &mut FakeServer, content: &[u8], which: &[usize], stream: usiz
     }
 }
 
-/// Sends the parts of chunks with these numbers, the last one first.
+/// Sends the grains with these numbers, the last one first.
 fn grains(server: &mut FakeServer, content: &[u8], which: Range<usize>) {
     for n in which.rev() {
         let data = &content[n * GRAIN..(n + 1) * GRAIN];
@@ -56,7 +56,7 @@ fn grains(server: &mut FakeServer, content: &[u8], which: Range<usize>) {
     }
 }
 
-/// What an honest end says after the last piece.
+/// Sends the messages of an honest end after the last chunk.
 fn close(server: &mut FakeServer, content: &[u8]) {
     server.end(1, SIZE as u64, Some(blake3::hash(content).into()));
     server.all_sent(1);
@@ -74,7 +74,7 @@ fn a_wrong_digest_is_refused_and_three_times_is_the_end() {
                 let nack = |message: &Message| *message == Message::Nack(vec![place.chunk]);
                 assert!(server.control.hear_until(nack).is_some(), "asked again");
             }
-            // No honest sender goes on after that.
+            // An honest sender would stop here.
             server.send(0, &frame);
             close(server, content);
         });
@@ -103,7 +103,7 @@ fn a_wrong_digest_that_is_put_right_costs_nothing() {
     });
 }
 
-/// The digests of all chunks are right, that of the whole is not.
+/// The digests of all chunks are right, but the digest of the whole file is wrong.
 #[test]
 fn a_wrong_root_leaves_no_file() {
     pull_case(|case| {
@@ -115,7 +115,7 @@ fn a_wrong_root_leaves_no_file() {
         held_out(&done).exits(7);
         assert!(case.dst.names().is_empty());
     });
-    // Another length than was announced.
+    // The length differs from the announced one.
     for length in [0, 1, SIZE as u64 - 1, SIZE as u64 + 1, u64::MAX] {
         pull_case(|case| {
             let done = damaged(case, |server, content| {
@@ -129,7 +129,7 @@ fn a_wrong_root_leaves_no_file() {
     }
 }
 
-/// What was not sealed with the session's key ends its stream; the others go on.
+/// A frame that was not sealed with the session's key ends its stream, but no other stream.
 #[test]
 fn a_wrong_tag_ends_the_stream_and_not_the_copy() {
     type Spoil = fn(&mut FakeServer, Vec<u8>) -> Vec<u8>;
@@ -189,7 +189,7 @@ fn a_wrong_tag_ends_the_stream_and_not_the_copy() {
     }
 }
 
-/// What is sealed for the other direction is not the sender's.
+/// A frame sealed for the other direction is not the sender's.
 #[test]
 fn a_frame_that_is_reflected_is_not_taken() {
     pull_case(|case| {
@@ -249,7 +249,7 @@ fn a_replayed_frame_changes_nothing() {
             for n in 0..50 {
                 server.send(n % 3, &frame);
             }
-            // The same place with other bytes, rightly sealed: the first copy counts.
+            // Other bytes for the same range, correctly sealed: the first frame counts.
             let done = |message: &Message| matches!(message, Message::Ack(_));
             server.control.hear_until(done);
             let other = server.keys.piece(1, 0, SIZE as u64, &noise(9, MIB));
@@ -263,7 +263,7 @@ fn a_replayed_frame_changes_nothing() {
     });
 }
 
-/// After the file has its name, its frames change nothing.
+/// Frames that arrive after a file has its final name change nothing.
 #[test]
 fn a_frame_of_a_file_in_place_changes_nothing() {
     pull_case(|case| {
@@ -297,7 +297,7 @@ fn a_range_that_the_file_does_not_have_ends_the_copy() {
     let zeros = ChunkKind::Zeros;
     let ranges: [Odd; 13] = [
         (ChunkKind::Range, 3 * mib, 1),
-        // No subtree of the file's digest, or finer than may be.
+        // Not a subtree of the file's digest, or smaller than a grain.
         (ChunkKind::Range, GRAIN as u64, 2 * GRAIN as u32),
         (ChunkKind::Range, 0, 3 * GRAIN as u32),
         (ChunkKind::Range, GRAIN as u64 / 2, GRAIN as u32 / 2),
@@ -336,7 +336,7 @@ fn a_range_that_the_file_does_not_have_ends_the_copy() {
     }
 }
 
-/// Pieces that overlap what is done.
+/// Frames that overlap ranges already written.
 #[test]
 fn ranges_that_overlap_end_the_copy() {
     let acked = |message: &Message| matches!(message, Message::Ack(_));
@@ -366,7 +366,7 @@ fn ranges_that_overlap_end_the_copy() {
     }
 }
 
-/// As the end of a copy comes: in parts of chunks, large and small, in any order.
+/// As at the end of a copy: in parts of chunks, large and small, in any order.
 #[test]
 fn a_file_in_parts_of_chunks_is_the_file() {
     pull_case(|case| {
@@ -400,7 +400,7 @@ fn a_size_that_no_file_can_have_is_said() {
                     server.wanted();
                     server.end(1, size, None);
                     server.all_sent(1);
-                    // Where the file system takes such a size, the rest is missing for ever.
+                    // The file system may allow such a size, but the rest never arrives.
                     server.leave();
                     server.finish();
                 });
@@ -412,13 +412,13 @@ fn a_size_that_no_file_can_have_is_said() {
     }
 }
 
-/// A chunk that would decode to more than it announces.
+/// A chunk that would decode to more bytes than it announces.
 #[test]
 fn what_does_not_decode_is_asked_for_again() {
     pull_case(|case| {
         let done = damaged(case, |server, content| {
-            // Sealed rightly, then opened up as another codec: that is the wrong tag's case. Here
-            // the sender itself lies about the codec.
+            // The sender itself seals a wrong codec number. A number changed after sealing would
+            // be a wrong tag.
             let place = server.keys.place(1, 0, MIB);
             let bomb = zstd_bomb(&server.keys, place);
             server.send(0, &bomb);
@@ -433,7 +433,7 @@ fn what_does_not_decode_is_asked_for_again() {
     });
 }
 
-/// 64 MiB of zeros in some kilobytes, said to be 1 MiB.
+/// 64 MiB of zeros in some kilobytes, announced as 1 MiB.
 fn zstd_bomb(keys: &Keys, place: ChunkPlace) -> Vec<u8> {
     use fastcp::chunk::{Buffer, EncodedChunk};
     let bytes = zstd::bulk::compress(&vec![0; 64 * MIB], 1).expect("compress");

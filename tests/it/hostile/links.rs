@@ -1,4 +1,4 @@
-//! Links that are planted to be written through, duplicates, and names of files that are not there.
+//! Planted symlinks, duplicate names, and hard links to files that do not exist.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::support::peer::*;
 use crate::support::procs::until;
 use crate::support::*;
 
-/// A pull of a tree of which `script` sends the inside: entry 1 is the tree.
+/// A pull of a tree whose content `script` sends: entry 1 is the tree.
 fn pull_tree(case: &Case, script: impl FnOnce(&mut FakeServer) + Send) -> run::Done {
     pull(case, &["-r", "--streams", "2"], "/x/tree", |mut server| {
         server.begin(root(1, "tree", true));
@@ -30,13 +30,13 @@ fn a_link_is_not_written_through_as_a_directory() {
             let done = pull_tree(case, |server| {
                 server.entries(vec![symlink(2, 1, "d", &outside)]);
                 match way {
-                    // A directory of the same name, and what is in it.
+                    // A directory of the same name, and a file in it.
                     0 => {
                         server.entries(vec![directory(3, 1, "d")]);
                         server.whole_file(file(4, 3, "precious", 0), b"evil");
                         server.end(3, 1, None);
                     }
-                    // Children of the link itself.
+                    // A child of the symlink itself.
                     _ => server.whole_file(file(4, 2, "precious", 0), b"evil"),
                 }
                 server.end(1, 2, None);
@@ -50,7 +50,7 @@ fn a_link_is_not_written_through_as_a_directory() {
     }
 }
 
-/// The link stands there from an earlier copy.
+/// An earlier copy made the symlink.
 #[test]
 fn a_link_of_an_earlier_copy_is_not_written_through() {
     pull_case(|case| {
@@ -75,7 +75,7 @@ fn a_link_of_an_earlier_copy_is_not_written_through() {
         });
         held_out(&done).exits(11).says("symbolic link");
         assert!(case.dst.meta("tree/d").is_symlink());
-        // A file takes the link's place.
+        // A file replaces the symlink.
         assert_eq!(case.dst.read("tree/f"), b"evil");
     });
 }
@@ -97,7 +97,7 @@ fn a_file_takes_the_place_of_a_link_and_leaves_what_it_leads_to() {
     });
 }
 
-/// Somebody swaps a directory of the destination for a link, again and again, while a tree arrives.
+/// A local process keeps swapping a directory of the destination for a symlink during the copy.
 #[test]
 fn a_directory_that_is_swapped_for_a_link_leads_nowhere() {
     pull_case(|case| {
@@ -112,7 +112,7 @@ fn a_directory_that_is_swapped_for_a_link_leads_nowhere() {
             let (inside, link, _swapping) = (&inside, &link, swapping);
             scope.spawn(move || {
                 while watch.strong_count() > 0 {
-                    // Fails until the directory is there.
+                    // Fails until the directory exists.
                     renameat_with(CWD, inside, CWD, link, RenameFlags::EXCHANGE).ok();
                 }
             });
@@ -139,8 +139,8 @@ fn a_directory_that_is_swapped_for_a_link_leads_nowhere() {
     });
 }
 
-/// The sender names a partial of its own as the target of a link, and so on: a temporary's name is
-/// as good as any other.
+/// The sender plants a symlink under the name of the receiver's partial file. The receiver treats
+/// that name like any other.
 #[test]
 fn a_planted_temporary_is_not_written_through() {
     pull_case(|case| {
@@ -158,7 +158,8 @@ fn a_planted_temporary_is_not_written_through() {
         });
         done.succeeds();
         assert_eq!(case.dst.read("tree/f"), b"evil");
-        // What was sent under that name is there, since it was asked for; not ours to leave.
+        // The planted symlink arrived as part of the tree; the final check would count it as a
+        // temporary file.
         std::fs::remove_file(case.dst.path("tree").join(temporary)).expect("remove the link");
     });
 }
@@ -190,8 +191,7 @@ fn an_entry_that_comes_twice_ends_the_copy() {
     });
 }
 
-/// Two entries of one name: the second takes the place of the first or is refused; nothing else
-/// comes to harm.
+/// Two entries of one name: the second replaces the first or is refused. No other file is harmed.
 #[test]
 fn a_name_that_comes_twice_harms_nothing_else() {
     let precious = "outside/precious";
@@ -210,7 +210,7 @@ fn a_name_that_comes_twice_harms_nothing_else() {
             server.entries(vec![directory(2, 1, "n"), symlink(3, 1, "n", precious)]);
             server.end(2, 0, None);
         },
-        // Both are written at once.
+        // Both are written at the same time.
         |server, _| {
             server.entries(vec![file(2, 1, "n", 5), file(3, 1, "n", 5)]);
             server.wanted();
@@ -239,10 +239,10 @@ fn a_name_that_comes_twice_harms_nothing_else() {
 
 #[test]
 fn a_further_name_is_only_of_what_this_copy_has_placed() {
-    // The entry itself is 3.
+    // The entry itself has number 3.
     for first in [0, 1, 2, 3, 99, u64::MAX] {
         pull_case(|case| {
-            // What stood there before is none of the copy's.
+            // This copy did not place the existing file.
             case.dst.file("tree/old", "old");
             let precious = case.scratch.path("outside/precious");
             let done = pull_tree(case, |server| {
@@ -253,7 +253,7 @@ fn a_further_name_is_only_of_what_this_copy_has_placed() {
                 server.all_sent(3);
             });
             match first {
-                // No file that this copy has placed.
+                // Not a file that this copy has placed.
                 0..=2 => held_out(&done).exits(1).says("was not copied"),
                 _ => held_out(&done).exits(13).says("comes later"),
             };
@@ -262,7 +262,7 @@ fn a_further_name_is_only_of_what_this_copy_has_placed() {
     }
 }
 
-/// The file is placed, then something else takes its name, then a further name of it is wanted.
+/// The file is placed, another entry replaces it, and then a hard link to it is requested.
 #[test]
 fn a_further_name_is_not_of_what_took_the_place_of_the_first() {
     pull_case(|case| {
@@ -306,7 +306,7 @@ fn what_belongs_to_no_directory_ends_the_copy() {
     }
 }
 
-/// The connection is closed while entries are placed, of which the last words break the protocol.
+/// The connection closes while entries are placed, and the last message breaks the protocol.
 #[test]
 fn a_breach_wins_over_the_loss_of_the_connection() {
     pull_case(|case| {
@@ -320,7 +320,7 @@ fn a_breach_wins_over_the_loss_of_the_connection() {
     });
 }
 
-/// Deeper than any path can name: neither the copy nor what ends it may run out of stack.
+/// A tree deeper than any path can name: neither the copy nor its cleanup may run out of stack.
 #[test]
 fn a_bottomless_tree_ends_the_copy_in_good_order() {
     pull_case(|case| {
@@ -331,7 +331,7 @@ fn a_bottomless_tree_ends_the_copy_in_good_order() {
             server.leave();
         });
         readable(&done).exits(5).says("nested too deep");
-        // Too deep for what removes the case's directory by path.
+        // Too deep for the removal of the case's directory by path.
         let removed = std::process::Command::new("rm")
             .arg("-rf")
             .arg(case.dst.path("tree"))

@@ -1,4 +1,4 @@
-//! Lists that take a byte on the wire and fifty in memory.
+//! Lists whose elements take one byte on the wire and fifty in memory.
 
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -15,17 +15,17 @@ use crate::support::inject::{self, Inject};
 use crate::support::peer::*;
 use crate::support::*;
 
-/// What the client may take without buffers of its pool.
+/// The most memory that the client may take without buffers of its pool.
 const MOST: u64 = 64 * MIB as u64;
 
-/// A body of `bytes` that begins like a list of as many elements, each of them zeros.
+/// A message body of `bytes` that starts like a list of `bytes / 2` elements, all zeros.
 fn many(number: u16, bytes: usize) -> Vec<u8> {
     let mut body = postcard::to_allocvec(&(bytes as u64 / 2)).expect("a number");
     body.resize(bytes, 0);
     raw(number, bytes as u32, &body)
 }
 
-/// Every type of message, with the longest list that a body has room for.
+/// Every type of message, with the longest list that fits into a body.
 fn lists() -> Vec<Vec<u8>> {
     let sizes = [8 << 20, 4 << 20, 1 << 20, 64 << 10];
     let types = (1..=30).flat_map(|number| sizes.map(|bytes| many(number, bytes)));
@@ -34,7 +34,7 @@ fn lists() -> Vec<Vec<u8>> {
 
 #[test]
 fn the_longest_lists_take_little_memory_at_a_receiver() {
-    // All in one go: the first that is refused ends the copy, so each type comes first once.
+    // The first refused message ends the copy, so each type comes first in one copy.
     let lists = lists();
     for said in lists.chunks(4) {
         pull_case(|case| {
@@ -54,7 +54,7 @@ fn the_longest_lists_take_little_memory_at_a_receiver() {
     }
 }
 
-/// Also while the client still looks for what it has to send.
+/// The same while the client still lists the files to send.
 #[test]
 fn the_longest_lists_take_little_memory_at_a_sender() {
     for number in [6, 8, 9, 10, 11, 17] {
@@ -78,21 +78,21 @@ fn the_longest_lists_take_little_memory_at_a_sender() {
     }
 }
 
-/// The largest legal message of entries: 250 links of 4,019 bytes each, numbered from `first`.
+/// The largest legal message of entries: 250 symlinks of 4,019 bytes each, numbered from `first`.
 fn long_links(first: u64) -> Vec<u8> {
     let text = ["x".repeat(200).as_str(); 20].join("/");
     let link = |id| symlink(id, 1, &format!("l{id}"), &text);
     encode(&Message::Entries((first..first + 250).map(link).collect()))
 }
 
-/// Says so many of them until the client reads no more, then lets the held call happen.
+/// Sends up to `messages` of them until the client stops reading, then lets the held call happen.
 fn say_until_full(server: &mut FakeServer, inject: &Inject, messages: u64) {
     let mut to = server.control.take_writer();
     let said = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for nth in 0..messages {
-                // Fails where the client has ended, as its exit code tells.
+                // Fails if the client has ended, which its exit code shows.
                 to.write_all(&long_links(2 + nth * 250)).ok();
                 said.fetch_add(1, Relaxed);
             }
@@ -108,7 +108,7 @@ fn say_until_full(server: &mut FakeServer, inject: &Inject, messages: u64) {
     });
 }
 
-/// The disk hangs at the first of 25,000 links, which are 100 MB of text.
+/// The disk hangs at the first of 25,000 symlinks with 100 MB of text.
 #[test]
 fn links_wait_outside_of_a_receiver_whose_disk_hangs() {
     if !inject::permitted() {
@@ -127,7 +127,7 @@ fn links_wait_outside_of_a_receiver_whose_disk_hangs() {
     });
 }
 
-/// The client looks for what it has to send, and a peer says what is none of its business.
+/// The client still lists the files to send, and the peer sends messages that only a sender sends.
 #[test]
 fn words_wait_outside_of_a_sender_whose_disk_hangs() {
     if !inject::permitted() {
@@ -147,7 +147,7 @@ fn words_wait_outside_of_a_sender_whose_disk_hangs() {
     });
 }
 
-/// 96 bytes that stand for 64 megabytes take no more of the disk than was announced.
+/// A frame of 96 bytes that stands for 64 MB takes no more disk space than was announced.
 #[test]
 fn zeros_take_no_room_that_was_not_announced() {
     const SIZE: usize = 64 * MIB;
@@ -155,7 +155,7 @@ fn zeros_take_no_room_that_was_not_announced() {
         let content = vec![0; SIZE];
         known(case, &content);
         let done = pull(case, &["-r"], "/x/tree", |mut server| {
-            // With no room announced at all.
+            // No space was announced at all.
             server.begin(root(1, "tree", true));
             server.entries(vec![directory(1, 0, "tree"), file(2, 1, "f", SIZE as u64)]);
             server.wanted();

@@ -1,6 +1,6 @@
-//! A peer that speaks the protocol and lies, one test per trick. Whatever it says, nothing is
-//! touched outside the destination, nothing stands under a final name that is not whole, nothing is
-//! left behind, no process hangs or panics, and what it says reaches no terminal raw.
+//! A peer that speaks the protocol and attacks, one test per attack. No attack changes anything
+//! outside the destination, leaves an incomplete file under its final name, or leaves temporary
+//! files. No process hangs or panics, and no raw text of the peer reaches the terminal.
 
 pub mod client;
 mod confined;
@@ -16,22 +16,22 @@ mod texts;
 
 use crate::support::*;
 
-/// A case whose far end is played by the test, with something outside of the destination that must
-/// stay as it is.
+/// A case in which the test plays the server. A directory outside the destination must stay
+/// unchanged.
 fn pull_case(body: impl FnOnce(&Case)) {
     Case::run(Way::LocalPull, |case| {
         let outside = case.scratch.dir("outside");
         outside.file("precious", "precious\n");
         let before = Tree::read(&outside.0);
         body(case);
-        // A copy that ends early is there to be gone on with.
+        // A copy that ends early leaves files for a resume.
         case.sweep();
         let changed = before.differences(&Tree::read(&outside.0), Also::ModesAndTimes);
         assert!(changed.is_empty(), "outside: {changed:?}");
     });
 }
 
-/// Contents that may be found at the destination are those of the source.
+/// Allows `content` at the destination: the final check compares with the source's contents.
 fn known(case: &Case, content: &[u8]) {
     case.src
         .file(blake3::hash(content).to_hex().as_str(), content);

@@ -1,4 +1,4 @@
-//! Names: of what was asked for, and of what comes with it.
+//! Hostile names of roots and of entries.
 
 use std::ffi::OsString;
 
@@ -11,7 +11,7 @@ use super::pull_case;
 use crate::support::fake_server::pull;
 use crate::support::peer::*;
 
-/// What no file can be called.
+/// Byte strings that cannot be file names.
 fn no_names() -> Vec<Vec<u8>> {
     [
         &b".."[..],
@@ -101,7 +101,7 @@ fn a_pack_with_a_name_that_is_none_is_not_unpacked() {
                     ..server.keys.place(0, 0, pack.len())
                 };
                 let frame = server.keys.frame(place, digest, &pack);
-                // As damaged as it may come three times, and once more.
+                // Once more than the three times that a damaged chunk may arrive.
                 for _ in 0..4 {
                     server.send(0, &frame);
                     let nack = |message: &Message| matches!(message, Message::Nack(_));
@@ -115,7 +115,7 @@ fn a_pack_with_a_name_that_is_none_is_not_unpacked() {
     }
 }
 
-/// What was typed, with or without `-r`, and what the server says to it.
+/// Each case: options, the operand as typed, and the server's roots.
 #[test]
 fn roots_that_were_not_asked_for_are_refused() {
     let contents = |root: Root| Root {
@@ -156,7 +156,7 @@ fn roots_that_were_not_asked_for_are_refused() {
                 server.listen();
                 server.roots(roots.clone());
                 if server.landed() {
-                    // It was taken in: go as far as it goes.
+                    // The client accepted the roots: send as much as it takes.
                     for root in roots.iter().filter(|root| !root.is_directory) {
                         let named = root.name.as_os_str().to_str().expect("ours");
                         server.whole_file(file(root.id, 0, named, 0), b"evil");
@@ -183,7 +183,7 @@ fn the_roots_are_said_once() {
     });
 }
 
-/// A file was asked for; a directory, a link, or a further name of something comes.
+/// The user asked for a file; a directory, a symlink or a hard link arrives.
 #[test]
 fn a_root_is_what_it_was_announced_as() {
     let kinds = [
@@ -224,7 +224,7 @@ fn a_root_is_what_it_was_announced_as() {
     }
 }
 
-/// What is asked for by name and not sent is not a copy.
+/// A copy fails if the server does not send a root that the user asked for by name.
 #[test]
 fn a_root_that_never_comes_is_no_success() {
     for last in [0, 1, 2, u64::MAX - 1, u64::MAX] {

@@ -1,4 +1,4 @@
-//! Lies about streams: what an end of unknown length may say, and no more.
+//! Hostile messages about a pipe: what an end of a pipe of unknown length may send.
 
 use std::ffi::OsStr;
 
@@ -21,7 +21,7 @@ fn nameless() -> Root {
     }
 }
 
-/// A chunk of the stream, all of it `MIB` of noise.
+/// One chunk of the pipe's data: `MIB` bytes of noise.
 fn part(server: &mut FakeServer, n: usize) {
     let data = noise(n as u64, MIB);
     let frame = server.keys.piece(1, (n * MIB) as u64, u64::MAX, &data);
@@ -45,7 +45,7 @@ fn a_stream_that_is_not_what_its_end_says_gets_no_name() {
                 server.entries(vec![stream("f")]);
                 server.wanted();
                 (0..3).for_each(|n| part(&mut server, n));
-                // The last of them is there: what an end before it says is no shorter stream.
+                // The last chunk has arrived: an earlier end does not make the data shorter.
                 let third = |message: &Message| match message {
                     Message::Ack(ack) => ack.chunks.iter().any(|span| span.end >= 3),
                     _ => false,
@@ -61,7 +61,7 @@ fn a_stream_that_is_not_what_its_end_says_gets_no_name() {
     }
 }
 
-/// A producer that pauses makes pieces of any length; no two of them share a byte.
+/// A producer that pauses makes chunks of any length; no two of them may overlap.
 #[test]
 fn odd_pieces_of_a_stream_are_taken_and_pieces_that_overlap_are_not() {
     let data = noise(1, MIB);
@@ -106,7 +106,7 @@ fn chunks_beyond_the_window_are_not_kept() {
             };
             server.entries(vec![stream("f")]);
             server.wanted();
-            // All but the first, for which everything else would have to wait.
+            // All but the first chunk, so that every other chunk would have to wait for it.
             (1..window as usize + 2).for_each(|n| part(&mut server, n));
             server.finish();
         });

@@ -1,4 +1,4 @@
-//! A receiver that lies about what it has got, and where it listens.
+//! A receiver that lies about its data and about its listening address.
 
 use std::io::Write;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::support::fake_server::{FakeServer, push};
 use crate::support::peer::*;
 use crate::support::*;
 
-/// A push of `what` in the source to a receiver that has said where everything lands.
+/// A push of `what` in the source, to a receiver that has sent the names of the copies.
 fn pushed(
     case: &Case,
     flags: &[&str],
@@ -48,7 +48,7 @@ fn ack(chunks: &[(u64, u64)], entries: &[(u64, u64)]) -> Message {
     })
 }
 
-/// Ranges that it has or wants compared, and which no file of three chunks has.
+/// Ranges to resume or compare that a file of three chunks does not have.
 #[test]
 fn ranges_that_cannot_be_end_the_copy() {
     const M: u64 = MIB as u64;
@@ -74,9 +74,9 @@ fn ranges_that_cannot_be_end_the_copy() {
         let values = spans.iter().map(|span| (*span, [1; 32])).collect();
         kinds.extend([WantKind::Have(values), WantKind::Compare(spans)]);
     }
-    // Chunks, but together no part of the file's digest.
+    // Whole chunks that together are no subtree of the file's digest.
     kinds.push(WantKind::Have(vec![(span(M, 3 * M), [1; 32])]));
-    // More than any file is in pieces.
+    // More ranges than a file may have.
     let many = (0..RANGES_MAX as u64 + 1).map(|n| span(n * M, (n + 1) * M));
     kinds.push(WantKind::Compare(many.collect()));
     for kind in kinds {
@@ -175,7 +175,7 @@ fn what_only_a_sender_says_ends_the_copy() {
     }
 }
 
-/// Asks again and again for a chunk that came whole.
+/// Repeatedly requests chunks that have arrived intact.
 #[test]
 fn a_chunk_is_sent_three_times_and_no_more() {
     push_case(|case| {
@@ -201,7 +201,7 @@ fn a_chunk_is_sent_three_times_and_no_more() {
     });
 }
 
-/// An entry is sent once, however often and in whatever way the receiver asks for it.
+/// An entry is sent once, however often and in whichever way the receiver requests it.
 #[test]
 fn an_entry_is_wanted_once() {
     push_case(|case| {
@@ -261,7 +261,7 @@ fn landing_places_of_nonsense_harm_no_list_of_digests() {
                 server.landed_as(names);
                 let all = |message: &Message| matches!(message, Message::AllSent(_));
                 server.control.hear_until(all);
-                // It has got everything, it says: that cannot be told from the truth.
+                // The receiver claims to have everything, which the sender cannot check.
                 server.say(ack(&[(0, 1000)], &[(1, 22)]));
                 server.say(Message::Done(()));
                 server.finish();
@@ -274,7 +274,7 @@ fn landing_places_of_nonsense_harm_no_list_of_digests() {
     }
 }
 
-/// Nobody listens there, or somebody else.
+/// Addresses with no listener, or with another program.
 #[test]
 fn a_port_where_nobody_listens_is_said() {
     let at = |addresses: &[&str], port| Listen {
@@ -304,7 +304,7 @@ fn a_port_where_nobody_listens_is_said() {
 #[test]
 fn somebody_else_at_the_data_port_gets_nothing_and_is_told_from_the_server() {
     let answers = [&b""[..], &[b'x'; 40], b"fastcp+1"];
-    // At once: each client dials for ten seconds before it gives up.
+    // At the same time: each client dials for ten seconds before it gives up.
     at_once(answers, |answer| {
         push_case(|case| {
             let done = push(
@@ -313,7 +313,7 @@ fn somebody_else_at_the_data_port_gets_nothing_and_is_told_from_the_server() {
                 &case.src.path("big"),
                 |mut server| {
                     let heard = server.listen_as_stranger(answer);
-                    // Openings, and not one byte of the file.
+                    // Openings, but not one byte of the file.
                     assert!(
                         heard <= 64 * usize::from(server.open.streams.unwrap_or(1)),
                         "{heard} bytes"
@@ -326,7 +326,7 @@ fn somebody_else_at_the_data_port_gets_nothing_and_is_told_from_the_server() {
     });
 }
 
-/// An end that has gone silent and keeps the connection open is not waited for for ever.
+/// The client does not wait forever for a silent server with an open connection.
 #[test]
 fn a_silent_far_end_is_given_up() {
     push_case(|case| {
@@ -339,7 +339,7 @@ fn a_silent_far_end_is_given_up() {
     });
 }
 
-/// The other end may not speak on a stream to who sends on it.
+/// A receiver may not send on a stream that it receives data on.
 #[test]
 fn a_stream_that_talks_back_is_dropped() {
     push_case(|case| {

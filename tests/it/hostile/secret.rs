@@ -1,4 +1,4 @@
-//! Who looks at the processes and files of a session, but not into its memory, finds no secret.
+//! Observers of a session's processes and files, though not of its memory, find no secret.
 
 use fastcp::wire::message::Message;
 
@@ -6,7 +6,7 @@ use super::client::{against_server, begin, land, receiver, server_case};
 use crate::support::peer::*;
 use crate::support::*;
 
-/// The secret that [`begin`] tells.
+/// The secret that [`begin`] sends.
 const SECRET: [u8; 32] = [7; 32];
 
 fn is_in(place: &[u8]) -> bool {

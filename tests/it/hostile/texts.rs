@@ -1,4 +1,4 @@
-//! What a peer says to the user: bounded, readable, and never the exit code of a success.
+//! A peer's texts for the user: bounded, readable, and never the exit code of a success.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn fault(kind: Kind, text: impl Into<String>) -> Fault {
     }
 }
 
-/// A pull of a tree in which `script` does the talking.
+/// A pull of a tree in which `script` sends the messages.
 fn talk(case: &Case, script: impl FnOnce(&mut FakeServer) + Send) -> run::Done {
     pull(case, &["-r"], "/x/tree", |mut server| {
         server.begin(root(1, "tree", true));
@@ -35,7 +35,7 @@ fn talk(case: &Case, script: impl FnOnce(&mut FakeServer) + Send) -> run::Done {
     })
 }
 
-/// The rest of a copy in which nothing else is wrong.
+/// The rest of an otherwise correct copy.
 fn finish(server: &mut FakeServer) {
     server.end(1, 0, None);
     server.all_sent(1);
@@ -77,7 +77,7 @@ fn long_texts_are_cut() {
                     if abort {
                         return server.say(Message::Abort(text.clone()));
                     }
-                    // More than is kept of them.
+                    // More messages than the client keeps.
                     for _ in 0..20 {
                         server.say(Message::Fault(text.clone()));
                     }
@@ -104,7 +104,7 @@ fn a_text_of_ten_megabytes_is_not_even_read() {
     });
 }
 
-/// A code of 256 is one of 0 to the shell; so is a signal of -128.
+/// To the shell, an exit code of 256 is 0; so is that of signal -128.
 #[test]
 fn no_fault_makes_a_success() {
     for signal in [-128, 128, 384, i32::MAX, i32::MIN, 0, -1] {
@@ -124,7 +124,7 @@ fn no_fault_makes_a_success() {
     }
 }
 
-/// A flood of faults of entries that nobody heard of.
+/// A flood of faults about entries that do not exist.
 #[test]
 fn a_flood_of_faults_takes_no_memory() {
     pull_case(|case| {
@@ -180,7 +180,7 @@ fn what_a_far_tuner_says_is_bounded_and_readable() {
                     reason: text.clone(),
                 }));
             }
-            // A verdict is shown only for data that took a second.
+            // A verdict is shown only for transfers that took a second.
             server.whole_file(file(2, 1, "f", 0), b"data");
             let placed = |message: &Message| matches!(message, Message::Ack(ack) if ack.entries.iter().any(|span| (span.start..span.end).contains(&2)));
             server.control.hear_until(placed);

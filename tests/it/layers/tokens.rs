@@ -1,4 +1,4 @@
-//! Rust's words and signs, as far as a search for paths needs them.
+//! Rust's words and signs, in enough detail to search for paths.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
@@ -6,7 +6,7 @@ pub struct Token {
     pub line: usize,
 }
 
-/// Words and single signs, without comments and without what is in quotes. `::` is one sign.
+/// Words and single signs, without comments and quoted text. `::` is one sign.
 pub fn tokens(text: &str) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::new();
     let chars: Vec<char> = text.chars().collect();
@@ -67,7 +67,7 @@ fn end_of_string(chars: &[char], from: usize) -> usize {
     at + 1
 }
 
-/// `r#"…"#`; a raw identifier (`r#type`) ends after its `#`.
+/// The end of `r#"…"#`; a raw identifier (`r#type`) ends after its `#`.
 fn end_of_raw(chars: &[char], from: usize) -> usize {
     let mut at = end_of(chars, from, 'r') + 1;
     let first = at;
@@ -87,7 +87,7 @@ fn end_of_raw(chars: &[char], from: usize) -> usize {
     }
 }
 
-/// `'x'`, `'\n'`, or a lifetime, of which only the quote is passed over.
+/// The end of `'x'` or `'\n'`; of a lifetime, only the quote is skipped.
 fn end_of_char(chars: &[char], from: usize) -> usize {
     match (chars.get(from + 1), chars.get(from + 2)) {
         (Some('\\'), _) => end_of(chars, from + 3, '\'') + 1,

@@ -1,5 +1,5 @@
-//! What disks and kernels do wrong in one copy, by a seed: a script of faults in system calls on
-//! the files of a case, and the options of the copy. Pure: a seed is the same script everywhere.
+//! Disk and kernel faults for one copy, chosen by a seed: a script of faults in system calls on
+//! the files of a case, and the copy's options. The same seed makes the same script everywhere.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::case::Way;
 use super::chaos::Dice;
 use super::inject::{Inject, UNFINISHED};
 
-/// Which files a fault is about.
+/// The files that a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     Source,
@@ -26,7 +26,7 @@ pub enum What {
     Kill,
 }
 
-/// A fault in the calls of one name, after `after` calls that go well, so many times.
+/// A fault in `times` calls of one name, after `after` calls that succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trouble {
     pub call: &'static str,
@@ -36,14 +36,14 @@ pub struct Trouble {
     pub times: usize,
 }
 
-/// All that goes wrong in one copy.
+/// All faults of one copy, and its options.
 #[derive(Clone, Debug)]
 pub struct BadDisk {
     pub seed: u64,
     pub way: Way,
     pub flags: Vec<&'static str>,
     pub troubles: Vec<Trouble>,
-    /// Other files are at the destination already.
+    /// The destination has other files already.
     pub replaces: bool,
     /// Bytes of the biggest file.
     pub big: usize,
@@ -57,12 +57,12 @@ const WRITE: &[Errno] = &[
     Errno::IO,
     Errno::INTR,
 ];
-/// What the kernel reports of data that was written before.
+/// Errors that the kernel reports about data written earlier.
 const LATE: &[Errno] = &[Errno::IO, Errno::NOSPC, Errno::DQUOT];
 const NAME: &[Errno] = &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS];
 const OPEN: &[Errno] = &[Errno::IO, Errno::MFILE, Errno::NFILE, Errno::INTR];
 
-/// Calls, the files that they are made on, and what they may say.
+/// Calls, the files that they work on, and their possible errors.
 const CALLS: &[(&str, &[On], &[Errno])] = &[
     ("pread64", &[On::Source, On::Partial], READ),
     ("read", &[On::Source, On::Journal], READ),
@@ -128,7 +128,7 @@ impl BadDisk {
         let way = WAYS[(seed % WAYS.len() as u64) as usize];
         let mut flags = vec!["--compress", dice.one_of(&["none", "auto"])];
         for flag in ["--fsync", "--drop-cache", "--inplace", "-p"] {
-            // Each with half of the others.
+            // A third of the scripts have each flag, independently of the other flags.
             if dice.below(3) == 0 {
                 flags.push(flag);
             }
@@ -152,7 +152,7 @@ impl BadDisk {
         self.flags.contains(&"--inplace")
     }
 
-    /// The faults of the script, rule by rule.
+    /// The faults of the script, one rule each.
     pub fn inject(&self) -> Inject {
         let rule = |inject: Inject, trouble: &Trouble| {
             let inject = match trouble.what {
@@ -173,7 +173,7 @@ impl BadDisk {
 }
 
 impl Trouble {
-    /// An exit code of 0 would hide it: the kernel has said that data was lost.
+    /// An exit code of 0 would hide the loss of data that the kernel has reported.
     pub fn must_be_told(&self) -> bool {
         let What::Fail(error) = self.what else {
             return false;
@@ -181,16 +181,16 @@ impl Trouble {
         let lost = LATE.contains(&error) && self.on == On::Partial;
         match self.call {
             "fsync" | "fdatasync" | "sync_file_range" => lost,
-            // Of several descriptors of a file, one hears of it.
+            // The kernel reports the error to one of several descriptors of a file.
             "close" => lost && self.after == 0 && self.times == usize::MAX,
             _ => false,
         }
     }
 
-    /// An unfinished file may stay although the copy, or the next one, is complete: it cannot be
-    /// removed, or it cannot be seen whose it is.
+    /// An unfinished file may stay after a complete copy: it cannot be removed, or its owner
+    /// cannot be determined.
     pub fn may_leave_files(&self) -> bool {
-        // What is at the destination includes partials and journals.
+        // Faults on the destination strike partial files and journals too.
         self.on != On::Source && matches!(self.call, "unlink" | "flock" | "stat")
     }
 }
@@ -202,11 +202,11 @@ fn trouble(dice: &mut Dice) -> Trouble {
         _ => What::Fail(dice.one_of(errors)),
     };
     let times = match what {
-        // Else the sum of the delays would be long.
+        // Otherwise the sum of the delays would be long.
         What::Delay(_) => 1,
         _ => dice.one_of(&[1, 1, 3, 20, usize::MAX]),
     };
-    // A call that always says that it was interrupted is none.
+    // An interrupted call is retried without end, so this error does not occur every time.
     let is_odd = what == What::Fail(Errno::INTR);
     Trouble {
         call,

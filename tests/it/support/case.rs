@@ -1,8 +1,8 @@
-//! One case in one direction: a source, a destination, perhaps a far host, and a check at the end.
+//! One copy to test, in one direction: source, destination, far host if needed, and final check.
 //!
-//! The check holds after every test, failing ones too: each file at the destination is byte for
-//! byte a file of the source or what stood there before (but for what is cached), no temporary name
-//! is left, and no process of the case outlives it.
+//! Every test ends with the check, and a failed test prints its result. Each file at the
+//! destination equals, byte for byte, a file of the source or one that was there before; cached
+//! files are exempt. No temporary file is left, and no process of the case outlives it.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -27,18 +27,18 @@ use super::tree::{Dir, Tree, What};
 /// How long a process may take to notice that its test is over.
 const LINGER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Which way a case copies.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Here to the far host, over ssh.
+    /// From this host to the far host, over ssh.
     Push,
     Pull,
-    /// Here to here, one process.
+    /// On this host, in one process.
     Here,
-    /// `--rsh local`: the far end is a child process.
+    /// `--rsh local`: the server is a child process.
     LocalPush,
     LocalPull,
-    /// From the far host to the far host; with a network of their own from near to far.
+    /// From the far host to itself; with a network, from the near host to the far one.
     Between,
     LocalBetween,
 }
@@ -63,24 +63,24 @@ impl Way {
 
 pub struct Case {
     pub way: Way,
-    /// Where sources are.
+    /// The directory of the sources.
     pub src: Dir,
-    /// Where copies go; empty at first.
+    /// The directory of the copies; empty at first.
     pub dst: Dir,
     /// HOME, on both sides.
     pub home: Dir,
-    /// For what belongs to neither end.
+    /// For files that belong to neither end.
     pub scratch: Dir,
     host: Option<Host>,
-    /// Where the source is in a copy between two hosts of a network.
+    /// The source's host in a copy between two hosts of a network.
     source_host: Option<Host>,
-    /// Behind the host, so that it goes after it.
+    /// After the hosts, so that it is dropped after them.
     net: Option<Net>,
     mark: String,
-    /// Digests of contents that a file at the destination may have.
+    /// Digests of the contents that a file at the destination may have.
     known: RefCell<HashSet<blake3::Hash>>,
     finished: bool,
-    /// Last, so that it goes last.
+    /// The last field, so that it is dropped last.
     _dir: TempDir,
 }
 
@@ -131,7 +131,7 @@ impl Case {
         })
     }
 
-    /// Runs `body` and then the check; the entry of every test that copies.
+    /// Runs `body` and then the check; the entry point of every test that copies.
     pub fn run(way: Way, body: impl FnOnce(&Case)) {
         match Case::new(way, None) {
             Ok(case) => case.pass(body),
@@ -139,7 +139,7 @@ impl Case {
         }
     }
 
-    /// The same with two hosts that have a network of their own.
+    /// The same with two hosts on a separate network.
     pub fn run_between(way: Way, ip: Ip, body: impl FnOnce(&Case, &Net)) {
         let case = Net::new(ip).and_then(|net| Case::new(way, Some(net)));
         match case {
@@ -155,12 +155,12 @@ impl Case {
         assert!(faults.is_empty(), "afterwards: {}", faults.join("\n  "));
     }
 
-    /// The far host; only for cases that go over ssh.
+    /// The far host; only for cases that use ssh.
     pub fn host(&self) -> &Host {
         self.host.as_ref().expect("this case goes over ssh")
     }
 
-    /// Where the source is, of two hosts.
+    /// The source's host in a case with two hosts.
     pub fn source_host(&self) -> &Host {
         self.source_host.as_ref().expect("there are two")
     }
@@ -183,7 +183,7 @@ impl Case {
         operand(self.way.dest_is_far().then_some(host::NAME), path.as_ref())
     }
 
-    /// `rel` below the source's directory as an operand; a trailing slash is kept.
+    /// `rel` below the source's directory, as an operand; a trailing slash stays.
     pub fn src(&self, rel: impl AsRef<OsStr>) -> OsString {
         self.from(below(&self.src, rel.as_ref()))
     }
@@ -192,7 +192,7 @@ impl Case {
         self.to(below(&self.dst, rel.as_ref()))
     }
 
-    /// fastcp with what this way of copying needs.
+    /// fastcp with the options that this way of copying needs.
     pub fn fastcp(&self) -> Run {
         let run = self.bare();
         match (&self.host, self.way) {
@@ -202,7 +202,7 @@ impl Case {
         }
     }
 
-    /// fastcp without any argument.
+    /// fastcp without arguments.
     pub fn bare(&self) -> Run {
         self.remember();
         let run = Run::new(fastcp_binary(), &self.home.0)
@@ -244,7 +244,7 @@ impl Case {
         procs::servers(&self.mark)
     }
 
-    /// Whatever a file below the source or the destination holds now may be found at the
+    /// Allows the present content of every file below source, destination and home at the
     /// destination later. Called before each run.
     pub fn remember(&self) {
         let mut known = self.known.borrow_mut();
@@ -253,8 +253,8 @@ impl Case {
         }
     }
 
-    /// Removes what copies that were cut short have left for the next one: for cases in which they
-    /// are to be.
+    /// Removes the unfinished files that interrupted copies left for a resume, in cases that
+    /// expect such files.
     pub fn sweep(&self) {
         sweep(&self.dst.0);
         sweep(&self.home.0);
@@ -305,9 +305,9 @@ impl Drop for Case {
     }
 }
 
-/// Where cases have their directories. On ext4 each goes to a part of the disk of its own: to make a
-/// file, ext4 looks at every inode of that part that was freed in the last minutes, and thousands of
-/// tests free so many that this took a third of the time that the kernel spent on all of them.
+/// The directory of all cases. On ext4 each case gets its own block group: to create a file, ext4
+/// looks at every inode of the group that was freed in the last minutes. Thousands of tests free
+/// so many that this took a third of the kernel's time for all of them.
 fn place() -> &'static Path {
     static PLACE: OnceLock<&Path> = OnceLock::new();
     PLACE.get_or_init(|| {
@@ -317,7 +317,7 @@ fn place() -> &'static Path {
             ioctl_setflags(&dir, ioctl_getflags(&dir)? | IFlags::TOPDIR)?;
             Ok(())
         };
-        // Other file systems know no such flag and need none.
+        // Other file systems do not know the flag and do not need it.
         spread().ok();
         place
     })
@@ -336,7 +336,7 @@ fn sweep(dir: &Path) {
     }
 }
 
-/// Lets the directory of the case be removed, whatever modes a test has left.
+/// Lets the directory of the case be removed, whichever modes a test left.
 fn open_up(dir: &Path) {
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700)).ok();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -356,7 +356,7 @@ fn operand(host: Option<&str>, path: &OsStr) -> OsString {
     operand
 }
 
-/// Unlike `Path::join` this keeps "", "." and a trailing slash as they are.
+/// Unlike `Path::join` this keeps "", "." and a trailing slash.
 fn below(dir: &Dir, rel: &OsStr) -> OsString {
     let mut path = dir.0.clone().into_os_string();
     if !rel.is_empty() {
@@ -376,7 +376,7 @@ fn contents(dir: &Dir) -> impl Iterator<Item = (PathBuf, blake3::Hash)> {
         })
 }
 
-/// Names that look like those of unfinished files; a source may have some of its own.
+/// Names that look like fastcp's temporary files; a source may contain such names itself.
 fn temporaries(dir: &Dir) -> impl Iterator<Item = String> {
     Tree::read(&dir.0)
         .0
@@ -385,12 +385,12 @@ fn temporaries(dir: &Dir) -> impl Iterator<Item = String> {
         .filter(|name| name.starts_with(".fastcp-"))
 }
 
-/// Says in one line why a test does not run here; a failure where everything has to run.
+/// Prints in one line why a test cannot run here. Panics where every test has to run.
 pub fn skip(what: &str) {
     if std::env::var_os("FASTCP_TEST_STRICT").is_some_and(|value| value == "1") {
         panic!("needs {what}");
     }
-    // Past the harness, which would swallow the line of a test that passes.
+    // Directly to stderr: the harness would hide the output of a test that passes.
     let name = std::thread::current().name().unwrap_or("?").to_owned();
     writeln!(std::io::stderr(), "skipped: needs {what}: {name}").ok();
 }

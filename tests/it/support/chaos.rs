@@ -1,45 +1,45 @@
-//! What goes wrong between two ends, by a seed: a script of faults on data connections and on
-//! control. Pure: the same seed is the same script on every machine, and a script prints as what
-//! it does. [`storm`](super::storm) plays it.
+//! Network faults for one copy, chosen by a seed: a script of faults on data connections and on
+//! control. The same seed makes the same script on every machine, and a script prints its faults.
+//! [`storm`](super::storm) plays it.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::tree::noise;
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     ToServer,
     ToClient,
 }
 
-/// What happens to one direction of a connection.
+/// A fault in one direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Both ends find the connection closed, rightly.
+    /// Both ends see an orderly close.
     Close,
     /// Both ends get a reset.
     Reset,
-    /// The reading end finds it closed, the writing end notices nothing.
+    /// The reading end sees a close; the writing end notices nothing.
     HalfClose,
-    /// Nothing passes for so long.
+    /// No byte passes for this time.
     Stall(Duration),
-    /// Nothing passes any more, and nobody is told.
+    /// No byte passes any more, and neither end gets an error.
     BlackHole,
-    /// One bit is another one.
+    /// One bit is flipped.
     Corrupt,
-    /// So many bytes come twice.
+    /// This many bytes arrive twice.
     Duplicate(usize),
-    /// So many bytes are lost from the middle.
+    /// This many bytes are lost from the middle.
     Swallow(usize),
-    /// What comes from here on is that much late, block by block.
+    /// From here on each block arrives this much late.
     Delay(Duration),
-    /// From here on so many bytes a second pass.
+    /// From here on this many bytes a second pass.
     Throttle(usize),
 }
 
-/// A fault on the nth data connection that is made, once `at` bytes have gone that way.
+/// A fault on the nth data connection, after `at` bytes in this direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     pub connection: usize,
@@ -48,7 +48,7 @@ pub struct Step {
     pub fault: Fault,
 }
 
-/// A fault on the control of the nth session, once `at` bytes have gone to the client.
+/// A fault on the control of the nth session, after `at` bytes to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     pub session: usize,
@@ -58,15 +58,15 @@ pub struct Cut {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// Both ends find it closed.
+    /// Both ends see a close.
     Closed,
-    /// Nothing passes any more either way, and nobody is told.
+    /// No byte passes any more in either direction, and neither end gets an error.
     Mute,
-    /// Nothing passes to the client for so long.
+    /// No byte passes to the client for this time.
     Stall(Duration),
 }
 
-/// All that goes wrong in one copy.
+/// All faults of one copy, and its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     pub seed: u64,
@@ -74,12 +74,12 @@ pub struct Script {
     pub cuts: Vec<Cut>,
     pub streams: u16,
     pub compress: &'static str,
-    /// Bytes of the biggest file; a tree of small ones goes beside it.
+    /// Bytes of the biggest file; a tree of small files is copied with it.
     pub big: usize,
 }
 
 impl Step {
-    /// A copy whose only stream is slow is slow, rightly: it would wait for nothing but that.
+    /// Raises the rate of a throttled copy with few streams, for which the test would only wait.
     fn bearable(mut self, streams: u16) -> Step {
         if let Fault::Throttle(bytes_per_s) = &mut self.fault
             && streams < 3
@@ -90,10 +90,10 @@ impl Step {
     }
 }
 
-/// That there is no way at all is said after so many dials of each stream, rightly and at once.
+/// A copy gives up for lack of a route after this many dials of each stream, rightly and at once.
 const FIRST_ROUNDS: usize = 3;
 
-/// Leaves one of the first connections as it is, so that there is a way.
+/// Removes the faults of one of the first connections, so that the copy has a route.
 fn with_a_way(mut steps: Vec<Step>, streams: u16) -> Vec<Step> {
     let first = usize::from(streams) * FIRST_ROUNDS;
     if (0..first).all(|number| steps.iter().any(|step| step.connection == number)) {
@@ -104,7 +104,7 @@ fn with_a_way(mut steps: Vec<Step>, streams: u16) -> Vec<Step> {
 
 const STEPS_MAX: u64 = 7;
 
-/// Data connections that faults are laid on: first ones and some that are dialled again.
+/// The number of data connections with faults: the first ones and some redialled ones.
 const CONNECTIONS: u64 = 9;
 
 impl Script {
@@ -115,7 +115,7 @@ impl Script {
         let big = (2 << 20) + dice.below(8 << 20) as usize;
         let steps = (0..=dice.below(STEPS_MAX)).map(|_| dice.step().bearable(streams));
         let steps = with_a_way(steps.collect(), streams);
-        // Control is lost in every fourth copy, and in some of these more than once.
+        // Control is lost in every fourth copy, and in half of these copies twice.
         let cuts = match dice.below(8) {
             0 => vec![dice.cut(0)],
             1 => vec![dice.cut(0), dice.cut(1)],
@@ -131,7 +131,7 @@ impl Script {
         }
     }
 
-    /// Nothing goes wrong.
+    /// A script without faults.
     pub fn calm() -> Script {
         Script {
             seed: 0,
@@ -143,14 +143,14 @@ impl Script {
         }
     }
 
-    /// True if control stays, so that the copy has no reason to fail.
+    /// True if control survives, so that the copy has no reason to fail.
     pub fn spares_control(&self) -> bool {
         self.cuts
             .iter()
             .all(|cut| matches!(cut.how, Broken::Stall(_)))
     }
 
-    /// The faults of one direction of a connection, in the order of its bytes.
+    /// The faults of one direction of a connection, in byte order.
     pub fn on(&self, connection: usize, flow: Flow) -> Vec<(usize, Fault)> {
         let mut steps: Vec<_> = self
             .steps
@@ -190,7 +190,7 @@ impl fmt::Display for Script {
     }
 }
 
-/// Chance that comes from a seed.
+/// Random choices from a seed.
 pub(super) struct Dice {
     bytes: std::vec::IntoIter<u8>,
 }
@@ -201,7 +201,7 @@ impl Dice {
         Dice { bytes }
     }
 
-    /// Evenly enough among numbers below `bound`.
+    /// A number below `bound`; the distribution is even enough for tests.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         let bytes = self.bytes.by_ref().take(8);
         let number = bytes.fold(0_u64, |number, byte| number << 8 | u64::from(byte));
@@ -218,7 +218,7 @@ impl Dice {
 
     fn step(&mut self) -> Step {
         Step {
-            // The first ones more often than those that are dialled again.
+            // The first connections more often than redialled ones.
             connection: self.below(CONNECTIONS).min(self.below(CONNECTIONS)) as usize,
             flow: self.one_of(&[Flow::ToServer, Flow::ToServer, Flow::ToClient]),
             at: self.place(),
@@ -248,7 +248,7 @@ impl Dice {
     }
 
     fn cut(&mut self, session: usize) -> Cut {
-        // The hello alone has about 250 bytes, and is what a first login may still fail at.
+        // The hello alone has about 250 bytes; a first login that breaks there may fail.
         let bound = self.one_of(&[500, 5000, 50_000]);
         let at = self.below(bound) as usize;
         let how = match self.below(6) {
@@ -267,7 +267,7 @@ fn a_seed_is_one_script_everywhere() {
     assert!(Script::of(1).to_string().starts_with(of_one));
     let scripts: Vec<_> = (0..1000).map(Script::of).collect();
     let steps = || scripts.iter().flat_map(|script| &script.steps);
-    // Every kind of fault has its turn, on both ways and on every connection.
+    // Every kind of fault occurs, in both directions and on every connection.
     let kinds: std::collections::BTreeSet<_> = steps()
         .map(|step| format!("{:?}", std::mem::discriminant(&step.fault)))
         .collect();

@@ -1,4 +1,4 @@
-//! Copies whose receiver is killed in the middle, to be run again.
+//! Copies whose receiver is killed in the middle, for a later resume.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,10 +11,10 @@ use super::procs::{self, until};
 use super::run::Running;
 use super::{Case, MIB, Way, journals};
 
-/// Bytes of what is copied.
+/// Bytes of the copied data.
 pub const SIZE: usize = 24 * MIB;
 
-/// Slow enough to be met in the middle.
+/// Options that make a copy slow enough to interrupt it in the middle.
 pub const SLOW: [&str; 8] = [
     "-l",
     "40000",
@@ -26,12 +26,12 @@ pub const SLOW: [&str; 8] = [
     "0",
 ];
 
-/// Makes a source that was just written old enough for its times to tell whether it has changed.
+/// Waits until a new source is so old that its times show whether it has changed.
 pub fn aged() {
     std::thread::sleep(Duration::from_millis(3200));
 }
 
-/// A third of the copy is recorded in this journal.
+/// True if this journal records a third of the copy.
 pub fn has_third(journal: &Path) -> bool {
     let content = std::fs::read(journal).unwrap_or_default();
     let (records, _) = content.as_chunks::<LEN>();
@@ -48,7 +48,7 @@ pub fn has_third(journal: &Path) -> bool {
     records.iter().map(len).sum::<usize>() > SIZE / 3
 }
 
-/// Bytes on disk of all files below, while names come and go.
+/// Bytes on disk of all files below `dir`; names may change during the walk.
 pub fn bytes_on_disk(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {
@@ -59,7 +59,7 @@ pub fn bytes_on_disk(dir: &Path) -> u64 {
     bytes.sum()
 }
 
-/// Kills the receiver, and waits until the other end is gone too.
+/// Kills the receiver, and waits until the other end has ended too.
 #[track_caller]
 pub fn kill_receiver(case: &Case, run: Running) {
     let receiver = match case.way {

@@ -1,5 +1,5 @@
-//! Disks that refuse: real file systems in files, mounted where a test wants them. They take root
-//! and btrfs, whose quotas need no help of the kernel's other ones.
+//! Disks with faults: real file systems in files, mounted for a test. They need root; a quota
+//! needs btrfs, which needs no further kernel support for it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::case::Case;
 use super::loops;
 
-/// As small as btrfs goes with room for mixed data and metadata; a hole at first.
+/// The smallest size of a btrfs with mixed data and metadata; the file is a hole at first.
 const BTRFS_SIZE: u64 = 160 << 20;
 
-/// A mounted file system; what was mounted later goes first.
+/// One or more mounted file systems; the last one mounted is unmounted first.
 pub struct Mounted {
     at: Vec<PathBuf>,
 }
 
 impl Mounted {
-    /// A btrfs at `at`, where `at/limited` takes only `bytes`. None where this machine has none.
+    /// A btrfs at `at`, where `at/limited` takes only `bytes`. None on a machine without btrfs.
     pub fn with_quota(case: &Case, at: &Path, bytes: u64) -> Option<Mounted> {
         let image = case.scratch.path("btrfs.img");
         image_of(&image, BTRFS_SIZE);
@@ -38,21 +38,21 @@ impl Mounted {
         made.then_some(mounted)
     }
 
-    /// An ext4 at `at` that takes about `bytes` and then fails with EIO at every write: it lies
-    /// in a file that may not grow.
+    /// An ext4 at `at` that takes about `bytes`, after which every write fails with EIO: its
+    /// image is a file that cannot grow.
     pub fn failing(case: &Case, at: &Path, bytes: u64) -> Option<Mounted> {
         let below = case.scratch.dir("below").0;
         let mut mounted = Mounted::with_quota(case, &below, bytes)?;
         let image = below.join("limited/ext4.img");
         image_of(&image, 100 << 20);
         let options = ["-q", "-O", "^has_journal", "-E", "nodiscard"];
-        // Written through at once: what is only written back later can tell nobody but `--fsync`.
+        // Mounted with `sync`: an error of a later writeback would reach only `--fsync`.
         let made = run("mkfs.ext4", &options, &[&image]) && mounted.mount("loop,sync", &image, at);
         made.then_some(mounted)
     }
 
-    /// An ext4 of `bytes` at `at` whose disk can be full for a moment: it lies in a tmpfs. What
-    /// describes files is written beforehand, so that only contents are lost.
+    /// An ext4 of `bytes` at `at`, on a disk that can be full for a moment: its image is in a
+    /// tmpfs. The inode tables are written beforehand, so that only contents are lost.
     pub fn thin(case: &Case, at: &Path, bytes: u64) -> Option<Mounted> {
         let below = case.scratch.dir("below").0;
         let mut mounted = Mounted::small(&below, 2 * bytes)?;
@@ -66,8 +66,9 @@ impl Mounted {
         made.then_some(mounted)
     }
 
-    /// Fills the disk below a thin one, has `meanwhile` write, tells whoever asks for `file` that
-    /// writes failed, and gives the disk its room back. True if writes failed.
+    /// Fills the disk below a thin file system, calls `meanwhile` to write, and syncs `file` so
+    /// that the kernel reports failed writes. Then it gives the disk its room back. True if
+    /// writes failed.
     pub fn lose(&self, file: &File, meanwhile: impl FnOnce()) -> bool {
         let below = &self.at[0];
         let used = |field: &rustix::fs::StatVfs| (field.f_blocks - field.f_bfree) * field.f_frsize;
@@ -83,7 +84,7 @@ impl Mounted {
         failed
     }
 
-    /// A file system at `at` that ignores upper and lower case.
+    /// A file system at `at` that ignores case in names.
     pub fn caseless(case: &Case, at: &Path) -> Option<Mounted> {
         let image = case.scratch.path("exfat.img");
         image_of(&image, 64 << 20);
@@ -94,8 +95,8 @@ impl Mounted {
         made.then_some(mounted)
     }
 
-    /// Stops the process that serves a caseless one, until the guard goes: what a copy asks of it
-    /// hangs, and not even SIGKILL ends the caller.
+    /// Stops the process that serves a caseless file system until the guard is dropped. Calls of
+    /// a copy into it hang, and not even SIGKILL ends the caller.
     pub fn hang(&self) -> Stopped {
         let at = self.at[0].to_str().expect("a path of ours");
         let serves = |pid: &i32| {
@@ -112,9 +113,9 @@ impl Mounted {
         stopped
     }
 
-    /// A tmpfs at `at` that takes so many files and directories.
+    /// A tmpfs at `at` that takes `inodes` files and directories.
     pub fn of_inodes(at: &Path, inodes: u64) -> Option<Mounted> {
-        // One is the directory itself.
+        // The directory itself takes one inode.
         Mounted::tmpfs(at, &format!("nr_inodes={}", inodes + 1))
     }
 
@@ -140,12 +141,12 @@ impl Mounted {
     }
 }
 
-/// Continued when dropped.
+/// A stopped process; dropping this continues it.
 pub struct Stopped(Pid);
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        // It may have ended: a panic here would hide why.
+        // It may have ended: a panic here would hide the cause.
         let _ = kill_process(self.0, Signal::CONT);
     }
 }
@@ -153,7 +154,7 @@ impl Drop for Stopped {
 impl Drop for Mounted {
     fn drop(&mut self) {
         for at in self.at.iter().rev() {
-            // Lazily: a process that a failed test has left may still be inside.
+            // Lazily: a process left by a failed test may still use it.
             run("umount", &["-l"], &[at]);
         }
     }

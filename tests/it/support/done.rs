@@ -1,8 +1,8 @@
-//! What came of a run, and what a test may demand of it.
+//! The result of a run, and checks of it.
 
 use std::time::Duration;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Done {
     /// None if a signal ended it.
@@ -23,7 +23,7 @@ impl Done {
         self.exits(0)
     }
 
-    /// With an exit code that is fastcp's own: neither a signal nor a panic.
+    /// fastcp itself chose the exit code: no signal ended it, and it did not panic.
     #[track_caller]
     pub fn fails(&self) -> &Done {
         let own = self.code.is_some_and(|code| (1..=13).contains(&code));
@@ -37,7 +37,7 @@ impl Done {
         self
     }
 
-    /// stderr has `text`, in whatever case.
+    /// stderr contains `text`, ignoring case.
     #[track_caller]
     pub fn says(&self, text: &str) -> &Done {
         assert!(
@@ -66,13 +66,13 @@ impl Done {
         self
     }
 
-    /// The most resident memory of the process itself or of one of its children.
+    /// The peak resident memory of the process itself or of one of its descendants.
     #[track_caller]
     pub fn peak_rss_bytes(&self) -> u64 {
         self.peak_rss_bytes.expect("a run that is measured")
     }
 
-    /// What the summary says of the wire, `… (wire 24.1 MB, …`; 0 where it says nothing.
+    /// The summary's bytes on the wire, `… (wire 24.1 MB, …`; 0 where it has no such figure.
     #[track_caller]
     pub fn wire_bytes(&self) -> usize {
         let text = format!("{}{}", self.stdout_text(), self.stderr);

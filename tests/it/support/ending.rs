@@ -1,4 +1,4 @@
-//! Copies that are to end at once, though a call into the system does not return.
+//! Copies that must end at once although a system call does not return.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::run::Running;
 /// long where many tests run at once. The call hangs for as long as the test runs.
 pub const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-/// A signal ends the client with this code, and the server with it.
+/// Checks that a signal ends the client with this code, and the server with it.
 #[track_caller]
 pub fn ends_on(case: &Case, copy: Running, signal: Signal, code: i32) {
     let since = Instant::now();

@@ -1,8 +1,8 @@
-//! A far end that lies: it stands where the client under test looks for its server.
+//! A dishonest server: it runs in place of the server of the client under test.
 //!
-//! The client starts a shell script which joins its stdin and stdout to two FIFOs of the test's.
-//! Waits end: a client that has gone closes them, and one that hangs is killed when its run's limit
-//! is over.
+//! The client starts a shell script that joins its stdin and stdout to two FIFOs of the test.
+//! Every wait ends: a client that exits closes the FIFOs, and one that hangs is killed at its
+//! run's time limit.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -29,10 +29,10 @@ use super::inject::Inject;
 use super::peer::{Control, Keys};
 use super::run::Done;
 
-/// How long a peer waits for a connection, or for bytes of one.
+/// How long a peer waits for a connection, or for bytes on one.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A far end that the client under test has started, past the hello and what opens a session.
+/// A server that the client under test has started, after the opening of the session.
 pub struct FakeServer {
     pub control: Control,
     pub open: Open,
@@ -42,7 +42,7 @@ pub struct FakeServer {
 }
 
 impl FakeServer {
-    /// None if the client went away before.
+    /// None if the client left before the end of the opening.
     fn open(mut control: Control, hello: &Hello) -> Option<FakeServer> {
         control.say_hello_as(hello);
         control.hear_hello()?;
@@ -71,7 +71,7 @@ impl FakeServer {
         self.control.say(message);
     }
 
-    /// Says where it listens, and takes every stream that the client opens.
+    /// Sends the address where it listens, and accepts every stream that the client opens.
     pub fn listen(&mut self) {
         let port = self.listener.local_addr().expect("bound").port();
         self.say(Message::Listen(Listen {
@@ -91,13 +91,13 @@ impl FakeServer {
         self.say(Message::Roots(Roots { roots, totals }));
     }
 
-    /// Waits until the client has said what it sends.
+    /// Waits until the client has sent its roots.
     pub fn hear_roots(&mut self) {
         let roots = |message: &Message| matches!(message, Message::Roots(_));
         self.control.hear_until(roots);
     }
 
-    /// Says where everything lands.
+    /// Sends the names under which the roots land.
     pub fn landed_as(&mut self, names: Vec<Vec<u8>>) {
         self.say(Message::Landed(RootsResolved {
             names,
@@ -107,7 +107,7 @@ impl FakeServer {
         }));
     }
 
-    /// Takes whatever comes on the streams, and looks at the headers alone.
+    /// Reads the frames of every stream in the background, and gives their headers.
     pub fn frames(&self) -> mpsc::Receiver<FrameHeader> {
         let (headers, heard) = mpsc::channel();
         let limits = FrameLimits::new(self.open.chunk_size);
@@ -129,7 +129,7 @@ impl FakeServer {
         heard
     }
 
-    /// Takes whatever comes on the streams, and looks at none of it.
+    /// Reads every stream in the background and ignores the bytes.
     pub fn drain(&mut self) {
         for stream in &self.streams {
             let mut stream = stream.try_clone().expect("another handle");
@@ -137,8 +137,8 @@ impl FakeServer {
         }
     }
 
-    /// Says where it listens, and is not who it should be: to each stream it says `answer`. Gives
-    /// how many bytes it was told.
+    /// Listens without the session's keys: it sends `answer` on each stream. Returns the number
+    /// of bytes that it received.
     pub fn listen_as_stranger(&mut self, answer: &[u8]) -> usize {
         let port = self.listener.local_addr().expect("bound").port();
         self.say(Message::Listen(Listen {
@@ -157,7 +157,7 @@ impl FakeServer {
         heard.len()
     }
 
-    /// False if the client went away instead.
+    /// Waits until the client's roots have landed; false if the client left first.
     pub fn landed(&mut self) -> bool {
         let landed = |message: &Message| matches!(message, Message::Landed(_));
         self.control.hear_until(landed).is_some()
@@ -189,20 +189,20 @@ impl FakeServer {
         }));
     }
 
-    /// On a stream.
+    /// Sends bytes on a stream.
     pub fn send(&mut self, stream: usize, bytes: &[u8]) {
         if let Some(socket) = self.streams.get_mut(stream) {
             socket.write_all(bytes).ok();
         }
     }
 
-    /// Waits until the client has said what it wants.
+    /// Waits until the client has sent a request for data; false if the client left first.
     pub fn wanted(&mut self) -> bool {
         let want = |message: &Message| matches!(message, Message::Want(_));
         self.control.hear_until(want).is_some()
     }
 
-    /// A whole file, all of it honest.
+    /// Sends a whole file, honestly.
     pub fn whole_file(&mut self, entry: Entry, content: &[u8]) {
         let (id, size) = (entry.id, content.len() as u64);
         self.entries(vec![Entry { size, ..entry }]);
@@ -216,7 +216,7 @@ impl FakeServer {
         self.end(id, size, Some(blake3::hash(content).into()));
     }
 
-    /// Says for so long that it is there, and nothing else; no longer than anybody hears it.
+    /// Sends only heartbeats for this long, or until nobody reads them.
     pub fn beat_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
         let beat = Message::Heartbeat(Heartbeat::default());
@@ -225,13 +225,13 @@ impl FakeServer {
         }
     }
 
-    /// Goes in the middle of things.
+    /// Closes streams and control in the middle of a copy.
     pub fn leave(&mut self) {
         self.streams.clear();
         self.control.hang_up();
     }
 
-    /// Stays until the client goes; true if it had said that it is done.
+    /// Stays until the client leaves; true if the client sent `Done` first.
     pub fn finish(&mut self) -> bool {
         let done = |message: &Message| matches!(message, Message::Done(()));
         let done = self.control.hear_until(done).is_some();
@@ -241,7 +241,7 @@ impl FakeServer {
     }
 }
 
-/// The next connection; None if none comes.
+/// The next connection; None if no connection comes within [`PATIENCE`].
 pub fn accept(listener: &TcpListener) -> Option<TcpStream> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let limit = Timespec::try_from(PATIENCE).expect("a short time");
@@ -253,7 +253,7 @@ pub fn accept(listener: &TcpListener) -> Option<TcpStream> {
     Some(socket)
 }
 
-/// Takes an opening and answers it.
+/// Accepts the opening of a stream and answers it.
 pub fn welcome(keyring: &Keyring, socket: TcpStream) -> Option<TcpStream> {
     in_runtime(async {
         socket.set_nonblocking(true).ok()?;
@@ -265,7 +265,7 @@ pub fn welcome(keyring: &Keyring, socket: TcpStream) -> Option<TcpStream> {
     })
 }
 
-/// Runs what the library does with sockets.
+/// Runs the library's asynchronous socket code.
 pub fn in_runtime<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -274,7 +274,7 @@ pub fn in_runtime<T>(work: impl Future<Output = T>) -> T {
         .block_on(work)
 }
 
-/// Where a fake far end is joined to the client that started it.
+/// The FIFOs between a fake server and the client that started it.
 struct Fifos {
     up: PathBuf,
     down: PathBuf,
@@ -309,7 +309,7 @@ impl Fifos {
         Control::new(from, to)
     }
 
-    /// Lets go whoever still waits in [`join`](Fifos::join): nobody will come.
+    /// Ends a wait in [`join`](Fifos::join) for a script that the client never started.
     fn release(&self) {
         for path in [&self.up, &self.down] {
             let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
@@ -328,14 +328,14 @@ fn unique() -> u64 {
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
-/// Runs the client under test with `words` behind what finds the far end, which is `peer`: it is
-/// given control before anything was said on it. Streams are direct.
+/// Runs the client under test with `words` after the options that find the server. `peer` plays
+/// the server and gets control before any byte was sent on it. Streams are direct.
 pub fn against_control(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control) + Send) -> Done {
     let words = [&["--route".as_ref(), "direct".as_ref()], words].concat();
     by_any_route(case, &words, None, peer)
 }
 
-/// As [`pull`], with these faults in the client's system calls.
+/// Like [`pull`], with these faults in the client's system calls.
 pub fn pull_with(
     case: &Case,
     inject: &Inject,
@@ -348,7 +348,7 @@ pub fn pull_with(
     with_faults(case, inject, &words, peer)
 }
 
-/// As [`push`], with these faults in the client's system calls.
+/// Like [`push`], with these faults in the client's system calls.
 pub fn push_with(
     case: &Case,
     inject: &Inject,
@@ -374,7 +374,7 @@ fn with_faults(
     })
 }
 
-/// As [`against`], and the client looks for a route.
+/// Like [`against`], but the client looks for a route.
 pub fn against_free(case: &Case, words: &[&OsStr], peer: impl FnOnce(FakeServer) + Send) -> Done {
     by_any_route(case, words, None, |control| {
         if let Some(server) = FakeServer::open(control, &host::hello()) {
@@ -394,10 +394,10 @@ fn by_any_route(
     let run = case
         .bare()
         .args(["--rsh", "local", "--remote-path", &script])
-        // A peer plays one session.
+        // A peer plays only one session.
         .args(["--retries", "0"])
         .args(words)
-        // Much of what a liar may try is to make it take memory.
+        // Many attacks try to make the client use much memory.
         .measured();
     let run = match inject {
         Some(inject) => run.inject(inject),
@@ -412,7 +412,7 @@ fn by_any_route(
         });
         let running = run.start();
         let done = running.wait();
-        // A client that never started its far end leaves the peer waiting for it.
+        // If the client never started its server, the peer still waits for it.
         let deadline = Instant::now() + Duration::from_secs(5);
         while client_gone.try_recv() == Err(mpsc::TryRecvError::Empty) && Instant::now() < deadline
         {
@@ -427,7 +427,7 @@ fn by_any_route(
     })
 }
 
-/// As [`against_control`], with a far end that is past the hello.
+/// Like [`against_control`], with a server that has sent its hello and opened a session.
 pub fn against(case: &Case, words: &[&OsStr], peer: impl FnOnce(FakeServer) + Send) -> Done {
     against_as(case, &host::hello(), words, peer)
 }
@@ -438,7 +438,7 @@ fn against_as(
     words: &[&OsStr],
     peer: impl FnOnce(FakeServer) + Send,
 ) -> Done {
-    // A peer takes as many streams as it was told of.
+    // A peer needs a fixed number of streams.
     let words = [&["--streams".as_ref(), "8".as_ref()], words].concat();
     against_control(case, &words, |control| {
         if let Some(server) = FakeServer::open(control, hello) {
@@ -447,8 +447,8 @@ fn against_as(
     })
 }
 
-/// A pull of `operand` (what stands behind the colon) into the case's destination, which is an
-/// empty directory unless the test has filled it.
+/// Pulls `operand` (the part after the colon) into the case's destination, which is an empty
+/// directory unless the test has filled it.
 pub fn pull(
     case: &Case,
     flags: &[&str],
@@ -461,7 +461,7 @@ pub fn pull(
     against(case, &words, peer)
 }
 
-/// A push of `source` to a far end that is the peer, in whole chunks.
+/// Pushes `source` to the peer, in whole chunks.
 pub fn push(
     case: &Case,
     flags: &[&str],
@@ -471,7 +471,7 @@ pub fn push(
     push_as(case, &host::hello().without_grains(), flags, source, peer)
 }
 
-/// As [`push`], where the peer says this of itself.
+/// Like [`push`], with this hello from the peer.
 pub fn push_as(
     case: &Case,
     hello: &Hello,

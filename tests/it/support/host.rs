@@ -1,8 +1,8 @@
-//! A far host: a real sshd on a loopback port with keys, home and PATH of its own.
+//! A far host: a real sshd on a loopback port, with separate keys, home and PATH.
 //!
-//! The test itself listens and starts `sshd -i` for every connection, so there is no port to
-//! guess, nothing to wait for, logins can be counted, and nothing outlives the test. What a login
-//! finds (PATH, HOME, noise) is a script that a test may replace.
+//! The test itself listens and starts `sshd -i` for every connection. So the port is known, the
+//! test need not wait for sshd to start, it can count logins, and no sshd outlives it. A script
+//! sets up each login (PATH, HOME, noise), and a test may replace it.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -22,13 +22,13 @@ use super::run::{fastcp_binary, reap, reap_and_measure};
 use super::tree::Dir;
 use super::{keys, net};
 
-/// The name by which ssh's configuration knows the host.
+/// The host's name in ssh's configuration.
 pub const NAME: &str = "far";
 
-/// And another, where there are two.
+/// The name of the second host, where a case has two.
 pub const NEAR: &str = "near";
 
-/// What [`Host::ask_for_password`] takes, as `crypt` makes it.
+/// The password for [`Host::ask_for_password`], followed by its hash from `crypt`.
 pub const PASSWORD: &str = "open sesame";
 const PASSWORD_HASH: &str = "$6$fastcptest$C4ZL0R9oXPOfkcAzRaFqpL3CV6sR2vKV3VxqGgwqgyKIbOqmW07wF7uzS7v\
                              IR1FgbP2sQ8XHVr6veC.zEbAbq0";
@@ -38,7 +38,7 @@ pub struct Host {
     address: SocketAddr,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
-    /// The network namespace that it is in, where that is not this process's.
+    /// The network namespace of the host, where it differs from this process's.
     namespace: Option<String>,
 }
 
@@ -46,21 +46,21 @@ pub struct Host {
 struct Shared {
     closing: AtomicBool,
     logins: AtomicUsize,
-    /// Connections that are to be refused, after so many more that are not.
+    /// How many connections to accept first, and how many to refuse after that.
     refusals: Mutex<(usize, usize)>,
     is_measured: AtomicBool,
     peak_rss_bytes: Mutex<u64>,
     sessions: Mutex<Vec<Session>>,
 }
 
-/// One sshd with its connection.
+/// One sshd process that serves one connection.
 struct Session {
-    /// Names the process even after it was reaped, when its number may be another's.
+    /// Identifies the process even after it was reaped, when another process may have its number.
     pidfd: OwnedFd,
     waiter: JoinHandle<()>,
 }
 
-/// What a login on the host finds.
+/// The environment of a login on the host.
 #[derive(Clone, Debug)]
 pub struct Login {
     pub path: String,
@@ -73,7 +73,7 @@ pub struct Login {
 }
 
 impl Default for Login {
-    /// fastcp is on PATH and nothing is said.
+    /// fastcp is on PATH, and the login prints nothing.
     fn default() -> Login {
         let bin = fastcp_binary().parent().expect("has a directory");
         Login {
@@ -85,18 +85,18 @@ impl Default for Login {
     }
 }
 
-/// What this machine lacks for a host; a test that gets it is skipped.
+/// A requirement that this machine lacks for a host; a test that gets it is skipped.
 #[derive(Debug)]
 pub struct Lacks(pub &'static str);
 
 impl Host {
-    /// `dir` takes keys and configuration, `home` is where a login starts, `mark` is found in the
-    /// environment of every process that a login starts.
+    /// `dir` takes keys and configuration; a login starts in `home`; every process that a login
+    /// starts has `mark` in its environment.
     pub fn start(dir: Dir, home: &Path, mark: &str) -> Result<Host, Lacks> {
         Host::start_at((Ipv4Addr::LOCALHOST, 0).into(), dir, home, mark)
     }
 
-    /// In a network namespace, at ssh's own port.
+    /// The same in a network namespace, on ssh's own port.
     pub fn start_in(
         namespace: &str,
         ip: IpAddr,
@@ -152,7 +152,7 @@ impl Host {
         self.dir.path("ssh_config")
     }
 
-    /// Whoever can log in here with this host's configuration can log in there too, by that name.
+    /// Adds the `other` host under this name to this host's ssh configuration.
     pub fn introduce(&self, name: &str, other: &Host) {
         let text = |host: &Host, file: &str| String::from_utf8(host.dir.read(file)).expect("text");
         let theirs = text(other, "ssh_config");
@@ -170,7 +170,7 @@ impl Host {
         self.dir.path("key")
     }
 
-    /// Connections that sshd has had so far.
+    /// Connections that sshd has accepted so far.
     pub fn logins(&self) -> usize {
         self.shared.logins.load(SeqCst)
     }
@@ -180,8 +180,7 @@ impl Host {
         self.shared.is_measured.store(true, SeqCst);
     }
 
-    /// The most resident memory that one process of any measured login had, of logins that have
-    /// ended.
+    /// The peak resident memory of a single process, among all measured logins that have ended.
     pub fn peak_rss_bytes(&self) -> u64 {
         *self
             .shared
@@ -221,14 +220,14 @@ impl Host {
         self.dir.mode("login", 0o755);
     }
 
-    /// Closes `refused` connections before anything is said on them, as `MaxStartups` does, once
-    /// `taken` more have been taken.
+    /// Closes `refused` connections before any byte is sent on them, as `MaxStartups` does, after
+    /// `taken` more were accepted.
     pub fn refuse(&self, taken: usize, refused: usize) {
         *self.shared.refusals.lock().expect("no panic while held") = (taken, refused);
     }
 
-    /// From now on a login takes the password [`PASSWORD`], and no key. Only root can have this: the
-    /// password holds in a view of the file system that sshd alone has.
+    /// From now on a login takes the password [`PASSWORD`] and no key. Only root can do this: the
+    /// password is valid in a view of the file system that only sshd has.
     pub fn ask_for_password(&self) {
         let shadow = format!("{}:{PASSWORD_HASH}:19000:0:99999:7:::\n", user());
         self.dir.file("shadow", shadow);
@@ -238,7 +237,7 @@ impl Host {
             .file("sshd_config", config + "PubkeyAuthentication no\n");
     }
 
-    /// The key is good for this command alone, as a line of `authorized_keys` says it.
+    /// Restricts the key to this command, as a line of `authorized_keys` does.
     pub fn force(&self, command: &str) {
         let config = self.dir.read("sshd_config");
         let config = String::from_utf8(config).expect("text");
@@ -252,7 +251,7 @@ impl Host {
         self.dir.file("authorized_keys", line);
     }
 
-    /// A directory of the host's own for scripts and stand-ins.
+    /// The host's directory for scripts and stand-ins.
     pub fn dir(&self) -> &Dir {
         &self.dir
     }
@@ -284,9 +283,9 @@ impl Host {
                 home.display()
             ),
         );
-        // Run through the user's shell, as every command of a login is, but not by what this user's
-        // own start-up files make of it. The default key exchange costs 75 ms of processor a login,
-        // this one 7.
+        // The user's shell runs it, as it runs every command of a login, but without the user's
+        // own start-up files. The default key exchange costs 75 ms of processor time per login,
+        // this one 7 ms.
         self.dir.file(
             "sshd_config",
             format!(
@@ -352,7 +351,7 @@ impl Shared {
 impl Drop for Host {
     fn drop(&mut self) {
         self.shared.closing.store(true, SeqCst);
-        // Wakes the acceptor, which then sees that it is to end.
+        // Wakes the acceptor, which then sees that it has to end.
         let (address, namespace) = (self.address, self.namespace.take());
         let waking = thread::spawn(move || {
             if let Some(namespace) = namespace {
@@ -426,15 +425,15 @@ fn start_sshd(sshd: &Path, config: &Path, log: &Path, connection: OwnedFd) -> Ch
     command.spawn().expect("start sshd")
 }
 
-/// The name that this process's user logs in with, or its number.
+/// The name that this process's user logs in with, or the user's number.
 pub fn user() -> String {
     let uid = nix::unistd::getuid();
     let user = nix::unistd::User::from_uid(uid).expect("read the user database");
-    // In a container it may have none, and then there is no sshd to log in to.
+    // A container's user may have no name, and then no sshd to log in to either.
     user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// A program on PATH or where daemons live.
+/// A program on PATH or in a directory of daemons.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

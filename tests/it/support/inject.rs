@@ -9,13 +9,13 @@
 //! ```
 //!
 //! A name is that of a call ("pwrite64"), of a family ("open", "stat", "rename", "unlink", …) or
-//! "lease", "seek_data", "seek_hole", "look_at_link", "look_through_link"; the table is in `calls.rs`. Each action starts a rule, and
-//! the words after it narrow that rule; of two rules that fit, the first one acts. `hold` keeps
-//! calls until `release`, or `release_first` for those of the first rules; `wait_until_struck`
-//! waits for the event. Only processes of fastcp are struck, unless `of` names another program. A
-//! failed `close` closes all the same, as the kernel's does; every other failed call does nothing.
-//! Start a test with
-//! `if !inject::permitted() { return skip("seccomp user notification"); }`.
+//! "lease", "seek_data", "seek_hole", "look_at_link", "look_through_link"; the table is in
+//! `calls.rs`. Each action starts a rule, and the methods called after it narrow that rule. If
+//! several rules fit a call, the first one acts. `hold` keeps calls until `release`, or
+//! `release_first` for those of the first rules; `wait_until_struck` waits until rules have
+//! struck. Rules strike only processes of fastcp, unless `of` names another program. A failed
+//! `close` still closes, as the kernel's does; every other failed call has no effect. Start a
+//! test with `if !inject::permitted() { return skip("seccomp user notification"); }`.
 
 mod calls;
 mod seccomp;
@@ -40,21 +40,21 @@ use seccomp::{Listener, Notice};
 /// How long a test waits for a fault that it expects.
 const STRIKE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Matches a file that has no name (yet): as /proc shows its descriptor.
+/// Matches a file without a name (yet), as /proc shows its descriptor.
 pub const NAMELESS: &str = "#* (deleted)";
 
-/// Matches a file that has not got its final name, whether it has a temporary one or none.
+/// Matches a file that does not have its final name yet: it has a temporary name or none.
 pub const UNFINISHED: &str = "{*.part,#* (deleted)}";
 
-/// What happens to a call.
+/// The effect on a call.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Fail(Errno),
-    /// Returns this without having done anything.
+    /// The call returns this number without having done anything.
     Return(u32),
-    /// Happens so much later.
+    /// The call happens after this time.
     Delay(Duration),
-    /// Happens after [`Inject::release`].
+    /// The call happens after [`Inject::release`].
     Hold,
     /// The process is killed before the call.
     Kill,
@@ -74,11 +74,11 @@ struct Rule {
     program: String,
     end: End,
     pattern: Option<GlobMatcher>,
-    /// Calls that fit and are let through before the first strike.
+    /// Calls that fit but happen normally before the first strike.
     spared: usize,
-    /// Strikes.
+    /// The largest number of strikes.
     times: usize,
-    /// In how many of a thousand, by which seed.
+    /// How many in a thousand fitting calls are struck, and the seed for the choice.
     chance: Option<(u64, u64)>,
     seen: AtomicUsize,
     struck: AtomicUsize,
@@ -101,11 +101,11 @@ struct Bell {
 struct State {
     struck: usize,
     released: bool,
-    /// The first rules, of which so many let their calls happen.
+    /// How many rules, from the first on, let their calls happen.
     released_rules: usize,
 }
 
-/// True where this machine lets us filter system calls.
+/// True where this machine allows tests to filter system calls.
 pub fn permitted() -> bool {
     let filter = || seccomp::install(&calls::named("syncfs")).is_ok();
     thread::spawn(filter).join().expect("it does not panic")
@@ -116,23 +116,22 @@ impl Inject {
         Inject::default()
     }
 
-    /// The call does not happen and returns this error.
+    /// The call returns this error and does nothing.
     pub fn fail(self, call: &str, error: Errno) -> Inject {
         self.rule(call, Act::Fail(error))
     }
 
-    /// The call does not happen and returns this number, as if it had.
+    /// The call returns this number, as if it had succeeded, and does nothing.
     pub fn pretend(self, call: &str, value: u32) -> Inject {
         self.rule(call, Act::Return(value))
     }
 
-    /// The call happens later. Other calls go on.
+    /// The call happens later. Other calls are not delayed.
     pub fn delay(self, call: &str, time: Duration) -> Inject {
         self.rule(call, Act::Delay(time))
     }
 
-    /// The call happens after `release`, like one to a disk that hangs: only a deadly signal ends
-    /// the wait.
+    /// The call happens after `release`. As with a hung disk, only a deadly signal ends the wait.
     pub fn hold(self, call: &str) -> Inject {
         self.rule(call, Act::Hold)
     }
@@ -185,38 +184,38 @@ impl Inject {
         self.after(number - 1).times(1)
     }
 
-    /// Spares the first calls that fit.
+    /// Lets the first `spared` calls that fit happen.
     pub fn after(self, spared: usize) -> Inject {
         self.narrow(|rule| rule.spared = spared)
     }
 
-    /// At most so many strikes.
+    /// At most this many strikes.
     pub fn times(self, times: usize) -> Inject {
         self.narrow(|rule| rule.times = times)
     }
 
-    /// Strikes so many in a thousand of the calls that fit; which ones, the seed tells.
+    /// Strikes `per_mille` of a thousand calls that fit; the seed decides which ones.
     pub fn chance(self, per_mille: u64, seed: u64) -> Inject {
         self.narrow(|rule| rule.chance = Some((per_mille, seed)))
     }
 
-    /// In processes of another program, by the start of its file name.
+    /// Only in programs whose file name starts with `program`.
     pub fn of(self, program: &str) -> Inject {
         self.narrow(|rule| rule.program = program.to_owned())
     }
 
-    /// Strikes so far, of all rules.
+    /// Strikes so far, by all rules.
     pub fn struck(&self) -> usize {
         self.bell.state.lock().expect("no panic while held").struck
     }
 
-    /// Strikes so far, rule by rule.
+    /// Strikes so far, by each rule.
     pub fn struck_by_rule(&self) -> Vec<usize> {
         let struck = |rule: &Arc<Rule>| rule.struck.load(SeqCst);
         self.rules.iter().map(struck).collect()
     }
 
-    /// Waits for so many strikes in all.
+    /// Waits for this many strikes in total.
     #[track_caller]
     pub fn wait_until_struck(&self, times: usize) {
         self.wait_until_struck_within(times, STRIKE_LIMIT);
@@ -240,7 +239,7 @@ impl Inject {
         assert_eq!(self.struck(), times, "faults of {self}");
     }
 
-    /// Lets every held or delayed call happen, from now on at once.
+    /// Lets every held or delayed call happen, and later ones at once.
     pub fn release(&self) {
         self.bell
             .state
@@ -250,7 +249,7 @@ impl Inject {
         self.bell.changed.notify_all();
     }
 
-    /// The same for the first rule alone, or for the first few.
+    /// The same for the first `rules` rules only.
     pub fn release_first(&self, rules: usize) {
         let mut state = self.bell.state.lock().expect("no panic while held");
         state.released_rules = rules;
@@ -270,12 +269,12 @@ impl Inject {
         let (keeper, kept) = mpsc::channel::<()>();
         thread::spawn(move || {
             sender.send(seccomp::install(&wanted)).ok();
-            // What this thread does from here on may be reported: there must be a supervisor.
+            // Waits for the supervisor: the filter may report this thread's calls from here on.
             if ready.recv().is_err() {
                 return;
             }
             let spawned = command.spawn();
-            // It holds the run's terminal open.
+            // It keeps the run's terminal open.
             drop(command);
             child_sender.send(spawned).ok();
             // The kernel kills the child when this thread ends.
@@ -289,14 +288,14 @@ impl Inject {
         Ok((child, Keeper(keeper)))
     }
 
-    /// Until the last process under the filter has ended.
+    /// Runs until the last process under the filter has ended.
     fn supervise(self, listener: Arc<Listener>) {
         while let Some(notice) = listener.next() {
             let mut rules = self.rules.iter().enumerate();
             match rules.find(|(_, rule)| rule.strikes(&notice)) {
                 None => listener.go_on(&notice),
                 Some((nth, rule)) => {
-                    // Counted first: after the answer the run may be over.
+                    // Counted before the answer, after which the run may be over.
                     rule.struck.fetch_add(1, SeqCst);
                     self.bell.state.lock().expect("no panic while held").struck += 1;
                     self.bell.changed.notify_all();
@@ -325,7 +324,7 @@ impl Inject {
         }
     }
 
-    /// On a thread of its own, so that a call that waits holds no other one up.
+    /// Uses a new thread, so that a waiting call delays no other call.
     fn later(&self, nth: usize, listener: &Arc<Listener>, notice: Notice, until: Option<Instant>) {
         let (bell, listener) = (self.bell.clone(), listener.clone());
         thread::spawn(move || {
@@ -349,7 +348,7 @@ impl Inject {
     }
 }
 
-/// Keeps the thread that started a child, and with it the child.
+/// Keeps the thread that started a child alive, and so the child.
 #[derive(Debug)]
 pub struct Keeper(#[expect(dead_code, reason = "dropping it tells the thread")] mpsc::Sender<()>);
 
@@ -434,7 +433,7 @@ fn files(files: Files, args: &[u64; 6], process: &Path) -> Vec<PathBuf> {
     let open = |fd: u64| process.join(format!("fd/{}", fd as i32)).read_link().ok();
     let cwd = || process.join("cwd").read_link().ok();
     let below = |dir: Option<PathBuf>, at: usize| match text(process, args[at]) {
-        // With AT_EMPTY_PATH, or without a path: the directory's descriptor is the file.
+        // With AT_EMPTY_PATH or without a path, the directory's descriptor is the file.
         None => dir,
         Some(path) if path.as_os_str().is_empty() => dir,
         Some(path) => Some(dir.unwrap_or_default().join(path)),
@@ -460,7 +459,7 @@ fn text(process: &Path, address: u64) -> Option<PathBuf> {
     let memory = std::fs::File::open(process.join("mem")).ok()?;
     let mut bytes = Vec::new();
     let mut at = address;
-    // Page by page: the one after the string may not be there.
+    // Page by page: the page after the string may not be mapped.
     while address != 0 && bytes.len() < PAGE as usize {
         let mut block = vec![0; (PAGE - at % PAGE) as usize];
         memory.read_exact_at(&mut block, at).ok()?;

@@ -1,4 +1,4 @@
-//! Journals that copies have left, changed for a test.
+//! Journals left by copies, and changes to them for a test.
 
 use std::fs::OpenOptions;
 use std::ops::Range;
@@ -7,11 +7,11 @@ use std::path::Path;
 
 use fastcp::journal::record::{ChecksumKey, JournalSession, LEN, Record, RecordBody};
 
-/// Ranges of bytes that it records as written, in the order of their writing.
+/// The byte ranges that a journal records as written, in the order of the writes.
 pub fn recorded(path: &Path) -> Vec<Range<u64>> {
     let content = std::fs::read(path).expect("read the journal");
     let (records, _) = content.as_chunks::<LEN>();
-    // It is empty for a moment.
+    // The journal is empty for a moment after its creation.
     let Some(key) = records.first().and_then(|header| key(path, header)) else {
         return Vec::new();
     };
@@ -25,17 +25,17 @@ pub fn recorded(path: &Path) -> Vec<Range<u64>> {
     chunks.collect()
 }
 
-/// Makes its first session one of before the machine was started.
+/// Makes the journal's first session one from before the last boot.
 pub fn age_by_a_boot(path: &Path) {
     change(path, |session| session.boot_id = [1; 16]);
 }
 
-/// Makes its first session one of a fastcp that cut files into chunks of another size.
+/// Makes the journal's first session one with another chunk size.
 pub fn cut_otherwise(path: &Path) {
     change(path, |session| session.chunk_size /= 2);
 }
 
-/// The key of a journal that begins with `header`, by the key of the user whose home is the case's.
+/// The key of a journal that begins with `header`, derived from the user key in the case's home.
 pub fn key(path: &Path, header: &Record) -> Option<ChecksumKey> {
     let in_home = |above: &Path| std::fs::read(above.join("home/.local/state/fastcp/key")).ok();
     let user = path.ancestors().find_map(in_home)?;

@@ -1,4 +1,4 @@
-//! Keys that logins are made with.
+//! ssh keys for logins.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,14 @@ use std::sync::Mutex;
 
 use super::Case;
 
-/// A key pair as it is in its two files.
+/// The contents of the two files of a key pair.
 #[derive(Clone)]
 pub struct Pair {
     pub private: Vec<u8>,
     pub public: Vec<u8>,
 }
 
-/// The key pair of this name, the same for every test of a run: to make one takes longer than many a
-/// copy.
+/// The key pair of this name, shared by all tests of a run: making one can take longer than a copy.
 pub fn pair(name: &str) -> Pair {
     static PAIRS: Mutex<BTreeMap<String, Pair>> = Mutex::new(BTreeMap::new());
     let mut pairs = PAIRS.lock().expect("no panic while held");
@@ -44,7 +43,7 @@ pub fn make_key(path: &Path, passphrase: &str) {
     assert!(made.success(), "ssh-keygen failed");
 }
 
-/// From now on the host is open to one key alone, which has this passphrase.
+/// From now on the host accepts only one key, which has this passphrase.
 pub fn lock(case: &Case, passphrase: &str) -> PathBuf {
     let key = case.scratch.path("locked");
     make_key(&key, passphrase);

@@ -1,4 +1,4 @@
-//! Worlds that are smaller than this one: a disk of a few megabytes, a user without powers.
+//! Small environments: a disk of a few megabytes, a user without privileges.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,16 +11,16 @@ use tempfile::{NamedTempFile, TempDir};
 use super::case::Case;
 use super::tree::Dir;
 
-/// A file system on which few bytes are free; gone when dropped.
+/// A file system with little free space; removed when dropped.
 pub struct Disk {
     pub dir: Dir,
     _kind: Kind,
 }
 
 enum Kind {
-    /// A tmpfs of its own; it takes the right to mount.
+    /// A separate tmpfs; it needs the right to mount.
     Mounted(PathBuf),
-    /// A small /dev/shm, as containers have it, filled up. One test at a time.
+    /// A small /dev/shm, as containers have it, filled up. Only one test uses it at a time.
     Shared {
         _dir: TempDir,
         _filler: NamedTempFile,
@@ -28,7 +28,7 @@ enum Kind {
     },
 }
 
-/// A /dev/shm with more free than this is memory of the machine's that is not ours to fill.
+/// A /dev/shm with more free space takes too much of the machine's memory to fill.
 const SHARED_MAX: u64 = 256 << 20;
 
 impl Disk {
@@ -68,7 +68,7 @@ impl Disk {
         })
     }
 
-    /// Takes all the space that is left.
+    /// Takes all free space.
     pub fn fill(&self) {
         let mut filler = std::fs::File::create(self.dir.path("filler")).expect("make a file");
         std::io::copy(&mut std::io::repeat(1), &mut filler).expect_err("the disk is small");
@@ -78,7 +78,7 @@ impl Disk {
 impl Drop for Kind {
     fn drop(&mut self) {
         if let Kind::Mounted(dir) = self {
-            // Lazily: a process that a failed test has left may still be inside.
+            // Lazily: a process left by a failed test may still use it.
             run("umount", &["-l"], dir);
         }
     }
@@ -94,8 +94,7 @@ fn run(program: &str, args: &[&str], path: &Path) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Words before a command that take from root what sets it above the modes of files; empty for
-/// everybody else.
+/// Words before a command that take root's power to ignore file modes; empty for other users.
 pub fn without_powers() -> Vec<String> {
     if !geteuid().is_root() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Loop devices: block devices whose content is a file's. They take root.
+//! Loop devices: block devices backed by a file. They need root.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,12 +11,12 @@ use rustix::fs::OFlags;
 
 use super::tree::Dir;
 
-/// Tries to get a free one, or to mount or unmount what is on one: other tests take them too, and a
-/// process that one of those is just about to start may hold what was open here.
+/// Attempts to get a free device, or to mount or unmount one. Other tests take devices too, and a
+/// process that they are about to start may inherit a descriptor that was open here.
 const TRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A killed receiver's sync ends when the disk is done with it.
+/// The attempts to unmount: a killed receiver's sync ends only when the disk has finished it.
 const BUSY_TRIES: usize = 600;
 
 /// A loop device; detached when dropped.
@@ -26,21 +26,21 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// On a file in `dir` with these bytes, a multiple of 512 of them. None where this machine has
-    /// no loop devices for us.
+    /// Makes one backed by a file in `dir` with this content, a multiple of 512 bytes. None where
+    /// this machine gives tests no loop devices.
     pub fn new(dir: &Dir, name: &str, content: impl AsRef<[u8]>) -> Option<Loop> {
         let file = dir.file(name, content);
         match attached(&file) {
             Some(path) => Some(Loop { path, file }),
             None => {
-                // Nothing is left behind where there are no devices.
+                // Leaves no file where there are no devices.
                 std::fs::remove_file(file).expect("it was made just now");
                 None
             }
         }
     }
 
-    /// All that it holds.
+    /// The whole content of the device.
     pub fn content(&self) -> Vec<u8> {
         let mut content = Vec::new();
         let read = File::open(&self.path).and_then(|mut file| file.read_to_end(&mut content));
@@ -48,7 +48,7 @@ impl Loop {
         content
     }
 
-    /// Writes past everybody who may use it.
+    /// Writes directly to the device, past any user of it.
     pub fn write(&self, content: &[u8], offset: u64) {
         let mut options = File::options();
         let file = options.write(true).open(&self.path).expect("open it");
@@ -56,23 +56,23 @@ impl Loop {
         file.sync_all().expect("sync it");
     }
 
-    /// Keeps others from writing to it, as a mount does.
+    /// Opens it exclusively, which keeps others from writing to it, as a mount does.
     pub fn hold(&self) -> File {
         alone(&self.path).expect("open it alone")
     }
 
-    /// Bytes on disk of the file behind it.
+    /// Bytes on disk of the backing file.
     pub fn taken(&self) -> u64 {
         std::fs::metadata(&self.file).expect("its file").blocks() * 512
     }
 
-    /// Makes a file system on it and mounts it, until the guard goes.
+    /// Makes a file system on it and mounts that until the guard is dropped.
     pub fn mounted(&self, at: &Path) -> Option<Mount> {
         let made = again_and_again(TRIES, || run("mkfs.ext4", &["-q".as_ref(), &self.path]));
         made.then(|| self.mounted_again(at)).flatten()
     }
 
-    /// Mounts the file system that it has.
+    /// Mounts the file system that is on it.
     pub fn mounted_again(&self, at: &Path) -> Option<Mount> {
         again_and_again(TRIES, || run("mount", &[&self.path, at])).then(|| Mount {
             device: self.path.clone(),
@@ -97,27 +97,27 @@ impl Drop for Mount {
         if !again_and_again(BUSY_TRIES, || run("umount", &[&self.at])) {
             run("umount", &["--lazy".as_ref(), &self.at]);
         }
-        // A test with networks of its own may have a copy of the mount. While it has, who mounts the
-        // device again gets the same file system, with what it remembers.
+        // A test with network namespaces may have a copy of the mount. While the copy exists, a
+        // new mount of the device gets the same file system with its cached state.
         again_and_again(BUSY_TRIES, || alone(&self.device).is_ok());
     }
 }
 
-/// Fails while anyone has the device mounted.
+/// Opens the device exclusively; fails while it is mounted anywhere.
 fn alone(device: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.read(true).custom_flags(OFlags::EXCL.bits() as i32);
     options.open(device)
 }
 
-/// Mounts the file system in a file; false where this machine does not allow it.
+/// Mounts a file system image; false where this machine does not allow it.
 pub fn mount(options: &str, image: &Path, at: &Path) -> bool {
     again_and_again(TRIES, || {
         run("mount", &["-o".as_ref(), options.as_ref(), image, at])
     })
 }
 
-/// True once `what` succeeds.
+/// Retries `what`; true once it succeeds.
 fn again_and_again(tries: usize, what: impl Fn() -> bool) -> bool {
     (0..tries).any(|nth| {
         if nth > 0 {

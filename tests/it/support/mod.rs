@@ -1,4 +1,4 @@
-//! What every test stands on: a far host, runs with a time limit, trees that compare.
+//! The foundation of every test: a far host, runs with a time limit, and trees to compare.
 
 pub mod bad_disk;
 pub mod case;
@@ -35,7 +35,7 @@ pub use tree::{Also, Dir, Tree, assert_same, digits, noise, prose};
 
 pub const MIB: usize = 1 << 20;
 
-/// Plays parts of a test that wait most of their time, all of them at once.
+/// Runs parts of a test at the same time, since each waits most of its time.
 pub fn at_once<T: Send>(parts: impl IntoIterator<Item = T>, play: impl Fn(T) + Sync) {
     let play = &play;
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Two hosts with a wire between them and firewalls of their own: network namespaces, for root.
+//! Two linked hosts with separate firewalls: network namespaces, which need root.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -14,31 +14,31 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::host::{Lacks, find_program};
 use super::wire::{self, Wire};
 
-/// Which of the two.
+/// One of the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// Where fastcp is run.
+    /// The host that runs fastcp.
     Near,
-    /// Where sshd is.
+    /// The host that runs sshd.
     Far,
 }
 
-/// What the hosts speak.
+/// The IP versions of both hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ip {
     V4AndV6,
     V6Only,
 }
 
-/// Gone with all that is in it when it is dropped.
+/// Dropping it removes both namespaces and all they contain.
 pub struct Net {
     name: String,
     ip: Ip,
-    /// In the place of the good one.
+    /// Replaces the good link.
     bad: OnceLock<Wire>,
 }
 
-/// What a firewall does with a connection that is not wanted.
+/// The firewall's answer to an unwanted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wall {
     Drop,
@@ -53,7 +53,7 @@ impl Net {
         }
         find_program("ip").ok_or(Lacks("ip"))?;
         find_program("iptables").ok_or(Lacks("iptables"))?;
-        // Interfaces have names of 15 bytes.
+        // Interface names have at most 15 bytes.
         let count = COUNT.fetch_add(1, Relaxed);
         let net = Net {
             name: format!("fcp{}x{count}", std::process::id()),
@@ -65,7 +65,7 @@ impl Net {
             if !run("ip", &["netns", "add", space]) {
                 return Err(Lacks("the right to make network namespaces"));
             }
-            // An address that is being looked for twice is not used at once.
+            // During duplicate address detection an address cannot be used yet.
             net.must(space, "sysctl -qw net.ipv6.conf.default.accept_dad=0");
             net.must(space, "ip link set lo up");
         }
@@ -87,7 +87,7 @@ impl Net {
         Ok(net)
     }
 
-    /// Where sshd is.
+    /// The address of the host that runs sshd.
     pub fn ssh_address(&self) -> IpAddr {
         match self.ip {
             Ip::V4AndV6 => [10, 77, 0, 2].into(),
@@ -95,7 +95,7 @@ impl Net {
         }
     }
 
-    /// Where fastcp is run.
+    /// The address of the host that runs fastcp.
     pub fn near_address(&self) -> IpAddr {
         match self.ip {
             Ip::V4AndV6 => [10, 77, 0, 1].into(),
@@ -110,7 +110,7 @@ impl Net {
         }
     }
 
-    /// Words to run a program there.
+    /// The words before a command that run it on this host.
     pub fn words(&self, at: At) -> Vec<String> {
         let namespace = self.namespace(at);
         ["ip", "netns", "exec", &namespace]
@@ -118,7 +118,7 @@ impl Net {
             .to_vec()
     }
 
-    /// Does something as if it were there.
+    /// Runs `what` on this host, in a new thread.
     pub fn within<T: Send>(&self, at: At, what: impl FnOnce() -> T + Send) -> T {
         let path = self.path(at);
         std::thread::scope(|scope| {
@@ -134,18 +134,19 @@ impl Net {
         format!("/run/netns/{}", self.namespace(at))
     }
 
-    /// Another address for what is there.
+    /// Gives a host another address.
     pub fn add_address(&self, at: At, ip: IpAddr) {
         let space = self.namespace(at);
         self.must(&space, &format!("ip addr add {ip}/24 dev wire"));
     }
 
-    /// What is run there knows these names, as lines of /etc/hosts, from now on; to be called for
-    /// the first time before anything is run there.
+    /// Sets the /etc/hosts lines that programs on a host see. Call it for the first time before
+    /// any program runs there.
     pub fn set_names(&self, at: At, lines: &str) {
         let dir = self.names_dir(at);
         std::fs::create_dir_all(&dir).expect("make a directory");
-        // Written into, since what runs there has this very file in the place of its own.
+        // Overwritten and not replaced: running programs have this very file mounted over
+        // /etc/hosts.
         std::fs::write(dir.join("hosts"), lines).expect("write names");
     }
 
@@ -153,7 +154,7 @@ impl Net {
         PathBuf::from("/etc/netns").join(self.namespace(at))
     }
 
-    /// New connections to there come through to these ports alone.
+    /// New connections to a host get through to these ports only.
     pub fn open_only(&self, at: At, ports: &[&str], wall: Wall) {
         let space = self.namespace(at);
         for iptables in ["iptables", "ip6tables"] {
@@ -174,7 +175,7 @@ impl Net {
         }
     }
 
-    /// Nothing comes through to there any more but what belongs to ssh.
+    /// From now on the host receives only ssh packets.
     pub fn cut(&self, at: At) {
         let space = self.namespace(at);
         for iptables in ["iptables", "ip6tables"] {
@@ -184,7 +185,7 @@ impl Net {
         }
     }
 
-    /// Packets that are as long as they may be do not come through, and nobody is told.
+    /// Silently drops packets of full size.
     pub fn lose_full_packets(&self, at: At) {
         let space = self.namespace(at);
         let rule = "iptables -A INPUT -i wire -p tcp -m length --length 1200:65535";
@@ -194,7 +195,7 @@ impl Net {
         );
     }
 
-    /// For some time no packet of a data connection comes in there.
+    /// For `time` the host receives no packet of a data connection.
     pub fn close_for(&self, time: Duration, at: At, wall: Wall) {
         let space = self.namespace(at);
         let target = match wall {
@@ -212,7 +213,7 @@ impl Net {
         change("-D");
     }
 
-    /// From now on packets come late and in another order, twice, damaged or not at all. False where
+    /// From now on packets arrive late, out of order, twice, damaged or not at all. False where
     /// this machine cannot do that.
     pub fn spoil(&self) -> bool {
         let near = self.namespace(At::Near);
@@ -235,7 +236,7 @@ impl Net {
     }
 }
 
-/// This thread is there from now on, and so is what it starts.
+/// Moves this thread, and the processes it starts later, into a network namespace.
 pub fn enter(path: &str) {
     let file = File::open(path).expect("open a network namespace");
     use std::os::fd::AsFd;

@@ -9,12 +9,12 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 
 use super::host::find_program;
 
-/// A command that leaves no process behind if a test is killed or panics: the kernel kills what its
-/// thread started. And tests that a script runs in the background, where shells have Ctrl-C ignored, or
-/// under nohup say the same as others.
+/// A command whose process does not outlive the test: if a test is killed or panics, the kernel
+/// kills the processes that its thread started. Ctrl-C and SIGHUP get their default action. A
+/// shell's background jobs and nohup ignore them, and tests would then give other results.
 ///
-/// Not by `pre_exec`, with which std forks: to copy and free the page tables of a process as large
-/// as the tests are in took an eighth of all their processor time.
+/// `setpriv` sets the death signal, not `pre_exec`, with which std forks: to copy and free this
+/// large process's page tables took an eighth of the tests' processor time.
 pub fn dying_with_this_thread(program: impl AsRef<OsStr>) -> Command {
     static SETPRIV: OnceLock<PathBuf> = OnceLock::new();
     let setpriv = SETPRIV.get_or_init(|| {

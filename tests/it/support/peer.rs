@@ -1,5 +1,5 @@
-//! The words and frames of a peer that is spoken by hand: it knows the protocol and its keys, and
-//! says whatever a test wants it to say.
+//! A peer that a test plays by hand: it knows the protocol and its keys, and sends the messages
+//! and frames that the test chooses.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,8 +19,8 @@ use fastcp::wire::message::{ByteRange, HEADER_LEN, Message, Open, Role, parse_he
 
 use super::run::Done;
 
-/// Control, message by message or byte by byte. What cannot be said any more is dropped: the other
-/// end has gone, and its exit code tells why.
+/// Control, message by message or byte by byte. A failed write is ignored: the other end has
+/// gone, and its exit code tells why.
 pub struct Control {
     from: File,
     to: File,
@@ -42,7 +42,7 @@ impl Control {
         self.bytes(&encode(&message));
     }
 
-    /// Says it; false once nobody hears it any more.
+    /// Sends `message`; false once nobody reads.
     pub fn is_heard(&mut self, message: &Message) -> bool {
         self.to.write_all(&encode(message)).is_ok()
     }
@@ -55,7 +55,7 @@ impl Control {
         self.bytes(&hello.to_line());
     }
 
-    /// Everything up to the end of the other's hello.
+    /// Reads up to the end of the other end's hello.
     pub fn hear_hello(&mut self) -> Option<Hello> {
         let mut said = Vec::new();
         while !said.ends_with(b"\n") || !contains(&said, MAGIC) {
@@ -78,7 +78,7 @@ impl Control {
         Some(message.expect("of a type that there is"))
     }
 
-    /// Skips what is not wanted; None at the end.
+    /// The next message for which `wanted` is true; None at the end.
     pub fn hear_until(&mut self, wanted: impl Fn(&Message) -> bool) -> Option<Message> {
         loop {
             let message = self.hear()?;
@@ -88,34 +88,34 @@ impl Control {
         }
     }
 
-    /// Says nothing any more: the other end finds the connection closed.
+    /// Closes the sending half: the other end finds the connection closed.
     pub fn hang_up(&mut self) {
         drop(self.take_writer());
     }
 
-    /// Waits until the other end has closed.
+    /// Reads messages until the other end has closed.
     pub fn hear_out(&mut self) {
         while self.hear().is_some() {}
     }
 
-    /// The same, whatever it may say.
+    /// The same for bytes that need not be messages.
     pub fn hear_out_raw(&mut self) {
         std::io::copy(&mut self.from, &mut std::io::sink()).ok();
     }
 
-    /// Its two halves: what is heard, and what is said.
+    /// The reading half and the writing half.
     pub fn split(self) -> (File, File) {
         (self.from, self.to)
     }
 
-    /// What it says is said by another from now on.
+    /// The writing half, for the caller to write to. Later messages of this `Control` go to
+    /// /dev/null.
     pub fn take_writer(&mut self) -> File {
         let null = File::options().write(true).open("/dev/null");
         std::mem::replace(&mut self.to, null.expect("open /dev/null"))
     }
 
-    /// Hears nothing any more: what the other end says goes nowhere. Gives what it can still be
-    /// told by.
+    /// Closes the reading half and gives the writing half.
     pub fn deafen(self) -> File {
         self.to
     }
@@ -127,8 +127,8 @@ pub fn encode(message: &Message) -> Vec<u8> {
     bytes
 }
 
-/// A message with bytes that no honest end can say: the name `from` in it, as it is written with
-/// its length, becomes `to`.
+/// `message` with bytes that an honest end cannot send: the encoded name `from`, with its length,
+/// becomes `to`.
 pub fn with_name(message: &Message, from: &str, to: &[u8]) -> Vec<u8> {
     let mut bytes = encode(message);
     replace_name(&mut bytes, from, to);
@@ -137,7 +137,7 @@ pub fn with_name(message: &Message, from: &str, to: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Both lengths are below 16384.
+/// Replaces a name with its length prefix. Both lengths are below 16384.
 pub fn replace_name(bytes: &mut Vec<u8>, from: &str, to: &[u8]) {
     let written = |text: &[u8]| {
         let mut out = match text.len() {
@@ -157,7 +157,7 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// A message of type `number` with any body, whose length may be a lie.
+/// A message of type `number` with any body; `len` may be wrong.
 pub fn raw(number: u16, len: u32, body: &[u8]) -> Vec<u8> {
     [&number.to_le_bytes()[..], &len.to_le_bytes(), body].concat()
 }
@@ -212,7 +212,7 @@ pub fn symlink(id: EntryId, parent: EntryId, named: &str, text: impl AsRef<OsStr
     entry(id, parent, named, EntryKind::Symlink(text), 0)
 }
 
-/// The answer to operand 0.
+/// The root for operand 0.
 pub fn root(id: EntryId, named: &str, is_directory: bool) -> Root {
     Root {
         id,
@@ -229,7 +229,7 @@ pub fn span(start: u64, end: u64) -> ByteRange {
     ByteRange { start, end }
 }
 
-/// What a session's ends agreed on, and frames made with it.
+/// The keys and the chunk size of a session, and frames made with them.
 pub struct Keys {
     pub sealer: Sealer,
     pub keyring: Arc<Keyring>,
@@ -253,7 +253,7 @@ impl Keys {
         }
     }
 
-    /// A chunk of a file under the next number.
+    /// A chunk of a file under the next chunk number.
     pub fn place(&mut self, entry: EntryId, offset: u64, raw_len: usize) -> ChunkPlace {
         self.next_chunk += 1;
         ChunkPlace {
@@ -265,7 +265,7 @@ impl Keys {
         }
     }
 
-    /// A frame as it goes on a stream, uncompressed.
+    /// A frame as a stream carries it, uncompressed.
     pub fn frame(&self, place: ChunkPlace, digest: Digest, data: &[u8]) -> Vec<u8> {
         let mut buffer = Buffer::loose(self.chunk_size);
         buffer.room()[..data.len()].copy_from_slice(data);
@@ -279,7 +279,7 @@ impl Keys {
         SealedChunk::seal(encoded, &self.sealer).bytes().to_vec()
     }
 
-    /// The honest frame of a piece of a file of `size` bytes.
+    /// The honest frame of one chunk of a file of `size` bytes.
     pub fn piece(&mut self, entry: EntryId, offset: u64, size: u64, data: &[u8]) -> Vec<u8> {
         let place = self.place(entry, offset, data.len());
         let digest = digest::of_range(data, offset, data.len() as u64 == size);
@@ -287,8 +287,8 @@ impl Keys {
     }
 }
 
-/// What holds for every run against a liar: it fails with a code of its own, says so in readable
-/// characters, and soon.
+/// Checks every run against a dishonest peer: fastcp fails by itself, not by a signal, and its
+/// messages are short and in readable characters.
 #[track_caller]
 pub fn held_out(done: &Done) -> &Done {
     done.fails();

@@ -1,5 +1,5 @@
-//! One direction of a data connection through a [`Storm`](super::storm::Storm): passes bytes on and
-//! does to them what the script says.
+//! One direction of a data connection through a [`Storm`](super::storm::Storm): passes bytes on
+//! with the script's faults.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -23,7 +23,7 @@ impl Pipe {
         let (mut passed, mut late, mut rate) = (0, Duration::ZERO, None);
         'pass: while let Ok(len @ 1..) = self.from.read(&mut block) {
             let mut bytes = block[..len].to_vec();
-            // Places of faults are counted in what comes, not in what is made of it.
+            // Fault positions count the bytes that arrive, not the bytes passed on.
             while let Some((at, fault)) = faults.next_if(|(at, _)| *at < passed + len) {
                 self.shared.strike();
                 let here = at.saturating_sub(passed).min(bytes.len());
@@ -56,7 +56,7 @@ impl Pipe {
         self.to.shutdown(Shutdown::Write).ok();
     }
 
-    /// True if nothing passes after it.
+    /// True if no byte passes after this fault.
     fn strike(&mut self, fault: Fault, here: usize, bytes: &mut Vec<u8>) -> bool {
         match fault {
             Fault::Corrupt => {
@@ -82,7 +82,7 @@ impl Pipe {
                 self.to.shutdown(Shutdown::Write).ok();
                 std::io::copy(&mut self.from, &mut std::io::sink()).ok();
             }
-            // Not read any more: what is sent fills the buffers and stays there.
+            // Stops reading: sent bytes fill the buffers and stay there.
             Fault::BlackHole => self.shared.hold(|| false),
             _ => {
                 for socket in [&self.from, &self.to] {

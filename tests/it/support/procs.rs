@@ -1,4 +1,4 @@
-//! Processes of a test, found in /proc by the mark that each of them has in its environment.
+//! Processes of a test, found in /proc by a mark in their environment.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,16 +13,16 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pid
 /// The environment variable that carries a test's mark.
 pub const MARK: &str = "FASTCP_TEST_MARK";
 
-/// A process that was there a moment ago.
+/// A process that existed a moment ago.
 #[derive(Clone, Debug)]
 pub struct Process {
     pub pid: Pid,
-    /// Its arguments, in readable form.
+    /// Its arguments as printable text.
     pub line: String,
     dir: PathBuf,
 }
 
-/// Every process with this mark, but for this one.
+/// Every process with this mark except this one.
 pub fn marked(mark: &str) -> Vec<Process> {
     let wanted = format!("{MARK}={mark}");
     all()
@@ -36,7 +36,7 @@ pub fn marked(mark: &str) -> Vec<Process> {
         .collect()
 }
 
-/// Those of them that are servers.
+/// The marked processes that are servers.
 pub fn servers(mark: &str) -> Vec<Process> {
     let mut found = marked(mark);
     found.retain(|process| {
@@ -46,8 +46,8 @@ pub fn servers(mark: &str) -> Vec<Process> {
     found
 }
 
-/// The most memory that one of fastcp's processes has had resident, of `pid` and its descendants,
-/// as far as they run now.
+/// The peak resident memory of one fastcp process, the largest among `pid` and its descendants
+/// that run now.
 pub fn peak_rss_bytes(pid: Pid) -> u64 {
     let dir = PathBuf::from(format!("/proc/{}", pid.as_raw_pid()));
     let exe = fs::read_link(dir.join("exe")).unwrap_or_default();
@@ -63,7 +63,7 @@ pub fn peak_rss_bytes(pid: Pid) -> u64 {
     pids.map(peak_rss_bytes).max().unwrap_or(0).max(own)
 }
 
-/// Children of `pid` that have ended and that nobody has waited for.
+/// Children of `pid` that have ended and were not reaped.
 pub fn zombies(pid: Pid) -> usize {
     let threads = fs::read_dir(format!("/proc/{}/task", pid.as_raw_pid()));
     let children = threads.into_iter().flatten().flatten().map(|thread| {
@@ -84,7 +84,7 @@ fn high_water(dir: &Path) -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// Waits at most that long for a process to end.
+/// Waits at most `limit` for a process to end; false if it is still running then.
 pub fn ended_within(pid: Pid, limit: Duration) -> bool {
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
         return true;
@@ -112,7 +112,7 @@ fn all() -> impl Iterator<Item = Process> {
 }
 
 impl Process {
-    /// Waits for its end; false if it is still there after `limit`.
+    /// Waits at most `limit` for it to end; false if it is still running then.
     pub fn ends_within(&self, limit: Duration) -> bool {
         let Ok(fd) = pidfd_open(self.pid, PidfdFlags::empty()) else {
             return true;
@@ -122,8 +122,8 @@ impl Process {
         poll(&mut fds, Some(&limit)).expect("poll a process") > 0
     }
 
-    /// Descriptors of fastcp that its children would inherit, and all that it has open. What this
-    /// process passes on itself does not count.
+    /// The descriptors of fastcp that its children would inherit, and all its open files.
+    /// Descriptors that this test process itself passes on do not count.
     pub fn descriptors(&self) -> (Vec<String>, Vec<String>) {
         let passed_on = inherited(Path::new("/proc/self"));
         let leaks = inherited(&self.dir).into_iter();
@@ -131,7 +131,7 @@ impl Process {
         let leaks = leaks.map(|(fd, what)| format!("{fd} -> {what}")).collect();
         let all = open_files(&self.dir).into_iter().map(|(_, what)| what);
         let all = all.collect();
-        // Looked at last: it may have become another program.
+        // Checked last: the process may have become another program by now.
         let exe = fs::read_link(self.dir.join("exe")).unwrap_or_default();
         match exe.file_name() {
             Some(name) if name == "fastcp" => (leaks, all),
@@ -139,7 +139,7 @@ impl Process {
         }
     }
 
-    /// It has ended, whether or not its parent has heard of that.
+    /// It has ended, whether or not its parent has reaped it.
     pub fn is_over(&self) -> bool {
         self.ends_within(Duration::ZERO)
     }
@@ -150,7 +150,7 @@ impl Process {
 
     fn group(&self) -> Option<Pid> {
         let stat = fs::read_to_string(self.dir.join("stat")).ok()?;
-        // The name, in brackets, may hold anything; state, parent and group follow it.
+        // The name, in brackets, may contain any character; state, parent and group follow it.
         let fields = stat.rsplit(')').next()?;
         Pid::from_raw(fields.split_whitespace().nth(2)?.parse().ok()?)
     }
@@ -180,7 +180,7 @@ impl Process {
     }
 }
 
-/// Descriptors of a process, and what they lead to.
+/// Descriptors of a process and the files behind them.
 fn open_files(process: &Path) -> Vec<(i32, String)> {
     let fds = fs::read_dir(process.join("fd")).into_iter().flatten();
     fds.filter_map(|fd| {
@@ -192,7 +192,7 @@ fn open_files(process: &Path) -> Vec<(i32, String)> {
     .collect()
 }
 
-/// Those of them that stay open in a program that it starts.
+/// The descriptors that stay open in a program that the process starts.
 fn inherited(process: &Path) -> Vec<(i32, String)> {
     let mut files = open_files(process);
     files.retain(|(fd, _)| {
@@ -205,7 +205,7 @@ fn inherited(process: &Path) -> Vec<(i32, String)> {
     files
 }
 
-/// What every process of a group is doing, for the message about a hang.
+/// The state of every process of a group, for the message about a hang.
 pub fn describe_group(group: Pid) -> String {
     all()
         .filter(|process| process.group() == Some(group))
@@ -250,7 +250,7 @@ pub fn tcp_sockets(process: Pid, state: TcpState) -> Vec<Socket> {
         .collect()
 }
 
-/// The local ports of those.
+/// The local ports of the TCP sockets in `state`.
 pub fn tcp_ports(process: Pid, state: TcpState) -> Vec<u16> {
     tcp_sockets(process, state)
         .iter()
@@ -258,14 +258,14 @@ pub fn tcp_ports(process: Pid, state: TcpState) -> Vec<u16> {
         .collect()
 }
 
-/// False where a sandbox keeps us from the sockets of other processes.
+/// False where a sandbox denies access to the sockets of other processes.
 pub fn may_tamper() -> bool {
     pidfd_open(rustix::process::getpid(), PidfdFlags::empty())
         .and_then(|me| pidfd_getfd(&me, 0, PidfdGetfdFlags::empty()))
         .is_ok()
 }
 
-/// A socket of another process, to be tampered with.
+/// A socket of another process, for a test to tamper with.
 #[derive(Debug)]
 pub struct Socket {
     process: Pid,
@@ -274,14 +274,14 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Ends the connection as a firewall that has lost its state does: both ends get a reset.
-    /// False when it had ended already.
+    /// Ends the connection as a firewall that lost its state does: both ends get a reset. False
+    /// if the connection had ended already.
     pub fn reset(&self) -> bool {
         let socket = self.duplicate();
         socket.is_some_and(|socket| rustix::net::connect_unspec(&socket).is_ok())
     }
 
-    /// What has arrived and was not read yet, at most 1 MiB; it stays.
+    /// The bytes that have arrived and were not read yet, at most 1 MiB; they stay unread.
     pub fn peek(&self) -> Vec<u8> {
         let mut bytes = vec![0; 1 << 20];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -292,8 +292,7 @@ impl Socket {
         bytes
     }
 
-    /// Bytes that the other end's kernel has acknowledged; 0 when the process has closed it
-    /// meanwhile.
+    /// Bytes acknowledged by the other end's kernel; 0 if the process has closed the socket.
     pub fn acked_bytes(&self) -> u64 {
         let facts = self
             .duplicate()
@@ -301,14 +300,14 @@ impl Socket {
         facts.map_or(0, |facts| facts.acked_bytes)
     }
 
-    /// Bytes a second that the kernel lets it send at most; None where there is no such limit, or the
-    /// process has closed it meanwhile.
+    /// The kernel's pacing limit in bytes a second; None without a limit, or if the process has
+    /// closed the socket.
     pub fn pace(&self) -> Option<u64> {
         let socket = self.duplicate()?;
         let mut rate: libc::c_ulong = 0;
         let mut len = size_of_val(&rate) as libc::socklen_t;
-        // SAFETY: the descriptor is open; the kernel writes at most `len` bytes, which is the size of
-        // `rate`, and both live until the call returns.
+        // SAFETY: the descriptor is open; the kernel writes at most `len` bytes, which is the
+        // size of `rate`, and both live until the call returns.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -321,7 +320,7 @@ impl Socket {
         (result == 0 && rate != libc::c_ulong::MAX).then_some(rate)
     }
 
-    /// None when the process has closed it meanwhile.
+    /// None if the process has closed the socket.
     fn duplicate(&self) -> Option<OwnedFd> {
         let process = pidfd_open(self.process, PidfdFlags::empty()).ok()?;
         pidfd_getfd(&process, self.fd, PidfdGetfdFlags::empty()).ok()
@@ -343,10 +342,10 @@ impl TcpState {
     }
 }
 
-/// Often enough to catch a copy under way; more often, looking through /proc keeps a processor busy.
+/// Short enough to catch a copy in progress; a shorter pause would keep a processor busy.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Asks again until there is an answer; panics with `what` when there is none within 30 s.
+/// Asks until there is an answer; panics with `what` when there is none within 30 s.
 #[track_caller]
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(30);

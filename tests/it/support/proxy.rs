@@ -1,6 +1,6 @@
-//! A proxy between the two ends of real copies, for data streams: each connection is treated as a
-//! test says. Control passes through untouched, but for the port where the server listens, which
-//! becomes the proxy's.
+//! A proxy between the two real ends of a copy. It applies a fault of the test's choice to each
+//! data connection. Control passes through unchanged, except for the port where the server
+//! listens: the proxy puts in its port.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -20,36 +20,36 @@ use super::peer::Control;
 use super::procs::MARK;
 use super::run::{Done, fastcp_binary};
 
-/// What is done to one connection. Bytes are counted on the way of the data, opening or answer
-/// included.
+/// The fault of one connection. Positions are bytes in the direction of the data, including the
+/// opening or its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// Both ends get a reset after so many bytes.
+    /// Both ends get a reset after this many bytes.
     Reset(usize),
-    /// Both ends find the connection closed, rightly, after so many bytes.
+    /// Both ends see an orderly close after this many bytes.
     Close(usize),
-    /// The byte at this place is another one.
+    /// The byte at this position is changed.
     Flip(usize),
-    /// The bytes from here on are swapped with noise.
+    /// From here on noise replaces the bytes.
     Noise(usize),
-    /// From here on bytes come twice, as if somebody recorded and replayed them.
+    /// From here on bytes arrive twice, as if an attacker recorded and replayed them.
     Replay(usize),
-    /// Nothing passes any more after so many bytes, and nobody is told.
+    /// After this many bytes no byte passes any more, and neither end gets an error.
     BlackHole(usize),
-    /// After so many bytes who reads finds it closed, and who writes notices nothing.
+    /// After this many bytes the reader sees a close, and the writer notices nothing.
     HalfClose(usize),
-    /// So many bytes a second pass.
+    /// This many bytes a second pass.
     Throttle(usize),
-    /// Everything passes a second late.
+    /// Every byte arrives a second late.
     Late,
-    /// It is taken and nothing is ever said on it.
+    /// The proxy accepts the connection and never sends a byte.
     Silent,
-    /// It is taken and closed at once.
+    /// The proxy accepts the connection and closes it at once.
     Refused,
 }
 
-/// Which way the data goes.
+/// The direction of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     ToServer,
@@ -66,16 +66,15 @@ struct Proxy {
     open: Mutex<Vec<TcpStream>>,
 }
 
-/// What came of a copy through a proxy.
+/// The result of a copy through a proxy.
 pub struct Proxied {
     pub done: Done,
     /// How many faults took place.
     pub struck: usize,
 }
 
-/// Copies with the real server behind a proxy; the nth connection gets the nth fault, those that
-/// come after the last fault get none. `words` are what
-/// stands behind the options that find the server.
+/// Copies with the real server behind a proxy. The nth connection gets the nth fault; connections
+/// after the last fault get none. `words` follow the options that find the server.
 pub fn copy(case: &Case, words: &[&OsStr], is_push: bool, faults: &[Fault]) -> Proxied {
     let struck = Arc::new(AtomicUsize::new(0));
     let flow = if is_push {
@@ -156,7 +155,7 @@ fn relay(
     over.store(true, SeqCst);
     drop(to_client);
     if let Some((proxy, port)) = proxy {
-        // Wakes it, so that it sees that all is over.
+        // Wakes the proxy, which then sees that the copy is over.
         TcpStream::connect(("127.0.0.1", port)).ok();
         for socket in proxy.open.lock().expect("no panic while held").drain(..) {
             socket.shutdown(Shutdown::Both).ok();
@@ -204,7 +203,7 @@ impl Proxy {
         }
     }
 
-    /// What comes is kept meanwhile: a long way, not a slow one.
+    /// Reads on while bytes wait: the path has a long delay, not a low rate.
     fn pass_late(&self, mut from: TcpStream, mut to: TcpStream) {
         let (sender, late) = std::sync::mpsc::channel::<(Instant, Vec<u8>)>();
         self.struck.fetch_add(1, SeqCst);
@@ -287,7 +286,7 @@ impl Proxy {
             }
             passed += len;
             if fault == Fault::None {
-                // So that the others have their share before all is copied.
+                // Else this connection might carry the whole copy.
                 std::thread::park_timeout(Duration::from_micros(200));
             }
         }

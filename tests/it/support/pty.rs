@@ -1,4 +1,4 @@
-//! A terminal: what a program draws on it, as a person would see it.
+//! A terminal, and the screen that a program draws on it.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-/// The side of a terminal at which a person sits.
+/// The user's side of a terminal.
 pub struct Terminal {
     master: File,
     slave: PathBuf,
@@ -33,7 +33,7 @@ impl Terminal {
         &self.slave
     }
 
-    /// For the reader of what is drawn.
+    /// A handle for the reader of the output.
     pub fn output(&self) -> OwnedFd {
         self.master.try_clone().expect("duplicate a handle").into()
     }
@@ -48,7 +48,7 @@ impl Terminal {
         tcsetwinsize(&self.master, size).expect("set the size");
     }
 
-    /// True where what is typed is seen.
+    /// True while the terminal echoes input.
     pub fn echoes(&self) -> bool {
         let modes = tcgetattr(&self.master).expect("ask the terminal");
         modes.local_modes.contains(LocalModes::ECHO)
@@ -59,8 +59,8 @@ impl Terminal {
     }
 }
 
-/// A grid of characters that understands what a progress bar sends. Text that reaches the last
-/// column wraps, as on a real terminal; lines are kept for ever.
+/// A grid of characters that understands the control sequences of a progress bar. Text that
+/// reaches the last column wraps, as on a real terminal; no line is ever discarded.
 pub struct Screen {
     columns: usize,
     lines: Vec<Vec<char>>,

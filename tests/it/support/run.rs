@@ -1,7 +1,7 @@
 //! One run of a program under test: a known environment, captured output, a hard time limit.
 //!
-//! A run that outlives its limit is killed with its whole process group, and the panic says what
-//! each of its processes was doing.
+//! A run that exceeds its limit is killed with its whole process group. The panic then shows the
+//! state of each process.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ use super::inject::{Inject, Keeper};
 use super::offspring::dying_with_this_thread;
 use super::procs;
 
-/// Long enough for a debug build on a busy machine of two cores; a hang is told from it.
+/// Long enough for a debug build on a busy machine with two cores; a longer run counts as a hang.
 const LIMIT: Duration = Duration::from_secs(150);
 /// How long output may stay open after the process has ended.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ pub fn fastcp_binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_fastcp"))
 }
 
-/// The binary under test without its symbols, a tenth of its size: for where it is sent somewhere.
+/// The binary under test without symbols, a tenth of the size: for tests that send it to hosts.
 pub fn stripped_binary() -> &'static Path {
     static STRIPPED: OnceLock<PathBuf> = OnceLock::new();
     STRIPPED.get_or_init(|| {
@@ -46,14 +46,14 @@ pub fn stripped_binary() -> &'static Path {
             .status()
             .is_ok_and(|status| status.success());
         assert!(stripped, "strip comes with the compiler");
-        // One for all runs of the tests: it is known by its name.
+        // One file for all test processes, under the fixed name `fastcp`.
         let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fastcp");
         std::fs::rename(&made, &place).expect("rename");
         place
     })
 }
 
-/// A command line that is being put together.
+/// A command line under construction.
 #[derive(Clone, Debug)]
 pub struct Run {
     words: Vec<OsString>,
@@ -65,7 +65,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// `program` with nothing in its environment but PATH and a UTF-8 locale.
+    /// `program` with only PATH and a UTF-8 locale in its environment.
     pub fn new(program: impl AsRef<OsStr>, cwd: impl AsRef<Path>) -> Run {
         let path = std::env::var_os("PATH").expect("PATH is set");
         Run {
@@ -106,7 +106,7 @@ impl Run {
         self
     }
 
-    /// Another program in place of the one under test.
+    /// Replaces the program under test.
     pub fn program(mut self, program: impl AsRef<OsStr>) -> Run {
         self.words[0] = program.as_ref().to_owned();
         self
@@ -127,25 +127,25 @@ impl Run {
         self
     }
 
-    /// Its peak memory is measured, by a look at all of its processes every 10 ms.
+    /// Measures its peak memory by checking all of its processes every 10 ms.
     pub fn measured(mut self) -> Run {
         self.is_measured = true;
         self
     }
 
-    /// With these faults in its system calls.
+    /// Adds these faults to its system calls.
     pub fn inject(mut self, inject: &Inject) -> Run {
         self.inject = Some(inject.clone());
         self
     }
 
-    /// Runs to the end with nothing on stdin.
+    /// Runs to the end with an empty stdin.
     #[track_caller]
     pub fn run(self) -> Done {
         self.start().wait()
     }
 
-    /// Starts with nothing on stdin.
+    /// Starts with an empty stdin.
     #[track_caller]
     pub fn start(self) -> Running {
         self.start_with(Stdio::null())
@@ -165,7 +165,7 @@ impl Run {
         Running::new(child, keeper, self, stdout, stderr)
     }
 
-    /// Starts on a terminal of its own, of which `master` is the other side.
+    /// Starts on a new terminal, of which `master` is the other side.
     #[track_caller]
     pub fn start_on(self, master: OwnedFd, slave: &Path) -> Running {
         let open = || {
@@ -205,7 +205,7 @@ impl Run {
         spawned.unwrap_or_else(|cause| panic!("cannot run {}: {cause}", self.line()))
     }
 
-    /// The command as one would type it, nearly.
+    /// The command line for messages, without quoting.
     fn line(&self) -> String {
         let words: Vec<_> = self
             .words
@@ -216,7 +216,7 @@ impl Run {
     }
 }
 
-/// What a process has written so far.
+/// The output of a process so far.
 #[derive(Clone)]
 pub struct Output {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -237,7 +237,7 @@ impl Output {
         let into = bytes.clone();
         thread::spawn(move || {
             let mut block = [0; 16 * 1024];
-            // A terminal whose other side is closed gives an error instead of an end.
+            // A terminal whose other side is closed returns an error instead of an end of file.
             while let Ok(len @ 1..) = from.read(&mut block) {
                 into.lock()
                     .expect("no panic while held")
@@ -259,7 +259,7 @@ impl Output {
         String::from_utf8_lossy(&self.so_far()).into_owned()
     }
 
-    /// False when it is still open after `limit`.
+    /// False if it is still open after `limit`.
     fn closed_within(&self, limit: Duration) -> bool {
         let mut ended = self.ended.lock().expect("no panic while held");
         match ended.take().map(|ended| ended.recv_timeout(limit)) {
@@ -269,7 +269,7 @@ impl Output {
     }
 }
 
-/// A process that has been started; dropped before its end, it is killed.
+/// A process that was started; dropping it before its end kills the process.
 pub struct Running {
     pub stdout: Output,
     pub stderr: Output,
@@ -279,11 +279,12 @@ pub struct Running {
     since: Instant,
     waiter: Option<JoinHandle<()>>,
     end: Receiver<End>,
-    /// Until this is gone; a run with faults is started by a thread of its own.
+    /// Keeps the process alive: a thread of the keeper starts a run with faults, and the kernel
+    /// kills the process when that thread ends.
     _keeper: Option<Keeper>,
 }
 
-/// How a process ended, as the kernel tells it.
+/// The end of a process as the kernel reports it.
 #[derive(Clone, Copy, Debug)]
 struct End {
     status: WaitStatus,
@@ -335,7 +336,7 @@ impl Running {
         rustix::process::kill_process(self.pid, signal).expect("signal the process");
     }
 
-    /// As a terminal does on Ctrl-C: to every process of the group.
+    /// Signals every process of the group, as a terminal does on Ctrl-C.
     pub fn signal_group(&self, signal: Signal) {
         rustix::process::kill_process_group(self.pid, signal).expect("signal the group");
     }
@@ -411,9 +412,9 @@ fn wait_for(pid: Pid) -> WaitStatus {
     status
 }
 
-/// The same. Its peak resident memory is read while it runs, with that of its descendants, of
-/// fastcp's processes alone: what the system accounts to a process that has ended includes the
-/// memory of the one that forked it.
+/// The same, and measures peak resident memory while the process runs. It counts fastcp's
+/// processes alone, `pid` and its descendants. The system's figure for a process that has ended
+/// includes the memory of the process that forked it.
 fn wait_and_watch(pid: Pid) -> (WaitStatus, Option<u64>) {
     let mut peak_rss_bytes = 0;
     loop {
@@ -431,7 +432,7 @@ pub fn reap(child: Child) {
     wait_for(Pid::from_child(&child));
 }
 
-/// The same; returns the peak resident memory of fastcp under it.
+/// The same; returns the peak resident memory of the fastcp processes under it.
 pub fn reap_and_measure(child: Child) -> u64 {
     let (_, peak_rss_bytes) = wait_and_watch(Pid::from_child(&child));
     peak_rss_bytes.unwrap_or(0)

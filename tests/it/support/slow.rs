@@ -1,13 +1,13 @@
-//! Copies of `a` that are slow enough to be met in the middle.
+//! Copies of `a` that are slow enough for a test to interrupt them.
 
 use super::procs::until;
 use super::run::Running;
 use super::{Case, noise};
 
-/// With little memory, so that most of it is still to be read when it is met.
+/// With little memory, so that the sender still has most of the file to read.
 pub const SLOW: [&str; 5] = ["-l", "80000", "--memory", "16Mi", "--summary"];
 
-/// A copy of `a`, of so many bytes, once content arrives.
+/// Starts a copy of `a` with `bytes` bytes, and returns when content arrives.
 pub fn started(case: &Case, bytes: usize, flags: &[&str]) -> Running {
     case.src.file("a", noise(1, bytes));
     let run = case.copying(&SLOW, "a", "a").args(flags).start();
@@ -16,7 +16,7 @@ pub fn started(case: &Case, bytes: usize, flags: &[&str]) -> Running {
 }
 
 pub fn wait_for_content(case: &Case) {
-    // So much that some of it has been acknowledged.
+    // Enough that some of it has been acknowledged.
     until("the copy is under way", || {
         (case.dst.partial_bytes() > 6 << 20).then_some(())
     });

@@ -1,4 +1,4 @@
-//! A program for `-S` that is ssh the first time and turns every later login away.
+//! A program for `-S` that runs ssh for the first login and rejects every later one.
 
 use std::path::PathBuf;
 
@@ -11,12 +11,12 @@ pub struct SshOnce {
 }
 
 impl SshOnce {
-    /// Later logins hear these words of ssh.
+    /// Later logins fail with this message of ssh's.
     pub fn new(case: &Case, words: &str) -> SshOnce {
         SshOnce::ending(case, words, 255)
     }
 
-    /// Later logins hear these words, and end with `code`.
+    /// Later logins fail with this message and end with `code`.
     pub fn ending(case: &Case, words: &str, code: u8) -> SshOnce {
         let ssh = find_program("ssh").expect("ssh is there: the case has a host");
         let log = case.scratch.path("logins");
@@ -36,7 +36,7 @@ impl SshOnce {
         self.program.display().to_string()
     }
 
-    /// The arguments of each login so far, in their order.
+    /// The arguments of each login so far, in order.
     pub fn logins(&self) -> Vec<String> {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let logins = text.lines().filter(|line| !line.starts_with("-G"));

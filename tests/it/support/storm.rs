@@ -1,9 +1,9 @@
-//! Plays a [`Script`] between a real client and a real server: data connections go through a proxy
-//! that does what the script says, and so does control, of as many sessions as the client starts.
+//! Plays a [`Script`] between a real client and real servers. Data connections go through a proxy
+//! that applies the script's faults; so does the control of each session that the client starts.
 //!
-//! The client's far end is a shell script that tells the test of itself and joins its stdin and
-//! stdout to FIFOs; behind them a real server runs for each, and what it says passes untouched but
-//! for the port where it listens, which becomes the proxy's.
+//! The client starts a shell script as its server. The script announces itself to the test and
+//! joins its stdin and stdout to FIFOs. Behind them a real server runs for each session. Its
+//! messages pass unchanged, except for the port where it listens: the proxy puts in its port.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -28,11 +28,11 @@ use super::procs::{self, MARK};
 use super::run::{Run, fastcp_binary};
 use super::tree::Dir;
 
-/// How long a server may take to see that its client has gone: three quarters of the silence that
-/// is allowed, and what a busy machine adds.
+/// How long a server may take to notice that its client has gone: three quarters of the allowed
+/// silence, and some more for a busy machine.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 
-/// A proxy before a far end that the client may start again and again.
+/// A proxy in front of servers, one for each session that the client starts.
 pub struct Storm {
     shared: Arc<Shared>,
     taking: Option<std::thread::JoinHandle<()>>,
@@ -47,7 +47,7 @@ pub(super) struct Shared {
     connections: AtomicUsize,
     sessions: AtomicUsize,
     struck: AtomicUsize,
-    /// Bytes that went through data connections, either way.
+    /// Bytes that passed through data connections, in both directions.
     bytes: AtomicU64,
     open: Mutex<Vec<TcpStream>>,
 }
@@ -80,7 +80,7 @@ impl Storm {
             bytes: AtomicU64::new(0),
             open: Mutex::default(),
         });
-        // Read and write, so that it has no end while nobody writes.
+        // Opened for reading and writing, so that reads do not end while nobody else writes.
         let calls = File::options().read(true).write(true).open(calls);
         let calls = calls.expect("open a FIFO");
         let taking = {
@@ -93,16 +93,16 @@ impl Storm {
         }
     }
 
-    /// fastcp with this far end.
+    /// fastcp with this server.
     pub fn fastcp(&self, case: &Case) -> Run {
         let script = format!("'{}'", self.shared.dir.path("far end").display());
         case.bare()
             .args(["--rsh", "local", "--remote-path", &script])
-            // What logs in for another route is no session, and would be taken for one.
+            // A login for another route is not a session, but would count as one.
             .args(["--route", "direct"])
     }
 
-    /// Faults that took place so far.
+    /// Faults that have occurred so far.
     pub fn struck(&self) -> usize {
         self.shared.struck.load(SeqCst)
     }
@@ -111,7 +111,7 @@ impl Storm {
         self.shared.sessions.load(SeqCst)
     }
 
-    /// Data connections that were made so far.
+    /// Data connections made so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(SeqCst)
     }
@@ -121,7 +121,7 @@ impl Storm {
         self.shared.bytes.load(SeqCst)
     }
 
-    /// Ends it once the client has gone, and waits for every server.
+    /// Ends the storm after the client's exit, and waits for every server.
     pub fn end(mut self) {
         self.stop();
     }
@@ -170,7 +170,7 @@ impl Shared {
         }
     }
 
-    /// Lets go who waits for a far end that has gone already.
+    /// Ends an open of the FIFOs whose shell script has gone already.
     fn release(&self, call: &str) {
         for name in ["up", "down"] {
             let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
@@ -224,7 +224,7 @@ impl Shared {
         command.spawn().expect("start a server")
     }
 
-    /// Passes control both ways until it ends or the script ends it.
+    /// Passes control in both directions until it ends or the script ends it.
     fn relay(
         self: &Arc<Self>,
         session: usize,
@@ -250,13 +250,13 @@ impl Shared {
             })
         };
         self.lower(session, down, &mut server, mute);
-        // Both ways close when the server has gone or the script says so; the client's own end
-        // then closes what is lifted.
+        // Both directions close when the server has gone or the script demands it. The client's
+        // own end then closes the other FIFO.
         drop(server);
         lifting.join().expect("no panic");
     }
 
-    /// What the server says, message by message.
+    /// Passes the server's messages on, one by one.
     fn lower(
         self: &Arc<Self>,
         session: usize,
@@ -283,7 +283,7 @@ impl Shared {
                         }
                         Broken::Mute => {
                             mute.store(true, SeqCst);
-                            // Until the client has given up: its far end closes the FIFO.
+                            // Until the client gives up: then its shell script closes the FIFO.
                             self.hold(|| is_deserted(&down));
                             return;
                         }
@@ -342,12 +342,12 @@ impl Shared {
         }
     }
 
-    /// A fault takes place.
+    /// Counts a fault that occurs.
     pub(super) fn strike(&self) {
         self.struck.fetch_add(1, SeqCst);
     }
 
-    /// Bytes go through a data connection.
+    /// Counts bytes that pass through a data connection.
     pub(super) fn count(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, SeqCst);
     }
@@ -357,7 +357,7 @@ impl Shared {
         self.hold(|| Instant::now() >= until);
     }
 
-    /// Waits until `done`, or until all is over.
+    /// Waits until `done`, or until the storm is over.
     pub(super) fn hold(&self, done: impl Fn() -> bool) {
         while !self.over.load(SeqCst) && !done() {
             std::thread::park_timeout(Duration::from_millis(5));

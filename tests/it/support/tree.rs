@@ -1,8 +1,8 @@
-//! Trees of files: made from a few words, and read back as a map that can be compared.
+//! File trees: made with short calls, and read back as a map for comparison.
 //!
-//! Contents are compared by a fingerprint that treats holes and written zeros alike and never
-//! reads a hole, so that a sparse file of many gigabytes costs nothing. A test that is about holes
-//! looks at the blocks on the disk.
+//! Comparison uses a digest of the contents that treats holes and written zeros alike and never
+//! reads a hole. So a sparse file of many gigabytes costs nothing. A test of holes checks the
+//! blocks on disk.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use rustix::fs::SeekFrom;
 
 const BLOCK: usize = 64 * 1024;
 
-/// Bytes that no codec can shrink, the same for the same seed.
+/// Bytes that no codec can shrink; the same seed gives the same bytes.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     blake3::Hasher::new()
@@ -41,14 +41,14 @@ pub fn prose(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Random zeros and ones as text, which codecs shrink to an eighth and something.
+/// Random zeros and ones as text, which codecs shrink to slightly more than an eighth.
 pub fn digits(seed: u64, len: usize) -> Vec<u8> {
     let bits = |byte: u8| (0..8).map(move |bit| b'0' + (byte >> bit & 1));
     let random = noise(seed, len.div_ceil(8)).into_iter();
     random.flat_map(bits).take(len).collect()
 }
 
-/// A directory that is being filled. Every method makes the parents it needs.
+/// A directory that a test fills. Every method makes missing parents.
 #[derive(Clone, Debug)]
 pub struct Dir(pub PathBuf);
 
@@ -81,7 +81,7 @@ impl Dir {
         path
     }
 
-    /// A file of `len` bytes that is a hole but for `pieces` of (offset, content).
+    /// A file of `len` bytes that is a hole except for `pieces` of (offset, content).
     pub fn sparse(&self, rel: impl AsRef<Path>, len: u64, pieces: &[(u64, &[u8])]) -> PathBuf {
         let path = self.parented(rel);
         let file = File::create(&path).expect("make a file");
@@ -119,7 +119,7 @@ impl Dir {
         fs::read(&path).unwrap_or_else(|cause| panic!("read {}: {cause}", path.display()))
     }
 
-    /// True also for a link that leads nowhere.
+    /// True also for a dangling symlink.
     pub fn has(&self, rel: impl AsRef<Path>) -> bool {
         self.path(rel).symlink_metadata().is_ok()
     }
@@ -134,14 +134,14 @@ impl Dir {
         self.meta(rel).mode() & 0o7777
     }
 
-    /// True when a file below is being written by fastcp and has content already.
+    /// True if a partial file directly below has content already.
     pub fn has_partial(&self) -> bool {
         self.partials()
             .iter()
             .any(|path| path.symlink_metadata().is_ok_and(|meta| meta.blocks() > 0))
     }
 
-    /// Bytes on disk of the temporary files.
+    /// Bytes on disk of the partial files.
     pub fn partial_bytes(&self) -> u64 {
         self.partials()
             .iter()
@@ -150,12 +150,12 @@ impl Dir {
             .sum()
     }
 
-    /// Unfinished files of fastcp's directly below.
+    /// fastcp's partial files directly below.
     pub fn partials(&self) -> Vec<PathBuf> {
         self.own(".part")
     }
 
-    /// What fastcp calls the unfinished file of `name` in this directory.
+    /// fastcp's name for the partial file of `name` in this directory.
     pub fn partial_of(&self, name: &str) -> String {
         let number = fs::metadata(&self.0).expect("look at it").ino();
         let mut hasher = blake3::Hasher::new();
@@ -163,7 +163,7 @@ impl Dir {
         format!(".fastcp-{}.part", &hasher.finalize().to_hex()[..16])
     }
 
-    /// What fastcp calls the journal of a copy of content into this directory.
+    /// fastcp's name for the journal of a copy of a directory's content into this directory.
     pub fn journal_of_content(&self) -> String {
         self.journal_of("")
     }
@@ -192,7 +192,7 @@ impl Dir {
             .collect()
     }
 
-    /// Removes what a copy that was cut short has left here for the next one.
+    /// Removes the files that an interrupted copy left here for a resume.
     pub fn sweep(&self) {
         for left in self.own("") {
             fs::remove_file(left).expect("remove what was left");
@@ -223,7 +223,7 @@ impl Dir {
     }
 }
 
-/// A small tree with one of everything that every copy keeps, and names of every kind.
+/// A small tree with one entry of each kind that every copy keeps, and names of every kind.
 pub fn one_of_everything(dir: &Dir) {
     dir.file("empty", "");
     dir.file("small", "a few bytes\n");
@@ -257,7 +257,7 @@ pub enum What {
     Dir,
     Link(PathBuf),
     Special,
-    /// Its mode keeps us out.
+    /// Its mode denies access to the test.
     Closed,
 }
 
@@ -269,17 +269,17 @@ pub struct Node {
     inode: u64,
 }
 
-/// What is below a directory, by relative path; the directory itself is "".
+/// The tree below a directory, by relative path; the directory itself is "".
 #[derive(Clone, Debug)]
 pub struct Tree(pub BTreeMap<PathBuf, Node>);
 
-/// What else than names, types, contents and link targets has to be equal.
+/// Properties that must be equal in addition to names, types, contents and link targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Also {
     Nothing,
-    /// Hard links are between the same names.
+    /// Hard links join the same names.
     HardLinks,
-    /// Mode and mtime of everything but links, as `-p` keeps them.
+    /// Mode and mtime of everything except symlinks, as `-p` keeps them.
     ModesAndTimes,
 }
 
@@ -412,8 +412,7 @@ pub fn assert_same(want: impl AsRef<Path>, got: impl AsRef<Path>, also: Also) {
     );
 }
 
-/// A digest of a file's length and of every block of it that is not zero; None if it may not be
-/// read.
+/// A digest of a file's length and of every non-zero block; None without permission to read.
 fn fingerprint(path: &Path) -> Option<blake3::Hash> {
     static ZEROS: [u8; BLOCK] = [0; BLOCK];
     let file = match File::open(path) {

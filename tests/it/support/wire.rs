@@ -1,5 +1,5 @@
-//! A bad wire between two hosts: packets come late and in another order, twice, damaged, or not at
-//! all. Two TUN devices and a thread for each direction, since few kernels have netem.
+//! A bad link between two hosts: packets arrive late, out of order, twice, damaged, or not at
+//! all. It uses two TUN devices and a thread for each direction, since few kernels have netem.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,27 +13,28 @@ use std::thread::JoinHandle;
 use nix::libc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What is done to how many in ten thousand packets.
+/// How many of ten thousand packets get each fault.
 const LATE: u64 = 2000;
 const TWICE: u64 = 100;
 const DAMAGED: u64 = 10;
 const LOST: u64 = 10;
 
-/// Packets that overtake a late one, and after how long it comes all the same.
+/// The most late packets that are held back; they are all sent when there are more, or after
+/// this long without a packet.
 const OVERTAKE: usize = 3;
 const PATIENCE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 5_000_000,
 };
 
-/// Carries packets until it is dropped.
+/// Carries packets until dropped.
 pub struct Wire {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Wire {
-    /// Between these devices.
+    /// Joins these devices.
     pub fn new(near: File, far: File) -> Wire {
         let stop = Arc::<AtomicBool>::default();
         let there = (near.try_clone(), far.try_clone());
@@ -58,7 +59,7 @@ impl Drop for Wire {
     }
 }
 
-/// A new TUN device where this thread is. None where this machine gives none.
+/// A new TUN device in this thread's network namespace. None where this machine provides none.
 pub fn device(name: &str) -> Option<File> {
     let mut options = File::options();
     let file = options.read(true).write(true).open("/dev/net/tun").ok()?;
@@ -75,7 +76,7 @@ pub fn device(name: &str) -> Option<File> {
 fn carry(mut from: File, mut to: File, mut chance: u64, stop: &AtomicBool) {
     let mut packet = [0; 1 << 16];
     let mut late = VecDeque::new();
-    // One that cannot be written is lost: the device may be down already.
+    // A packet that cannot be written is lost: the device may be down already.
     let mut give = |packet: &[u8]| drop(to.write(packet));
     while !stop.load(Relaxed) {
         let mut fds = [PollFd::new(&from, PollFlags::IN)];

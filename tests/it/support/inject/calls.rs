@@ -1,8 +1,8 @@
-//! Names of system calls, their numbers, and which of their arguments name files.
+//! System calls: their names, their numbers, and the arguments that name files.
 
 use nix::libc;
 
-/// Where a call names the files that it works on.
+/// How a call names the files that it works on.
 #[derive(Clone, Copy, Debug)]
 pub enum Files {
     None,
@@ -93,7 +93,7 @@ const CALLS: &[Call] = calls! {
     "pidfd_open" SYS_pidfd_open Files::None,
 };
 
-/// What newer machines have no numbers for.
+/// Calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 const OLD_CALLS: &[Call] = calls! {
     "open" SYS_open Files::Paths(&[0]),
@@ -117,7 +117,7 @@ const OLD_CALLS: &[Call] = &[];
 /// A call with the value that one of its arguments must have.
 pub type Wanted = (Call, Option<(usize, u64)>);
 
-/// The calls that `name` stands for: a call, or a family of calls that do the same.
+/// The calls that `name` stands for: one call, or a family of equivalent calls.
 pub fn named(name: &str) -> Vec<Wanted> {
     let family: &[&str] = match name {
         "open" => &["openat", "openat2", "open", "creat"],
@@ -133,7 +133,7 @@ pub fn named(name: &str) -> Vec<Wanted> {
         "lease" => return with_argument("fcntl", 1, libc::F_SETLEASE as u64),
         "seek_data" => return with_argument("lseek", 2, libc::SEEK_DATA as u64),
         "seek_hole" => return with_argument("lseek", 2, libc::SEEK_HOLE as u64),
-        // By a path, of a link itself or of what it leads to.
+        // A stat by path, of a symlink itself or of its target.
         "look_at_link" => {
             return with_argument("newfstatat", 3, libc::AT_SYMLINK_NOFOLLOW as u64);
         }

@@ -1,5 +1,5 @@
-//! The kernel's side: a filter that passes the named calls of a thread and its children to a
-//! listener, and the answers of the listener. See seccomp_unotify(2).
+//! The kernel interface: a filter that reports the named calls of a thread and its children to a
+//! listener, and the listener's answers. See seccomp_unotify(2).
 
 use std::fs::File;
 use std::io::{Error, Result};
@@ -12,7 +12,7 @@ use super::calls::Wanted;
 
 pub use libc::seccomp_notif as Notice;
 
-/// Where notices of filtered calls arrive and are answered.
+/// The descriptor on which notices of filtered calls arrive and are answered.
 pub struct Listener(OwnedFd);
 
 #[cfg(target_arch = "x86_64")]
@@ -38,7 +38,7 @@ fn step(code: u32, k: u32, yes: u8, no: u8) -> libc::sock_filter {
     }
 }
 
-/// Every other call runs at full speed.
+/// The filter program. Calls that are not `wanted` run at full speed.
 fn program(wanted: &[Wanted]) -> Vec<libc::sock_filter> {
     let allow = step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0);
     let notify = step(RETURN, libc::SECCOMP_RET_USER_NOTIF, 0, 0);
@@ -61,7 +61,7 @@ fn program(wanted: &[Wanted]) -> Vec<libc::sock_filter> {
     steps
 }
 
-/// Puts this thread, and all that it starts from now on, under a filter. It stays until they end.
+/// Puts this thread, and all processes it starts later, under a filter until they end.
 pub fn install(wanted: &[Wanted]) -> Result<Listener> {
     let mut steps = program(wanted);
     let program = libc::sock_fprog {
@@ -87,7 +87,7 @@ pub fn install(wanted: &[Wanted]) -> Result<Listener> {
             fd => Ok(Listener(unsafe { OwnedFd::from_raw_fd(fd as i32) })),
         }
     };
-    // Only a deadly signal ends a call that waits for its answer, as with a disk that hangs.
+    // Only a deadly signal ends a call that waits for its answer, as with a hung disk.
     let killable = libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     set(listener | killable).or_else(|_| set(listener))
@@ -107,7 +107,7 @@ impl Listener {
             }
             // SAFETY: a struct of numbers, which the kernel wants to be zero.
             let mut notice: Notice = unsafe { std::mem::zeroed() };
-            // A process that has ended meanwhile leaves no notice.
+            // A process that has ended leaves no notice.
             if self
                 .control(libc::SECCOMP_IOCTL_NOTIF_RECV, &mut notice)
                 .is_ok()
@@ -122,7 +122,7 @@ impl Listener {
         self.answer(notice, 0, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32);
     }
 
-    /// The call does not happen, and returns this: a count, or a negative error number.
+    /// The call does nothing and returns `value`: a count, or a negative error number.
     pub fn returns(&self, notice: &Notice, value: i64) {
         let error = value.min(0) as i32;
         self.answer(notice, value.max(0), error, 0);
@@ -135,12 +135,12 @@ impl Listener {
             error,
             flags,
         };
-        // Whoever has been killed meanwhile needs no answer.
+        // A caller that has been killed needs no answer.
         self.control(libc::SECCOMP_IOCTL_NOTIF_SEND, &mut answer)
             .ok();
     }
 
-    /// Puts /dev/null in the place of a descriptor of the caller's, which closes it.
+    /// Replaces a descriptor of the caller by /dev/null, which closes the file.
     pub fn replace_by_null(&self, notice: &Notice, fd: u32) {
         let null = File::open("/dev/null").expect("open /dev/null");
         let mut request = libc::seccomp_notif_addfd {

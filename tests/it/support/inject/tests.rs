@@ -1,4 +1,4 @@
-//! The injector itself, with programs that everybody has.
+//! Tests of the injector itself, with common programs.
 
 use std::time::Duration;
 
