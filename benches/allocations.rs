@@ -1,6 +1,6 @@
-//! How often either end asks for memory for one more chunk: two copies between processes of this
-//! program, over sockets, of which one has many chunks more. What both did at their start, and until
-//! everything was warm, is in both and so in neither's difference.
+//! Memory allocations of either end for one more chunk. The bench makes two copies between
+//! processes of this program, over sockets, and one of them has many more chunks. Allocations at
+//! the start and during warm-up are in both copies, so the difference excludes them.
 //!
 //! `cargo bench --bench allocations`. The far end is this program too: the client starts itself.
 
@@ -22,11 +22,11 @@ use fastcp::session::{Compress, CopyOptions, EndKind, Host, Operand, Permit, Req
 const FEW: usize = 400;
 const MANY: usize = 1400;
 
-/// What a chunk may cost at either end. What is left are nodes of trees and words on control, one for
-/// several chunks; were there one for each it would be 1 at least.
+/// Most allocations for a chunk at either end. The remaining ones are tree nodes and control
+/// messages, one for several chunks. One for each chunk would make at least 1.
 const MOST: f64 = 0.5;
 
-/// Where the far end leaves its count.
+/// Environment variable with the file into which the far end writes its count.
 const COUNT: &str = "FASTCP_ALLOCATIONS_FILE";
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -36,12 +36,12 @@ struct Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: everything is handed to the system's allocator as it came; counting touches no memory that
-// it gives out.
+// SAFETY: every call goes to the system's allocator unchanged; counting touches no memory that it
+// returns.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: the caller's promises are those that are asked for here.
+        // SAFETY: the caller makes the promises that this call requires.
         unsafe { System.alloc(layout) }
     }
 
@@ -107,14 +107,14 @@ fn main() {
     }
 }
 
-/// What the sender and the receiver asked for.
+/// Allocations of the sender and of the receiver.
 fn copy(dir: &Path, chunks: usize, compress: Compress, streams: u16) -> (u64, u64) {
     let (source, count) = (dir.join("source"), dir.join("count"));
     let line = b"rows of a table that shrink; ";
     let chunk: Vec<u8> = line.iter().copied().cycle().take(CHUNK_SIZE).collect();
     let mut file = std::fs::File::create(&source).expect("the source is made");
     (0..chunks).for_each(|_| file.write_all(&chunk).expect("the source is written"));
-    // SAFETY: no other thread is there yet or any more.
+    // SAFETY: no other thread runs: the copy's threads have not started, or have ended.
     unsafe { std::env::set_var(COUNT, &count) };
     let options = CopyOptions {
         compress,

@@ -1,10 +1,11 @@
-//! What a byte costs: processor time of a whole copy, both ends, beside that of a bare loop which
-//! does no more than has to be done: pread, BLAKE3, AES-GCM, TCP and back, with four threads a side
-//! and a connection for each.
+//! Processor time per byte of a whole copy, both ends together, and that of a bare loop. The loop
+//! does only the necessary work: pread, BLAKE3, AES-GCM, TCP and back, with four threads a side and
+//! a connection for each.
 //!
 //! `cargo bench --bench bare -- [MB]` copies that many megabytes (2000) of random bytes, in turns,
-//! in memory where there is a file system for it. Processor time, since the two ends share this
-//! machine; of the kernel's work what it does for others (interrupts) may be missing from both.
+//! on a file system in memory if there is one. It measures processor time, because the two ends
+//! share this machine. Kernel work done in other contexts (interrupts) may be missing from both
+//! figures.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -26,10 +27,10 @@ use nix::sys::time::TimeVal;
 const THREADS: usize = 4;
 const ROUNDS: usize = 5;
 
-/// Fewer bytes than an epoch has are sealed: 64 GiB.
+/// One epoch is enough: it has 64 GiB, and the bench seals fewer bytes.
 const EPOCH: u32 = 0;
 
-/// What precedes each chunk: where it lies, by which number it was sealed, its digest and its tag.
+/// Bytes before each chunk: its offset, the number it was sealed with, its digest and its tag.
 const HEAD: usize = 8 + 8 + 32 + TAG_LEN;
 
 fn main() {
@@ -43,7 +44,7 @@ fn main() {
     let (from, to) = (dir.join("from"), dir.join("to"));
     fill(&from, size);
     let (mut bare, mut copy) = (Vec::new(), Vec::new());
-    // The first has pages to find, and is not counted.
+    // The first round is not counted, because it has to allocate pages.
     for round in 0..=ROUNDS {
         let times = (bare_loop(&from, &to, size), fastcp(&from, &to));
         if round > 0 {
@@ -78,7 +79,7 @@ fn spent(who: UsageWho) -> Duration {
     of(usage.user_time()) + of(usage.system_time())
 }
 
-/// Client and server.
+/// Processor time of a copy by fastcp, client and server together.
 fn fastcp(from: &Path, to: &Path) -> Duration {
     let _ = std::fs::remove_file(to);
     let before = spent(UsageWho::RUSAGE_CHILDREN);
@@ -137,7 +138,7 @@ fn send(from: &File, size: u64, next: &AtomicU64, sealer: &Sealer, mut to: TcpSt
 
 fn receive(to: &File, opener: &Opener, mut from: TcpStream) {
     let mut bytes = vec![0; HEAD + CHUNK_SIZE];
-    // It ends between two.
+    // The connection ends between two chunks.
     while from.read_exact(&mut bytes).is_ok() {
         let (head, chunk) = bytes.split_at_mut(HEAD);
         let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));

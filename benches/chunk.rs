@@ -1,8 +1,8 @@
-//! What a worker does with one chunk of 1 MiB, without disk and network: digest, encode, seal on
-//! the sender; open, decode, verify on the receiver; and a frame's header alone.
+//! A worker's steps for one chunk of 1 MiB, without disk and network: digest, encode and seal at
+//! the sender, open, decode and verify at the receiver. Also a frame's header alone.
 //!
-//! `cargo bench --bench chunk` for all, `cargo bench --bench chunk -- sender/rows` for some. Rates
-//! are of raw bytes, per core.
+//! `cargo bench --bench chunk` runs all, `cargo bench --bench chunk -- sender/rows` some. Rates are
+//! in uncompressed bytes, per core.
 
 use std::hint::black_box;
 
@@ -31,7 +31,7 @@ fn place() -> ChunkPlace {
     }
 }
 
-/// `seed` decides the bytes, so that every run has the same ones.
+/// Random bytes that depend on `seed` only, so every run has the same ones.
 fn random(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let mut hasher = blake3::Hasher::new();
@@ -40,8 +40,8 @@ fn random(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Pages of 8 KiB as a database has them: rows of numbers, dates, names and a random key, and some
-/// room left over. zstd level 1 makes about 2.5 of 1.
+/// Pages of 8 KiB like those of a database: rows of numbers, dates, names and a random key, and
+/// some free space. zstd level 1 compresses them about 2.5 times.
 fn rows() -> Vec<u8> {
     const NAMES: [&str; 6] = ["Ada", "Grace", "Edsger", "Barbara", "Donald", "Frances"];
     let noise = random(1, CHUNK_SIZE);
@@ -65,7 +65,7 @@ fn rows() -> Vec<u8> {
     bytes
 }
 
-/// What the sender's worker does, between reading and sending.
+/// The steps of the sender's worker between reading and sending.
 fn send(
     data: &[u8],
     mut buffer: Buffer,

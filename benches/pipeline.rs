@@ -1,5 +1,5 @@
-//! The whole pipeline through memory: walk, read, encode, decode, verify, write and rename, both
-//! ends in one process, on a file system in memory where there is one.
+//! The whole pipeline in memory: walk, read, encode, decode, verify, write and rename. Both ends
+//! run in one process, on a file system in memory if there is one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

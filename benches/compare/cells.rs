@@ -1,16 +1,16 @@
-//! What is compared: the links, and on each the inputs, the tools, and how fastcp is to do beside
-//! them. This list is all there is to change for another comparison.
+//! The cells of the comparison: the links, the inputs and tools on each, and fastcp's goals.
+//! Another comparison needs only another list.
 
 /// A link between two hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     pub name: &'static str,
     pub round_trip_ms: u32,
-    /// 0: as fast as this machine goes.
+    /// 0: as fast as this machine is.
     pub mbit_per_s: u32,
-    /// Packets that are lost, in percent.
+    /// Lost packets, in percent.
     pub loss: f64,
-    /// Nothing but ssh's port lets new connections in.
+    /// Only ssh's port accepts new connections.
     pub only_ssh: bool,
 }
 
@@ -40,13 +40,13 @@ pub const LINKS: [Link; 7] = [
     },
 ];
 
-/// The ratio of fastcp's time to this tool's is to be `most` or less.
+/// The ratio of fastcp's time to this tool's must be at most `most`.
 #[derive(Clone, Copy, Debug)]
 pub struct Goal {
-    /// [`BEST`] is whichever took least.
+    /// [`BEST`] is the fastest tool.
     pub tool: &'static str,
     pub most: f64,
-    /// fastcp's time without that of a login: the tool has none.
+    /// fastcp's time counts without a login, because the tool has none.
     pub without_login: bool,
 }
 
@@ -60,7 +60,7 @@ const fn goal(tool: &'static str, most: f64) -> Goal {
     }
 }
 
-/// At least this part of the rate of a tool that sends bytes and does nothing else.
+/// At least this part of the rate of a tool that only sends bytes.
 const fn of_rate(tool: &'static str, part: f64) -> Goal {
     Goal {
         tool,
@@ -74,16 +74,16 @@ const fn of_rate(tool: &'static str, part: f64) -> Goal {
 pub struct Cell {
     pub link: &'static str,
     pub input: &'static str,
-    /// How much of it; 0 is all.
+    /// Bytes of the input to copy; 0 for all.
     pub bytes: u64,
-    /// Beside those that goals name.
+    /// Tools besides those of the goals.
     pub tools: &'static [&'static str],
     pub goals: &'static [Goal],
 }
 
-/// Beside what the goals name only what comes close to fastcp: over 50 ms scp and rsync are held by
-/// ssh's window to 40 MB/s (reckoned, not measured), and rsync sends the zeros of a sparse image: such a row
-/// would take more time than the rest of its cell.
+/// Besides the goals' tools, a cell has only tools that come close to fastcp. Other rows would take
+/// more time than the rest of their cell. Over 50 ms, ssh's window limits scp and rsync to 40 MB/s
+/// (calculated, not measured), and rsync sends the zeros of a sparse image.
 pub const CELLS: &[Cell] = &[
     Cell {
         link: "unshaped",
@@ -164,7 +164,7 @@ pub const CELLS: &[Cell] = &[
         tools: &[],
         goals: &[
             of_rate("iperf3 like fastcp", 0.9),
-            // Where the sender may choose bbr.
+            // Possible where the sender may choose bbr.
             of_rate("iperf3 -P 32", 1.5),
         ],
     },
@@ -187,16 +187,16 @@ pub const CELLS: &[Cell] = &[
 const SLOW_MBIT_PER_S: [u32; 6] = [1, 2, 5, 10, 20, 50];
 const SLOW_ROUND_TRIPS_MS: [u32; 3] = [20, 100, 300];
 
-/// How long a slow link carries what is copied over it.
+/// Seconds that a cell's data takes on a slow link.
 const SLOW_SECONDS: u64 = 25;
 
 const SLOW_GOALS: &[Goal] = &[goal("scp", 1.03)];
 
-/// Links of every rate and round trip.
+/// Slow links with every combination of rate and round trip.
 pub fn slow_links() -> Vec<Link> {
     let links = SLOW_MBIT_PER_S.into_iter().flat_map(|rate| {
         SLOW_ROUND_TRIPS_MS.map(|round_trip| {
-            // They last as long as the bench.
+            // The names last as long as the bench.
             let name = format!("{rate} Mbit/s, {round_trip} ms").leak();
             link(name, round_trip, rate)
         })
@@ -204,7 +204,7 @@ pub fn slow_links() -> Vec<Link> {
     links.collect()
 }
 
-/// Random data on a slow link: nothing but the link counts.
+/// Random data on a slow link, where only the link matters.
 pub fn slow_cell(link: &Link) -> Cell {
     Cell {
         link: link.name,
@@ -215,25 +215,26 @@ pub fn slow_cell(link: &Link) -> Cell {
     }
 }
 
-/// Streams that a link wanted that loses packets far away: what the next copy finds in its memory.
+/// Connections that a distant link with losses needed. The next copy finds them in its stored
+/// settings.
 pub const WRONG_STREAMS: u16 = 128;
 
-/// A copy with the memory of another link may take so many times one with none.
+/// Largest ratio of a copy's time with the settings of another link to its time without any.
 pub const WRONG_MEMORY_MAX: f64 = 1.05;
 
-/// What fastcp is tried with once for the regret, before the best three are run again.
+/// Settings that the sweep of the regret tries once each, before the best three run again.
 pub const SWEEP_CODECS: [&str; 5] = ["none", "lz4", "zstd:1", "zstd:3", "zstd:9"];
 pub const SWEEP_STREAMS: [u16; 3] = [16, 4, 1];
 
-/// Defaults may take so many times the best of the sweep, in each cell and as the mean of all.
+/// Largest ratio of the defaults' time to that of the sweep's best, in each cell and as the mean.
 pub const REGRET_MAX: f64 = 1.10;
 pub const REGRET_MEAN_MAX: f64 = 1.05;
 
-/// How long a copy of the sweep is to take at least, on a link that has a rate.
+/// Shortest time of a copy in the sweep, on a link that has a rate.
 pub const SWEEP_SECONDS: f64 = 5.0;
 
-/// About how much smaller a method that suits the link makes an input: so much more of it is copied
-/// in the sweep.
+/// About how many times smaller a suitable codec makes an input. The sweep copies this many times
+/// more of it.
 pub fn shrinks(input: &str) -> f64 {
     match input {
         "random" => 1.0,

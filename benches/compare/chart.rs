@@ -1,4 +1,5 @@
-//! The chart: for each cell a bar per tool, as long as its time is for the longest of the cell.
+//! The chart: for each cell a bar per tool, whose length is its time relative to the cell's
+//! longest.
 
 use std::fmt::Write;
 
@@ -6,7 +7,7 @@ use crate::results::Measured;
 use crate::tools::FASTCP;
 
 const WIDTH: f64 = 900.0;
-/// Where bars begin, and how long the longest is.
+/// Where bars begin, and the length of the longest.
 const LEFT: f64 = 190.0;
 const BAR: f64 = 560.0;
 const LINE: f64 = 20.0;

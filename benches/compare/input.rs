@@ -1,4 +1,4 @@
-//! What is copied: made once, in a directory that stays for the next time.
+//! Inputs of the comparison, which are made once and kept in a directory for the next run.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -10,7 +10,7 @@ use crate::shell;
 pub struct Input {
     pub name: String,
     pub path: PathBuf,
-    /// Of content; of a sparse file what it is said to have.
+    /// Bytes of content; of a sparse file its apparent size.
     pub bytes: u64,
     /// How it was made, for the table.
     pub about: String,
@@ -22,7 +22,7 @@ pub struct Sizes {
     pub random: u64,
     pub database: u64,
     pub log: u64,
-    /// What a sparse image is said to have; an eighth of it is data.
+    /// Apparent size of a sparse image; an eighth of it is data.
     pub sparse: u64,
     pub files: u32,
 }
@@ -35,7 +35,7 @@ impl Sizes {
         sparse: 8 << 30,
         files: 20_000,
     };
-    /// So many times as much.
+    /// The sizes multiplied by `by`.
     pub fn scaled(&self, by: f64) -> Sizes {
         let scaled = |bytes: u64| ((bytes as f64 * by) as u64).max(1);
         Sizes {
@@ -57,7 +57,7 @@ impl Sizes {
     };
 }
 
-/// Makes the input of this name below `work`, unless it is there from before.
+/// Makes the input of this name below `work`, unless an earlier run has made it.
 pub fn make(name: &str, sizes: &Sizes, work: &Path) -> Result<Input, String> {
     let fault = |cause: io::Error| format!("cannot make {name}: {cause}");
     let wanted = match name {
@@ -68,7 +68,7 @@ pub fn make(name: &str, sizes: &Sizes, work: &Path) -> Result<Input, String> {
         "files" => u64::from(sizes.files),
         _ => return Err(format!("there is no input {name}")),
     };
-    // Another size has another name.
+    // Another size gets another name.
     let path = work.join(format!("{name}-{wanted}"));
     let note = work.join(format!("{name}-{wanted}.about"));
     if !note.exists() {
@@ -90,7 +90,7 @@ pub fn make(name: &str, sizes: &Sizes, work: &Path) -> Result<Input, String> {
 }
 
 impl Input {
-    /// What the user named.
+    /// The input that the user named.
     pub fn given(path: PathBuf) -> Result<Input, String> {
         let fault = |cause: io::Error| format!("{}: {cause}", path.display());
         let path = path.canonicalize().map_err(fault)?;
@@ -102,7 +102,8 @@ impl Input {
         })
     }
 
-    /// Its first `bytes`, of a tree as many of its directories as that is; itself if it has no more.
+    /// Its first `bytes` bytes, or of a tree enough entries for that many. The whole input if it
+    /// has no more.
     pub fn cut(&self, bytes: u64, work: &Path) -> Result<Input, String> {
         if bytes >= self.bytes {
             return Ok(Input {
@@ -129,7 +130,7 @@ impl Input {
                 }
             }
         } else {
-            // A piece of nothing but zeros stays a hole.
+            // Blocks of zeros stay holes.
             let mut copy = Command::new("dd");
             copy.args(["bs=1M", "conv=sparse", "iflag=count_bytes"]);
             copy.args([
@@ -168,7 +169,7 @@ fn bytes_below(path: &Path) -> io::Result<u64> {
         .sum()
 }
 
-/// The same bytes every time.
+/// Bytes that depend on `seed` only.
 fn chance(seed: &str) -> blake3::OutputReader {
     blake3::Hasher::new().update(seed.as_bytes()).finalize_xof()
 }
@@ -211,7 +212,7 @@ fn log(path: &Path, len: u64) -> io::Result<String> {
     Ok("lines of a web server's log".to_owned())
 }
 
-/// Data in pieces of 1 MiB, holes of seven between them.
+/// Data in pieces of 1 MiB, with holes of 7 MiB between them.
 fn sparse(path: &Path, len: u64) -> io::Result<String> {
     const PIECE: u64 = 1 << 20;
     let mut file = File::create(path)?;
@@ -224,7 +225,7 @@ fn sparse(path: &Path, len: u64) -> io::Result<String> {
     Ok("a sparse image, an eighth of it random data, the rest holes".to_owned())
 }
 
-/// Of 100 bytes to 16 KB, half of them text, a hundred to a directory.
+/// Files of 100 bytes to 16 KB, half of them text, a hundred per directory.
 fn files(path: &Path, count: u32) -> io::Result<String> {
     remove(path)?;
     let mut chance = chance("files");
@@ -248,7 +249,7 @@ fn files(path: &Path, count: u32) -> io::Result<String> {
     ))
 }
 
-/// Tables of a PostgreSQL that is installed here, as they lie on its disk; else generated pages.
+/// Table files of an installed PostgreSQL, as they are on its disk. Otherwise generated pages.
 fn database(path: &Path, len: u64, work: &Path) -> io::Result<String> {
     let dir = work.join("postgres");
     let script = include_str!("database.sh");
@@ -271,7 +272,7 @@ fn database(path: &Path, len: u64, work: &Path) -> io::Result<String> {
     let mut left = len as usize;
     for (nth, chunk) in pages.chunks.iter().cycle().enumerate() {
         let mut chunk = chunk.clone();
-        // No two of them alike.
+        // No two chunks are alike.
         let salt = (nth as u32).to_le_bytes();
         chunk
             .chunks_mut(61)

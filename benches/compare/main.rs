@@ -1,8 +1,8 @@
-//! fastcp beside the tools that people use instead, on links and data of many kinds.
+//! A comparison of fastcp with the tools that people use instead, on many links and kinds of data.
 //!
-//! `cells` lists what is compared. Every round runs every tool of a cell once, so that a change of
-//! the weather hits all alike; every copy is compared with its source. The table and the chart go
-//! into `target/`. What is not installed, and links that cannot be made, are left out and named.
+//! `cells` lists the comparisons. Every round runs each tool of a cell once, so that varying
+//! conditions affect all tools alike. The bench compares every copy with its source. It writes the
+//! table and the chart into `target/`, and names the tools and links that it had to leave out.
 
 mod cells;
 mod chart;
@@ -54,10 +54,10 @@ usage: cargo bench --bench compare -- --all [options]      every cell of benches
 
 Links are made of network namespaces otherwise, for root, where the kernel has netem.";
 
-/// What was typed.
+/// The parsed arguments.
 struct Asked {
     how: How,
-    /// The directory of a host that was named.
+    /// The directory on the host that the user named.
     far_dir: Option<String>,
     is_quick: bool,
     is_slow: bool,
@@ -83,7 +83,7 @@ impl Asked {
 }
 
 fn main() -> ExitCode {
-    // cargo itself adds --bench.
+    // cargo adds --bench.
     let words: Vec<String> = std::env::args()
         .skip(1)
         .filter(|word| word != "--bench")
@@ -166,18 +166,18 @@ fn parse(words: Vec<String>) -> Result<Asked, String> {
     Ok(asked)
 }
 
-/// Where cargo builds.
+/// cargo's target directory.
 fn target() -> PathBuf {
     let tests = Path::new(env!("CARGO_TARGET_TMPDIR"));
     tests.parent().unwrap_or(tests).to_owned()
 }
 
-/// What one run of the bench has found so far.
+/// Results of one run of the bench so far.
 #[derive(Default)]
 struct Found {
     measured: Vec<Measured>,
     regrets: Vec<regret::Regret>,
-    /// What was left out, and why.
+    /// What was left out, with the reason.
     notes: Vec<String>,
     inputs: Vec<Input>,
 }
@@ -220,7 +220,7 @@ fn compare(asked: &Asked) -> Result<(), String> {
     found.write(asked)
 }
 
-/// With the regret every input on every link; to a host that was named everything too.
+/// The cells of a link. For the regret, or a host that the user named, every input has one.
 fn cells_of(link: &Link, asked: &Asked) -> Vec<Cell> {
     const INPUTS: [&str; 5] = ["random", "database", "files", "log", "sparse"];
     const TOOLS: &[&str] = &[

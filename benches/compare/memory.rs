@@ -1,19 +1,19 @@
-//! What fastcp remembers of a link, made into the memory of another one.
+//! Settings that fastcp has stored for a link, changed into those of another link.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::cells::WRONG_STREAMS;
 
-/// Where it lies below the cache directory.
+/// The file of stored settings below the cache directory.
 fn file(cache: &Path) -> PathBuf {
     cache.join("fastcp").join("routes.json")
 }
 
-/// What the last copy left, with as many streams as another link wanted.
+/// The settings that the last copy stored, with the number of connections of another link.
 ///
 /// # Errors
-/// Where it left nothing: it was too short.
+/// If the copy stored none, because it was too short.
 pub fn of_other_link(cache: &Path) -> Result<String, String> {
     let path = file(cache);
     let fault = |cause: &dyn std::fmt::Display| format!("{}: {cause}", path.display());
@@ -28,7 +28,7 @@ pub fn of_other_link(cache: &Path) -> Result<String, String> {
 }
 
 /// # Errors
-/// Where it cannot be written.
+/// If the file cannot be written.
 pub fn put(cache: &Path, memory: &str) -> Result<(), String> {
     let path = file(cache);
     let dir = path.parent().unwrap_or(cache);

@@ -1,5 +1,5 @@
-//! Where copies come from and go to: a link between two hosts, made here as network namespaces, by a
-//! program that the user names, or one that there is.
+//! The two ends of a comparison and their link. The bench makes the link from network namespaces, a
+//! program makes it, or it exists.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use crate::support::host::{Host, Login, find_program};
 use crate::support::net::{At, Ip, Net, Wall};
 use crate::support::tree::Dir;
 
-/// How links come about.
+/// How links are made.
 #[derive(Clone, Debug)]
 pub enum How {
-    /// Namespaces of our own, for root.
+    /// Network namespaces of the bench, which needs root.
     Own,
-    /// `CMD up --rtt MS --rate MBIT --loss PERCENT [--fw none]`, `CMD src WORDS`, `CMD down`; the
-    /// other host is then `ssh dst`.
+    /// A program with the commands `CMD up --rtt MS --rate MBIT --loss PERCENT [--fw none]`, `CMD
+    /// src WORDS` and `CMD down`. The other host is then `ssh dst`.
     With(String),
-    /// This one host, by whatever is between.
+    /// This host, over the existing network.
     Host {
         host: String,
         ssh_config: Option<String>,
@@ -28,26 +28,26 @@ pub enum How {
     },
 }
 
-/// Two ends. What was made for it goes with it.
+/// Two ends. Dropping this removes everything that was made for it.
 pub struct Place {
-    /// Words before a program at the near end.
+    /// Words that run a program at the near end.
     near: Vec<String>,
     pub host: String,
     ssh_config: Option<String>,
     pub remote_path: Option<String>,
-    /// Of the host's data connections.
+    /// The host's address for data connections.
     pub address: String,
     /// Both ends see the same files.
     pub is_here: bool,
     link_with: Option<String>,
     _host: Option<Host>,
-    /// Behind the host, so that it goes after it.
+    /// Declared after the host, so that it is dropped after it.
     _net: Option<Net>,
 }
 
 impl Place {
     /// # Errors
-    /// A sentence; the link is left out then.
+    /// The reason, for which the link is left out.
     pub fn make(link: &Link, how: &How, work: &Path) -> Result<Place, String> {
         match how {
             How::Own => Place::own(link, work),
@@ -83,7 +83,7 @@ impl Place {
         if link.only_ssh {
             up.args(["--fw", "none"]);
         }
-        // What it starts goes on running, and may hold on to our pipes.
+        // Its background processes may keep a pipe open, so its output is not piped.
         let status = up.stdin(std::process::Stdio::null()).status();
         if !status.is_ok_and(|status| status.success()) {
             return Err(format!("{program} up failed"));
@@ -107,7 +107,7 @@ impl Place {
         let net = Net::new(Ip::V4AndV6).map_err(|lacks| format!("no {}", lacks.0))?;
         shape(&net, link)?;
         if link.only_ssh {
-            // Neither end can dial the other.
+            // Neither end accepts connections from the other, except for ssh.
             net.open_only(At::Far, &["22"], Wall::Drop);
             net.open_only(At::Near, &[], Wall::Drop);
         }
@@ -121,7 +121,7 @@ impl Place {
         let space = net.path(At::Far);
         let host = Host::start_in(&space, ip, Dir(dir), &home, "compare");
         let host = host.map_err(|lacks| format!("no {}", lacks.0))?;
-        // scp speaks SFTP.
+        // scp uses SFTP.
         let servers = [
             "/usr/lib/openssh/sftp-server",
             "/usr/libexec/openssh/sftp-server",
@@ -166,18 +166,18 @@ impl Place {
         self.near(&format!("{} {} {}", self.ssh(), self.host, quote(line)))
     }
 
-    /// ssh with the configuration that was named, as words of a shell.
+    /// ssh with the configuration that the user named, as shell words.
     pub fn ssh(&self) -> String {
         format!("ssh{}", self.config())
     }
 
-    /// ` -F FILE`, for a program of ssh's family.
+    /// ` -F FILE`, for ssh and related programs.
     pub fn config(&self) -> String {
         let config = self.ssh_config.as_ref();
         config.map_or(String::new(), |config| format!(" -F {}", quote(config)))
     }
 
-    /// Both ends have these programs. Where they see the same files, so does a path.
+    /// Both ends have these programs. If they see the same files, one check is enough.
     pub fn has(&self, programs: &[&str]) -> bool {
         let tests = programs
             .iter()
@@ -190,7 +190,7 @@ impl Place {
         shell::finish(self.near(&line)).is_ok() && is_there()
     }
 
-    /// How long a login takes that does nothing.
+    /// How long a login takes that runs only `true`.
     pub fn login_time(&self) -> Result<Duration, String> {
         let since = Instant::now();
         shell::finish(self.far("true"))?;
@@ -198,7 +198,7 @@ impl Place {
     }
 
     /// # Errors
-    /// Where what lies in `dir` there is not what lies at `input` here.
+    /// If the copy in `dir` at the far end differs from `input`.
     pub fn check(&self, input: &Path, dir: &str) -> Result<(), String> {
         let name = input
             .file_name()
@@ -239,7 +239,7 @@ impl Drop for Place {
     }
 }
 
-/// Each end holds back what it sends for half of the round trip.
+/// Each end delays its packets by half of the round trip.
 fn shape(net: &Net, link: &Link) -> Result<(), String> {
     if link.round_trip_ms == 0 && link.mbit_per_s == 0 {
         return Ok(());
@@ -253,7 +253,7 @@ fn shape(net: &Net, link: &Link) -> Result<(), String> {
         format!("tbf {rate} burst 512kb latency 20ms")
     } else {
         let delay = f64::from(link.round_trip_ms) / 2.0;
-        // Room for what is under way and as much again: packets of 1500 bytes, and few of others.
+        // Room for twice the bytes in flight, in packets of 1500 bytes: few are smaller.
         let bytes = f64::from(link.mbit_per_s.max(1000)) * 125.0 * delay * 4.0;
         let packets = (bytes / 1500.0).max(1000.0);
         format!(

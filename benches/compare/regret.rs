@@ -1,5 +1,5 @@
-//! What the tuner's choice costs beside the best of those that a user could have made: a coarse
-//! sweep, once, names three candidates; they and the defaults then run in turns.
+//! The regret: how much slower the tuner's choice is than the best settings that a user could have
+//! chosen. One coarse sweep finds three candidates, which then run in turns with the defaults.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::cells::{
 use crate::results::median;
 use crate::tools::COPY_MAX;
 
-/// Candidates that are run again, and how often.
+/// Candidates that run again, and their number of runs.
 const CANDIDATES: usize = 3;
 const ROUNDS: usize = 5;
 
@@ -30,11 +30,11 @@ impl Regret {
     }
 }
 
-/// `copy` runs fastcp with these flags and checks what it made; None is a copy that would have taken
-/// longer than it may.
+/// `copy` runs fastcp with these flags and checks the copy. It returns None if the copy would have
+/// taken longer than the given time.
 ///
 /// # Errors
-/// The copy's own.
+/// If a copy fails.
 pub fn measure(
     link: &str,
     input: &str,
@@ -45,8 +45,8 @@ pub fn measure(
         for codec in SWEEP_CODECS {
             let streams = streams.to_string();
             let flags = ["--compress", codec, "--streams", &streams].map(str::to_owned);
-            // What is slower than so many cannot be among them: one stream takes minutes of a link
-            // that loses packets.
+            // A copy slower than this many others is no candidate, so it is stopped. One connection
+            // takes minutes on a link with losses.
             let most = sweep
                 .get(CANDIDATES - 1)
                 .map_or(COPY_MAX, |(took, _)| *took);

@@ -1,4 +1,4 @@
-//! What came of the rounds: medians, ratios, and whether a goal was reached.
+//! Results of the rounds: medians, ratios, and whether fastcp reached its goals.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::tools::FASTCP;
 pub struct Row {
     pub tool: &'static str,
     pub times: Vec<Duration>,
-    /// None where the other end is elsewhere.
+    /// Empty if the other end is on another machine.
     pub spent: Vec<Spent>,
-    /// Why it has none, or fewer.
+    /// Why there are no times, or too few.
     pub fault: Option<String>,
 }
 
@@ -26,10 +26,10 @@ pub struct Measured {
     pub goals: Vec<Goal>,
 }
 
-/// A goal, and fastcp's time for one of the tool's.
+/// A goal, and the ratio of fastcp's time to the tool's.
 pub struct Reached {
     pub goal: Goal,
-    /// None where one of the two has no time.
+    /// None if one of the two has no time.
     pub ratio: Option<f64>,
 }
 
@@ -38,7 +38,7 @@ impl Row {
         median(&self.times)
     }
 
-    /// Of all processors, both ends together.
+    /// Processor time of both ends together.
     pub fn cpu_seconds(&self) -> Option<f64> {
         let times = self
             .spent
@@ -99,7 +99,7 @@ impl Reached {
     }
 }
 
-/// The middle one; the mean of both where there are two.
+/// The middle time, or the mean of the two middle ones.
 pub fn median(times: &[Duration]) -> Option<f64> {
     let mut times: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
     times.sort_by(f64::total_cmp);

@@ -1,4 +1,5 @@
-//! Tools at work: each into an empty directory, each copy compared with its source.
+//! Runs of the tools: each copies into an empty directory, and each copy is compared with its
+//! source.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,11 +13,11 @@ use crate::spent::{self, Spent};
 use crate::tools::{self, COPY_MAX, Chosen, Errand, FASTCP, TIMED_OUT, Tool};
 use crate::{Asked, memory, shell};
 
-/// Tools at work between two ends.
+/// Runs tools between two ends.
 pub struct Bench<'a> {
     pub asked: &'a Asked,
     pub place: &'a Place,
-    /// The directory there.
+    /// The destination directory at the far end.
     pub into: String,
 }
 
@@ -24,7 +25,7 @@ impl Bench<'_> {
     /// Runs every tool of the cell once in each round.
     ///
     /// # Errors
-    /// Where there is no login; a tool that fails is told of in its row.
+    /// If there is no login. If a tool fails, its row contains the error.
     pub fn rounds(
         &self,
         link: &Link,
@@ -35,7 +36,7 @@ impl Bench<'_> {
         let tools = self.tools(cell, notes);
         let mut flags = self.asked.fastcp_flags.clone();
         if tools.iter().any(|tool| tool.name == "iperf3 like fastcp") {
-            // Which congestion control it chose is told to no one else.
+            // Only these messages tell which congestion control fastcp chose.
             flags.push("-v".to_owned());
         }
         let row = |tool: &&'static Tool| Row {
@@ -71,10 +72,10 @@ impl Bench<'_> {
         })
     }
 
-    /// fastcp with these flags, checked; None where it was ended because it took longer than `most`.
+    /// Runs fastcp with these flags and checks the copy. None if it was stopped after `most`.
     ///
     /// # Errors
-    /// Its own, and a copy that differs.
+    /// If fastcp fails, or the copy differs from its source.
     pub fn copy(
         &self,
         input: &Input,
@@ -84,7 +85,7 @@ impl Bench<'_> {
         self.copy_with(input, flags, most, None)
     }
 
-    /// The same with this remembered.
+    /// Like [`Bench::copy`], with these stored settings.
     fn copy_with(
         &self,
         input: &Input,
@@ -102,16 +103,17 @@ impl Bench<'_> {
         }
     }
 
-    /// fastcp with nothing remembered, and with the memory of another link, in turns.
+    /// Runs fastcp without stored settings and with those of another link, in turns.
     ///
     /// # Errors
-    /// Its own, a copy that differs, and one that is too short for anything to be remembered.
+    /// If fastcp fails, a copy differs from its source, or a copy is too short to store settings.
     pub fn wrong_memory(&self, link: &Link, cell: &Cell, input: &Input) -> Result<Regret, String> {
         let copy = |memory: Option<&str>| {
             let took = self.copy_with(input, &[], COPY_MAX, memory)?;
             took.ok_or_else(|| format!("{COPY_MAX:?} were not enough"))
         };
-        // What it is called by, and its round trip, are this link's own.
+        // The stored key and round trip are those of this link. Only the number of connections is
+        // wrong.
         copy(None)?;
         let wrong = memory::of_other_link(&self.cache())?;
         let (mut none, mut with) = (Vec::new(), Vec::new());
@@ -134,7 +136,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Where fastcp keeps what it remembers.
+    /// The directory of fastcp's stored settings.
     fn cache(&self) -> PathBuf {
         self.asked.work.join("cache")
     }
@@ -176,7 +178,7 @@ impl Bench<'_> {
         Ok((ran.took, spent))
     }
 
-    /// Those of the cell that are installed, fastcp first.
+    /// The installed tools of the cell, fastcp first.
     fn tools(&self, cell: &Cell, notes: &mut Vec<String>) -> Vec<&'static Tool> {
         let of_goals = cell
             .goals

@@ -1,4 +1,4 @@
-//! Programs that are run and waited for.
+//! Programs that the bench runs and waits for.
 
 use std::process::{Command, Output, Stdio};
 
@@ -7,15 +7,15 @@ pub fn quote(text: &str) -> String {
 }
 
 /// # Errors
-/// A line with the program, how it ended and what it said.
+/// A line with the program, its exit status and its last messages.
 pub fn finish(command: Command) -> Result<(), String> {
     output(command).map(drop)
 }
 
-/// What it wrote.
+/// The program's output.
 ///
 /// # Errors
-/// As [`finish`].
+/// As for [`finish`].
 pub fn output(mut command: Command) -> Result<Output, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -30,10 +30,10 @@ pub fn output(mut command: Command) -> Result<Output, String> {
     Err(format!("{program}: {}: {}", output.status, last.join("; ")))
 }
 
-/// What it wrote, as text.
+/// The program's standard output as text.
 ///
 /// # Errors
-/// As [`finish`].
+/// As for [`finish`].
 pub fn text(command: Command) -> Result<String, String> {
     let output = output(command)?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -1,4 +1,4 @@
-//! What a run took of this machine, where both ends are on it.
+//! Processor time and memory of a run whose ends are both on this machine.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,19 +7,19 @@ use std::{fs, thread};
 
 use crate::tools::FASTCP;
 
-/// How often fastcp's processes are looked at: what they ever held is told until they end.
+/// How often the bench reads the peak memory of fastcp's processes, which is lost when they end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Of a tool, with everything else that ran meanwhile.
+/// Resources used during a tool's run, by the tool and by everything else.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
-    /// Seconds that processors were busy.
+    /// Seconds for which processors were busy.
     pub cpu_s: f64,
     /// The most memory that one process of fastcp held; 0 for other tools.
     pub peak_bytes: u64,
 }
 
-/// Does something, and tells what it took.
+/// Runs `what`, and returns its result with the resources used.
 pub fn while_doing<T>(what: impl FnOnce() -> T) -> (T, Spent) {
     let is_over = AtomicBool::new(false);
     let before = busy();
@@ -40,7 +40,7 @@ pub fn while_doing<T>(what: impl FnOnce() -> T) -> (T, Spent) {
     })
 }
 
-/// Time of all processors that was neither idle nor stolen, since the start of the machine.
+/// Time since boot in which processors were neither idle nor stolen, summed over all of them.
 fn busy() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = stat.lines().next().unwrap_or_default();

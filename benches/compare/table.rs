@@ -1,4 +1,4 @@
-//! The Markdown table, with the machine that it comes from.
+//! The Markdown table, with a description of the machine.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -39,10 +39,10 @@ pub fn markdown(all: &[Measured], inputs: &[Input], rounds: usize, notes: &[Stri
     out
 }
 
-/// Letters of what a tool said when it failed.
+/// Characters of a failed tool's message that the table shows.
 const FAULT_MAX: usize = 100;
 
-/// A pipe would end a cell of the table.
+/// Escapes a pipe sign, which would end a cell of the table.
 fn name(tool: &str) -> String {
     match tool {
         FASTCP => format!("**{FASTCP}**"),
@@ -119,7 +119,7 @@ fn words(it: &crate::results::Reached) -> String {
     format!("≤ {:.2}{login}: {verdict}", it.goal.most)
 }
 
-/// Processor, kernel, memory, day and program, in a line.
+/// Processor, kernel, memory, date and fastcp version, in one line.
 pub fn machine() -> String {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {

@@ -1,5 +1,5 @@
-//! The tools, each as a shell line at the near end that copies the input into an empty directory of
-//! the far one, with the flags that make it fast.
+//! The tools. Each is a shell line that runs at the near end and copies the input into an empty
+//! directory at the far end, with the flags that make the tool fast.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -12,21 +12,22 @@ use serde_json::Value;
 use crate::place::Place;
 use crate::shell::{self, quote};
 
-/// What is copied, and where.
+/// One copy: its ends, its input and its limits.
 pub struct Errand<'a> {
     pub place: &'a Place,
     pub input: &'a Path,
     pub bytes: u64,
-    /// A directory there.
+    /// The destination directory at the far end.
     pub into: &'a str,
-    /// Where fastcp keeps what it has learnt of hosts: empty, so that every run is a first one.
+    /// Directory of fastcp's stored settings. Empty unless the bench provides some, so that every
+    /// run is like a first one.
     pub cache: &'a Path,
-    /// Seconds that a tool is to send which copies nothing.
+    /// Seconds to send for a tool that copies nothing.
     pub seconds: u32,
     pub fastcp_flags: &'a [String],
-    /// fastcp is ended when it has taken so long.
+    /// fastcp is stopped after this time.
     pub most: Duration,
-    /// What fastcp chose when it ran last.
+    /// Settings that fastcp chose in its last run.
     pub chosen: Chosen,
 }
 
@@ -48,16 +49,16 @@ pub struct Tool {
     /// Programs that both ends must have.
     pub needs: &'static [&'static str],
     line: fn(&Errand) -> String,
-    /// Copies nothing: how long the input would have taken is computed from the rate.
+    /// Copies nothing: the time for the input is calculated from the measured rate.
     pub is_rate: bool,
-    /// Stays at the near end, so both have to see the same files.
+    /// Runs only at the near end, so both ends have to see the same files.
     pub is_local: bool,
 }
 
-/// How a run went.
+/// The result of a run.
 pub struct Ran {
     pub took: Duration,
-    /// Only fastcp tells.
+    /// Only for fastcp.
     pub chosen: Option<Chosen>,
 }
 
@@ -84,10 +85,10 @@ const fn iperf3(name: &'static str, line: fn(&Errand) -> String) -> Tool {
 
 pub const FASTCP: &str = "fastcp";
 
-/// No copy of the list takes as long.
+/// No copy in the list takes this long.
 pub const COPY_MAX: Duration = Duration::from_secs(3600);
 
-/// How `timeout` ends where it has ended another.
+/// Exit status of `timeout` when it stopped the program.
 pub const TIMED_OUT: &str = "exit status: 124";
 
 const TOOLS: &[Tool] = &[
@@ -121,7 +122,7 @@ pub fn named(name: &str) -> Option<&'static Tool> {
 
 impl Tool {
     /// # Errors
-    /// What it said when it failed.
+    /// The tool's messages, if it fails.
     pub fn run(&self, errand: &Errand) -> Result<Ran, String> {
         let command = errand.place.near(&(self.line)(errand));
         let since = Instant::now();
@@ -136,7 +137,7 @@ impl Tool {
     }
 }
 
-/// Bits a second that iperf3's server got.
+/// Rate that iperf3's server received, in bit/s.
 fn received(output: &Output) -> Option<f64> {
     let told: Value = serde_json::from_slice(&output.stdout).ok()?;
     told["end"]["sum_received"]["bits_per_second"].as_f64()
@@ -183,8 +184,8 @@ fn rsync(it: &Errand) -> String {
     format!("rsync -a -S -e {ssh} {} {}/", input(it), operand(it))
 }
 
-/// Dials its hosts by address: in a namespace names lead elsewhere. The far end may have it somewhere
-/// that a login does not look.
+/// bbcp connects by address, because host names resolve differently in a namespace. Its path at the
+/// far end is given, because it may be missing from the PATH of a login.
 fn bbcp(it: &Errand) -> String {
     let (there, to) = match it.place.is_here {
         true => (
@@ -194,7 +195,7 @@ fn bbcp(it: &Errand) -> String {
         false => (None, format!("{}:{}", it.place.host, it.into)),
     };
     let there = there.unwrap_or("bbcp".to_owned());
-    // It splits the words itself, and knows no quotes.
+    // bbcp splits the words itself and does not understand quotes.
     let ssh = it.place.ssh().replace('\'', "");
     let ssh = quote(&format!("{ssh} -x -a %I -l %U %H {there}"));
     format!(
@@ -245,22 +246,22 @@ fn over_nc(it: &Errand, pack: &str, unpack: &str) -> String {
     listened(it, port, &listener, &send)
 }
 
-/// As many streams as iperf3 takes.
+/// The most connections that iperf3 accepts.
 const IPERF_STREAMS_MAX: u64 = 128;
 
 fn iperf(it: &Errand, streams: u64, flags: &str) -> String {
     let port = port();
     let streams = streams.min(IPERF_STREAMS_MAX);
     let (address, seconds) = (&it.place.address, it.seconds);
-    // A client that fails would leave it waiting.
+    // Without a limit the server would wait forever if its client failed.
     let patience = seconds + 60;
     let listener = format!("timeout {patience} iperf3 -s -1 -p {port} > /dev/null");
     let send = format!("iperf3 -J -c {address} -p {port} -P {streams} -t {seconds} {flags}");
     listened(it, port, &listener, &send)
 }
 
-/// Starts a listener over there by ssh, and sends as soon as it listens. Both have ended when this
-/// has.
+/// Starts a listener at the far end over ssh, and sends as soon as it listens. The line ends after
+/// both have ended.
 fn listened(it: &Errand, port: u16, listener: &str, send: &str) -> String {
     let listens = format!("grep -qiE ':{port:04x} [0-9a-f]+:0000 0a' /proc/net/tcp /proc/net/tcp6");
     let far = quote(&format!(
@@ -270,7 +271,7 @@ fn listened(it: &Errand, port: u16, listener: &str, send: &str) -> String {
     format!("{ssh} {host} {far} | {{ read up && {{ {send}; }}; cat > /dev/null; }}")
 }
 
-/// Below those that systems give out by themselves.
+/// A random port below the range from which systems choose ports.
 fn port() -> u16 {
     let chance = RandomState::new().build_hasher().finish();
     20_000 + u16::try_from(chance % 10_000).expect("below 10,000")

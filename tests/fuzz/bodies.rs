@@ -1,8 +1,8 @@
-//! What a peer sends, or a user types, in any shape: none of it may panic, hang, or take memory
-//! beyond its bounds, and what is accepted keeps what the parser promises.
+//! Inputs that a peer sends or a user types, in any form. No input may panic, hang or exceed its
+//! memory bound, and accepted input keeps the parser's promises.
 //!
-//! One function for each target. They run under cargo-fuzz (`cargo +nightly fuzz run --fuzz-dir
-//! tests/fuzz TARGET`), and over the kept inputs in `corpus/TARGET/` in every `cargo test`.
+//! One function for each target. cargo-fuzz runs them (`cargo +nightly fuzz run --fuzz-dir
+//! tests/fuzz TARGET`). Every `cargo test` runs them over the stored inputs in `corpus/TARGET/`.
 #![allow(dead_code)]
 
 #[path = "journal.rs"]
@@ -29,13 +29,13 @@ use fastcp::{cli, digest, source, units};
 
 pub use recorded::journal;
 
-/// Small, so that a run is quick and every bound is near.
+/// Small, so that a run is quick and inputs reach every bound.
 const CHUNK: usize = 4096;
 
-/// What a target does with an input.
+/// Runs a target on one input.
 pub type Body = fn(&[u8]);
 
-/// Each by its target's name.
+/// The functions by the names of their targets.
 pub const TARGETS: &[(&str, Body)] = &[
     ("frames", frames),
     ("codecs", codecs),
@@ -47,7 +47,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("journal", journal),
 ];
 
-/// A data stream: every frame is read, opened, decoded and verified, as a receiver does.
+/// A data connection: reads, opens, decodes and verifies every frame, as a receiver does.
 pub fn frames(data: &[u8]) {
     let Some((&suite, bytes)) = data.split_first() else {
         return;
@@ -96,8 +96,8 @@ fn verified(encoded: EncodedChunk, decoder: &mut Decoder) {
     }
 }
 
-/// Bytes that claim to be compressed: they decode to exactly the announced length or not at all.
-/// And whatever is encoded decodes to itself.
+/// Bytes that claim to be compressed decode to exactly the announced length, or not at all. Encoded
+/// bytes decode to the original.
 pub fn codecs(data: &[u8]) {
     let Some((&[codec, low, high], bytes)) = data.split_first_chunk() else {
         return;
@@ -141,8 +141,8 @@ pub fn codecs(data: &[u8]) {
     assert_eq!(back.buffer.data(), bytes);
 }
 
-/// A pack as it stands, with the digest that its table has; and one that is made of these bytes,
-/// of which no bit may change.
+/// The input as a pack, with the digest of its table. Then a pack that is made from the input, in
+/// which verification must notice every changed bit.
 pub fn packs(data: &[u8]) {
     let bytes = &data[..data.len().min(CHUNK)];
     if let Some((rest, len)) = bytes.split_last_chunk::<4>()
@@ -187,7 +187,8 @@ fn made_pack(bytes: &[u8]) {
     let mut bent = whole;
     let at = (usize::from(at) << 4) % bent.len();
     bent[at] ^= 1 << (bit % 8);
-    // But for the length of the table, which says where the digest's bytes begin.
+    // The digest does not cover the length of the table, but a wrong length selects other bytes for
+    // it.
     assert!(pack(&bent).verify_pack(digest).is_err(), "byte {at} bent");
 }
 
@@ -205,7 +206,7 @@ fn pack(bytes: &[u8]) -> Chunk {
     }
 }
 
-/// The line that a server says first, behind its magic, or a far side that has no server yet.
+/// The server's first line, after its magic, or the first line of a far side without a server.
 pub fn hello(data: &[u8]) {
     let _ = Greeting::parse(data);
     let _ = now(Incoming::new(data).first(Duration::from_secs(1)));
@@ -218,7 +219,7 @@ pub fn hello(data: &[u8]) {
     }
 }
 
-/// Control: what a login shell may print, a hello, and any number of messages.
+/// Control: the output of a login shell, a hello, and any number of messages.
 pub fn control(data: &[u8]) {
     now(async {
         let mut incoming = Incoming::new(data);
@@ -234,7 +235,7 @@ pub fn control(data: &[u8]) {
     });
 }
 
-/// What was understood can be said again, and means the same.
+/// A decoded message can be encoded again and keeps its meaning.
 fn heard(message: Message) {
     let mut said = Vec::new();
     message.encode(&mut said);
@@ -246,7 +247,7 @@ fn heard(message: Message) {
         again.expect("a known number").encode(&mut twice);
         assert_eq!(said, twice);
     }
-    // Its memory is a bounded multiple of its bytes.
+    // The memory of a message is a bounded multiple of its bytes.
     assert!(message.weight() <= 64 * MESSAGE_MAX as usize);
     match message {
         Message::Entries(entries) => entries.iter().for_each(sound),
@@ -260,14 +261,14 @@ fn heard(message: Message) {
     }
 }
 
-/// No name is a path, whatever came.
+/// Asserts that the entry's name is no path.
 fn sound(entry: &Entry) {
     let name = entry.name.as_bytes();
     assert!(!name.is_empty() && name.len() <= NAME_MAX);
     assert!(name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0));
 }
 
-/// What a user types, and what a server may answer to it.
+/// Operands as a user types them, and names that a server may answer to them.
 pub fn operands(data: &[u8]) {
     if let Ok(operand) = cli::operand::parse(OsString::from_vec(data.to_vec()))
         && let Some(host) = &operand.host
@@ -290,7 +291,7 @@ pub fn operands(data: &[u8]) {
     }
 }
 
-/// Patterns, looked up in a directory of three names; what is outside of it is not looked at.
+/// Expands patterns in a directory of three names. Patterns that lead out of it are skipped.
 pub fn patterns(typed: &[u8]) {
     thread_local! {
         static DIR: tempfile::TempDir = {
@@ -361,7 +362,7 @@ fn small_file(id: u64, content: &[u8]) -> Entry {
     }
 }
 
-/// Runs to the end on this thread; nothing here waits for anybody else.
+/// Runs a future to its end on this thread. It may not wait for another thread.
 fn now<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_time()

@@ -1,4 +1,4 @@
-//! A journal that says anything: whole records in any order, and bytes that are none.
+//! A journal with any content: whole records in any order, and bytes that are no records.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -8,10 +8,10 @@ use fastcp::dir::{Dir, Handles};
 use fastcp::journal::record::{ChecksumKey, Hash, LEN, RecordBody};
 use fastcp::journal::{Journal, JournalPlace, Opening, WaitForLock};
 
-/// Behind what is checked stands its checksum.
+/// A record's checksum follows these bytes, which it covers.
 const CHECKED: usize = LEN - 8;
 
-/// The first byte says whether checksums are made right, so that what the records say is reached.
+/// The first byte decides whether the checksums are made correct, so that the records are read too.
 pub fn journal(data: &[u8]) {
     let Some((&whole, bytes)) = data.split_first() else {
         return;

@@ -1,7 +1,7 @@
 //! fastcp from the outside: the built binary against real sshd, files, terminals and signals.
 //!
-//! Plain `cargo test` needs neither root, network nor sshd: what lacks them says so in one line
-//! and is skipped. With FASTCP_TEST_STRICT=1 a skip is a failure.
+//! Plain `cargo test` needs neither root, network nor sshd: a test that lacks one of them prints
+//! one line and is skipped. With FASTCP_TEST_STRICT=1 a skip is a failure.
 
 #[macro_use]
 mod support;

@@ -1,4 +1,4 @@
-//! What others do to the two ends, and to the way between them, while a copy runs.
+//! Changes that others make to the two ends, and to the network between them, while a copy runs.
 
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::time::Duration;
@@ -28,7 +28,7 @@ ways! { local_push, local_pull => many_files_cross_a_slow_and_late_link }
 const DIRS: u64 = 60;
 const FILES: u64 = 8;
 
-/// A tree that takes some seconds, once its first files have their names.
+/// Starts to copy a tree, which takes some seconds. Returns once the first files have their names.
 fn tree_under_way(case: &Case) -> run::Running {
     let tree = case.src.dir("tree");
     for number in 0..DIRS * FILES {
@@ -46,14 +46,14 @@ fn tree_under_way(case: &Case) -> run::Running {
     run
 }
 
-/// Directories at the destination in which nothing is yet.
+/// Directories at the destination that are still empty.
 fn empty(case: &Case) -> Vec<u64> {
     let names = |number: &u64| std::fs::read_dir(case.dst.path(format!("tree/{number}")));
     let is_empty = |number: &u64| names(number).is_ok_and(|mut names| names.next().is_none());
     (0..DIRS).filter(is_empty).collect()
 }
 
-/// Everything is there but what was in these directories.
+/// Everything is there except the content of these directories.
 #[track_caller]
 fn all_but(case: &Case, lost: &[u64]) {
     for number in (0..DIRS).filter(|number| !lost.contains(number)) {
@@ -65,7 +65,7 @@ fn all_but(case: &Case, lost: &[u64]) {
 fn directories_that_vanish_at_the_destination_fail_alone(case: &Case) {
     let run = tree_under_way(case);
     let mut lost = empty(case);
-    // One that has got a file in between stays.
+    // A directory that has received a file by now is not removed.
     lost.retain(|number| std::fs::remove_dir(case.dst.path(format!("tree/{number}"))).is_ok());
     let done = run.wait();
     if !lost.is_empty() {
@@ -97,7 +97,8 @@ fn what_is_added_to_the_source_does_no_harm(case: &Case) {
         case.src
             .file(format!("tree/added {number}/file"), "added too");
     }
-    // Copied if the walk came by later, not copied if it came by before; never half.
+    // Added files are copied if the walk reaches them later, and otherwise not. No file is copied
+    // in part.
     run.wait().succeeds();
     case.copy(&["-r"], "tree", "").succeeds();
     assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
@@ -135,11 +136,11 @@ fn a_file_that_takes_the_first_name_of_another_gets_no_hard_link(case: &Case) {
     for name in ["new", "old"] {
         case.src.hard_link(name, "first");
     }
-    // One name is free at the destination, and something stands under the other.
+    // At the destination one name is free, and the other belongs to a file.
     case.dst.file("old", "what stood there");
     let theirs = case.dst.file("theirs", "theirs");
     case.remember();
-    // Each link is seen to be right, and made after that.
+    // fastcp checks the first name and then links to it. The test replaces the file in between.
     let inject = Inject::new().hold("linkat").on("new");
     let sources = ["first", "new", "old"].map(|name| case.src(name));
     let run = case
@@ -160,7 +161,7 @@ fn a_file_that_takes_the_first_name_of_another_gets_no_hard_link(case: &Case) {
     assert_eq!(case.dst.dir("").names(), ["first", "old"]);
 }
 
-/// 300 KB/s and 40 ms more each way, on every connection that is ever made.
+/// 300 KB/s and 40 ms of extra delay each way, on every connection.
 fn many_files_cross_a_slow_and_late_link(case: &Case) {
     let tree = case.src.dir("tree");
     for number in 0..150 {
@@ -190,7 +191,7 @@ fn many_files_cross_a_slow_and_late_link(case: &Case) {
     let run = storm.fastcp(case).args(words).args(["--compress", "none"]);
     let run = run.arg(case.src("tree")).arg(case.dst(""));
     run.limit(Duration::from_secs(120)).run().succeeds();
-    // The slow streams were not given up for dead.
+    // The client did not give up the slow connections.
     assert!(
         storm.connections() < 20,
         "{} connections",

@@ -1,5 +1,5 @@
-//! Memory is what `--help` says: the pool of buffers and at most 64 MiB besides, whatever is
-//! copied and however slow the destination is.
+//! Memory stays within the bound that `--help` gives: the buffer pool and at most 64 MiB more, for
+//! any source and however slow the destination is.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ ways!(local_push =>
     further_names_wait_in_bounded_memory,
 );
 
-/// Waits until `number` has stood still for a while.
+/// Waits until `number` has not changed for a second.
 fn wait_until_steady(number: impl Fn() -> u64) {
     let (mut last, mut since) = (number(), Instant::now());
     let began = since;
@@ -25,8 +25,8 @@ fn wait_until_steady(number: impl Fn() -> u64) {
     }
 }
 
-/// The disk hangs at the first link of 5,000, which are 20 MB of text. Without a bound the
-/// receiver holds all of it, which makes 35 MB with the program; 200,000 links would be 140 MB.
+/// The disk hangs at the first of 5,000 links, whose targets have 20 MB. Without a bound the
+/// receiver would hold all of them: 35 MB with the program, and 140 MB for 200,000 links.
 fn long_symbolic_links_wait_at_the_sender(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -47,8 +47,8 @@ fn long_symbolic_links_wait_at_the_sender(case: &Case) {
     assert!(peak < 30, "{peak} MiB");
 }
 
-/// 40,000 hard links with names of 240 bytes: kept until the end of the walk they make the sender
-/// take 52 MiB instead of 29.
+/// 40,000 hard links with names of 240 bytes. If the sender kept them until the end of the walk, it
+/// would take 52 MiB instead of 29.
 fn further_names_wait_in_bounded_memory(case: &Case) {
     let files = 1000;
     let first = |n: usize| format!("tree/{}/{n}", n % 50);

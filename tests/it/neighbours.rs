@@ -1,10 +1,12 @@
-//! Builds of neighbouring versions: what a client of version 1 said, byte for byte, is said again
-//! to this build's far end, and what its far end said to this build's client, to a finished copy.
-//! The client's transcript was recorded with a known secret, so that its keys, frames and counters
-//! are the same every time. The secret of a client under test is another each time: of the far
-//! end's only control is word for word, and its frames are sealed as they are said.
+//! Compatibility with protocol version 1. The tests replay a recorded client to this build's
+//! server, and a recorded server to this build's client, until the copy is complete.
 //!
-//! `FASTCP_RECORD=1` records them anew, for as long as version 1 may still grow.
+//! The client's transcript is replayed byte for byte: it was recorded with a fixed secret, so its
+//! keys, frames and counters never change. A client under test has a new secret each time. The
+//! server's transcripts therefore fix only the control messages, and the test seals their frames
+//! during the replay.
+//!
+//! `FASTCP_RECORD=1` records the transcripts again, for as long as version 1 may still be extended.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -23,12 +25,12 @@ use crate::support::fake_server::{accept, against_control, welcome};
 use crate::support::peer::*;
 use crate::support::*;
 
-/// As version 1 said it.
+/// The hello of version 1.
 const HELLO: &str = "{\"protocol_min\":1,\"protocol_max\":1,\"build\":\"0.1.0\",\"features\":[],\
     \"suites\":[1,2,3],\"codecs\":[0,1,2,3],\"limits\":{\"chunk\":1048576,\"message\":8388608,\
     \"streams\":256,\"open_entries\":256},\"boot_id\":\"\",\"processors\":2}";
 
-/// As a later one might, that still speaks version 1.
+/// A possible hello of a later version that still speaks version 1.
 const NEWER_HELLO: &str = "{\"protocol_min\":1,\"protocol_max\":7,\"build\":\"3.2.1\",\
     \"features\":[\"time travel\"],\"suites\":[9,1,2,3],\"codecs\":[0,1,2,3,4],\"colour\":\"red\",\
     \"limits\":{\"chunk\":1048576,\"message\":8388608,\"streams\":256,\"open_entries\":256,\
@@ -36,7 +38,7 @@ const NEWER_HELLO: &str = "{\"protocol_min\":1,\"protocol_max\":7,\"build\":\"3.
 
 const CONTENT: &[u8] = b"what a client of version 1 had to say\n";
 
-/// What was said, as it was recorded.
+/// The recorded transcript of this name.
 fn transcript(name: &str, record: impl FnOnce() -> String) -> String {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/transcripts");
     if std::env::var_os("FASTCP_RECORD").is_some() {
@@ -50,8 +52,8 @@ fn control(messages: &[Message]) -> String {
     format!("control {}\n", hex(&bytes))
 }
 
-/// The client's side of a copy of one file, in the order in which it is said; a line that begins
-/// with `await` is where it waits for a message of that kind.
+/// The client's side of a copy of one file, in order. A line that begins with `await` waits for a
+/// message of that kind.
 fn recorded() -> String {
     let mut open = open(Role::Receiver {
         path: b"copy".to_vec(),
@@ -84,7 +86,7 @@ fn recorded() -> String {
     .concat()
 }
 
-/// The end of what a sender says of one file in one chunk.
+/// The last messages of a sender whose file has one chunk.
 fn sent() -> String {
     let end = EntryEnd {
         entry: 1,
@@ -118,7 +120,7 @@ fn a_client_of_version_1_is_served_by_this_build() {
     }
 }
 
-/// Says the client's part, waiting where it waited.
+/// Sends the client's part and waits where the transcript waits.
 fn replay(control: &mut Control, said: &str) {
     let mut stream = None;
     for line in said.lines() {
@@ -146,8 +148,8 @@ fn replay(control: &mut Control, said: &str) {
     }
 }
 
-/// The far end's side of a copy of one file to it. `listen` is where it says at which port streams
-/// are taken, and takes one; `await frame` is where it waits for one.
+/// The server's side of a copy of one file to it. At `listen` the server sends its port and accepts
+/// a connection; at `await frame` it waits for a frame.
 fn recorded_receiver() -> String {
     let landed = RootsResolved {
         names: vec![b"there".to_vec()],
@@ -169,7 +171,8 @@ fn recorded_receiver() -> String {
     .concat()
 }
 
-/// And from it. `frame` is followed by the file's content, which is sealed with the client's secret.
+/// The server's side of a copy from it. `frame` is followed by the file's content, which the test
+/// seals with the client's secret.
 fn recorded_sender() -> String {
     let size = CONTENT.len() as u64;
     let (roots, totals) = (vec![root(1, "f", false)], Totals::default());
@@ -220,7 +223,7 @@ fn a_far_end_of_version_1_serves_this_build() {
     }
 }
 
-/// Says the far end's part, waiting where it waited.
+/// Sends the server's part and waits where the transcript waits.
 fn replay_server(control: &mut Control, direction: Direction, said: &str) {
     let (Some(Message::Open(open)), Some(Message::Secret(secret))) =
         (control.hear(), control.hear())

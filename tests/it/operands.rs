@@ -1,4 +1,4 @@
-//! How operands are read: homes, URIs, addresses, colons, globs, and what only looks local.
+//! Parsing of operands: homes, URIs, addresses, colons, globs, and remote operands that look local.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -134,7 +134,7 @@ fn a_local_name_with_a_colon_starts_with_a_dot(case: &Case) {
         run(name).run().succeeds();
         assert_eq!(case.dst.read(name), case.src.read(name));
     }
-    // A slash before the colon says the same.
+    // A slash before the colon also makes the name local.
     let file = case.src.path("a:b");
     case.fastcp()
         .arg(&file)

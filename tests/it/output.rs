@@ -1,4 +1,4 @@
-//! Standard output and standard error as places for results and for copies.
+//! Standard output and standard error as destinations of results and of copies.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ ways! { here, local_pull =>
 
 ways! { local_push => a_standard_stream_of_the_far_end_is_no_destination }
 
-/// `run` with this redirection of a shell.
+/// `run` with this shell redirection.
 fn redirected(run: Run, how: &str) -> Run {
     run.under(["bash", "-c", &format!("exec \"$@\" {how}"), "bash"])
 }
@@ -49,7 +49,7 @@ fn a_result_that_cannot_be_written_fails(case: &Case) {
     case.copy(&["--digests", "-"], "a", "a")
         .exits(2)
         .says("./-");
-    // What failed outranks that its record is lost.
+    // The exit code of a failed copy takes precedence over that of a lost record.
     let run = case.copying(&["--json"], "none", "a");
     redirected(run, ">/dev/full").run().exits(9).says(told);
 }
@@ -98,7 +98,7 @@ fn other_names_of_standard_streams_mean_the_streams(case: &Case) {
     }
     for name in ["/dev/stderr", "/dev/fd/2"] {
         let run = case.fastcp().arg(case.src("a")).arg(name);
-        // What it says there itself would be among the data.
+        // Any message that fastcp wrote there would be among the data.
         let done = redirected(run, "2>&1 >/dev/null").run();
         done.succeeds();
         assert!(done.stdout == content, "{name}");
@@ -124,7 +124,7 @@ fn a_missing_source_is_the_only_error_where_nothing_can_come(case: &Case) {
     assert!(done.stdout.is_empty());
 }
 
-/// There it carries the protocol.
+/// At the server, these streams carry the protocol.
 fn a_standard_stream_of_the_far_end_is_no_destination(case: &Case) {
     case.src.file("a", noise(1, MIB));
     for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {

@@ -1,5 +1,5 @@
-//! A source that holds names which fastcp gives to its own files. Their content arrives under those
-//! names, and never under another.
+//! Sources with names that fastcp gives to its own files. Their content arrives under these names,
+//! and never under another.
 
 use rustix::io::Errno;
 
@@ -20,7 +20,7 @@ ways! { local_push, here =>
     without_locks_and_leases_every_copy_is_whole,
 }
 
-/// A tree, and entries in it that have the names which unfinished files get in `dst`.
+/// A tree with entries that have the names of partial files in `dst`.
 fn tree(case: &Case, dst: &Dir, plant: Plant) -> Dir {
     let tree = case.src.dir("tree");
     tree.file("big", noise(1, 3 * MIB));
@@ -50,7 +50,7 @@ const KINDS: [(&str, Plant); 6] = [
         dir.file(format!("{name}/inside"), "a file");
     }),
     ("both small", |dir, dst, name| {
-        // Many, so that the partial of one is there when the other is placed.
+        // Many files, so that the partial file of one exists when another is placed.
         for number in 0..60 {
             let one = format!("file {number}");
             dir.file(&one, noise(number, 3000));
@@ -69,7 +69,7 @@ fn every_kind_of_entry_may_have_the_name_of_a_partial(case: &Case) {
             let tree = tree(case, &into, plant);
             case.copy(flags, "tree/", "into").succeeds();
             assert_same(&tree.0, &into.0, Also::HardLinks);
-            // A second time, when all of it stands there.
+            // Again, with all of it already at the destination.
             case.copy(flags, "tree/", "into").succeeds();
             assert_same(&tree.0, &into.0, Also::HardLinks);
             std::fs::remove_dir_all(&tree.0).expect("remove the tree");
@@ -78,8 +78,8 @@ fn every_kind_of_entry_may_have_the_name_of_a_partial(case: &Case) {
     }
 }
 
-/// A directory into which a copy was cut short, copied as it is. What lies there has the names of
-/// that directory, and the copy of it those of another.
+/// Copies a directory into which an earlier copy was cut short. Its leftovers have names made for
+/// that directory, and the new copy uses names made for its own.
 fn what_a_cut_copy_left_in_the_source_is_copied(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -99,13 +99,13 @@ fn what_a_cut_copy_left_in_the_source_is_copied(case: &Case) {
         case.copy(flags, "tree/", "new").succeeds();
         assert_same(&tree.0, case.dst.path("new"), Also::HardLinks);
     }
-    // The file alone: what stands beside it is nobody's to remove.
+    // A copy of the file alone must not remove the leftovers beside it.
     case.copy(&[], "whole/big", "tree").succeeds();
     tree.file("big", whole.read("big"));
     assert_same(&tree.0, case.dst.path("tree"), Also::HardLinks);
 }
 
-/// Another process moves the unfinished file away and puts one of its own under that name.
+/// Another process moves the partial file away and puts its own file under that name.
 fn an_unfinished_file_that_was_replaced_gives_its_name_to_nothing_else(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -124,7 +124,7 @@ fn an_unfinished_file_that_was_replaced_gives_its_name_to_nothing_else(case: &Ca
     std::fs::remove_file(at).expect("remove it");
 }
 
-/// Its journal is where a copy is resumed from, so nothing takes its place while the copy runs.
+/// A copy is resumed from its journal, so nothing may replace the journal while the copy runs.
 fn the_name_of_the_journal_in_use_is_refused_for_that_entry_alone(case: &Case) {
     let journal = case.dst.journal_of_content();
     let tree = case.src.dir("tree");
@@ -137,7 +137,7 @@ fn the_name_of_the_journal_in_use_is_refused_for_that_entry_alone(case: &Case) {
     assert_same(&tree.0, &case.dst.0, Also::HardLinks);
 }
 
-/// Without locks nothing tells whether the writer of an unfinished file is at work.
+/// Without locks, fastcp cannot tell whether the writer of a partial file is still running.
 fn without_locks_and_leases_every_copy_is_whole(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -164,7 +164,7 @@ fn without_locks_and_leases_every_copy_is_whole(case: &Case) {
     let held = without().hold("pwrite64").on("*.part").after(3);
     let first = case.copying(&[], "one", "name").inject(&held).start();
     held.wait_until_struck(3);
-    // No other process finds what it writes, and what lies there may be another's.
+    // The first copy avoids the usual name, which other processes find and may use.
     let usual = case.dst.partial_of("name");
     assert!(!case.dst.has(&usual) && case.dst.partials().len() == 1);
     case.dst.file(&usual, "of another fastcp");

@@ -1,4 +1,4 @@
-//! What ssh asks on the terminal, and in which order its messages and questions come.
+//! Questions that ssh asks on the terminal, and the order of its messages and questions.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ ways! { push =>
 
 const TOLD: &str = "Permission denied, please try again.";
 
-/// False where no password can be had, which is told.
+/// False, with a message, if the test cannot use passwords.
 fn has_passwords(case: &Case) -> bool {
     if !geteuid().is_root() {
         skip("root, who makes passwords");
@@ -34,7 +34,7 @@ fn has_passwords(case: &Case) -> bool {
     true
 }
 
-/// Copies `a` on the terminal.
+/// Starts the copy on the terminal.
 fn on(terminal: &Terminal, run: Run) -> Running {
     let run = run.env("TERM", "xterm");
     run.start_on(terminal.output(), terminal.slave())
@@ -44,7 +44,7 @@ fn questions(run: &Running) -> usize {
     run.stdout.text().matches("password: ").count()
 }
 
-/// Types `answer` to the question of this number, whose answer is hidden.
+/// Types `answer` to the question with this number, once the terminal no longer echoes.
 fn answer(terminal: &Terminal, run: &Running, number: usize, answer: &str) {
     until("ssh asks", || (questions(run) == number).then_some(()));
     until("what is typed is hidden", || {
@@ -53,7 +53,7 @@ fn answer(terminal: &Terminal, run: &Running, number: usize, answer: &str) {
     terminal.type_in(&format!("{answer}\n"));
 }
 
-/// What a person sees.
+/// The text that a person sees.
 fn seen(run: &Running) -> Vec<String> {
     let mut screen = Screen::new(200);
     screen.draw(&run.stdout.so_far());
@@ -64,7 +64,7 @@ fn a_wrong_password_is_told_before_the_next_question(case: &Case) {
     if !has_passwords(case) || !inject::permitted() {
         return skip("seccomp user notification");
     }
-    // fastcp comes late to write what ssh has said.
+    // fastcp is slow to write ssh's messages to the terminal.
     let late = Inject::new().delay("write", Duration::from_millis(400));
     let late = late.on("/dev/pts/*");
     for inject in [None, Some(late)] {
@@ -107,7 +107,7 @@ fn the_two_hosts_of_a_jump_are_asked_for_in_turn(case: &Case) {
     assert_eq!(case.dst.read("a"), b"one");
 }
 
-/// Names of the same host that ssh tells apart.
+/// A configuration with two names for one host, which ssh treats as two hosts.
 fn two_names(case: &Case) -> String {
     let read = |path| std::fs::read_to_string(path).expect("read");
     let config = read(case.host().ssh_config());
@@ -141,7 +141,7 @@ fn several_hosts_that_ask_are_named_and_asked_for_in_turn(case: &Case) {
         let run = case.bare().args(["-F", &config]).args(words.split(' '));
         let run = on(&terminal, run);
         until("ssh asks", || (questions(&run) == 1).then_some(()));
-        // Which of two destinations is the first is chance.
+        // Which of two destinations asks first is random.
         let (first, second) = match run.stdout.text().contains("@one's") {
             true => ("one", "two"),
             false => ("two", "one"),
@@ -156,7 +156,7 @@ fn several_hosts_that_ask_are_named_and_asked_for_in_turn(case: &Case) {
             let asked = format!("@{name}'s password: ");
             let text = run.stdout.text();
             assert!(text.ends_with(&asked), "{asked:?} is not last: {text:?}");
-            // The other does not ask meanwhile.
+            // The other login does not ask at the same time.
             std::thread::sleep(Duration::from_millis(300));
             assert_eq!(questions(&run), nth, "{:?}", run.stdout.text());
             answer(&terminal, &run, nth, typed);

@@ -1,4 +1,4 @@
-//! Who may do what with a copy: as the directory wants it that the copy lands in.
+//! Permissions of copied files, which depend on the directory and the owner at the destination.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -17,13 +17,13 @@ ways! { local_push, local_pull, here =>
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
 
-/// Somebody whom lists name.
+/// A user whom the ACLs name.
 const NOBODY: u32 = 65534;
 
-/// Rights of owner, somebody, owning group, mask and others.
+/// Permissions of the owner, the named user, the owning group, the mask and others.
 type List = (u16, Option<u16>, u16, Option<u16>, u16);
 
-/// False where the file system has no lists.
+/// False if the file system has no ACLs.
 fn give(path: &Path, name: &str, (user, named, group, mask, other): List) -> bool {
     let lines = [
         (1, Some(user), u32::MAX),
@@ -49,7 +49,7 @@ fn list(path: &Path, name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Makes what is in `from` with its modes, and leaves the rest to the kernel.
+/// Creates the entries of `from` with their modes. The kernel decides on all other permissions.
 fn make_alike(from: &Path, to: &Path) {
     let mode = fs::metadata(from).expect("look at it").permissions().mode() & 0o777;
     if !from.is_dir() {
@@ -115,7 +115,7 @@ fn a_default_acl_counts_as_for_all_that_is_made_there(case: &Case) {
     }
 }
 
-/// As root, whose copy of a user's program would be root's program.
+/// Needs root: a copy of a user's set-user-ID program that root owns would run as root.
 fn set_id_bits_stay_only_where_owner_and_group_do(case: &Case) {
     if !rustix::process::geteuid().is_root() {
         return skip("root");
@@ -132,7 +132,7 @@ fn set_id_bits_stay_only_where_owner_and_group_do(case: &Case) {
         case.copy(&["-p"], "program", "new").succeeds();
         assert_eq!(case.dst.mode_of("new"), kept, "{owner} {group}");
         for flags in [&["-p"][..], &["-p", "--inplace"]] {
-            // What stands there is the owner's: so are the rights.
+            // The existing file has the owner and group of the source, so it gets their bits.
             let there = case.dst.file("old", "what is there");
             std::os::unix::fs::chown(&there, Some(owner), Some(group)).expect("change its owner");
             case.copy(flags, "program", "old").succeeds();

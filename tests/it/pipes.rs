@@ -1,5 +1,5 @@
-//! Pipes and commands at the ends of a copy: what goes in comes out, whole and in order, and who
-//! fails at either end is named.
+//! Pipes and commands at the ends of a copy: the data arrives whole and in order, and the error
+//! names the command that failed at either end.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 
 use crate::support::*;
 
-/// Lengths around a chunk, and one that takes several streams.
+/// Lengths around one chunk, and a length that takes several connections.
 const LENGTHS: [usize; 6] = [0, 1, MIB - 1, MIB, MIB + 1, 9 * MIB + 77];
 
 ways! { push, pull, here, local_between =>
@@ -39,7 +39,7 @@ fn source_is_far(case: &Case) -> bool {
     matches!(case.way, Way::Pull | Way::LocalPull)
 }
 
-/// What stands before the data when it is piped into `run`.
+/// Feeds the content of `from` into the standard input of `run`.
 pub fn fed(run: Run, from: &std::path::Path) -> Run {
     let script = r#"from=$1; shift; cat -- "$from" | "$@""#;
     run.under([
@@ -72,7 +72,7 @@ fn what_is_piped_arrives_whole(case: &Case) {
     }
 }
 
-/// `--from-command` and `--to-command`, each on its side.
+/// `--from-command` and `--to-command`, each at its end of the copy.
 fn between(case: &Case, from: &str, to: &str) -> Run {
     let run = case
         .fastcp()
@@ -97,7 +97,7 @@ fn a_tree_goes_through_tar_at_both_ends(case: &Case) {
     assert_same(&tree.0, &case.dst.0, Also::Nothing);
 }
 
-/// Each line is written when the one before has come through.
+/// The command writes each line after the previous one has arrived.
 fn what_a_slow_producer_has_written_arrives_while_it_waits(case: &Case) {
     let out = case.dst.path("log");
     let shown = out.display();
@@ -133,7 +133,7 @@ fn a_producer_may_pause_for_longer_than_the_timeout(case: &Case) {
     assert_same(&path, case.dst.path("a"), Also::Nothing);
 }
 
-/// As `>&-` and `<&-` leave it.
+/// The shell's `>&-` and `<&-` close these descriptors.
 fn a_pipe_that_is_closed_is_told(case: &Case) {
     case.src.file("a", noise(1, MIB));
     let shell = |run: Run, end: &str| run.under(["sh", "-c", &format!("exec \"$@\" {end}"), "sh"]);
@@ -143,7 +143,7 @@ fn a_pipe_that_is_closed_is_told(case: &Case) {
             .run()
             .exits(8)
             .says("standard output is closed");
-        // Where it is of no use it may be.
+        // A copy that does not use standard output or input may find them closed.
         let run = case.copying(&[], "a", "a");
         shell(run, "<&- >&-").run().succeeds();
     } else {
@@ -175,7 +175,7 @@ fn a_producer_that_fails_leaves_nothing_under_the_name(case: &Case) {
         .says("failed with status 3");
     assert_eq!(case.dst.names(), ["made"]);
     assert_eq!(case.dst.read("made"), b"what stood there");
-    // One that was never there, and one that is killed.
+    // A command that does not exist, and one that is killed.
     made_by(case, "/no/such/program")
         .run()
         .exits(10)
@@ -186,7 +186,7 @@ fn a_producer_that_fails_leaves_nothing_under_the_name(case: &Case) {
         .says("SIGKILL");
 }
 
-/// A file into a command at the destination.
+/// A file as the input of a command at the destination.
 fn into(case: &Case, command: &str) -> Run {
     let run = case.fastcp().arg(case.src("a"));
     let run = match source_is_far(case) || case.way == Way::Here {
@@ -213,7 +213,7 @@ fn a_consumer_that_fails_is_named(case: &Case) {
             .filter(|line| line.ends_with("disk full"));
         assert_eq!(told.count(), 1, "{done}");
     }
-    // It takes all of it and fails then.
+    // This command reads all of its input and then fails.
     let done = into(case, "cat > /dev/null; echo a bad end >&2; exit 5").run();
     done.exits(10)
         .says("a bad end")
@@ -234,7 +234,7 @@ fn a_consumer_that_has_enough_is_told_of(case: &Case) {
     }
 }
 
-/// Nobody reads them for a while, and they are more than may wait.
+/// Nobody reads the lines for a while, and there are more of them than may be queued.
 fn a_flood_of_words_does_not_hide_why_a_command_failed(case: &Case) {
     let command = "yes chatter | head -n 200000 >&2; echo the cause >&2; exit 7";
     let script = r#""$@" 2>&1 | (sleep 3; cat)"#;
@@ -268,7 +268,7 @@ fn zeros_come_out_of_a_pipe_as_zeros(case: &Case) {
     let to = format!("cat > '{}'", case.dst.path("through").display());
     between(case, &from, &to).run().succeeds();
     assert_same(&path, case.dst.path("through"), Also::Nothing);
-    // A file whose zeros are no hole, and one where they are.
+    // A file with stored zeros, and a file with holes.
     let pieces = [
         (0, &content[..MIB]),
         (3 * MIB as u64, &content[MIB..5 * MIB]),
@@ -309,7 +309,7 @@ fn a_directory_does_not_go_into_a_pipe(case: &Case) {
     run.run().exits(2).says("takes one file or stream");
 }
 
-/// A child that holds a pipe of ours open hides that its other end has gone.
+/// If a child inherits a pipe of fastcp, fastcp cannot see that the pipe's other end was closed.
 fn no_child_inherits_a_descriptor(case: &Case) {
     case.src.file("a", noise(1, 4 * MIB));
     let from = format!("cat '{}'", case.src.path("a").display());
@@ -341,7 +341,7 @@ fn no_child_inherits_a_descriptor(case: &Case) {
 fn an_empty_pipe_leaves_a_file_with_content_alone(case: &Case) {
     case.src.file("empty", "");
     case.src.file("full", "good");
-    // A FIFO where the source is far, for which stdin cannot stand in.
+    // A remote source cannot be standard input, so it is a FIFO.
     let fifo = case.src.path("fifo");
     mkfifoat(CWD, &fifo, Mode::RUSR | Mode::WUSR).expect("make a FIFO");
     let piped = |from: &str, flags: &[&str]| {
@@ -362,7 +362,7 @@ fn an_empty_pipe_leaves_a_file_with_content_alone(case: &Case) {
         ])
         .run()
     };
-    // Nothing stands there, or nothing is in it.
+    // First the destination does not exist, then it is empty.
     for _ in 0..2 {
         piped("empty", &[]).succeeds();
         assert_eq!(case.dst.read("a"), b"");
@@ -378,7 +378,7 @@ fn an_empty_pipe_leaves_a_file_with_content_alone(case: &Case) {
     }
     piped("empty", &["--allow-empty"]).succeeds();
     assert_eq!(case.dst.read("a"), b"");
-    // A command has said itself that it succeeded.
+    // Here the command's exit status shows that the empty output is intended.
     piped("full", &[]).succeeds();
     case.dst.file("made", "old");
     made_by(case, "true").run().succeeds();

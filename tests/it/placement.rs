@@ -1,4 +1,5 @@
-//! What stood under the name keeps its identity, and nothing unfinished ever has the name.
+//! A replaced file keeps its owner and permissions, and an unfinished file never has the final
+//! name.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -53,7 +54,7 @@ fn set_id_bits_come_only_with_p(case: &Case) {
     assert_eq!(case.dst.mode_of("there"), 0o4755);
 }
 
-/// A POSIX ACL that lets user 1234 read, as the kernel keeps it in an extended attribute.
+/// A POSIX ACL that lets user 1234 read, in the format of the kernel's extended attribute.
 fn acl() -> Vec<u8> {
     let entries: [(u16, u16, u32); 5] = [
         (0x01, 6, u32::MAX), // owner: read, write
@@ -113,7 +114,7 @@ fn an_owner_that_cannot_be_kept_fails_the_entry(case: &Case) {
     )
     .expect("set a mode");
     chown(&there, Some(12345), Some(23456)).expect("give the file away");
-    // This one is ours, but its group is not.
+    // The user owns this file, but its group is another.
     case.src.file("tree/c", "new");
     let there = case.dst.file("tree/c", "old");
     chown(&there, None, Some(23456)).expect("give the file to another group");

@@ -1,4 +1,4 @@
-//! The backup tools of a real database at the ends of a copy: a PostgreSQL server of the test's own.
+//! Backup tools of a real database at the ends of a copy. Each test starts a PostgreSQL server.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,16 +16,16 @@ ways! { push, pull =>
 
 const NEEDS: &str = "PostgreSQL (apt-get install postgresql)";
 
-/// A server in a directory of its own, which ends with this.
+/// A server with its own directory, which ends when this is dropped.
 struct Server {
     bin: PathBuf,
     process: Child,
-    /// Data and socket; short, as a socket's path has to be.
+    /// Data and socket. A short path, because a socket needs one.
     dir: TempDir,
 }
 
 impl Server {
-    /// None where it is not installed.
+    /// None if PostgreSQL is not installed.
     fn start() -> Option<Server> {
         let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
         let mut bins: Vec<_> = versions
@@ -36,7 +36,7 @@ impl Server {
         let bin = bins.into_iter().max()?;
         let dir = tempfile::tempdir().expect("make a directory");
         if rustix::process::geteuid().is_root() {
-            // It refuses to be root.
+            // PostgreSQL refuses to run as root.
             assert!(
                 Command::new("chown")
                     .arg("nobody")
@@ -73,7 +73,7 @@ impl Server {
         Some(server)
     }
 
-    /// A tool of its, as a shell line.
+    /// The shell command that runs a PostgreSQL tool on this server.
     fn tool(&self, name: &str, rest: &str) -> String {
         let (bin, socket) = (self.bin.join(name), self.dir.path());
         format!("{} -h {} -U test {rest}", bin.display(), socket.display())
@@ -99,7 +99,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // At once: nothing of it is wanted any more.
+        // An immediate shutdown: its data is no longer needed.
         kill_process(Pid::from_child(&self.process), Signal::QUIT).ok();
         self.process.wait().ok();
     }
@@ -141,7 +141,7 @@ fn a_dump_goes_from_one_database_into_another(case: &Case) {
     let to = server.tool("psql", "-q -v ON_ERROR_STOP=1 -d other");
     between(case, &from, &to).run().succeeds();
     assert_eq!(server.query("other", SUM), server.query("postgres", SUM));
-    // What is there already makes it fail, and psql says why.
+    // The tables that exist by now make the copy fail, and psql says why.
     let done = between(case, &from, &to).run();
     done.exits(10).says("psql").says("already exists");
 }
@@ -154,7 +154,7 @@ fn a_base_backup_arrives_as_the_tool_left_it(case: &Case) {
     let from = server.tool("pg_basebackup", "-Ft -X none -c fast -D -");
     let to = format!("tar -x -C '{}'", case.scratch.0.display());
     between(case, &from, &to).run().succeeds();
-    // It holds the digests of all files.
+    // The backup contains the digests of all files.
     let verified = Command::new(server.bin.join("pg_verifybackup"))
         .arg("-n")
         .arg(&case.scratch.0)

@@ -1,4 +1,4 @@
-//! `--probe`: what it measures, and that nothing stays of it.
+//! `--probe`: what it measures, and that it leaves nothing behind.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ ways! { push =>
 
 ways! { here => without_a_host_this_machine_is_measured }
 
-/// Much more than a probe should take, for machines that do other things too.
+/// Much longer than a probe should take, with a margin for a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// One worker and no strong codec: for what is not about codecs, which take all processors.
+/// One worker and no strong codec, for tests that are not about codecs: those take all processors.
 const MODEST: [&str; 4] = ["--threads", "1", "--memory", "16Mi"];
 
-/// The first word of each row, and the rest.
+/// The name in the first 14 columns of each row, and the rest of the row.
 fn rows(done: &done::Done) -> Vec<(String, String)> {
     let text = done.stdout_text();
     assert!(
@@ -89,7 +89,7 @@ fn a_host_and_a_place_there_are_measured(case: &Case) {
     assert_eq!(rows.last().map(|(_, what)| what.as_str()), Some("direct"));
     assert_eq!(case.host().logins(), 1);
     nothing_stays(&case.dst);
-    // A copy is what is remembered of, and this was none.
+    // fastcp stores settings for the next copy only after a copy.
     assert!(!case.home.has(".cache/fastcp/routes.json"));
 }
 
@@ -175,7 +175,8 @@ fn a_probe_that_is_interrupted_leaves_nothing(case: &Case) {
     until("a server runs", || {
         (!case.servers().is_empty()).then_some(())
     });
-    // Perhaps while the place is written, perhaps before or after: the same has to hold.
+    // The signal may come before, during or after the writes at the destination. The same must
+    // hold.
     std::thread::sleep(Duration::from_millis(300));
     run.signal(Signal::INT);
     let done = run.wait();

@@ -1,5 +1,5 @@
-//! Connections that are lost for good: the client logs in again by itself and the copy completes,
-//! or it says what happened.
+//! Lost connections: the client logs in again by itself and the copy completes, or it reports what
+//! happened.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -39,12 +39,12 @@ ways! { push => a_server_that_does_not_want_to_start_again_is_quoted }
 
 ways! { local_push, local_pull => a_broken_protocol_is_not_tried_again }
 
-/// A copy of `a`, once content arrives.
+/// Starts a copy of `a` and waits for its first content.
 fn under_way(case: &Case, flags: &[&str]) -> Running {
     slow::started(case, 40 * MIB, flags)
 }
 
-/// One to each host.
+/// One login to each host.
 fn logins_of_a_session(case: &Case) -> usize {
     1 + usize::from(case.way.is_between())
 }
@@ -59,7 +59,7 @@ fn is_ssh(process: &Process) -> bool {
     process.line.starts_with("ssh ")
 }
 
-/// How often the user was told that the connection was lost.
+/// How many times the client reported a lost connection.
 fn notices(done: &Done) -> usize {
     done.stderr.matches("; logging in again in ").count()
 }
@@ -78,8 +78,8 @@ fn a_killed_ssh_is_logged_in_again(case: &Case) {
     done.says("connection to far lost (ssh was ended by signal 9)")
         .says("(giving up in 5m)")
         .says("logged in again once");
-    // Of a copy between two hosts this end hears four times a second: the first chunks may have been
-    // placed since, and no more.
+    // Between two hosts the sender reports to the client four times a second. Only chunks placed
+    // since the last report may count as already there.
     match done.stderr.split_once(" MB of it already there") {
         Some((before, _)) if case.way.is_between() => {
             let megabytes = before.rsplit(' ').next().and_then(|it| it.parse().ok());
@@ -115,11 +115,11 @@ fn what_a_former_session_brought_is_not_sent_again(case: &Case) {
         completes(case, &done);
         done.says("logged in again once");
         if !case.way.is_between() {
-            // The two hosts tell once a second what they brought: the last of it was not heard.
+            // Between two hosts, the client may miss the last report of the sender.
             done.never_says("already there");
         }
         let wire = done.wire_bytes();
-        // Sent once, and again what was on its way.
+        // 40 MiB, and the chunks in flight a second time.
         assert!(wire < 56 * MIB, "{wire} bytes for {flags:?}: {done}");
         std::fs::remove_file(case.dst.path("a")).expect("remove the copy");
     }
@@ -134,8 +134,8 @@ fn a_server_that_is_ended_there_is_started_again(case: &Case) {
     done.says("connection to far lost (the far end was ended there by signal 15)");
 }
 
-/// Stopped, it neither hears that its ssh is gone nor a request to end; where it is the receiver
-/// it has the lock on the place.
+/// A stopped server notices neither the end of its ssh nor a request to end. As the receiver it
+/// still holds the lock on the destination.
 fn a_former_server_that_hangs_holds_nobody_up(case: &Case) {
     let run = under_way(case, &[]);
     let former = case.servers().pop().expect("a server runs");
@@ -147,12 +147,12 @@ fn a_former_server_that_hangs_holds_nobody_up(case: &Case) {
     if case.way == Way::Push {
         assert!(former.is_over(), "{}", former.describe());
     } else {
-        // It writes nothing, so that nobody has to end it.
+        // It writes nothing, so nobody has to end it.
         rustix::process::kill_process(former.pid, Signal::CONT).expect("let it go on");
     }
 }
 
-/// Each loss leaves no child unreaped, no memory taken and no server behind.
+/// A lost connection leaves no unreaped child, no leaked memory and no server behind.
 fn connections_may_be_lost_again_and_again(case: &Case) {
     let size = 60 * MIB as u64;
     case.src.file("a", noise(1, size as usize));
@@ -162,7 +162,8 @@ fn connections_may_be_lost_again_and_again(case: &Case) {
     for part in 1..=5 {
         let logins = until("it goes on", || {
             let there = case.dst.partial_bytes() > part * size / 8;
-            // What was sent through the last ones may have been written since.
+            // Data of the former connections may be written late, so this also waits for new
+            // logins.
             let logins: Vec<Process> = procs::marked(case.mark())
                 .into_iter()
                 .filter(is_ssh)
@@ -183,7 +184,8 @@ fn connections_may_be_lost_again_and_again(case: &Case) {
     done.says("logged in again 5 times");
     assert_eq!(notices(&done), 5, "{done}");
     let grown = peaks[4].saturating_sub(peaks[1]);
-    // The pool alone is 16 MiB, three times if it stayed; freed memory in pieces is less.
+    // A leaked buffer pool would add 16 MiB at each of three losses. Fragmentation of freed memory
+    // adds less.
     assert!(grown < 32 << 20, "memory at each loss: {peaks:?}");
 }
 
@@ -193,7 +195,7 @@ fn a_tree_completes_after_a_lost_connection(case: &Case) {
         tree.file(number.to_string(), noise(number, 100_000));
     }
     tree.file("z", noise(100, 40 * MIB));
-    // These fail, or are skipped, in each session.
+    // These entries fail, or are skipped, in each session.
     tree.file("blocked", "a file");
     case.dst.dir("tree/blocked");
     rustix::fs::mkfifoat(rustix::fs::CWD, case.src.path("tree/fifo"), 0o600.into())
@@ -216,7 +218,7 @@ fn a_tree_completes_after_a_lost_connection(case: &Case) {
     assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
 }
 
-/// A FIFO does not come a second time; files of /proc, which are read like one, do.
+/// A FIFO cannot be read twice. Files of /proc are read in the same way, but can be read again.
 fn of_several_only_what_is_read_once_fails_with_the_connection(case: &Case) {
     case.src.file("a", noise(1, 40 * MIB));
     case.src
@@ -226,7 +228,7 @@ fn of_several_only_what_is_read_once_fails_with_the_connection(case: &Case) {
     let run = case.fastcp().args(SLOW).arg(case.src("a"));
     let run = run.args([case.from(&fifo), case.from("/proc/version")]);
     let run = run.arg(case.dst("")).start();
-    // Its reader goes with the connection, and no writer comes after this one.
+    // The FIFO's reader ends with the connection, and no other writer opens the FIFO.
     let mut writer = until("the FIFO has a reader", || {
         let mut options = std::fs::File::options();
         let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
@@ -245,7 +247,8 @@ fn of_several_only_what_is_read_once_fails_with_the_connection(case: &Case) {
     assert_same(&case.src.0, &case.dst.0, Also::Nothing);
 }
 
-/// Before the connection is lost the FIFO has been read to its end and has its name.
+/// Before the connection is lost, the FIFO has been read to its end and the file has its final
+/// name.
 fn what_is_read_once_and_in_place_outlives_the_connection(case: &Case) {
     case.src.file("fifo", noise(2, MIB + 77));
     case.src.file("a", noise(1, 40 * MIB));
@@ -287,7 +290,7 @@ fn what_is_read_once_and_in_place_outlives_the_connection(case: &Case) {
 
 fn a_copy_that_slept_longer_than_the_server_waits_completes(case: &Case) {
     let run = under_way(case, &["--timeout", "5s"]);
-    // As Ctrl-Z does, or the lid of a laptop: ssh sleeps too.
+    // Ctrl-Z and the lid of a laptop do the same: ssh stops too.
     run.signal_group(Signal::STOP);
     let server = case.servers().pop().expect("a server runs");
     assert!(
@@ -304,7 +307,7 @@ fn a_copy_that_slept_longer_than_the_server_waits_completes(case: &Case) {
 fn spent_retries_are_told_with_cause_and_last_login(case: &Case) {
     let ssh = SshOnce::new(case, "no way in");
     let program = ssh.program();
-    // No login but those that are counted.
+    // Direct connections need no logins, so only control logins count.
     let route = ["--route", "direct"];
     let flags = ["-S", &program, "--retries", "2", "-oBatchMode=no"];
     let flags = [&flags[..], &route].concat();
@@ -331,7 +334,7 @@ fn spent_retries_are_told_with_cause_and_last_login(case: &Case) {
     case.dst.sweep();
 }
 
-/// The server's own line is quoted in the error, without the name that begins it.
+/// The error quotes the server's line, without the program name at its start.
 fn a_server_that_does_not_want_to_start_again_is_quoted(case: &Case) {
     let ssh = SshOnce::ending(case, "fastcp: only 9 files may be open at once", 4);
     let program = ssh.program();
@@ -367,7 +370,8 @@ fn a_first_login_that_fails_is_not_tried_again(case: &Case) {
     case.copy(&[], "a", "a")
         .exits(3)
         .never_says("logging in again");
-    // Where one of two hosts has refused, the login to the other may end before it is counted.
+    // If one of two hosts refuses, the client may end the login to the other before the host counts
+    // it.
     let logins = case.host().logins();
     assert!(
         (1..=logins_of_a_session(case)).contains(&logins),
@@ -387,7 +391,7 @@ fn a_login_again_never_asks(case: &Case) {
         .env("TERM", "xterm")
         .start_on(terminal.output(), terminal.slave());
     wait_for_content(case);
-    // From now on the key asks for what only a person knows.
+    // From now on the key needs a passphrase that only a person knows.
     let locked = std::process::Command::new("ssh-keygen")
         .args(["-q", "-p", "-P", "", "-N", "secret", "-f"])
         .arg(case.host().key())
@@ -408,7 +412,7 @@ fn a_login_again_never_asks(case: &Case) {
 fn a_broken_protocol_is_not_tried_again(case: &Case) {
     case.src.file("a", "one");
     let (real, log) = (fastcp_binary().display(), case.scratch.path("starts"));
-    // A true hello, then anything but a message.
+    // A real hello, then random bytes instead of messages.
     case.scratch.file(
         "far end",
         format!(

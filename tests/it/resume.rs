@@ -1,5 +1,5 @@
-//! Copies that were cut short and are run again: they go on where they were, send what is missing
-//! and never trust what is not so.
+//! Copies that were cut short and run again: they resume, send the missing data, and trust no
+//! journal or partial file that is wrong.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -32,7 +32,8 @@ fn interrupted(case: &Case, flags: &[&str]) {
     let run = case.copying(&[&SLOW[..], flags].concat(), "a", "b").start();
     until("a third is there", || {
         let recorded = has_third(&case.dst.journals().pop()?);
-        // Holes are recorded too, and are there at once; in place there is no partial.
+        // The journal also records holes, which take no time to write, so the written bytes count
+        // too. With `--inplace` there is no partial file.
         let in_place = case.dst.partials().is_empty();
         let written = in_place || case.dst.partial_bytes() as usize > SIZE / 3;
         (recorded && written).then_some(())
@@ -40,7 +41,7 @@ fn interrupted(case: &Case, flags: &[&str]) {
     kill_receiver(case, run);
 }
 
-/// Runs it again to its end; gives the bytes that went over the wire.
+/// Runs the copy again to its end and returns the bytes on the wire.
 #[track_caller]
 fn again(case: &Case, flags: &[&str]) -> usize {
     let done = finish(case, flags, "a", "b");
@@ -118,7 +119,7 @@ fn a_damaged_journal_costs_time_and_never_a_wrong_file(case: &Case) {
     }
 }
 
-/// As another version may have had.
+/// Another version may have used another chunk size.
 fn chunks_of_another_size_begin_anew(case: &Case) {
     source(case);
     interrupted(case, &[]);
@@ -149,7 +150,7 @@ fn after_a_reboot_what_was_lost_is_sent_again(case: &Case) {
     source(case);
     interrupted(case, &[]);
     journals::age_by_a_boot(&journal(case));
-    // The journal reached the disk, the data did not.
+    // The journal reached the disk, but the data did not.
     partial(case)
         .write_all_at(&vec![0; 3 * MIB], 2 * MIB as u64)
         .expect("write");
@@ -182,12 +183,12 @@ fn an_unfinished_tree_is_gone_on_with_and_not_nested_into(case: &Case) {
         wire < total - total / 4,
         "{wire} of {total} bytes were sent"
     );
-    // Now it is complete, it is a directory like any other.
+    // The tree is complete now, so it counts as an existing directory.
     finish(case, &["-r"], "tree", "d");
     assert_same(&tree.0, case.dst.path("d/tree"), Also::Nothing);
 }
 
-/// As they go over a slow link.
+/// On a slow link two chunks are sent as one piece.
 fn pieces_of_two_chunks_are_verified_like_others(case: &Case) {
     case.src.file("a", digits(1, 64 * MIB));
     aged();
@@ -240,14 +241,14 @@ fn in_place_goes_on_in_the_same_file(case: &Case) {
     let wire = again(case, &["--inplace"]);
     assert!(wire < SIZE - SIZE / 4, "{wire} bytes were sent");
     assert_eq!(inode(), before);
-    // A small one likewise.
+    // The same for a small file.
     case.src.file("small", b"new");
     case.dst.file("small", b"older");
     let before = case.dst.meta("small").ino();
     case.copy(&["--inplace"], "small", "small").succeeds();
     assert_eq!(case.dst.read("small"), b"new");
     assert_eq!(case.dst.meta("small").ino(), before);
-    // But through no link that was laid there.
+    // But it never writes through a symbolic link at the destination.
     case.dst.link("link", "small");
     let tree = case.src.dir("tree");
     tree.file("link", b"hostile");
@@ -256,8 +257,8 @@ fn in_place_goes_on_in_the_same_file(case: &Case) {
     assert_eq!(case.dst.read("small"), b"new");
 }
 
-/// Pieces with holes between, as a machine's disk has them, and a list of digests, which needs those
-/// of the part that is not sent again.
+/// Pieces with holes between, as in the disk image of a virtual machine. The digest list also needs
+/// the digests of the part that is not sent again.
 fn a_sparse_file_goes_on_with_its_holes_and_its_digest(case: &Case) {
     let piece = noise(9, 3 * MIB);
     let pieces: Vec<(u64, &[u8])> = (0..8)
@@ -268,7 +269,7 @@ fn a_sparse_file_goes_on_with_its_holes_and_its_digest(case: &Case) {
     interrupted(case, &[]);
     let list = case.scratch.path("list");
     let wire = again(case, &["--digests", list.to_str().expect("ASCII")]);
-    // A chunk that is partly hole travels whole: each piece lies in four.
+    // A chunk that is partly a hole is sent whole, and each piece touches four chunks.
     assert!(wire < 8 * 4 * MIB - SIZE / 4, "{wire} bytes were sent");
     let on_disk = case.dst.meta("b").blocks() as usize * 512;
     assert!(on_disk < SIZE + SIZE / 4, "{on_disk} bytes are on the disk");
@@ -279,8 +280,8 @@ fn a_sparse_file_goes_on_with_its_holes_and_its_digest(case: &Case) {
     );
 }
 
-/// A log or a backup that is still being appended to is another file each time: what is the same
-/// of it is not sent again.
+/// A log or a backup that still grows is a different file at each run. Its unchanged part is not
+/// sent again.
 fn a_source_that_grew_meanwhile_is_sent_on_from_where_it_ended(case: &Case) {
     source(case);
     interrupted(case, &[]);

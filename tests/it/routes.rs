@@ -1,4 +1,4 @@
-//! How streams come about: each route alone, and which of them is found where firewalls leave one.
+//! Routes for connections: each route alone, and the route that the client finds behind firewalls.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ ways! { push, pull =>
     an_ssh_stream_that_is_killed_is_logged_in_again,
 }
 
-/// Forces nothing and tells what came of it.
+/// Forces no route and prints the one that was used.
 const FREE: [&str; 2] = ["--summary", "--streams=4"];
 
 #[track_caller]
@@ -38,7 +38,7 @@ fn arrives(case: &Case, flags: &[&str]) -> Done {
     done
 }
 
-/// The route in the summary.
+/// The summary names this route.
 #[track_caller]
 fn goes(done: &Done, route: &str) {
     let summary = done
@@ -50,8 +50,8 @@ fn goes(done: &Done, route: &str) {
     assert!(has, "{route}: {done}");
 }
 
-/// As [`arrives`], and no faster than far ends, of which each login for a stream starts one, come
-/// about: machines differ.
+/// Like [`arrives`], but slow until three servers run. Each connection needs a login that starts a
+/// server, which takes longer on some machines than on others.
 #[track_caller]
 fn arrives_by_logins(case: &Case, flags: &[&str]) -> Done {
     case.src.file("a", noise(1, 8 * MIB));
@@ -72,7 +72,7 @@ fn arrives_by_logins(case: &Case, flags: &[&str]) -> Done {
 fn each_route_carries_a_copy_alone(case: &Case) {
     for route in ["direct", "reverse", "ssh"] {
         let done = arrives(case, &["--route", route]);
-        // Small enough for what is there before other logins are.
+        // With ssh, the first login may carry this small file before other logins are up.
         if route != "ssh" {
             goes(&done, route);
         }
@@ -83,7 +83,7 @@ fn each_route_carries_a_copy_alone(case: &Case) {
 }
 
 fn a_login_refused_before_it_says_who_it_is_is_tried_again(case: &Case) {
-    // Of sshd's own accord only at random.
+    // By itself, sshd refuses such logins only at random.
     case.host().refuse(2, 3);
     goes(&arrives_by_logins(case, &["--route", "ssh"]), "ssh");
 }
@@ -132,13 +132,13 @@ fn an_ssh_stream_that_is_killed_is_logged_in_again(case: &Case) {
     goes(&done, "ssh");
 }
 
-/// Slower at first than the test has time for.
+/// At the first rate the copy would take longer than the test may.
 fn a_rate_is_changed_while_the_copy_runs(case: &Case) {
     case.src.file("a", noise(1, 12 * MIB));
     let file = case.scratch.file("rate", "100K");
     let limit = format!("@{}", file.display());
     let run = case.copying(&["--bwlimit", &limit, "-v"], "a", "a").start();
-    // A first chunk may take longer than is waited for.
+    // Waits for the partial file only: the first chunk may take longer than `until` waits.
     procs::until("the copy is under way", || {
         (!case.dst.partials().is_empty()).then_some(())
     });
@@ -154,7 +154,7 @@ fn a_rate_is_changed_while_the_copy_runs(case: &Case) {
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
 }
 
-/// What the kernel says of the processes of a copy that is nice.
+/// Reads the scheduling policy that the kernel shows for each process of a `--nice` copy.
 fn a_nice_copy_is_idle_and_leaves_caches_alone(case: &Case) {
     let tree = case.src.dir("tree");
     tree.file("big", noise(1, 12 * MIB));
@@ -171,7 +171,7 @@ fn a_nice_copy_is_idle_and_leaves_caches_alone(case: &Case) {
         let is_idle = |process: &procs::Process| {
             let path = format!("/proc/{}/stat", process.pid.as_raw_nonzero());
             let stat = std::fs::read_to_string(path).unwrap_or_default();
-            // The 41st word is the policy, of which the 5th is for the idle; the 2nd has brackets.
+            // Field 41 is the policy, and 5 is SCHED_IDLE. Field 2 is in brackets.
             let words = stat.rsplit(')').next().unwrap_or_default();
             words.split_whitespace().nth(38) == Some("5")
         };
@@ -204,7 +204,7 @@ fn where_only_ssh_comes_through_streams_are_logins() {
             net.open_only(At::Far, &["22"], wall);
             net.open_only(At::Near, &[], wall);
             goes(&arrives_by_logins(case, &[]), "ssh");
-            // A small copy waits for none of this.
+            // A small copy does not wait for other routes.
             case.src.file("small", "one");
             let done = case.copy(&["--summary"], "small", "small");
             done.succeeds();
@@ -228,7 +228,7 @@ fn a_polite_copy_that_only_ssh_lets_through_is_warned_of_once() {
         let done = arrives_by_logins(case, &["--polite"]);
         goes(&done, "ssh");
         assert_eq!(warns(&done), 1, "{done}");
-        // No further login: all goes by the first one.
+        // Further logins fail, so the first login carries all data.
         let ssh = SshOnce::new(case, "me@far: Permission denied (publickey,password).");
         let done = arrives(case, &["--polite", "-S", &ssh.program(), "-l", "16000"]);
         goes(&done, "inside the ssh login");
@@ -236,7 +236,7 @@ fn a_polite_copy_that_only_ssh_lets_through_is_warned_of_once() {
     });
 }
 
-/// The far end does not even say where it takes streams.
+/// The far end does not even send the port on which it accepts connections.
 #[test]
 fn a_small_copy_waits_for_no_route() {
     Case::run(Way::LocalPush, |case| {
@@ -262,7 +262,7 @@ fn a_small_copy_waits_for_no_route() {
     });
 }
 
-/// Before the client first says, after a second, that it is still there.
+/// Expects the wanted message before the client's first heartbeat, which comes after a second.
 #[track_caller]
 fn comes_at_once(server: &mut FakeServer, wanted: fn(&Message) -> bool) {
     let beat = |message: &Message| matches!(message, Message::Heartbeat(_));
@@ -311,7 +311,8 @@ fn a_link_that_loses_full_packets_is_not_taken_for_one_that_is_up() {
     });
 }
 
-/// Hosts that a name stands for are taken in turns; both can do all that is asked of them here.
+/// Starts a second host with the same login as the first. The name `turns` may resolve to either,
+/// and ssh accepts the keys of both.
 fn in_turns(case: &Case, net: &Net) -> Host {
     let ip = [10, 77, 0, 3].into();
     net.add_address(At::Far, ip);
@@ -350,7 +351,7 @@ fn where_a_name_stands_for_several_hosts_all_logins_of_a_copy_reach_the_same() {
         assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
         assert_eq!(other.logins(), 0, "{done}");
 
-        // One that does not answer any more is not asked for ever.
+        // If the first host refuses every login, the client tries the other in the end.
         turn(net, 2, 3);
         let run = case.copying(&flags, "a", "b").start();
         procs::until("the copy is under way", under_way);
@@ -403,7 +404,7 @@ fn packets_that_come_late_twice_out_of_order_or_damaged_cost_time_and_no_copy() 
 #[test]
 fn data_goes_by_the_address_that_is_given_on_either_end() {
     between(Ip::V4AndV6, |case, _| {
-        // On a busy machine the other way may be the first to stand: it is said which is meant.
+        // The route is forced: on a busy machine the reverse connection may come up first.
         let flags = [
             "--route=direct",
             "--bind",

@@ -1,4 +1,4 @@
-//! Small limits of threads and open files: a copy does with less, or fails with one sentence.
+//! Small limits on threads and open files: a copy works within them, or fails with one sentence.
 
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
@@ -22,17 +22,17 @@ ways! { push, pull, here =>
 
 ways! { push => several_hosts_share_few_open_files }
 
-/// A user with no other processes, to whom limits of processes apply.
+/// A user without other processes, to whom limits on processes apply.
 const USER: u32 = 23_456;
 
-/// A copy between two directories of that user, through a server on this machine.
+/// Copies between two directories of that user, through a server on this machine.
 struct Scarce {
     home: tempfile::TempDir,
     program: PathBuf,
 }
 
 impl Scarce {
-    /// None where this user may not become another.
+    /// None if the test may not run programs as another user.
     fn new() -> Option<Scarce> {
         if !geteuid().is_root() {
             skip("a copy as another user");
@@ -116,7 +116,7 @@ fn a_small_limit_of_processes_at_the_server_gives_one_sentence(_: &Case) {
     }
 }
 
-/// Many small files, and more big ones than may be open at once.
+/// Many small files, and more big files than may be open at once. Returns their number.
 fn tree(dir: &Dir) -> usize {
     for n in 0..300 {
         dir.file(format!("small {}/{n}", n / 10), format!("{n}"));
@@ -127,7 +127,7 @@ fn tree(dir: &Dir) -> usize {
     420
 }
 
-/// The far end has this limit of open files.
+/// Limits the open files of the server.
 fn limited(case: &Case, limit: usize) {
     case.host().set_login(&Login {
         before: format!("ulimit -n {limit}"),

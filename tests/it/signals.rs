@@ -47,7 +47,7 @@ fn under_way(case: &Case, flags: &[&str]) -> Running {
 
 fn usr1_prints_how_far_it_is(case: &Case) {
     let run = under_way(case, &["-q"]);
-    // To the whole job, as a shell does: ssh and the server have to bear it too.
+    // A shell signals the whole job, so ssh and the server must survive the signal too.
     run.signal_group(Signal::USR1);
     for server in case.servers() {
         rustix::process::kill_process(server.pid, Signal::USR1).expect("signal the server");
@@ -97,10 +97,10 @@ fn nohup_keeps_a_copy_from_a_hangup(case: &Case) {
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
 }
 
-/// How long the second signal may take to end every process of the copy here.
+/// How long the local processes of the copy may live after the second signal.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// The least time of three tries is not more: the machine may be busy with something else.
+/// Tries three times, because the machine may be busy: the shortest time counts.
 fn ends_at_once(mut try_once: impl FnMut() -> Duration) {
     let mut times = Vec::new();
     while times.len() < 3 {
@@ -112,8 +112,8 @@ fn ends_at_once(mut try_once: impl FnMut() -> Duration) {
     panic!("{AT_ONCE:?} is the most: {times:?}");
 }
 
-/// Sends two signals, and gives the time from the second to the end of all `processes`. Two of one
-/// kind could become one.
+/// Sends two signals and returns the time from the second until all `processes` have ended. The
+/// signals differ, because two of one kind may be merged.
 fn after_the_second(run: Running, processes: &[procs::Process]) -> Duration {
     after_the_second_of(run, processes, Duration::ZERO)
 }
@@ -134,7 +134,7 @@ fn after_the_second_of(run: Running, processes: &[procs::Process], pause: Durati
     time
 }
 
-/// fastcp here and the ssh that it has started, without what is on the hosts.
+/// The local fastcp and the ssh processes that it started, without processes on the hosts.
 fn here(case: &Case) -> Vec<procs::Process> {
     let program = fastcp_binary().display().to_string();
     let is_here = |process: &procs::Process| {
@@ -151,7 +151,7 @@ fn a_second_ctrl_c_waits_for_nothing(case: &Case) {
         let run = under_way(case, &[]);
         let servers = case.servers();
         assert!(!servers.is_empty(), "a server runs");
-        // They take no notice of the first.
+        // A stopped server does not react to the first signal.
         for server in &servers {
             rustix::process::kill_process(server.pid, Signal::STOP).expect("stop the server");
         }
@@ -186,8 +186,7 @@ fn a_second_signal_ends_commands_that_ignore_it(case: &Case) {
     });
 }
 
-/// Whether the host has heard of the first signal before the second one closes the connection, or
-/// not.
+/// The second signal closes the connection before the host has received the first signal, or after.
 fn a_second_signal_ends_far_commands_that_ignore_it(case: &Case) {
     let deaf = "trap '' INT TERM HUP; while :; do sleep 0.1; done &";
     let from = format!("{deaf} while :; do echo line; sleep 0.1; done");
@@ -260,8 +259,8 @@ fn a_second_signal_ends_a_copy_whose_disk_hangs(case: &Case) {
     });
 }
 
-/// The copy has failed, and nobody reads what it says of that: no signal was the cause, and still
-/// the second one ends it.
+/// The copy has failed and waits because nobody reads its error message. The second signal must end
+/// it too.
 fn a_second_signal_ends_what_hangs_for_another_cause(case: &Case) {
     case.src.file("a", "one");
     let path = case.scratch.path("not read");
@@ -287,7 +286,7 @@ fn a_second_signal_ends_what_hangs_for_another_cause(case: &Case) {
     });
 }
 
-/// Its client has gone while its disk hangs: it ends without a signal.
+/// The client has gone while the server's disk hangs: the server ends without a signal.
 fn a_server_without_a_client_ends_although_its_disk_hangs(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -306,7 +305,7 @@ fn a_server_without_a_client_ends_although_its_disk_hangs(case: &Case) {
     case.sweep();
 }
 
-/// A copy that `script` starts as `"$@"`, in a shell with job control on a terminal.
+/// Starts a shell with job control on a terminal. Its `script` starts the copy as `"$@"`.
 fn in_a_shell(case: &Case, terminal: &Terminal, script: &str) -> Running {
     case.src.file("a", noise(1, 40 * MIB));
     case.copying(&SLOW, "a", "a")
@@ -315,7 +314,7 @@ fn in_a_shell(case: &Case, terminal: &Terminal, script: &str) -> Running {
         .start_on(terminal.output(), terminal.slave())
 }
 
-/// fastcp itself, below the shell.
+/// The local fastcp, which the shell started.
 fn client_of(case: &Case) -> procs::Process {
     let client = procs::marked(case.mark()).into_iter().find(|process| {
         process
@@ -331,7 +330,7 @@ fn ctrl_c_at_a_question_of_ssh_gives_the_terminal_back(case: &Case) {
     let key = keys::lock(case, "open sesame");
     let terminal = Terminal::open(80, 24);
     assert!(terminal.echoes());
-    // A key at the terminal, and a signal for fastcp alone, of which ssh hears nothing.
+    // Ctrl-C at the terminal, and a signal that reaches fastcp but not ssh.
     for is_typed in [true, false] {
         let run = case
             .copying(&["-i", key.to_str().expect("an ASCII path")], "a", "a")
@@ -361,7 +360,7 @@ fn bars_are_drawn_only_in_the_foreground(case: &Case) {
     let terminal = Terminal::open(80, 24);
     let run = in_a_shell(case, &terminal, "\"$@\" & read line; fg");
     wait_for_content(case);
-    // As long as several redraws.
+    // Long enough for several redraws.
     std::thread::sleep(Duration::from_millis(500));
     let before = run.stdout.text();
     assert!(!is_drawn(&before), "{before:?}");

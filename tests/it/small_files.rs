@@ -1,4 +1,4 @@
-//! New small files: they get their final names when they are complete, and with few system calls.
+//! New small files: they get their final names when they are complete, with few system calls.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -18,7 +18,7 @@ ways! { local_push, local_pull, here =>
     a_small_file_gets_the_mode_group_and_times_that_cp_gives,
 }
 
-/// Calls that make, write and name files.
+/// System calls that create, write and name files.
 const CALLS: [&str; 14] = [
     "open",
     "stat",
@@ -69,7 +69,7 @@ fn a_small_file_takes_few_system_calls(case: &Case) {
     for number in 0..FILES {
         case.src.file(format!("tree/{number}"), "a few bytes");
     }
-    // Making a file without a name is a call on its directory.
+    // The call that creates a file without a name is given the directory.
     let on = format!("{{{NAMELESS},*/dst/tree,*/dst/tree/*}}");
     for (flags, most) in [(&["-r"][..], 5), (&["-rp"], 6)] {
         let count = |inject: Inject, call: &&str| inject.delay(call, Duration::ZERO).on(&on);
@@ -77,7 +77,7 @@ fn a_small_file_takes_few_system_calls(case: &Case) {
         let done = case.copying(flags, "tree", "").inject(&count).run();
         done.succeeds();
         let calls = count.struck() as f64 / FILES as f64;
-        // The directory itself takes a few.
+        // The directory itself takes a few calls.
         assert!(calls < f64::from(most) + 0.5, "{calls} a file:{count}");
         std::fs::remove_dir_all(case.dst.path("tree")).expect("remove the copy");
     }
@@ -108,7 +108,8 @@ fn a_file_that_appears_before_the_name_is_given_is_treated_as_one_that_was_there
     }
 }
 
-/// File systems without them, kernels that want a capability or /proc, and policies.
+/// Some file systems refuse nameless files, as do kernels that need a capability or /proc, and
+/// policies.
 fn where_files_without_names_are_refused_they_get_temporary_ones(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -121,11 +122,11 @@ fn where_files_without_names_are_refused_they_get_temporary_ones(case: &Case) {
             .fail("openat", Errno::OPNOTSUPP)
             .on("*/dst/tree/."),
         Inject::new().fail("link", Errno::PERM).on("*/dst/tree/?"),
-        // As kernels do that want a capability: the link goes through /proc.
+        // Kernels that need a capability answer like this, and fastcp then links through /proc.
         Inject::new().fail("link", Errno::NOENT).on(NAMELESS).nth(1),
     ];
     for refused in refusals {
-        // With more workers, several may ask before the first has its answer.
+        // With more workers, several may try before the first gets its error.
         let run = case.copying(&["-r", "--threads", "1"], "tree", "");
         run.inject(&refused).run().succeeds();
         refused.assert_struck(1);

@@ -1,5 +1,5 @@
-//! What has a name and is no common file: FIFOs, files of /proc, devices without an end, and files
-//! that are written still.
+//! Sources other than finished regular files: FIFOs, files of /proc, devices without an end, and
+//! files that are still being written.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -92,7 +92,7 @@ fn a_file_of_proc_that_says_it_is_empty_arrives_whole(case: &Case) {
     assert_same(&case.src.0, &case.dst.0, Also::Nothing);
 }
 
-/// They say 4096.
+/// The kernel gives their size as 4096.
 fn files_whose_sizes_are_made_up_arrive_whole(case: &Case) {
     let dir = Path::new("/sys/kernel/mm/transparent_hugepage");
     let names = ["enabled", "defrag"];
@@ -109,7 +109,7 @@ fn files_whose_sizes_are_made_up_arrive_whole(case: &Case) {
     assert_same(&case.src.0, &case.dst.0, Also::Nothing);
 }
 
-/// Short ones travel together; the list of the kernel's symbols takes megabytes.
+/// Short files share a pack. The list of the kernel's symbols takes megabytes.
 fn a_tree_of_proc_arrives_whole_with_a_file_that_outgrows_its_pack(case: &Case) {
     let conf = Path::new("/proc/sys/net/ipv4/conf/lo");
     let expected = case.src.dir("lo");
@@ -154,7 +154,7 @@ fn zeros_into_nothing_show_the_link_alone(case: &Case) {
         .says("say how much of it with --size");
 }
 
-/// Appends now and then, `times` times.
+/// Appends data `times` times, with a pause after each.
 fn grow(path: &Path, times: usize, pause: Duration) {
     let mut file = File::options().append(true).open(path).expect("open");
     for n in 0..times {

@@ -1,4 +1,4 @@
-//! ssh as scp uses it: every letter, one login, hostile configurations, questions on a terminal.
+//! ssh as scp uses it: every option, one login, hostile configurations, questions on a terminal.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv6Addr};
@@ -31,8 +31,9 @@ ways! { push =>
 
 ways! { local_push, local_pull => rsh_local_needs_no_ssh }
 
-/// Stands in for ssh: notes the arguments of a login, one a line, and becomes the real one. Where a
-/// stream's connection takes long to come up, ssh is asked for its configuration too, with `-G`.
+/// Stands in for ssh: logs the arguments of a login, one per line, and runs the real ssh. Calls
+/// with `-G` are not logged: fastcp asks for ssh's configuration if a connection takes long to come
+/// up.
 fn noting_ssh(case: &Case) -> OsString {
     let log = case.scratch.path("argv");
     let script = format!(
@@ -44,7 +45,7 @@ fn noting_ssh(case: &Case) -> OsString {
     case.scratch.path("ssh").into_os_string()
 }
 
-/// What ssh was given in a copy with these flags.
+/// The arguments that ssh gets in a copy with these flags.
 fn argv(case: &Case, flags: &[&str]) -> Vec<String> {
     let program = noting_ssh(case);
     case.scratch.file("argv", "");
@@ -65,7 +66,7 @@ fn each_letter_reaches_ssh_with_its_meaning(case: &Case) {
     let (port, key) = (case.host().port().to_string(), case.host().key());
     let key = key.to_str().expect("an ASCII path");
     let plain = argv(case, &[]);
-    // (what is typed, what ssh must have been given, in any of these spellings)
+    // (what the user types, what ssh must get, in any of these spellings)
     let letters: [(&[&str], &[&str]); 10] = [
         (&["-P", &port], &["-p {port}", "-oport={port}"]),
         (&["-i", key], &["-i {key}", "-oidentityfile={key}"]),
@@ -80,7 +81,7 @@ fn each_letter_reaches_ssh_with_its_meaning(case: &Case) {
             &["-c", "aes128-ctr"],
             &["-c aes128-ctr", "-ociphers=aes128-ctr"],
         ),
-        // Errors quote what ssh says, which it would not say with its own -q.
+        // With its own -q, ssh would not print the messages that errors quote.
         (&["-q"], &["-ologlevel=error"]),
         (&["-v"], &["-v", "-ologlevel=verbose"]),
         (
@@ -101,7 +102,7 @@ fn each_letter_reaches_ssh_with_its_meaning(case: &Case) {
         });
         assert!(as_wanted, "{typed:?} gave ssh {given}");
     }
-    // These mean something else to ssh, or nothing.
+    // ssh must not get these: they mean something else to it, or nothing.
     let others = ["-l", "100000", "-r", "-p", "-C"];
     assert_eq!(argv(case, &others), plain);
 }
@@ -210,7 +211,7 @@ fn a_configuration_meant_for_people_does_no_harm(case: &Case) {
 
 fn a_shared_connection_that_stays_does_not_hang_us(case: &Case) {
     case.src.file("a", noise(1, 2 * MIB));
-    // Short: the path of a socket has at most 108 bytes.
+    // A short path: that of a socket has at most 108 bytes.
     let dir = tempfile::Builder::new()
         .prefix("fcp")
         .tempdir()
@@ -268,7 +269,7 @@ fn remote_path_may_be_words_and_have_spaces(case: &Case) {
 
 fn stdin_is_left_alone(case: &Case) {
     case.src.file("a", "one");
-    // The loop of a script: what follows must still be able to read.
+    // As in the loop of a script: the next command must still find its input.
     let mut run = case
         .copying(&[], "a", "a")
         .under(["sh", "-c", "\"$@\" && cat", "sh"])

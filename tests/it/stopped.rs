@@ -1,5 +1,5 @@
-//! Ends that are stopped for a while, or for ever, and an ssh that is: silence has a bound, and who
-//! goes on in time loses nothing.
+//! Ends, or their ssh, that are stopped for a while or forever: fastcp gives up after a limited
+//! silence, and an end that continues in time loses nothing.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ ways! { local_push, local_pull =>
 
 ways! { push, pull => a_stopped_ssh_ends_both_ends }
 
-/// Longer than the silence that any of these ends allows, on a busy machine.
+/// Longer than any of these ends accepts silence, with a margin for a busy machine.
 const IN_TIME: Duration = Duration::from_secs(30);
 
-/// A copy that takes some ten seconds, once content arrives.
+/// Starts a copy that takes about ten seconds. Returns once content arrives.
 fn under_way(case: &Case, flags: &[&str]) -> Running {
     case.src.file("a", noise(1, 20 * MIB));
     let slow = ["-l", "16000", "--memory", "16Mi", "--streams", "2"];
@@ -57,7 +57,7 @@ fn an_end_that_is_stopped_for_a_while_goes_on(case: &Case) {
     let run = under_way(case, &[]);
     for pid in [server(case).pid, run.pid()] {
         stop(pid);
-        // Longer than a stream may make no progress.
+        // Longer than a connection may make no progress.
         std::thread::sleep(Duration::from_secs(8));
         go_on(pid);
     }
@@ -67,7 +67,7 @@ fn an_end_that_is_stopped_for_a_while_goes_on(case: &Case) {
 
 fn an_end_that_is_slow_is_not_called_dead(case: &Case) {
     let run = under_way(case, &["-v"]);
-    // Each runs for a tenth of the time, and for longer than a stream may make no progress.
+    // Each end runs for a tenth of the time, in all longer than a connection may make no progress.
     for pid in [server(case).pid, run.pid()] {
         for _ in 0..7 {
             stop(pid);
@@ -85,9 +85,9 @@ fn a_far_end_that_is_stopped_for_good_is_given_up(case: &Case) {
     let server = server(case);
     stop(server.pid);
     run.wait().exits(5).says("nothing was heard from");
-    // The client has ended it, being its parent here.
+    // The client ended the server, which is its child process here.
     ended(&server);
-    // What an end that was cut off has kept is not of interest here.
+    // Removes the files that an interrupted copy keeps.
     case.dst.sweep();
 }
 

@@ -1,4 +1,4 @@
-//! The data's way: streams, codecs, threads, memory, encryption, and what disturbs them.
+//! The transfer: connections, codecs, threads, memory, encryption, and faults on connections.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -80,7 +80,7 @@ fn any_number_of_streams_copies(case: &Case) {
     case.copy(&["--streams", "0"], "a", "no").exits(2);
 }
 
-/// A copy that takes some seconds, once its streams carry data.
+/// Starts a copy that takes some seconds. Returns once its connections carry data.
 fn slow_copy(case: &Case, flags: &[&str]) -> run::Running {
     let slow = ["-l", "24000", "--streams", "4"];
     let run = case.copying(&slow, "a", "a").args(flags).start();
@@ -134,7 +134,7 @@ fn strangers_at_the_data_port_do_no_harm(case: &Case) {
 fn memory_stays_within_the_pool_and_64_mib(case: &Case) {
     case.src.file("all", "");
     for piece in 0..20 {
-        // In pieces: memory of this process would be counted as that of its children.
+        // In pieces: the peak memory of a child includes that of the process which forked it.
         let content = if piece % 2 == 0 {
             noise(piece, 16 * MIB)
         } else {
@@ -149,7 +149,7 @@ fn memory_stays_within_the_pool_and_64_mib(case: &Case) {
     case.host().wait_for_logins();
     let limit = 128 * MIB as u64;
     let (client, server) = (done.peak_rss_bytes(), case.host().peak_rss_bytes());
-    // Neither is measured where it is not at least what a program takes to start.
+    // A figure below what any program takes to start would mean that nothing was measured.
     assert!(
         client > MIB as u64 && server > MIB as u64,
         "{client} and {server} bytes"
@@ -164,7 +164,7 @@ fn memory_stays_within_the_pool_and_64_mib(case: &Case) {
 
 fn what_can_shrink_is_sent_shrunk(case: &Case) {
     case.src.file("a", prose(1, 8 * MIB));
-    // At 8 Mbit/s the bare bytes would take over eight seconds.
+    // At 8 Mbit/s the uncompressed bytes would take over eight seconds.
     let done = case.copy(&["-l", "8000"], "a", "a");
     done.succeeds();
     assert!(
@@ -178,7 +178,7 @@ fn the_rate_is_limited(case: &Case) {
     case.src.file("a", noise(1, 4 * MIB));
     let done = case.copy(&["-l", "16000"], "a", "a");
     done.succeeds();
-    // 4 MiB at 2 MB/s are 2.1 s; the start may come as a burst.
+    // 4 MiB at 2 MB/s take 2.1 s, but the start may come as a burst.
     let took = done.elapsed;
     assert!(took > Duration::from_millis(1500), "took {took:?}");
     assert!(took < Duration::from_secs(8), "took {took:?}");
@@ -202,7 +202,8 @@ fn a_listener_on_the_wire_reads_nothing(case: &Case) {
         (&["--compress", "none", "--no-encrypt"], true),
     ] {
         let run = slow_copy(case, flags);
-        // What has arrived for a client that does not read lies in its sockets for us to see.
+        // A stopped client does not read, so the test can look at the data that arrives in its
+        // sockets.
         run.signal(Signal::STOP);
         let found = until_some_bytes_lie_there(&run)
             .windows(line.len())
@@ -226,7 +227,7 @@ fn until_some_bytes_lie_there(run: &run::Running) -> Vec<u8> {
 fn the_summary_tells_what_was_done(case: &Case) {
     case.src.file("tree/a", prose(1, 4 * MIB));
     case.src.file("tree/b", "small");
-    // Left to itself a copy so near and so short may go as it is.
+    // Without these flags, so short a copy on so fast a link might send uncompressed data.
     let flags = ["-r", "--streams", "3", "--compress", "zstd", "--summary"];
     let done = case.copy(&flags, "tree", "");
     done.succeeds();

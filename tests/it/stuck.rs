@@ -1,5 +1,5 @@
-//! A write or a removal at the destination that does not return, at a moment when the receiver needs
-//! its end: one entry waits for it, and nothing else does.
+//! A write or a removal at the destination that hangs when the receiver needs it to finish: one
+//! entry waits for it, and nothing else does.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +21,7 @@ ways! { local_push, local_pull =>
     clearing_what_failed_is_no_silence,
 }
 
-/// Slow enough to be met in the middle, with memory for so many workers.
+/// Slow enough for the test to act in the middle of the copy, with memory for this many workers.
 const SLOW: [&str; 5] = [
     "-r",
     "--bwlimit=4M",
@@ -30,7 +30,7 @@ const SLOW: [&str; 5] = [
     "--compress=none",
 ];
 
-/// The receiver has let go of what was written of a file.
+/// The receiver has discarded the written data of a file.
 fn has_dropped(journal: &Path) -> bool {
     let content = std::fs::read(journal).unwrap_or_default();
     let (records, _) = content.as_chunks::<LEN>();
@@ -46,8 +46,8 @@ fn has_dropped(journal: &Path) -> bool {
     bodies.any(|body| matches!(body, RecordBody::Dropped(_)))
 }
 
-/// The source grows and is read a second time, which begins when the writes of the first reading
-/// have returned. What comes later does not wait for that.
+/// The source grows and is read again, once the writes of the first read have returned. Later
+/// entries do not wait for those writes.
 fn a_write_of_an_earlier_reading_holds_one_file_up(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -59,8 +59,8 @@ fn a_write_of_an_earlier_reading_holds_one_file_up(case: &Case) {
         later.file(format!("{number}/small"), noise(number, 3000));
     }
     later.file("big", noise(2, MIB / 2));
-    // The walk comes to the second operand when the first is read again: only then are its
-    // directories announced. The sources are counted before, which takes two calls.
+    // Holds the walk at the second operand until the first is read again, so that its directories
+    // are announced only then. Counting the sources before the walk takes two calls.
     let held = Inject::new()
         .hold("getdents64")
         .on("*/src/later")
@@ -68,7 +68,7 @@ fn a_write_of_an_earlier_reading_holds_one_file_up(case: &Case) {
         .hold("sync_file_range")
         .on("*.part")
         .nth(4);
-    // Behind the writes, so that the other workers write on, and the sender reads on.
+    // The held call follows a write, so the other workers still write and the sender still reads.
     let run = case.fastcp().args(SLOW).arg("--drop-cache");
     let run = run.args([case.src("tree"), case.src("later"), case.dst("")]);
     let copy = run.inject(&held).start();
@@ -92,7 +92,7 @@ fn a_write_of_an_earlier_reading_holds_one_file_up(case: &Case) {
     assert_same(&later.0, &into.0, Also::Nothing);
 }
 
-/// An unfinished file of which nothing has arrived is removed when the copy ends.
+/// A partial file without any data is removed when the copy ends.
 fn clearing_what_is_not_begun_ends_with_the_copy(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -112,8 +112,8 @@ fn clearing_what_is_not_begun_ends_with_the_copy(case: &Case) {
     case.sweep();
 }
 
-/// The source is replaced, so its copy fails and is removed while others go on. The two ends hear
-/// each other for as long as that takes.
+/// The source file is deleted, so its copy fails and its partial file is removed. The two ends keep
+/// hearing each other for as long as the removal takes.
 fn clearing_what_failed_is_no_silence(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -130,7 +130,7 @@ fn clearing_what_failed_is_no_silence(case: &Case) {
     until("the copy is under way", || into.has_partial().then_some(()));
     std::fs::remove_file(tree.path("a")).expect("remove it");
     held.wait_until_struck(1);
-    // Longer than either end bears silence.
+    // Longer than the timeout of either end.
     std::thread::sleep(Duration::from_secs(8));
     held.release();
     let done = copy.wait();

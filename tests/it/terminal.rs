@@ -1,4 +1,4 @@
-//! What the person sees, on a terminal and without one.
+//! The output for the user, on a terminal and without one.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ ways! { here =>
     control_characters_never_reach_the_terminal,
 }
 
-/// A copy that takes a second or so, on a terminal of 80 columns.
+/// Runs a copy of about a second on a terminal of 80 columns.
 fn on_a_terminal(case: &Case, envs: &[(&str, &str)], flags: &[&str]) -> (Done, Vec<u8>) {
     case.src.file("größe", noise(1, 2 * MIB));
     let terminal = Terminal::open(80, 24);
@@ -43,7 +43,8 @@ fn a_bar_is_drawn_and_taken_away(case: &Case) {
     for part in ["größe", "%", "MB", "/s"] {
         assert!(text.contains(part), "no {part:?} in {text:?}");
     }
-    // Each redraw starts a line over; ten a second and the few of the start and the end.
+    // Each redraw writes the name again: ten times a second, and a few times at the start and the
+    // end.
     let redraws = text.split("größe").count();
     let most = 10 * usize::try_from(done.elapsed.as_secs()).expect("short") + 20;
     assert!(redraws <= most, "{redraws} in {:?}", done.elapsed);
@@ -65,7 +66,7 @@ fn a_bar_is_drawn_and_taken_away(case: &Case) {
     assert!(quiet.is_empty(), "{:?}", String::from_utf8_lossy(&quiet));
 }
 
-/// A control sequence that ends in `m` and does more than reset.
+/// True if a control sequence ends in `m` and does more than reset.
 fn has_colour(drawn: &[u8]) -> bool {
     let text = String::from_utf8_lossy(drawn);
     text.split("\x1b[").skip(1).any(|part| {
@@ -92,7 +93,7 @@ fn a_resize_leaves_no_debris(case: &Case) {
     });
     let done = run.wait();
     done.succeeds();
-    // What was on its way at the resize may still be wide, and so may be the summary at the end.
+    // A frame that was on its way at the resize may be wide, and so may the summary at the end.
     let text = done.stdout_text();
     let all = frames(&text);
     let mut screen = Screen::new(40);
@@ -102,7 +103,7 @@ fn a_resize_leaves_no_debris(case: &Case) {
     assert!(!screen.wrapped, "{text:?}");
 }
 
-/// What was drawn, in the pieces in which it was: each ends with erasing what is below.
+/// The output in frames. Each frame ends with the sequence that erases everything below.
 fn frames(text: &str) -> Vec<&str> {
     text.split_inclusive("\x1b[J").collect()
 }
@@ -127,7 +128,7 @@ fn it_works_with_nothing_in_the_environment(case: &Case) {
         .run()
         .succeeds()
         .is_silent();
-    // Not even a stdin.
+    // The same with standard input closed.
     case.copying(&[], "a", "b")
         .under(["sh", "-c", "exec \"$@\" <&-", "sh"])
         .run()

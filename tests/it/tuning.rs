@@ -1,5 +1,5 @@
-//! What fastcp finds out by itself while it copies, what it is told to leave alone, and what it
-//! says of it.
+//! The tuner: which settings it finds during a copy, which settings it leaves alone, and what
+//! fastcp reports about them.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ ways! { here =>
     a_copy_on_this_machine_has_a_verdict_too,
 }
 
-/// What `--json` said.
+/// The output of `--json`.
 #[track_caller]
 fn told(done: &run::Done) -> Value {
     done.succeeds();
@@ -42,7 +42,6 @@ fn told(done: &run::Done) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// A field that must be there.
 #[track_caller]
 fn number(field: &Value) -> f64 {
     field.as_f64().expect("a number")
@@ -51,7 +50,7 @@ fn number(field: &Value) -> f64 {
 fn what_does_not_shrink_goes_as_it_is_although_the_link_is_slow(case: &Case) {
     case.src.file("a", noise(1, 4 * MIB));
     let told = told(&case.copy(&["-l", "32000", "--json"], "a", "a"));
-    // In how many pieces its end comes is up to the streams.
+    // The number of pieces at the end of the file depends on the connections.
     assert!(number(&told["chunks"]["none"]) >= 4.0, "{told}");
     let methods = told["chunks"].as_object().expect("by method").len();
     assert_eq!(methods, 1, "{told}");
@@ -129,7 +128,7 @@ fn what_was_forced_is_not_changed(case: &Case) {
     done.never_says("zstd").never_says("streams:");
 }
 
-/// A copy of `a` whose rate limit is in a file; gives the copy once the rate has held for a while.
+/// Starts a copy of `a` with its rate limit in a file. Returns once the rate has held for a while.
 fn copy_by_rate_file(case: &Case, rate: &str) -> run::Running {
     let file = case.scratch.file("rate", rate);
     let limit = format!("@{}", file.display());
@@ -142,7 +141,7 @@ fn copy_by_rate_file(case: &Case, rate: &str) -> run::Running {
 }
 
 fn the_verdict_names_the_rate_that_the_file_has_had_since(case: &Case) {
-    // Most of the time goes by at the second rate, which is no limit of the first.
+    // Most of the copy runs at the second rate, so the verdict must name that rate.
     for (first, second, bytes) in [("1M", "4M", 18 * MIB), ("6M", "1M", 14 * MIB)] {
         case.src.file("a", noise(1, bytes));
         let run = copy_by_rate_file(case, first);
@@ -173,8 +172,8 @@ fn a_rate_limit_that_was_lifted_is_not_blamed(case: &Case) {
         (case.dst.partial_bytes() > MIB as u64).then_some(())
     });
     case.scratch.file("rate", "0");
-    // The source is the limit now, at more than the former rate, and for longer than that held:
-    // the file is read once a second.
+    // Now the source is the bottleneck. It is faster than the former rate limit, and lasts longer
+    // than that limit did: the rate file is read once a second.
     let limited = began.elapsed() + Duration::from_secs(1);
     let lifted = Instant::now();
     while lifted.elapsed() < 2 * limited {
@@ -207,7 +206,7 @@ fn a_limit_that_several_hosts_share_is_blamed_for_each(case: &Case) {
     done.succeeds().says("rate: at most 1.00 MB/s");
     let text = done.stdout_text();
     assert_eq!(text.lines().count(), 2, "{text}");
-    // Of which rate the sentence speaks depends on what the machine has made of it.
+    // Which rate the sentence names varies with the machine.
     for line in text.lines() {
         let told: Value = serde_json::from_str(line).expect("JSON");
         assert_eq!(told["verdict"]["limit"], "rate_limit", "{told}");
@@ -236,8 +235,8 @@ fn the_verdict_names_a_processor_that_was_given_too_much(case: &Case) {
     );
 }
 
-/// Words of which most come again, but so far back that only a hard look finds them: less than
-/// half is left by zstd 1, about a quarter by zstd 3 and 9.
+/// Recurring words, but so far apart that only a thorough search finds them. zstd 1 leaves less
+/// than half, zstd 3 and 9 about a quarter.
 fn words(len: usize) -> Vec<u8> {
     let pool = noise(7, 16_000 * 12);
     let picks = noise(8, len / 6 + 4);
@@ -306,7 +305,7 @@ fn a_congestion_control_that_there_is_not_is_refused(case: &Case) {
 
 fn a_copy_on_this_machine_has_a_verdict_too(case: &Case) {
     case.src.file("a", noise(1, 4 * MIB));
-    // Below a second of data there is none.
+    // The limit makes the copy last longer than a second: a shorter one has no verdict.
     let told = told(&case.copy(&["-l", "16000", "--json"], "a", "a"));
     assert_eq!(told["verdict"]["shares"]["network"], 0.0, "{told}");
 }

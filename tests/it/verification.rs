@@ -1,4 +1,4 @@
-//! `--digests`: a list that `b3sum --check` accepts, of the true BLAKE3 of each file.
+//! `--digests`: a list that `b3sum --check` accepts, with the correct BLAKE3 digest of each file.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -83,7 +83,7 @@ fn a_single_file_is_listed_by_its_name_at_the_destination(case: &Case) {
     assert_eq!(parse(&text), BTreeMap::from([("b".to_owned(), hash)]));
 }
 
-/// Name → digest. A line that starts with a backslash has its name escaped.
+/// Maps each name to its digest. In a line that starts with a backslash the name is escaped.
 fn parse(list: &str) -> BTreeMap<String, String> {
     list.lines()
         .map(|line| {

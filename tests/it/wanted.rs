@@ -1,6 +1,6 @@
-//! What a sender makes of what is wanted of it, told by a receiver that plays by the rules and
-//! looks at what comes: ranges that it has, digests ahead of chunks, questions about small files,
-//! and files that change under the reader.
+//! How a sender answers requests. The fake receiver keeps to the protocol and checks what arrives:
+//! ranges that are already there, digests ahead of chunks, questions about small files, and files
+//! that change during the read.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::Receiver;
@@ -22,7 +22,7 @@ use crate::support::*;
 
 const M: u64 = MIB as u64;
 
-/// How long a busy machine may take from what was said to a frame.
+/// Longest wait for a frame after a request, with a margin for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Peer<'a> {
@@ -30,7 +30,7 @@ struct Peer<'a> {
     frames: Receiver<FrameHeader>,
 }
 
-/// A push of `what` to the peer, in whole chunks, whose copy comes to its end.
+/// Pushes `what` in whole chunks to the fake receiver until the copy ends.
 fn pushed(
     case: &Case,
     flags: &[&str],
@@ -97,7 +97,7 @@ impl Peer<'_> {
         self.frames.recv_timeout(PATIENCE).expect("another frame")
     }
 
-    /// The next `count` frames of a file, in the order of offsets.
+    /// The next `count` frames of a file, ordered by offset.
     fn pieces(&mut self, count: usize) -> Vec<FrameHeader> {
         let mut pieces: Vec<_> = (0..count).map(|_| self.frame()).collect();
         pieces.sort_by_key(|piece| piece.offset);
@@ -118,7 +118,7 @@ impl Peer<'_> {
         }));
     }
 
-    /// Everything is in place.
+    /// Tells the sender that everything is in place.
     fn done(&mut self, pieces: &[FrameHeader], last: u64) {
         let all = |message: &Message| matches!(message, Message::AllSent(_));
         if last > 1 {
@@ -138,7 +138,7 @@ fn big_case(size: usize, body: impl FnOnce(&Case, Vec<u8>)) {
     });
 }
 
-/// The values of these chunks, merged as far as they merge.
+/// The digests of these chunks, merged as far as possible.
 fn have(content: &[u8], chunks: &[u64]) -> WantKind {
     let mut tree = Tree::new(content.len() as u64, M);
     for chunk in chunks {
@@ -170,14 +170,14 @@ fn what_the_receiver_has_is_not_sent_and_the_digest_is_of_all() {
     });
 }
 
-/// Little is under way in the wrong way while nothing is known of the link, and no stream has a
-/// whole chunk to carry when the others are done.
+/// Small pieces at the start limit the data sent before the link is known. Small pieces at the end
+/// keep one connection from sending a whole chunk after the others have finished.
 #[test]
 fn a_copy_begins_and_ends_in_small_parts_of_chunks() {
     big_case(12 * MIB + 5000, |case, content| {
         let done = pushed_as(case, &host::hello(), &[], "big", false, |peer| {
             peer.entries();
-            // It knows then that nothing comes behind.
+            // By then the sender knows that no more entries follow.
             let all = |message: &Message| matches!(message, Message::AllSent(_));
             peer.server.control.hear_until(all);
             peer.want(have(&content, &[0, 6]));
@@ -209,7 +209,8 @@ fn a_file_that_the_receiver_has_all_of_ends_without_a_chunk() {
     big_case(3 * MIB + 1, |case, content| {
         let done = pushed(case, &[], "big", false, |peer| {
             peer.entries();
-            // It reads the file while others are sent, and would ask for what is damaged.
+            // A receiver reads such a file while others are sent, and would request its damaged
+            // chunks.
             peer.want(have(&content, &[0, 1, 2, 3]));
             peer.done(&[], 1);
             assert!(peer.frames.try_recv().is_err(), "a frame was sent");
@@ -218,7 +219,7 @@ fn a_file_that_the_receiver_has_all_of_ends_without_a_chunk() {
     });
 }
 
-/// That a digest is refused is no damage: of that there may be as much as ever.
+/// A refused digest does not count as damage: the chunk may still be damaged as often as any other.
 #[test]
 fn digests_go_ahead_and_what_is_refused_goes_whole() {
     big_case(6 * MIB, |case, content| {
@@ -242,7 +243,7 @@ fn digests_go_ahead_and_what_is_refused_goes_whole() {
     });
 }
 
-/// All questions come before the first answer: none waits for another.
+/// The sender asks all questions before the first answer, so no question waits for another.
 #[test]
 fn small_files_are_asked_about_and_only_those_wanted_are_sent() {
     Case::run(Way::LocalPush, |case| {
@@ -288,7 +289,7 @@ fn small_files_are_asked_about_and_only_those_wanted_are_sent() {
     });
 }
 
-/// The number below which chunks of the file are worth nothing.
+/// The receiver discards the file's chunks with lower numbers than this.
 fn anew(entry: &Entry) -> u64 {
     let extension = entry.extensions.iter().find(|one| one.tag == ANEW);
     let bytes = &extension.expect("it is read anew").bytes;
@@ -310,7 +311,7 @@ fn a_file_that_changed_while_it_was_read_is_read_once_more() {
                 let first = anew(&entry);
                 assert!(old.iter().all(|piece| piece.chunk < first));
                 assert_eq!((entry.id, entry.size), (1, 3 * M + 4));
-                // What is said of the former reading means nothing.
+                // The sender ignores answers about the former read.
                 peer.ack_chunks(&old);
                 peer.server.say(Message::Nack(vec![old[0].chunk]));
                 if changes == 2 {

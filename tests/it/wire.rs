@@ -1,4 +1,4 @@
-//! Version 1 of the protocol, byte for byte: a build that fails here talks to no other.
+//! Version 1 of the protocol, byte for byte. A build that fails here cannot talk to other builds.
 
 use fastcp::codec::Compress;
 use fastcp::error::{Kind, Side};
@@ -54,7 +54,7 @@ fn fault() -> Fault {
     }
 }
 
-/// What is remembered of one pair of hosts.
+/// The stored settings of one pair of hosts.
 const ROUTES: &[u8] =
     br#"{"version":1,"routes":[["a",{"round_trip_us":50000,"streams":32,"method":{"Zstd":3}}]]}"#;
 
@@ -70,7 +70,7 @@ fn verdict() -> Verdict {
     }
 }
 
-/// One message of each type, in the order of their numbers.
+/// One message of each type, ordered by type number.
 fn messages() -> Vec<Message> {
     let options = CopyOptions {
         recursive: true,
@@ -303,12 +303,12 @@ fn every_control_message_is_these_bytes() {
         assert_eq!(hex, golden, "{message:?}");
         let (found, len) = parse_header(bytes[..HEADER_LEN].try_into().expect("its length"))
             .expect("a header that was just written");
-        // The top bit says that it may be skipped.
+        // The top bit allows the receiver to skip the message.
         assert_eq!(usize::from(found & 0x7fff), number + 1);
         assert_eq!(len as usize, bytes.len() - HEADER_LEN);
         let read = Message::decode(found, &bytes[HEADER_LEN..]).expect("it reads back");
         assert_eq!(read.as_ref(), Some(message));
-        // A byte too many is no message of this version.
+        // With one byte too many the message is invalid in this version.
         bytes.push(0);
         assert!(Message::decode(found, &bytes[HEADER_LEN..]).is_err());
     }

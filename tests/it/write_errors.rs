@@ -1,5 +1,5 @@
-//! Errors that the system tells of when it writes back, syncs or closes: each of them reaches the
-//! exit code, whatever else was asked for.
+//! Errors that the kernel reports at write-back, fsync or close. Each of them reaches the exit
+//! code, with any other options.
 
 use rustix::io::Errno;
 
@@ -25,8 +25,8 @@ fn sources(case: &Case) {
     case.src.file("tree/small", "a few bytes");
 }
 
-/// Copies both files with each of `options`, onto nothing and onto a file: each time the copy ends
-/// with 8 and names the file that `call` failed for.
+/// Copies both files with each of `options`, without and with an existing file. Each copy exits
+/// with 8 and names the file for which `call` failed.
 #[track_caller]
 fn each_fails(case: &Case, options: &[&[&str]], call: &str, errno: Errno, words: &str) {
     if !inject::permitted() {
@@ -88,7 +88,7 @@ fn an_error_of_fsync_fails_the_file(case: &Case) {
     each_fails(case, &options, "fsync", Errno::IO, "durable");
 }
 
-/// The directory of a tree's own name, and that of a directory which is made for the sources.
+/// The names of the tree, and of a directory that is made for the sources.
 fn fsync_makes_the_names_above_durable_too(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
