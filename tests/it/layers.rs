@@ -18,12 +18,13 @@ struct Place {
     modules: &'static [&'static str],
 }
 
-const SOCKETS: &[&str] = &["control", "ssh", "transport", "pipeline", "session"];
+const SOCKETS: &[&str] = &["control", "ssh", "transport", "pipeline", "session", "app"];
 const SPEAKS: &[&str] = &["cli", "ui"];
 /// All modules except those that do no I/O, read no clock and spawn nothing.
 const ACTS: &[&str] = &[
     "cli",
     "ui",
+    "app",
     "session",
     "pipeline",
     "transport",
