@@ -200,7 +200,7 @@ impl Request {
     }
 }
 
-/// The outcome of a copy. `Err` from [`run`](super::run) is a failure of the session as a whole.
+/// The outcome of a copy. [`fatal`](Outcome::fatal) is a failure of the copy as a whole.
 #[derive(Debug)]
 pub struct Outcome {
     /// Set if the session ended before its work was done; outranks `failures`.
