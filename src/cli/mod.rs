@@ -4,6 +4,7 @@
 mod args;
 mod check;
 mod ends;
+mod exit;
 mod fan_out;
 mod forced_command;
 mod habits;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
 
-use crate::error::{Error, Kind, Result};
+use crate::error::Kind;
 use crate::pipeline::receive::journal_sync;
 use crate::progress::Progress;
 use crate::progress::together::Together;
@@ -31,6 +32,7 @@ use crate::{app, program, ssh};
 
 use args::Args;
 use check::Order;
+use exit::{code_of, refuse};
 
 /// Executes the command line; returns the exit code.
 pub fn main() -> i32 {
@@ -136,19 +138,6 @@ fn copy_to_all(order: Order) -> i32 {
     let copies: Vec<_> = copies.collect();
     let told = screen.finish_all(&copies);
     code_of(app::fan_out::exit_code(&outcomes), told)
-}
-
-/// The exit code of the copy, or of the failure to write its record if the copy succeeded.
-fn code_of(code: i32, written: Result<()>) -> i32 {
-    match written.map_err(|error| refuse(&error)) {
-        Err(unwritten) if code == 0 => unwritten,
-        _ => code,
-    }
-}
-
-fn refuse(error: &Error) -> i32 {
-    let _ = writeln!(std::io::stderr(), "{error}");
-    error.kind.exit_code()
 }
 
 #[cfg(test)]

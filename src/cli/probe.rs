@@ -11,7 +11,8 @@ use crate::ui::{Output, Screen, probe, stdout};
 use crate::units::printable;
 
 use super::args::Args;
-use super::{check, code_of, operand, request};
+use super::{check, operand, request};
+use crate::cli::exit::code_of;
 
 /// The name of a far end on this machine.
 const HERE: &str = "localhost";

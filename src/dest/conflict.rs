@@ -6,16 +6,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, accessat, fstat, openat, statat};
+use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, fstat, openat};
 use rustix::io::Errno;
 
-use super::EntrySlot;
-use super::hints::is_append_only;
+use super::hints::{inplace_instead, is_append_only};
 use super::placement::Resolved;
-use super::resolve::{Landing, Source};
+use crate::dest::root::{Landing, Source};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::file_type;
 use crate::units::printable;
 
 /// Parent directories that are visited at most, to see whether one directory is in another.
@@ -126,19 +124,6 @@ pub(super) fn refuse_unwritable(source: &Source, target: &Resolved) -> Result<()
         // An old kernel cannot answer this; then the first file shows it.
         _ => Ok(()),
     }
-}
-
-/// Advice for an existing file that a new one cannot replace, if it can be written to.
-pub(super) fn inplace_instead(slot: &EntrySlot) -> Option<String> {
-    let dir = slot.dir.handle().ok()?;
-    let name = slot.name.as_os_str();
-    let stat = statat(&*dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    if file_type(&stat) != FileType::RegularFile {
-        return None;
-    }
-    accessat(&*dir, name, Access::WRITE_OK, AtFlags::EACCESS).ok()?;
-    let name = printable(slot.name.as_bytes());
-    Some(format!("--inplace writes into {name} itself"))
 }
 
 /// The name of the user that runs this process.

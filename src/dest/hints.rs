@@ -4,12 +4,16 @@
 use std::io;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, fstatvfs, statx};
+use rustix::fs::{
+    Access, AtFlags, FileType, StatxAttributes, StatxFlags, accessat, fstatvfs, statat, statx,
+};
 use rustix::io::Errno;
 
 use super::EntrySlot;
 use crate::dir::Dir;
 use crate::error::Error;
+use crate::manifest::file_type;
+use crate::units::printable;
 
 impl EntrySlot {
     /// The error for a failed call that makes or names a file here, with a hint if one is known.
@@ -60,4 +64,17 @@ pub fn is_append_only(dir: &Arc<Dir>) -> bool {
 fn has_no_inodes(dir: &Arc<Dir>) -> bool {
     let found = dir.handle().and_then(|dir| Ok(fstatvfs(&*dir)?));
     found.is_ok_and(|found| found.f_files > 0 && found.f_favail == 0)
+}
+
+/// Advice for an existing file that a new one cannot replace, if it can be written to.
+pub(super) fn inplace_instead(slot: &EntrySlot) -> Option<String> {
+    let dir = slot.dir.handle().ok()?;
+    let name = slot.name.as_os_str();
+    let stat = statat(&*dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    if file_type(&stat) != FileType::RegularFile {
+        return None;
+    }
+    accessat(&*dir, name, Access::WRITE_OK, AtFlags::EACCESS).ok()?;
+    let name = printable(slot.name.as_bytes());
+    Some(format!("--inplace writes into {name} itself"))
 }

@@ -13,9 +13,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::conflict::inplace_instead;
 use super::temporary::Temporary;
 use super::{EntrySlot, Rules, times_of};
+use crate::dest::hints::inplace_instead;
 use crate::dir::acl;
 use crate::error::Result;
 use crate::manifest::Entry;

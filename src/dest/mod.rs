@@ -38,8 +38,10 @@ mod placement;
 mod readback;
 mod reorder;
 mod resolve;
+mod root;
 mod secret;
 mod sink_spec;
+mod slot;
 mod small;
 mod space;
 mod temporary;
@@ -50,7 +52,6 @@ mod write_test;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, Timespec, Timestamps};
@@ -58,7 +59,7 @@ use rustix::io::Errno;
 
 use crate::dir::{Dir, RESERVED, is_reserved};
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Entry, Name, file_type};
+use crate::manifest::{Entry, file_type};
 
 pub use self::device_journal::device_journal;
 pub use self::discard::{Discard, is_sink};
@@ -76,8 +77,10 @@ pub use directory::Directory;
 pub use link::{LinkTarget, place_hard_link, place_symlink};
 pub use partial::Partial;
 pub use readback::Readback;
-pub use resolve::{Landing, RootTarget, Source, Spec, resolve};
+pub use resolve::{Spec, resolve};
+pub use root::{Landing, RootTarget, Source};
 pub use secret::{UserKey, user_key};
+pub use slot::EntrySlot;
 pub use small::place_small;
 pub use space::check_free_space;
 
@@ -115,19 +118,6 @@ pub struct Rules {
     pub umask: u32,
 }
 
-/// A directory and a name in it: where one entry lands.
-#[derive(Clone)]
-pub struct EntrySlot {
-    pub dir: Arc<Dir>,
-    pub name: Name,
-    /// This copy made the directory, so no entry is expected under the name. This is only a hint
-    /// that saves a system call: an entry that exists all the same is handled as in any directory.
-    pub fresh: bool,
-    /// The path as typed, if the user named a block device here. The device is then written, and
-    /// nothing replaces it. A device that the user did not name is left alone.
-    pub device: Option<Arc<Path>>,
-}
-
 /// Result of placing an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
@@ -158,45 +148,6 @@ impl Rules {
             return Err(slot.refused(RESERVED));
         }
         Ok(())
-    }
-}
-
-impl EntrySlot {
-    pub fn new(dir: Arc<Dir>, name: Name) -> EntrySlot {
-        EntrySlot {
-            dir,
-            name,
-            fresh: false,
-            device: None,
-        }
-    }
-
-    /// The path as the user would write it; for messages.
-    pub fn path(&self) -> PathBuf {
-        match &self.device {
-            Some(device) => device.to_path_buf(),
-            None => self.dir.path().join(&self.name),
-        }
-    }
-
-    /// Status of the entry under this name; a symbolic link is not followed. If a partial file of
-    /// this process has the name, it is renamed first.
-    fn stat(&self) -> Result<Option<Stat>> {
-        own_names::make_way(self)?;
-        match self.dir.stat(self.name.as_os_str()) {
-            Ok(stat) => Ok(Some(stat)),
-            Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => Ok(None),
-            Err(cause) => Err(self.error("cannot look at what is there", cause)),
-        }
-    }
-
-    /// The error for a failed call on this name.
-    fn error(&self, what: &str, cause: impl Into<io::Error>) -> Error {
-        Error::io(Kind::Write, Side::Dest, self.path(), what, cause)
-    }
-
-    fn refused(&self, message: impl Into<String>) -> Error {
-        Error::new(Kind::Refused, Side::Dest, message).at(self.path())
     }
 }
 

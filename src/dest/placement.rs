@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use rustix::fs::{FileType, Stat};
 
-use super::resolve::{Landing, Source};
 use super::user_path::{FoundPath, Reach, missing};
 use super::{EntrySlot, SinkSpec, commit};
+use crate::dest::root::{Landing, Source};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;

@@ -14,12 +14,12 @@ use rustix::fs::{Mode, mkdirat};
 
 use super::conflict::{refuse_among_devices, refuse_itself, refuse_twice, refuse_unwritable};
 use super::placement::{ExistingPlace, Resolved};
+use super::root::{Landing, RootTarget, Source};
 use super::user_path::{FoundPath, Reach, expand_confined, expand_tilde, means_directory};
-use super::{EntrySlot, SinkSpec, sync_directory};
+use super::{EntrySlot, sync_directory};
 use crate::dir::{Confine, Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Root;
-use crate::units::printable;
 
 /// The destination as typed.
 #[derive(Clone, Debug)]
@@ -38,38 +38,6 @@ pub struct Spec {
     pub fsync: bool,
     /// The directory that a confined key may reach. None if only the user's permissions count.
     pub confine: Option<Arc<Confine>>,
-}
-
-/// A source root and how the user named it.
-#[derive(Clone, Copy)]
-pub struct Source<'a> {
-    pub root: &'a Root,
-    /// The operand as typed, for messages; empty for the root's own name.
-    pub typed: &'a [u8],
-    /// The user typed the root's name exactly, so a symbolic link of that name in the destination
-    /// is followed. False for a name that matched a pattern, since the peer chose it.
-    pub follow_name: bool,
-}
-
-/// Where one root lands.
-#[derive(Clone)]
-pub struct RootTarget {
-    pub landing: Landing,
-    /// Its name relative to the destination directory, for lists of digests. Empty if the root's
-    /// contents land directly in the destination.
-    pub listed: Vec<u8>,
-    /// An entry exists there already, to be replaced or filled.
-    pub existed: bool,
-}
-
-#[derive(Clone)]
-pub enum Landing {
-    /// A name to make or replace; an existing directory of that name is entered.
-    Name(EntrySlot),
-    /// An existing directory to fill. It may have no name (`/`, `.`).
-    Directory(Arc<Dir>),
-    /// A pipe, a command or a character device, which keeps nothing.
-    Exit(SinkSpec),
 }
 
 /// True if an interrupted copy of this source landed under this name.
@@ -199,44 +167,6 @@ fn make_directory(slot: &EntrySlot, fsync: bool) -> Result<Arc<Dir>> {
         sync_directory(&slot.dir)?;
     }
     Ok(made)
-}
-
-impl Source<'_> {
-    /// The name by which the user knows the source.
-    pub(super) fn shown(&self) -> String {
-        match self.typed {
-            [] => printable(self.root.name.as_bytes()),
-            typed => printable(typed),
-        }
-    }
-}
-
-impl Landing {
-    /// The directory that holds the name, or that is filled itself.
-    pub fn dir(&self) -> Option<&Arc<Dir>> {
-        match self {
-            Landing::Name(slot) => Some(&slot.dir),
-            Landing::Directory(dir) => Some(dir),
-            Landing::Exit(_) => None,
-        }
-    }
-
-    /// The path, for messages.
-    pub fn path(&self) -> PathBuf {
-        match self {
-            Landing::Name(slot) => slot.path(),
-            Landing::Directory(dir) => dir.path(),
-            Landing::Exit(exit) => exit.path().to_owned(),
-        }
-    }
-
-    /// The slot, if it is a block device that the user named.
-    pub fn device(&self) -> Option<&EntrySlot> {
-        match self {
-            Landing::Name(slot) if slot.device.is_some() => Some(slot),
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]

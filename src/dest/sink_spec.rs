@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Stat};
 
-use super::{Landing, RootTarget, is_sink};
-use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Root, file_type};
+use super::is_sink;
+use crate::manifest::file_type;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SinkSpec {
@@ -52,26 +51,6 @@ impl SinkSpec {
             SinkSpec::Stderr => Path::new("/dev/stderr"),
             SinkSpec::Command(line) => Path::new(line),
             SinkSpec::Path(path) | SinkSpec::Null(path) => path,
-        }
-    }
-
-    /// The target for the only root of a copy to this exit.
-    ///
-    /// # Errors
-    /// `Kind::Usage` for anything but one file or one pipe.
-    pub fn target(&self, roots: &[Root]) -> Result<RootTarget> {
-        match roots {
-            [root] if !root.is_directory => Ok(RootTarget {
-                landing: Landing::Exit(self.clone()),
-                // b3sum uses the same name.
-                listed: b"-".to_vec(),
-                existed: true,
-            }),
-            _ => {
-                let message = "takes one file or stream, and no directory \
-                               (a tree goes through tar: --from-command 'tar -c DIR')";
-                Err(Error::new(Kind::Usage, Side::Dest, message).at(self.path()))
-            }
         }
     }
 }

@@ -4,8 +4,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::resolve::{RootTarget, Source, Spec, resolve};
+use super::resolve::{Spec, resolve};
 use super::{EntrySlot, Rules};
+use crate::dest::root::{RootTarget, Source};
 use crate::dir::{Dir, Handles};
 use crate::error::Result;
 use crate::manifest::{Entry, EntryKind, Name, Root, Timestamp};

@@ -7,7 +7,7 @@ use aws_lc_rs::aead::{AES_128_GCM, Algorithm, CHACHA20_POLY1305, LessSafeKey, Un
 use rustix::rand::GetRandomFlags;
 use zeroize::Zeroize;
 
-use super::{Direction, Suite};
+use super::Suite;
 
 const AEAD_KEY: &str = "fastcp 2026 wire 1: key of sealed frames";
 const TAG_KEY: &str = "fastcp 2026 wire 1: key of tagged frames";
@@ -106,6 +106,14 @@ fn hash(secret: &Secret, purpose: Purpose, bytes: &[u8]) -> blake3::Hash {
     let hash = blake3::keyed_hash(&key, bytes);
     key.zeroize();
     hash
+}
+
+/// The direction of a frame. Each direction has separate keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Direction {
+    ToServer = 0,
+    ToClient = 1,
 }
 
 /// The key of one direction and epoch; wiped when dropped.

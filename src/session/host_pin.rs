@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::session::context::ClientContext;
+use crate::report::Reporter;
 use crate::session::request::{Request, Rsh};
 use crate::ssh::{self, Host, SshOptions, is_refusal};
 use crate::units::printable;
@@ -61,17 +61,18 @@ impl HostPin {
 pub async fn again(
     host: &Host,
     request: &Request,
-    seat: &ClientContext,
+    pin: &HostPin,
+    reporter: &dyn Reporter,
     options: &SshOptions,
 ) -> Option<SshOptions> {
     if request.rsh != Rsh::Ssh {
         return None;
     }
-    let address = seat.reached.address(host)?;
+    let address = pin.address(host)?;
     let pinned = ssh::pinned(host, options, &address).await?;
     let name = printable(host.name.as_bytes());
     let detail = format!("{name} has several addresses: it was at {address}");
-    seat.reporter.detail(&detail);
+    reporter.detail(&detail);
     Some(pinned)
 }
 

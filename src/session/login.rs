@@ -97,7 +97,10 @@ impl Met {
         };
         let pinned = match attempt {
             Attempt::First => None,
-            Attempt::Again { .. } => host_pin::again(host, request, seat, &options).await,
+            Attempt::Again { .. } => {
+                let (pin, reporter) = (&seat.reached, &*seat.reporter);
+                host_pin::again(host, request, pin, reporter, &options).await
+            }
         };
         let is_pinned = pinned.is_some();
         options = pinned.unwrap_or(options);

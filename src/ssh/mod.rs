@@ -8,6 +8,7 @@
 pub mod ask;
 mod ending;
 pub mod names;
+mod options;
 mod pinned;
 mod prompt;
 mod questions;
@@ -15,8 +16,6 @@ mod startup;
 mod stderr;
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -30,69 +29,14 @@ pub use ending::{
     LastOutput, OWN, classify, is_refusal, is_refused, may_pass, why_lost, why_no_hello,
 };
 pub use names::connect_timeout;
+use options::ssh_arguments;
+pub use options::{Host, SshOptions};
 pub use pinned::pinned;
 pub use prompt::{asks_on_terminal, within};
 pub use startup::{Errand, Startup, StartupLimit};
 pub use stderr::{Stderr, no_hold, relay_stderr};
 
 use questions::Questions;
-
-/// The address of a host for ssh.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Host {
-    pub user: Option<String>,
-    /// A host name, an alias from ssh's configuration, or an address without brackets.
-    pub name: String,
-    /// From `scp://…:port/`; takes precedence over `-P`.
-    pub port: Option<u16>,
-}
-
-/// Options that are passed to ssh, with scp's letters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SshOptions {
-    /// `-S`; default "ssh".
-    pub program: Option<PathBuf>,
-    pub port: Option<u16>,
-    pub identities: Vec<PathBuf>,
-    pub config: Option<PathBuf>,
-    pub jump: Option<String>,
-    /// `-o`, in order.
-    pub options: Vec<String>,
-    pub cipher: Option<String>,
-    pub ipv4: bool,
-    pub ipv6: bool,
-    pub batch: bool,
-    pub forward_agent: bool,
-    pub quiet: bool,
-    /// Number of `-v`.
-    pub verbose: u8,
-}
-
-/// Seconds that ssh may take to reconnect to a host and agree on keys, unless the user has set
-/// `ConnectTimeout`.
-const RECONNECT_TIMEOUT_S: u32 = 15;
-
-impl SshOptions {
-    fn program(&self) -> PathBuf {
-        self.program.clone().unwrap_or_else(|| "ssh".into())
-    }
-
-    /// Options for an unattended login, which never asks and soon times out. ssh uses the first
-    /// of two settings, so mandatory ones precede the user's. With `afresh` ssh does not use a
-    /// master connection, which may be as dead as the lost one.
-    pub fn unattended(&self, afresh: bool) -> SshOptions {
-        let mut first = vec!["BatchMode=yes".to_owned()];
-        if afresh {
-            first.extend(["ControlMaster=no", "ControlPath=none"].map(str::to_owned));
-        }
-        let last = format!("ConnectTimeout={RECONNECT_TIMEOUT_S}");
-        SshOptions {
-            options: [first, self.options.clone(), vec![last]].concat(),
-            batch: true,
-            ..self.clone()
-        }
-    }
-}
 
 /// How the server is started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,78 +47,12 @@ pub enum Rsh {
     Local,
 }
 
-/// Overrides of settings that break a binary pipe. Older versions of ssh do not know the last
-/// three; `IgnoreUnknown` makes them ignore these.
-const PIPE_OPTIONS: [&str; 9] = [
-    "-x",
-    "-oPermitLocalCommand=no",
-    "-oClearAllForwardings=yes",
-    "-oRemoteCommand=none",
-    "-oRequestTTY=no",
-    "-oIgnoreUnknown=StdinNull,ForkAfterAuthentication,SessionType",
-    "-oStdinNull=no",
-    "-oForkAfterAuthentication=no",
-    "-oSessionType=default",
-];
-
 /// A started far end. Its output is read from `stdout`; dropping `stdin` ends it.
 pub struct FarEnd {
     child: Child,
     pub stdin: ChildStdin,
     pub stdout: ChildStdout,
     pub stderr: Stderr,
-}
-
-/// ssh's arguments before the remote command.
-fn ssh_arguments(host: &Host, options: &SshOptions) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = PIPE_OPTIONS.iter().map(OsString::from).collect();
-    let mut pair = |letter: &str, value: OsString| arguments.extend([letter.into(), value]);
-    if let Some(port) = host.port.or(options.port) {
-        pair("-p", port.to_string().into());
-    }
-    for identity in &options.identities {
-        pair("-i", identity.into());
-    }
-    if let Some(config) = &options.config {
-        pair("-F", config.into());
-    }
-    if let Some(jump) = &options.jump {
-        pair("-J", jump.into());
-    }
-    if let Some(cipher) = &options.cipher {
-        pair("-c", cipher.into());
-    }
-    for option in &options.options {
-        pair("-o", option.into());
-    }
-    if let Some(user) = &host.user {
-        pair("-l", user.into());
-    }
-    let flags = [
-        (options.ipv4, "-4"),
-        (options.ipv6, "-6"),
-        // `-q` would suppress ssh's errors, which an error message quotes.
-        (options.quiet, "-oLogLevel=ERROR"),
-        (options.batch, "-oBatchMode=yes"),
-        // Like scp: forwards the agent only with `-A`, whatever the configuration says.
-        (
-            true,
-            if options.forward_agent {
-                "-oForwardAgent=yes"
-            } else {
-                "-oForwardAgent=no"
-            },
-        ),
-    ];
-    arguments.extend(
-        flags
-            .into_iter()
-            .filter(|(set, _)| *set)
-            .map(|(_, flag)| flag.into()),
-    );
-    arguments.extend((0..options.verbose).map(|_| "-v".into()));
-    arguments.extend(["--".into(), OsString::from(&host.name)]);
-    arguments
 }
 
 /// Starts the command for `errand`. The child stays in this process group, so that ssh may ask
@@ -344,6 +222,7 @@ impl Process {
 
 #[cfg(test)]
 mod tests {
+    use super::options::PIPE_OPTIONS;
     use super::*;
 
     #[test]

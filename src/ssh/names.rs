@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::{Host, SshOptions, ssh_arguments};
+use super::options::{Host, SshOptions, ssh_arguments};
 
 /// Time limit for ssh to read its configuration. A `Match exec` in it may be slow.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -2,21 +2,7 @@
 //! uses the model that chooses a method while a copy runs.
 
 use super::method::{Facts, Method, RUNGS, rung};
-use super::model::{Forecast, PROMISE, Stages};
-
-/// Measurements, in bytes a second; infinite if not measured.
-#[derive(Clone, Copy, Debug)]
-pub struct Measured {
-    pub link: f64,
-    /// A worker's time for a byte besides compression.
-    pub plain_ns: f64,
-    pub workers_here: u16,
-    pub workers_there: u16,
-    /// Processors of the machine, if both ends run on one.
-    pub processors: Option<u16>,
-    /// The slower of source and destination.
-    pub disks: f64,
-}
+use super::model::{Forecast, Measured, PROMISE, Stages};
 
 /// Predicts a copy by a method with the measured `facts`. Decompression by a method that is not on
 /// the ladder is assumed to cost as much as for the strongest rung.

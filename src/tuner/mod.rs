@@ -38,9 +38,9 @@ use std::time::Duration;
 
 pub use self::intervals::next_sample;
 use crate::chunk::{CHUNK_SIZE, LARGE_PACK};
-pub use forecast::{Measured, best, forecast};
+pub use forecast::{best, forecast};
 pub use method::{Facts, LADDER, Method, RUNGS, rung};
-pub use model::Forecast;
+pub use model::{Forecast, Measured};
 pub use polite::{ConnectionSight, LOOK, POLITE_STREAMS, PoliteRate};
 pub use remembered::{FILE_MAX, Remembered, RememberedRoutes};
 pub use sample::{MethodWork, ReceiverSample, Sample};

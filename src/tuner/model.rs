@@ -1,8 +1,21 @@
 //! Predicts the copy's rate for each compression method: the rate of the slowest stage.
 
-use super::forecast::Measured;
 use super::method::{DECODE_NS, Facts, RUNGS, TYPICAL, extrapolate};
 use super::window::{Rates, Workers};
+
+/// Measurements, in bytes a second; infinite if not measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    pub link: f64,
+    /// A worker's time for a byte besides compression.
+    pub plain_ns: f64,
+    pub workers_here: u16,
+    pub workers_there: u16,
+    /// Processors of the machine, if both ends run on one.
+    pub processors: Option<u16>,
+    /// The slower of source and destination.
+    pub disks: f64,
+}
 
 /// A stage that is busy for this share of the time is the bottleneck.
 pub(super) const LIMITED: f64 = 0.85;

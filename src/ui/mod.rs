@@ -36,6 +36,7 @@ use bars::Bars;
 use rate::Throughput;
 pub use several::Copied;
 use steady::Steady;
+pub use tell::Output;
 use tell::Verbosity;
 use terminal::Terminal;
 
@@ -59,20 +60,6 @@ const FAILURES_WAITING_MAX: usize = 20;
 
 /// Lines that are kept to detect an error that repeats them. An error quotes fewer lines.
 const SHOWN_MAX: usize = 20;
-
-/// Options for the amount of output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Output {
-    /// Errors only; takes precedence over `verbose` and `summary`.
-    pub quiet: bool,
-    pub verbose: bool,
-    /// Show the summary even if stderr is not a terminal.
-    pub summary: bool,
-    /// No bars, because the data itself is typed or shown on a terminal.
-    pub plain: bool,
-    /// Write the summary to stdout as JSON, whatever goes to stderr.
-    pub json: bool,
-}
 
 /// Reads the counters of the copy.
 type SnapshotSource = Box<dyn Fn() -> Snapshot + Send>;

@@ -7,10 +7,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Screen, stdout};
-use crate::app::probe::{
-    Carried, ExpectedCopy, Finding, Hear, MeasuredCodec, Probe, Probed, Read, synced_rate,
-    written_rate,
-};
+use crate::app::probe::findings::{Finding, Hear, MeasuredCodec};
+use crate::app::probe::{Carried, ExpectedCopy, Probe, Probed, Read, synced_rate, written_rate};
 use crate::error::Result;
 use crate::session::Outcome;
 use crate::tuner::{Decision, Forecast, Method};

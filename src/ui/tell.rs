@@ -1,6 +1,18 @@
 //! The amount of output about a finished copy.
 
-use super::Output;
+/// Options for the amount of output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Output {
+    /// Errors only; takes precedence over `verbose` and `summary`.
+    pub quiet: bool,
+    pub verbose: bool,
+    /// Show the summary even if stderr is not a terminal.
+    pub summary: bool,
+    /// No bars, because the data itself is typed or shown on a terminal.
+    pub plain: bool,
+    /// Write the summary to stdout as JSON, whatever goes to stderr.
+    pub json: bool,
+}
 
 /// From least to most output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,6 +2,7 @@
 //! unknown types that have the top bit set. A body does not describe its own shape, so formats
 //! never change: a new meaning gets a new type.
 
+mod check;
 mod entries;
 mod fault;
 mod first_messages;
@@ -16,27 +17,22 @@ use serde::{Deserialize, Serialize};
 pub use self::first_messages::{
     ADDRESSES_MAX, CopyOptions, Listen, Open, Ports, Role, SESSIONS_MAX, SessionSecret,
 };
-pub use self::ranges::NumberRanges;
+pub use self::ranges::{ByteRange, NumberRanges};
 use super::progress_report::ProgressReport;
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryId};
+use check::OPTIONAL;
+pub use check::{ALL_RANGES_MAX, BadMessage};
 pub use entries::{
-    Ack, AllSent, ByteRange, EntryEnd, FileDigest, Missing, RANGES_MAX, Roots, RootsResolved, Want,
-    WantKind,
+    Ack, AllSent, EntryEnd, FileDigest, Missing, RANGES_MAX, Roots, RootsResolved, Want, WantKind,
 };
 pub use fault::Fault;
-pub use limits::{ALL_RANGES_MAX, ROOTS_MAX, SPANS_MAX};
+pub use limits::{MESSAGE_MAX, ROOTS_MAX, SPANS_MAX};
 pub use traffic::{Busy, Conclusion, ConnectionFacts, DATA_MAX, Data, Heartbeat, Tried, Tune};
 pub use weight::entry_weight;
 
-/// Most bytes of a body: enough for the roots of some 100,000 operands.
-pub const MESSAGE_MAX: u32 = 8 << 20;
-
 /// Bytes before a body.
 pub const HEADER_LEN: usize = 6;
-
-/// Set in types that an older end may skip.
-const OPTIONAL: u16 = 0x8000;
 
 /// A message of the other end in a copy between two remote hosts. The client reads and checks it.
 /// The inner message is encoded separately, so that decoding never recurses.
@@ -81,7 +77,7 @@ macro_rules! messages {
 
             /// Decodes a body; `None` for an unknown type that may be skipped.
             pub fn decode(number: u16, body: &[u8]) -> Result<Option<Message>, BadMessage> {
-                limits::check(number, body)?;
+                check::check(number, body)?;
                 match number {
                     $(n if n == $number => get(n, body).map(|body| Some(Message::$name(body))),)+
                     n if n & OPTIONAL != 0 => Ok(None),
@@ -132,18 +128,6 @@ messages! {
     0x8020 => Unlinked(u64),
 }
 
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum BadMessage {
-    #[error("an unknown message of type {0}")]
-    Unknown(u16),
-    #[error("a message of type {0} that does not read")]
-    Malformed(u16),
-    #[error("a message of {0} bytes")]
-    TooLong(u32),
-    #[error("a message of type {0} with more in it than it may hold")]
-    TooMany(u16),
-}
-
 /// Parses type and body length.
 pub fn parse_header(header: [u8; HEADER_LEN]) -> Result<(u16, u32), BadMessage> {
     let [t0, t1, l0, l1, l2, l3] = header;
@@ -151,7 +135,7 @@ pub fn parse_header(header: [u8; HEADER_LEN]) -> Result<(u16, u32), BadMessage> 
         u16::from_le_bytes([t0, t1]),
         u32::from_le_bytes([l0, l1, l2, l3]),
     );
-    if len > limits::body_max(number) {
+    if len > check::body_max(number) {
         return Err(BadMessage::TooLong(len));
     }
     Ok((number, len))

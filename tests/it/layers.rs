@@ -4,6 +4,7 @@
 //!
 //! Tests inside modules follow the same rules: a test that needs a higher module belongs there.
 
+mod circles;
 mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};

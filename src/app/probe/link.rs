@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::app::probe::{Finding, Hear};
+use crate::app::probe::findings::{Carried, Finding, Hear};
 use crate::error::{Error, Kind, Result, Side};
 use crate::session::context::{LinkTest, TestEnds};
 use crate::session::request::Compress;
@@ -56,15 +56,6 @@ const GROWS: f64 = 1.1;
 /// connections.
 const ANSWER: Duration = Duration::from_millis(5);
 const LOOK: Duration = Duration::from_millis(10);
-
-/// The throughput with a number of connections.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Carried {
-    pub streams: u16,
-    /// The connections that were up; 0 if data went inside the login.
-    pub up: u16,
-    pub bytes_per_s: f64,
-}
 
 /// The results of a link test.
 #[derive(Clone, Debug, Default)]

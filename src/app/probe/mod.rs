@@ -2,6 +2,7 @@
 //! measures the link, so that a probe reaches every host that a copy reaches.
 
 mod codecs;
+pub mod findings;
 pub mod link;
 pub mod sample;
 
@@ -22,7 +23,7 @@ use crate::session::probe_place::SOURCE;
 use crate::session::request::{Compress, EndKind, Operand, Outcome, Request, Retry};
 use crate::tuner::{self, Facts, Forecast, LADDER, Measured, Method, rung};
 use crate::wire::message::Tried;
-pub use link::Carried;
+pub use findings::{Carried, Finding, Hear, MeasuredCodec};
 use link::{LinkFacts, LinkProbe};
 use sample::CodecSample;
 pub use sample::Read;
@@ -39,34 +40,6 @@ pub struct Probe {
     pub request: Request,
     /// `--sample`
     pub sample: Option<PathBuf>,
-}
-
-/// One result, reported as soon as it is known.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Finding {
-    /// Codecs are measured on this many bytes, of a file or generated.
-    Sample {
-        bytes: u64,
-        of_file: bool,
-    },
-    Codec(MeasuredCodec),
-    Read(Read),
-    Tried(Tried),
-    RoundTrip(std::time::Duration),
-    Carried(Carried),
-}
-
-/// Receives the findings; does not wait.
-pub type Hear = Arc<dyn Fn(&Finding) + Send + Sync>;
-
-/// One codec, measured with all workers of this host busy.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MeasuredCodec {
-    pub method: Method,
-    pub ratio: f64,
-    /// Bytes of content; the time includes digest and seal.
-    pub bytes_per_s: f64,
-    facts: Facts,
 }
 
 /// All results, and the estimate.

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use self::exchange::{Exchange, RelayEnd, RelayLine, RelaySide};
 use self::first_messages::{roles, suite_for};
-use self::routes::RelayRoutes;
+use self::routes::{RelayRoutes, shown};
 use crate::chunk::CHUNK_SIZE;
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
@@ -29,7 +29,6 @@ use crate::session::request::{Host, Request};
 use crate::session::{host as this_host, owner, rate_file, saved_settings};
 use crate::transport::connections::{ConnectionSet, Flow};
 use crate::transport::routes::{Connection, Route};
-use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Message, Open, Role, SessionSecret, Tune};
 
@@ -91,11 +90,6 @@ pub async fn copy(
         had_begun: true,
         host: Some(host),
     })
-}
-
-/// The host's name, made printable.
-fn shown(host: &Host) -> String {
-    printable(host.name.as_bytes())
 }
 
 /// Logs in to both hosts: one after the other if ssh may ask for passwords, else in parallel.

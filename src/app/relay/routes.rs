@@ -11,7 +11,6 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use crate::app::relay::shown;
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Side};
 use crate::seal::Suite;
@@ -23,7 +22,7 @@ use crate::session::route_choice::{Notes, RoutePatience, look_up};
 use crate::ssh;
 use crate::transport::routes::direct::DialAnswer;
 use crate::transport::routes::{Route, addresses};
-use crate::units::harmless;
+use crate::units::{harmless, printable};
 use crate::wire::message::{Listen, Message};
 use crate::wire::progress_report::ProgressReport;
 
@@ -57,6 +56,11 @@ pub struct RelayRoutes<'a> {
 struct Dialling {
     direct: bool,
     reverse: bool,
+}
+
+/// The host's name, made printable.
+pub fn shown(host: &Host) -> String {
+    printable(host.name.as_bytes())
 }
 
 /// The route, for the summary.

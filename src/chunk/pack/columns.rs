@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::NotAPack;
 use crate::byte_strings;
+use crate::chunk::pack::NotAPack;
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryKind, Extension, Name, Timestamp};
 

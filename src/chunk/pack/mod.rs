@@ -20,7 +20,7 @@ use super::pool::TAILROOM;
 use super::{CHUNK_SIZE, LARGE_PACK, SMALL_FILE_MAX};
 use crate::digest::Digest;
 use crate::manifest::Entry;
-pub use read::{NotAPack, Pack};
+pub use read::Pack;
 pub use write::PackWriter;
 
 /// Files in a pack that is not a large one; this bounds the cost of one bad pack.
@@ -56,6 +56,10 @@ struct MemberRow {
     len: u32,
     digest: Digest,
 }
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("not a pack")]
+pub struct NotAPack;
 
 /// The format of a pack's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

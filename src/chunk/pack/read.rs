@@ -3,13 +3,10 @@
 use std::ops::Range;
 
 use super::{BY_COLUMNS, LENGTH_LEN, MEMBERS_TAKEN, MemberRow, TABLE_TAKEN, TableForm, columns};
+use crate::chunk::pack::NotAPack;
 use crate::chunk::{Buffer, Chunk, ChunkKind, VerifiedChunk};
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryKind};
-
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("not a pack")]
-pub struct NotAPack;
 
 /// The files of a verified pack, in order.
 pub struct Pack<'a> {

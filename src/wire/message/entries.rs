@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::manifest::{EntryId, Root, Totals};
 
-use super::NumberRanges;
 use super::limits::{self, ROOTS_MAX, SPANS_MAX};
+use super::ranges::{ByteRange, NumberRanges};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roots {
@@ -30,13 +30,6 @@ pub struct RootsResolved {
     /// Size of that window in chunks, which also applies to a pipe that is written to a file. At
     /// least 1.
     pub window: u32,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ByteRange {
-    pub start: u64,
-    /// Exclusive.
-    pub end: u64,
 }
 
 /// Most ranges in one [`WantKind`]: enough for a fragmented partial file, in some 3 MB.

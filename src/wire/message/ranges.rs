@@ -5,11 +5,18 @@ use std::fmt;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{ByteRange, SPANS_MAX};
+use super::limits::SPANS_MAX;
 
 /// Spans that need no heap memory. Nearly every chunk causes an acknowledgement, which has one or
 /// two spans if chunks arrive almost in order.
 const FEW: usize = 4;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByteRange {
+    pub start: u64,
+    /// Exclusive.
+    pub end: u64,
+}
 
 /// A list of spans. On the wire it is identical to a `Vec` of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

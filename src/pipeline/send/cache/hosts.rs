@@ -1,6 +1,7 @@
 //! A set of hosts.
 
-use super::HOSTS_MAX;
+/// The most hosts of one shelf. A set of them is the bits of a word.
+pub const HOSTS_MAX: usize = 64;
 
 /// Numbers of hosts, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::chunk::{CacheKey, CachedChunk};
 use super::hosts::Hosts;
-use super::{CacheKey, CachedChunk};
 use crate::chunk::ranges::RangeSet;
 
 /// Nobody waits for a host that has taken nothing for this long, and its chunks are removed if

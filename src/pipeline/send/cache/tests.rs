@@ -1,5 +1,8 @@
+use super::chunk::PACKS;
 use super::state::{CacheState, Lookup};
 use super::*;
+use crate::chunk::pack::TableForm;
+use crate::manifest::{Entry, Timestamp};
 
 const MIB: u64 = 1 << 20;
 const LEN: u32 = MIB as u32;

@@ -1,0 +1,65 @@
+//! The place of one entry at the destination.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::Stat;
+use rustix::io::Errno;
+
+use super::own_names;
+use crate::dir::Dir;
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::Name;
+
+/// A directory and a name in it: where one entry lands.
+#[derive(Clone)]
+pub struct EntrySlot {
+    pub dir: Arc<Dir>,
+    pub name: Name,
+    /// This copy made the directory, so no entry is expected under the name. This is only a hint
+    /// that saves a system call: an entry that exists all the same is handled as in any directory.
+    pub fresh: bool,
+    /// The path as typed, if the user named a block device here. The device is then written, and
+    /// nothing replaces it. A device that the user did not name is left alone.
+    pub device: Option<Arc<Path>>,
+}
+
+impl EntrySlot {
+    pub fn new(dir: Arc<Dir>, name: Name) -> EntrySlot {
+        EntrySlot {
+            dir,
+            name,
+            fresh: false,
+            device: None,
+        }
+    }
+
+    /// The path as the user would write it; for messages.
+    pub fn path(&self) -> PathBuf {
+        match &self.device {
+            Some(device) => device.to_path_buf(),
+            None => self.dir.path().join(&self.name),
+        }
+    }
+
+    /// Status of the entry under this name; a symbolic link is not followed. If a partial file of
+    /// this process has the name, it is renamed first.
+    pub(super) fn stat(&self) -> Result<Option<Stat>> {
+        own_names::make_way(self)?;
+        match self.dir.stat(self.name.as_os_str()) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => Ok(None),
+            Err(cause) => Err(self.error("cannot look at what is there", cause)),
+        }
+    }
+
+    /// The error for a failed call on this name.
+    pub(super) fn error(&self, what: &str, cause: impl Into<io::Error>) -> Error {
+        Error::io(Kind::Write, Side::Dest, self.path(), what, cause)
+    }
+
+    pub(super) fn refused(&self, message: impl Into<String>) -> Error {
+        Error::new(Kind::Refused, Side::Dest, message).at(self.path())
+    }
+}
