@@ -61,6 +61,7 @@
 //! pipe threads ... waits that can be interrupted; threads that the system may refuse
 //! manifest ....... entries: files, directories, links, devices
 //! report ......... events for the user
+//! guide .......... the pages of --help TOPIC
 //! error
 //! units digest byte_strings
 //! ```
@@ -78,6 +79,7 @@ pub mod device;
 pub mod digest;
 pub mod dir;
 pub mod error;
+pub mod guide;
 pub mod journal;
 pub mod manifest;
 pub mod pipe;

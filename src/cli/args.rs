@@ -28,25 +28,25 @@ encrypted, verified. SOURCE and DEST are [USER@]HOST:PATH, a PATH here (./a:b
 if it has a colon), scp://[USER@]HOST[:PORT]/PATH or - for stdin and stdout.";
 
 const AFTER: &str = "\
-Accepted without effect: -C -O -R -s -T -D -X; -3 (data takes the best way)
+Topics: scp rsync destination pipes devices many-hosts backups database-moves
+routes tuning resume exit-codes install confined-keys security developing
 
-Exit codes: 0 complete, all verified; 1 entries failed, for other or several
-reasons; 2 usage; 3 no connection or login; 4 an end cannot run fastcp; 5 lost
-connection; 6 verification failed; 7 source changed; 8 no space or write error;
-9 source missing or unreadable; 10 a command failed; 11 refused to replace what
-is there; 12 another fastcp writes there; 13 internal error; 128+n signal n
+Accepted without effect: -C -O -R -s -T -D -X; -3 (data takes the best route)
 
-Memory of each process: 64 MiB, and buffers of at most 256 MiB and 1/8 of RAM
+Exit codes: 0 complete and verified; 1 entries failed, for several reasons; 2
+usage; 3 no connection or login; 4 an end cannot run fastcp; 5 lost connection;
+6 verification failed; 7 source changed; 8 no space or write error; 9 source
+missing or unreadable; 10 a command failed; 11 refused to replace a file or
+device; 12 another fastcp writes there; 13 internal error; 128+n signal n
 
 Examples:
   fastcp big.iso host:                    into the home directory there
   fastcp -r host:/var/db .                a directory from there, as ./db
-  fastcp -r db/ host:/data/db             what db holds, into /data/db
-  fastcp /dev/vg/lv host:/dev/vg/lv       device to device
+  fastcp -r db/ host:/data/db             the content of db, into /data/db
   fastcp -r db1:/srv/x db2:/srv           from host to host, not through here
-  fastcp -P 2222 'me@host:*.log' logs/    names that match there
+  fastcp -P 2222 'me@host:*.log' logs/    files that match there
   pg_dump x | fastcp - host:x.sql         a pipe; stdout: fastcp host:x.sql -
-  fastcp --rsh local -r a anyhost:/tmp/b  a trial with this machine alone";
+  fastcp --rsh local -r a anyhost:/tmp/b  a trial on this machine alone";
 
 const COPYING: &str = "Copying";
 const STREAMS: &str = "Pipes and commands";
@@ -88,7 +88,7 @@ pub struct Args {
     /// DEST is the name of the copy, not its directory
     #[arg(long, help_heading = COPYING)]
     pub no_target_directory: bool,
-    /// Make the copy durable before it gets its name
+    /// Sync files and names to disk before exit 0
     #[arg(long, help_heading = COPYING)]
     pub fsync: bool,
     /// Do not resume an interrupted copy
@@ -97,10 +97,10 @@ pub struct Args {
     /// Resume without reading what is already there
     #[arg(long, help_heading = COPYING)]
     pub trust_partial: bool,
-    /// Write into the file; a failure leaves it half done
+    /// Write in place; failure leaves a half-written file
     #[arg(long, help_heading = COPYING)]
     pub inplace: bool,
-    /// Replace files and write to devices that are in use
+    /// Replace files and write devices that are in use
     #[arg(long, help_heading = COPYING)]
     pub force: bool,
     /// Read block devices past the page cache, or fail
@@ -109,7 +109,7 @@ pub struct Args {
     /// Copy files that are in use, as they are read
     #[arg(long, help_heading = COPYING)]
     pub live: bool,
-    /// Write a list for b3sum --check on the other host
+    /// Write a list of digests for b3sum --check
     #[arg(long, value_name = "FILE", help_heading = COPYING)]
     pub digests: Option<PathBuf>,
 
@@ -119,16 +119,16 @@ pub struct Args {
     /// Pipe the data into CMD, run here or on HOST:
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub to_command: Option<OsString>,
-    /// Expected length of a pipe; bytes of /dev/zero
+    /// Expected length of a pipe, or bytes of /dev/zero
     #[arg(long, value_name = "SIZE", help_heading = STREAMS, value_parser = units::parse_size)]
     pub size: Option<u64>,
-    /// Keep the part of a pipe that came before a failure
+    /// Keep the received part of a pipe after a failure
     #[arg(long, help_heading = STREAMS)]
     pub spool: bool,
     /// Let an empty pipe replace a file with content
     #[arg(long, help_heading = STREAMS)]
     pub allow_empty: bool,
-    /// Read on until idle for IDLE [1min], or SIGUSR2
+    /// Follow a growing file until idle [1min] or SIGUSR2
     #[arg(long = "follow", value_name = "IDLE", help_heading = STREAMS, num_args = 0..=1,
           require_equals = true, default_missing_value = "1min", value_parser = idle)]
     pub follow_ms: Option<u64>,
@@ -151,9 +151,9 @@ pub struct Args {
     pub jump: Option<String>,
     #[arg(short = 'o', value_name = "OPTION", help_heading = SSH, help = "Option as in ssh_config")]
     pub options: Vec<String>,
-    #[arg(short = 'c', value_name = "CIPHER", help_heading = SSH, help = "Cipher of the login")]
+    #[arg(short = 'c', value_name = "CIPHER", help_heading = SSH, help = "Cipher of the ssh login")]
     pub cipher: Option<String>,
-    #[arg(short = 'S', value_name = "PROGRAM", help_heading = SSH, help = "Program in place of ssh")]
+    #[arg(short = 'S', value_name = "PROGRAM", help_heading = SSH, help = "Program to run instead of ssh")]
     pub program: Option<PathBuf>,
     /// IPv4 only; -6: IPv6 only
     #[arg(short = '4', help_heading = SSH)]
@@ -163,23 +163,23 @@ pub struct Args {
     /// Batch mode: never ask for a password
     #[arg(short = 'B', help_heading = SSH)]
     pub batch: bool,
-    /// Forward the agent
+    /// Forward the ssh agent
     #[arg(short = 'A', help_heading = SSH)]
     pub forward_agent: bool,
     /// Command that runs fastcp there ("sudo -n fastcp")
     #[arg(long, value_name = "CMD", help_heading = SSH)]
     pub remote_path: Option<String>,
-    /// Run the far end by sudo, as this user [root]
+    /// Run the far end with sudo, as USER [root]
     #[arg(long, value_name = "USER", help_heading = SSH, num_args = 0..=1, require_equals = true,
           default_missing_value = "root", value_parser = user)]
     pub sudo: Option<String>,
     /// Do not place fastcp on a host that has none
     #[arg(long, help_heading = SSH)]
     pub no_install: bool,
-    /// Remove what was placed on HOST: and copy nothing
+    /// Remove the placed fastcp from HOST:; copy nothing
     #[arg(long, help_heading = SSH)]
     pub remove: bool,
-    /// Start the far end by ssh or as a child: local [ssh]
+    /// How to start the far end: ssh, local [ssh]
     #[arg(long, value_name = "HOW", help_heading = SSH, default_value = "ssh", value_parser = rsh(),
           hide_default_value = true, hide_possible_values = true)]
     pub rsh: Rsh,
@@ -188,7 +188,7 @@ pub struct Args {
     #[arg(short = 'l', value_name = "KBIT", help_heading = DATA,
           value_parser = kbit)]
     pub limit_kbit_per_s: Option<u64>,
-    /// Limit in bytes a second (40M), or @FILE with it
+    /// Limit in bytes per second (40M), or @FILE
     #[arg(long, value_name = "RATE", help_heading = DATA, value_parser = rate,
           conflicts_with = "limit_kbit_per_s")]
     pub bwlimit: Option<RateArgument>,
@@ -201,21 +201,21 @@ pub struct Args {
     /// Do not fill the page cache at either end
     #[arg(long, help_heading = DATA)]
     pub drop_cache: bool,
-    /// Parallel connections, 1 to 256 [as many as pay]
+    /// Parallel connections, 1 to 256 [automatic]
     #[arg(long, value_name = "N", help_heading = DATA,
           value_parser = clap::value_parser!(u16).range(1..=256))]
     pub streams: Option<u16>,
-    /// direct, reverse or ssh alone [what works]
+    /// Use only this route: direct, reverse or ssh
     #[arg(long, value_name = "HOW", help_heading = DATA, hide_possible_values = true,
           value_parser = route())]
     pub route: Option<Route>,
-    /// Ports for the end that listens, as 9001-9016
+    /// Ports of the listening end, such as 9001-9016
     #[arg(long, value_name = "RANGE", help_heading = DATA, value_parser = ports)]
     pub ports: Option<Ports>,
-    /// Address of this host for data
+    /// Address of this machine for data connections
     #[arg(long, value_name = "ADDR", help_heading = DATA)]
     pub bind: Option<IpAddr>,
-    /// Address to dial for the end that listens
+    /// Address at which the listening end is dialled
     #[arg(long, value_name = "ADDR", help_heading = DATA, value_parser = address)]
     pub address: Option<String>,
     /// auto, none, lz4, zstd[:N], gzip[:N], lzma[:N]
@@ -225,14 +225,14 @@ pub struct Args {
     /// TCP congestion control of the sending host
     #[arg(long, value_name = "NAME", help_heading = DATA, value_parser = congestion)]
     pub congestion: Option<String>,
-    /// Log in again for this long [5min if connection lost]
+    /// Retry a lost connection for this long [5min]
     #[arg(long, value_name = "TIME", help_heading = DATA, value_parser = retry_for)]
     pub retry_for: Option<Duration>,
     /// Of version 0.1: logins after a lost connection, 0 to 999.
     #[arg(long, value_name = "N", hide = true,
           value_parser = clap::value_parser!(u16).range(..=999))]
     pub retries: Option<u16>,
-    /// Silence after which the other end is given up [60s]
+    /// Give up after hearing nothing for this long [60s]
     #[arg(long = "timeout", value_name = "TIME", help_heading = DATA, default_value = "60s",
           hide_default_value = true, value_parser = timeout)]
     pub timeout_s: u16,
@@ -240,10 +240,10 @@ pub struct Args {
     #[arg(long, value_name = "N", help_heading = DATA,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Buffers of each process, 16Mi or more [256Mi]
+    /// Buffers of each process [256Mi, or 1/8 of RAM]
     #[arg(long, value_name = "SIZE", help_heading = DATA, value_parser = memory)]
     pub memory: Option<u64>,
-    /// Send in clear; still verified, still authenticated
+    /// Do not encrypt data; it is still authenticated
     #[arg(long, help_heading = DATA)]
     pub no_encrypt: bool,
 
@@ -253,7 +253,7 @@ pub struct Args {
     /// Verbose, with ssh's debug output; -vv for more
     #[arg(short = 'v', action = ArgAction::Count, help_heading = OUTPUT)]
     pub verbose: u8,
-    /// Print the result even if stderr is no terminal
+    /// Print the summary even if stderr is no terminal
     #[arg(long, help_heading = OUTPUT)]
     pub summary: bool,
     /// Print the result as a line of JSON on stdout
@@ -262,13 +262,13 @@ pub struct Args {
     /// Measure [HOST:[PATH]] for 10 s and copy nothing
     #[arg(long, help_heading = OUTPUT)]
     pub probe: bool,
-    /// Compress and read this file in the probe
+    /// File that the probe reads and compresses
     #[arg(long, value_name = "FILE", requires = "probe", help_heading = OUTPUT)]
     pub sample: Option<PathBuf>,
-    /// Print the version, also that of HOST:
+    /// Print the version, and those on HOST:
     #[arg(long, help_heading = OUTPUT)]
     pub version: bool,
-    /// Print this help
+    /// Print this help; --help TOPIC prints a page
     #[arg(long, short = 'h', action = ArgAction::Help, help_heading = OUTPUT)]
     pub help: Option<bool>,
 

@@ -15,20 +15,22 @@ mod request;
 mod ssh_config;
 mod values;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
 
-use crate::error::Kind;
+use crate::error::{Error, Kind, Result};
 use crate::pipeline::receive::journal_sync;
 use crate::progress::Progress;
 use crate::progress::together::Together;
 use crate::session::server;
 use crate::session::server::NotServed;
 use crate::ui::{Copied, Screen, stdout};
+use crate::units::printable;
 use crate::wire::greeting;
-use crate::{app, program, ssh};
+use crate::{app, guide, program, ssh};
 
 use args::Args;
 use check::Order;
@@ -38,6 +40,9 @@ use exit::{code_of, refuse};
 pub fn main() -> i32 {
     if let Some(code) = ssh::ask::asked() {
         return code;
+    }
+    if let Some(topic) = help_topic(std::env::args_os().skip(1)) {
+        return help(&topic).unwrap_or_else(|error| refuse(&error));
     }
     let args = match Args::try_parse() {
         Ok(args) => args,
@@ -78,6 +83,29 @@ pub fn main() -> i32 {
         Ok(order) => copy(order),
         Err(error) => refuse(&error),
     }
+}
+
+/// TOPIC of `--help TOPIC`. Only these two words at the start ask for a page: a file after other
+/// options and `--help` is not a topic.
+fn help_topic(mut words: impl Iterator<Item = OsString>) -> Option<OsString> {
+    let is_help = words.next()? == "--help";
+    let is_topic = |word: &OsString| is_help && !word.as_encoded_bytes().starts_with(b"-");
+    words.next().filter(is_topic)
+}
+
+/// Prints the page about `topic`; returns the exit code.
+///
+/// # Errors
+/// Usage, if there is no such page.
+fn help(topic: &OsString) -> Result<i32> {
+    let Some(page) = topic.to_str().and_then(guide::page) else {
+        let topic = printable(topic.as_encoded_bytes());
+        return Err(Error::usage(format!(
+            "--help has no topic {topic}; the topics are {}",
+            guide::topics()
+        )));
+    };
+    Ok(code_of(0, stdout::show(page)))
 }
 
 /// Answers `--speaks`, with which a start-up script tests a program before it executes it.
@@ -143,6 +171,22 @@ fn copy_to_all(order: Order) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_topic_is_the_word_after_a_first_help() {
+        let topic = |line: &str| help_topic(line.split_whitespace().map(OsString::from));
+        assert_eq!(topic("--help routes"), Some("routes".into()));
+        for line in [
+            "--help",
+            "-h routes",
+            "--help -r",
+            "a --help routes",
+            "routes",
+            "",
+        ] {
+            assert_eq!(topic(line), None, "{line}");
+        }
+    }
 
     #[test]
     fn a_usage_error_begins_with_our_name() {

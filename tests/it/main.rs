@@ -22,6 +22,7 @@ mod far_side;
 mod faults;
 mod fixture;
 mod flow;
+mod help;
 mod hostile;
 mod hung;
 mod interrupted;

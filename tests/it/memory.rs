@@ -1,5 +1,5 @@
-//! Memory stays within the bound that `--help` gives: the buffer pool and at most 64 MiB more, for
-//! any source and however slow the destination is.
+//! Memory stays within the bound that `--help destination` gives: the buffer pool and at most 64 MiB
+//! more, for any source and however slow the destination is.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};

@@ -1,0 +1,132 @@
+//! The pages of `--help TOPIC`, and the flags that the pages and the README name.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use fastcp::guide::PAGES;
+
+use crate::support::done::Done;
+use crate::support::run::{Run, fastcp_binary};
+
+/// Flags for the forced command of a limited key, which `--help` does not list.
+const FORCED: [&str; 6] = [
+    "--server",
+    "--confine",
+    "--read-only",
+    "--write-only",
+    "--no-overwrite",
+    "--allow-outside-links",
+];
+
+/// A flag of version 0.1, which is accepted and hidden.
+const OLD: &str = "--retries";
+
+const README: &str = "README.md";
+
+/// Texts that also name options of rsync. fastcp must answer each of them with a hint.
+const ABOUT_RSYNC: [&str; 2] = ["rsync", README];
+
+/// Longest line of a page, in characters.
+const COLUMNS: usize = 80;
+
+/// Most lines of the README.
+const README_LINES: usize = 200;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn readme() -> String {
+    fs::read_to_string(root().join(README)).expect("read the README")
+}
+
+fn fastcp(words: &[&str]) -> Done {
+    Run::new(fastcp_binary(), "/").args(words).run()
+}
+
+/// The long flags in a text, without those of cargo, of commands in quotes and of b3sum.
+fn flags(text: &str) -> BTreeSet<String> {
+    let lines = text.lines().filter(|line| !line.contains("cargo "));
+    let unquoted = |line: &str| -> String {
+        let parts: Vec<_> = line.split('\'').collect();
+        match parts.len() % 2 {
+            1 => parts.into_iter().step_by(2).collect::<Vec<_>>().join(" "),
+            // An apostrophe.
+            _ => line.to_owned(),
+        }
+    };
+    let lines = lines.map(|line| unquoted(line).replace("b3sum --check", "b3sum"));
+    let is_flag = |word: &&str| {
+        let name = word.strip_prefix("--");
+        name.is_some_and(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
+    };
+    let of_line = |line: String| -> Vec<String> {
+        let words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+        words.filter(is_flag).map(str::to_owned).collect()
+    };
+    lines.flat_map(of_line).collect()
+}
+
+#[test]
+fn each_topic_prints_its_page_and_is_listed() {
+    let help = fastcp(&["--help"]).succeeds().stdout_text();
+    let listed = help.split_once("Topics: ").expect("a list of topics").1;
+    let listed = listed.split("\n\n").next().unwrap_or_default();
+    let listed: Vec<_> = listed.split_whitespace().collect();
+    let topics: Vec<_> = PAGES.iter().map(|(topic, _)| *topic).collect();
+    assert_eq!(listed, topics);
+    for (topic, page) in PAGES {
+        let done = fastcp(&["--help", topic]);
+        assert_eq!(done.succeeds().stdout_text(), *page, "{topic}");
+        assert_eq!(done.stderr, "", "{topic}");
+        for line in page.lines() {
+            assert!(line.chars().count() <= COLUMNS, "{topic}: {line}");
+            // A terminal of any locale shows it.
+            assert!(line.is_ascii(), "{topic}: {line}");
+        }
+    }
+    let files = fs::read_dir(root().join("src/guide")).expect("read the pages");
+    assert_eq!(files.count(), PAGES.len(), "files in src/guide");
+}
+
+#[test]
+fn an_unknown_topic_is_an_error_that_lists_the_topics() {
+    let done = fastcp(&["--help", "nonsense"]);
+    done.exits(2).says("no topic nonsense");
+    for (topic, _) in PAGES {
+        done.says(topic);
+    }
+    assert!(done.stdout.is_empty(), "{done}");
+    // Without a topic it is the usual help.
+    fastcp(&["--help", "-r"]).succeeds();
+}
+
+#[test]
+fn every_flag_that_a_page_or_the_readme_names_exists() {
+    let known = flags(&fastcp(&["--help"]).succeeds().stdout_text());
+    let readme = readme();
+    let texts = PAGES.iter().copied().chain([(README, readme.as_str())]);
+    for (name, text) in texts {
+        for flag in flags(text) {
+            let is_forced = name == "confined-keys" && FORCED.contains(&flag.as_str());
+            if known.contains(&flag) || is_forced || flag == OLD {
+                continue;
+            }
+            assert!(ABOUT_RSYNC.contains(&name), "{name}: no flag {flag}");
+            let hint = format!("there is no option {flag}: ");
+            fastcp(&[flag.as_str(), "a", "h:"]).exits(2).says(&hint);
+        }
+    }
+}
+
+#[test]
+fn the_readme_is_short_and_its_links_lead_to_files() {
+    let readme = readme();
+    let lines = readme.lines().count();
+    assert!(lines <= README_LINES, "{lines} lines");
+    let links = readme.split("](").skip(1);
+    for link in links.filter_map(|rest| rest.split(')').next()) {
+        assert!(root().join(link).is_file(), "{link}");
+    }
+}
