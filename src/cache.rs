@@ -6,11 +6,12 @@ use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, OnceLock};
 
 use nix::libc;
+use parking_lot::Mutex;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{ReadWriteFlags, preadv2};
 
@@ -94,7 +95,7 @@ impl Before {
     /// True if the bytes at `offset` of a file of `size` bytes were cached before the copy. To be
     /// called before each read, in roughly ascending order.
     pub fn was_cached(&self, file: &File, offset: u64, size: u64) -> bool {
-        let mut seen = self.0.lock().expect("no panic while held");
+        let mut seen = self.0.lock();
         let Seen { up_to, cached } = &mut *seen;
         *up_to = (*up_to).max(offset / STEP * STEP);
         while *up_to < size.min(offset.saturating_add(LOOK_AHEAD)) {
@@ -172,7 +173,7 @@ impl Behind {
         let len = range.end - range.start;
         self.note(sync_range(file, &range, libc::SYNC_FILE_RANGE_WRITE));
         let dirty = DIRTY.fetch_add(len, Relaxed) + len;
-        self.lock().push_back(range);
+        self.ranges.lock().push_back(range);
         let bound = if dirty > DIRTY_MAX { 0 } else { BEHIND_MAX };
         self.settle(file, bound)
     }
@@ -208,20 +209,16 @@ impl Behind {
 
     /// Takes the oldest range if more than `bound` bytes are under way.
     fn oldest_beyond(&self, bound: u64) -> Option<Range<u64>> {
-        let mut ranges = self.lock();
+        let mut ranges = self.ranges.lock();
         let all: u64 = ranges.iter().map(|range| range.end - range.start).sum();
         (all > bound).then(|| ranges.pop_front())?
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Range<u64>>> {
-        self.ranges.lock().expect("no panic while held")
     }
 }
 
 impl Drop for Behind {
     fn drop(&mut self) {
         let mut left = 0;
-        for range in self.lock().drain(..) {
+        for range in self.ranges.lock().drain(..) {
             left += range.end - range.start;
         }
         DIRTY.fetch_sub(left, Relaxed);
@@ -252,8 +249,9 @@ fn sync_range(file: &File, range: &Range<u64>, flags: libc::c_uint) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::FileExt;
+
+    use super::*;
 
     const MIB: u64 = 1 << 20;
 
@@ -274,13 +272,14 @@ mod tests {
             behind.wrote(&file, nth * MIB..(nth + 1) * MIB).unwrap();
         }
         let under_way: u64 = behind
+            .ranges
             .lock()
             .iter()
             .map(|range| range.end - range.start)
             .sum();
         assert!(under_way <= BEHIND_MAX);
         behind.finish(&file).unwrap();
-        assert!(behind.lock().is_empty());
+        assert!(behind.ranges.lock().is_empty());
         read_without_readahead(&file);
         if is_cached(&file, 0..MIB) || is_cached(&file, 39 * MIB..40 * MIB) {
             // This file system keeps its cache.

@@ -14,18 +14,18 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
+use acl::Acl;
+pub use confine::{Confine, Outside, RESERVED, is_reserved, may_leave};
+pub use open_files::open_share;
+use parking_lot::Mutex;
 use rustix::fs::{
     AtFlags, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, openat, openat2, statat,
 };
 use rustix::io::Errno;
 
 use crate::manifest::Name;
-use acl::Acl;
-
-pub use confine::{Confine, Outside, RESERVED, is_reserved, may_leave};
-pub use open_files::open_share;
 
 /// Directory handles that may be open at once, besides those of roots.
 const OPEN_MAX: usize = 256;
@@ -128,7 +128,7 @@ impl Dir {
 
     /// The open handle. It stays valid while the caller keeps the `Arc`.
     pub fn handle(self: &Arc<Dir>) -> io::Result<Arc<OwnedFd>> {
-        if let Some(fd) = self.lock().as_ref() {
+        if let Some(fd) = self.handle.lock().as_ref() {
             return Ok(fd.clone());
         }
         let fd = match &self.origin {
@@ -151,7 +151,7 @@ impl Dir {
             ));
         }
         let fd = Arc::new(fd);
-        *self.lock() = Some(fd.clone());
+        *self.handle.lock() = Some(fd.clone());
         self.handles.note(self);
         Ok(fd)
     }
@@ -226,16 +226,12 @@ impl Dir {
             }
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<OwnedFd>>> {
-        self.handle.lock().expect("no panic while held")
-    }
 }
 
 impl Handles {
     fn note(&self, dir: &Arc<Dir>) {
         let evicted = {
-            let mut open = self.open.lock().expect("no panic while held");
+            let mut open = self.open.lock();
             open.push_back(Arc::downgrade(dir));
             open.retain(|dir| dir.strong_count() > 0);
             if open.len() > open_share(8, OPEN_MAX) {
@@ -245,7 +241,7 @@ impl Handles {
             }
         };
         if let Some(dir) = evicted.and_then(|dir| dir.upgrade()) {
-            *dir.lock() = None;
+            *dir.handle.lock() = None;
         }
     }
 }
@@ -271,7 +267,7 @@ const DEVICES_MAX: usize = 1024;
 /// The directory's file system type, as in [`NUMBERED_ANEW`]; None if it cannot be read.
 fn kind(dir: &Arc<Dir>) -> Option<u64> {
     static KNOWN: Mutex<BTreeMap<u64, Option<u64>>> = Mutex::new(BTreeMap::new());
-    let known = || KNOWN.lock().expect("no panic while held");
+    let known = || KNOWN.lock();
     if let Some(&kind) = known().get(&dir.dev) {
         return kind;
     }
@@ -348,12 +344,15 @@ mod tests {
                 root.child(&name).unwrap()
             })
             .collect();
-        assert!(dirs[0].lock().is_none(), "the oldest handle was let go");
+        assert!(
+            dirs[0].handle.lock().is_none(),
+            "the oldest handle was let go"
+        );
         dirs[0]
             .open("f".as_ref(), OFlags::WRONLY | OFlags::CREATE, Mode::RUSR)
             .unwrap();
         assert!(temp.path().join("d0/f").exists());
-        *dirs[1].lock() = None;
+        *dirs[1].handle.lock() = None;
         std::fs::rename(temp.path().join("d1"), temp.path().join("away")).unwrap();
         std::fs::create_dir(temp.path().join("d1")).unwrap();
         assert!(
@@ -369,8 +368,8 @@ mod tests {
         std::os::unix::fs::symlink("real", temp.path().join("link")).unwrap();
         let root = Dir::named(temp.path(), &Arc::new(Handles::default())).unwrap();
         let linked = root.linked(&name("link")).unwrap();
-        *root.lock() = None;
-        *linked.lock() = None;
+        *root.handle.lock() = None;
+        *linked.handle.lock() = None;
         linked
             .open("f".as_ref(), OFlags::WRONLY | OFlags::CREATE, Mode::RUSR)
             .unwrap();

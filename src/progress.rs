@@ -7,14 +7,15 @@
 mod counts;
 pub mod together;
 
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
-use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
-use crate::manifest::Totals;
-
 pub use counts::Counts;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::manifest::Totals;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -153,7 +154,7 @@ impl Progress {
     }
 
     pub fn set_totals(&self, totals: Totals) {
-        *self.totals.lock().expect("no panic while held") = totals;
+        *self.totals.lock() = totals;
         self.totals_known.store(true, Relaxed);
     }
 
@@ -161,7 +162,7 @@ impl Progress {
     /// a pipe are unknown.
     pub fn rest_bytes(&self) -> Option<u64> {
         let totals = self.totals_known.load(Relaxed);
-        let totals = totals.then(|| *self.totals.lock().expect("no panic while held"))?;
+        let totals = totals.then(|| *self.totals.lock())?;
         let done = self.bytes.load(Relaxed) + self.skipped_bytes.load(Relaxed);
         (totals.streams == 0).then(|| totals.bytes.saturating_sub(done))
     }
@@ -219,7 +220,7 @@ impl Progress {
     /// Adds bytes that were already counted and will arrive again.
     pub fn add_again(&self, bytes: u64) {
         self.again_bytes.fetch_add(bytes, Relaxed);
-        let mut totals = self.totals.lock().expect("no panic while held");
+        let mut totals = self.totals.lock();
         totals.bytes = totals.bytes.saturating_add(bytes);
     }
 
@@ -283,17 +284,14 @@ impl Progress {
 
     /// `name` must be printable.
     pub fn start_name(&self, id: u64, name: String) {
-        let mut names = self.names.lock().expect("no panic while held");
+        let mut names = self.names.lock();
         if names.len() < NAMES_MAX {
             names.push((id, name));
         }
     }
 
     pub fn end_name(&self, id: u64) {
-        self.names
-            .lock()
-            .expect("no panic while held")
-            .retain(|(other, _)| *other != id);
+        self.names.lock().retain(|(other, _)| *other != id);
     }
 
     /// Resets the counters for a session that continues the copy. True if the ended session got
@@ -327,7 +325,7 @@ impl Progress {
         ] {
             counter.store(0, Relaxed);
         }
-        self.names.lock().expect("no panic while held").clear();
+        self.names.lock().clear();
         is_further
     }
 
@@ -352,7 +350,7 @@ impl Progress {
     }
 
     fn lock_former(&self) -> MutexGuard<'_, Former> {
-        self.former.lock().expect("no panic while held")
+        self.former.lock()
     }
 
     pub fn snapshot(&self) -> Snapshot {
@@ -369,10 +367,7 @@ impl Progress {
         let together = self.together(&former);
         Snapshot {
             phase: PHASES[usize::from(self.phase.load(Relaxed)).min(PHASES.len() - 1)],
-            totals: self
-                .totals_known
-                .load(Relaxed)
-                .then(|| *self.totals.lock().expect("no panic while held")),
+            totals: self.totals_known.load(Relaxed).then(|| *self.totals.lock()),
             scanned_files: self.scanned_files.load(Relaxed),
             scanned_bytes: self.scanned_bytes.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
@@ -400,7 +395,6 @@ impl Progress {
             names: self
                 .names
                 .lock()
-                .expect("no panic while held")
                 .iter()
                 .map(|(_, name)| name.clone())
                 .collect(),

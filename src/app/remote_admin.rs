@@ -1,9 +1,10 @@
 //! A login that copies nothing: it lists the programs on a host, or removes those placed there.
 
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
@@ -62,7 +63,7 @@ impl RemoteAdmin {
         let show = move |line: &str| {
             // Ignores a stderr that nobody reads any more.
             let _ = writeln!(std::io::stderr(), "{line}");
-            let mut lines = keep.lock().expect("no panic while held");
+            let mut lines = keep.lock();
             if lines.len() + line.len() >= NOISE_MAX {
                 lines.clear();
             }
@@ -103,7 +104,7 @@ impl RemoteAdmin {
             return Err(Error::new(Kind::Connect, Side::Here, message));
         }
         let login = ssh::login_name(&self.host, &self.ssh, &startup).await;
-        let stderr = stderr_lines.lock().expect("no panic while held").clone();
+        let stderr = stderr_lines.lock().clone();
         Err(ssh::why_no_hello(
             &self.host,
             &login,

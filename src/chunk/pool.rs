@@ -4,7 +4,9 @@
 //! The pool reuses the buffer that was returned last. A slow copy therefore touches few buffers,
 //! and a fast one finds them in cache. A buffer's memory is allocated on first use.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// Room before the data for a frame's header and digest. A frame then leaves in one write, and the
 /// data is aligned to a page.
@@ -101,7 +103,7 @@ impl Pool {
             self.permits.try_recv().ok()?;
             lent.slots += 1;
         }
-        let mut free = self.shared.free.lock().expect("no panic while held");
+        let mut free = self.shared.free.lock();
         // Frees the memory of used buffers, which now belongs to the borrower.
         free.truncate(self.permits.len());
         drop(free);
@@ -109,7 +111,7 @@ impl Pool {
     }
 
     fn get(&self) -> Buffer {
-        let free = self.shared.free.lock().expect("no panic while held").pop();
+        let free = self.shared.free.lock().pop();
         // Zeroed memory comes from the system untouched, so this costs no page before it is used.
         let bytes =
             free.unwrap_or_else(|| vec![0; HEADROOM + self.shared.capacity].into_boxed_slice());
@@ -204,7 +206,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(home) = self.home.take() {
             let bytes = std::mem::take(&mut self.bytes);
-            home.free.lock().expect("no panic while held").push(bytes);
+            home.free.lock().push(bytes);
             // Fails only when the pool is closed and nobody waits any more.
             let _ = home.permit.try_send(());
         }

@@ -13,10 +13,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{self, Child, ExitStatus, Stdio};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal as Named;
+use parking_lot::Mutex;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
@@ -46,7 +46,7 @@ static RUNNING: Mutex<BTreeMap<i32, i32>> = Mutex::new(BTreeMap::new());
 
 /// Kills every command of this process, which is about to exit.
 pub fn kill_all() {
-    for (command, watch) in RUNNING.lock().expect("no panic while held").iter() {
+    for (command, watch) in RUNNING.lock().iter() {
         // The watch is killed second: it holds a consumer's stdin open, which must not end.
         for group in [command, watch] {
             // Fails only if the group has ended.
@@ -57,7 +57,7 @@ pub fn kill_all() {
 
 /// True until every command of this process is known to have ended, with its whole group.
 pub fn are_running() -> bool {
-    !RUNNING.lock().expect("no panic while held").is_empty()
+    !RUNNING.lock().is_empty()
 }
 
 /// The relation of a command to the stream.
@@ -136,10 +136,7 @@ impl Command {
         drop(shell);
         let group = Pid::from_child(&child);
         let number = group.as_raw_nonzero().get();
-        RUNNING
-            .lock()
-            .expect("no panic while held")
-            .insert(number, watch.group());
+        RUNNING.lock().insert(number, watch.group());
         let watched = watch.guard(group);
         let command = Command {
             name: name.to_owned(),
@@ -225,7 +222,7 @@ impl Command {
             self.is_gone_within(KILL_MAX);
         }
         let number = self.group.as_raw_nonzero().get();
-        RUNNING.lock().expect("no panic while held").remove(&number);
+        RUNNING.lock().remove(&number);
         self.watch.end();
         self.relay.end();
     }

@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::pipe::{Stop, Until, Waited, wait};
@@ -65,7 +66,7 @@ impl StderrRelay {
 
     /// As many of the last lines as fit into an error, at least (the beginning of) one.
     pub fn last_lines(&self) -> String {
-        let kept = self.kept.lock().expect("no panic while held");
+        let kept = self.kept.lock();
         let mut shown = String::new();
         for line in kept.iter().rev() {
             let (len, more) = (shown.chars().count(), line.chars().count());
@@ -133,7 +134,7 @@ impl<F: FnMut(&[u8])> StderrReader<F> {
             return;
         }
         (self.on_line)(&self.line);
-        let mut kept = self.kept.lock().expect("no panic while held");
+        let mut kept = self.kept.lock();
         kept.push_back(printable(&self.line));
         let mut len: usize = kept.iter().map(String::len).sum();
         while len > KEPT_MAX && kept.len() > 1 {

@@ -3,9 +3,10 @@
 //! written. A command whose data was cut off is ended before it could take that for the end.
 
 use std::ffi::OsStr;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::{Discard, PipeOutput, Reorder, SinkSpec};
@@ -105,14 +106,14 @@ impl OrderedSink {
         if let SinkKind::Ordered(ordered) = &self.body {
             ordered.finish(length)?;
         }
-        let command = self.lock().take();
+        let command = self.command.lock().take();
         command.map_or(Ok(()), |command| command.finish(&self.stop))
     }
 
     /// Gives the copy up: ends the command, and any write that waits.
     pub fn abandon(&self) {
         self.stop.set();
-        drop(self.lock().take());
+        drop(self.command.lock().take());
     }
 
     /// The cause of `error`: a consumer that has closed its end may have failed.
@@ -121,16 +122,12 @@ impl OrderedSink {
             return error;
         }
         // Held until the cause is known, so that every other thread reports the same one.
-        let mut command = self.lock();
+        let mut command = self.command.lock();
         let find = || match command.take() {
             Some(command) => why_early(command, &error, &self.stop),
             None => error.clone(),
         };
         self.cause.get_or_init(find).clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Command>> {
-        self.command.lock().expect("no panic while held")
     }
 }
 

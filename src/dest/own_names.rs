@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, renameat};
 use rustix::io::Errno;
 
@@ -86,7 +87,7 @@ impl OwnName {
     ) -> Option<io::Result<(OwnName, T)>> {
         let current = Arc::new(Mutex::new(name.to_owned()));
         // Nobody may rename the file before it is open.
-        let mut held = current.lock().expect("no panic while held");
+        let mut held = current.lock();
         let place = (dir.identity(), name.to_owned());
         {
             let mut in_use = in_use();
@@ -126,7 +127,7 @@ impl OwnName {
     pub fn hold(&self) -> LockedName<'_> {
         LockedName {
             dir: self.dir,
-            name: self.current.lock().expect("no panic while held"),
+            name: self.current.lock(),
             cell: &self.current,
         }
     }
@@ -134,7 +135,7 @@ impl OwnName {
 
 impl Drop for OwnName {
     fn drop(&mut self) {
-        let name = self.current.lock().expect("no panic while held");
+        let name = self.current.lock();
         in_use().remove(&(self.dir, name.clone()));
     }
 }
@@ -200,7 +201,7 @@ pub(super) fn make_way(slot: &EntrySlot) -> Result<()> {
     };
     let mut held = LockedName {
         dir: slot.dir.identity(),
-        name: cell.lock().expect("no panic while held"),
+        name: cell.lock(),
         cell: &cell,
     };
     rename_partial(slot, &mut held)
@@ -208,7 +209,7 @@ pub(super) fn make_way(slot: &EntrySlot) -> Result<()> {
 }
 
 fn note_entry(slot: &EntrySlot) {
-    let mut entries = ENTRIES.lock().expect("no panic while held");
+    let mut entries = ENTRIES.lock();
     if entries.len() < ENTRIES_MAX {
         entries.insert(place_of(slot));
     }
@@ -216,7 +217,7 @@ fn note_entry(slot: &EntrySlot) {
 
 /// True if a file of this name may be an entry that this process has seen.
 pub(super) fn may_be_entry(dir: &Arc<Dir>, name: &OsStr) -> bool {
-    let entries = ENTRIES.lock().expect("no panic while held");
+    let entries = ENTRIES.lock();
     entries.len() >= ENTRIES_MAX || entries.contains(&(dir.identity(), name.to_owned()))
 }
 
@@ -288,7 +289,7 @@ fn is_taken(slot: &EntrySlot) -> Error {
 }
 
 fn in_use() -> MutexGuard<'static, BTreeMap<NamePlace, Holder>> {
-    IN_USE.lock().expect("no panic while held")
+    IN_USE.lock()
 }
 
 #[cfg(test)]

@@ -10,12 +10,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-
-use rustix::fs::{AtFlags, FileType, Stat, StatxFlags, fstat, statx};
-use rustix::io::Errno;
+use std::sync::Arc;
 
 pub(super) use holes::write_sparse;
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, FileType, Stat, StatxFlags, fstat, statx};
+use rustix::io::Errno;
 
 use super::device::Device;
 use super::in_use::refuse_in_use;
@@ -244,7 +244,7 @@ impl Partial {
             DestMedium::File(file) => file,
             DestMedium::Device(device) => return device.write(data, offset),
         };
-        let turn = self.turn.lock().expect("no panic while held");
+        let turn = self.turn.lock();
         // Where the file may hold old bytes, a hole has to be punched.
         let has_holes = self.entry.is_sparse()
             && (!self.dirty || holes::punch(file, offset, data.len() as u64).is_ok());

@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
+
+use parking_lot::Mutex;
 
 use super::{PipeOutput, close};
 use crate::chunk::{ChunkKind, VerifiedChunk};
@@ -85,7 +86,7 @@ impl Reorder {
         mut on_written: impl FnMut(&VerifiedChunk),
     ) -> Result<Put> {
         let mut outlet = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             match state.take(chunk, self.window)? {
                 Put::Taken => {}
                 known => return Ok(known),
@@ -97,10 +98,10 @@ impl Reorder {
         };
         while let Some((mut writer, chunk)) = self.next_or_leave(outlet) {
             if let Err(error) = write(&mut writer, &chunk) {
-                self.lock().fail(error.clone());
+                self.state.lock().fail(error.clone());
                 return Err(error);
             }
-            self.lock().written += len_of(&chunk);
+            self.state.lock().written += len_of(&chunk);
             on_written(&chunk);
             outlet = writer;
         }
@@ -109,12 +110,12 @@ impl Reorder {
 
     /// Bytes from the start whose write has returned.
     pub fn written(&self) -> u64 {
-        self.lock().written
+        self.state.lock().written
     }
 
     /// Chunks that wait for one before them.
     pub fn waiting(&self) -> usize {
-        self.lock().waiting.len()
+        self.state.lock().waiting.len()
     }
 
     /// Closes the outlet, so that the consumer sees the end; on stdout it sees that only when this
@@ -124,7 +125,7 @@ impl Reorder {
     /// The outlet's earlier error; `Kind::Write` if the close reports one; `Kind::Lost` unless
     /// exactly `length` bytes were written.
     pub fn finish(&self, length: u64) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match &state.turn {
             Turn::Failed(error) => Err(error.clone()),
             Turn::Finished => Ok(()),
@@ -149,7 +150,7 @@ impl Reorder {
     /// The next chunk to write. If it is not here yet, the outlet becomes free under the same lock,
     /// so that no chunk is left behind between two threads.
     fn next_or_leave(&self, outlet: PipeOutput) -> Option<(PipeOutput, VerifiedChunk)> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let next = state.next;
         if let Some(chunk) = state.waiting.remove(&next) {
             state.next += len_of(&chunk);
@@ -159,10 +160,6 @@ impl Reorder {
             state.turn = Turn::Free(outlet);
         }
         None
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ReorderState> {
-        self.state.lock().expect("no panic while held")
     }
 }
 

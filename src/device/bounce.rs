@@ -2,7 +2,8 @@
 //! thread that reads or writes at the same time; it is reused.
 
 use std::io;
-use std::sync::{Condvar, Mutex};
+
+use parking_lot::{Condvar, Mutex};
 
 /// In bytes: a page, and at least the block size of all known disks.
 pub const ALIGNMENT: usize = 4096;
@@ -62,7 +63,7 @@ impl Bounces {
         // Less than ALIGNMENT for bytes, whatever the address.
         let start = memory.as_ptr().align_offset(ALIGNMENT);
         let done = work(&mut memory[start..start + len]);
-        let mut state = self.state.lock().expect("no panic while held");
+        let mut state = self.state.lock();
         state.free.push(memory);
         drop(state);
         self.returned.notify_one();
@@ -71,10 +72,9 @@ impl Bounces {
 
     /// Waits while all buffers are in use.
     fn take(&self) -> Vec<u8> {
-        let state = self.state.lock().expect("no panic while held");
+        let mut state = self.state.lock();
         let is_out = |state: &mut BounceState| state.free.is_empty() && state.made >= BOUNCES_MAX;
-        let state = self.returned.wait_while(state, is_out);
-        let mut state = state.expect("no panic while held");
+        self.returned.wait_while(&mut state, is_out);
         state.free.pop().unwrap_or_else(|| {
             state.made += 1;
             Vec::new()
@@ -111,7 +111,7 @@ mod tests {
             bounces.read(into, read).unwrap();
             assert!(into == part);
         }
-        assert!(bounces.state.lock().unwrap().made <= 1);
+        assert!(bounces.state.lock().made <= 1);
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
                 });
             }
         });
-        let state = bounces.state.lock().unwrap();
+        let state = bounces.state.lock();
         assert!((1..=BOUNCES_MAX).contains(&state.made));
         assert_eq!(state.free.len(), state.made);
     }

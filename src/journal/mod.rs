@@ -46,10 +46,18 @@ use std::fs::File;
 use std::io::Write;
 use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex, MutexGuard};
 
+pub use lock::WaitForLock;
+use parking_lot::{Mutex, MutexGuard};
+use past::Past;
+pub use past::{Trust, UnfinishedFile};
+use record::{
+    ChecksumKey, Finished, Hash, JournalSession, JournalUserKey, LEN, MadeDirectory, RecordBody,
+    WrittenRange,
+};
 use rustix::fs::{
     AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps, flock, fstat, unlinkat,
 };
@@ -58,13 +66,6 @@ use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
-pub use lock::WaitForLock;
-use past::Past;
-pub use past::{Trust, UnfinishedFile};
-use record::{
-    ChecksumKey, Finished, Hash, JournalSession, JournalUserKey, LEN, MadeDirectory, RecordBody,
-    WrittenRange,
-};
 
 /// The place of a journal.
 #[derive(Clone)]
@@ -462,7 +463,7 @@ impl Journal {
     }
 
     fn past(&self) -> MutexGuard<'_, Past> {
-        self.past.lock().expect("no panic while held")
+        self.past.lock()
     }
 }
 

@@ -10,7 +10,9 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::OnceLock;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::control::Outgoing;
 use crate::digest::Digest;
@@ -139,7 +141,7 @@ impl DigestList {
     /// Lists the file at this path below the destination. A server waits until the connection to
     /// the client has room.
     pub fn add_path(&self, path: Vec<u8>, digest: &Digest) {
-        match &mut *self.lock() {
+        match &mut *self.out.lock() {
             Out::File(lines) => lines.add(path, digest),
             Out::Client(told) => told.add(path, digest),
         }
@@ -148,7 +150,7 @@ impl DigestList {
     /// Sends the remaining lines to the client. To be called before the client hears that
     /// everything is in place.
     pub fn tell_rest(&self) {
-        if let Out::Client(told) = &mut *self.lock() {
+        if let Out::Client(told) = &mut *self.out.lock() {
             told.tell();
         }
     }
@@ -157,7 +159,7 @@ impl DigestList {
     /// changed.
     pub fn begin_again(&self) {
         *self.links() = Links::default();
-        if let Out::File(lines) = &mut *self.lock() {
+        if let Out::File(lines) = &mut *self.out.lock() {
             lines.begin_again();
         }
     }
@@ -206,17 +208,13 @@ impl DigestList {
     }
 
     fn links(&self) -> MutexGuard<'_, Links> {
-        self.links.lock().expect("no panic while held")
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Out> {
-        self.out.lock().expect("no panic while held")
+        self.links.lock()
     }
 
     /// Blocks while more lines wait for the disk than `QUEUE_BYTES`, unless `is_over` or the list has
     /// failed.
     pub fn wait_room(&self, is_over: impl Fn() -> bool) {
-        let queue = match &*self.lock() {
+        let queue = match &*self.out.lock() {
             Out::File(lines) => lines.writer.queue.clone(),
             Out::Client(_) => return,
         };
@@ -226,7 +224,7 @@ impl DigestList {
     /// True if every line was written and the file is closed, or if that is impossible. To be
     /// called when no more lines are added.
     pub fn is_written(&self) -> bool {
-        match &*self.lock() {
+        match &*self.out.lock() {
             Out::File(lines) => lines.writer.is_closed(),
             Out::Client(_) => true,
         }
@@ -237,7 +235,7 @@ impl DigestList {
     /// # Errors
     /// If a line could not be written, or has not been written yet.
     pub fn finish(&self) -> io::Result<(Vec<Vec<u8>>, u64)> {
-        match &mut *self.lock() {
+        match &mut *self.out.lock() {
             Out::File(lines) => lines.finish(),
             Out::Client(_) => Ok((Vec::new(), 0)),
         }

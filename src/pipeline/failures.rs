@@ -5,7 +5,9 @@
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::error::Error;
 use crate::progress::Progress;
@@ -59,7 +61,7 @@ impl Failures {
     pub fn add(&self, error: &Error) {
         let Some(tell) = &self.tell else { return };
         self.progress.add_failed(1);
-        let mut failures = self.lock();
+        let mut failures = self.failures.lock();
         let is_new = !failures.told.contains(&hash(error));
         if failures.kept.len() < FAILURES_MAX {
             failures.kept.push(error.clone());
@@ -76,7 +78,7 @@ impl Failures {
 
     /// Prepares for another session, which tries everything again.
     pub fn begin_again(&self) {
-        let mut failures = self.lock();
+        let mut failures = self.failures.lock();
         for error in std::mem::take(&mut failures.kept) {
             failures.remember(&error);
         }
@@ -92,12 +94,8 @@ impl Failures {
 
     /// Removes and returns the failures, and the number of further ones.
     pub fn take(&self) -> (Vec<Error>, u64) {
-        let failures = std::mem::take(&mut *self.lock());
+        let failures = std::mem::take(&mut *self.failures.lock());
         (failures.kept, failures.more)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, FailureList> {
-        self.failures.lock().expect("no panic while held")
     }
 }
 
@@ -124,7 +122,7 @@ mod tests {
     fn a_failure_of_a_former_session_is_told_once_and_counts_only_if_it_comes_again() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let telling = told.clone();
-        let tell = move |error: &Error| telling.lock().unwrap().push(error.clone());
+        let tell = move |error: &Error| telling.lock().push(error.clone());
         let tally = Failures::new(Box::new(tell), Box::new(|_| ()), Arc::default());
         let error = |name: &str| Error::new(Kind::Read, Side::Source, "vanished").at(name);
         tally.add(&error("a"));
@@ -132,7 +130,7 @@ mod tests {
         tally.begin_again();
         tally.add(&error("b"));
         tally.add(&error("c"));
-        assert_eq!(*told.lock().unwrap(), [error("a"), error("b"), error("c")]);
+        assert_eq!(*told.lock(), [error("a"), error("b"), error("c")]);
         assert_eq!(tally.take(), (vec![error("b"), error("c")], 0));
     }
 }

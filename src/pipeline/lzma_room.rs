@@ -2,7 +2,7 @@
 //! for each worker, so the pool lends it for one chunk at a time. Slow links leave most of the
 //! pool unused.
 
-use std::sync::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex};
 
 use crate::chunk::Pool;
 use crate::chunk::pool::Lent;
@@ -38,11 +38,9 @@ impl LzmaRoom {
         if self.most == 0 {
             return None;
         }
-        let at_work = self.at_work.lock().expect("no panic while held");
-        let mut at_work = self
-            .left
-            .wait_while(at_work, |at_work| *at_work >= self.most)
-            .expect("no panic while held");
+        let mut at_work = self.at_work.lock();
+        self.left
+            .wait_while(&mut at_work, |at_work| *at_work >= self.most);
         let Some(memory) = pool.lend(self.slots) else {
             // Who leaves wakes one alone: the next, who may wait, has to look in this one's place.
             self.left.notify_one();
@@ -60,15 +58,16 @@ impl Drop for Inside<'_> {
     fn drop(&mut self) {
         // Before the next one looks for it.
         drop(self.memory.take());
-        *self.room.at_work.lock().expect("no panic while held") -= 1;
+        *self.room.at_work.lock() -= 1;
         self.room.left.notify_one();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::mpsc;
+
+    use super::*;
 
     #[test]
     fn memory_is_the_pools_and_comes_back() {

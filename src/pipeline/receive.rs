@@ -24,8 +24,9 @@ pub mod verify;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::AcqRel;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -241,7 +242,7 @@ impl Receiver {
             let message = "is not what was sent: the digests of the whole differ";
             return Err(Error::new(Kind::Verify, Side::Dest, message).at(file.at.path()));
         }
-        let length = file.claims.lock().expect("no panic while held").end();
+        let length = file.claims.lock().end();
         if (end.length != file.entry.size && !self.options.live && !file.is_stream())
             || (root.is_some() && end.root.is_some() && root != end.root)
         {
@@ -250,7 +251,7 @@ impl Receiver {
         if let Some(drain) = file.at.drain() {
             return drain.finish(length).map(|()| (root, None));
         }
-        let partial = file.partial.lock().expect("no panic while held").take();
+        let partial = file.partial.lock().take();
         // No claim is open, so no worker holds the partial file any more.
         let mut partial = partial.and_then(Arc::into_inner).ok_or_else(|| {
             Error::new(Kind::Lost, Side::Dest, "is written still").at(file.at.path())
@@ -274,7 +275,7 @@ impl Receiver {
     /// again in that session. If the only root is a pipe that cannot be read again, there is no
     /// later session.
     fn may_meet_again(&self, file: &OpenFile) -> bool {
-        !file.is_stream() || file.entry.is_once() && !self.lock().has_one_root()
+        !file.is_stream() || file.entry.is_once() && !self.table.lock().has_one_root()
     }
 
     fn finish_compared(
@@ -321,7 +322,7 @@ impl Receiver {
                 Ok(None) | Err(_) => return,
             },
         };
-        self.lock().linked.placed(entry, slot, inode);
+        self.table.lock().linked.placed(entry, slot, inode);
     }
 
     pub(super) fn fail_file(&self, file: &OpenFile, error: Error) {
@@ -336,7 +337,7 @@ impl Receiver {
         if let (Some(journal), Some(number)) = (self.journal(), file.number) {
             journal.dropped(number);
         }
-        drop(file.partial.lock().expect("no panic while held").take());
+        drop(file.partial.lock().take());
         if let Some(drain) = file.at.drain() {
             drain.abandon();
         }
@@ -346,11 +347,15 @@ impl Receiver {
     /// another entry's name. A second call for the same entry has the same result.
     pub(super) fn check_name(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
         self.rules.check_name(slot)?;
-        let claim = || self.lock().claim_name(entry.id, entry.parent, &slot.name);
+        let claim = || {
+            self.table
+                .lock()
+                .claim_name(entry.id, entry.parent, &slot.name)
+        };
         let mut claimed = claim();
         if claimed == NameClaim::Ask {
             let spelling = dest::spelling(&slot.dir);
-            self.lock().set_spelling(entry.parent, spelling);
+            self.table.lock().set_spelling(entry.parent, spelling);
             claimed = claim();
         }
         match claimed {
@@ -378,7 +383,7 @@ impl Receiver {
 
     /// Accounts for an entry, and finishes the directories that are complete as a result.
     pub(super) fn settle(&self, id: EntryId, parent: EntryId) {
-        let full = self.lock().account(id, parent);
+        let full = self.table.lock().account(id, parent);
         self.finish_directories(full);
     }
 
@@ -393,11 +398,11 @@ impl Receiver {
                 self.tally.add(&error);
                 self.say(Message::Fault(Fault::of(&error, 0, 0)));
             }
-            let mut table = self.lock();
+            let mut table = self.table.lock();
             table.finished();
             full = table.child_settled(entry.parent);
         }
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         if table.take_done() {
             drop(table);
             self.settle_keeper();
@@ -438,12 +443,8 @@ impl Receiver {
         let _ = self.control.send_blocking(message);
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, EntryTable> {
-        self.table.lock().expect("no panic while held")
-    }
-
     pub fn lock_streams(&self) -> MutexGuard<'_, HashMap<u16, CancellationToken>> {
-        self.streams.lock().expect("no panic while held")
+        self.streams.lock()
     }
 }
 

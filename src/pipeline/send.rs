@@ -14,9 +14,10 @@ mod read;
 pub mod scheduler;
 pub mod walk;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use self::cache::CacheShare;
@@ -324,7 +325,7 @@ impl Sender {
 
     /// How the receiver spends its time.
     pub fn far(&self) -> Busy {
-        *self.heard.lock().expect("no panic while held")
+        *self.heard.lock()
     }
 
     pub(super) fn open(&self, found: &FoundFile) -> Result<SourceFile> {

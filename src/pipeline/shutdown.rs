@@ -1,10 +1,11 @@
 //! The early end of a copy. The first cause is kept, and all waiting tasks are notified once.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use crate::digest::Digest;
@@ -46,7 +47,7 @@ impl Shutdown {
     /// kept, since later ones result from the teardown. Only a breach replaces a lost connection,
     /// because an end that broke the protocol may also drop the connection.
     pub fn end(&self, cause: Error) {
-        let mut kept = self.cause.lock().expect("no panic while held");
+        let mut kept = self.cause.lock();
         let is_stronger = |kept: &Error| kept.kind == Kind::Lost && cause.kind == Kind::Breach;
         if kept.as_ref().is_none_or(is_stronger) && self.cause_of_copy().is_none() {
             *kept = Some(cause);
@@ -56,7 +57,7 @@ impl Shutdown {
     }
 
     pub fn cause(&self) -> Option<Error> {
-        let own = self.cause.lock().expect("no panic while held").clone();
+        let own = self.cause.lock().clone();
         own.or_else(|| self.cause_of_copy())
     }
 
@@ -105,7 +106,7 @@ impl Shutdown {
 
     fn begun(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Option<PipeFinished>>> {
         let of_copy = self.copy.as_deref().unwrap_or(self);
-        of_copy.begun.lock().expect("no panic while held")
+        of_copy.begun.lock()
     }
 
     pub fn is_once(&self) -> bool {

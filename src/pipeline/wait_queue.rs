@@ -3,7 +3,8 @@
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Condvar, MutexGuard};
+
+use parking_lot::{Condvar, MutexGuard};
 
 /// Belongs to one mutex. Wake waiters after changing the data that the mutex guards.
 #[derive(Default)]
@@ -23,7 +24,7 @@ impl WaitQueue {
     ) -> MutexGuard<'a, T> {
         while !is_over(&guard) {
             self.sleepers.fetch_add(1, Relaxed);
-            guard = self.condvar.wait(guard).expect("no panic while held");
+            self.condvar.wait(&mut guard);
             self.sleepers.fetch_sub(1, Relaxed);
         }
         guard

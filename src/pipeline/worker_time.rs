@@ -1,7 +1,8 @@
 //! Time that workers spend in each activity; used to find the bottleneck.
 
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// The present activity of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +69,7 @@ impl WorkerTime {
     /// Adds a worker without work.
     pub fn begin(&self) -> WorkerClock<'_> {
         let now = Instant::now();
-        let mut book = self.lock();
+        let mut book = self.0.lock();
         book.count_to(now);
         book.now[Activity::Nothing as usize] += 1;
         WorkerClock {
@@ -79,7 +80,7 @@ impl WorkerTime {
     }
 
     pub fn spent(&self) -> Spent {
-        let mut book = self.lock();
+        let mut book = self.0.lock();
         book.count_to(Instant::now());
         let codec = book.spent[Activity::Codec as usize];
         Spent {
@@ -88,10 +89,6 @@ impl WorkerTime {
             codec,
             disk_alone: book.disk_alone,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ActivityTimes> {
-        self.0.lock().expect("no panic while held")
     }
 }
 
@@ -115,7 +112,7 @@ impl WorkerClock<'_> {
     /// Changes the activity. Returns how long the last one took.
     pub fn turn_to(&mut self, doing: Activity) -> Duration {
         let now = Instant::now();
-        let mut book = self.shifts.lock();
+        let mut book = self.shifts.0.lock();
         book.count_to(now);
         book.now[self.doing as usize] -= 1;
         book.now[doing as usize] += 1;
@@ -128,7 +125,7 @@ impl WorkerClock<'_> {
 
 impl Drop for WorkerClock<'_> {
     fn drop(&mut self) {
-        let mut book = self.shifts.lock();
+        let mut book = self.shifts.0.lock();
         book.count_to(Instant::now());
         book.now[self.doing as usize] -= 1;
     }
@@ -140,7 +137,7 @@ mod tests {
 
     /// Moves the clock forward.
     fn pass(shifts: &WorkerTime, ms: u64) {
-        let mut book = shifts.lock();
+        let mut book = shifts.0.lock();
         let then = book.last + Duration::from_millis(ms);
         book.count_to(then);
     }

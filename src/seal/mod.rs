@@ -16,15 +16,15 @@
 mod keys;
 mod suite;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, RwLock};
 
 use aws_lc_rs::aead::{Aad, Nonce};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
-
 use keys::SealKey;
 pub use keys::{Direction, Purpose, Secret, mac, verify_mac};
+use parking_lot::RwLock;
 pub use suite::{Suite, TAG_LEN};
 
 /// Bytes in an epoch, as a power of two.
@@ -209,7 +209,7 @@ impl Keys {
 
     /// The key, and whether it was kept.
     fn get(&self, epoch: u32) -> (Arc<SealKey>, bool) {
-        let kept = self.kept.read().expect("no panic while held");
+        let kept = self.kept.read();
         if let Some((_, key)) = kept.iter().find(|(of, _)| *of == epoch) {
             return (key.clone(), true);
         }
@@ -220,7 +220,7 @@ impl Keys {
 
     /// Keeps a key for the next frame of its epoch, and drops the oldest if there are too many.
     fn keep(&self, epoch: u32, key: &Arc<SealKey>) {
-        let mut kept = self.kept.write().expect("no panic while held");
+        let mut kept = self.kept.write();
         if kept.iter().any(|(of, _)| *of == epoch) {
             return;
         }

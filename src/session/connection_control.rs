@@ -2,8 +2,9 @@
 //! the in-band connection.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -80,7 +81,7 @@ impl Inband {
         if let Some(link) = link {
             self.hand_on(link);
         }
-        let mut end = self.lock();
+        let mut end = self.end.lock();
         if self.flow == Flow::In && matches!(*end, InbandEnds::None) {
             let (receiving, link) = receiving(self.control.clone());
             *end = InbandEnds::Receiving(receiving);
@@ -90,7 +91,7 @@ impl Inband {
 
     /// Takes the other end's permission to send.
     fn credit(&self, bytes: u64) -> Result<()> {
-        let mut end = self.lock();
+        let mut end = self.end.lock();
         match &*end {
             InbandEnds::Sending(sending) => sending.credit(bytes),
             InbandEnds::None if self.flow == Flow::Out && !self.is_wanted => {}
@@ -110,7 +111,7 @@ impl Inband {
     }
 
     fn data(&self, bytes: Vec<u8>) -> Result<()> {
-        match &*self.lock() {
+        match &*self.end.lock() {
             InbandEnds::Receiving(receiving) => receiving
                 .take(bytes)
                 .map_err(|error| breach(&error.to_string())),
@@ -130,11 +131,7 @@ impl Inband {
     }
 
     fn held(&self) -> MutexGuard<'_, HeldConnection> {
-        self.hold.lock().expect("no panic while held")
-    }
-
-    fn lock(&self) -> MutexGuard<'_, InbandEnds> {
-        self.end.lock().expect("no panic while held")
+        self.hold.lock()
     }
 }
 

@@ -340,7 +340,7 @@ impl ReceivingEnd {
         let clearing = spawn(&ending, move || {
             receiver.put_away();
             // Dropping the table removes partial files. The lock is not held during that.
-            let left = receiver.lock().take();
+            let left = receiver.table.lock().take();
             drop(left);
         });
         let until = until.max(Instant::now() + CLEARING_PATIENCE);

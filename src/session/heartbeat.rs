@@ -33,9 +33,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval_at};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -150,7 +151,7 @@ impl Heart {
 
     /// Takes the other end's heartbeat.
     pub fn hear(&self, heartbeat: Heartbeat) {
-        let mut peer = self.shared.peer.lock().expect("no panic while held");
+        let mut peer = self.shared.peer.lock();
         peer.beats += 1;
         peer.streams = heartbeat.streams;
     }
@@ -236,7 +237,7 @@ async fn beat(shared: Arc<HeartShared>) {
             (last_heard, heard_at) = (heard, now);
         }
         let looked = {
-            let peer = shared.peer.lock().expect("no panic while held");
+            let peer = shared.peer.lock();
             shared.terms.roster.look(now, peer.beats, &peer.streams)
         };
         shared.repeat(&looked);

@@ -1,10 +1,11 @@
 //! This machine and this process: their part of a hello, resource limits, and signals.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -150,10 +151,10 @@ pub fn end_on_signals(ending: Arc<Shutdown>) -> CancellationToken {
     let hearing = Arc::new(Mutex::new((own.ok(), hearing)));
     let here = hearing.clone();
     let thread = std::thread::Builder::new().name("signals".to_owned());
-    let is_refused = hearing.lock().expect("no panic while held").0.is_none();
+    let is_refused = hearing.lock().0.is_none();
     let started = (!is_refused).then(|| {
         thread.spawn(move || {
-            let mut here = here.lock().expect("no panic while held");
+            let mut here = here.lock();
             let (Some(runtime), tasks) = (here.0.take(), std::mem::take(&mut here.1)) else {
                 return;
             };
@@ -169,7 +170,7 @@ pub fn end_on_signals(ending: Arc<Shutdown>) -> CancellationToken {
     });
     if !matches!(started, Some(Ok(_))) {
         // Without the thread, the runtime of the copy receives the signals.
-        let (own, tasks) = std::mem::take(&mut *hearing.lock().expect("no panic while held"));
+        let (own, tasks) = std::mem::take(&mut *hearing.lock());
         own.into_iter()
             .for_each(tokio::runtime::Runtime::shutdown_background);
         tasks.into_iter().for_each(|task| drop(tokio::spawn(task)));

@@ -2,7 +2,9 @@
 //! copy is on one of them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::report::Reporter;
 use crate::session::request::{Request, Rsh};
@@ -30,13 +32,13 @@ impl HostPin {
             address: address.to_owned(),
             misses: 0,
         };
-        self.lock().insert(host.clone(), place);
+        self.0.lock().insert(host.clone(), place);
     }
 
     /// Notes a failed login at the known address, with ssh's words. After `MISSES_MAX` failures,
     /// or at once if ssh refuses to log in by address, the next login uses the name.
     pub fn missed(&self, host: &Host, words: &str) {
-        let mut places = self.lock();
+        let mut places = self.0.lock();
         let Some(place) = places.get_mut(host) else {
             return;
         };
@@ -47,12 +49,8 @@ impl HostPin {
     }
 
     fn address(&self, host: &Host) -> Option<String> {
-        let places = self.lock();
+        let places = self.0.lock();
         Some(places.get(host)?.address.clone())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Host, HostPlace>> {
-        self.0.lock().expect("no panic while held")
     }
 }
 

@@ -1,11 +1,12 @@
 //! The server as the client sees it: logged in to, started and ended.
 
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -370,14 +371,14 @@ impl ServerStderr {
         let keep_own = own.clone();
         let lines = of_login.clone();
         let show = move |line: &str| {
-            let mut last = keep.lock().expect("no panic while held");
+            let mut last = keep.lock();
             // Keeps a refusal, because further lines may follow it.
             if !(asks.load(Relaxed) && ssh::is_refusal(&last)) {
                 line.clone_into(&mut last);
             }
             drop(last);
             if asks.load(Relaxed) {
-                let mut lines = lines.lock().expect("no panic while held");
+                let mut lines = lines.lock();
                 if lines.len() + line.len() >= LOGIN_MAX {
                     lines.clear();
                 }
@@ -385,7 +386,7 @@ impl ServerStderr {
                 lines.push('\n');
             }
             if asks.load(Relaxed) && line.starts_with(ssh::OWN) {
-                let mut own = keep_own.lock().expect("no panic while held");
+                let mut own = keep_own.lock();
                 if own.len() < OWN_MAX {
                     own.push(line.to_owned());
                 }
@@ -397,7 +398,7 @@ impl ServerStderr {
         };
         let (reporter, said) = (seat.reporter.clone(), last.clone());
         let hold = move || {
-            let said = said.lock().expect("no panic while held");
+            let said = said.lock();
             // A wrong password is no outage: the user must see it before the next prompt.
             if hidden && ssh::is_refusal(&said) {
                 reporter.notice(&said);
@@ -416,7 +417,7 @@ impl ServerStderr {
     }
 
     fn of_login(&self) -> String {
-        self.of_login.lock().expect("no panic while held").clone()
+        self.of_login.lock().clone()
     }
 
     /// Shows the server's own lines of the login, except a line that `error` quotes.
@@ -424,7 +425,7 @@ impl ServerStderr {
         let quotes = |line: &str| {
             error.is_some_and(|error| error.message.ends_with(line.trim_start_matches(ssh::OWN)))
         };
-        let own = std::mem::take(&mut *self.own.lock().expect("no panic while held"));
+        let own = std::mem::take(&mut *self.own.lock());
         for line in own.iter().filter(|line| !quotes(line)) {
             reporter.notice(line);
         }
@@ -433,14 +434,14 @@ impl ServerStderr {
     /// Lines of the login do not explain later errors.
     fn said_hello(&self) {
         self.is_login.store(false, Relaxed);
-        self.last.lock().expect("no panic while held").clear();
+        self.last.lock().clear();
     }
 
     /// Waits for the last lines of a process that has ended. Bounded, because another process may
     /// hold its stderr open.
     async fn last(&mut self) -> String {
         let _ = timeout(ABORT_PATIENCE, &mut self.relay).await;
-        self.last.lock().expect("no panic while held").clone()
+        self.last.lock().clone()
     }
 }
 

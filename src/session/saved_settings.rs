@@ -6,9 +6,9 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::session::request::{Host, Request};

@@ -1,9 +1,10 @@
 //! The loop around the tuner: gives it a sample every quarter of a second and carries out its
 //! decisions. It runs at the sending end.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::codec::Codec;
@@ -120,7 +121,7 @@ impl Tuning {
         let mut sample = self.shared.sample();
         // All data has arrived, whatever the kernel reported last.
         sample.carried_bytes = sample.carried_bytes.max(sample.wire_bytes);
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let Some(TuningState { tuner, began }) = state.as_mut() else {
             return Conclusion::default();
         };
@@ -139,7 +140,7 @@ async fn tune(shared: Arc<TuningShared>) {
         start.round_trip = first_round_trip(roster).await.unwrap_or(start.round_trip);
     }
     let (tuner, first) = Tuner::new(start);
-    *shared.lock() = Some(TuningState {
+    *shared.state.lock() = Some(TuningState {
         tuner,
         began: Instant::now(),
     });
@@ -160,6 +161,7 @@ async fn tune(shared: Arc<TuningShared>) {
         }
         let sample = shared.sample();
         let adjustment = shared
+            .state
             .lock()
             .as_mut()
             .and_then(|TuningState { tuner, began }| {
@@ -188,10 +190,6 @@ async fn first_round_trip(roster: &ConnectionSet) -> Option<Duration> {
 }
 
 impl TuningShared {
-    fn lock(&self) -> MutexGuard<'_, Option<TuningState>> {
-        self.state.lock().expect("no panic while held")
-    }
-
     fn sample(&self) -> Sample {
         let TuningTerms {
             sender,
@@ -218,7 +216,7 @@ impl TuningShared {
     }
 
     fn next_sample(&self) -> Duration {
-        let state = self.lock();
+        let state = self.state.lock();
         let state = state.as_ref().expect("made before the first sample");
         state.tuner.next_sample(state.began.elapsed())
     }

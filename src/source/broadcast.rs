@@ -4,8 +4,10 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::pipe::Filled;
 use super::pipe_spec::{PipeLimits, PipeSpec};
@@ -103,7 +105,7 @@ impl Broadcast {
 
     /// This copy takes no more chunks.
     pub fn leave(&self, reader: usize) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.readers[reader].going = Going::Gone;
         let is_over = state
             .readers
@@ -125,7 +127,7 @@ impl Broadcast {
         stop: &Stop,
         on_line: impl FnMut(&[u8]) + Send + 'static,
     ) -> BroadcastTap {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let was_begun = std::mem::replace(&mut state.begun, true);
         let own = &mut state.readers[reader];
         (own.has_begun, own.since) = (true, Instant::now());
@@ -134,11 +136,11 @@ impl Broadcast {
             let tee = self.clone();
             let reading = threads::start(move || {
                 let end = tee.read(limits, on_line);
-                tee.lock().end = Some(end);
+                tee.state.lock().end = Some(end);
                 tee.changed.notify_all();
             });
             if let Err(refused) = reading {
-                self.lock().end = Some(Err(refused));
+                self.state.lock().end = Some(Err(refused));
                 self.changed.notify_all();
             }
         }
@@ -158,7 +160,7 @@ impl Broadcast {
             // A short chunk (the producer paused) is followed by the rest of that chunk only.
             let filled = feed.fill(&mut buffer, self.chunk_size - into)?;
             into = (into + filled.len) % self.chunk_size;
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let next = state.first + state.chunks.len() as u64;
             for reader in state.readers.iter_mut().filter(|it| it.at == next) {
                 reader.since = Instant::now();
@@ -174,7 +176,7 @@ impl Broadcast {
 
     /// Waits until another chunk may be read. Leaves behind a copy that blocks the others too long.
     fn wait_room(&self) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if self.stop.is_set() {
                 return Err(stopped(Side::Source).at(self.inlet.path()));
@@ -184,13 +186,8 @@ impl Broadcast {
                 return Ok(());
             }
             state.leave_behind(self.patience);
-            let waited = self.changed.wait_timeout(state, STEP);
-            state = waited.expect("no panic while held").0;
+            self.changed.wait_for(&mut state, STEP);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BroadcastState> {
-        self.state.lock().expect("no panic while held")
     }
 }
 
@@ -227,7 +224,7 @@ impl BroadcastState {
 impl BroadcastTap {
     /// Like [`PipeSource::fill`](super::pipe::PipeSource::fill), up to the end of a chunk.
     pub fn fill(&mut self, buffer: &mut Buffer) -> Result<Filled> {
-        let mut state = self.tee.lock();
+        let mut state = self.tee.state.lock();
         loop {
             let BroadcastReader { at, going, .. } = state.readers[self.reader];
             if going != Going::On {
@@ -252,7 +249,7 @@ impl BroadcastTap {
 
     /// Like [`PipeReader::finish`](super::PipeReader::finish).
     pub fn finish(self) -> Result<()> {
-        let mut state = self.tee.lock();
+        let mut state = self.tee.state.lock();
         loop {
             if let Some(end) = &state.end {
                 return end.clone();
@@ -263,13 +260,13 @@ impl BroadcastTap {
 
     fn wait<'a>(
         &self,
-        state: MutexGuard<'a, BroadcastState>,
+        mut state: MutexGuard<'a, BroadcastState>,
     ) -> Result<MutexGuard<'a, BroadcastState>> {
         if self.stop.is_set() {
             return Err(stopped(Side::Source).at(self.path()));
         }
-        let waited = self.tee.changed.wait_timeout(state, STEP);
-        Ok(waited.expect("no panic while held").0)
+        self.tee.changed.wait_for(&mut state, STEP);
+        Ok(state)
     }
 
     fn left_behind(&self) -> Error {

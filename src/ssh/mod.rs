@@ -17,13 +17,7 @@ mod stderr;
 
 use std::collections::BTreeSet;
 use std::process::{ExitStatus, Stdio};
-use std::sync::Mutex;
 use std::time::Duration;
-
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::time::timeout;
-
-use crate::error::{Error, Kind, Result, Side};
 
 pub use ending::{
     LastOutput, OWN, classify, is_refusal, is_refused, may_pass, why_lost, why_no_hello,
@@ -31,12 +25,16 @@ pub use ending::{
 pub use names::connect_timeout;
 use options::ssh_arguments;
 pub use options::{Host, SshOptions};
+use parking_lot::Mutex;
 pub use pinned::pinned;
 pub use prompt::{asks_on_terminal, within};
+use questions::Questions;
 pub use startup::{Errand, Startup, StartupLimit};
 pub use stderr::{Stderr, no_hold, relay_stderr};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::time::timeout;
 
-use questions::Questions;
+use crate::error::{Error, Kind, Result, Side};
 
 /// How the server is started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,7 +152,7 @@ static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
 /// Kills every ssh of this process, which exits right afterwards.
 pub fn kill_all() {
     use nix::sys::signal::{Signal, kill};
-    for id in RUNNING.lock().expect("no panic while held").iter() {
+    for id in RUNNING.lock().iter() {
         // Fails only if the process has just ended.
         let _ = kill(nix::unistd::Pid::from_raw(*id), Signal::SIGKILL);
     }
@@ -167,7 +165,7 @@ fn number(child: &Child) -> Option<i32> {
 impl Drop for Process {
     fn drop(&mut self) {
         if let Some(id) = self.1 {
-            RUNNING.lock().expect("no panic while held").remove(&id);
+            RUNNING.lock().remove(&id);
         }
     }
 }
@@ -175,7 +173,7 @@ impl Drop for Process {
 impl FarEnd {
     pub fn split(self) -> (Process, ChildStdin, ChildStdout, Stderr) {
         let id = number(&self.child);
-        RUNNING.lock().expect("no panic while held").extend(id);
+        RUNNING.lock().extend(id);
         (
             Process(self.child, id),
             self.stdin,

@@ -5,9 +5,12 @@ mod live;
 mod targets;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+pub use live::Registration;
+use live::{CancelHandle, LiveConnection, PACKET, STUCK};
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use self::targets::Targets;
@@ -17,8 +20,6 @@ use super::idle_time::IdleTime;
 use super::routes::Route;
 use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::ConnectionFacts;
-pub use live::Registration;
-use live::{CancelHandle, LiveConnection, PACKET, STUCK};
 
 /// A connection that is up for this long is stable; one that ends sooner has not helped.
 const STANDS_AFTER: Duration = Duration::from_secs(5);
@@ -97,7 +98,7 @@ impl ConnectionSet {
     /// present, or if no route has a stream of this number.
     pub fn join(self: &Arc<Self>, id: ConnectionId) -> Option<Registration> {
         let route = Route::of(id.stream)?;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let present = state.live.get(&id.stream);
         if present.is_some_and(|live| live.attempt >= id.attempt) {
             return None;
@@ -134,12 +135,12 @@ impl ConnectionSet {
 
     /// The most connections of one route that were up at once.
     pub fn most(&self) -> u32 {
-        self.lock().most as u32
+        self.state.lock().most as u32
     }
 
     /// The connections' part of a heartbeat.
     pub fn facts(&self) -> Vec<ConnectionFacts> {
-        let state = self.lock();
+        let state = self.state.lock();
         let facts = state.live.iter().map(|(&stream, live)| ConnectionFacts {
             stream,
             attempt: live.attempt,
@@ -163,7 +164,7 @@ impl ConnectionSet {
                 ((facts.stream, facts.attempt), sight)
             })
             .collect();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let state = &mut *state;
         state.was_ever_listed |= !peer.is_empty();
         let passed = now.saturating_sub(state.now);
@@ -201,7 +202,7 @@ impl ConnectionSet {
     }
 
     pub fn standing(&self, route: Route) -> RouteState {
-        let state = self.lock();
+        let state = self.state.lock();
         let mut standing = RouteState::default();
         for live in state.live.values().filter(|live| live.route == route) {
             let is_up = live.is_up(self.flow);
@@ -222,7 +223,7 @@ impl ConnectionSet {
 
     /// Ends the connections of a route that is no longer used.
     pub fn end(&self, route: Route) {
-        for live in self.lock().live.values() {
+        for live in self.state.lock().live.values() {
             if live.route == route {
                 live.leash.end(Dead::NotNeeded);
             }
@@ -231,7 +232,7 @@ impl ConnectionSet {
 
     /// Bytes that each route carried, indexed by route.
     pub fn carried(&self) -> [u64; Route::ALL.len()] {
-        let state = self.lock();
+        let state = self.state.lock();
         let mut carried = state.carried;
         for live in state.live.values() {
             carried[live.route as usize] += live.meter.bytes();
@@ -241,31 +242,31 @@ impl ConnectionSet {
 
     /// Notes that dialling has begun.
     pub fn begin(&self) {
-        self.lock().has_begun = true;
+        self.state.lock().has_begun = true;
     }
 
     pub fn has_begun(&self) -> bool {
-        self.lock().has_begun
+        self.state.lock().has_begun
     }
 
     /// True if any other end has proved on a connection that it knows the secret.
     pub fn was_ever_proven(&self) -> bool {
-        self.lock().was_ever_proven
+        self.state.lock().was_ever_proven
     }
 
     /// True if the other end has ever listed a connection. Until it has prepared its half, it
     /// answers openings but lists none.
     pub fn was_ever_listed(&self) -> bool {
-        self.lock().was_ever_listed
+        self.state.lock().was_ever_listed
     }
 
     /// The last reason why a connection ended or could not be made.
     pub fn last_cause(&self) -> Option<String> {
-        self.lock().last_cause.clone()
+        self.state.lock().last_cause.clone()
     }
 
     pub fn set_cause(&self, cause: String) {
-        self.lock().last_cause = Some(cause);
+        self.state.lock().last_cause = Some(cause);
     }
 
     /// Ends all connections and all dialling.
@@ -275,10 +276,6 @@ impl ConnectionSet {
 
     pub async fn closed(&self) {
         self.over.cancelled().await
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ConnectionsState> {
-        self.state.lock().expect("no panic while held")
     }
 }
 

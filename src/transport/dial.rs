@@ -9,8 +9,9 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
@@ -62,12 +63,12 @@ pub struct Attempts(Arc<Mutex<HashMap<u16, u16>>>);
 
 impl Attempts {
     fn next(&self, stream: u16) -> u16 {
-        let next = self.0.lock().expect("no panic while held");
+        let next = self.0.lock();
         next.get(&stream).copied().unwrap_or(0)
     }
 
     fn set_next(&self, stream: u16, attempt: u16) {
-        let mut next = self.0.lock().expect("no panic while held");
+        let mut next = self.0.lock();
         next.insert(stream, attempt);
     }
 }

@@ -4,8 +4,9 @@
 
 use std::collections::VecDeque;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::wire::SealedChunk;
@@ -43,7 +44,7 @@ impl Frames {
 
     /// Queues a frame. Returns false and drops the frame if the queue is full or closed.
     pub fn put(&self, frame: Frame) -> bool {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.waiting.lock();
         if self.0.there.is_closed() || waiting.len() >= self.0.most {
             return false;
         }
@@ -56,19 +57,19 @@ impl Frames {
     /// Waits for the next frame; None once the queue is closed.
     pub async fn take(&self) -> Option<Frame> {
         self.0.there.acquire().await.ok()?.forget();
-        self.lock().pop_front()
+        self.0.waiting.lock().pop_front()
     }
 
     /// The next frame, or None if the queue is empty.
     pub fn try_take(&self) -> Option<Frame> {
         self.0.there.try_acquire().ok()?.forget();
-        self.lock().pop_front()
+        self.0.waiting.lock().pop_front()
     }
 
     /// Takes frames out of the back of the queue whose chunks can be read again, up to one that
     /// cannot, and leaves the first `keep`.
     pub fn take_back(&self, keep: usize) -> Vec<SealedChunk> {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.waiting.lock();
         let mut taken = Vec::new();
         let may_take = |frame: &Frame| {
             matches!(frame.header().kind, FrameKind::Range | FrameKind::Pack)
@@ -89,7 +90,7 @@ impl Frames {
 
     /// The number of queued frames.
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.0.waiting.lock().len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -99,12 +100,8 @@ impl Frames {
     /// Closes the queue: wakes all waiting tasks and drops the queued frames.
     pub fn close(&self) {
         self.0.there.close();
-        let left = std::mem::take(&mut *self.lock());
+        let left = std::mem::take(&mut *self.0.waiting.lock());
         drop(left);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Frame>> {
-        self.0.waiting.lock().expect("no panic while held")
     }
 }
 

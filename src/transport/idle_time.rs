@@ -1,7 +1,8 @@
 //! Time in which the connections of a session are all busy, and time in which they wait.
 
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// All connections of a session. A sending connection waits for a frame, a receiving one for a
 /// buffer.
@@ -55,7 +56,7 @@ impl IdleTime {
     }
 
     fn now(&self) -> MutexGuard<'_, Count> {
-        let mut count = self.0.lock().expect("no panic while held");
+        let mut count = self.0.lock();
         count.count_to(Instant::now());
         count
     }
@@ -83,7 +84,7 @@ mod tests {
     fn a_link_is_busy_while_no_stream_waits() {
         let crowd = IdleTime::default();
         let pass = |ms| {
-            let mut count = crowd.0.lock().unwrap();
+            let mut count = crowd.0.lock();
             let then = count.last + Duration::from_millis(ms);
             count.count_to(then);
         };

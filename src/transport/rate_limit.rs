@@ -1,11 +1,12 @@
 //! A limit on the rate at which all connections together send: a token bucket. The rate may change
 //! during the copy.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// A burst is the bytes of a twentieth of a second, but at least a few packets.
@@ -27,7 +28,7 @@ impl RateLimiter {
     /// Sets the rate in bytes a second; None is no limit. A write that already waits finishes its
     /// wait at the old rate, for one piece.
     pub fn set(&self, rate: Option<u64>) {
-        let mut current = self.lock();
+        let mut current = self.bucket.lock();
         // Several copies share the limit and set the same rate: a new bucket would allow another
         // burst.
         if current.as_ref().map(|bucket| bucket.bytes_per_s) != rate {
@@ -37,7 +38,7 @@ impl RateLimiter {
 
     /// The current rate, in bytes a second.
     pub fn rate(&self) -> Option<u64> {
-        self.lock().as_ref().map(|bucket| bucket.bytes_per_s)
+        self.bucket.lock().as_ref().map(|bucket| bucket.bytes_per_s)
     }
 
     /// Bytes admitted so far, by all copies that share this limit.
@@ -47,7 +48,7 @@ impl RateLimiter {
 
     /// Waits until some of `wanted` bytes may be sent; returns how many.
     pub async fn admit(&self, wanted: usize) -> usize {
-        let bucket = self.lock().clone();
+        let bucket = self.bucket.lock().clone();
         let admitted = match bucket {
             Some(bucket) => {
                 let (admitted, at) = bucket.take(wanted as u64, Instant::now());
@@ -58,10 +59,6 @@ impl RateLimiter {
         };
         self.admitted_bytes.fetch_add(admitted as u64, Relaxed);
         admitted
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<Bucket>>> {
-        self.bucket.lock().expect("no panic while held")
     }
 }
 
@@ -92,7 +89,7 @@ impl Bucket {
     /// Admits some of `wanted` bytes: how many, and the time from which they may be sent.
     fn take(&self, wanted: u64, now: Instant) -> (u64, Instant) {
         let admitted = wanted.min(self.piece);
-        let mut sent_at = self.sent_at.lock().expect("no panic while held");
+        let mut sent_at = self.sent_at.lock();
         *sent_at = (*sent_at).max(now) + time_of(admitted, self.bytes_per_s);
         (admitted, now.max(*sent_at - self.burst))
     }
@@ -113,9 +110,9 @@ mod tests {
         let limit = RateLimiter::default();
         assert_eq!((limit.rate(), limit.admit(7).await), (None, 7));
         limit.set(Some(6_000_000));
-        let before = limit.lock().clone().expect("a rate");
+        let before = limit.bucket.lock().clone().expect("a rate");
         limit.set(Some(6_000_000));
-        let after = limit.lock().clone().expect("a rate");
+        let after = limit.bucket.lock().clone().expect("a rate");
         assert!(Arc::ptr_eq(&before, &after));
         assert_eq!((limit.rate(), limit.admit(5).await), (Some(6_000_000), 5));
         assert_eq!(limit.admitted_bytes(), 12);

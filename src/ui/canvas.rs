@@ -8,9 +8,10 @@
 //! rows to move back with the terminal's current width.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use indicatif::TermLike;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::terminal::{COLUMNS_MAX, Size};
 use super::view::columns;
@@ -40,7 +41,7 @@ struct Drawing {
 
 impl Canvas {
     fn drawing(&self) -> MutexGuard<'_, Drawing> {
-        self.0.lock().expect("no panic while held")
+        self.0.lock()
     }
 
     /// Sets the most lines to draw, since lines that have scrolled away could not be erased.

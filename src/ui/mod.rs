@@ -19,26 +19,27 @@ mod view;
 
 use std::collections::VecDeque;
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Kind, Result, Side};
-use crate::progress::Snapshot;
-use crate::report::Reporter;
-use crate::session::Outcome;
-use crate::units::{count, harmless};
-
 use bars::Bars;
+use parking_lot::Mutex;
 use rate::Throughput;
 pub use several::Copied;
 use steady::Steady;
 pub use tell::Output;
 use tell::Verbosity;
 use terminal::Terminal;
+
+use crate::error::{Error, Kind, Result, Side};
+use crate::progress::Snapshot;
+use crate::report::Reporter;
+use crate::session::Outcome;
+use crate::units::{count, harmless};
 
 /// Interval between readings of the rate, for status requests, when nothing is drawn.
 const QUIET_TICK: Duration = Duration::from_secs(1);
@@ -184,7 +185,7 @@ impl Screen {
         let lost = self.teller.lost.load(Relaxed);
         let told =
             (lost > 0).then(|| format!("fastcp: {} more lines could not be shown", count(lost)));
-        let mut failures = self.teller.failures.lock().expect("no panic while held");
+        let mut failures = self.teller.failures.lock();
         told.into_iter().chain(failures.drain(..)).collect()
     }
 }
@@ -206,7 +207,7 @@ impl Teller {
         if error.kind != Kind::Command {
             return whole;
         }
-        let shown = self.shown.lock().expect("no panic while held");
+        let shown = self.shown.lock();
         let last = shown.back().map_or("", String::as_str);
         let all = shown
             .iter()
@@ -244,7 +245,7 @@ impl Reporter for Teller {
         {
             return;
         }
-        let mut failures = self.failures.lock().expect("no panic while held");
+        let mut failures = self.failures.lock();
         if failures.len() < FAILURES_WAITING_MAX {
             failures.push(line);
         } else {
@@ -258,7 +259,7 @@ impl Reporter for Teller {
         }
         let line = harmless(line);
         let is_shown = self.line(&line);
-        let mut shown = self.shown.lock().expect("no panic while held");
+        let mut shown = self.shown.lock();
         if !is_shown {
             return shown.clear();
         }

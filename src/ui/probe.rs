@@ -1,9 +1,10 @@
 //! Output of a probe on stdout: a table, row by row, then the expected throughput of a copy; or
 //! all results as one line of JSON.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{Screen, stdout};
@@ -24,7 +25,7 @@ pub fn show(probe: Probe, screen: &Screen, is_json: bool) -> (Outcome, Result<()
         false => {
             let shown = shown.clone();
             Arc::new(move |finding: &Finding| {
-                let mut shown = shown.lock().expect("no panic while held");
+                let mut shown = shown.lock();
                 if shown.is_ok() {
                     *shown = say(&rows(finding));
                 }
@@ -32,7 +33,7 @@ pub fn show(probe: Probe, screen: &Screen, is_json: bool) -> (Outcome, Result<()
         }
     };
     let probed = probe.run(screen.reporter(), hear);
-    let shown = std::mem::replace(&mut *shown.lock().expect("no panic while held"), Ok(()));
+    let shown = std::mem::replace(&mut *shown.lock(), Ok(()));
     let shown = shown.and_then(|()| match is_json {
         true => stdout::record(&format!("{}\n", json_of(&probed))),
         false => say(&ending(&probed)),

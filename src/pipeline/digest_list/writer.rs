@@ -3,8 +3,10 @@
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::dest;
 
@@ -56,7 +58,7 @@ impl ListWriter {
 
     /// Adds a line without waiting.
     pub fn put(&self, line: String) {
-        let mut waiting = self.queue.lock();
+        let mut waiting = self.queue.waiting.lock();
         if waiting.error.is_some() {
             return;
         }
@@ -72,7 +74,7 @@ impl ListWriter {
     }
 
     pub fn begin_again(&self) {
-        let mut waiting = self.queue.lock();
+        let mut waiting = self.queue.waiting.lock();
         waiting.bytes -= waiting.lines.len();
         waiting.lines.clear();
         waiting.begins_again = true;
@@ -83,7 +85,7 @@ impl ListWriter {
     /// Asks the thread to close the file after the last line. Returns true once the file is closed
     /// or an error occurred.
     pub fn is_closed(&self) -> bool {
-        let mut waiting = self.queue.lock();
+        let mut waiting = self.queue.waiting.lock();
         waiting.is_last = true;
         self.queue.changed.notify_all();
         waiting.is_closed || waiting.error.is_some()
@@ -92,7 +94,7 @@ impl ListWriter {
     /// Returns the error of the thread. Call this when [`is_closed`](ListWriter::is_closed) returns
     /// true; earlier it is an error.
     pub fn finish(&self) -> io::Result<()> {
-        let mut waiting = self.queue.lock();
+        let mut waiting = self.queue.waiting.lock();
         if let Some(error) = waiting.error.take() {
             return Err(error);
         }
@@ -106,28 +108,23 @@ impl ListWriter {
 
 impl Drop for ListWriter {
     fn drop(&mut self) {
-        self.queue.lock().is_over = true;
+        self.queue.waiting.lock().is_over = true;
         self.queue.changed.notify_all();
     }
 }
 
 impl LineQueue {
-    pub fn lock(&self) -> MutexGuard<'_, WriterState> {
-        self.waiting.lock().expect("no panic while held")
-    }
-
     /// Waits until `is_over`, which may depend on other state too and is therefore checked
     /// regularly.
     pub fn wait(&self, is_over: impl Fn(&WriterState) -> bool) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         while !is_over(&waiting) {
-            let waited = self.changed.wait_timeout(waiting, LOOK);
-            waiting = waited.expect("no panic while held").0;
+            self.changed.wait_for(&mut waiting, LOOK);
         }
     }
 
     fn closed(&self, closed: io::Result<()>) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         waiting.is_closed = true;
         if let Err(error) = closed {
             waiting.error.get_or_insert(error);
@@ -139,13 +136,13 @@ impl LineQueue {
     /// Runs the thread.
     fn write(&self, mut file: File) {
         loop {
-            let mut waiting = self.lock();
+            let mut waiting = self.waiting.lock();
             while waiting.lines.is_empty()
                 && !waiting.begins_again
                 && !waiting.is_last
                 && !waiting.is_over
             {
-                waiting = self.changed.wait(waiting).expect("no panic while held");
+                self.changed.wait(&mut waiting);
             }
             if waiting.is_over {
                 return;
@@ -164,7 +161,7 @@ impl LineQueue {
                 false => Ok(()),
             };
             let written = emptied.and_then(|()| file.write_all(&lines));
-            let mut waiting = self.lock();
+            let mut waiting = self.waiting.lock();
             waiting.bytes -= lines.len();
             if let Err(error) = written {
                 waiting.error.get_or_insert(error);

@@ -3,11 +3,11 @@
 //! this end spent its time.
 
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::chunk::ranges::RangeSet;
@@ -46,7 +46,7 @@ struct Pending {
 impl Acks {
     /// Notes that the chunk has arrived. Returns false if it is known to have arrived before.
     pub fn comes(&self, chunk: u64) -> bool {
-        let mut came = self.came.lock().expect("no panic while held");
+        let mut came = self.came.lock();
         came.fragments() >= CAME_MAX || came.insert_one(chunk)
     }
 
@@ -66,7 +66,7 @@ impl Acks {
     }
 
     fn add(&self, set: impl FnOnce(&mut Pending) -> &mut RangeSet, number: u64) {
-        let mut pending = self.pending.lock().expect("no panic while held");
+        let mut pending = self.pending.lock();
         let set = set(&mut pending);
         if set.fragments() < FRAGMENTS_MAX {
             set.insert_one(number);
@@ -77,7 +77,7 @@ impl Acks {
 
     /// All pending acknowledgements as a message; None if there are none.
     pub fn take(&self) -> Option<Message> {
-        let mut pending = self.pending.lock().expect("no panic while held");
+        let mut pending = self.pending.lock();
         let ack = Ack {
             chunks: drain(&mut pending.chunks),
             entries: drain(&mut pending.entries),

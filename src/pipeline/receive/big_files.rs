@@ -2,8 +2,10 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::AcqRel;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::jobs::Job;
 use super::open_file::{At, OpenFile};
@@ -95,7 +97,7 @@ impl Receiver {
         let opened = match self.stands_already(&resuming.entry, &resuming.slot) {
             Ok(true) => Ok(self.compare_whole(resuming, None)),
             Ok(false) if is_known => {
-                self.lock().set_resuming(id);
+                self.table.lock().set_resuming(id);
                 // Fails only when the copy is ending.
                 self.jobs.add(Job::Resume(Box::new(resuming)));
                 return None;
@@ -220,7 +222,7 @@ impl Receiver {
         let id = file.entry.id;
         let name = printable(file.entry.name.as_bytes());
         let file = Arc::new(file);
-        if self.lock().open(file.clone()) {
+        if self.table.lock().open(file.clone()) {
             self.progress.start_name(id, name);
         } else {
             // The sender has reported in the meantime that the entry failed.
@@ -236,7 +238,7 @@ impl Receiver {
     pub(in crate::pipeline) fn read_anew(&self, entry: Entry, first_chunk: u64) {
         let id = entry.id;
         let old = {
-            let mut table = self.lock();
+            let mut table = self.table.lock();
             let old = table.files.get(&id).cloned();
             // If the file failed here, a `Fault` informs the sender.
             let Some(old) = old.filter(|old| !old.closing.swap(true, AcqRel)) else {
@@ -265,7 +267,7 @@ impl Receiver {
             old,
         } = anew;
         let (id, parent) = (entry.id, entry.parent);
-        let done = old.claims.lock().expect("no panic while held").done_bytes();
+        let done = old.claims.lock().done_bytes();
         let fresh = || {
             let Some(slot) = old.at.slot().cloned() else {
                 self.drop_partial(&old);
@@ -302,7 +304,7 @@ impl Receiver {
         if let (Some(journal), Some(number)) = (self.journal(), number) {
             journal.dropped(number);
         }
-        let partial = file.partial.lock().expect("no panic while held").take();
+        let partial = file.partial.lock().take();
         let Some(mut partial) = partial else {
             return Ok(());
         };

@@ -61,7 +61,7 @@ pub fn place(
         }
         let weight = message.weight();
         match message {
-            Message::Roots(_) if receiver.lock().has_roots() => {
+            Message::Roots(_) if receiver.table.lock().has_roots() => {
                 receiver.breach("its operands were named twice");
             }
             Message::Roots(roots) => {
@@ -95,10 +95,10 @@ impl Receiver {
                 self.read_anew(entry, first_chunk);
                 continue;
             }
-            if self.lock().is_known(entry.id) || entry.id == 0 {
+            if self.table.lock().is_known(entry.id) || entry.id == 0 {
                 return self.breach("an entry announced twice");
             }
-            if !self.lock().fits_root(&entry) {
+            if !self.table.lock().fits_root(&entry) {
                 return self.breach("something else than was announced");
             }
             wants.extend(self.entry(entry));
@@ -106,7 +106,7 @@ impl Receiver {
         if !wants.is_empty() {
             self.say(Message::Want(wants));
         }
-        if self.lock().is_scattered() {
+        if self.table.lock().is_scattered() {
             return self.breach("it sends more at once than it may");
         }
         self.unpark();
@@ -118,7 +118,7 @@ impl Receiver {
         let mut there = Vec::new();
         for entry in entries {
             let (spot, path, is_new) = {
-                let table = self.lock();
+                let table = self.table.lock();
                 let spot = table.spot(entry.id, entry.parent, &entry.name, self.digests.is_some());
                 let path = table.path_of(entry.id, entry.parent, &entry.name);
                 let is_new = entry.id != 0 && !table.is_known(entry.id) && table.fits_root(&entry);
@@ -145,7 +145,7 @@ impl Receiver {
                 Asked::Missing => WantKind::Fresh,
                 Asked::InPlace(..) => WantKind::Skip,
                 Asked::Unread(placed) => {
-                    self.lock().set_resuming(id);
+                    self.table.lock().set_resuming(id);
                     let digest = placed.finished.digest.unwrap_or_default();
                     WantKind::Have(vec![(span(0..size), digest)])
                 }
@@ -166,7 +166,7 @@ impl Receiver {
 
     /// Retries packs that wait for a directory, since one may have been announced.
     fn unpark(&self) {
-        let parked = std::mem::take(&mut self.lock().parked);
+        let parked = std::mem::take(&mut self.table.lock().parked);
         for chunk in parked {
             // Fails only when the copy is ending.
             self.jobs.add(Job::Pack(chunk));
@@ -175,7 +175,7 @@ impl Receiver {
 
     fn entry(&self, entry: Entry) -> Option<Want> {
         let (spot, path) = {
-            let table = self.lock();
+            let table = self.table.lock();
             let spot = table.spot(entry.id, entry.parent, &entry.name, self.digests.is_some());
             (spot, table.path_of(entry.id, entry.parent, &entry.name))
         };
@@ -190,7 +190,7 @@ impl Receiver {
             (Location::Unknown, _) => self.breach("an entry of a directory that was not announced"),
             (Location::Lost, EntryKind::Directory) => {
                 self.acks.failed(entry.id);
-                self.lock().add_directory(entry, None, None);
+                self.table.lock().add_directory(entry, None, None);
             }
             (Location::Lost, EntryKind::File | EntryKind::Stream) => {
                 self.lost_with_directory(&entry);
@@ -224,7 +224,7 @@ impl Receiver {
                     self.breach("a hard link to an entry that comes later");
                     return None;
                 }
-                let from = self.lock().linked.first(first, &entry);
+                let from = self.table.lock().linked.first(first, &entry);
                 let Some(from) = from else {
                     // The first name failed here or at the sender, so this entry fails too. It is
                     // not checked whether the first name was announced: if a source changes all the
@@ -251,7 +251,7 @@ impl Receiver {
         if entry.kind == EntryKind::Directory {
             self.tally.add(error);
             self.say(Message::Fault(Fault::of(error, id, parent)));
-            self.lock().add_directory(entry, None, None);
+            self.table.lock().add_directory(entry, None, None);
         } else {
             self.fail(id, parent, error);
         }
@@ -273,12 +273,14 @@ impl Receiver {
             Ok(mut directory) => {
                 self.remember(&mut directory, path);
                 self.acks.entry(id);
-                self.lock().add_directory(entry, Some(directory), listed);
+                self.table
+                    .lock()
+                    .add_directory(entry, Some(directory), listed);
             }
             Err(error) => {
                 self.tally.add(&error);
                 self.say(Message::Fault(Fault::of(&error, id, entry.parent)));
-                self.lock().add_directory(entry, None, None);
+                self.table.lock().add_directory(entry, None, None);
             }
         }
     }
@@ -321,13 +323,13 @@ impl Receiver {
     }
 
     fn entry_end(&self, end: EntryEnd) {
-        let file = self.lock().files.get(&end.entry).cloned();
+        let file = self.table.lock().files.get(&end.entry).cloned();
         let Some(file) = file else {
-            let full = self.lock().end_directory(end.entry, end.length);
+            let full = self.table.lock().end_directory(end.entry, end.length);
             return self.finish_directories(full);
         };
         if self.options.live || file.is_stream() {
-            let mut claims = file.claims.lock().expect("no panic while held");
+            let mut claims = file.claims.lock();
             claims.end_at(end.length);
         }
         // The first end stays.
@@ -355,11 +357,11 @@ impl Receiver {
 
     /// Nothing, or nothing more, of this entry arrives.
     fn given_up(&self, id: EntryId, parent: EntryId) {
-        self.lock().was_told_of_a_failure();
+        self.table.lock().was_told_of_a_failure();
         if id == 0 {
             return;
         }
-        let file = self.lock().files.get(&id).cloned();
+        let file = self.table.lock().files.get(&id).cloned();
         if let Some(file) = file {
             if file.closing.swap(true, std::sync::atomic::Ordering::AcqRel) {
                 return;
@@ -372,7 +374,7 @@ impl Receiver {
 
     /// Shows the flushing phase if everything was sent and only this end has work left.
     fn flushing(&self) {
-        if self.lock().is_all_sent() {
+        if self.table.lock().is_all_sent() {
             self.progress.set_phase(Phase::Flushing);
         }
     }
@@ -381,6 +383,7 @@ impl Receiver {
         let end = all.last.saturating_add(1);
         let ranges = |span: &ByteRange| -> Range<u64> { span.start..span.end.min(end) };
         let whole = self
+            .table
             .lock()
             .all_sent(all.last, all.unused.iter().map(ranges));
         if !whole {

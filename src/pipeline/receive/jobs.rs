@@ -1,7 +1,9 @@
 //! The work queue of the receiver's workers, first in, first out.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::big_files::Restart;
 use super::open_file::OpenFile;
@@ -41,7 +43,7 @@ struct JobQueue {
 impl Jobs {
     /// Returns false and drops the job once the copy ends.
     pub fn add(&self, job: Job) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.is_closed {
             return false;
         }
@@ -54,21 +56,17 @@ impl Jobs {
     /// Waits for the next job; None once the copy ends.
     pub fn next(&self) -> Option<Job> {
         let is_over = |state: &JobQueue| state.is_closed || !state.waiting.is_empty();
-        let mut state = self.came.sleep_until(self.lock(), is_over);
+        let mut state = self.came.sleep_until(self.state.lock(), is_over);
         state.waiting.pop_front()
     }
 
     /// Drops the remaining jobs and wakes all waiting threads.
     pub fn close(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_closed = true;
         let left = std::mem::take(&mut state.waiting);
         drop(state);
         self.came.wake_all();
         drop(left);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, JobQueue> {
-        self.state.lock().expect("no panic while held")
     }
 }

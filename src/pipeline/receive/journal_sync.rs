@@ -8,9 +8,9 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
@@ -51,7 +51,7 @@ struct SyncState {
 impl JournalSync {
     /// Ends [`keep`], but does not wait for a running sync.
     pub fn end(&self) {
-        self.lock().is_over = true;
+        self.state.lock().is_over = true;
         self.changed.notify_all();
     }
 
@@ -60,40 +60,35 @@ impl JournalSync {
     pub fn settle(&self, is_ending: impl Fn() -> bool) -> bool {
         self.end();
         let until = Instant::now() + SETTLE_MAX;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while state.is_syncing && !is_ending() {
             if Instant::now() >= until {
                 return false;
             }
-            let waited = self.changed.wait_timeout(state, STEP);
-            state = waited.expect("no panic while held").0;
+            self.changed.wait_for(&mut state, STEP);
         }
         true
     }
 
     /// Returns true after [`TOUCH_INTERVAL`], and false when the copy is over.
     fn wait(&self) -> bool {
-        let waited = self
-            .changed
-            .wait_timeout_while(self.lock(), TOUCH_INTERVAL, |state| !state.is_over);
-        !waited.expect("no panic while held").0.is_over
+        let mut state = self.state.lock();
+        self.changed
+            .wait_while_for(&mut state, |state| !state.is_over, TOUCH_INTERVAL);
+        !state.is_over
     }
 
     /// Runs `sync`, unless the copy is over.
     fn sync(&self, sync: impl FnOnce()) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.is_over {
             return;
         }
         state.is_syncing = true;
         drop(state);
         sync();
-        self.lock().is_syncing = false;
+        self.state.lock().is_syncing = false;
         self.changed.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SyncState> {
-        self.state.lock().expect("no panic while held")
     }
 }
 

@@ -4,7 +4,9 @@
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, fence};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 use super::verify::Unread;
 use crate::chunk::claims::Claims;
@@ -95,13 +97,9 @@ impl OpenFile {
     pub fn root(&self) -> Option<Digest> {
         if let Some(stream) = &self.stream {
             let length = self.end.get()?.length;
-            return stream.lock().expect("no panic while held").root(length);
+            return stream.lock().root(length);
         }
-        self.tree
-            .as_ref()?
-            .lock()
-            .expect("no panic while held")
-            .root()
+        self.tree.as_ref()?.lock().root()
     }
 
     /// True if everything has arrived, earlier sessions' data was read, and no write is in
@@ -113,12 +111,7 @@ impl OpenFile {
         if self.unread.as_ref().is_some_and(Unread::is_open) {
             return false;
         }
-        let has_all = || {
-            self.claims
-                .lock()
-                .expect("no panic while held")
-                .is_complete()
-        };
+        let has_all = || self.claims.lock().is_complete();
         self.end.get().is_some() && (self.compare || has_all())
     }
 }

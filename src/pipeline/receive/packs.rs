@@ -16,7 +16,7 @@ use crate::pipeline::worker_time::Activity;
 impl Receiver {
     pub(in crate::pipeline) fn encoded_pack(&self, encoded: EncodedChunk, hands: &mut Hands<'_>) {
         let (number, digest) = (encoded.place.chunk, encoded.digest);
-        let claim = self.lock().claim_pack(number);
+        let claim = self.table.lock().claim_pack(number);
         match claim {
             PackClaim::Yours => {}
             PackClaim::Taken => return,
@@ -35,7 +35,7 @@ impl Receiver {
                 self.pack(verified);
             }
             None => {
-                self.lock().unclaim_pack(number);
+                self.table.lock().unclaim_pack(number);
                 self.damaged(number);
             }
         }
@@ -61,7 +61,7 @@ impl Receiver {
         };
         let members: Vec<_> = pack.collect();
         {
-            let mut table = self.lock();
+            let mut table = self.table.lock();
             let is_unknown = |entry: &Entry| {
                 matches!(
                     table.spot(entry.id, entry.parent, &entry.name, false),
@@ -92,13 +92,13 @@ impl Receiver {
             journal.finished(&records);
         }
         self.acks.chunk(number);
-        self.lock().chunk_done(number);
+        self.table.lock().chunk_done(number);
         self.finish_directories(None);
     }
 
     fn member(&self, entry: &Entry, content: &[u8], records: &mut Vec<Finished>) {
         let (spot, path) = {
-            let table = self.lock();
+            let table = self.table.lock();
             if table.is_known(entry.id) {
                 return; // It failed at the sender, or came before.
             }

@@ -3,7 +3,9 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 use super::open_file::{At, OpenFile};
 use super::resume::{PipeThere, Resuming};
@@ -81,7 +83,7 @@ impl Receiver {
         if !entry.is_once() {
             return false;
         }
-        if self.lock().has_one_root() {
+        if self.table.lock().has_one_root() {
             self.ending.set_once();
             return false;
         }
@@ -151,11 +153,11 @@ impl Receiver {
     pub(in crate::pipeline) fn spool(&self, file: &OpenFile) {
         let cause = self.ending.cause().map(|cause| cause.kind);
         let is_lost = matches!(cause, Some(Kind::Lost | Kind::Signal(_)));
-        let partial = file.partial.lock().expect("no panic while held").take();
+        let partial = file.partial.lock().take();
         let Some(partial) = partial.filter(|_| self.options.spool && is_lost) else {
             return;
         };
-        let first = file.claims.lock().expect("no panic while held").first_run();
+        let first = file.claims.lock().first_run();
         // A stuck worker may still be writing to the partial file.
         let Some(partial) = Arc::into_inner(partial).filter(|_| first > 0) else {
             return;
@@ -184,11 +186,7 @@ impl Receiver {
         let place = encoded.place;
         let Some(chunk) = verified(encoded, file, hands) else {
             // The piece was claimed, so `release` cannot fail.
-            let _ = file
-                .claims
-                .lock()
-                .expect("no panic while held")
-                .release(place.offset);
+            let _ = file.claims.lock().release(place.offset);
             return self.damaged(place.chunk);
         };
         match place.kind {

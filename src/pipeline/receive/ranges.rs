@@ -44,11 +44,7 @@ impl Receiver {
         if !matches!(written, Ok(RangeOutcome::Written)) {
             // The piece was claimed above, so `release` cannot fail. It comes before the request
             // for a retransmission, because a copy that arrives during the claim is dropped.
-            let _ = file
-                .claims
-                .lock()
-                .expect("no panic while held")
-                .release(place.offset);
+            let _ = file.claims.lock().release(place.offset);
         }
         match written {
             Ok(RangeOutcome::Written) => {}
@@ -71,7 +67,7 @@ impl Receiver {
     fn claimed(&self, place: ChunkPlace) -> Option<Arc<OpenFile>> {
         // If the entry is in place, failed or unknown, the piece is dropped and the sender needs no
         // answer.
-        let file = self.lock().files.get(&place.entry).cloned()?;
+        let file = self.table.lock().files.get(&place.entry).cloned()?;
         if place.chunk < file.first_chunk {
             return None;
         }
@@ -87,7 +83,6 @@ impl Receiver {
         let claim = file
             .claims
             .lock()
-            .expect("no panic while held")
             .claim_range(place.offset, u64::from(place.raw_len));
         match claim {
             Ok(Claim::Yours) => return Some(file),
@@ -109,7 +104,7 @@ impl Receiver {
             journal.chunk(number, place.offset, u64::from(place.raw_len), digest);
         }
         let is_scattered = {
-            let mut claims = file.claims.lock().expect("no panic while held");
+            let mut claims = file.claims.lock();
             let _ = claims.done(place.offset);
             claims.fragments() > PIECES_SCATTERED_MAX
         };
@@ -117,7 +112,7 @@ impl Receiver {
             return self.breach("it sends a file in more pieces at once than it may");
         }
         self.acks.chunk(place.chunk);
-        self.lock().chunk_done(place.chunk);
+        self.table.lock().chunk_done(place.chunk);
         match (file.is_complete(), file.at.drain()) {
             (false, _) => {}
             (true, None) => self.close(file),
@@ -141,7 +136,7 @@ impl Receiver {
         let Some(file) = self.claimed(place) else {
             return;
         };
-        let partial = file.partial.lock().expect("no panic while held").clone();
+        let partial = file.partial.lock().clone();
         let len = place.raw_len as usize;
         let fits = len as u64 <= self.chunk_size && len <= buffer.capacity();
         let same = partial
@@ -159,11 +154,7 @@ impl Receiver {
             });
         if !same {
             // The piece was claimed above, so `release` cannot fail.
-            let _ = file
-                .claims
-                .lock()
-                .expect("no panic while held")
-                .release(place.offset);
+            let _ = file.claims.lock().release(place.offset);
             return match file.offered && fits {
                 true => self.say(Message::Nack(vec![place.chunk])),
                 false => self.breach("a digest that was not asked for"),
@@ -172,9 +163,7 @@ impl Receiver {
         drop(buffer);
         self.tell_checked(len as u64, 1 << 20);
         if let Some(tree) = &file.tree {
-            tree.lock()
-                .expect("no panic while held")
-                .add_subtree(place.offset, len as u64, digest);
+            tree.lock().add_subtree(place.offset, len as u64, digest);
         }
         self.progress.add_resumed(len as u64);
         self.piece_done(&file, place, Some(digest));
@@ -189,7 +178,7 @@ impl Receiver {
         hands: &mut Hands<'_>,
     ) -> Result<RangeOutcome, Error> {
         let (place, digest) = (encoded.place, encoded.digest);
-        let partial = file.partial.lock().expect("no panic while held").clone();
+        let partial = file.partial.lock().clone();
         let Some(partial) = partial else {
             return Ok(RangeOutcome::Late);
         };
@@ -230,7 +219,7 @@ impl Receiver {
     /// Asks for a chunk again. Ends the copy if the chunk has arrived damaged more often than an
     /// honest sender sends it.
     pub(in crate::pipeline) fn damaged(&self, chunk: u64) {
-        if self.lock().count_damage(chunk) > NACKS_MAX {
+        if self.table.lock().count_damage(chunk) > NACKS_MAX {
             let error = Error::new(Kind::Verify, Side::Dest, "arrived damaged again and again");
             return self.ending.end(error);
         }
@@ -246,23 +235,21 @@ impl Receiver {
         if let Some(tree) = &file.tree {
             // Parts of this piece may have been found intact, and arrived again together with a
             // damaged part.
-            let mut tree = tree.lock().expect("no panic while held");
+            let mut tree = tree.lock();
             tree.add_bytes(place.offset, chunk.data(), chunk.digest());
         } else if let Some(stream_tree) = &file.stream {
             let piece = pipe::PipePiece::new(chunk.data(), place.offset, chunk.digest());
-            stream_tree.lock().expect("no panic while held").add(piece);
+            stream_tree.lock().add(piece);
         }
     }
 
     pub(in crate::pipeline) fn add_zeros_to_tree(&self, file: &OpenFile, place: ChunkPlace) {
         let len = u64::from(place.raw_len);
         if let Some(tree) = &file.tree {
-            tree.lock()
-                .expect("no panic while held")
-                .add_zeros(place.offset, len);
+            tree.lock().add_zeros(place.offset, len);
         } else if let Some(stream_tree) = &file.stream {
             let piece = pipe::PipePiece::of_zeros(place.offset, len);
-            stream_tree.lock().expect("no panic while held").add(piece);
+            stream_tree.lock().add(piece);
         }
     }
 }

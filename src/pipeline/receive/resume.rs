@@ -197,7 +197,7 @@ impl Receiver {
         let id = self.open(resuming, written);
         // Sent first, because a report of damage refers to these ranges.
         self.say(Message::Want(vec![Want { entry: id, kind }]));
-        let file = self.lock().files.get(&id).cloned();
+        let file = self.table.lock().files.get(&id).cloned();
         if let Some(file) = file {
             let certain = match trusted {
                 true => std::iter::once(0..entry.size).collect(),
@@ -338,7 +338,7 @@ impl Receiver {
             size,
             has_links,
         } = small;
-        let table = self.lock();
+        let table = self.table.lock();
         let path = table.path_of(id, parent, &name)?;
         let Location::Slot(slot, listed) = table.spot(id, parent, &name, false) else {
             return None;

@@ -85,7 +85,7 @@ impl Receiver {
         if let Some(list) = &self.digests {
             list.set_landed(names.clone());
         }
-        self.lock().set_roots(&roots.roots, targets);
+        self.table.lock().set_roots(&roots.roots, targets);
         self.progress.set_phase(Phase::Copying);
         let resumes = self.journal().is_some_and(Journal::has_finished);
         self.say(Message::Landed(RootsResolved {
@@ -158,7 +158,7 @@ impl Receiver {
         let before = dir.as_ref().and_then(|dir| fstat(&**dir).ok());
         self.remove_journal(journal);
         if let (Some(dir), Some(stat)) = (dir, before)
-            && self.lock().is_landing(journal.dir())
+            && self.table.lock().is_landing(journal.dir())
         {
             let time = |tv_sec, tv_nsec| Timespec {
                 tv_sec,
@@ -187,7 +187,7 @@ impl Receiver {
     pub fn put_away(&self) {
         self.keeper.end();
         self.leave_directories();
-        let mut files = self.lock().take_files();
+        let mut files = self.table.lock().take_files();
         for stream in files.extract_if(.., |file| file.is_stream()) {
             self.spool(&stream);
         }
@@ -198,12 +198,8 @@ impl Receiver {
         let cause = self.ending.cause();
         let is_breach = cause.is_some_and(|cause| cause.kind == Kind::Breach);
         for file in files {
-            let partial = file.partial.lock().expect("no panic while held").take();
-            let done = file
-                .claims
-                .lock()
-                .expect("no panic while held")
-                .done_bytes();
+            let partial = file.partial.lock().take();
+            let done = file.claims.lock().done_bytes();
             if done > 0 && file.number.is_some() && !is_breach {
                 // A partial file that a stuck worker holds stays too, since nobody drops it.
                 if let Some(partial) = partial.and_then(Arc::into_inner) {
@@ -230,7 +226,7 @@ impl Receiver {
             fsync: false,
             ..self.rules
         };
-        let made = self.lock().take_made_directories();
+        let made = self.table.lock().take_made_directories();
         for (directory, entry) in made {
             // The copy has failed already, and the user needs that error.
             let _ = directory.finish(&entry, &rules);

@@ -9,10 +9,14 @@ mod checks;
 
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use checks::Check;
+pub use checks::{Checks, FinishedSmallFile};
+use parking_lot::Mutex;
 
 use super::jobs::Job;
 use super::open_file::OpenFile;
@@ -25,8 +29,6 @@ use crate::journal::record::{Finished, WrittenRange};
 use crate::journal::{Journal, UnfinishedFile};
 use crate::pipeline::receive::Receiver;
 use crate::wire::message::{ByteRange, Message, Missing, RANGES_MAX};
-use checks::Check;
-pub use checks::{Checks, FinishedSmallFile};
 
 /// Number of reading threads. A second thread keeps the disk busy while the first one hashes.
 pub const THREADS: usize = 2;
@@ -65,10 +67,6 @@ impl Unread {
 
     pub fn is_open(&self) -> bool {
         self.is_open.load(Acquire)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, RangeSet> {
-        self.ranges.lock().expect("no panic while held")
     }
 }
 
@@ -157,7 +155,7 @@ impl Receiver {
         let (Some(unread), Some(journal)) = (&file.unread, self.journal()) else {
             return;
         };
-        let partial = file.partial.lock().expect("no panic while held").clone();
+        let partial = file.partial.lock().clone();
         let Some(partial) = partial else {
             return; // It failed meanwhile.
         };
@@ -173,7 +171,7 @@ impl Receiver {
             } = ready;
             let range = chunk.offset..chunk.offset + chunk.len;
             // The range may have become missing together with a neighbour.
-            if !unread.lock().contains_all(range.clone()) {
+            if !unread.ranges.lock().contains_all(range.clone()) {
                 return;
             }
             let holds = is_certain
@@ -187,7 +185,7 @@ impl Receiver {
                 }
                 self.tell_checked(chunk.len, TELL_EVERY);
             }
-            unread.lock().remove(range.clone());
+            unread.ranges.lock().remove(range.clone());
             match holds {
                 true => self.add_recorded(file, &chunk),
                 false => lost.add(range.clone()),
@@ -208,7 +206,7 @@ impl Receiver {
             let is_inside = end.is_some_and(|end| end <= file.entry.size) && chunk.len > 0;
             let range = chunk.offset..end.unwrap_or(chunk.offset);
             // Another record may cover the same range or a part of it.
-            if !is_inside || !unread.lock().contains_all(range.clone()) {
+            if !is_inside || !unread.ranges.lock().contains_all(range.clone()) {
                 return ControlFlow::Continue(());
             }
             let is_certain = certain.contains_all(range.clone());
@@ -235,7 +233,7 @@ impl Receiver {
         }
         ahead.into_iter().for_each(&mut look);
         // Ranges whose records could not be found in the journal.
-        let left: Vec<_> = unread.lock().iter().collect();
+        let left: Vec<_> = unread.ranges.lock().iter().collect();
         left.into_iter().for_each(|range| lost.add(range));
         self.ask_for(file, unread, journal, &mut lost);
         self.tell_checked(0, 1);
@@ -252,7 +250,7 @@ impl Receiver {
     /// Adds a recorded range that matches its record to the file's digest.
     fn add_recorded(&self, file: &OpenFile, chunk: &WrittenRange) {
         let Some(tree) = &file.tree else { return };
-        let mut tree = tree.lock().expect("no panic while held");
+        let mut tree = tree.lock();
         match chunk.digest {
             Some(digest) => tree.add_subtree(chunk.offset, chunk.len, digest),
             None => tree.add_zeros(chunk.offset, chunk.len),
@@ -269,12 +267,12 @@ impl Receiver {
         journal.doubted();
         let mut missing = RangeSet::new();
         {
-            let mut claims = file.claims.lock().expect("no panic while held");
+            let mut claims = file.claims.lock();
             for range in ranges.iter() {
                 let start = range.start / self.grain * self.grain;
                 let end = range.end.next_multiple_of(self.grain).min(file.entry.size);
                 if let Ok(range) = claims.forget(start..end) {
-                    unread.lock().remove(range.clone());
+                    unread.ranges.lock().remove(range.clone());
                     missing.insert(range);
                 }
             }
@@ -322,7 +320,7 @@ impl Receiver {
         &self,
         small: FinishedSmallFile,
     ) -> Option<(FinishedBefore, Option<PrefetchedFile>)> {
-        if self.ending.is_ending() || self.lock().is_accounted(small.id) {
+        if self.ending.is_ending() || self.table.lock().is_accounted(small.id) {
             return None;
         }
         // A directory stays in the table until its contents are settled or the copy ends.
@@ -353,7 +351,7 @@ impl Receiver {
             journal.doubted();
             journal.forget_finished(&file.path);
         }
-        if !self.lock().end_resuming(id) {
+        if !self.table.lock().end_resuming(id) {
             return;
         }
         self.progress.add_resumed(size);
@@ -364,7 +362,7 @@ impl Receiver {
 
     /// Reads a finished file. If it matches its record, it is in place; otherwise it is sent again.
     fn verify_placed(&self, placed: FinishedBefore) {
-        if self.ending.is_ending() || self.lock().is_accounted(placed.file.entry.id) {
+        if self.ending.is_ending() || self.table.lock().is_accounted(placed.file.entry.id) {
             return;
         }
         let is_as_recorded = self.is_as_recorded(&placed);

@@ -14,13 +14,15 @@ mod chunk;
 mod hosts;
 mod state;
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::chunk::ranges::RangeSet;
 pub use chunk::{CacheKey, CachedChunk};
 pub use hosts::HOSTS_MAX;
+use parking_lot::{Condvar, Mutex};
 use state::{CacheState, Lookup};
+
+use crate::chunk::ranges::RangeSet;
 
 /// How long a worker waits for a chunk that another sender is making, which needs only the disk
 /// and a processor. After that it reads the disk itself, which may be no faster.
@@ -75,12 +77,8 @@ impl ChunkCache {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, CacheState> {
-        self.state.lock().expect("no panic while held")
-    }
-
     fn change<T>(&self, change: impl FnOnce(&mut CacheState) -> T) -> T {
-        let changed = change(&mut self.lock());
+        let changed = change(&mut self.state.lock());
         self.changed.notify_all();
         changed
     }
@@ -126,7 +124,7 @@ impl CacheShare {
     pub fn chunk(&self, key: CacheKey, offset: u64, len: u32, may_make: bool) -> Got {
         let CacheShare { shelf, host } = self;
         let began = Instant::now();
-        let mut state = shelf.lock();
+        let mut state = shelf.state.lock();
         state.ask(*host, key, offset, len);
         loop {
             let now = Instant::now();
@@ -160,8 +158,7 @@ impl CacheShare {
             if is_full {
                 state.wait_begins(*host, now);
             }
-            let waited = shelf.changed.wait_timeout(state, wait);
-            state = waited.expect("no panic while held").0;
+            shelf.changed.wait_for(&mut state, wait);
             if is_full {
                 state.wait_ends(*host, Instant::now());
             }

@@ -2,9 +2,10 @@
 //! calls these functions, so nothing here waits for a disk, a buffer or the network.
 
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use parking_lot::Mutex;
 
 use super::cache::CacheKey;
 use super::plan::{
@@ -67,7 +68,7 @@ impl Sender {
                 .for_each(|chunk| self.plans.nacked(chunk)),
             Message::Fault(fault) => self.receiver_failed(fault)?,
             Message::Enough(()) => self.enough.set(),
-            Message::Busy(busy) => *self.heard.lock().expect("no panic while held") = busy,
+            Message::Busy(busy) => *self.heard.lock() = busy,
             Message::Checked(bytes) => self.progress.set_checked(bytes),
             Message::Done(()) if self.plans.is_done() => {
                 self.plans.end();
@@ -376,7 +377,7 @@ impl Sender {
             self.progress.add_resumed(whole.length);
             return whole.digest;
         }
-        let tree = stream.tree.lock().expect("no panic while held");
+        let tree = stream.tree.lock();
         tree.root(tree.end())
     }
 

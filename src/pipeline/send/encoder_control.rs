@@ -3,8 +3,9 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::chunk::{Chunk, EncodedChunk};
 use crate::codec::{AUTO, Compress, Encoder};
@@ -90,7 +91,7 @@ impl EncoderControl {
 
     /// Applies a decision. A method that the user chose stays.
     pub fn steer(&self, decision: &Decision) {
-        let mut course = self.lock();
+        let mut course = self.course.lock();
         course.frames_max = usize::from(decision.queue);
         if let How::Chosen {
             method,
@@ -110,7 +111,7 @@ impl EncoderControl {
 
     /// The compression of the next chunk.
     pub fn next(&self) -> Compression {
-        let course = &mut *self.lock();
+        let course = &mut *self.course.lock();
         match &mut course.how {
             How::Forced(method) => Compression::Forced(*method),
             How::Chosen {
@@ -134,7 +135,7 @@ impl EncoderControl {
         let Some(rung) = rung(method) else {
             return;
         };
-        let coded = &mut self.coded.lock().expect("no panic while held")[rung];
+        let coded = &mut self.coded.lock()[rung];
         coded.offered_bytes += raw as u64;
         coded.made_bytes += made as u64;
         coded.busy += took;
@@ -148,7 +149,7 @@ impl EncoderControl {
         self.wire_bytes.fetch_add(wire, Relaxed);
         // Waiting workers wake when half of the queue is empty and fill it in one go. So they are
         // not woken for each frame.
-        let mut course = self.lock();
+        let mut course = self.course.lock();
         course.frames = left;
         let wakes = course.waiting > 0 && 2 * left <= course.frames_max;
         drop(course);
@@ -164,10 +165,10 @@ impl EncoderControl {
         waiting: impl Fn() -> usize,
         push: impl FnOnce() -> T,
     ) -> Option<T> {
-        let mut course = self.lock();
+        let mut course = self.course.lock();
         while !course.ended && waiting() >= course.frames_max {
             course.waiting += 1;
-            course = self.room.wait(course).expect("no panic while held");
+            self.room.wait(&mut course);
             course.waiting -= 1;
         }
         course.frames = waiting() + 1;
@@ -176,7 +177,7 @@ impl EncoderControl {
 
     /// Ends all waiting for room.
     pub fn end(&self) {
-        self.lock().ended = true;
+        self.course.lock().ended = true;
         self.room.notify_all();
     }
 
@@ -186,14 +187,10 @@ impl EncoderControl {
         sample.frames = self.frames.load(Relaxed);
         sample.raw_bytes = self.raw_bytes.load(Relaxed);
         sample.wire_bytes = self.wire_bytes.load(Relaxed);
-        sample.codecs = *self.coded.lock().expect("no panic while held");
+        sample.codecs = *self.coded.lock();
         sample.workers_busy = spent.working;
         sample.encode_busy = spent.codec;
         sample.read_busy = spent.disk_alone;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, EncodeState> {
-        self.course.lock().expect("no panic while held")
     }
 }
 
@@ -233,10 +230,10 @@ pub fn method(compress: Compress) -> Option<Method> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
 
+    use super::*;
     use crate::tuner::{Forced, Start, Tuner};
 
     /// A tuner's first decision on a near link, with a scout.

@@ -53,11 +53,7 @@ impl Sender {
         match opened.and_then(|feed| self.read_stream(stream, feed)) {
             Ok(None) => {}
             Ok(Some(length)) if self.plans.wait_digested(stream, length)? => {
-                let root = stream
-                    .tree
-                    .lock()
-                    .expect("no panic while held")
-                    .root(length);
+                let root = stream.tree.lock().root(length);
                 if inlet.is_once() {
                     let digest = root;
                     self.ending.read_once(path, PipeFinished { length, digest });
@@ -129,7 +125,7 @@ impl Sender {
             self.give_up(plan);
             return None;
         }
-        let mut bytes = part.bytes.lock().expect("no panic while held");
+        let mut bytes = part.bytes.lock();
         let buffer = match std::mem::replace(&mut *bytes, Bytes::Gone) {
             Bytes::Read(buffer) => buffer,
             Bytes::Framed(frame) => {
@@ -174,7 +170,7 @@ impl Sender {
             buffer.set_len(0);
         }
         let tree = &stream.tree;
-        tree.lock().expect("no panic while held").add(piece);
+        tree.lock().add(piece);
         let _ = plan.digest.set(digest);
         self.plans.part_digested();
         let place = ChunkPlace {

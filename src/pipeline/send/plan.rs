@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 use super::cache::Interest;
 use crate::chunk::Buffer;
@@ -168,7 +170,7 @@ impl PipePart {
 impl SendFile {
     /// Changes the state unless the reading is over. Returns the old state.
     pub fn leave_reading(&self, to: ReadProgress) -> ReadProgress {
-        let mut reading = self.reading.lock().expect("no panic while held");
+        let mut reading = self.reading.lock();
         let was = *reading;
         if was == ReadProgress::Goes {
             *reading = to;
@@ -178,7 +180,7 @@ impl SendFile {
 
     /// True if it has failed, or will be read again from the start.
     pub fn is_given_up(&self) -> bool {
-        let reading = *self.reading.lock().expect("no panic while held");
+        let reading = *self.reading.lock();
         self.failed.load(Relaxed) || reading == ReadProgress::Anew
     }
 
@@ -196,19 +198,19 @@ impl SendFile {
 
     /// The BLAKE3 of the whole file, once everything was read.
     pub fn root(&self) -> Option<Digest> {
-        let root = |tree: &Mutex<Tree>| tree.lock().expect("no panic while held").root();
+        let root = |tree: &Mutex<Tree>| tree.lock().root();
         self.tree.as_ref().map_or(self.known, root)
     }
 
     /// The number of bytes that the receiver has.
     pub fn had(&self) -> u64 {
-        self.had.lock().expect("no panic while held").count()
+        self.had.lock().count()
     }
 
     /// The receiver does not have these ranges after all, so they will be cut and sent. Returns
     /// their bytes; None if the receiver never said that it has them.
     pub fn take_back(&self, missing: &RangeSet) -> Option<u64> {
-        let mut had = self.had.lock().expect("no panic while held");
+        let mut had = self.had.lock();
         if !missing.iter().all(|range| had.contains_all(range)) {
             return None;
         }
@@ -220,7 +222,7 @@ impl SendFile {
         self.alone.store(true, Relaxed);
         self.covered.fetch_sub(len, AcqRel);
         self.placed.fetch_sub(len, Relaxed);
-        self.cut.lock().expect("no panic while held").add(missing);
+        self.cut.lock().add(missing);
         Some(len)
     }
 }

@@ -2,10 +2,12 @@
 //! file, and detects files that changed in the meantime.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::plan::{CurrentLength, PackMember, Plan, PlannedContent, ReadProgress, SendFile};
 use super::scheduler::ResumedFile;
@@ -202,7 +204,7 @@ impl Sender {
     fn ends_at(&self, file: &SendFile, length: u64) {
         let Some(live) = &file.live else { return };
         let told = {
-            let mut live = live.lock().expect("no panic while held");
+            let mut live = live.lock();
             if length >= live.length {
                 return;
             }
@@ -225,7 +227,7 @@ impl Sender {
     ) {
         let len = u64::from(place.raw_len);
         if let Some(tree) = &file.tree {
-            let mut tree = tree.lock().expect("no panic while held");
+            let mut tree = tree.lock();
             if kind == ChunkKind::Zeros {
                 tree.add_zeros(place.offset, len);
             } else if data.len() as u64 == len {
@@ -246,7 +248,7 @@ impl Sender {
         let size = file.found.entry.size;
         if let Some(live) = &file.live {
             let length = {
-                let mut live = live.lock().expect("no panic while held");
+                let mut live = live.lock();
                 live.told = true;
                 live.length
             };

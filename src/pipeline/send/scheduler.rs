@@ -14,7 +14,12 @@ mod resumed_files;
 mod resumed_small_files;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+
+use begin::NextChunk;
+pub use chores::{Chores, Discarded};
+pub use entries::{EntryAtClose, Settled};
+use parking_lot::{Mutex, MutexGuard};
 
 pub use self::resumed_small_files::Sum;
 use super::plan::{PackMember, Plan, SendFile, SendPipe};
@@ -26,9 +31,6 @@ use crate::manifest::EntryId;
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::wait_queue::WaitQueue;
 use crate::source::{FoundFile, SourceFile};
-use begin::NextChunk;
-pub use chores::{Chores, Discarded};
-pub use entries::{EntryAtClose, Settled};
 
 /// The most unacknowledged chunks. At 1 MiB each, this is more than 10 Gbit/s of data compressed
 /// threefold needs at 150 ms.
@@ -219,7 +221,7 @@ impl Scheduler {
     /// `takes_pieces`.
     pub fn of(open_max: u32, large_max: usize, takes_pieces: bool) -> Scheduler {
         let plans = Scheduler::default();
-        let mut state = plans.lock();
+        let mut state = plans.state.lock();
         state.open_max = (open_max as usize).max(1);
         state.large.at_work_max = large_max;
         state.large.takes_pieces = takes_pieces;
@@ -227,13 +229,9 @@ impl Scheduler {
         plans
     }
 
-    fn lock(&self) -> MutexGuard<'_, SchedulerState> {
-        self.state.lock().expect("no panic while held")
-    }
-
     /// Lets workers take chunks, since the receiver now knows where everything lands.
     pub fn start(&self, landed: SmallFileMode, window: usize) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         (state.landed, state.window) = (Some(landed), window as u64);
         drop(state);
         self.wake();
@@ -241,7 +239,7 @@ impl Scheduler {
 
     /// How small files are sent, if known.
     pub fn landed(&self) -> Option<SmallFileMode> {
-        self.lock().landed
+        self.state.lock().landed
     }
 
     pub fn wait_landed(&self) -> Result<(), Ended> {
@@ -251,7 +249,7 @@ impl Scheduler {
     /// Sets the tuner's decisions: how many chunks may be unacknowledged, up to [`UNACKED_MAX`],
     /// how many connections share the rest, and how many packs are merged.
     pub fn steer(&self, in_flight_max: u16, streams: u16, packs: u16) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.in_flight_max = Some(usize::from(in_flight_max).clamp(1, UNACKED_MAX));
         state.streams = streams.into();
         state.large.packs = packs.into();
@@ -261,7 +259,7 @@ impl Scheduler {
 
     /// Wakes all waiting threads. No more work is given out.
     pub fn end(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.ended = true;
         for open in state.open.values() {
             if let AnnouncedFile::Stream(stream, _) = open {
@@ -289,7 +287,7 @@ impl Scheduler {
         bell: &WaitQueue,
         ready: impl Fn(&SchedulerState) -> bool,
     ) -> Result<MutexGuard<'_, SchedulerState>, Ended> {
-        let state = bell.sleep_until(self.lock(), |state| state.ended || ready(state));
+        let state = bell.sleep_until(self.state.lock(), |state| state.ended || ready(state));
         if state.ended { Err(Ended) } else { Ok(state) }
     }
 
@@ -332,7 +330,7 @@ impl Scheduler {
 
     /// Records that a connection took the chunk's frame.
     pub fn taken(&self, chunk: u64, stream: u16) -> Taken {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(in_flight) = state.in_flight.get_mut(&chunk) else {
             return Taken::Settled;
         };
@@ -345,7 +343,7 @@ impl Scheduler {
 
     /// Schedules the unacknowledged chunks of a dead connection again. Returns how many.
     pub fn stream_died(&self, stream: u16) -> usize {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let state = &mut *state;
         let mut count = 0;
         for (&chunk, in_flight) in &mut state.in_flight {
@@ -363,7 +361,7 @@ impl Scheduler {
     /// `most`, and each at most [`REPEATS_MAX`] times. Does nothing while there is anything else
     /// to send. Returns how many.
     pub fn repeat(&self, slow: &[u16], most: usize) -> usize {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let state = &mut *state;
         // Chunks that leave in order may all wait for one chunk. Otherwise planned chunks can
         // begin soon.
@@ -385,7 +383,7 @@ impl Scheduler {
 
     /// True if all chunks are settled and nothing is left to send.
     pub fn has_nothing_to_carry(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         let is_sending = |open: &AnnouncedFile| {
             matches!(open, AnnouncedFile::Sending(_) | AnnouncedFile::Stream(..))
         };
@@ -401,7 +399,7 @@ impl Scheduler {
     /// Schedules a chunk again that arrived damaged, or whose digest the receiver refused. After
     /// [`NACKS_MAX`] damaged arrivals, the worker that takes it gives it up.
     pub fn nacked(&self, chunk: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(in_flight) = state.in_flight.get_mut(&chunk) else {
             return;
         };
@@ -419,7 +417,7 @@ impl Scheduler {
 
     /// True if workers have begun every chunk and none waits for a retransmission.
     pub fn is_all_taken(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         let is_waiting = |open: &AnnouncedFile| {
             matches!(
                 open,

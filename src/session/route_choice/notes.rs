@@ -2,7 +2,8 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, MutexGuard};
+
+use parking_lot::Mutex;
 
 use crate::transport::routes::Route;
 
@@ -49,7 +50,7 @@ impl Notes {
         carried: [u64; Route::ALL.len()],
         used: Route,
     ) -> Option<String> {
-        let failed = self.lock();
+        let failed = self.failed.lock();
         let told = failed.iter().find(|(failed, _)| *failed == better);
         let is_silent = self.tried[better as usize].load(Relaxed)
             && carried[better as usize] == 0
@@ -67,18 +68,17 @@ impl Notes {
 
     /// Notes why a route failed. The last reason counts.
     pub fn failed(&self, route: Route, why: &str) {
-        let mut failed = self.lock();
+        let mut failed = self.failed.lock();
         failed.retain(|(other, _)| *other != route);
         failed.push((route, why.to_owned()));
         failed.sort();
     }
 
     pub fn has(&self, route: Route) -> bool {
-        self.lock().iter().any(|(failed, _)| *failed == route)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(Route, String)>> {
-        self.failed.lock().expect("no panic while held")
+        self.failed
+            .lock()
+            .iter()
+            .any(|(failed, _)| *failed == route)
     }
 }
 

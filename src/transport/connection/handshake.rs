@@ -8,9 +8,10 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -114,7 +115,7 @@ impl Keyring {
         if *opening != self.opening(id) {
             return None;
         }
-        let mut last = self.last.lock().expect("no panic while held");
+        let mut last = self.last.lock();
         if last.get(&stream).is_some_and(|&last| attempt <= last) {
             return None;
         }

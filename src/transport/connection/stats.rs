@@ -1,9 +1,10 @@
 //! Counters of one connection, updated by its task and read by the roster, and the orders for it.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::kernel::KernelFacts;
@@ -113,11 +114,11 @@ impl ConnectionStats {
     }
 
     pub fn set_kernel(&self, facts: Option<KernelFacts>) {
-        *self.kernel.lock().expect("no panic while held") = facts;
+        *self.kernel.lock() = facts;
     }
 
     pub fn kernel(&self) -> Option<KernelFacts> {
-        *self.kernel.lock().expect("no panic while held")
+        *self.kernel.lock()
     }
 
     /// Changes the orders, and wakes the task if they differ.

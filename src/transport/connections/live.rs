@@ -122,7 +122,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let mut state = self.roster.lock();
+        let mut state = self.roster.state.lock();
         state.was_ever_proven |= self.meter.is_proven();
         if let Some(route) = Route::of(self.id.stream) {
             state.carried[route as usize] += self.meter.bytes();

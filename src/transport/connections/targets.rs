@@ -115,24 +115,24 @@ impl ConnectionSet {
     /// Sets the wanted number of connections, at least 1; the dialling end makes them.
     pub fn want(&self, streams: u16) {
         let streams = streams.clamp(1, STREAMS_MAX);
-        self.lock().course.wanted.send_replace(streams);
+        self.state.lock().course.wanted.send_replace(streams);
     }
 
     /// Sets the number of working connections, at least 1; the sending end parks the others.
     pub fn put_to_work(&self, streams: u16) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.course.at_work = streams.clamp(1, STREAMS_MAX);
         state.park();
         state.count_most(self.flow);
     }
 
     pub fn wanted(&self) -> watch::Receiver<u16> {
-        self.lock().course.wanted.subscribe()
+        self.state.lock().course.wanted.subscribe()
     }
 
     /// Sets the congestion control of this end's sockets.
     pub fn set_congestion(&self, name: &str) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let name: Arc<str> = name.into();
         state.course.congestion = Some(name.clone());
         for live in state.live.values() {
@@ -144,7 +144,7 @@ impl ConnectionSet {
     /// Limits all connections together to this many bytes a second; each with data to send gets
     /// the same part.
     pub fn pace(&self, bytes_per_s: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let has_work = |live: &&LiveConnection| {
             let holds = live.meter.kernel().is_some_and(|facts| facts.held > 0);
             holds || !(live.meter.waits() || live.meter.is_parked())
@@ -159,7 +159,7 @@ impl ConnectionSet {
 
     /// The kernel's facts about each TCP connection.
     pub fn sights(&self) -> Vec<ConnectionSight> {
-        let state = self.lock();
+        let state = self.state.lock();
         let sight = |live: &LiveConnection| {
             let facts = live.meter.kernel()?;
             Some(ConnectionSight {
@@ -175,7 +175,7 @@ impl ConnectionSet {
 
     /// Makes every connection read the kernel's facts; they report soon.
     pub fn ask(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.course.looks += 1;
         let looks = state.course.looks;
         for live in state.live.values() {
@@ -185,21 +185,21 @@ impl ConnectionSet {
 
     /// The shortest round trip of the connections; None if none is known.
     pub fn round_trip(&self) -> Option<Duration> {
-        let state = self.lock();
+        let state = self.state.lock();
         let facts = state.live.values().filter_map(|live| live.meter.kernel());
         let known = facts.map(|facts| facts.round_trip);
         known.filter(|it| !it.is_zero()).min()
     }
 
     pub fn has_streams(&self) -> bool {
-        !self.lock().live.is_empty()
+        !self.state.lock().live.is_empty()
     }
 
     /// Connections whose bytes an idle one would carry clearly sooner, and the number of idle
     /// ones.
     pub fn late(&self) -> (Vec<u16>, usize) {
         let (mut busy, mut idle) = (Vec::new(), Vec::new());
-        for live in self.lock().live.values() {
+        for live in self.state.lock().live.values() {
             let Some(facts) = live.meter.kernel() else {
                 continue;
             };
@@ -224,7 +224,7 @@ impl ConnectionSet {
 
     /// Adds the facts about connections to a sample.
     pub fn fill(&self, sample: &mut Sample) {
-        let state = self.lock();
+        let state = self.state.lock();
         (sample.carried_bytes, sample.retransmitted_bytes) = state.course.past;
         let mut working: Vec<KernelFacts> = Vec::with_capacity(state.live.len());
         for live in state.live.values() {

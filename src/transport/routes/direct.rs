@@ -7,9 +7,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -72,7 +73,7 @@ impl Places {
 
     /// Adds new addresses behind the first one, up to `ADDRESSES_MAX` in total.
     pub fn add(&self, more: Vec<SocketAddr>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let at = state.addresses.len().min(1);
         for address in more.into_iter().rev() {
             let is_new = !state.addresses.contains(&address) && can_go(self.bind, address);
@@ -83,17 +84,17 @@ impl Places {
     }
 
     pub fn all(&self) -> Vec<SocketAddr> {
-        self.lock().addresses.clone()
+        self.state.lock().addresses.clone()
     }
 
     pub fn answer(&self) -> DialAnswer {
-        self.lock().answer
+        self.state.lock().answer
     }
 
     /// Notes that all dials failed, unless an address accepted a connection before: it may do so
     /// again.
     fn refused(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.answer == DialAnswer::Silent {
             state.answer = DialAnswer::Refused;
         }
@@ -101,7 +102,7 @@ impl Places {
 
     /// The addresses to try now: strange ones last.
     fn candidates(&self) -> Vec<SocketAddr> {
-        let state = self.lock();
+        let state = self.state.lock();
         match state.proven {
             Some(proven) => vec![proven],
             None => {
@@ -116,27 +117,23 @@ impl Places {
     }
 
     fn is_strange(&self, address: SocketAddr) -> bool {
-        self.lock().strange.contains_key(&address)
+        self.state.lock().strange.contains_key(&address)
     }
 
     /// The other end at this address proved that it knows the secret.
     pub fn set_proven(&self, address: SocketAddr) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.proven = Some(address);
         state.strange.remove(&address);
     }
 
     /// No proof arrived from the other end at this address.
     pub fn set_strange(&self, address: SocketAddr) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.proven == Some(address) {
             state.proven = None;
         }
         *state.strange.entry(address).or_default() += 1;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, DialProgress> {
-        self.state.lock().expect("no panic while held")
     }
 }
 
@@ -195,7 +192,7 @@ pub async fn dial(
         };
         let opened = match connected {
             Ok(socket) => {
-                places.lock().answer = DialAnswer::Connected;
+                places.state.lock().answer = DialAnswer::Connected;
                 let early = may_be_early && first == Some(address) && !places.is_strange(address);
                 let opened = open(socket, keyring, id, early).await;
                 id.attempt = id.attempt.saturating_add(1);
@@ -261,11 +258,12 @@ async fn open(
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::mpsc;
+
     use super::*;
     use crate::seal::Secret;
     use crate::transport::connection::handshake::DialRole;
     use crate::transport::routes::listener::Listener;
-    use tokio::sync::mpsc;
 
     fn keyring(secret: u8) -> Arc<Keyring> {
         let secret = Secret::take(&mut [secret; 32]);

@@ -5,9 +5,10 @@
 //! the window holds about a second of data. The reader of control only queues the pieces. It
 //! detects a peer that exceeds its credit.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{mpsc, watch};
 
@@ -101,7 +102,7 @@ impl Receiving {
     /// # Errors
     /// If the data exceeds the granted credit.
     pub fn take(&self, bytes: Vec<u8>) -> Result<(), CreditExceeded> {
-        let mut owed = self.owed.lock().expect("no panic while held");
+        let mut owed = self.owed.lock();
         let len = bytes.len() as u64;
         if bytes.is_empty() || bytes.len() > DATA_MAX || len > *owed {
             return Err(CreditExceeded);
@@ -123,7 +124,7 @@ async fn feed(
     let mut credit = window.first();
     loop {
         if credit > 0 {
-            *owed.lock().expect("no panic while held") += credit;
+            *owed.lock() += credit;
             if control.send(Message::Credit(credit)).await.is_err() {
                 return;
             }

@@ -221,16 +221,16 @@ fn classified(words: String) -> Failed {
 
 /// The last line on a login's stderr.
 struct LoginStderr {
-    last: Arc<std::sync::Mutex<String>>,
+    last: Arc<parking_lot::Mutex<String>>,
     relay: JoinHandle<()>,
 }
 
 impl LoginStderr {
     fn hear(stderr: ssh::Stderr) -> LoginStderr {
-        let last = Arc::new(std::sync::Mutex::new(String::new()));
+        let last = Arc::new(parking_lot::Mutex::new(String::new()));
         let keep = last.clone();
         let show = move |line: &str| {
-            let mut last = keep.lock().expect("no panic while held");
+            let mut last = keep.lock();
             // ssh's reason for a refusal is not always its last line.
             if !is_refusal(&last) {
                 line.clone_into(&mut last);
@@ -244,7 +244,7 @@ impl LoginStderr {
     /// open.
     async fn last(&mut self) -> String {
         let _ = timeout(END_PATIENCE, &mut self.relay).await;
-        self.last.lock().expect("no panic while held").clone()
+        self.last.lock().clone()
     }
 }
 

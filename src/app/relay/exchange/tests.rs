@@ -1,8 +1,10 @@
 //! What one host learns of the other, and what it does not.
 
-use super::*;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
+
+use super::*;
 use crate::manifest::{Name, Root, Totals};
 use crate::pipe::Stop;
 use crate::pipeline::failures::Failures;
@@ -44,7 +46,7 @@ fn seat() -> (ClientContext, Arc<Mutex<Vec<Error>>>) {
     let told: Arc<Mutex<Vec<Error>>> = Arc::default();
     let progress = Arc::<Progress>::default();
     let telling = told.clone();
-    let tell = move |error: &Error| telling.lock().unwrap().push(error.clone());
+    let tell = move |error: &Error| telling.lock().push(error.clone());
     let tally = Failures::new(Box::new(tell), Box::new(|_| ()), progress.clone());
     let seat = ClientContext {
         progress,
@@ -77,7 +79,7 @@ fn a_fault_goes_on_without_its_path_and_words() {
         assert_eq!((passed.entry, passed.parent), (3, 1));
         assert!(passed.path.is_empty() && passed.text.is_empty());
     }
-    assert_eq!(*told.lock().unwrap(), [error.clone(), error]);
+    assert_eq!(*told.lock(), [error.clone(), error]);
 }
 
 #[test]

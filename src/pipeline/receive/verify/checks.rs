@@ -2,8 +2,10 @@
 //! files are stored in so few bytes that a whole tree of them fits into memory.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::FinishedBefore;
 use crate::chunk::ranges::RangeSet;
@@ -77,7 +79,7 @@ struct FinishedSmallFiles {
 
 impl Checks {
     pub fn add(&self, check: Check) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         if !waiting.is_closed {
             waiting.checks.push_back(check);
             self.came.notify_one();
@@ -86,7 +88,7 @@ impl Checks {
 
     /// Returns false if there is no room for it.
     pub fn add_small(&self, small: &FinishedSmallFile) -> bool {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         if waiting.small.is_full() {
             return false;
         }
@@ -99,33 +101,30 @@ impl Checks {
 
     /// Waits for the next check; None once the copy ends.
     pub fn next(&self) -> Option<Check> {
-        let waiting = self.came.wait_while(self.lock(), |waiting| {
+        let mut waiting = self.waiting.lock();
+        self.came.wait_while(&mut waiting, |waiting| {
             waiting.is_idle() && !waiting.is_closed
         });
-        waiting.expect("no panic while held").pop()
+        waiting.pop()
     }
 
     pub fn is_full(&self) -> bool {
-        self.lock().checks.len() >= PLACED_MAX
+        self.waiting.lock().checks.len() >= PLACED_MAX
     }
 
     pub fn is_idle(&self) -> bool {
-        self.lock().is_idle()
+        self.waiting.lock().is_idle()
     }
 
     /// Drops the remaining checks and wakes all waiting threads.
     pub fn close(&self) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         waiting.is_closed = true;
         let left = std::mem::take(&mut waiting.checks);
         let small = std::mem::take(&mut waiting.small);
         drop(waiting);
         self.came.notify_all();
         drop((left, small));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, WaitingChecks> {
-        self.waiting.lock().expect("no panic while held")
     }
 }
 
@@ -243,7 +242,7 @@ mod tests {
             _ => panic!("nothing else waits"),
         };
         let mut id = 0;
-        while checks.lock().small.parts.len() < 4 {
+        while checks.waiting.lock().small.parts.len() < 4 {
             id += 1;
             assert!(checks.add_small(&small(id)));
             if id % 100 == 0 {
@@ -254,7 +253,7 @@ mod tests {
             take(&checks);
         }
         assert_eq!(next, id + 1);
-        assert_eq!(checks.lock().small.taken, 0);
+        assert_eq!(checks.waiting.lock().small.taken, 0);
     }
 
     #[test]
@@ -262,7 +261,7 @@ mod tests {
         let checks = Checks::default();
         let count = (1..).find(|&id| !checks.add_small(&small(id))).unwrap();
         assert!(count > SMALL_BYTES_MAX as u64 / 300, "{count}");
-        let waiting = checks.lock();
+        let waiting = checks.waiting.lock();
         let taken: usize = waiting.small.parts.iter().map(Vec::capacity).sum();
         assert!(taken <= SMALL_BYTES_MAX, "{taken}");
     }

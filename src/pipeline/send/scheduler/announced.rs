@@ -33,12 +33,12 @@ pub(super) struct AnnouncedEntries {
 impl Scheduler {
     /// Begins the walk. Numbers below `first` belong to operands.
     pub fn begin_walk(&self, first: EntryId) {
-        self.lock().announced.floor = first;
+        self.state.lock().announced.floor = first;
     }
 
     /// Counts entries that are about to be announced.
     pub fn announcing(&self, entries: &[Entry]) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let state = &mut *state;
         for entry in entries {
             if !state.settled.contains(entry.id) {
@@ -118,7 +118,7 @@ mod tests {
         let plans = Scheduler::default();
         let link = |id| entry(id, EntryKind::Symlink(vec![b'x'; 4000]));
         let mut last = 1;
-        while plans.lock().announced.has_room() {
+        while plans.state.lock().announced.has_room() {
             last += 1;
             plans.announcing(&[link(last)]);
         }
@@ -127,9 +127,9 @@ mod tests {
         // An entry that is announced again counts once. One that has settled does not count.
         plans.announcing(&[link(last), link(2)]);
         let weight = entry_weight(&link(last));
-        assert_eq!(plans.lock().announced.bytes, weight);
+        assert_eq!(plans.state.lock().announced.bytes, weight);
         plans.settle_entries(last..last + 1);
-        assert_eq!(plans.lock().announced.bytes, 0);
+        assert_eq!(plans.state.lock().announced.bytes, 0);
     }
 
     #[test]
@@ -143,10 +143,10 @@ mod tests {
             plans.settle_entries(id..id + 1);
             // 4, 6, ... are files in flight.
         }
-        assert!(!plans.lock().announced.has_room());
+        assert!(!plans.state.lock().announced.has_room());
         plans.settle_entries(4..5);
-        assert!(plans.lock().announced.has_room());
+        assert!(plans.state.lock().announced.has_room());
         plans.settle_entries(3..last);
-        assert!(plans.lock().announced.directories.is_empty());
+        assert!(plans.state.lock().announced.directories.is_empty());
     }
 }

@@ -20,13 +20,13 @@ impl Scheduler {
         // If the file system cannot report holes, the reading reports why.
         let (id, rest) = (found.id, Some(from..found.size));
         let data = file.source.next_data(from).unwrap_or(rest);
-        let mut cut = file.cut.lock().expect("no panic while held");
+        let mut cut = file.cut.lock();
         // In the meantime the receiver may have asked for earlier ranges.
         if cut.unknown_from() == Some(from) {
             cut.set_data(data);
         }
         drop(cut);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.looking -= 1;
         // In the meantime the file may have failed, or may be read again from its start.
         let is_sent = |open: &AnnouncedFile| matches!(open, AnnouncedFile::Sending(sent) if Arc::ptr_eq(sent, &file));
@@ -69,7 +69,7 @@ impl SchedulerState {
 
     fn begin_piece(&mut self, file: Arc<SendFile>) -> NextChunk {
         let is_last = self.is_last();
-        let mut cut = file.cut.lock().expect("no panic while held");
+        let mut cut = file.cut.lock();
         if let Some(from) = cut.unknown_from() {
             drop(cut);
             self.looking += 1;

@@ -33,13 +33,13 @@ pub struct Rest {
 impl Scheduler {
     /// Gives a file to the thread that closes files.
     pub fn discard(&self, file: Discarded) {
-        self.lock().discarded.push(file);
+        self.state.lock().discarded.push(file);
         self.changed.wake_all();
     }
 
     /// Gives a changed file to the thread that waits until it can be read again.
     pub fn read_again(&self, file: Arc<SendFile>, error: Error) {
-        self.lock().changed.push((file, error));
+        self.state.lock().changed.push((file, error));
         self.changed.wake_all();
     }
 
@@ -57,14 +57,14 @@ impl Scheduler {
     /// Records that so many discarded files are closed.
     pub fn were_closed(&self, files: usize) {
         if files > 0 {
-            self.lock().closing -= files;
+            self.state.lock().closing -= files;
             self.changed.wake_all();
         }
     }
 
     /// Takes what still holds files when the copy is over.
     pub fn take_rest(&self) -> Rest {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         Rest {
             _discarded: std::mem::take(&mut state.discarded),
             _open: state.open.drain().map(|(_, open)| open).collect(),

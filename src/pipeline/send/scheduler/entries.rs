@@ -50,7 +50,7 @@ impl Scheduler {
         let has_room = |state: &SchedulerState| {
             state.open.len() + state.discarded.len() + state.closing < state.open_max
         };
-        if !has_room(&self.lock()) {
+        if !has_room(&self.state.lock()) {
             before()?;
         }
         let mut state = self.wait_until(has_room)?;
@@ -61,7 +61,10 @@ impl Scheduler {
     /// Like [`announce`](Scheduler::announce), but never waits. For workers, since the files that are
     /// open may wait for a worker.
     pub fn announce_now(&self, entry: EntryId, source: SourceFile, listed: Option<ListedPath>) {
-        self.lock().open.insert(entry, announced(source, listed));
+        self.state
+            .lock()
+            .open
+            .insert(entry, announced(source, listed));
     }
 
     /// Like [`announce_now`](Scheduler::announce_now), for a second reading. Drops all plans of the
@@ -73,7 +76,7 @@ impl Scheduler {
         source: SourceFile,
         listed: Option<ListedPath>,
     ) -> Option<u64> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !matches!(state.open.get(&entry), Some(AnnouncedFile::Sending(_))) {
             return None;
         }
@@ -102,7 +105,7 @@ impl Scheduler {
         entry: EntryId,
         make: impl FnOnce(Unanswered) -> Result<SendFile, E>,
     ) -> Result<Option<Arc<SendFile>>, E> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let announced = match state.open.remove(&entry) {
             Some(AnnouncedFile::Announced(announced)) => announced,
             Some(other) => {
@@ -127,13 +130,13 @@ impl Scheduler {
             AnnouncedFile::Sending(file) => file.ranges,
             _ => 0,
         };
-        self.lock().open.values().map(ranges).sum()
+        self.state.lock().open.values().map(ranges).sum()
     }
 
     /// Handles the answer that this file is not wanted: it is in place or failed, as a later
     /// message will say. Keeps only its size. Returns the source if the file was announced.
     pub fn skip(&self, entry: EntryId) -> Option<Box<SourceFile>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let open = state.open.get_mut(&entry)?;
         let AnnouncedFile::Announced(Unanswered { source, .. }) = open else {
             return None;
@@ -150,13 +153,13 @@ impl Scheduler {
         let members = members
             .into_iter()
             .map(|member| (member.found.entry.id, member));
-        self.lock().asked.extend(members);
+        self.state.lock().asked.extend(members);
     }
 
     /// Moves small files that the receiver wants into packs. Ignores entries that it was not asked
     /// about.
     pub fn want_small(&self, entries: impl Iterator<Item = EntryId>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let state = &mut *state;
         if state.asked.is_empty() {
             return;
@@ -191,7 +194,7 @@ impl Scheduler {
                 && state.announced.has_room()
                 && state.kept.has_room()
         };
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.highest = state.highest.max(entry);
         let is_roomy = has_room(&state);
         drop(state);
@@ -205,23 +208,23 @@ impl Scheduler {
 
     /// Adds a file of unknown size that had no room in its pack.
     pub fn outgrow(&self, found: FoundFile, listed: Option<ListedPath>) {
-        self.lock().outgrown.push((found, listed));
+        self.state.lock().outgrown.push((found, listed));
         self.wake();
     }
 
     /// Takes the files added by [`outgrow`](Scheduler::outgrow).
     pub fn take_outgrown(&self) -> Vec<(FoundFile, Option<ListedPath>)> {
-        std::mem::take(&mut self.lock().outgrown)
+        std::mem::take(&mut self.state.lock().outgrown)
     }
 
     /// True if the walk has reached this number. The receiver cannot know of later entries.
     pub fn is_met(&self, entry: EntryId) -> bool {
-        entry <= self.lock().highest
+        entry <= self.state.lock().highest
     }
 
     /// Ends the walk. No entry has a number in `unused`.
     pub fn end_planning(&self, unused: impl Iterator<Item = Range<EntryId>>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         for range in unused {
             state.settled.insert(range);
         }
@@ -231,13 +234,13 @@ impl Scheduler {
     /// True if the walk is over, every chunk is acknowledged, and every entry is in place or
     /// failed.
     pub fn is_done(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.planned && state.is_idle() && state.settled.contains_all(1..state.highest + 1)
     }
 
     /// Records that these entries are in place or failed.
     pub fn settle_entries(&self, entries: Range<EntryId>) -> Settled {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.settled.insert(entries.clone());
         let SchedulerState {
             announced, settled, ..
@@ -255,24 +258,24 @@ impl Scheduler {
 
     /// Records a failed entry, for its pack and for its hard links.
     pub fn entry_failed(&self, entry: EntryId) {
-        self.lock().failed.insert_one(entry);
+        self.state.lock().failed.insert_one(entry);
         self.settle_entries(entry..entry + 1);
     }
 
     /// Records entries that failed along with their directory, for their packs and their hard
     /// links.
     pub fn entries_lost(&self, entries: Range<EntryId>) {
-        self.lock().failed.insert(entries);
+        self.state.lock().failed.insert(entries);
     }
 
     pub fn has_failed(&self, entry: EntryId) -> bool {
-        self.lock().failed.contains(entry)
+        self.state.lock().failed.contains(entry)
     }
 
     /// Closes an entry that is in place or failed, so that nothing more of it is sent. None if it
     /// is not open.
     pub fn close(&self, entry: EntryId) -> Option<EntryAtClose> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let closed = match state.open.remove(&entry) {
             Some(AnnouncedFile::Announced(announced)) => EntryAtClose::Announced(announced.source),
             Some(AnnouncedFile::Skipped { size }) => EntryAtClose::Skipped { size },

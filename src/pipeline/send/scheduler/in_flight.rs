@@ -13,7 +13,7 @@ const SPARE_MAX: usize = 64;
 impl Scheduler {
     /// Schedules a chunk again that no connection took.
     pub fn put_back(&self, chunk: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(in_flight) = state.in_flight.get(&chunk) {
             let plan = in_flight.plan.clone();
             state.again.insert(chunk, plan);
@@ -27,7 +27,7 @@ impl Scheduler {
     pub fn settle_chunks(&self, mut chunks: Range<u64>, each: impl Fn(&Plan)) {
         let mut spare = None;
         loop {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if state.spare.len() < SPARE_MAX {
                 state.spare.extend(spare.take());
             }
@@ -95,11 +95,11 @@ mod tests {
         plans.start(SmallFileMode::Fresh, 8);
         plans.steer(1, 1, 1);
         let pack = || ReadyChunk::Pack(Arc::default());
-        plans.lock().fresh.extend([pack(), pack()]);
+        plans.state.lock().fresh.extend([pack(), pack()]);
         assert!(matches!(plans.next(), Ok(NextTask::Chunk(_))));
         assert_eq!(plans.taken(0, 7), Taken::First);
         assert_eq!(plans.repeat(&[7], 9), 0, "the other waits for room");
-        plans.lock().fresh.clear();
+        plans.state.lock().fresh.clear();
         assert_eq!(plans.repeat(&[6], 9), 0);
         assert_eq!(plans.repeat(&[7], 9), 1);
         assert_eq!(plans.taken(0, 8), Taken::Again);

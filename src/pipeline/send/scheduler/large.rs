@@ -25,7 +25,7 @@ pub(super) struct LargeChunks {
 impl Scheduler {
     /// Records that a large pack or piece is compressed, or will be taken apart.
     pub fn large_is_made(&self, chunk: u64) {
-        self.lock().large.at_work.remove(&chunk);
+        self.state.lock().large.at_work.remove(&chunk);
     }
 
     /// Schedules the packs of a large pack separately. If the receiver has files from the large
@@ -34,7 +34,7 @@ impl Scheduler {
         let PlannedContent::Large(packs) = &plan.what else {
             return;
         };
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         // Under one lock, or for a moment nothing would seem to be left to send.
         if state
             .settle_first(&mut (plan.chunk..plan.chunk + 1))
@@ -60,7 +60,7 @@ impl Scheduler {
             len: u64::from(chunk_size).min(end - offset) as u32,
         });
         let parts: Vec<FilePiece> = parts.collect();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         // Under one lock, or for a moment nothing would seem to be left to send.
         if state
             .settle_first(&mut (plan.chunk..plan.chunk + 1))
@@ -79,7 +79,7 @@ impl Scheduler {
 
     /// Ends merging, because the receiver had no memory for a large pack or it arrived damaged.
     pub fn end_large(&self) {
-        self.lock().large.at_work_max = 0;
+        self.state.lock().large.at_work_max = 0;
     }
 }
 
@@ -149,6 +149,7 @@ mod tests {
         plans.steer(32, 1, 3);
         let pack = || ReadyChunk::Pack(Arc::default());
         plans
+            .state
             .lock()
             .fresh
             .extend(std::iter::repeat_with(pack).take(packs));
@@ -180,9 +181,9 @@ mod tests {
     #[test]
     fn towards_the_end_fewer_go_as_one() {
         let plans = plans(4);
-        plans.lock().planned = true;
+        plans.state.lock().planned = true;
         let sizes: Vec<usize> = std::iter::from_fn(|| {
-            let is_left = !plans.lock().fresh.is_empty();
+            let is_left = !plans.state.lock().fresh.is_empty();
             is_left.then(|| {
                 let (plan, packs) = next(&plans);
                 plans.large_is_made(plan.chunk);
@@ -206,7 +207,7 @@ mod tests {
             .map(|(it, n)| (it.chunk, n))
             .collect();
         assert_eq!(apart, [(1, 1), (2, 1), (3, 1)]);
-        let state = plans.lock();
+        let state = plans.state.lock();
         assert!(state.fresh.is_empty() && !state.in_flight.contains_key(&0));
     }
 

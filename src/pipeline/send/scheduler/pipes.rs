@@ -10,7 +10,7 @@ use crate::pipeline::send::plan::{PipePart, PlannedContent, SendPipe};
 impl Scheduler {
     /// Adds a stream that is about to be announced.
     pub fn announce_stream(&self, stream: Arc<SendPipe>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let id = stream.entry.id;
         if state.ended {
             stream.stop.set();
@@ -20,7 +20,7 @@ impl Scheduler {
 
     /// Handles the answer that the receiver wants this stream. False if it is not open.
     pub fn want_stream(&self, entry: EntryId) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(AnnouncedFile::Stream(_, wanted)) = state.open.get_mut(&entry) else {
             return false;
         };
@@ -51,7 +51,7 @@ impl Scheduler {
 
     /// Plans the next part of a stream, which was just read.
     pub fn add_part(&self, part: PipePart) -> Result<(), Ended> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.ended {
             return Err(Ended);
         }
@@ -68,14 +68,14 @@ impl Scheduler {
     /// Wakes the thread that waits for digests, after a digest was added.
     pub fn part_digested(&self) {
         // A waiting thread checked before this lock was taken, or checks afterwards.
-        drop(self.lock());
+        drop(self.state.lock());
         self.wake();
     }
 
     /// Waits until the tree has the digests of all `length` bytes of a stream. False if it failed.
     pub fn wait_digested(&self, stream: &SendPipe, length: u64) -> Result<bool, Ended> {
         let id = stream.entry.id;
-        let is_digested = || stream.tree.lock().expect("no panic while held").end() == length;
+        let is_digested = || stream.tree.lock().end() == length;
         let state = self.wait_until(|state| !state.open.contains_key(&id) || is_digested())?;
         Ok(state.open.contains_key(&id))
     }
@@ -104,7 +104,7 @@ mod tests {
             NextTask::Chunk(plan) => plan.chunk,
             NextTask::End(_) | NextTask::Reopen(..) => panic!("no file"),
         };
-        let has_room = || plans.lock().is_in_window();
+        let has_room = || plans.state.lock().is_in_window();
         add(0);
         assert!(has_room());
         add(1);

@@ -20,7 +20,7 @@ impl Scheduler {
     /// that it was asked about. Keeps only a description, for most small files even less, and
     /// returns the entry. None for other entries.
     pub fn hold(&self, entry: EntryId, size: u64, digest: Option<Digest>) -> Option<Entry> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let is_announced = match (state.open.get(&entry), state.asked.get(&entry)) {
             (Some(AnnouncedFile::Announced(it)), _) if it.source.found().entry.size == size => true,
             (None, Some(member)) if member.found.entry.size == size => false,
@@ -65,7 +65,7 @@ impl Scheduler {
     /// as resumed from now on; None if the file has failed in the meantime. `Err` if it never said
     /// so.
     pub fn missing(&self, entry: EntryId, ranges: RangeSet) -> Result<Option<u64>, NotHad> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let state = &mut *state;
         let asked = if let Some(size) = state.kept.size(entry) {
             // Small files are sent whole.
@@ -112,7 +112,7 @@ impl Scheduler {
 
     /// Sends a held file that was opened again.
     pub fn reopened(&self, entry: EntryId, file: Arc<SendFile>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let state = &mut *state;
         if !matches!(state.open.get(&entry), Some(AnnouncedFile::Reopening)) {
             return; // It failed at the receiver meanwhile.

@@ -362,11 +362,11 @@ mod tests {
         for id in 1..=many {
             meet(&plans, id, name_of(id), &dir).expect("room");
         }
-        let kept = |plans: &Scheduler| plans.lock().kept.bytes;
+        let kept = |plans: &Scheduler| plans.state.lock().kept.bytes;
         assert!(kept(&plans) < many as usize * 50, "{}", kept(&plans));
-        assert!(!plans.lock().is_idle(), "none of them is settled");
+        assert!(!plans.state.lock().is_idle(), "none of them is settled");
         assert_eq!(plans.settle_entries(1..many + 1).kept.files, many);
-        assert_eq!((kept(&plans), plans.lock().is_idle()), (0, true));
+        assert_eq!((kept(&plans), plans.state.lock().is_idle()), (0, true));
         // Long names fill the memory, and then the walk waits.
         let long = |id| Name::try_from(format!("{id:0255}").into_bytes()).unwrap();
         let full = (many + 1..).find(|&id| meet(&plans, id, long(id), &dir).is_err());
@@ -456,6 +456,6 @@ mod tests {
         assert_eq!(ids, [50]);
         plans.settle_chunks(0..1, |_| {});
         plans.settle_entries(1..101);
-        assert!(plans.lock().is_idle());
+        assert!(plans.state.lock().is_idle());
     }
 }
