@@ -2,43 +2,127 @@
 //!
 //! # The life of a chunk
 //!
-//! | # | where | does | gives |
-//! |---|---|---|---|
-//! | 1 | [`source::walk`] | walks the operands, one `Entry` each | `Entry` |
-//! | 2 | [`chunk::split`] | ranges of big files, packs of small ones; skips holes | `ChunkPlan` |
-//! | 3 | [`source::read`] | preads one plan into a pooled buffer | `Chunk` |
-//! | 4 | [`codec`]`::encode` | digest of the raw bytes, then compression, if any | `EncodedChunk` |
-//! | 5 | [`wire::frame`] | the fixed header, which describes the frame | header |
-//! | 6 | [`seal`]`::seal` | authenticated encryption, header as associated data | `SealedChunk` |
-//! | 7 | [`transport::connection::send`] | one shared queue: a free connection takes the next frame | bytes |
-//! | | | *— network —* | |
-//! | 8 | [`transport::connection::receive`] | parses within limits into a pooled buffer | `SealedChunk` |
-//! | 9 | [`seal`]`::open` | rejects frames not sealed with this session's key | `EncodedChunk` |
-//! | 10 | [`codec`]`::decode` | bounded by the announced raw length | `Chunk` |
-//! | 11 | [`chunk::Chunk::verify`] | recomputes the digest | `VerifiedChunk` |
-//! | 12 | [`dest`]`::write` | pwrite at its offset | done range |
-//! | 13 | [`dest`]`::commit` | after the last range: digest, metadata, sync, rename | the file |
+//! The way of one chunk from the middle of a big file, pushed over a direct connection. Each row is
+//! a source file, in the order in which the way enters it. Counters, limits on memory and the steps
+//! that only options add are left out. Names without a link are private.
 //!
-//! A pipe (stdin, a command, a FIFO) has no plans: [`pipeline::send::walk`] reads it in order. The
+//! First the sender announces the file, and the receiver asks for its content:
+//!
+//! | # | file | what it does |
+//! |---|---|---|
+//! | 1 | [`source::walk`] | [`Walk`](source::walk::Walk) finds the next entry below the operands |
+//! | 2 | [`pipeline::send::walk`] | `entry` decides how to send it, `big_file` announces it |
+//! | 3 | `pipeline::send::scheduler::entries` | waits for [room](pipeline::send::scheduler::Scheduler::wait_entry_room), then [`announce`](pipeline::send::scheduler::Scheduler::announce) keeps the open file |
+//! | 4 | [`pipeline::send`] | [`Sender::open`](pipeline::send::Sender::open), [`Sender::say_or_end`](pipeline::send::Sender::say_or_end) |
+//! | 5 | [`source::read`] | [`SourceFile::open`](source::SourceFile::open): the announcement describes the open file |
+//! | 6 | [`source::found`] | [`FoundFile::open`](source::FoundFile::open) opens it beneath its directory and checks its identity |
+//! | 7 | `pipeline::send::scheduler::announced` | [`announcing`](pipeline::send::scheduler::Scheduler::announcing) counts the memory that it takes at the receiver |
+//! | 8 | [`control`] | [`Outgoing::send_blocking`](control::Outgoing::send_blocking) queues the message; a task writes it |
+//! | 9 | [`wire::message`] | [`Message::encode`](wire::message::Message::encode): `Entries` |
+//! | | | *— ssh —* |
+//! | 10 | [`session::converse`] | [`converse`](session::converse::converse()) gives each message to the end of the copy |
+//! | 11 | [`session::control_reader`] | [`ControlReader::next`](session::control_reader::ControlReader::next) handles heartbeats and `Abort` itself |
+//! | 12 | `wire::message::limits` | `check`: lists are bounded before they are decoded |
+//! | 13 | [`session::endpoint`] | [`ReceivingEnd::take`](session::endpoint::ReceivingEnd::take) queues it for the entry writer |
+//! | 14 | [`pipeline::receive::entry_writer`] | [`place`](pipeline::receive::entry_writer::place), a thread, takes announcements in order |
+//! | 15 | [`pipeline::receive::entry_table`] | [`spot`](pipeline::receive::entry_table::EntryTable::spot): the entry's place below its parent |
+//! | 16 | [`pipeline::receive`] | [`check_name`](pipeline::receive::Receiver::check_name), and later [`say`](pipeline::receive::Receiver::say) for the answer |
+//! | 17 | `pipeline::receive::names` | `claim`: no two entries with names that the file system confuses |
+//! | 18 | `pipeline::receive::big_files` | [`begin`](pipeline::receive::Receiver::begin) opens the file, [`insert`](pipeline::receive::Receiver::insert) accepts its chunks; gives `Want` |
+//! | 19 | [`journal`] | [`knows`](journal::Journal::knows): is there anything to resume? If not, [`Journal::begin`](journal::Journal::begin) |
+//! | 20 | `dest::partial` | [`Partial::create`](dest::Partial::create) |
+//! | 21 | `dest::temporary` | `Temporary::create`: a file beside the final name |
+//! | | | *— ssh: `Want` goes back through rows 8 to 13 —* |
+//! | 22 | [`pipeline::send::control`] | [`answer`](pipeline::send::Sender::answer); [`part`](pipeline::send::Sender::part) makes a [`SendFile`](pipeline::send::plan::SendFile), and row 3 [schedules](pipeline::send::scheduler::Scheduler::want) it |
+//! | 23 | `digest::tree` | [`Tree::new`](digest::Tree::new) |
+//! | 24 | [`chunk::split`] | [`Cut::skipping`](chunk::split::Cut::skipping): what the receiver has is not sent |
+//!
+//! Then each chunk of the file goes this way:
+//!
+//! | # | file | what it does | gives |
+//! |---|---|---|---|
+//! | 25 | [`pipeline::send`] | [`Sender::work`](pipeline::send::Sender::work), a worker: [`carry`](pipeline::send::Sender::carry), [`encode`](pipeline::send::Sender::encode), [`push`](pipeline::send::Sender::push) | |
+//! | 26 | [`pipeline::send::scheduler`] | [`Scheduler::next`](pipeline::send::scheduler::Scheduler::next): retransmissions first | `NextTask` |
+//! | 27 | `pipeline::send::scheduler::begin` | `begin_piece` chooses a size; [`look`](pipeline::send::scheduler::Scheduler::look) finds the next data | |
+//! | 28 | `pipeline::send::scheduler::large` | `chunks_in_piece`: two where the link is slow | |
+//! | 29 | [`chunk::split`] | [`Cut::next_up_to`](chunk::split::Cut::next_up_to): a range of data, or a hole | `FilePiece` |
+//! | 30 | `pipeline::send::scheduler::in_flight` | `number`: the chunk's number for life | |
+//! | 31 | [`pipeline::send::plan`] | [`Plan::new`](pipeline::send::plan::Plan::new) | `Plan` |
+//! | 32 | [`chunk::pool`] | [`Pool::take_blocking`](chunk::Pool::take_blocking): the memory budget | `Buffer` |
+//! | 33 | `pipeline::send::cached` | [`share_of`](pipeline::send::Sender::share_of): no cache with one host | |
+//! | 34 | `pipeline::send::read` | [`read_piece`](pipeline::send::Sender::read_piece); then [`cover`](pipeline::send::Sender::cover) | |
+//! | 35 | [`source::read`] | [`SourceFile::read`](source::SourceFile::read): pread into the buffer | `Chunk` |
+//! | 36 | [`digest`] | [`of_range`](digest::of_range) of the raw bytes | `Digest` |
+//! | 37 | `digest::tree` | [`add_bytes`](digest::Tree::add_bytes): part of the file's digest | |
+//! | 38 | [`pipeline::send::encoder_control`] | [`next`](pipeline::send::encoder_control::EncoderControl::next): the method; later [`when_there_is_room`](pipeline::send::encoder_control::EncoderControl::when_there_is_room) | |
+//! | 39 | `codec::encode` | [`encode_if_worthwhile`](codec::Encoder::encode_if_worthwhile): compresses if a sample shrinks | `EncodedChunk` |
+//! | 40 | [`wire::sealed`] | [`SealedChunk::seal`](wire::SealedChunk::seal): the frame, around the data | `SealedChunk` |
+//! | 41 | [`wire::frame`] | [`FrameHeader::of`](wire::frame::FrameHeader::of): the fixed header | |
+//! | 42 | [`seal`] | [`Sealer::seal`](seal::Sealer::seal): encrypts, header as associated data | |
+//! | 43 | [`transport::frames`] | [`Frames::put`](transport::frames::Frames::put): the queue that all connections share | `Frame` |
+//! | 44 | [`transport::connection::send`] | [`send`](transport::connection::send::send), a task: a free connection takes the next frame | |
+//! | 45 | [`session::data_connections`] | [`Sent::taken`](transport::connection::send::Sent::taken) tells rows 26 and 38 which connection has it | |
+//! | 46 | [`transport::rate_limit`] | [`RateLimiter::admit`](transport::rate_limit::RateLimiter::admit) | |
+//! | 47 | [`transport::connection::duplex`] | [`WriteLink`](transport::connection::duplex::WriteLink) writes it to the socket | bytes |
+//! | | | *— network —* | |
+//! | 48 | [`session::data_connections`] | `receive`, a task: frames go to the workers' queue | |
+//! | 49 | [`transport::connection::receive`] | [`recv`](transport::connection::receive::recv): header, then a buffer, then the rest | |
+//! | 50 | [`wire::frame`] | [`FrameHeader::parse`](wire::frame::FrameHeader::parse): within limits | |
+//! | 51 | [`chunk::pool`] | [`Pool::take`](chunk::Pool::take): no free buffer stops the reading | `Buffer` |
+//! | 52 | [`wire::sealed`] | [`SealedChunk::receive`](wire::SealedChunk::receive); [`open`](wire::SealedChunk::open) on the worker | `SealedChunk` |
+//! | 53 | [`pipeline::receive::jobs`] | [`Jobs::add`](pipeline::receive::jobs::Jobs::add), [`Jobs::next`](pipeline::receive::jobs::Jobs::next) | `Job` |
+//! | 54 | [`pipeline::receive`] | [`Receiver::work`](pipeline::receive::Receiver::work), a worker: [`frame`](pipeline::receive::Receiver::frame) | |
+//! | 55 | [`seal`] | [`Opener::open`](seal::Opener::open): only frames that the session's key sealed | `EncodedChunk` |
+//! | 56 | [`pipeline::receive::acks`] | [`comes`](pipeline::receive::acks::Acks::comes); at the end [`chunk`](pipeline::receive::acks::Acks::chunk) | |
+//! | 57 | `pipeline::receive::ranges` | [`piece`](pipeline::receive::Receiver::piece): claim, [`write_piece`](pipeline::receive::Receiver::write_piece), [`piece_done`](pipeline::receive::Receiver::piece_done) | |
+//! | 58 | [`chunk::split`] | [`is_subtree`](chunk::split::is_subtree): is it cut as a sender cuts? | |
+//! | 59 | [`chunk::claims`] | [`claim_range`](chunk::claims::Claims::claim_range): one worker writes a range; later [`done`](chunk::claims::Claims::done) | |
+//! | 60 | `codec::decode` | [`Decoder::decode`](codec::Decoder::decode): bounded by the announced raw length | `Chunk` |
+//! | 61 | [`chunk`] | [`Chunk::verify`](chunk::Chunk::verify) | `VerifiedChunk` |
+//! | 62 | [`digest`] | [`of_range`](digest::of_range) once more | |
+//! | 63 | `dest::partial` | [`Partial::write`](dest::Partial::write): pwrite at its offset | |
+//! | 64 | `digest::tree` | [`add_bytes`](digest::Tree::add_bytes): part of the file's digest | |
+//! | 65 | [`journal`] | [`Journal::chunk`](journal::Journal::chunk): the range is written | |
+//! | 66 | [`pipeline::receive::entry_table`] | [`chunk_done`](pipeline::receive::entry_table::EntryTable::chunk_done) | |
+//! | 67 | [`pipeline::receive::open_file`] | [`is_complete`](pipeline::receive::open_file::OpenFile::is_complete): not yet | |
+//!
+//! The acknowledgement goes back. After the last chunk, the file gets its name:
+//!
+//! | # | file | what it does |
+//! |---|---|---|
+//! | 68 | [`pipeline::receive::acks`] | [`Acks::run`](pipeline::receive::acks::Acks::run), a task, sends `Ack` (rows 8 to 13) |
+//! | 69 | [`pipeline::send::control`] | [`acknowledged`](pipeline::send::Sender::acknowledged) |
+//! | 70 | `pipeline::send::scheduler::in_flight` | [`settle_chunks`](pipeline::send::scheduler::Scheduler::settle_chunks): the chunk will not be retransmitted |
+//! | 71 | `pipeline::send::read` | [`end_file`](pipeline::send::Sender::end_file), when all was read: did it change? Sends `EntryEnd` (rows 8 to 13) |
+//! | 72 | [`source::read`] | [`SourceFile::unchanged`](source::SourceFile::unchanged) |
+//! | 73 | [`pipeline::receive::entry_writer`] | [`entry_end`](pipeline::receive::Receiver::entry_end) notes the length and the digest |
+//! | 74 | [`pipeline::receive::open_file`] | [`is_complete`](pipeline::receive::open_file::OpenFile::is_complete): every range is written and verified |
+//! | 75 | [`pipeline::receive::jobs`] | `Job::Close`, unless the last chunk came after `EntryEnd` |
+//! | 76 | [`pipeline::receive`] | [`close`](pipeline::receive::Receiver::close): [`finish`](pipeline::receive::Receiver::finish) compares the digests |
+//! | 77 | `dest::partial` | [`Partial::commit`](dest::Partial::commit) |
+//! | 78 | `dest::commit` | `commit`: metadata, sync, rename |
+//!
+//! One worker does rows 25 to 43 of a chunk and one does rows 54 to 67, without a handover, while
+//! the chunk is in the CPU cache.
+//!
+//! Small files are not announced. They travel in packs, which contain their entries
+//! (`pipeline::receive::packs`). If an earlier run may have finished some, the sender asks first.
+//!
+//! A pipe (stdin, a command, a FIFO) has no plans: [`pipeline::send::pipe`] reads it in order. The
 //! sender keeps each of its frames until the receiver acknowledges it. If the destination is a
 //! pipe, an [`dest::OrderedSink`] puts the chunks back in order. A window bounds the memory of both.
 //!
-//! With several hosts, each host has its own rows 1 to 7. The first host to reach a chunk does
-//! rows 3 and 4 for all. The result stays on the [`pipeline::send::cache`] until the other hosts have
+//! With several hosts, each host has its own sender. The first sender that reaches a chunk reads and
+//! encodes it for all. The result stays in the [`pipeline::send::cache`] until the other senders have
 //! taken it.
 //!
-//! The [`tuner`] decides while the copy runs how row 4 compresses a chunk, how many connections
-//! row 7 uses and how many chunks are in flight. [`session::tuning`] feeds it measurements and
-//! carries out its decisions.
+//! The [`tuner`] decides while the copy runs how a chunk is compressed, how many connections there
+//! are and how many chunks are in flight. [`session::tuning`] gives it measurements and carries out
+//! its decisions.
 //!
-//! The [`journal`] records the ranges that row 12 wrote, so that an interrupted copy can resume.
-//! The next copy requests the missing chunks at once, while [`pipeline::receive::verify`] reads the ranges
-//! already written. It requests a range again if the content is not what the journal says. Row 13
-//! waits until every range is verified.
-//!
-//! [`pipeline::send`] joins rows 1–7 and [`pipeline::receive`] rows 8–13. One worker thread
-//! does rows 3–6 of a chunk and one does rows 9–12, without a handover, while the chunk is in the
-//! CPU cache.
+//! The [`journal`] makes an interrupted copy resumable. The next copy requests the missing ranges at
+//! once. While they arrive, [`pipeline::receive::verify`] reads the existing ranges. It requests a range
+//! again if it differs from the journal. A file gets its name when every range is verified.
 //!
 //! # Layers
 //!
@@ -65,6 +149,81 @@
 //! error
 //! units digest byte_strings
 //! ```
+//!
+//! # The control dialogue of a push
+//!
+//! The client sends and the server receives. Each line is a [`wire::message::Message`], except the
+//! two hellos, which are lines of JSON ([`wire::hello`]). Both ends also send a `Heartbeat` every
+//! second, from `Open` to the end.
+//!
+//! ```text
+//! client, sender                                 server, receiver
+//!
+//! ssh starts the server ---------------------->
+//!                       <---------------------- hello
+//! hello                 ---------------------->
+//! Open                  ----------------------> role, options, session, ways to connect
+//! Secret                ----------------------> the session's key
+//!                       <---------------------- Listen: addresses and port
+//!                       <---------------------- Credit: bytes of data that control may carry
+//! Roots                 ----------------------> operands and totals
+//! Entries               ----------------------> directories, links, big files, in order
+//!                       <---------------------- Landed: where the roots land, and if it resumes
+//! Ask                   ----------------------> only if it resumes: which small files exist?
+//!                       <---------------------- Want: all, nothing, or other ranges of each file
+//! frames                ======================> on the data connections
+//!                       <---------------------- Ack: chunks and entries; Busy: for the tuner
+//! EntryEnd              ----------------------> a file's length and digest; a directory's children
+//! AllSent               ----------------------> the end of the walk
+//!                       <---------------------- Ack, Busy, Done
+//! closes control        ---------------------->
+//!                       <---------------------- exits
+//! ```
+//!
+//! - The walk goes on while answers come. Only frames, and questions about small files, wait for
+//!   `Landed`.
+//! - Any time, the receiver may send `Nack` (a chunk arrived damaged), `Missing` (existing ranges are
+//!   damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an entry failed).
+//! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` and `Unlinked`. It sends
+//!   `Tune` when it wants another number of connections, `Dial` if the server is to connect to it,
+//!   and `Data` while no data connection works.
+//! - An end that fails sends `Abort` with the cause.
+//! - In a pull the roles change. The server then sends `Roots`, and a `Conclusion` after `Done`: what
+//!   limited the copy. In a push the client knows this itself.
+//! - Between two servers the client puts each server's messages into a `Relay` for the other one
+//!   ([`app::relay`]).
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! |---|---|
+//! | client, server | the process that the user started; the one that it started on a host |
+//! | sender, receiver | the side that has the data; the side that gets it. Either may be the client |
+//! | operand, root | `[user@]host:path` as typed; a file or directory that it names |
+//! | entry, manifest | one file, directory, link or device; the list of them |
+//! | source, destination | the two ends: file system, pipe or device |
+//! | chunk | the unit that is read, encoded, sent, verified, written and retried |
+//! | piece, pack | a chunk that is a range of one file; a chunk of small files |
+//! | plan | a chunk that is to be read and sent |
+//! | codec, encode, decode | compression, including none |
+//! | seal, open | authenticated encryption of a chunk, and its reverse |
+//! | frame | an encoded chunk as bytes on a connection |
+//! | connection | one TCP (or ssh) connection that carries frames; "stream" for the user |
+//! | pipe | a source or destination that is read or written once, in order; often `stream` in names |
+//! | route | how connections come about: direct, reverse, through ssh, in-band |
+//! | control | typed messages over ssh's stdin and stdout |
+//! | session | one conversation, from ssh login to done |
+//! | end, half | the sender's or the receiver's part of a session, with its threads |
+//! | scheduler | decides which chunk is sent next: ready, in flight, to be retransmitted |
+//! | in flight, settled | begun and not acknowledged; acknowledged or failed |
+//! | tuner, sample, decision | the adaptive controller, its input and its output |
+//! | claim | a worker's right to write a range |
+//! | range set, journal | which bytes are done; the same on disk |
+//! | cache | encoded chunks kept for several destinations |
+//! | probe | measures the link, the disks and the codecs |
+//! | shutdown | the end of a copy or session, with the first cause |
+
+#![doc = include_str!("concurrency.md")]
 
 pub mod app;
 pub mod byte_strings;

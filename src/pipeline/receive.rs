@@ -1,5 +1,4 @@
-//! The receiver, which turns frames into files in place: rows 8 to 13 of the table in the crate's
-//! documentation.
+//! The receiver, which turns frames into files in place. The crate's documentation lists the steps.
 //!
 //! Workers open, decode, verify and write chunks. The [`placer`](self::entry_writer) makes directories
 //! and links and opens big files, in the order of their announcement. A chunk is acknowledged when
@@ -337,7 +336,9 @@ impl Receiver {
         if let (Some(journal), Some(number)) = (self.journal(), file.number) {
             journal.dropped(number);
         }
-        drop(file.partial.lock().take());
+        // Its removal may take long; the lock is not held during that.
+        let partial = file.partial.lock().take();
+        drop(partial);
         if let Some(drain) = file.at.drain() {
             drain.abandon();
         }

@@ -1,4 +1,5 @@
-//! The sending end, rows 1 to 7: from the walk to frames on the shared queue.
+//! The sending end: from the walk to frames on the shared queue. The crate's documentation lists
+//! the steps.
 //!
 //! One thread walks and plans. Workers read, encode, frame and seal. Connections take frames. Only
 //! the queue of frames and the pool make a worker wait for the network.

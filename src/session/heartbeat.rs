@@ -8,22 +8,22 @@
 //! | login, server's hello | `--timeout`; again at most 30 s (`login`) | `Connect` or `FarEnd` |
 //! | the client's hello | 330 s, as it may be logging in elsewhere (`server`) | the server ends |
 //! | the client's first two messages | 30 s (`HELLO_TIMEOUT`) | the server ends |
-//! | first connection of two hosts by a given route | 12 s (`between`) | `Connect` |
+//! | first connection of two hosts by a given route | 12 s (`relay`) | `Connect` |
 //! | anything on control from then on | `--timeout`; 3/4 of it at the server | `Lost` |
-//! | a TCP connect | 10 s for each address (`route::direct`) | dialled again |
-//! | an opening, and its answer | 5 s each (`stream::opening`) | dialled again |
+//! | a TCP connect | 10 s for each address (`routes::direct`) | dialled again |
+//! | an opening, and its answer | 5 s each (`handshake`) | dialled again |
 //! | an unproven connection at the listener | 5 s; at most 32 of them | dropped |
-//! | progress of a connection | 5 s or 20 round trips (`stream::stall`) | dialled again |
+//! | progress of a connection | 5 s or 20 round trips (`stall`) | dialled again |
 //! | the other end to list a connection | 3 heartbeats; 10 s for a new one | dialled again |
 //! | the pause between two dials | 250 ms to 10 s (`backoff`) | |
 //! | any lasting connection, or progress | `--timeout` | `Lost`; `Connect` if none was proven |
-//! | a further login | 30 s (`route::login`); six failures in a row | no more for its stream |
-//! | first connection by a given route | 3 dials of each; reverse 12 s (`choice`) | `Connect` |
-//! | data on a proven connection | 2 s (`roster`) | other routes are tried as well |
+//! | a further login | 30 s (`ssh_login`); six failures in a row | no more for its stream |
+//! | first connection by a given route | 3 dials of each; reverse 12 s (`route_choice`) | `Connect` |
+//! | data on a proven connection | 2 s (`connections`) | other routes are tried as well |
 //! | credit for data on control | none: it depends on control alone | |
 //! | a command, or the other end of a pipe | none: it ends with the copy | |
 //! | acknowledgements | none: they arrive while any connection lives | |
-//! | threads of a half that ends | 0.9 s, and 0.2 s for the clean-up (`half`) | left behind |
+//! | threads of a half that ends | 0.9 s, and 0.2 s for the clean-up (`endpoint`) | left behind |
 //! | the server, for control to close | 5 s (`server`) | it exits |
 //! | the client, for the server to exit | 10 s; failed 0.5 s, command 3 s (`login`) | killed |
 //!

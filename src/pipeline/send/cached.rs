@@ -1,5 +1,5 @@
-//! Rows 3 and 4 when several hosts get the same data. A sender uses the chunks that another sender
-//! has read and compressed, and offers its own.
+//! Reading and encoding when several hosts get the same data. A sender uses the chunks that another
+//! sender has read and compressed, and offers its own.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -113,7 +113,7 @@ impl Sender {
         }
     }
 
-    /// Rows 4 to 6 for a part. A part that already has a frame is sent again unchanged.
+    /// Encodes and seals a part. A part that already has a frame is sent again unchanged.
     pub(in crate::pipeline) fn carry_part(
         &self,
         plan: &Plan,

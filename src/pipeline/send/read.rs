@@ -1,5 +1,5 @@
-//! Rows 3 and 4 at the sender: reads the bytes of a plan, adds their digest to the digest of their
-//! file, and detects files that changed in the meantime.
+//! The reading of a plan: its bytes are read, their digest is added to the digest of their file,
+//! and files that changed during the reading are detected.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Rows 1 and 2: walks the roots, announces directories, links and big files to the receiver, and
+//! The walk over the roots: it announces directories, links and big files to the receiver, and
 //! gathers small files into packs. It runs on its own thread and waits while enough is planned.
 
 mod small;

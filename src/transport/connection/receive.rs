@@ -1,5 +1,4 @@
-//! The receiving task of one connection (row 8 in `lib.rs`): reads frames into pooled buffers,
-//! within limits.
+//! The receiving task of one connection: reads frames into pooled buffers, within limits.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! The sending task of one connection (row 7 in `lib.rs`): takes the next frame from the shared
-//! queue whenever it is free.
+//! The sending task of one connection: takes the next frame from the shared queue whenever it is
+//! free.
 
 use std::io;
 use std::time::Duration;
