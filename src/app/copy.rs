@@ -118,7 +118,7 @@ pub fn copy(request: Request, seat: &mut ClientContext) -> Result<String> {
 fn tell_kept(error: &mut Error, bytes: u64) {
     if matches!(error.kind, Kind::Lost | Kind::Signal(_)) {
         let there = size(bytes);
-        error.message += &format!("; {there} are there and kept: the same command goes on");
+        error.message += &format!("; {there} were kept: run the same command again to resume");
     }
 }
 

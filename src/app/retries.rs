@@ -166,9 +166,9 @@ async fn pause(wait: Duration, seat: &ClientContext) -> Result<()> {
 fn unrepeatable(mut error: Error, request: &Request) -> Error {
     if error.kind == Kind::Lost {
         error.message +=
-            "; a stream does not come a second time, so this copy cannot be gone on with";
+            "; the source is a pipe and cannot be read again, so this copy cannot be resumed";
         if request.options.spool && request.dest.host.is_some() {
-            error.message += " (what has come of it is kept there, beside its name)";
+            error.message += " (the data that arrived is kept in a file beside its name)";
         }
     }
     error

@@ -69,10 +69,10 @@ pub(super) fn may_replace(slot: &EntrySlot, old: &Stat) -> Result<()> {
     match file_type(old) {
         FileType::RegularFile | FileType::Symlink => Ok(()),
         FileType::Directory => Err(slot.refused("is a directory")),
-        FileType::BlockDevice => Err(slot.refused(
-            "is a block device and stays what it is; to write it, name it as the destination",
-        )),
-        _ => Err(slot.refused("is a device, pipe or socket, and stays what it is")),
+        FileType::BlockDevice => {
+            Err(slot.refused("is a block device; to write to it, name it as the destination"))
+        }
+        _ => Err(slot.refused("is a device, pipe or socket; refusing to replace it")),
     }
 }
 

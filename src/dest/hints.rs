@@ -42,9 +42,9 @@ impl EntrySlot {
         let there = statx(&*dir, self.name.as_os_str(), flags, StatxFlags::empty());
         let there = there.map_or(StatxAttributes::empty(), |there| there.stx_attributes);
         if there.contains(StatxAttributes::IMMUTABLE) {
-            Some("the file that is there is immutable (see lsattr)")
+            Some("the existing file is immutable (see lsattr)")
         } else if there.contains(StatxAttributes::APPEND) {
-            Some("the file that is there may only be appended to (see lsattr)")
+            Some("the existing file may only be appended to (see lsattr)")
         } else {
             is_append_only(&self.dir).then_some("names may only be added to its directory")
         }

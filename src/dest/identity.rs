@@ -112,14 +112,14 @@ fn give_owner(temporary: &Temporary, old: &Stat) -> Result<()> {
         let instead = inplace_instead(slot);
         let what = match uid {
             Some(_) => format!(
-                "cannot keep the owner of the file that is there (user {}, group {}; {})",
+                "cannot keep the owner of the existing file (user {}, group {}; {})",
                 old.st_uid,
                 old.st_gid,
                 instead.unwrap_or("remove it first, or copy as its owner or root".to_owned()),
             ),
             // This user owns the file, but is not in its group.
             None => format!(
-                "cannot keep the group of the file that is there ({}; {})",
+                "cannot keep the group of the existing file ({}; {})",
                 old.st_gid,
                 instead.unwrap_or(
                     "remove it first, or copy as a member of that group or root".to_owned()
@@ -134,7 +134,7 @@ fn give_owner(temporary: &Temporary, old: &Stat) -> Result<()> {
 fn give_attribute(temporary: &Temporary, attribute: &str) -> Result<()> {
     let slot = &temporary.slot;
     let failed = |cause| {
-        let what = format!("cannot keep {attribute} of the file that is there");
+        let what = format!("cannot keep {attribute} of the existing file");
         slot.error(&what, cause)
     };
     let mut value = Vec::new();

@@ -38,7 +38,7 @@ impl InPlace {
         let file = File::from(fd.map_err(cannot)?);
         let stat = fstat(&file).map_err(|cause| cannot(cause.into()))?;
         if file_type(&stat) != FileType::RegularFile {
-            return Err(slot.refused("is no regular file any more"));
+            return Err(slot.refused("is no longer a regular file"));
         }
         Ok(Some(InPlace {
             slot: slot.clone(),
@@ -58,18 +58,18 @@ impl InPlace {
     pub fn commit(self, entry: &Entry, length: u64, rules: &Rules) -> Result<Stat> {
         let (slot, file) = (&self.slot, &self.file);
         let stat = |what| fstat(file).map_err(|cause| slot.error(what, cause));
-        if stat("cannot look at what was written")?.st_size as u64 != length {
+        if stat("cannot read the status of the written file")?.st_size as u64 != length {
             let cut = file.set_len(length);
             cut.map_err(|cause| slot.error("cannot cut it to its new length", cause))?;
         }
         if rules.preserve {
-            let mode = rules.mode_of(entry, &stat("cannot look at what was written")?);
+            let mode = rules.mode_of(entry, &stat("cannot read the status of the written file")?);
             fchmod(file, Mode::from_raw_mode(mode))
                 .map_err(|cause| slot.error("cannot set the mode", cause))?;
             futimens(file, &times_of(entry))
                 .map_err(|cause| slot.error("cannot set the times", cause))?;
         }
         commit::settle(slot, file, rules)?;
-        stat("cannot look at what was written")
+        stat("cannot read the status of the written file")
     }
 }

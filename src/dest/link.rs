@@ -117,7 +117,7 @@ pub fn place_hard_link(
     let placed = match first.stat()? {
         Some(stat) if first_name.is(&stat) => stat,
         Some(_) => return Err(replaced(slot)),
-        None => return Err(gone(slot, "is not there any more")),
+        None => return Err(gone(slot, "no longer exists")),
     };
     let from = first.dir.handle().map_err(failed)?;
     let to = slot.dir.handle().map_err(failed)?;
@@ -229,7 +229,7 @@ fn has_no_links(cause: &io::Error) -> bool {
 
 /// Copies the content of `first` to `slot`.
 fn copy(first: &LinkTarget, slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Placement> {
-    let failed = |cause: io::Error| first.slot.error("cannot read what was placed", cause);
+    let failed = |cause: io::Error| first.slot.error("cannot read the copied file", cause);
     let name = first.slot.name.as_os_str();
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     let from = first.slot.dir.open(name, flags, Mode::empty());

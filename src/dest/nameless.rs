@@ -74,7 +74,7 @@ impl<'a> Nameless<'a> {
                 .map_err(|cause| slot.error("cannot set the times", cause))?;
         }
         let stat = fstat(&self.file)
-            .map_err(|cause| slot.error("cannot look at what was written", cause))?;
+            .map_err(|cause| slot.error("cannot read the status of the written file", cause))?;
         identity::give_mode(slot, &self.file, &stat, entry, rules)?;
         if !self.link()? {
             return Ok(None);

@@ -52,7 +52,7 @@ impl PipeOutput {
     /// `Kind::Write`, also if this process was started without a standard output.
     pub fn stdout(stop: Stop) -> Result<PipeOutput> {
         if is_stdout_closed() {
-            let message = "standard output is closed: nobody would get what is copied there";
+            let message = "standard output is closed";
             return Err(Error::new(Kind::Write, Side::Dest, message).at("-"));
         }
         PipeOutput::shared(std::io::stdout().as_fd(), "-", stop)

@@ -182,7 +182,10 @@ impl Partial {
             DestMedium::File(file) => inode_of(file),
             DestMedium::Device(device) => Ok(device.inode()),
         };
-        inode.map_err(|cause| self.slot().error("cannot look at what is written", cause))
+        inode.map_err(|cause| {
+            self.slot()
+                .error("cannot read the status of the written file", cause)
+        })
     }
 
     /// True if the content that an earlier run left can be trusted unread: the file has its
@@ -320,8 +323,8 @@ impl Partial {
         }
         match self.slot().stat()? {
             Some(old) if file_type(&old) == FileType::RegularFile && old.st_size > 0 => {
-                let message = "nothing came from the pipe, and this file is not empty: it was left \
-                               as it was (--allow-empty replaces it)";
+                let message = "the pipe was empty and this file is not, so it was not replaced \
+                               (--allow-empty replaces it)";
                 Err(self.slot().refused(message))
             }
             _ => Ok(()),

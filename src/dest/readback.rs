@@ -58,11 +58,12 @@ impl Readback {
                 return match Errno::from_io_error(&cause) {
                     // Removed or replaced since the check.
                     Some(Errno::NOENT | Errno::LOOP) => Ok(None),
-                    _ => Err(slot.error("cannot read what is there", cause)),
+                    _ => Err(slot.error("cannot read the existing file", cause)),
                 };
             }
         };
-        let stat = fstat(&fd).map_err(|cause| slot.error("cannot read what is there", cause))?;
+        let stat =
+            fstat(&fd).map_err(|cause| slot.error("cannot read the existing file", cause))?;
         let is_it =
             file_type(&stat) == FileType::RegularFile && ExistingEntry::of(&stat) == *expected;
         Ok(is_it.then(|| Readback::new(File::from(fd), true)))

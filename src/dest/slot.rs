@@ -50,7 +50,7 @@ impl EntrySlot {
         match self.dir.stat(self.name.as_os_str()) {
             Ok(stat) => Ok(Some(stat)),
             Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => Ok(None),
-            Err(cause) => Err(self.error("cannot look at what is there", cause)),
+            Err(cause) => Err(self.error("cannot read its status", cause)),
         }
     }
 

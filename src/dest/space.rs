@@ -80,8 +80,8 @@ fn no_space(needed: u64, free: u64) -> Error {
     } else {
         // The file system does not know that the storage below it is full.
         format!(
-            "no space left, although {has} are said to be free: what is below the file system (a \
-             thin volume, a disk image) is full"
+            "no space left, although {has} are reported as free: the storage below the file \
+             system (a thin volume, a disk image) is full"
         )
     };
     Error {
@@ -115,7 +115,7 @@ mod tests {
         let message = no_space(0, 4096).message;
         assert_eq!(message, "no space left: 4.1 kB free");
         let message = no_space(25_200_000, 83_100_000).message;
-        assert!(message.contains("although 83.1 MB are said to be free: "));
+        assert!(message.contains("although 83.1 MB are reported as free: "));
     }
 
     #[test]

@@ -167,8 +167,10 @@ impl Temporary {
     /// Reads the status again, after a change that `stat` does not show yet.
     pub fn refresh(&mut self) -> Result<()> {
         let stat = fstat(&self.file);
-        self.stat =
-            stat.map_err(|cause| self.slot.error("cannot look at what was written", cause))?;
+        self.stat = stat.map_err(|cause| {
+            self.slot
+                .error("cannot read the status of the written file", cause)
+        })?;
         Ok(())
     }
 
@@ -285,7 +287,7 @@ fn is_ours(stat: &Stat) -> bool {
 fn gone(slot: &EntrySlot, cause: std::io::Error) -> Result<bool> {
     match Errno::from_io_error(&cause) {
         Some(Errno::NOENT) => Ok(true),
-        _ => Err(slot.error("cannot clear what an earlier run left", cause)),
+        _ => Err(slot.error("cannot remove the leftovers of an earlier run", cause)),
     }
 }
 

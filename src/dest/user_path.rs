@@ -119,7 +119,7 @@ fn find_confined(confine: &Confine, path: &Path) -> Result<FoundPath> {
             Err(Error::new(Kind::Usage, Side::Dest, message).at(path))
         }
         FileType::BlockDevice | FileType::CharacterDevice | FileType::Fifo => {
-            let message = "is no file, and not for a confined key";
+            let message = "is not a file, and a confined key reaches files only";
             Err(Error::new(Kind::Usage, Side::Dest, message).at(path))
         }
         _ => Ok(FoundPath::Other(slot, stat)),

@@ -110,7 +110,7 @@ impl BlockDevice {
     /// `Kind::Usage` if the device does not support direct I/O.
     pub fn go_direct(&mut self) -> Result<()> {
         let failed = |cause: io::Error| {
-            let message = format!("no direct I/O on this device: {cause}; leave --direct-io away");
+            let message = format!("no direct I/O on this device: {cause}; run without --direct-io");
             Error::new(Kind::Usage, self.side, message).at(&self.path)
         };
         // The flag belongs to the open file, and unaligned ends need a file without it. A second

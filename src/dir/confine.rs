@@ -13,7 +13,8 @@ use super::{Dir, Handles};
 use crate::manifest::Name;
 
 /// The message for a name that [`is_reserved`].
-pub const RESERVED: &str = "names that begin with .fastcp- are for unfinished files: this key neither gives nor takes them";
+pub const RESERVED: &str = "names that begin with .fastcp- are reserved for unfinished files: \
+                            this key neither reads nor writes them";
 
 /// True for a name that only fastcp itself gives to files.
 pub fn is_reserved(name: &[u8]) -> bool {
@@ -129,8 +130,10 @@ impl Outside {
     pub fn told(self, path: &Path) -> String {
         let path = crate::units::printable(path.as_os_str().as_bytes());
         match self {
-            Outside::Elsewhere => format!("this key reaches nothing there but what is in {path}"),
-            Outside::Above => format!("this key is confined to {path} there, and takes no .."),
+            Outside::Elsewhere => format!("this key reaches only {path} there"),
+            Outside::Above => {
+                format!("this key is confined to {path} there; a path with .. is refused")
+            }
             Outside::NoName => "not a file name".to_owned(),
             Outside::Reserved => RESERVED.to_owned(),
         }

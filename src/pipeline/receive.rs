@@ -238,7 +238,7 @@ impl Receiver {
         }
         let root = file.root();
         if file.is_stream() && (root.is_none() || root != end.root) {
-            let message = "is not what was sent: the digests of the whole differ";
+            let message = "differs from the sent data: the digests of the whole file differ";
             return Err(Error::new(Kind::Verify, Side::Dest, message).at(file.at.path()));
         }
         let length = file.claims.lock().end();
@@ -253,7 +253,7 @@ impl Receiver {
         let partial = file.partial.lock().take();
         // No claim is open, so no worker holds the partial file any more.
         let mut partial = partial.and_then(Arc::into_inner).ok_or_else(|| {
-            Error::new(Kind::Lost, Side::Dest, "is written still").at(file.at.path())
+            Error::new(Kind::Lost, Side::Dest, "is still being written").at(file.at.path())
         })?;
         if length != file.entry.size {
             partial.end_at(length)?;
@@ -413,9 +413,9 @@ impl Receiver {
             }
             self.acks.finish();
         } else if table.is_stuck() {
-            self.breach("a directory that has less in it than was said");
+            self.breach("a directory with fewer entries than announced");
         } else if table.is_scattered() {
-            self.breach("it sends more at once than it may");
+            self.breach("it sends more at once than allowed");
         }
     }
 
@@ -426,8 +426,8 @@ impl Receiver {
             return self.keeper.end();
         }
         if !self.keeper.settle(|| self.ending.is_ending()) {
-            let line = "fastcp: the disk is still writing what was copied; an error that it meets \
-                        from now on is not told (--fsync waits for the disk)";
+            let line = "fastcp: the disk is still writing the copied data; later disk errors are \
+                        not reported (--fsync waits for the disk)";
             (self.sessions.tell)(line);
         }
     }
@@ -450,6 +450,6 @@ impl Receiver {
 }
 
 pub(super) fn changed(file: &OpenFile) -> Error {
-    let what = "changed while it was copied: the digests of the whole differ";
+    let what = "changed while it was copied: the digests of the whole file differ";
     Error::new(Kind::Changed, Side::Source, what).at(file.at.path())
 }

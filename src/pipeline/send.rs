@@ -243,7 +243,11 @@ impl Sender {
 
     /// Gives up a chunk that arrives damaged however often it is sent.
     pub(super) fn give_up(&self, plan: &Plan) {
-        let error = Error::new(Kind::Verify, Side::Dest, "arrived damaged again and again");
+        let error = Error::new(
+            Kind::Verify,
+            Side::Dest,
+            "failed verification again and again",
+        );
         match &plan.what {
             PlannedContent::Part(part) => {
                 let error = error.at(&part.stream.path);

@@ -313,7 +313,7 @@ impl ReceivingEnd {
                 return;
             }
             // Control is lost. A reason that its reader gets within a second counts instead.
-            let message = "lost the other end: it does not listen any more";
+            let message = "lost the other end: it no longer listens";
             let lost = Error::new(Kind::Lost, Side::Here, message);
             end_later(self.receiver.ending.clone(), lost);
         }

@@ -31,8 +31,7 @@ pub fn warning(path: &Path, stat: &Stat) -> Option<String> {
     let used = device::used_by(is_device(stat).then_some(stat.st_rdev)?)?;
     let path = printable(path.as_os_str().as_bytes());
     Some(format!(
-        "fastcp: warning: {path} {used}: what is written to it meanwhile may be in the copy by \
-         half; a snapshot of it stays as it is"
+        "fastcp: warning: {path} {used}: the copy may be inconsistent; copy a snapshot instead"
     ))
 }
 

@@ -206,8 +206,8 @@ fn status(full: &Path, lookup: &Lookup) -> io::Result<Stat> {
 fn beyond_a_key(stat: &Stat) -> Option<&'static str> {
     match file_type(stat) {
         FileType::Symlink => Some("is a symbolic link, and a confined key follows none"),
-        _ if is_device(stat) => Some("is a device, and not for a confined key"),
-        other if is_stream(other) => Some("is no file, and not for a confined key"),
+        _ if is_device(stat) => Some("is a device, and a confined key reaches none"),
+        other if is_stream(other) => Some("is not a file, and a confined key reaches files only"),
         _ => None,
     }
 }
@@ -227,11 +227,7 @@ fn examine(
         // A confined key follows no links, so a link that leads nowhere is no special case.
         let dangling =
             is_missing && lookup.confine.is_none() && std::fs::symlink_metadata(&full).is_ok();
-        let what = if dangling {
-            "is a link that leads nowhere"
-        } else {
-            ""
-        };
+        let what = if dangling { "is a dangling link" } else { "" };
         Error::io(Kind::Read, Side::Source, shown, what, cause)
     })?;
     let is_directory = file_type(&stat) == FileType::Directory;
@@ -387,7 +383,7 @@ mod tests {
             (
                 b"dangling",
                 Kind::Read,
-                "is a link that leads nowhere: no such file or directory",
+                "is a dangling link: no such file or directory",
             ),
         ];
         for (typed, kind, message) in table {

@@ -253,8 +253,7 @@ fn cannot_read(path: &Path, cause: io::Error) -> Error {
 }
 
 fn no_stream(path: &Path) -> Error {
-    let message =
-        "cannot be read as a stream: neither a FIFO, nor a device of characters or a file";
+    let message = "cannot be read in order: it is neither a FIFO, a character device nor a file";
     Error::new(Kind::Entry, Side::Source, message).at(path)
 }
 

@@ -186,7 +186,7 @@ impl PipeSpec {
         match (file_type(&stat), limits.size) {
             (FileType::CharacterDevice, Some(size)) => Ok(PipeEnd::Size(size)),
             (FileType::CharacterDevice, None) if ENDLESS.contains(&device) => {
-                let message = "never ends: say how much of it with --size";
+                let message = "never ends: set the bytes to read with --size";
                 Err(Error::new(Kind::Usage, Side::Source, message).at(self.path()))
             }
             _ => Ok(PipeEnd::Closed),

@@ -314,7 +314,7 @@ mod tests {
             told(code(255), "Connection to h closed by remote host.").unwrap(),
             "ssh: Connection to h closed by remote host"
         );
-        let own = "fastcp: the disk is still writing what was copied";
+        let own = "fastcp: the disk is still writing the copied data";
         assert_eq!(told(code(255), own), told(code(255), ""));
         let killed = told(code(128 + 9), "").unwrap();
         assert_eq!(killed, "the far end was ended there by signal 9");

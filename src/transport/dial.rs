@@ -136,7 +136,7 @@ impl Dialler {
             }
             if let Some(reporter) = reporter.as_ref().filter(|_| has_come_up) {
                 let stream = ConnectionName(route.stream(nth));
-                reporter.detail(&format!("stream {stream} was dialled in vain: {cause}"));
+                reporter.detail(&format!("stream {stream} could not be dialled: {cause}"));
             }
         }
     }

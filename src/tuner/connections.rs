@@ -95,7 +95,7 @@ impl Tuner {
         self.decision.streams = wanted;
         let why = match (lossy, full) {
             _ if is_doubtful => "the path may have become longer",
-            (true, _) => "some is lost on the way",
+            (true, _) => "the path loses packets",
             (_, true) => "their windows are full",
             _ => "the network is the limit",
         };

@@ -95,7 +95,7 @@ fn is_zero(number: &u16) -> bool {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadHello {
     #[error(
-        "it did not answer as fastcp does: a login there must print little, and fastcp be what runs \
+        "its answer is not from fastcp: the login may print too much, or another program runs \
          (see --remote-path)"
     )]
     NotAHello,

@@ -199,7 +199,7 @@ fn a_device_that_is_too_small_or_in_use_is_refused(case: &Case) {
     copy(case, &[], &disk.path, &image)
         .run()
         .succeeds()
-        .says("a snapshot of it");
+        .says("copy a snapshot instead");
     std::fs::remove_file(image).expect("remove");
     assert_eq!(states(case), [""; 0].map(PathBuf::from));
 }

@@ -316,7 +316,7 @@ fn an_error_of_syncfs_fails_the_copy(case: &Case) {
     let running = run.limit(Duration::from_secs(120)).start();
     inject.wait_until_struck_within(2, Duration::from_secs(90));
     inject.release();
-    running.wait().exits(8).says("disk error");
+    running.wait().exits(8).says("the disk reported an error");
     assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
 }
 
@@ -346,6 +346,6 @@ fn a_sync_without_an_end_holds_no_copy_up(case: &Case) {
     );
     inject.release();
     done.exits(0)
-        .says("the disk is still writing what was copied");
+        .says("the disk is still writing the copied data");
     assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
 }

@@ -152,8 +152,8 @@ fn a_lost_session_is_the_end_of_a_stream_and_of_its_commands(case: &Case) {
     }
     run.wait()
         .exits(5)
-        .says("does not come a second time")
-        .never_says("goes on");
+        .says("cannot be read again")
+        .never_says("to resume");
     assert!(!case.dst.has("a"));
     case.sweep();
     // The command has ended too: the case checks for remaining processes.
@@ -190,7 +190,7 @@ fn a_file_that_leaves_is_not_given_to_a_second_command(case: &Case) {
 fn an_interrupt_ends_a_stream_and_its_commands(case: &Case) {
     let run = begun(case, &[]);
     run.signal_group(Signal::INT);
-    run.wait().exits(130).never_says("goes on");
+    run.wait().exits(130).never_says("to resume");
     assert_eq!(case.dst.names(), [""; 0]);
 }
 

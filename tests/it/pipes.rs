@@ -371,8 +371,8 @@ fn an_empty_pipe_leaves_a_file_with_content_alone(case: &Case) {
     for flags in [&[][..], &["--inplace"]] {
         piped("empty", flags)
             .exits(11)
-            .says("nothing came from the pipe")
-            .says("left as it was (--allow-empty");
+            .says("the pipe was empty")
+            .says("not replaced (--allow-empty");
         assert_eq!(case.dst.read("a"), b"good");
         assert_eq!(case.dst.names(), ["a"]);
     }

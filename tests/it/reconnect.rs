@@ -317,7 +317,7 @@ fn spent_retries_are_told_with_cause_and_last_login(case: &Case) {
     done.exits(5)
         .says("connection to far lost: ssh ended without a message")
         .says("; gave up after 2 more logins (the last: no way in)")
-        .says("kept: the same command goes on")
+        .says("kept: run the same command again")
         .never_says("panicked");
     assert_eq!(notices(&done), 1, "{done}");
     let logins = ssh.logins();

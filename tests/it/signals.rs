@@ -77,7 +77,7 @@ fn a_signal_tells_what_is_kept(case: &Case) {
         let done = run.wait();
         done.exits(code)
             .says(told)
-            .says("kept: the same command goes on")
+            .says("kept: run the same command again")
             .never_says("logging in again")
             .never_says("panicked");
         case.host().wait_for_logins();

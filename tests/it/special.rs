@@ -151,7 +151,7 @@ fn zeros_into_nothing_show_the_link_alone(case: &Case) {
     ends(case.fastcp())
         .run()
         .exits(2)
-        .says("say how much of it with --size");
+        .says("set the bytes to read with --size");
 }
 
 /// Appends data `times` times, with a pause after each.

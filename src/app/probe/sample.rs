@@ -61,7 +61,7 @@ impl CodecSample {
             return Err(refused("--sample takes a file"));
         }
         if meta.len() == 0 {
-            return Err(refused("--sample: it is empty, which tells nothing"));
+            return Err(refused("--sample: the file is empty"));
         }
         let read_len = meta.len().min(READ_MAX);
         let cached = cached(&file, read_len);

@@ -40,7 +40,7 @@ pub struct RelayEnd {
 impl RelayEnd {
     /// The server has closed control.
     pub fn lost(end: RelaySide) -> RelayEnd {
-        let message = "lost the far end: it does not listen any more";
+        let message = "lost the far end: it no longer listens";
         RelayEnd {
             error: Error::new(Kind::Lost, Side::Here, message),
             at: Some(end),

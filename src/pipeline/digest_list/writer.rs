@@ -63,7 +63,7 @@ impl ListWriter {
             return;
         }
         if waiting.bytes + line.len() > QUEUE_MAX {
-            let message = "nothing takes its lines: it is a pipe that is not read, or a slow disk";
+            let message = "nothing reads it: it is an unread pipe, or on a slow disk";
             waiting.error = Some(io::Error::new(io::ErrorKind::TimedOut, message));
             return;
         }

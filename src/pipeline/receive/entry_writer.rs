@@ -99,7 +99,7 @@ impl Receiver {
                 return self.breach("an entry announced twice");
             }
             if !self.table.lock().fits_root(&entry) {
-                return self.breach("something else than was announced");
+                return self.breach("an entry that differs from its announcement");
             }
             wants.extend(self.entry(entry));
         }
@@ -107,7 +107,7 @@ impl Receiver {
             self.say(Message::Want(wants));
         }
         if self.table.lock().is_scattered() {
-            return self.breach("it sends more at once than it may");
+            return self.breach("it sends more at once than allowed");
         }
         self.unpark();
     }
@@ -213,7 +213,7 @@ impl Receiver {
             (Location::Exit(exit, listed), EntryKind::File | EntryKind::Stream) => {
                 return self.leaving(entry, &exit, listed, path);
             }
-            (Location::Exit(..), _) => self.breach("something else than was announced"),
+            (Location::Exit(..), _) => self.breach("an entry that differs from its announcement"),
             (Location::Slot(slot, _), EntryKind::Symlink(_)) => {
                 let placed = dest::place_symlink(&slot, &entry, &self.rules).map(drop);
                 self.link_placed(&entry, placed);
@@ -387,7 +387,7 @@ impl Receiver {
             .lock()
             .all_sent(all.last, all.unused.iter().map(ranges));
         if !whole {
-            return self.breach("something that was named never came");
+            return self.breach("an announced entry never arrived");
         }
         // A pack that still waits for a directory now breaks the protocol.
         self.unpark();

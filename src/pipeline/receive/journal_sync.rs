@@ -176,8 +176,8 @@ impl Receiver {
     /// Reports that the disk lost data; the kernel does not tell which file is affected.
     fn write_back_failed(&self, journal: &Journal, cause: io::Error) {
         journal.doubted();
-        let what = "a disk error while the copy was written, so any of its files may be damaged; \
-                    copy again when the disk is in order";
+        let what = "the disk reported an error while the copy was written, so any of its files \
+                    may be damaged; repair the disk and copy again";
         let error = Error::io(Kind::Write, Side::Dest, journal.dir().path(), what, cause);
         self.tally.add(&error);
         self.say(Message::Fault(Fault::of(&error, 0, 0)));

@@ -70,7 +70,7 @@ impl Receiver {
             };
             if !members.iter().all(|(entry, _)| table.fits_root(entry)) {
                 drop(table);
-                return self.breach("something else than was announced");
+                return self.breach("an entry that differs from its announcement");
             }
             if members.iter().any(|(entry, _)| is_unknown(entry)) {
                 if table.is_walked() {

@@ -220,7 +220,11 @@ impl Receiver {
     /// honest sender sends it.
     pub(in crate::pipeline) fn damaged(&self, chunk: u64) {
         if self.table.lock().count_damage(chunk) > NACKS_MAX {
-            let error = Error::new(Kind::Verify, Side::Dest, "arrived damaged again and again");
+            let error = Error::new(
+                Kind::Verify,
+                Side::Dest,
+                "failed verification again and again",
+            );
             return self.ending.end(error);
         }
         self.say(Message::Nack(vec![chunk]));

@@ -186,9 +186,9 @@ impl Walk {
         let spot = self.root_spot(id, dir, root);
         let stat = spot.stat()?;
         if file_type(&stat) == FileType::Directory {
-            self.fail(Kind::Changed, &spot, "became a directory meanwhile");
+            self.fail(Kind::Changed, &spot, "became a directory during the copy");
         } else if root.confine.is_some() && file_type(&stat) != FileType::RegularFile {
-            self.fail(Kind::Changed, &spot, "is no file any more");
+            self.fail(Kind::Changed, &spot, "is no longer a file");
         } else if is_device(&stat) {
             let found = spot.into_device(id, &stat);
             self.queued
@@ -216,7 +216,7 @@ impl Walk {
             let error = Error::new(
                 Kind::Entry,
                 Side::Source,
-                "holds a name of more than 255 bytes, which is not copied",
+                "contains a name of more than 255 bytes, which is not copied",
             );
             let error = error.at(level.dir.path());
             self.queued.push_back(Step::Failed(error));
@@ -309,11 +309,7 @@ impl Walk {
             .iter()
             .any(|level| level.dir.identity() == identity)
         {
-            self.fail(
-                Kind::Entry,
-                &spot,
-                "leads back to a directory that holds it",
-            );
+            self.fail(Kind::Entry, &spot, "leads back to a directory above it");
             return;
         }
         stat.st_mode = spot.mode_without_list(stat.st_mode);

@@ -173,7 +173,7 @@ impl ExpectedAnswer {
         {
             Ok(())
         } else {
-            Err(io::Error::other("something else than fastcp answered"))
+            Err(io::Error::other("the answer is not from fastcp"))
         }
     }
 }

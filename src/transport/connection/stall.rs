@@ -65,11 +65,11 @@ pub struct PeerSight {
 /// Why a connection is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Dead {
-    #[error("the other end got nothing of it for {} s", .0.as_secs())]
+    #[error("the other end received nothing on it for {} s", .0.as_secs())]
     NothingParsed(Duration),
-    #[error("the other host acknowledged nothing of it for {} s", .0.as_secs())]
+    #[error("the other host acknowledged nothing on it for {} s", .0.as_secs())]
     NothingAcknowledged(Duration),
-    #[error("the other end has it no more")]
+    #[error("the other end no longer has it")]
     NotListed,
     #[error("it was dialled again")]
     Replaced,

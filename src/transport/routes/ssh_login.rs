@@ -213,7 +213,7 @@ fn classified(words: String) -> Failed {
     if is_refusal(&words) {
         Failed::ForGood(words)
     } else if words.is_empty() {
-        Failed::Once("a further login ended without a word".to_owned())
+        Failed::Once("a further login ended without a message".to_owned())
     } else {
         Failed::Once(words)
     }

@@ -7,11 +7,11 @@ use super::limits::{ENTRIES_MAX, MESSAGE_MAX, WANTS_MAX};
 pub enum BadMessage {
     #[error("an unknown message of type {0}")]
     Unknown(u16),
-    #[error("a message of type {0} that does not read")]
+    #[error("a malformed message of type {0}")]
     Malformed(u16),
     #[error("a message of {0} bytes")]
     TooLong(u32),
-    #[error("a message of type {0} with more in it than it may hold")]
+    #[error("a message of type {0} with too many elements")]
     TooMany(u16),
 }
 

@@ -55,7 +55,9 @@ fn a_stream_that_is_not_what_its_end_says_gets_no_name() {
                 server.all_sent(1);
                 server.finish();
             });
-            held_out(&done).exits(6).says("digests of the whole differ");
+            held_out(&done)
+                .exits(6)
+                .says("digests of the whole file differ");
             assert!(case.dst.names().is_empty());
         });
     }

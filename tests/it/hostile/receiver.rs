@@ -197,7 +197,7 @@ fn a_chunk_is_sent_three_times_and_no_more() {
             }
             server.leave();
         });
-        readable(&done).says("damaged").exits(5);
+        readable(&done).says("failed verification").exits(5);
     });
 }
 
