@@ -214,6 +214,38 @@ fn no_file_imports_in_a_circle() {
     assert_eq!(found, CIRCLES, "circles of files");
 }
 
+/// A reader who meets a type's name knows which type it is.
+#[test]
+fn every_type_name_is_defined_once() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut definers: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
+    for file in rust_files(&src) {
+        for name in types(&fs::read_to_string(&file).expect("read a source")) {
+            definers.entry(name).or_default().insert(file.clone());
+        }
+    }
+    definers.retain(|_, files| files.len() > 1);
+    assert!(definers.is_empty(), "{definers:#?}");
+}
+
+/// Names of types that a file defines, without those of an implementation, such as `type Error`.
+fn types(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut open = 0;
+    let tokens = tokens(text);
+    for words in tokens.windows(3) {
+        match words[0].text.as_str() {
+            "{" => open += 1,
+            "}" => open -= 1,
+            // Not `$name` in a macro.
+            "struct" | "enum" | "trait" if words[1].text != "$" => found.push(&words[1].text),
+            "type" if open == 0 => found.push(&words[1].text),
+            _ => {}
+        }
+    }
+    found.into_iter().cloned().collect()
+}
+
 /// Module → its line in the table; 0 is the top.
 fn levels(lib: &str) -> BTreeMap<String, usize> {
     lib.lines()

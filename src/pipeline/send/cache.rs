@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub use chunk::{CacheKey, CachedChunk};
 pub use hosts::HOSTS_MAX;
 use parking_lot::{Condvar, Mutex};
-use state::{CacheState, Lookup};
+use state::{CacheLookup, CacheState};
 
 use crate::chunk::ranges::RangeSet;
 
@@ -130,12 +130,12 @@ impl CacheShare {
             let now = Instant::now();
             let mut is_full = false;
             let wait = match state.look(*host, key, (offset, len), may_make, now) {
-                Lookup::Taken(made) => {
+                CacheLookup::Taken(made) => {
                     drop(state);
                     shelf.changed.notify_all();
                     return Got::Taken(made);
                 }
-                Lookup::Make => {
+                CacheLookup::Make => {
                     let shelf = shelf.clone();
                     let is_put = false;
                     return Got::Make(CacheTicket {
@@ -145,12 +145,12 @@ impl CacheShare {
                         is_put,
                     });
                 }
-                Lookup::Alone => return Got::Alone,
-                Lookup::BeingMade => match MAKING_MAX.checked_sub(now - began) {
+                CacheLookup::Alone => return Got::Alone,
+                CacheLookup::BeingMade => match MAKING_MAX.checked_sub(now - began) {
                     Some(left) => left,
                     None => return Got::Alone,
                 },
-                Lookup::Full => {
+                CacheLookup::Full => {
                     is_full = true;
                     STEP
                 }

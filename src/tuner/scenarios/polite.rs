@@ -1,7 +1,7 @@
 //! A polite copy beside a flow that comes and goes.
 
 use crate::tuner::sim::MBIT;
-use crate::tuner::sim::shared::{Bottleneck, share};
+use crate::tuner::sim::shared::{SharedPath, share};
 
 /// When the other flow begins and ends, and when the run ends.
 const COMES: f64 = 8.0;
@@ -18,10 +18,10 @@ const PACKET: f64 = 1500.0;
 /// prevent the first queue from ending slow start.
 const LONG_FAT: f64 = 350e3;
 
-fn bottleneck(seed: u64) -> Bottleneck {
+fn bottleneck(seed: u64) -> SharedPath {
     let at = |list: &[f64], by: u64| list[(seed / by) as usize % list.len()];
     let link = at(&[5.0, 10.0, 20.0, 50.0, 100.0], 1) * MBIT;
-    Bottleneck {
+    SharedPath {
         link,
         rtt: at(&[0.02, 0.03, 0.05, 0.1], 5),
         // Up to the queue of a modem with bufferbloat.

@@ -28,7 +28,7 @@ const NOTE_STEPS: u64 = 10;
 const NOTE_S: f64 = STEP * NOTE_STEPS as f64;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Bottleneck {
+pub struct SharedPath {
     /// Bytes a second.
     pub link: f64,
     /// Seconds.
@@ -151,7 +151,7 @@ impl Other {
         }
     }
 
-    fn hears(&mut self, now: f64, world: &Bottleneck, packet: &Packet) {
+    fn hears(&mut self, now: f64, world: &SharedPath, packet: &Packet) {
         let (bytes, round_trip) = (packet.bytes, now - packet.sent);
         self.under_way -= bytes;
         if self.window >= self.threshold {
@@ -182,7 +182,7 @@ impl Other {
 }
 
 /// Runs the other flow, with a copy beside it if `is_copied`.
-pub fn share(world: &Bottleneck, is_copied: bool, seed: u64) -> SharedBottleneck {
+pub fn share(world: &SharedPath, is_copied: bool, seed: u64) -> SharedBottleneck {
     let mut run = SharedRun::new(world, seed);
     let mut polite = PoliteRate::new(Duration::from_secs_f64(world.rtt));
     let mut next_look = LOOK.as_secs_f64();
@@ -211,7 +211,7 @@ pub fn share(world: &Bottleneck, is_copied: bool, seed: u64) -> SharedBottleneck
 }
 
 struct SharedRun<'a> {
-    world: &'a Bottleneck,
+    world: &'a SharedPath,
     seed: u64,
     queue: VecDeque<Packet>,
     queued: f64,
@@ -225,7 +225,7 @@ struct SharedRun<'a> {
 }
 
 impl SharedRun<'_> {
-    fn new(world: &Bottleneck, seed: u64) -> SharedRun<'_> {
+    fn new(world: &SharedPath, seed: u64) -> SharedRun<'_> {
         let mut run = SharedRun {
             world,
             seed,

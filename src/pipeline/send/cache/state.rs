@@ -78,7 +78,7 @@ struct CacheSlot {
     made: Option<Arc<CachedChunk>>,
 }
 
-pub(super) enum Lookup {
+pub(super) enum CacheLookup {
     Taken(Arc<CachedChunk>),
     Make,
     Alone,
@@ -237,14 +237,14 @@ impl CacheState {
         (offset, len): (u64, u32),
         may_make: bool,
         now: Instant,
-    ) -> Lookup {
+    ) -> CacheLookup {
         if !self.hosts[host].is_active {
-            return Lookup::Alone;
+            return CacheLookup::Alone;
         }
         if let Some(slot) = self.file(key).slots.get_mut(&offset) {
             let made = match &slot.made {
-                _ if slot.len != len => return Lookup::Alone,
-                None => return Lookup::BeingMade,
+                _ if slot.len != len => return CacheLookup::Alone,
+                None => return CacheLookup::BeingMade,
                 Some(made) => made.clone(),
             };
             slot.pending.remove(host);
@@ -252,11 +252,11 @@ impl CacheState {
                 self.remove(key, offset);
             }
             self.hosts[host].took = now;
-            return Lookup::Taken(made);
+            return CacheLookup::Taken(made);
         }
         let pending = self.pending(host, key, offset);
         if !may_make || pending.is_empty() {
-            return Lookup::Alone;
+            return CacheLookup::Alone;
         }
         let number = self.file(key).number;
         let distance = self.distance(number, offset, pending);
@@ -268,8 +268,8 @@ impl CacheState {
             let is_near = distance <= 2 * self.room as u64;
             let is_awaited = self.is_awaited(number, pending, now);
             return match is_near && is_awaited && self.bears(host, now) {
-                true => Lookup::Full,
-                false => Lookup::Alone,
+                true => CacheLookup::Full,
+                false => CacheLookup::Alone,
             };
         }
         self.filled += len as usize;
@@ -279,7 +279,7 @@ impl CacheState {
             made: None,
         };
         self.file(key).slots.insert(offset, slot);
-        Lookup::Make
+        CacheLookup::Make
     }
 
     /// Other hosts that want this chunk and have not come to it.

@@ -1,5 +1,5 @@
 use super::chunk::PACKS;
-use super::state::{CacheState, Lookup};
+use super::state::{CacheLookup, CacheState};
 use super::*;
 use crate::chunk::pack::TableForm;
 use crate::manifest::{Entry, Timestamp};
@@ -44,7 +44,7 @@ impl CacheHosts {
         CacheHosts { state, now }
     }
 
-    fn look(&mut self, host: usize, ino: u64, nth: u64) -> Lookup {
+    fn look(&mut self, host: usize, ino: u64, nth: u64) -> CacheLookup {
         let at = nth * MIB;
         self.state.ask(host, key(ino), at, LEN);
         self.state.look(host, key(ino), (at, LEN), true, self.now)
@@ -53,14 +53,14 @@ impl CacheHosts {
     /// How a host gets a chunk: made for others too, taken, alone, or not yet.
     fn step(&mut self, host: usize, ino: u64, nth: u64) -> &'static str {
         match self.look(host, ino, nth) {
-            Lookup::Make => {
+            CacheLookup::Make => {
                 self.state.put(key(ino), nth * MIB, made());
                 "made"
             }
-            Lookup::Taken(_) => "taken",
-            Lookup::Alone => "alone",
-            Lookup::BeingMade => "being made",
-            Lookup::Full => "waits",
+            CacheLookup::Taken(_) => "taken",
+            CacheLookup::Alone => "alone",
+            CacheLookup::BeingMade => "being made",
+            CacheLookup::Full => "waits",
         }
     }
 
@@ -84,7 +84,7 @@ fn a_chunk_is_made_once_and_lies_there_until_all_have_it() {
         "alone",
         "sent again: nobody else is to have it"
     );
-    assert!(matches!(table.look(0, 1, 50), Lookup::Make));
+    assert!(matches!(table.look(0, 1, 50), CacheLookup::Make));
     assert_eq!(table.step(1, 1, 50), "being made");
     table.state.cancel(key(1), 50 * MIB);
     assert_eq!(
@@ -210,20 +210,20 @@ fn a_host_whose_packs_differ_is_waited_for_by_nobody() {
     let step = |state: &mut CacheState, nth| {
         state.ask(0, pack(nth), 0, LEN);
         let look = state.look(0, pack(nth), (0, LEN), true, now);
-        if matches!(look, Lookup::Make) {
+        if matches!(look, CacheLookup::Make) {
             state.put(pack(nth), 0, made());
         }
         look
     };
     for nth in 0..2 {
-        assert!(matches!(step(&mut state, nth), Lookup::Make));
+        assert!(matches!(step(&mut state, nth), CacheLookup::Make));
     }
-    assert!(matches!(step(&mut state, 2), Lookup::Full));
+    assert!(matches!(step(&mut state, 2), CacheLookup::Full));
     state.packs_differ(1);
     assert_eq!(state.filled(), 0);
-    assert!(matches!(step(&mut state, 2), Lookup::Alone));
+    assert!(matches!(step(&mut state, 2), CacheLookup::Alone));
     state.join(1, now);
-    assert!(matches!(step(&mut state, 3), Lookup::Make));
+    assert!(matches!(step(&mut state, 3), CacheLookup::Make));
 }
 
 #[test]
