@@ -257,7 +257,7 @@ pub enum What {
     Dir,
     Link(PathBuf),
     Special,
-    /// Its mode denies access to the test.
+    /// Its mode denies access to the test, or it is gone.
     Closed,
 }
 
@@ -294,9 +294,12 @@ impl Tree {
             } else {
                 root.join(&rel)
             };
-            let meta = path
-                .symlink_metadata()
-                .unwrap_or_else(|cause| panic!("stat {}: {cause}", path.display()));
+            let meta = match path.symlink_metadata() {
+                Ok(meta) => meta,
+                // The receiver of an interrupted copy may still be removing its files.
+                Err(gone) if gone.kind() == ErrorKind::NotFound && path != root => continue,
+                Err(cause) => panic!("stat {}: {cause}", path.display()),
+            };
             if meta.is_dir()
                 && let Ok(entries) = fs::read_dir(&path)
             {
@@ -416,7 +419,15 @@ pub fn assert_same(want: impl AsRef<Path>, got: impl AsRef<Path>, also: Also) {
 fn fingerprint(path: &Path) -> Option<blake3::Hash> {
     static ZEROS: [u8; BLOCK] = [0; BLOCK];
     let file = match File::open(path) {
-        Err(cause) if cause.kind() == ErrorKind::PermissionDenied => return None,
+        // The receiver of an interrupted copy may just have removed it.
+        Err(cause)
+            if matches!(
+                cause.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::NotFound
+            ) =>
+        {
+            return None;
+        }
         opened => opened.unwrap_or_else(|cause| panic!("open {}: {cause}", path.display())),
     };
     let size = file.metadata().expect("stat an open file").len();
