@@ -176,15 +176,18 @@ fn a_host_that_has_gzip_is_sent_less(case: &Case) {
             path,
             ..Login::default()
         });
-        let done = copy(case, &["-v"]);
-        done.succeeds().says("placing fastcp");
-        let sent = done.stderr.split("Transferred: sent ").nth(1);
-        let sent = sent.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
+        // ssh tells it at its end, which a busy machine may delay for longer than fastcp waits.
+        let sent = (0..5).find_map(|_| {
+            let done = copy(case, &["-v"]);
+            done.succeeds().says("placing fastcp");
+            let names = case.home.dir(".cache/fastcp").names();
+            assert_eq!(names.len(), 1, "{names:?}");
+            remove(case);
+            let rest = done.stderr.split("Transferred: sent ").nth(1)?;
+            rest.split(',').next()?.parse::<u64>().ok()
+        });
         let sent = sent.expect("ssh tells how much it sent");
-        assert_eq!(sent < program.len() * 6 / 10, is_less, "{done}");
-        let names = case.home.dir(".cache/fastcp").names();
-        assert_eq!(names.len(), 1, "{names:?}");
-        remove(case);
+        assert_eq!(sent < program.len() * 6 / 10, is_less, "{sent}");
     }
 }
 
