@@ -32,6 +32,10 @@ use crate::wire::message::{Conclusion, Fault, Message};
 const END_PATIENCE: Duration = Duration::from_secs(10);
 const ABORT_PATIENCE: Duration = Duration::from_millis(500);
 
+/// How long the program that asks for ssh may take to leave the terminal: to restore the echo and
+/// to end its line. Only a busy machine needs it.
+const QUESTION_PATIENCE: Duration = Duration::from_millis(1200);
+
 /// The same for a command, which may take its time to obey TERM.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -350,6 +354,8 @@ struct ServerStderr {
     /// The server's own lines during the login, kept because an error may quote them.
     own: Arc<Mutex<Vec<String>>>,
     is_login: Arc<AtomicBool>,
+    /// A question of ssh is on the terminal.
+    is_asking: Arc<AtomicBool>,
     relay: JoinHandle<()>,
 }
 
@@ -397,13 +403,16 @@ impl ServerStderr {
             }
         };
         let (reporter, said) = (seat.reporter.clone(), last.clone());
+        let is_asking = Arc::<AtomicBool>::default();
+        let asking = is_asking.clone();
         let hold = move || {
             let said = said.lock();
             // A wrong password is no outage: the user must see it before the next prompt.
             if hidden && ssh::is_refusal(&said) {
                 reporter.notice(&said);
             }
-            hold(reporter.clone())
+            let (held, asked) = (hold(reporter.clone()), Asked::begin(&asking));
+            async move { (held.await, asked) }
         };
         let relay = ssh::relay_stderr(stderr, show, hold);
         let relay = tokio::spawn(relay);
@@ -412,6 +421,7 @@ impl ServerStderr {
             of_login,
             own,
             is_login,
+            is_asking,
             relay,
         }
     }
@@ -440,8 +450,28 @@ impl ServerStderr {
     /// Waits for the last lines of a process that has ended. Bounded, because another process may
     /// hold its stderr open.
     async fn last(&mut self) -> String {
-        let _ = timeout(ABORT_PATIENCE, &mut self.relay).await;
+        let patience = match self.is_asking.load(Relaxed) {
+            true => QUESTION_PATIENCE,
+            false => ABORT_PATIENCE,
+        };
+        let _ = timeout(patience, &mut self.relay).await;
         self.last.lock().clone()
+    }
+}
+
+/// A question of ssh on the terminal, until it is dropped.
+struct Asked(Arc<AtomicBool>);
+
+impl Asked {
+    fn begin(is_asking: &Arc<AtomicBool>) -> Asked {
+        is_asking.store(true, Relaxed);
+        Asked(is_asking.clone())
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.store(false, Relaxed);
     }
 }
 
