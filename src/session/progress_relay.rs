@@ -26,7 +26,7 @@ const CAUSE_MAX: usize = 200;
 
 pub struct ProgressRelay {
     teller: ProgressTeller,
-    _telling: AbortOnDropHandle<()>,
+    telling: AbortOnDropHandle<()>,
 }
 
 #[derive(Clone)]
@@ -50,12 +50,15 @@ impl ProgressRelay {
         let telling = tokio::spawn(teller.clone().run());
         ProgressRelay {
             teller,
-            _telling: AbortOnDropHandle::new(telling),
+            telling: AbortOnDropHandle::new(telling),
         }
     }
 
     /// Sends the last report.
     pub async fn end(self) {
+        // No report that was begun earlier may follow the last one.
+        self.telling.abort();
+        let _ = self.telling.await;
         let last = Message::Account(self.teller.account());
         // The reader reports a lost connection.
         let _ = self.teller.control.send(last).await;
