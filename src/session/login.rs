@@ -411,7 +411,7 @@ impl ServerStderr {
             if hidden && ssh::is_refusal(&said) {
                 reporter.notice(&said);
             }
-            let (held, asked) = (hold(reporter.clone()), Asked::begin(&asking));
+            let (held, asked) = (hold(reporter.clone()), OpenQuestion::begin(&asking));
             async move { (held.await, asked) }
         };
         let relay = ssh::relay_stderr(stderr, show, hold);
@@ -460,16 +460,16 @@ impl ServerStderr {
 }
 
 /// A question of ssh on the terminal, until it is dropped.
-struct Asked(Arc<AtomicBool>);
+struct OpenQuestion(Arc<AtomicBool>);
 
-impl Asked {
-    fn begin(is_asking: &Arc<AtomicBool>) -> Asked {
+impl OpenQuestion {
+    fn begin(is_asking: &Arc<AtomicBool>) -> OpenQuestion {
         is_asking.store(true, Relaxed);
-        Asked(is_asking.clone())
+        OpenQuestion(is_asking.clone())
     }
 }
 
-impl Drop for Asked {
+impl Drop for OpenQuestion {
     fn drop(&mut self) {
         self.0.store(false, Relaxed);
     }
