@@ -1,6 +1,11 @@
 //! Events of a copy that the user interface shows while the copy runs.
 
+use std::sync::Arc;
+
 use crate::error::Error;
+
+/// Prints a line for the user.
+pub type TellUser = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Receives the events of a copy. `ui` implements it. No method waits.
 pub trait Reporter: Send + Sync {

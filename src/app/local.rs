@@ -7,19 +7,22 @@ use std::sync::Arc;
 use tokio::io::{DuplexStream, ReadHalf};
 
 use crate::chunk::CHUNK_SIZE;
+use crate::chunk::Pool;
 use crate::chunk::pack::TableForm;
 use crate::control::{Incoming, Outgoing};
 use crate::error::{Error, Result};
 use crate::manifest::Totals;
 use crate::pipeline::Budget;
+use crate::pipeline::context::Context;
 use crate::pipeline::failures::Failures;
+use crate::pipeline::send::SendTerms;
 use crate::progress::{Phase, Progress};
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
 use crate::session::context::{ClientContext, SharedSource};
 use crate::session::control_reader::ControlReader;
 use crate::session::converse::{RunningEnd, converse};
 use crate::session::data_connections::pass_on;
-use crate::session::endpoint::{Common, ReceivingEnd, SendingEnd};
+use crate::session::endpoint::{ReceivingEnd, SendingEnd};
 use crate::session::operands::{self, Expanded};
 use crate::session::request::{CopyOptions, Request};
 use crate::session::tuning::{self, Audience, Tuning, TuningTerms};
@@ -125,40 +128,43 @@ impl Both {
         let (here, there) = tokio::io::duplex(CONTROL_BUFFER);
         let (from_receiver, to_receiver) = ends(here);
         let (from_sender, to_sender) = ends(there);
-        let common = |control: &Outgoing, tally, progress| Common {
+        let context = |control: &Outgoing, failures, progress, digests| Context {
             options: options.clone(),
             budget,
             chunk_size: CHUNK_SIZE,
             grain: CHUNK_SIZE as u64,
+            peer_repairs: true,
+            pool: Pool::new(budget.slots, CHUNK_SIZE),
+            control: control.clone(),
+            tell: seat.tell(),
+            failures,
+            progress,
+            shutdown: seat.ending.clone(),
+            digests,
+        };
+        let terms = SendTerms {
             open_entries: host::open_entries(),
-            peer_tells: true,
             // Nothing is compressed on the way.
             table_form: TableForm::Records,
             peer_takes_large_packs: false,
             peer_takes_large_pieces: false,
-            control: control.clone(),
-            tally,
-            progress,
-            ending: seat.ending.clone(),
-            digests: None,
-            tell: seat.tell(),
+            in_memory: true,
             enough: seat.enough.clone(),
             share: None,
             stream: seat.shared.as_ref().and_then(SharedSource::named_stream),
         };
         // Suite "none" derives no key from the secret.
         let secret = Secret::random();
-        let sending = Common {
-            digests: seat.digests.clone(),
-            ..common(&to_receiver, seat.tally.clone(), seat.progress.clone())
-        };
+        let sending = context(
+            &to_receiver,
+            seat.tally.clone(),
+            seat.progress.clone(),
+            seat.digests.clone(),
+        );
         // The sender reports the failures of both halves.
         let unseen = Arc::new(Progress::default());
-        let receiving = common(
-            &to_sender,
-            Arc::new(Failures::silent(unseen.clone())),
-            unseen,
-        );
+        let silent = Arc::new(Failures::silent(unseen.clone()));
+        let receiving = context(&to_sender, silent, unseen, None);
         let opener = Opener::new(&secret, Direction::ToServer, Suite::None);
         let sessions = operands::sessions(request, Secret::session(), &[], seat);
         let destination = operands::destination(request, true, sessions);
@@ -171,7 +177,7 @@ impl Both {
         let sources = found.sources(options);
         let sealer = Sealer::new(&secret, Direction::ToServer, Suite::None);
         Ok(Both {
-            sending: SendingEnd::start(sending, sealer, sources, true),
+            sending: SendingEnd::start(sending, terms, sealer, sources),
             receiving,
             from_receiver,
             from_sender,

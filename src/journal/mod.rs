@@ -66,6 +66,7 @@ use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::{Entry, Timestamp};
 
 /// The place of a journal.
 #[derive(Clone)]
@@ -116,6 +117,14 @@ pub fn hash<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Hash {
     let mut hash = [0; 16];
     hash.copy_from_slice(&blake3::hash(&bytes).as_bytes()[..16]);
     hash
+}
+
+/// Identifies a source and its state. It changes when the source changes.
+pub fn identity_of(entry: &Entry) -> Hash {
+    let time = |time: Timestamp| [time.s as u64, u64::from(time.ns)];
+    let ([m, m_ns], [c, c_ns]) = (time(entry.mtime), time(entry.ctime));
+    let fields = [entry.dev, entry.ino, entry.size, m, m_ns, c, c_ns].map(u64::to_le_bytes);
+    hash(fields.iter().map(|field| &field[..]))
 }
 
 /// The properties of a session that opens a journal.

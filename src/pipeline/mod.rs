@@ -7,6 +7,7 @@
 //! header has arrived. Chunks to be sent again wait in a separate list, which is never full.
 
 pub mod budget;
+pub mod context;
 pub mod digest_list;
 pub mod failures;
 pub mod lzma_room;

@@ -26,77 +26,117 @@ use self::encoder_control::{Compression, EncoderControl};
 use self::plan::{PackMember, Plan, PlannedContent, SendFile, SendPipe};
 use self::read::{SETTLE, Settling};
 use self::scheduler::{Ended, NACKS_MAX, NextTask, Scheduler};
-use super::failures::Failures;
-use super::receive::roots::TellUser;
+use super::budget::lzma_slots;
+use super::context::Context;
 use super::worker_time::{Activity, WorkerClock};
 use crate::chunk::pack::TableForm;
-use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk, Pool};
+use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk};
 use crate::codec::{Codec, Encoder};
-use crate::control::Outgoing;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryId};
 use crate::pipe::Stop;
-use crate::pipeline::Shutdown;
-use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::lzma_room::LzmaRoom;
-use crate::progress::{Phase, Progress};
+use crate::progress::Phase;
 use crate::seal::Sealer;
 use crate::source::{self, Changes, FoundFile, PipeSpec, SourceFile};
 use crate::transport::frames::{Frame, Frames};
-use crate::tuner::Method;
+use crate::tuner::{Method, STREAMS_MAX};
 use crate::wire::SealedChunk;
-use crate::wire::message::{Busy, CopyOptions, Fault, Message};
+use crate::wire::hello::Hello;
+use crate::wire::message::{Busy, Fault, Message};
 
-/// State of the sending end that its threads and tasks share.
+/// Most frames that may wait for a connection; [`EncoderControl`] decides how many do.
+const FRAMES_MAX: usize = 2 * STREAMS_MAX as usize;
+
+/// The sending end: what its threads and tasks share.
 pub struct Sender {
-    pub plans: Scheduler,
-    pub options: CopyOptions,
-    pub chunk_size: usize,
-    /// Pieces of files end at multiples of this, in bytes.
-    pub grain: u64,
-    /// The receiver verifies what it said it has while the rest is sent, and asks for damaged
-    /// ranges.
-    pub may_be_asked: bool,
-    /// The form of packs that the receiver accepts.
-    pub table_form: TableForm,
-    pub pool: Pool,
-    /// Chunks of streams that may be unacknowledged. Each takes a buffer.
-    pub window: usize,
-    /// Frames may be lost on this route, so frames that cannot be read again are kept.
-    pub keeps: bool,
-    /// Set when a user at either end says that a followed file is complete.
-    pub enough: Stop,
-    /// Receives the lines that a producer writes.
-    pub tell: TellUser,
-    pub sealer: Sealer,
-    pub steering: EncoderControl,
+    pub context: Arc<Context>,
+    pub scheduler: Scheduler,
+    pub encoder_control: EncoderControl,
     pub lzma_room: LzmaRoom,
-    /// The method for a chunk if there is no memory for LZMA.
-    pub without_room: Method,
     /// Frames that no connection has taken.
     pub frames: Frames,
-    pub control: Outgoing,
-    pub tally: Arc<Failures>,
-    pub progress: Arc<Progress>,
-    pub ending: Arc<Shutdown>,
-    pub digests: Option<Arc<DigestList>>,
+    sealer: Sealer,
+    /// The form of packs that the receiver accepts.
+    table_form: TableForm,
+    /// Frames may be lost on this route, so frames that cannot be read again are kept.
+    keeps: bool,
+    /// Set when a user at either end says that a followed file is complete.
+    pub enough: Stop,
     /// Set if other hosts get the same data.
     pub share: Option<CacheShare>,
+    /// Read instead of the named stream, if that is the only operand and goes to several hosts.
+    stream: Option<PipeSpec>,
     /// The receiver reported that everything is in place.
     pub done: Notify,
-    /// Read instead of the named stream, if that is the only operand and goes to several hosts.
-    pub stream: Option<PipeSpec>,
     /// The receiver's last report on how it spends its time.
-    pub heard: Mutex<Busy>,
+    heard: Mutex<Busy>,
+}
+
+/// What a sending end is made from besides its context.
+pub struct SendTerms {
+    /// Big files that both ends can have open at once.
+    pub open_entries: u32,
+    /// The form of packs that the receiver accepts.
+    pub table_form: TableForm,
+    pub peer_takes_large_packs: bool,
+    pub peer_takes_large_pieces: bool,
+    /// Frames are handed over in this process and cannot be lost.
+    pub in_memory: bool,
+    /// Set when the user says that a followed file has reached its end.
+    pub enough: Stop,
+    /// Set if chunks are shared with other destinations.
+    pub share: Option<CacheShare>,
+    /// Replaces a FIFO that other copies read too.
+    pub stream: Option<PipeSpec>,
+}
+
+impl SendTerms {
+    /// For a receiver with this hello, which has all of the source for itself. `open_entries` is
+    /// how many big files this end can have open.
+    pub fn with(peer: &Hello, open_entries: u32) -> SendTerms {
+        SendTerms {
+            open_entries: open_entries.min(peer.limits.open_entries),
+            table_form: peer.table_form(),
+            peer_takes_large_packs: peer.takes_large_packs(),
+            peer_takes_large_pieces: peer.takes_large_pieces(),
+            in_memory: false,
+            enough: Stop::new(),
+            share: None,
+            stream: None,
+        }
+    }
 }
 
 impl Sender {
+    pub fn new(context: Context, terms: SendTerms, sealer: Sealer) -> Sender {
+        let (budget, chunk_size) = (context.budget, context.chunk_size);
+        // Shared chunks must be the same for each destination.
+        let may_be_large = terms.peer_takes_large_packs && terms.share.is_none();
+        let large_max = budget.large_packs * usize::from(may_be_large);
+        Sender {
+            scheduler: Scheduler::of(terms.open_entries, large_max, terms.peer_takes_large_pieces),
+            encoder_control: EncoderControl::new(context.options.compress),
+            lzma_room: LzmaRoom::new(budget.lzma_workers, lzma_slots(chunk_size)),
+            frames: Frames::new(FRAMES_MAX),
+            sealer,
+            table_form: terms.table_form,
+            keeps: !terms.in_memory,
+            enough: terms.enough,
+            share: terms.share,
+            stream: terms.stream,
+            done: Notify::new(),
+            heard: Mutex::default(),
+            context: Arc::new(context),
+        }
+    }
+
     /// Runs a worker, which turns plans into frames until the copy ends.
     pub fn work(&self) {
-        let mut encoder = Encoder::new(self.chunk_size);
-        let mut shift = self.steering.shifts.begin();
-        while let Ok(work) = self.plans.next() {
+        let mut encoder = Encoder::new(self.context.chunk_size);
+        let mut shift = self.encoder_control.shifts.begin();
+        while let Ok(work) = self.scheduler.next() {
             let plan = match work {
                 NextTask::Chunk(plan) => plan,
                 NextTask::End(file) => {
@@ -114,7 +154,7 @@ impl Sender {
                 }
                 _ => {
                     shift.turn_to(Activity::Held);
-                    let Ok(buffer) = self.pool.take_blocking() else {
+                    let Ok(buffer) = self.context.pool.take_blocking() else {
                         return;
                     };
                     let frame = self.carry(&plan, buffer, &mut encoder, &mut shift);
@@ -128,8 +168,8 @@ impl Sender {
                 }
             }
             shift.turn_to(Activity::Nothing);
-            if self.plans.is_all_taken() {
-                self.progress.set_phase(Phase::Flushing);
+            if self.scheduler.is_all_taken() {
+                self.context.progress.set_phase(Phase::Flushing);
             }
         }
     }
@@ -137,17 +177,17 @@ impl Sender {
     /// Closes files and waits for changed files, until the copy ends.
     pub fn care(&self) {
         let mut settling: Vec<Settling> = Vec::new();
-        while let Ok(chores) = self.plans.chores(settling.is_empty()) {
+        while let Ok(chores) = self.scheduler.chores(settling.is_empty()) {
             let files = chores.discarded.len();
             drop(chores.discarded);
-            self.plans.were_closed(files);
+            self.scheduler.were_closed(files);
             settling.extend(chores.changed.into_iter().map(Settling::new));
             if !settling.is_empty() {
                 std::thread::sleep(SETTLE);
                 settling.retain_mut(|file| !self.has_settled(file));
             }
         }
-        drop(self.plans.take_rest());
+        drop(self.scheduler.take_rest());
     }
 
     /// Schedules the chunks of queued frames again, because a stronger method was chosen. On a slow
@@ -155,14 +195,14 @@ impl Sender {
     /// run idle.
     pub fn compress_again(&self) {
         for frame in self.frames.take_back(1) {
-            self.plans.put_back(frame.header().chunk);
+            self.scheduler.put_back(frame.header().chunk);
         }
     }
 
     /// Queues a frame when there is room. False once the copy ends.
     fn push(&self, frame: Frame) -> bool {
         let pushed = self
-            .steering
+            .encoder_control
             .when_there_is_room(|| self.frames.len(), || self.frames.put(frame));
         pushed == Some(true)
     }
@@ -180,7 +220,9 @@ impl Sender {
             return None;
         }
         let encoded = match &plan.what {
-            PlannedContent::Piece { file, piece } if piece.is_larger_than(self.chunk_size) => {
+            PlannedContent::Piece { file, piece }
+                if piece.is_larger_than(self.context.chunk_size) =>
+            {
                 self.carry_large_piece(plan, file, buffer, shift)?
             }
             PlannedContent::Piece { file, piece } => match self.share_of(file, piece) {
@@ -188,7 +230,7 @@ impl Sender {
                 None => {
                     shift.turn_to(Activity::Disk);
                     let (chunk, digest) = self.read_piece(plan, file, buffer, shift)?;
-                    self.encode(chunk, digest, self.steering.next(), encoder, shift)
+                    self.encode(chunk, digest, self.encoder_control.next(), encoder, shift)
                 }
             },
             PlannedContent::Pack(members) => {
@@ -225,8 +267,8 @@ impl Sender {
                 let raw = chunk.buffer.len();
                 let (compression, room) = match compression {
                     Compression::Sampled(Method::Lzma(_)) => {
-                        let room = self.lzma_room.enter(&self.pool);
-                        let without = Compression::Sampled(self.without_room);
+                        let room = self.lzma_room.enter(&self.context.pool);
+                        let without = Compression::Sampled(self.context.budget.strongest);
                         (room.as_ref().map_or(without, |_| compression), room)
                     }
                     _ => (compression, None),
@@ -235,7 +277,7 @@ impl Sender {
                 drop(room);
                 let took = shift.turn_to(Activity::Rest);
                 let made = encoded.buffer.len();
-                self.steering.coded(compression, raw, made, took);
+                self.encoder_control.coded(compression, raw, made, took);
                 encoded
             }
         }
@@ -258,8 +300,9 @@ impl Sender {
                 let members = plan.what.members();
                 // The same order as in `read_pack`.
                 let left = members.filter(|it| !it.failed.load(Relaxed));
-                left.for_each(|it| self.plans.entry_failed(it.found.entry.id));
-                self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
+                left.for_each(|it| self.scheduler.entry_failed(it.found.entry.id));
+                self.scheduler
+                    .settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
                 for member in plan.what.members() {
                     self.fail_member(member, error.clone().at(member.found.path()));
                 }
@@ -271,11 +314,14 @@ impl Sender {
 impl Sender {
     /// Sends a message. The reader of the control connection reports a lost connection.
     pub(super) fn say(&self, message: Message) {
-        let _ = self.control.send_blocking(message);
+        self.context.say(message);
     }
 
     pub(super) fn say_or_end(&self, message: Message) -> Result<(), Ended> {
-        self.control.send_blocking(message).map_err(|_| Ended)
+        self.context
+            .control
+            .send_blocking(message)
+            .map_err(|_| Ended)
     }
 
     /// Records that this end failed a big file, and tells the receiver.
@@ -305,25 +351,25 @@ impl Sender {
 
     fn fail_entry(&self, entry: &Entry, error: Error) {
         // In this order: a thread that waits until the entry is closed then finds that it failed.
-        self.plans.entry_failed(entry.id);
-        self.plans.close(entry.id);
-        self.progress.end_name(entry.id);
-        self.tell(&error, entry.id, entry.parent);
+        self.scheduler.entry_failed(entry.id);
+        self.scheduler.close(entry.id);
+        self.context.progress.end_name(entry.id);
+        self.report(&error, entry.id, entry.parent);
     }
 
     /// Reports a failed entry that was not announced. The receiver only shows it to the user.
     pub(super) fn fail_unannounced(&self, error: &Error) {
-        self.tell(error, 0, 0);
+        self.report(error, 0, 0);
     }
 
     /// If sources may change, a file that has vanished is no failure.
-    fn tell(&self, error: &Error, entry: EntryId, parent: EntryId) {
+    fn report(&self, error: &Error, entry: EntryId, parent: EntryId) {
         let fault = Fault::of(error, entry, parent);
-        if self.options.live && source::has_vanished(error) {
-            self.tally.detail(error);
+        if self.context.options.live && source::has_vanished(error) {
+            self.context.failures.detail(error);
             self.say(Message::Vanished(fault));
         } else {
-            self.tally.add(error);
+            self.context.failures.add(error);
             self.say(Message::Fault(fault));
         }
     }
@@ -335,17 +381,17 @@ impl Sender {
 
     pub(super) fn open(&self, found: &FoundFile) -> Result<SourceFile> {
         if found.entry.is_device() {
-            return SourceFile::open_device(found, self.options.direct_io);
+            return SourceFile::open_device(found, self.context.options.direct_io);
         }
         let source = SourceFile::open(found, self.changes())?;
-        Ok(match self.options.drop_cache {
+        Ok(match self.context.options.drop_cache {
             true => source.dropping_pages(),
             false => source,
         })
     }
 
     pub(super) fn changes(&self) -> Changes {
-        if self.options.live {
+        if self.context.options.live {
             Changes::Taken
         } else {
             Changes::Told

@@ -12,7 +12,6 @@ use tokio::task::JoinSet;
 use crate::error::Error;
 use crate::pipeline::Shutdown;
 use crate::pipeline::receive::Receiver;
-use crate::pipeline::receive::jobs::Job;
 use crate::pipeline::send::Sender;
 use crate::pipeline::send::scheduler::Taken;
 use crate::report::Reporter;
@@ -48,20 +47,22 @@ pub struct SendPace {
 
 impl Sent for Sender {
     fn taken(&self, stream: u16, header: &FrameHeader) -> bool {
-        let taken = self.plans.taken(header.chunk, stream);
+        let taken = self.scheduler.taken(header.chunk, stream);
         if taken == Taken::Settled {
             // Workers may wait for the room that this frame took.
-            self.steering.taken(0, 0, self.frames.len());
+            self.encoder_control.taken(0, 0, self.frames.len());
             return false;
         }
         let wire = u64::from(header.wire_len) + crate::wire::frame::HEADER_LEN as u64;
         let is_content = matches!(header.kind, FrameKind::Range | FrameKind::Pack);
         let raw = if is_content { header.raw_len } else { 0 };
-        self.steering.taken(u64::from(raw), wire, self.frames.len());
-        self.progress
+        self.encoder_control
+            .taken(u64::from(raw), wire, self.frames.len());
+        self.context
+            .progress
             .add_frame(header.codec.number(), u64::from(header.raw_len), wire);
         if taken == Taken::Again {
-            self.progress.add_sent_again(wire);
+            self.context.progress.add_sent_again(wire);
         }
         true
     }
@@ -84,7 +85,7 @@ pub async fn send_on(
                 let Some(member) = roster.join(connection.id) else {
                     continue;
                 };
-                sender.progress.set_streams(roster.most());
+                sender.context.progress.set_streams(roster.most());
                 let gate = (Route::of(connection.id.stream) == Some(Route::Inband)).then(|| {
                     let (gate, is_open) = watch::channel(false);
                     streams.spawn(mind(gate, roster.clone()));
@@ -104,7 +105,7 @@ pub async fn send_on(
                         () = token.cancelled() => Err(why(&member)),
                     };
                     let Err(cause) = ended else { return };
-                    let again = sender.plans.stream_died(member.number);
+                    let again = sender.scheduler.stream_died(member.number);
                     let again = match again {
                         1 => "1 chunk is".to_owned(),
                         _ => format!("{again} chunks are"),
@@ -135,7 +136,7 @@ pub async fn receive_on(
     roster: Arc<ConnectionSet>,
     reporter: Option<Arc<dyn Reporter>>,
 ) {
-    let limits = FrameLimits::new(receiver.chunk_size as u32).with_large();
+    let limits = FrameLimits::new(receiver.context.chunk_size as u32).with_large();
     // All tasks end with this function.
     let mut streams = JoinSet::new();
     loop {
@@ -144,13 +145,13 @@ pub async fn receive_on(
                 let Some(member) = roster.join(connection.id) else {
                     continue;
                 };
-                receiver.progress.set_streams(roster.most());
+                receiver.context.progress.set_streams(roster.most());
                 member.meter.set_proven();
                 let (receiver, roster, reporter) = (receiver.clone(), roster.clone(), reporter.clone());
                 streams.spawn(async move {
                     let Connection { id, link, fate, .. } = connection;
                     let token = member.token();
-                    receiver.lock_streams().insert(member.number, token.clone());
+                    receiver.add_connection(member.number, token.clone());
                     let (cause, is_whole) = tokio::select! {
                         ended = receive(&receiver, &member, link, &limits) => {
                             let is_whole = !matches!(ended, Err(RecvError::BadFrame(_)));
@@ -158,8 +159,8 @@ pub async fn receive_on(
                         }
                         () = token.cancelled() => (why(&member), member.why().is_some()),
                     };
-                    receiver.lock_streams().remove(&member.number);
-                    if receiver.acks.is_finished() {
+                    receiver.remove_connection(member.number);
+                    if receiver.acks().is_finished() {
                         return;
                     }
                     let told = format!("stream {} was lost ({cause})", ConnectionName(id.stream));
@@ -220,8 +221,8 @@ async fn receive(
     limits: &FrameLimits,
 ) -> Result<(), RecvError> {
     let (stream, meter): (u16, &ConnectionStats) = (member.number, &member.meter);
-    recv(link, limits, &receiver.pool, meter, |frame| {
-        receiver.jobs.add(Job::Frame { stream, frame })
+    recv(link, limits, &receiver.context.pool, meter, |frame| {
+        receiver.take_frame(stream, frame)
     })
     .await
 }
@@ -234,9 +235,9 @@ pub async fn pass_on(
     limit: Arc<RateLimiter>,
 ) {
     while let Some(frame) = frames.take().await {
-        sender.plans.taken(frame.header().chunk, 0);
+        sender.scheduler.taken(frame.header().chunk, 0);
         let len = u64::from(frame.header().raw_len);
-        sender.steering.taken(len, len, frames.len());
+        sender.encoder_control.taken(len, len, frames.len());
         let mut wanted = frame.bytes().len();
         while wanted > 0 {
             wanted -= limit.admit(wanted).await;
@@ -245,7 +246,7 @@ pub async fn pass_on(
         let Frame::Own(frame) = frame else {
             return;
         };
-        if !receiver.jobs.add(Job::Frame { stream: 0, frame }) {
+        if !receiver.take_frame(0, frame) {
             return;
         }
     }

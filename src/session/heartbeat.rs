@@ -269,7 +269,7 @@ impl NoProgress {
         let done = terms.progress.done();
         let needs_none = || {
             let sender = shared.sender.get();
-            sender.is_some_and(|sender| sender.plans.has_nothing_to_carry())
+            sender.is_some_and(|sender| sender.scheduler.has_nothing_to_carry())
         };
         let is_fruitful = looked.stands || done != self.done;
         self.done = done;
@@ -291,7 +291,7 @@ impl HeartShared {
             && sender.frames.is_empty()
             && !looked.slow.is_empty()
         {
-            sender.plans.repeat(&looked.slow, looked.idle * REPEATS);
+            sender.scheduler.repeat(&looked.slow, looked.idle * REPEATS);
         }
     }
 

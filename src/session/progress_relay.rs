@@ -86,10 +86,10 @@ impl ProgressTeller {
     fn account(&self) -> ProgressReport {
         let ProgressTeller { sender, roster, .. } = self;
         let carried = roster.carried();
-        let snapshot = sender.progress.snapshot();
+        let snapshot = sender.context.progress.snapshot();
         let cause = roster.last_cause().unwrap_or_default();
         ProgressReport {
-            counts: sender.progress.counts(),
+            counts: sender.context.progress.counts(),
             names: snapshot.names,
             is_flushing: snapshot.phase == Phase::Flushing,
             ways: Route::ALL.map(|route| {

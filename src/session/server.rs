@@ -19,16 +19,18 @@ use self::roles::{ServerRole, destination, end, rules, tell, tell_roots};
 use super::connection_control::{ConnectionControl, Inband, Reverse};
 use super::control_reader::ControlReader;
 use super::data_connections::{Connections, SendPace, receive_on, send_on};
-use super::endpoint::{Common, ReceivingEnd, SendingEnd};
+use super::endpoint::{ReceivingEnd, SendingEnd};
 use super::progress_relay::ProgressRelay;
+use crate::chunk::Pool;
 use crate::control::stdio::Stdio;
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side};
-use crate::pipe::Stop;
+use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::failures::Failures;
-use crate::pipeline::receive::entry_writer::To;
-use crate::pipeline::receive::roots::Sessions;
+use crate::pipeline::receive::destination::Sessions;
+use crate::pipeline::receive::destination::To;
+use crate::pipeline::send::SendTerms;
 use crate::pipeline::{Budget, Shutdown};
 use crate::progress::Progress;
 use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
@@ -212,7 +214,7 @@ async fn copy<R: AsyncRead + Unpin>(
             let totals = hearing.during(tell_roots(&found, open, control)).await??;
             let limit = pace.limit.clone();
             let half = server.send(found, connections, pace);
-            half.sender.progress.set_totals(totals);
+            half.sender.context.progress.set_totals(totals);
             reports = server.report(&half, limit);
             heart.attach(half.sender.clone());
             RunningEnd::Sending(half)
@@ -351,26 +353,21 @@ impl<'a> ServerCopy<'a> {
         }
     }
 
-    fn common(&self) -> Common {
-        Common {
+    fn context(&self) -> Context {
+        let chunk_size = self.open.chunk_size as usize;
+        Context {
             options: self.open.options.clone(),
             budget: self.budget,
-            chunk_size: self.open.chunk_size as usize,
+            chunk_size,
             grain: host::hello().grain(self.client, self.open.chunk_size),
-            open_entries: host::open_entries().min(self.client.limits.open_entries),
-            peer_tells: self.client.tells(),
-            table_form: self.client.table_form(),
-            peer_takes_large_packs: self.client.takes_large_packs(),
-            peer_takes_large_pieces: self.client.takes_large_pieces(),
+            peer_repairs: self.client.tells(),
+            pool: Pool::new(self.budget.slots, chunk_size),
             control: self.control.clone(),
-            tally: Arc::new(Failures::silent(self.progress.clone())),
-            progress: self.progress.clone(),
-            ending: self.ending.clone(),
-            digests: None,
             tell: tell(),
-            enough: Stop::new(),
-            share: None,
-            stream: None,
+            failures: Arc::new(Failures::silent(self.progress.clone())),
+            progress: self.progress.clone(),
+            shutdown: self.ending.clone(),
+            digests: None,
         }
     }
 
@@ -381,7 +378,8 @@ impl<'a> ServerCopy<'a> {
         };
         let sealer = Sealer::new(&self.keyring.secret, direction, self.suite);
         let sources = found.sources(&self.open.options);
-        let half = SendingEnd::start(self.common(), sealer, sources, false);
+        let terms = SendTerms::with(self.client, host::open_entries());
+        let half = SendingEnd::start(self.context(), terms, sealer, sources);
         let (sender, frames) = (half.sender.clone(), half.frames.clone());
         let roster = self.roster.clone();
         tokio::spawn(send_on(sender, frames, connections, roster, pace, None));
@@ -424,12 +422,12 @@ impl<'a> ServerCopy<'a> {
             ..self.permit.restrict(rules(&self.open))
         };
         let (roster, crowd) = (self.roster.clone(), self.roster.crowd().clone());
-        let mut common = self.common();
+        let mut context = self.context();
         // In other copies the client is an end, and lists the files itself.
         if self.open.between && self.open.options.digests {
-            common.digests = Some(Arc::new(DigestList::at_client(self.control.clone())));
+            context.digests = Some(Arc::new(DigestList::at_client(self.control.clone())));
         }
-        let half = ReceivingEnd::start(common, opener, rules, destination, crowd);
+        let half = ReceivingEnd::start(context, opener, rules, destination, crowd);
         tokio::spawn(receive_on(half.receiver.clone(), connections, roster, None));
         half
     }

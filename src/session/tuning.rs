@@ -101,7 +101,7 @@ impl Tuning {
             state: Mutex::default(),
         });
         let tuning = tokio::spawn(tune(shared.clone()));
-        let is_polite = shared.terms.sender.options.polite;
+        let is_polite = shared.terms.sender.context.options.polite;
         let roster = shared.terms.roster.clone().filter(|_| is_polite);
         let polite = roster.map(|roster| {
             let limit = shared.terms.limit.clone();
@@ -146,7 +146,7 @@ async fn tune(shared: Arc<TuningShared>) {
     });
     if let (Some(roster), Some(name)) = (
         &shared.terms.roster,
-        &shared.terms.sender.options.congestion,
+        &shared.terms.sender.context.options.congestion,
     ) {
         roster.set_congestion(name);
     }
@@ -198,15 +198,15 @@ impl TuningShared {
             ..
         } = &self.terms;
         let mut sample = Sample {
-            acked_bytes: sender.progress.bytes(),
-            rest_bytes: sender.progress.rest_bytes(),
+            acked_bytes: sender.context.progress.bytes(),
+            rest_bytes: sender.context.progress.rest_bytes(),
             queued: sender.frames.len() as u32,
             far: far(sender.far()),
             rate_limit: limit.rate(),
             admitted_bytes: limit.admitted_bytes(),
             ..Sample::default()
         };
-        sender.steering.fill(&mut sample);
+        sender.encoder_control.fill(&mut sample);
         match roster {
             Some(roster) => roster.fill(&mut sample),
             // Frames are handed over directly: there is no link that could be busy.
@@ -224,9 +224,9 @@ impl TuningShared {
     /// At the end of a copy, sends chunks again on idle connections if loss slowed their own down.
     fn hurry(&self, roster: &ConnectionSet) {
         let sender = &self.terms.sender;
-        if sender.frames.is_empty() && sender.plans.is_all_taken() {
+        if sender.frames.is_empty() && sender.scheduler.is_all_taken() {
             let (late, idle) = roster.late();
-            sender.plans.repeat(&late, idle);
+            sender.scheduler.repeat(&late, idle);
         }
     }
 
@@ -243,14 +243,14 @@ impl TuningShared {
             // First, since steering wakes the workers.
             sender.compress_again();
         }
-        sender.steering.steer(decision);
+        sender.encoder_control.steer(decision);
         sender
-            .plans
+            .scheduler
             .steer(decision.in_flight, decision.streams, decision.packs);
         if let Some(roster) = roster {
             roster.want(decision.ready);
             roster.put_to_work(decision.streams);
-            sender.progress.set_streams(roster.most());
+            sender.context.progress.set_streams(roster.most());
             let is_new = before.is_some_and(|before| before.congestion != decision.congestion);
             if is_new && !start.forced.congestion {
                 match decision.congestion {

@@ -115,7 +115,7 @@ impl LinkProbe {
             let mut facts = self.facts.lock();
             facts.round_trip = round_trip;
             facts.workers_here = ends.budget.workers as u16;
-            let threads = ends.sender.options.threads;
+            let threads = ends.sender.context.options.threads;
             facts.workers_there = threads.unwrap_or(ends.hello.processors);
             let is_one = host::is_this_machine(&ends.hello.boot_id);
             facts.processors = is_one.then_some(ends.hello.processors);
@@ -186,7 +186,7 @@ impl LinkProbe {
 
     /// The settings that a copy between these two hosts would start with.
     fn first_decision(&self, ends: &TestEnds<'_>, round_trip: Duration) -> Decision {
-        let mut options = ends.sender.options.clone();
+        let mut options = ends.sender.context.options.clone();
         options.compress = self.compress;
         let (budget, remembered) = (ends.budget, ends.remembered);
         let start = tuning::start(budget, &options, ends.streams, ends.hello, remembered);
@@ -246,9 +246,9 @@ async fn step(ends: &TestEnds<'_>, streams: u16, window: Duration, share: Durati
 
 fn steer(ends: &TestEnds<'_>, streams: u16) {
     let decision = Decision::of_link_test(streams);
-    ends.sender.steering.steer(&decision);
+    ends.sender.encoder_control.steer(&decision);
     ends.sender
-        .plans
+        .scheduler
         .steer(decision.in_flight, decision.streams, decision.packs);
     ends.roster.want(streams);
     ends.roster.put_to_work(streams);

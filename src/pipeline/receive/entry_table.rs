@@ -1,14 +1,14 @@
 //! The receiver's table of entries: directories until their last child is settled, big files until
 //! they have their names, and the set of entries that are accounted for.
 
+use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::arrived::ArrivedChunks;
 use super::hard_links::HardLinks;
 use super::names::{HELD_MAX, NameClaim, Names, UNASKED_HELD_MAX};
 use super::open_file::OpenFile;
-use crate::chunk::VerifiedChunk;
 use crate::chunk::ranges::RangeSet;
 use crate::dest::{Directory, EntrySlot, Landing, RootTarget, SinkSpec, Spelling};
 use crate::journal;
@@ -17,17 +17,10 @@ use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name, Root};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::scheduler::UNSETTLED_ENTRIES_MAX;
 
-/// Number of different chunks that may arrive damaged, each a few times, before the copy fails.
-const DAMAGED_MAX: usize = 1024;
-
 /// Most ranges of entries that are accounted for, most ranges of resuming entries, and most
 /// incomplete directories: more than the sender's own limits allow.
 const SCATTERED_MAX: usize = 3 * UNSETTLED_ENTRIES_MAX as usize;
 const DIRECTORIES_MAX: usize = 2 * UNSETTLED_ENTRIES_MAX as usize;
-
-/// Most ranges of written chunks. If a file fails while it is sent, its gaps remain. This limits
-/// memory (some 8 MB), and no honest copy comes near it.
-const CHUNKS_SCATTERED_MAX: usize = 1 << 18;
 
 /// A directory whose children are still arriving.
 pub struct OpenDirectory {
@@ -83,27 +76,10 @@ pub struct EntryTable {
     pub linked: HardLinks,
     /// Entries in place or failed.
     accounted: RangeSet,
-    /// Chunks that were written: those of packs to recognize duplicates, those of files to leave no
-    /// gaps between the packs.
-    chunks_done: RangeSet,
-    /// Packs that are being written.
-    packs_claimed: HashSet<u64>,
-    /// How many times each chunk arrived damaged.
-    damaged: HashMap<u64, u8>,
-    /// Packs whose directories are not known yet.
-    pub parked: Vec<VerifiedChunk>,
+    pub chunks: ArrivedChunks,
     last: Option<EntryId>,
     /// Somebody was given the end of the copy.
     is_over: bool,
-}
-
-/// What to do with a pack that arrived.
-#[derive(Debug, PartialEq, Eq)]
-pub enum PackClaim {
-    Yours,
-    /// Another worker is writing it and will acknowledge it.
-    Taken,
-    Done,
 }
 
 impl EntryTable {
@@ -151,7 +127,7 @@ impl EntryTable {
 
     /// The place for an entry with this parent and name; with `listing`, also its place in a list
     /// of digests.
-    pub fn spot(&self, id: EntryId, parent: EntryId, name: &Name, listing: bool) -> Location {
+    pub fn locate(&self, id: EntryId, parent: EntryId, name: &Name, listing: bool) -> Location {
         if parent == NO_PARENT {
             let Some(TableRoot { number, target, .. }) = self.roots.get(&id) else {
                 return Location::Unknown;
@@ -321,36 +297,7 @@ impl EntryTable {
         self.accounted.fragments() > SCATTERED_MAX + self.roots.len()
             || self.resuming.fragments() > SCATTERED_MAX + self.roots.len()
             || self.directories.len() > DIRECTORIES_MAX
-            || self.chunks_done.fragments() > CHUNKS_SCATTERED_MAX
-    }
-
-    pub fn claim_pack(&mut self, chunk: u64) -> PackClaim {
-        if self.chunks_done.contains(chunk) {
-            PackClaim::Done
-        } else if self.packs_claimed.insert(chunk) {
-            PackClaim::Yours
-        } else {
-            PackClaim::Taken
-        }
-    }
-
-    pub fn unclaim_pack(&mut self, chunk: u64) {
-        self.packs_claimed.remove(&chunk);
-    }
-
-    pub fn chunk_done(&mut self, chunk: u64) {
-        self.packs_claimed.remove(&chunk);
-        self.chunks_done.insert_one(chunk);
-    }
-
-    /// Counts that the chunk arrived damaged, and returns how many times it did.
-    pub fn count_damage(&mut self, chunk: u64) -> u8 {
-        if self.damaged.len() >= DAMAGED_MAX && !self.damaged.contains_key(&chunk) {
-            return u8::MAX;
-        }
-        let times = self.damaged.entry(chunk).or_default();
-        *times = times.saturating_add(1);
-        *times
+            || self.chunks.is_scattered()
     }
 
     /// True after the end of the walk: no more directories will be announced.
@@ -435,7 +382,7 @@ impl EntryTable {
             && self.finishing == 0
             && self.files.is_empty()
             && self.resuming.is_empty()
-            && self.packs_claimed.is_empty()
+            && self.chunks.is_idle()
     }
 }
 

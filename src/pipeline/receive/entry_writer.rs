@@ -1,90 +1,96 @@
-//! The thread that handles the sender's announcements in order: the destinations of the roots, then
-//! directories, links and big files. It is a separate thread, so that the task that reads control
-//! messages never waits for a disk. The order ensures that a parent exists before its children.
+//! The entry writer: a thread that handles the sender's announcements in order. First come the
+//! destinations of the roots, then directories, links, big files and pipes. It is a separate thread,
+//! so that the task that reads control messages never waits for a disk. The order ensures that a
+//! parent exists before its children.
 
-use std::ffi::OsString;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
-use super::big_files::anew;
+use super::destination::CopyDestination;
+use super::entries::Entries;
 use super::entry_table::Location;
+use super::files::Files;
 use super::jobs::Job;
-use super::resume::{Asked, Resuming, span};
-use super::roots::Sessions;
-use crate::dest::{self, Directory, SinkSpec, Spec};
+use super::open_file::IncomingFile;
+use super::restored::span;
+use super::resume::{Asked, PipeThere};
+use crate::dest::{self, Directory, EntrySlot, SinkSpec};
 use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::record::{self, Hash};
 use crate::journal::{self, Journal};
-use crate::manifest::{Entry, EntryId, EntryKind};
+use crate::manifest::{ANEW, Entry, EntryId, EntryKind};
+use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::receive::Receiver;
+use crate::pipeline::send::pipe::begun_before;
 use crate::progress::Phase;
+use crate::units::printable;
 use crate::wire::message::{AllSent, ByteRange, EntryEnd, Fault, Message, Want, WantKind};
 
-/// How the user named a root, where the destination depends on that.
-#[derive(Clone, Debug)]
-pub struct Typed {
-    pub operand: OsString,
-    pub follow_name: bool,
-}
-
-/// The destination that the user named.
-#[derive(Clone, Debug)]
-pub enum To {
-    Path(Spec),
-    /// Stdout or a command.
-    Exit(SinkSpec),
-}
-
-/// The destination of a copy.
-pub struct CopyDestination {
-    pub to: To,
-    /// Device and inode numbers mean the same at both ends.
-    pub same_machine: bool,
-    /// One per operand.
-    pub typed: Vec<Typed>,
-    pub sessions: Sessions,
-}
-
-/// Runs until the queue is closed.
-pub fn place(
-    receiver: &Receiver,
-    destination: &CopyDestination,
-    queue: &async_channel::Receiver<Message>,
-) {
-    let handles = Arc::new(Handles::default());
-    while let Ok(message) = queue.recv_blocking() {
-        if receiver.ending.is_ending() {
-            continue;
+/// Places entries at `destination`, until the receiver's queue of messages is closed.
+pub fn run(receiver: &Receiver, destination: &CopyDestination) {
+    let writer = EntryWriter {
+        receiver,
+        destination,
+        handles: Arc::new(Handles::default()),
+    };
+    receiver.messages.take_all(|message| {
+        if !receiver.context.is_ending() {
+            writer.take(message);
         }
-        let weight = message.weight();
+    });
+}
+
+struct EntryWriter<'a> {
+    receiver: &'a Receiver,
+    destination: &'a CopyDestination,
+    /// The directories that are open.
+    handles: Arc<Handles>,
+}
+
+impl EntryWriter<'_> {
+    fn take(&self, message: Message) {
         match message {
-            Message::Roots(_) if receiver.table.lock().has_roots() => {
-                receiver.breach("its operands were named twice");
+            Message::Roots(_) if self.entries().table().has_roots() => {
+                self.breach("its operands were named twice");
             }
             Message::Roots(roots) => {
-                if let Err(error) = receiver.land(destination, roots, &handles) {
-                    receiver.ending.end(error);
+                let allocated = roots.totals.allocated;
+                self.receiver.ranges.set_allocated(allocated);
+                let landed = self.entries().land(self.destination, roots, &self.handles);
+                if let Err(error) = landed {
+                    self.context().shutdown.end(error);
                 }
             }
-            Message::Entries(entries) => receiver.announced(entries),
-            Message::Ask(entries) => receiver.asked(entries),
-            Message::EntryEnd(ends) => ends.into_iter().for_each(|end| receiver.entry_end(end)),
-            Message::Fault(fault) => receiver.sender_failed(fault),
-            Message::Vanished(fault) if receiver.options.live => receiver.vanished(fault),
-            Message::Special(count) => receiver.progress.add_special(count),
-            Message::Unlinked(count) => receiver.progress.add_unlinked(count),
-            Message::AllSent(all) => receiver.all_sent(&all),
-            _ => receiver.breach("a message out of place"),
+            Message::Entries(entries) => self.announced(entries),
+            Message::Ask(entries) => self.asked(entries),
+            Message::EntryEnd(ends) => ends.into_iter().for_each(|end| self.entry_end(end)),
+            Message::Fault(fault) => self.sender_failed(fault),
+            Message::Vanished(fault) if self.context().options.live => self.vanished(fault),
+            Message::Special(count) => self.context().progress.add_special(count),
+            Message::Unlinked(count) => self.context().progress.add_unlinked(count),
+            Message::AllSent(all) => self.all_sent(&all),
+            _ => self.breach("a message out of place"),
         }
-        receiver.queued.fetch_sub(weight, Relaxed);
-        receiver.emptied.notify_one();
     }
-}
 
-impl Receiver {
+    fn context(&self) -> &Context {
+        &self.receiver.context
+    }
+
+    fn entries(&self) -> &Entries {
+        &self.receiver.entries
+    }
+
+    fn files(&self) -> &Files {
+        &self.receiver.files
+    }
+
+    fn breach(&self, what: &str) {
+        self.entries().report.breach(what);
+    }
+
     fn announced(&self, entries: Vec<Entry>) {
         let mut wants = Vec::new();
         for entry in entries {
@@ -92,21 +98,21 @@ impl Receiver {
                 if entry.kind == EntryKind::Stream {
                     return self.breach("a stream that is read a second time");
                 }
-                self.read_anew(entry, first_chunk);
+                self.files().restart_later(entry, first_chunk);
                 continue;
             }
-            if self.table.lock().is_known(entry.id) || entry.id == 0 {
+            if self.entries().table().is_known(entry.id) || entry.id == 0 {
                 return self.breach("an entry announced twice");
             }
-            if !self.table.lock().fits_root(&entry) {
+            if !self.entries().table().fits_root(&entry) {
                 return self.breach("an entry that differs from its announcement");
             }
             wants.extend(self.entry(entry));
         }
         if !wants.is_empty() {
-            self.say(Message::Want(wants));
+            self.context().say(Message::Want(wants));
         }
-        if self.table.lock().is_scattered() {
+        if self.entries().table().is_scattered() {
             return self.breach("it sends more at once than allowed");
         }
         self.unpark();
@@ -117,26 +123,28 @@ impl Receiver {
         let mut wants = Vec::with_capacity(entries.len());
         let mut there = Vec::new();
         for entry in entries {
-            let (spot, path, is_new) = {
-                let table = self.table.lock();
-                let spot = table.spot(entry.id, entry.parent, &entry.name, self.digests.is_some());
-                let path = table.path_of(entry.id, entry.parent, &entry.name);
-                let is_new = entry.id != 0 && !table.is_known(entry.id) && table.fits_root(&entry);
-                (spot, path, is_new)
+            let (spot, path) = self.entries().locate(&entry);
+            let is_new = {
+                let table = self.entries().table();
+                entry.id != 0 && !table.is_known(entry.id) && table.fits_root(&entry)
             };
             let (id, size) = (entry.id, entry.size);
             let small = match (spot, path) {
                 _ if !is_new => return self.breach("an entry announced twice"),
                 // The file is sent, and fails then for that reason.
-                (Location::Slot(slot, _), Some(_)) if self.check_name(&entry, &slot).is_err() => {
+                (Location::Slot(slot, _), Some(_))
+                    if self.entries().check_name(&entry, &slot).is_err() =>
+                {
                     Asked::Missing
                 }
-                (Location::Slot(slot, listed), Some(path)) => self.resume_small(Resuming {
-                    entry,
-                    slot,
-                    listed,
-                    path,
-                }),
+                (Location::Slot(slot, listed), Some(path)) => {
+                    self.receiver.resume.resume_small(IncomingFile {
+                        entry,
+                        slot,
+                        listed,
+                        path,
+                    })
+                }
                 // The file fails when its pack arrives.
                 (Location::Lost, _) => Asked::Missing,
                 _ => return self.breach("an entry of a directory that was not announced"),
@@ -145,7 +153,7 @@ impl Receiver {
                 Asked::Missing => WantKind::Fresh,
                 Asked::InPlace(..) => WantKind::Skip,
                 Asked::Unread(placed) => {
-                    self.table.lock().set_resuming(id);
+                    self.entries().table().set_resuming(id);
                     let digest = placed.finished.digest.unwrap_or_default();
                     WantKind::Have(vec![(span(0..size), digest)])
                 }
@@ -154,33 +162,29 @@ impl Receiver {
             there.push(small);
         }
         // Sent first, because the later messages refer to these answers.
-        self.say(Message::Want(wants));
+        self.context().say(Message::Want(wants));
         for small in there {
             match small {
                 Asked::Missing => {}
-                Asked::InPlace(placed) => self.placed_stays(*placed),
-                Asked::Unread(placed) => self.verify_placed_later(*placed),
+                Asked::InPlace(placed) => self.receiver.resume.placed_stays(*placed),
+                Asked::Unread(placed) => self.receiver.resume.verify_placed_later(*placed),
             }
         }
     }
 
     /// Retries packs that wait for a directory, since one may have been announced.
     fn unpark(&self) {
-        let parked = std::mem::take(&mut self.table.lock().parked);
+        let parked = self.entries().table().chunks.take_parked();
         for chunk in parked {
             // Fails only when the copy is ending.
-            self.jobs.add(Job::Pack(chunk));
+            self.files().jobs.add(Job::Pack(chunk));
         }
     }
 
     fn entry(&self, entry: Entry) -> Option<Want> {
-        let (spot, path) = {
-            let table = self.table.lock();
-            let spot = table.spot(entry.id, entry.parent, &entry.name, self.digests.is_some());
-            (spot, table.path_of(entry.id, entry.parent, &entry.name))
-        };
+        let (spot, path) = self.entries().locate(&entry);
         if let Location::Slot(slot, _) = &spot
-            && let Err(error) = self.check_name(&entry, slot)
+            && let Err(error) = self.entries().check_name(&entry, slot)
         {
             return self.name_refused(entry, &error);
         }
@@ -189,17 +193,17 @@ impl Receiver {
         match (spot, &entry.kind) {
             (Location::Unknown, _) => self.breach("an entry of a directory that was not announced"),
             (Location::Lost, EntryKind::Directory) => {
-                self.acks.failed(entry.id);
-                self.table.lock().add_directory(entry, None, None);
+                self.entries().report.acks.failed(entry.id);
+                self.entries().table().add_directory(entry, None, None);
             }
             (Location::Lost, EntryKind::File | EntryKind::Stream) => {
-                self.lost_with_directory(&entry);
+                self.entries().lost_with_directory(&entry);
                 return Some(Want {
                     entry: entry.id,
                     kind: WantKind::Skip,
                 });
             }
-            (Location::Lost, _) => self.lost_with_directory(&entry),
+            (Location::Lost, _) => self.entries().lost_with_directory(&entry),
             (Location::Directory(dir, listed), EntryKind::Directory) => {
                 self.directory(entry, Directory::enter(dir), listed, path);
             }
@@ -208,14 +212,23 @@ impl Receiver {
                 self.directory(entry, Directory::make(&slot), listed, path);
             }
             (Location::Slot(slot, listed), EntryKind::File | EntryKind::Stream) => {
-                return self.big_file(entry, slot, listed, path);
+                let file = IncomingFile {
+                    entry,
+                    slot,
+                    listed,
+                    path,
+                };
+                return match file.entry.kind {
+                    EntryKind::Stream => self.pipe(file),
+                    _ => self.big_file(file),
+                };
             }
             (Location::Exit(exit, listed), EntryKind::File | EntryKind::Stream) => {
-                return self.leaving(entry, &exit, listed, path);
+                return Some(self.to_pipe(entry, &exit, (listed, path)));
             }
             (Location::Exit(..), _) => self.breach("an entry that differs from its announcement"),
             (Location::Slot(slot, _), EntryKind::Symlink(_)) => {
-                let placed = dest::place_symlink(&slot, &entry, &self.rules).map(drop);
+                let placed = dest::place_symlink(&slot, &entry, &self.entries().rules).map(drop);
                 self.link_placed(&entry, placed);
             }
             (Location::Slot(slot, listed), EntryKind::HardLink(first)) => {
@@ -224,20 +237,21 @@ impl Receiver {
                     self.breach("a hard link to an entry that comes later");
                     return None;
                 }
-                let from = self.table.lock().linked.first(first, &entry);
+                let from = self.entries().table().linked.first(first, &entry);
                 let Some(from) = from else {
                     // The first name failed here or at the sender, so this entry fails too. It is
                     // not checked whether the first name was announced: if a source changes all the
                     // time, only this entry should fail.
                     let message = "the file that it is a hard link to was not copied";
                     let error = Error::new(Kind::Entry, Side::Dest, message).at(slot.path());
-                    self.fail(entry.id, entry.parent, &error);
+                    self.entries().fail(entry.id, entry.parent, &error);
                     return None;
                 };
-                if let (Some(list), Some(listed)) = (&self.digests, listed) {
+                if let (Some(list), Some(listed)) = (&self.context().digests, listed) {
                     list.add_link(&entry, first, listed);
                 }
-                let placed = dest::place_hard_link(&from, &slot, &entry, &self.rules).map(drop);
+                let placed =
+                    dest::place_hard_link(&from, &slot, &entry, &self.entries().rules).map(drop);
                 self.link_placed(&entry, placed);
             }
         }
@@ -249,16 +263,123 @@ impl Receiver {
         let (id, parent) = (entry.id, entry.parent);
         let is_file = matches!(entry.kind, EntryKind::File | EntryKind::Stream);
         if entry.kind == EntryKind::Directory {
-            self.tally.add(error);
-            self.say(Message::Fault(Fault::of(error, id, parent)));
-            self.table.lock().add_directory(entry, None, None);
+            self.context().report_fault(error, id, parent);
+            self.entries().table().add_directory(entry, None, None);
         } else {
-            self.fail(id, parent, error);
+            self.entries().fail(id, parent, error);
         }
         is_file.then_some(Want {
             entry: id,
             kind: WantKind::Skip,
         })
+    }
+
+    /// Opens the partial file of a big file. Requests its content, or only its digest. If an earlier
+    /// session left something, a worker checks that first.
+    fn big_file(&self, file: IncomingFile) -> Option<Want> {
+        let (id, parent) = (file.entry.id, file.entry.parent);
+        let journal = self.entries().journal();
+        let is_known = journal.is_some_and(|journal| journal.knows(&file.path));
+        let opened = match self.stands_already(&file.entry, &file.slot) {
+            Ok(true) => Ok(self.files().compare_whole(file, None)),
+            Ok(false) if is_known => {
+                self.entries().table().set_resuming(id);
+                // Fails only when the copy is ending.
+                self.files().jobs.add(Job::Resume(Box::new(file)));
+                return None;
+            }
+            Ok(false) => self.files().begin(file, 0),
+            Err(error) => Err(error),
+        };
+        Some(self.or_skip(opened, id, parent))
+    }
+
+    /// The request for a file that was opened. If that failed, the entry fails and the sender skips
+    /// it.
+    fn or_skip(&self, opened: Result<Want>, id: EntryId, parent: EntryId) -> Want {
+        opened.unwrap_or_else(|error| {
+            self.entries().fail(id, parent, &error);
+            let kind = WantKind::Skip;
+            Want { entry: id, kind }
+        })
+    }
+
+    /// With `--no-clobber`: true if a file of the same size exists, so that the digests decide.
+    fn stands_already(&self, entry: &Entry, slot: &EntrySlot) -> Result<bool> {
+        let rules = &self.entries().rules;
+        if !rules.no_clobber {
+            return Ok(false);
+        }
+        match dest::standing(slot)? {
+            None => Ok(false),
+            Some(standing) if standing.is_file && standing.size == entry.size && !rules.blind => {
+                Ok(true)
+            }
+            Some(_) => Err(dest::stays(slot, rules)),
+        }
+    }
+
+    /// Opens the partial file of a source that is a pipe.
+    fn pipe(&self, file: IncomingFile) -> Option<Want> {
+        let (id, parent) = (file.entry.id, file.entry.parent);
+        if self.is_begun(&file.entry, &file.path) {
+            return self.begun_pipe(file);
+        }
+        let rules = &self.entries().rules;
+        let opened = match rules
+            .no_clobber
+            .then(|| dest::standing(&file.slot))
+            .transpose()
+        {
+            Ok(Some(Some(_))) => Err(dest::stays(&file.slot, rules)),
+            Ok(_) => self.files().begin_pipe(file),
+            Err(error) => Err(error),
+        };
+        Some(self.or_skip(opened, id, parent))
+    }
+
+    /// Opens the pipe that an entry is written to.
+    fn to_pipe(&self, entry: Entry, sink: &SinkSpec, place: (Option<ListedPath>, Hash)) -> Want {
+        let (id, parent) = (entry.id, entry.parent);
+        let opened = self.files().begin_output(entry, sink, place);
+        self.or_skip(opened, id, parent)
+    }
+
+    /// Decides whether an earlier session has begun this pipe, which cannot be read a second time.
+    /// If it is the only root, this session becomes the last: no other one can resume the copy.
+    fn is_begun(&self, entry: &Entry, path: &Hash) -> bool {
+        if !entry.is_once() {
+            return false;
+        }
+        if self.entries().table().has_one_root() {
+            self.context().shutdown.set_once();
+            return false;
+        }
+        !self.context().shutdown.begin_once(path) || entry.is_begun()
+    }
+
+    /// A pipe that an earlier session has begun to read is in place already, or fails alone.
+    fn begun_pipe(&self, file: IncomingFile) -> Option<Want> {
+        let (id, parent) = (file.entry.id, file.entry.parent);
+        let name = printable(file.entry.name.as_bytes());
+        match self.receiver.resume.pipe_in_place(file) {
+            Ok(PipeThere::Yes(file, size, digest)) => {
+                let kind = WantKind::Skip;
+                // Sent first, because the acknowledgement refers to the skipped entry.
+                self.context()
+                    .say(Message::Want(vec![Want { entry: id, kind }]));
+                self.context().progress.add_resumed(size);
+                self.entries().found_in_place(*file, digest, None);
+                None
+            }
+            // A file that cannot be checked does not count as in place.
+            Ok(PipeThere::No(_)) | Err(_) => {
+                self.entries()
+                    .fail(id, parent, &begun_before(Side::Source).at(name));
+                let kind = WantKind::Skip;
+                Some(Want { entry: id, kind })
+            }
+        }
     }
 
     fn directory(
@@ -272,25 +393,24 @@ impl Receiver {
         match made {
             Ok(mut directory) => {
                 self.remember(&mut directory, path);
-                self.acks.entry(id);
-                self.table
-                    .lock()
+                self.entries().report.acks.entry(id);
+                self.entries()
+                    .table()
                     .add_directory(entry, Some(directory), listed);
             }
             Err(error) => {
-                self.tally.add(&error);
-                self.say(Message::Fault(Fault::of(&error, id, entry.parent)));
-                self.table.lock().add_directory(entry, None, None);
+                self.context().report_fault(&error, id, entry.parent);
+                self.entries().table().add_directory(entry, None, None);
             }
         }
     }
 
     /// A directory that an earlier run made counts as made by this copy.
     fn remember(&self, directory: &mut Directory, path: Hash) {
-        let Some(journal) = self.journal() else {
+        let Some(journal) = self.entries().journal() else {
             return;
         };
-        if self.rules.untouched {
+        if self.entries().rules.untouched {
             return remember_made(journal, directory, path);
         }
         let before = journal
@@ -312,23 +432,22 @@ impl Receiver {
     fn link_placed(&self, entry: &Entry, placed: Result<()>) {
         match placed {
             Ok(()) => {
-                if let Some(list) = &self.digests {
+                if let Some(list) = &self.context().digests {
                     list.links_placed(entry.id..entry.id.saturating_add(1));
                 }
-                self.acks.entry(entry.id);
-                self.settle(entry.id, entry.parent);
+                self.entries().report.acks.entry(entry.id);
+                self.entries().settle(entry.id, entry.parent);
             }
-            Err(error) => self.fail(entry.id, entry.parent, &error),
+            Err(error) => self.entries().fail(entry.id, entry.parent, &error),
         }
     }
 
     fn entry_end(&self, end: EntryEnd) {
-        let file = self.table.lock().files.get(&end.entry).cloned();
-        let Some(file) = file else {
-            let full = self.table.lock().end_directory(end.entry, end.length);
-            return self.finish_directories(full);
+        let Some(file) = self.entries().open_file(end.entry) else {
+            let full = self.entries().table().end_directory(end.entry, end.length);
+            return self.entries().finish_directories(full);
         };
-        if self.options.live || file.is_stream() {
+        if self.context().options.live || file.is_pipe() {
             let mut claims = file.claims.lock();
             claims.end_at(end.length);
         }
@@ -336,46 +455,44 @@ impl Receiver {
         let _ = file.end.set(end);
         self.flushing();
         if file.is_complete() {
-            // Fails only when the copy is ending.
-            self.jobs.add(Job::Close(file));
+            self.files().close_later(file);
         }
     }
 
     /// The sender cannot send an entry, or not all of it.
     fn sender_failed(&self, fault: Fault) {
         let (id, parent) = (fault.entry, fault.parent);
-        self.tally.add(&fault.into_error());
+        self.context().failures.add(&fault.into_error());
         self.given_up(id, parent);
     }
 
     /// With `--live`, an entry may vanish before it is read.
     fn vanished(&self, fault: Fault) {
         let (id, parent) = (fault.entry, fault.parent);
-        self.tally.detail(&fault.into_error());
+        self.context().failures.detail(&fault.into_error());
         self.given_up(id, parent);
     }
 
     /// Nothing, or nothing more, of this entry arrives.
     fn given_up(&self, id: EntryId, parent: EntryId) {
-        self.table.lock().was_told_of_a_failure();
+        self.entries().table().was_told_of_a_failure();
         if id == 0 {
             return;
         }
-        let file = self.table.lock().files.get(&id).cloned();
-        if let Some(file) = file {
-            if file.closing.swap(true, std::sync::atomic::Ordering::AcqRel) {
+        if let Some(file) = self.entries().open_file(id) {
+            if !file.begin_close() {
                 return;
             }
-            self.drop_partial(&file);
+            self.files().discard(&file);
         }
-        self.progress.end_name(id);
-        self.settle(id, parent);
+        self.context().progress.end_name(id);
+        self.entries().settle(id, parent);
     }
 
     /// Shows the flushing phase if everything was sent and only this end has work left.
     fn flushing(&self) {
-        if self.table.lock().is_all_sent() {
-            self.progress.set_phase(Phase::Flushing);
+        if self.entries().table().is_all_sent() {
+            self.context().progress.set_phase(Phase::Flushing);
         }
     }
 
@@ -383,8 +500,8 @@ impl Receiver {
         let end = all.last.saturating_add(1);
         let ranges = |span: &ByteRange| -> Range<u64> { span.start..span.end.min(end) };
         let whole = self
-            .table
-            .lock()
+            .entries()
+            .table()
             .all_sent(all.last, all.unused.iter().map(ranges));
         if !whole {
             return self.breach("an announced entry never arrived");
@@ -392,7 +509,7 @@ impl Receiver {
         // A pack that still waits for a directory now breaks the protocol.
         self.unpark();
         self.flushing();
-        self.finish_directories(None);
+        self.entries().finish_directories(None);
     }
 }
 
@@ -416,4 +533,14 @@ fn remember_made(journal: &Journal, directory: &mut Directory, path: Hash) {
     } else if directory.has_working_mode() && journal.directory_before(&path).is_some() {
         directory.adopt(true, None);
     }
+}
+
+/// The number of the first chunk of a repeated reading, if `entry` announces one.
+fn anew(entry: &Entry) -> Option<u64> {
+    let found = entry
+        .extensions
+        .iter()
+        .find(|extension| extension.tag == ANEW)?;
+    let bytes = found.bytes.as_slice().try_into().ok()?;
+    Some(u64::from_le_bytes(bytes))
 }

@@ -5,26 +5,34 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::big_files::Restart;
-use super::open_file::OpenFile;
-use super::resume::Resuming;
+use super::open_file::{IncomingFile, OpenFile};
 use crate::chunk::VerifiedChunk;
+use crate::manifest::Entry;
 use crate::pipeline::wait_queue::WaitQueue;
 use crate::wire::SealedChunk;
 
 /// The pool limits the number of frames; the number of open entries limits the other jobs.
 pub enum Job {
     Frame {
-        stream: u16,
+        connection: u16,
         frame: SealedChunk,
     },
     /// A pack that arrived before its directories were known.
     Pack(VerifiedChunk),
     /// A file that an earlier run may have left in part or whole.
-    Resume(Box<Resuming>),
+    Resume(Box<IncomingFile>),
     /// A file whose source is read a second time.
-    Anew(Box<Restart>),
+    Restart(Box<Restart>),
     Close(Arc<OpenFile>),
+}
+
+/// A file whose source is read a second time.
+pub struct Restart {
+    pub entry: Entry,
+    /// The number of the first chunk of the new reading.
+    pub first_chunk: u64,
+    /// The file with the chunks of the previous reading.
+    pub old: Arc<OpenFile>,
 }
 
 /// A queue that needs no memory for the threads that wait on it.

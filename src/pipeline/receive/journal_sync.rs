@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -14,10 +15,9 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
+use super::report::Report;
 use crate::error::{Error, Kind, Side};
 use crate::journal::Journal;
-use crate::pipeline::receive::Receiver;
-use crate::wire::message::{Fault, Message};
 
 /// Time between two touches of the journal. A second fastcp takes five missed touches for silence.
 const TOUCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -49,13 +49,43 @@ struct SyncState {
 }
 
 impl JournalSync {
-    /// Ends [`keep`], but does not wait for a running sync.
+    /// Runs until the copy is over. `heard` counts the bytes from the other end; None if that end
+    /// is in this process.
+    pub fn keep(&self, journal: &OnceLock<Journal>, report: &Report, heard: Option<&AtomicU64>) {
+        let pool = &report.context.pool;
+        let mut before = 0;
+        let buffers = pool.free();
+        let mut synced = Instant::now();
+        let mut has_failed = false;
+        while self.wait() {
+            let Some(journal) = journal.get() else {
+                continue;
+            };
+            let now = heard.map_or(before + 1, |heard| heard.load(Relaxed));
+            if now != before {
+                journal.touch();
+            }
+            before = now;
+            let is_behind = pool.free() * BEHIND < buffers;
+            if synced.elapsed() >= SYNC_INTERVAL && !is_behind && !has_failed {
+                self.sync(|| {
+                    if let Err(cause) = sync(journal) {
+                        has_failed = true;
+                        write_back_failed(report, journal, cause);
+                    }
+                });
+                synced = Instant::now();
+            }
+        }
+    }
+
+    /// Ends [`keep`](JournalSync::keep), but does not wait for a running sync.
     pub fn end(&self) {
         self.state.lock().is_over = true;
         self.changed.notify_all();
     }
 
-    /// Ends [`keep`] and waits for a running sync, since it may report an error. Returns early if
+    /// Ends [`keep`](JournalSync::keep) and waits for a running sync, since it may report an error. Returns early if
     /// the copy `is_ending`. Returns false if the sync takes longer than `SETTLE_MAX`.
     pub fn settle(&self, is_ending: impl Fn() -> bool) -> bool {
         self.end();
@@ -89,35 +119,6 @@ impl JournalSync {
         sync();
         self.state.lock().is_syncing = false;
         self.changed.notify_all();
-    }
-}
-
-/// Runs until the copy is over. `heard` counts the bytes from the other end; None if that end is in
-/// this process.
-pub fn keep(receiver: &Receiver, heard: Option<&AtomicU64>) {
-    let mut before = 0;
-    let buffers = receiver.pool.free();
-    let mut synced = Instant::now();
-    let mut has_failed = false;
-    while receiver.keeper.wait() {
-        let Some(journal) = receiver.journal() else {
-            continue;
-        };
-        let now = heard.map_or(before + 1, |heard| heard.load(Relaxed));
-        if now != before {
-            journal.touch();
-        }
-        before = now;
-        let is_behind = receiver.pool.free() * BEHIND < buffers;
-        if synced.elapsed() >= SYNC_INTERVAL && !is_behind && !has_failed {
-            receiver.keeper.sync(|| {
-                if let Err(cause) = sync(journal) {
-                    has_failed = true;
-                    receiver.write_back_failed(journal, cause);
-                }
-            });
-            synced = Instant::now();
-        }
     }
 }
 
@@ -172,14 +173,11 @@ pub fn sync_stdin() -> i32 {
     synced.map_or_else(Errno::raw_os_error, |()| 0)
 }
 
-impl Receiver {
-    /// Reports that the disk lost data; the kernel does not tell which file is affected.
-    fn write_back_failed(&self, journal: &Journal, cause: io::Error) {
-        journal.doubted();
-        let what = "the disk reported an error while the copy was written, so any of its files \
-                    may be damaged; repair the disk and copy again";
-        let error = Error::io(Kind::Write, Side::Dest, journal.dir().path(), what, cause);
-        self.tally.add(&error);
-        self.say(Message::Fault(Fault::of(&error, 0, 0)));
-    }
+/// Reports that the disk lost data; the kernel does not tell which file is affected.
+fn write_back_failed(report: &Report, journal: &Journal, cause: io::Error) {
+    journal.doubted();
+    let what = "the disk reported an error while the copy was written, so any of its files may be \
+                damaged; repair the disk and copy again";
+    let error = Error::io(Kind::Write, Side::Dest, journal.dir().path(), what, cause);
+    report.context.report_fault(&error, 0, 0);
 }

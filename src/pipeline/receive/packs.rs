@@ -2,83 +2,108 @@
 //! pack may arrive before its directories, which are announced on the control connection. It then
 //! waits for them.
 
-use super::entry_table::{Location, PackClaim};
-use super::resume::finished;
+use std::sync::Arc;
+
+use super::arrived::PackClaim;
+use super::entries::Entries;
+use super::entry_table::Location;
+use super::recorded::finished;
+use super::worker::Worker;
 use crate::chunk::pack::Pack;
 use crate::chunk::pool::TAILROOM;
 use crate::chunk::{Buffer, EncodedChunk, Pool, VerifiedChunk};
 use crate::dest;
 use crate::journal::record::Finished;
 use crate::manifest::Entry;
-use crate::pipeline::receive::{Hands, Receiver};
+use crate::pipeline::context::Context;
 use crate::pipeline::worker_time::Activity;
 
-impl Receiver {
-    pub(in crate::pipeline) fn encoded_pack(&self, encoded: EncodedChunk, hands: &mut Hands<'_>) {
+/// Places packs. What their members belong to is in [`Entries`].
+pub struct PackPlacer {
+    entries: Arc<Entries>,
+}
+
+impl PackPlacer {
+    pub fn new(entries: Arc<Entries>) -> PackPlacer {
+        PackPlacer { entries }
+    }
+
+    fn context(&self) -> &Context {
+        self.entries.context()
+    }
+
+    /// Claims, decodes and verifies a pack, and places its members.
+    pub fn encoded_pack(&self, encoded: EncodedChunk, worker: &mut Worker<'_>) {
         let (number, digest) = (encoded.place.chunk, encoded.digest);
-        let claim = self.table.lock().claim_pack(number);
+        let claim = self.entries.table().chunks.claim_pack(number);
         match claim {
             PackClaim::Yours => {}
             PackClaim::Taken => return,
-            PackClaim::Done => return self.acks.chunk(number),
+            PackClaim::Done => return self.entries.report.acks.chunk(number),
         }
         let chunk = match self.is_large(&encoded) {
-            false => hands.decode(encoded),
+            false => worker.decode(encoded),
             // If no memory is free now, the pack is sent again as smaller packs.
             true => self
                 .buffer_of_lent(&encoded)
-                .and_then(|into| hands.decode_into(encoded, into)),
+                .and_then(|into| worker.decode_into(encoded, into)),
         };
         match chunk.and_then(|chunk| chunk.verify_pack(digest).ok()) {
             Some(verified) => {
-                hands.shift.turn_to(Activity::Disk);
+                worker.clock.turn_to(Activity::Disk);
                 self.pack(verified);
             }
             None => {
-                self.table.lock().unclaim_pack(number);
-                self.damaged(number);
+                self.entries.table().chunks.unclaim_pack(number);
+                self.entries.report.damaged(number);
             }
         }
     }
 
     fn is_large(&self, encoded: &EncodedChunk) -> bool {
-        encoded.place.raw_len as usize > self.chunk_size as usize + TAILROOM
+        encoded.place.raw_len as usize > self.context().chunk_size + TAILROOM
     }
 
     /// A buffer for a large pack in memory that the pool lends, including the memory that a decoder
     /// needs.
     fn buffer_of_lent(&self, encoded: &EncodedChunk) -> Option<Buffer> {
         let raw_len = encoded.place.raw_len as usize;
-        let lent = (2 * raw_len).div_ceil(Pool::slot_size(self.chunk_size as usize));
-        Some(Buffer::of_lent(raw_len, self.pool.lend(lent)?))
+        let lent = (2 * raw_len).div_ceil(Pool::slot_size(self.context().chunk_size));
+        Some(Buffer::of_lent(raw_len, self.context().pool.lend(lent)?))
     }
 
     /// Places the members of a pack, unless it must wait for one of their directories.
-    pub(in crate::pipeline) fn pack(&self, chunk: VerifiedChunk) {
+    pub fn pack(&self, chunk: VerifiedChunk) {
         let number = chunk.place().chunk;
         let Ok(pack) = Pack::parse(&chunk) else {
-            return self.breach("a pack that does not read");
+            return self.entries.report.breach("a pack that does not read");
         };
         let members: Vec<_> = pack.collect();
         {
-            let mut table = self.table.lock();
+            let mut table = self.entries.table();
             let is_unknown = |entry: &Entry| {
                 matches!(
-                    table.spot(entry.id, entry.parent, &entry.name, false),
+                    table.locate(entry.id, entry.parent, &entry.name, false),
                     Location::Unknown
                 ) && !table.is_accounted(entry.id)
             };
             if !members.iter().all(|(entry, _)| table.fits_root(entry)) {
                 drop(table);
-                return self.breach("an entry that differs from its announcement");
+                return self
+                    .entries
+                    .report
+                    .breach("an entry that differs from its announcement");
             }
             if members.iter().any(|(entry, _)| is_unknown(entry)) {
                 if table.is_walked() {
                     drop(table);
-                    return self.breach("a file of a directory that was not announced");
+                    return self
+                        .entries
+                        .report
+                        .breach("a file of a directory that was not announced");
                 }
                 drop(members);
-                table.parked.push(chunk);
+                table.chunks.park(chunk);
                 return;
             }
         }
@@ -88,46 +113,46 @@ impl Receiver {
         }
         // Recorded before the pack is acknowledged, so that the journal has every pack that the
         // sender counts as done.
-        if let Some(journal) = self.journal() {
+        if let Some(journal) = self.entries.journal() {
             journal.finished(&records);
         }
-        self.acks.chunk(number);
-        self.table.lock().chunk_done(number);
-        self.finish_directories(None);
+        self.entries.report.acks.chunk(number);
+        self.entries.table().chunks.done(number);
+        self.entries.finish_directories(None);
     }
 
     fn member(&self, entry: &Entry, content: &[u8], records: &mut Vec<Finished>) {
-        let (spot, path) = {
-            let table = self.table.lock();
-            if table.is_known(entry.id) {
-                return; // It failed at the sender, or came before.
-            }
-            let spot = table.spot(entry.id, entry.parent, &entry.name, self.digests.is_some());
-            (spot, table.path_of(entry.id, entry.parent, &entry.name))
-        };
-        let (slot, listed) = match spot {
+        if self.entries.table().is_known(entry.id) {
+            return; // It failed at the sender, or came before.
+        }
+        let (location, path) = self.entries.locate(entry);
+        let (slot, listed) = match location {
             Location::Slot(slot, listed) => (slot, listed),
             Location::Directory(..) | Location::Exit(..) | Location::Unknown => {
-                return self.breach("a file where a directory was announced");
+                return self
+                    .entries
+                    .report
+                    .breach("a file where a directory was announced");
             }
-            Location::Lost => return self.lost_with_directory(entry),
+            Location::Lost => return self.entries.lost_with_directory(entry),
         };
-        let placed = self.check_name(entry, &slot);
-        match placed.and_then(|()| dest::place_small(&slot, entry, content, &self.rules)) {
+        let placed = self.entries.check_name(entry, &slot);
+        match placed.and_then(|()| dest::place_small(&slot, entry, content, &self.entries.rules)) {
             Ok(standing) => {
                 let digest = *blake3::hash(content).as_bytes();
                 match (&standing, path) {
                     (Some(standing), Some(path)) => {
-                        let young = self.is_young(entry);
+                        let young = self.entries.is_young(entry);
                         records.push(finished(path, entry, young, standing, Some(digest)));
-                        self.progress.add_bytes(entry.size);
+                        self.context().progress.add_bytes(entry.size);
                     }
-                    _ => self.progress.add_skipped(entry.size),
+                    _ => self.context().progress.add_skipped(entry.size),
                 }
-                self.remember_linked(entry, &slot, standing.as_ref());
-                self.file_placed(entry, listed.as_ref(), || digest);
+                self.entries
+                    .remember_linked(entry, &slot, standing.as_ref());
+                self.entries.file_placed(entry, listed.as_ref(), || digest);
             }
-            Err(error) => self.fail(entry.id, entry.parent, &error),
+            Err(error) => self.entries.fail(entry.id, entry.parent, &error),
         }
     }
 }

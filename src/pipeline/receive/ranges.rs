@@ -1,21 +1,29 @@
-//! Pieces of big files: claimed, verified, written, recorded and acknowledged, or found to exist
-//! already.
+//! Pieces of big files and of pipes: claimed, verified, written, recorded and acknowledged, or found
+//! to exist already.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::jobs::Job;
+use super::files::Files;
 use super::open_file::OpenFile;
+use super::worker::Worker;
 use crate::chunk::claims::Claim;
 use crate::chunk::split::is_subtree;
-use crate::chunk::{ChunkKind, ChunkPlace, EncodedChunk, VerifiedChunk};
-use crate::digest;
-use crate::digest::{Digest, pipe};
-use crate::error::{Error, Kind, Side};
-use crate::pipeline::receive::{Hands, Receiver};
-use crate::pipeline::send::scheduler::{NACKS_MAX, UNACKED_MAX};
+use crate::chunk::{ChunkKind, ChunkPlace, EncodedChunk, LARGE_PIECE, Pool, VerifiedChunk};
+use crate::dest::OrderedSink;
+use crate::digest::{self, Digest};
+use crate::error::{Kind, Result};
+use crate::pipeline::context::Context;
+use crate::pipeline::send::scheduler::UNACKED_MAX;
 use crate::pipeline::worker_time::Activity;
 use crate::wire::message::Message;
+
+/// Bytes for large pieces beyond the pool: enough for four workers.
+const LARGE_BYTES: usize = 8 << 20;
+
+/// Bytes of existing data that are compared between two reports of progress.
+const REPORT_EVERY: u64 = 1 << 20;
 
 /// Most ranges of finished pieces in one file. Each gap between them is a chunk that the sender
 /// still waits for.
@@ -30,17 +38,50 @@ enum RangeOutcome {
     Late,
 }
 
-impl Receiver {
+/// Writes pieces. What they belong to is in [`Files`].
+pub struct RangeWriter {
+    files: Arc<Files>,
+    /// Buffers for pieces that are larger than a chunk, in addition to the memory of the pool.
+    large: Pool,
+    /// Bytes of zeros that may still allocate disk blocks.
+    fillable: AtomicU64,
+}
+
+impl RangeWriter {
+    pub fn new(files: Arc<Files>) -> RangeWriter {
+        let piece = LARGE_PIECE * files.context().chunk_size;
+        RangeWriter {
+            large: Pool::new((LARGE_BYTES / piece).max(1), piece),
+            fillable: AtomicU64::new(0),
+            files,
+        }
+    }
+
+    fn context(&self) -> &Context {
+        self.files.context()
+    }
+
+    /// Sets how many bytes the sender's files take on its disks: as many bytes of zeros may
+    /// allocate blocks here.
+    pub fn set_allocated(&self, bytes: u64) {
+        self.fillable.store(bytes, Relaxed);
+    }
+
+    /// Ends all waits for a buffer.
+    pub fn close(&self) {
+        self.large.close();
+    }
+
     /// Claims, decodes, verifies, writes and acknowledges a piece of a big file.
-    pub(in crate::pipeline) fn piece(&self, encoded: EncodedChunk, hands: &mut Hands<'_>) {
+    pub fn piece(&self, encoded: EncodedChunk, worker: &mut Worker<'_>) {
         let (place, digest) = (encoded.place, encoded.digest);
         let Some(file) = self.claimed(place) else {
             return;
         };
-        if let Some(drain) = file.at.drain() {
-            return self.drain_piece(encoded, &file, drain, hands);
+        if let Some(sink) = file.sink() {
+            return self.put_piece(encoded, &file, sink, worker);
         }
-        let written = self.write_piece(encoded, &file, hands);
+        let written = self.write_piece(encoded, &file, worker);
         if !matches!(written, Ok(RangeOutcome::Written)) {
             // The piece was claimed above, so `release` cannot fail. It comes before the request
             // for a retransmission, because a copy that arrives during the claim is dropped.
@@ -48,16 +89,16 @@ impl Receiver {
         }
         match written {
             Ok(RangeOutcome::Written) => {}
-            Ok(RangeOutcome::Damaged) => return self.damaged(place.chunk),
+            Ok(RangeOutcome::Damaged) => return self.files.entries.report.damaged(place.chunk),
             Ok(RangeOutcome::Late) => return,
-            Err(error) => return self.fail_file(&file, error),
+            Err(error) => return self.files.fail(&file, error),
         }
         let len = u64::from(place.raw_len);
         if place.kind == ChunkKind::Zeros {
-            self.add_zeros_to_tree(&file, place);
-            self.progress.add_skipped(len);
+            file.add_zeros_to_tree(place);
+            self.context().progress.add_skipped(len);
         } else {
-            self.progress.add_bytes(len);
+            self.context().progress.add_bytes(len);
         }
         let digest = (place.kind != ChunkKind::Zeros).then_some(digest);
         self.piece_done(&file, place, digest);
@@ -67,17 +108,22 @@ impl Receiver {
     fn claimed(&self, place: ChunkPlace) -> Option<Arc<OpenFile>> {
         // If the entry is in place, failed or unknown, the piece is dropped and the sender needs no
         // answer.
-        let file = self.table.lock().files.get(&place.entry).cloned()?;
-        if place.chunk < file.first_chunk {
+        let file = self.files.entries.open_file(place.entry)?;
+        let first_chunk = file.partial_file().map_or(0, |file| file.first_chunk);
+        if place.chunk < first_chunk {
             return None;
         }
         // A piece of a pipe has at most the size of a chunk, also if it is all zeros.
-        let is_part = file.is_stream() && u64::from(place.raw_len) <= self.chunk_size;
-        let is_hole = place.kind == ChunkKind::Zeros && !file.is_stream();
+        let is_part =
+            file.is_pipe() && u64::from(place.raw_len) <= self.context().chunk_size as u64;
+        let is_hole = place.kind == ChunkKind::Zeros && !file.is_pipe();
         let is_cut_well =
             is_hole || is_part || is_subtree(place.offset, place.raw_len.into(), file.entry.size);
         if !is_cut_well {
-            self.breach("a range that the file does not have");
+            self.files
+                .entries
+                .report
+                .breach("a range that the file does not have");
             return None;
         }
         let claim = file
@@ -87,20 +133,19 @@ impl Receiver {
         match claim {
             Ok(Claim::Yours) => return Some(file),
             Ok(Claim::Taken) => {}
-            Ok(Claim::Done) => self.acks.chunk(place.chunk),
-            Err(_) => self.breach("a range that the file does not have"),
+            Ok(Claim::Done) => self.files.entries.report.acks.chunk(place.chunk),
+            Err(_) => self
+                .files
+                .entries
+                .report
+                .breach("a range that the file does not have"),
         }
         None
     }
 
     /// Records and then acknowledges a claimed piece that is in place.
-    pub(in crate::pipeline) fn piece_done(
-        &self,
-        file: &Arc<OpenFile>,
-        place: ChunkPlace,
-        digest: Option<Digest>,
-    ) {
-        if let (Some(journal), Some(number)) = (self.journal(), file.number) {
+    fn piece_done(&self, file: &Arc<OpenFile>, place: ChunkPlace, digest: Option<Digest>) {
+        if let (Some(journal), Some(number)) = (self.files.entries.journal(), file.number()) {
             journal.chunk(number, place.offset, u64::from(place.raw_len), digest);
         }
         let is_scattered = {
@@ -109,24 +154,25 @@ impl Receiver {
             claims.fragments() > PIECES_SCATTERED_MAX
         };
         if is_scattered {
-            return self.breach("it sends a file in more pieces at once than it may");
+            return self
+                .files
+                .entries
+                .report
+                .breach("it sends a file in more pieces at once than it may");
         }
-        self.acks.chunk(place.chunk);
-        self.table.lock().chunk_done(place.chunk);
-        match (file.is_complete(), file.at.drain()) {
+        self.files.entries.report.acks.chunk(place.chunk);
+        self.files.entries.table().chunks.done(place.chunk);
+        match (file.is_complete(), file.sink()) {
             (false, _) => {}
-            (true, None) => self.close(file),
+            (true, None) => self.files.close(file),
             // The thread that wrote this chunk still holds the pipe to the consumer.
-            (true, Some(_)) => {
-                // Fails only when the copy is ending.
-                self.jobs.add(Job::Close(file.clone()));
-            }
+            (true, Some(_)) => self.files.close_later(file.clone()),
         }
     }
 
     /// Compares a digest with the existing bytes. If they match, the piece is done; otherwise the
     /// sender has to send it.
-    pub(in crate::pipeline) fn compared(&self, encoded: EncodedChunk) {
+    pub fn compared(&self, encoded: EncodedChunk) {
         let EncodedChunk {
             place,
             digest,
@@ -136,36 +182,38 @@ impl Receiver {
         let Some(file) = self.claimed(place) else {
             return;
         };
-        let partial = file.partial.lock().clone();
         let len = place.raw_len as usize;
-        let fits = len as u64 <= self.chunk_size && len <= buffer.capacity();
-        let same = partial
-            .filter(|_| file.offered && fits)
-            .is_some_and(|partial| {
-                buffer.set_len(len);
-                let data = &mut buffer.room()[..len];
-                let range = place.offset..place.offset + len as u64;
-                let disk = file.readback.get_or_init(|| partial.readback().ok());
-                let is_read = disk.as_ref().is_some_and(|disk| {
-                    disk.prepare(&range) && disk.read(data, place.offset).is_ok()
-                });
-                is_read
-                    && digest::of_range(data, place.offset, len as u64 == file.entry.size) == digest
-            });
+        let fits = len <= self.context().chunk_size && len <= buffer.capacity();
+        let offered = file.partial_file().filter(|state| state.offered && fits);
+        let same = offered.is_some_and(|state| {
+            let Some(partial) = file.partial() else {
+                return false;
+            };
+            buffer.set_len(len);
+            let data = &mut buffer.room()[..len];
+            let range = place.offset..place.offset + len as u64;
+            let is_read = state
+                .readback(&partial)
+                .is_some_and(|disk| disk.prepare(&range) && disk.read(data, place.offset).is_ok());
+            is_read && digest::of_range(data, place.offset, len as u64 == file.entry.size) == digest
+        });
         if !same {
             // The piece was claimed above, so `release` cannot fail.
             let _ = file.claims.lock().release(place.offset);
-            return match file.offered && fits {
-                true => self.say(Message::Nack(vec![place.chunk])),
-                false => self.breach("a digest that was not asked for"),
+            return match offered {
+                Some(_) => self.context().say(Message::Nack(vec![place.chunk])),
+                None => self
+                    .files
+                    .entries
+                    .report
+                    .breach("a digest that was not asked for"),
             };
         }
         drop(buffer);
-        self.tell_checked(len as u64, 1 << 20);
-        if let Some(tree) = &file.tree {
-            tree.lock().add_subtree(place.offset, len as u64, digest);
-        }
-        self.progress.add_resumed(len as u64);
+        let report = &self.files.entries.report;
+        report.checked(len as u64, REPORT_EVERY);
+        file.add_range_to_tree(place.offset, len as u64, Some(digest));
+        self.context().progress.add_resumed(len as u64);
         self.piece_done(&file, place, Some(digest));
     }
 
@@ -175,36 +223,35 @@ impl Receiver {
         &self,
         encoded: EncodedChunk,
         file: &OpenFile,
-        hands: &mut Hands<'_>,
-    ) -> Result<RangeOutcome, Error> {
+        worker: &mut Worker<'_>,
+    ) -> Result<RangeOutcome> {
         let (place, digest) = (encoded.place, encoded.digest);
-        let partial = file.partial.lock().clone();
-        let Some(partial) = partial else {
+        let Some(partial) = file.partial() else {
             return Ok(RangeOutcome::Late);
         };
         if place.kind == ChunkKind::Zeros {
-            hands.shift.turn_to(Activity::Disk);
+            worker.clock.turn_to(Activity::Disk);
             let len = u64::from(place.raw_len);
-            let may_fill = file.is_stream() || file.entry.is_sparse() || self.may_fill(len);
+            let may_fill = file.is_pipe() || file.entry.is_sparse() || self.may_fill(len);
             partial.write_zeros(place.offset, len, may_fill)?;
             return Ok(RangeOutcome::Written);
         }
         let whole = u64::from(place.raw_len) == file.entry.size;
-        let chunk = match place.raw_len as usize > self.chunk_size as usize {
-            false => hands.decode(encoded),
+        let chunk = match place.raw_len as usize > self.context().chunk_size {
+            false => worker.decode(encoded),
             // No thread waits for another buffer while it holds a large one, so this wait ends. It
             // fails when the copy ends.
             true => match self.large.take_blocking() {
-                Ok(into) => hands.decode_into(encoded, into),
+                Ok(into) => worker.decode_into(encoded, into),
                 Err(_) => return Ok(RangeOutcome::Late),
             },
         };
         let Some(chunk) = chunk.and_then(|chunk| chunk.verify(digest, whole).ok()) else {
             return Ok(RangeOutcome::Damaged);
         };
-        hands.shift.turn_to(Activity::Disk);
+        worker.clock.turn_to(Activity::Disk);
         partial.write(&chunk)?;
-        self.add_to_tree(file, place, &chunk);
+        file.add_to_tree(place, &chunk);
         Ok(RangeOutcome::Written)
     }
 
@@ -216,44 +263,54 @@ impl Receiver {
         self.fillable.fetch_update(Relaxed, Relaxed, left).is_ok()
     }
 
-    /// Asks for a chunk again. Ends the copy if the chunk has arrived damaged more often than an
-    /// honest sender sends it.
-    pub(in crate::pipeline) fn damaged(&self, chunk: u64) {
-        if self.table.lock().count_damage(chunk) > NACKS_MAX {
-            let error = Error::new(
-                Kind::Verify,
-                Side::Dest,
-                "failed verification again and again",
-            );
-            return self.ending.end(error);
-        }
-        self.say(Message::Nack(vec![chunk]));
-    }
-
-    pub(in crate::pipeline) fn add_to_tree(
+    /// Writes a claimed piece to a pipe. The piece stays claimed while it waits for those before
+    /// it.
+    fn put_piece(
         &self,
-        file: &OpenFile,
-        place: ChunkPlace,
-        chunk: &VerifiedChunk,
+        encoded: EncodedChunk,
+        file: &Arc<OpenFile>,
+        sink: &OrderedSink,
+        worker: &mut Worker<'_>,
     ) {
-        if let Some(tree) = &file.tree {
-            // Parts of this piece may have been found intact, and arrived again together with a
-            // damaged part.
-            let mut tree = tree.lock();
-            tree.add_bytes(place.offset, chunk.data(), chunk.digest());
-        } else if let Some(stream_tree) = &file.stream {
-            let piece = pipe::PipePiece::new(chunk.data(), place.offset, chunk.digest());
-            stream_tree.lock().add(piece);
+        let place = encoded.place;
+        let Some(chunk) = verified(encoded, file, worker) else {
+            // The piece was claimed, so `release` cannot fail.
+            let _ = file.claims.lock().release(place.offset);
+            return self.files.entries.report.damaged(place.chunk);
+        };
+        match place.kind {
+            ChunkKind::Zeros => file.add_zeros_to_tree(place),
+            _ => file.add_to_tree(place, &chunk),
+        }
+        worker.clock.turn_to(Activity::Disk);
+        let put: Result<()> = sink.put(chunk, |written| {
+            let place = written.place();
+            let len = u64::from(place.raw_len);
+            match place.kind {
+                ChunkKind::Zeros => self.context().progress.add_skipped(len),
+                _ => self.context().progress.add_bytes(len),
+            }
+            self.piece_done(file, place, None);
+        });
+        match put {
+            Ok(()) => {}
+            Err(error) if error.kind == Kind::Breach => self.context().shutdown.end(error),
+            Err(error) => self.files.fail(file, error),
         }
     }
+}
 
-    pub(in crate::pipeline) fn add_zeros_to_tree(&self, file: &OpenFile, place: ChunkPlace) {
-        let len = u64::from(place.raw_len);
-        if let Some(tree) = &file.tree {
-            tree.lock().add_zeros(place.offset, len);
-        } else if let Some(stream_tree) = &file.stream {
-            let piece = pipe::PipePiece::of_zeros(place.offset, len);
-            stream_tree.lock().add(piece);
-        }
-    }
+fn verified(
+    encoded: EncodedChunk,
+    file: &OpenFile,
+    worker: &mut Worker<'_>,
+) -> Option<VerifiedChunk> {
+    // A sender that has read a range of zeros sends the digest of its bytes, but a `Zeros` chunk is
+    // verified without a digest.
+    let digest = match encoded.place.kind {
+        ChunkKind::Zeros => digest::NONE,
+        _ => encoded.digest,
+    };
+    let whole = u64::from(encoded.place.raw_len) == file.entry.size;
+    worker.decode(encoded)?.verify(digest, whole).ok()
 }

@@ -7,72 +7,27 @@
 //! ([`verify`](super::verify)). A sender of an older version cannot be asked for more afterwards,
 //! so it gets the report only when everything was read.
 
-mod restored;
-
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::big_files::Written;
-use super::entry_table::Location;
-use super::verify::{FinishedBefore, FinishedSmallFile, holds};
+use super::checks::{Check, Checks, FinishedSmallFile};
+use super::entries::Entries;
+use super::files::Files;
+use super::open_file::{IncomingFile, PartialFile, Unread};
+use super::opening::record_of;
+use super::recorded::{
+    FinishedBefore, FinishedFile, REPORT_EVERY, buffer_len, find_finished, find_finished_by, holds,
+    identity_of_pipe, is_as_recorded,
+};
+use super::restored::{Restored, span};
 use crate::chunk::ranges::RangeSet;
-use crate::dest::{self, EntrySlot, ExistingEntry, Partial};
+use crate::dest::Partial;
 use crate::digest::Digest;
 use crate::error::Result;
-use crate::journal::record::{self, Finished, Hash};
-use crate::journal::{self, Journal, Trust, UnfinishedFile};
-use crate::manifest::{Entry, EntryKind, Timestamp};
-use crate::pipeline::digest_list::ListedPath;
-use crate::pipeline::receive::Receiver;
-use crate::source::is_just_written;
-use crate::wire::message::{EntryEnd, Message, RANGES_MAX, Want, WantKind};
-pub use restored::{Restored, span};
-
-/// A file that the journal knows.
-pub struct Resuming {
-    pub entry: Entry,
-    pub slot: EntrySlot,
-    pub listed: Option<ListedPath>,
-    pub path: Hash,
-}
-
-/// Identifies a source and its state. It changes when the source changes.
-pub fn identity_of(entry: &Entry) -> Hash {
-    let time = |time: Timestamp| [time.s as u64, u64::from(time.ns)];
-    let ([m, m_ns], [c, c_ns]) = (time(entry.mtime), time(entry.ctime));
-    let fields = [entry.dev, entry.ino, entry.size, m, m_ns, c, c_ns].map(u64::to_le_bytes);
-    journal::hash(fields.iter().map(|field| &field[..]))
-}
-
-/// Identifies a pipe that is read once, by the session that has read it.
-pub fn identity_of_stream(session: &[u8; 16]) -> Hash {
-    journal::hash([&session[..]].into_iter())
-}
-
-/// Identifies the file at the destination, to recognize it later.
-pub fn placed(standing: &ExistingEntry) -> Hash {
-    let mtime = standing.mtime;
-    let fields = [standing.ino, standing.size, mtime.s as u64, mtime.ns.into()];
-    let fields = fields.map(u64::to_le_bytes);
-    journal::hash(fields.iter().map(|field| &field[..]))
-}
-
-/// The record of a file that has its final name.
-pub fn finished(
-    path: Hash,
-    entry: &Entry,
-    young: bool,
-    standing: &ExistingEntry,
-    digest: Option<Digest>,
-) -> Finished {
-    Finished {
-        path,
-        identity: identity_of(entry),
-        placed: placed(standing),
-        digest,
-        young,
-    }
-}
+use crate::journal::{Journal, UnfinishedFile, identity_of};
+use crate::manifest::{Entry, EntryId};
+use crate::pipeline::context::Context;
+use crate::wire::message::{EntryEnd, Message, Missing, RANGES_MAX, Want, WantKind};
 
 /// The state of a small file that the sender asks about.
 pub enum Asked {
@@ -82,143 +37,173 @@ pub enum Asked {
     Unread(Box<FinishedBefore>),
 }
 
-/// A finished file that exists as recorded.
-struct FinishedFile {
-    finished: Finished,
-    standing: ExistingEntry,
-    /// It may be trusted without reading it.
-    trusted: bool,
+/// The result for a file that an earlier session may have finished.
+enum PlacedOrNot {
+    Placed(Option<Want>),
+    Not(Box<IncomingFile>),
 }
 
-impl Receiver {
-    pub fn journal(&self) -> Option<&Journal> {
-        self.journal.get()
+/// Whether a pipe that cannot be read again is in place.
+pub enum PipeThere {
+    /// With its size in bytes and its digest.
+    Yes(Box<IncomingFile>, u64, Option<Digest>),
+    No(Box<IncomingFile>),
+}
+
+/// Resumes files, and verifies what earlier runs wrote.
+pub struct Resume {
+    pub files: Arc<Files>,
+    /// Data from earlier sessions that waits to be read.
+    pub checks: Checks,
+}
+
+impl Resume {
+    pub fn new(files: Arc<Files>) -> Resume {
+        let checks = Checks::default();
+        Resume { files, checks }
     }
 
-    /// True if a later write to the source might not show in its times. A newer sender reports this
-    /// by the clock that made the times. For an older sender, this machine's clock is used. Nothing
-    /// shows a write to a device, or a change of content that the kernel generates.
-    pub(in crate::pipeline) fn is_young(&self, entry: &Entry) -> bool {
-        if entry.is_device() || entry.is_made_up() {
-            return true;
-        }
-        match self.sender_tells {
-            true => entry.is_young(),
-            false => is_just_written(entry),
-        }
+    pub fn entries(&self) -> &Entries {
+        &self.files.entries
+    }
+
+    pub fn context(&self) -> &Context {
+        self.files.context()
     }
 
     /// Resumes a big file; called on a worker.
-    pub(in crate::pipeline) fn resume(&self, resuming: Resuming) {
-        let (id, parent) = (resuming.entry.id, resuming.entry.parent);
-        match self.try_resume(resuming) {
+    pub fn resume(&self, file: IncomingFile) {
+        let (id, parent) = (file.entry.id, file.entry.parent);
+        match self.try_resume(file) {
             Ok(None) => {}
-            Ok(Some(want)) => self.say(Message::Want(vec![want])),
+            Ok(Some(want)) => self.context().say(Message::Want(vec![want])),
             Err(error) => {
-                self.fail(id, parent, &error);
+                self.entries().fail(id, parent, &error);
                 let kind = WantKind::Skip;
                 let skip = Want { entry: id, kind };
-                self.say(Message::Want(vec![skip]));
+                self.context().say(Message::Want(vec![skip]));
             }
         }
     }
 
-    fn try_resume(&self, resuming: Resuming) -> Result<Option<Want>> {
-        let Some(journal) = self.journal() else {
-            return self.begin(resuming, 0).map(Some);
+    fn try_resume(&self, file: IncomingFile) -> Result<Option<Want>> {
+        let Some(journal) = self.entries().journal() else {
+            return self.files.begin(file, 0).map(Some);
         };
-        let begun = journal.take_begun(&resuming.path);
-        let resuming = match self.resume_placed(resuming, begun)? {
+        let begun = journal.take_begun(&file.path);
+        let file = match self.resume_placed(file, begun)? {
             PlacedOrNot::Placed(want) => return Ok(want),
-            PlacedOrNot::Not(resuming) => *resuming,
+            PlacedOrNot::Not(file) => *file,
         };
         let Some(begun) = begun else {
-            return self.begin(resuming, 0).map(Some);
+            return self.files.begin(file, 0).map(Some);
         };
-        let entry = Arc::new(resuming.entry.clone());
-        let file = &begun.file;
+        let entry = Arc::new(file.entry.clone());
+        let record = &begun.file;
         let found = Partial::resume(
-            &resuming.slot,
+            &file.slot,
             entry.clone(),
-            &self.rules,
-            (&file.inode, file.size),
-            file.inplace,
+            &self.entries().rules,
+            (&record.inode, record.size),
+            record.inplace,
         )?;
         let Some(partial) = found.filter(|_| begun.chunks > 0) else {
-            return self.begin(resuming, 0).map(Some);
+            return self.files.begin(file, 0).map(Some);
         };
-        let young = self.is_young(&entry);
-        if file.identity != identity_of(&entry) || file.young {
-            return self
-                .compare(journal, begun, resuming, partial, young)
-                .map(Some);
+        if record.identity != identity_of(&entry) || record.young {
+            return self.compare(journal, begun, file, partial).map(Some);
         }
+        self.resume_partial(journal, begun, file, partial)
+    }
+
+    /// Resumes a partial file of the same source. Returns the request to send, if it was not sent
+    /// yet.
+    fn resume_partial(
+        &self,
+        journal: &Journal,
+        begun: UnfinishedFile,
+        file: IncomingFile,
+        partial: Partial,
+    ) -> Result<Option<Want>> {
+        let (entry, context) = (partial.entry().clone(), self.context());
         // Other programs may have changed a file that is written in place.
         let is_intact = partial.is_intact() && !partial.is_inplace();
         if !is_intact {
             journal.doubted();
         }
-        let trusted = self.sessions.trusts && journal.trusts(&begun) && is_intact;
-        let restored = match self.sender_tells {
+        let restored = match context.peer_repairs {
             true => self.recorded(journal, &begun, &entry),
             false => self.read_first(journal, &begun, &partial, &entry),
         };
-        let told = restored.in_grains(self.grain);
+        let told = restored.in_grains(context.grain);
         let have = told.have().filter(|have| !have.is_empty());
         let Some(have) = have else {
-            if self.ending.is_ending() {
+            if context.is_ending() {
                 // It was not read to its end, so nothing is known of it: the next run may use it.
                 partial.keep();
                 return Ok(None);
             }
             drop(partial);
-            return self.begin(resuming, 0).map(Some);
+            return self.files.begin(file, 0).map(Some);
         };
-        self.progress.add_resumed(told.claims.done_bytes());
-        let mut written = Written::new(partial, Some(begun.number), young, told);
+        context.progress.add_resumed(told.claims.done_bytes());
         let kind = WantKind::Have(have);
-        if !self.sender_tells {
-            let entry = self.open(resuming, written);
+        let IncomingFile {
+            slot, listed, path, ..
+        } = file;
+        let young = self.entries().is_young(&entry);
+        let mut state = PartialFile::new(slot, partial, Some(begun.number), young);
+        let place = (listed, path);
+        if !context.peer_repairs {
+            let entry = self.files.open(entry, place, state, told, None);
             return Ok(Some(Want { entry, kind }));
         }
-        let unread: RangeSet = written.restored.claims.done_ranges().collect();
-        if unread.count() == entry.size {
-            // The sender keeps nothing open for this file and sends no end of it.
-            let tree = written.restored.tree.as_ref();
-            written.end = Some(EntryEnd {
-                entry: entry.id,
-                length: entry.size,
-                root: tree.and_then(|tree| tree.root()),
-            });
-        }
+        let unread: RangeSet = told.claims.done_ranges().collect();
+        // If all of the file is there, the sender keeps nothing open for it and sends no end of it.
+        let end = (unread.count() == entry.size).then(|| EntryEnd {
+            entry: entry.id,
+            length: entry.size,
+            root: told.tree.as_ref().and_then(|tree| tree.root()),
+        });
         // Only data that is read from now on goes into the digest.
-        written.restored = self.finest(&entry).claimed(unread.iter());
-        written.unread = Some(unread);
-        let id = self.open(resuming, written);
+        let restored = self.finest(&entry).claimed(unread.iter());
+        state.unread = Unread::new(unread);
+        let id = self.files.open(entry.clone(), place, state, restored, end);
         // Sent first, because a report of damage refers to these ranges.
-        self.say(Message::Want(vec![Want { entry: id, kind }]));
-        let file = self.table.lock().files.get(&id).cloned();
-        if let Some(file) = file {
-            let certain = match trusted {
+        context.say(Message::Want(vec![Want { entry: id, kind }]));
+        if let Some(file) = self.entries().open_file(id) {
+            let sessions = &self.entries().sessions;
+            let is_trusted = sessions.trusts && journal.trusts(&begun) && is_intact;
+            let certain = match is_trusted {
                 true => std::iter::once(0..entry.size).collect(),
                 // Other programs may have changed a file that is written in place.
                 false if is_intact => journal.certain(&begun),
                 false => RangeSet::new(),
             };
-            self.verify_later(file, begun, certain);
+            let check = Check::Open {
+                file,
+                begun,
+                certain,
+            };
+            self.checks.add(check);
         }
         Ok(None)
     }
 
     /// An empty [`Restored`] for a file, whose records may be of parts of this session's chunks.
     fn finest(&self, entry: &Entry) -> Restored {
-        Restored::finest(entry.size, self.chunk_size, self.needs_tree(entry))
+        let chunk_size = self.context().chunk_size as u64;
+        Restored::finest(entry.size, chunk_size, self.files.needs_tree(entry))
     }
 
     /// Resumes a big file that an earlier session finished. Returns the request to send, if any, or
     /// the file if it is not in place.
-    fn resume_placed(&self, file: Resuming, begun: Option<UnfinishedFile>) -> Result<PlacedOrNot> {
-        let found = self.is_placed(&file, begun.is_some())?;
+    fn resume_placed(
+        &self,
+        file: IncomingFile,
+        begun: Option<UnfinishedFile>,
+    ) -> Result<PlacedOrNot> {
+        let found = find_finished(self.entries(), &file, begun.is_some())?;
         let Some(FinishedFile {
             finished,
             standing,
@@ -227,6 +212,7 @@ impl Receiver {
         else {
             return Ok(PlacedOrNot::Not(Box::new(file)));
         };
+        let context = self.context();
         let (id, size, digest) = (file.entry.id, file.entry.size, finished.digest);
         let have = WantKind::Have(vec![(span(0..size), digest.unwrap_or_default())]);
         let placed = FinishedBefore {
@@ -236,79 +222,38 @@ impl Receiver {
             begun,
             is_small: false,
         };
-        if self.sender_tells && size > 0 {
+        if context.peer_repairs && size > 0 {
             let kind = have;
             // Sent first, because the later messages refer to this answer.
-            self.say(Message::Want(vec![Want { entry: id, kind }]));
+            context.say(Message::Want(vec![Want { entry: id, kind }]));
             match trusted {
                 true => self.placed_stays(placed),
                 false => self.verify_placed_later(placed),
             }
             return Ok(PlacedOrNot::Placed(None));
         }
-        if !trusted && !self.is_as_recorded(&placed) {
+        if !trusted && !is_as_recorded(self.entries(), &placed) {
             return Ok(PlacedOrNot::Not(Box::new(placed.file)));
         }
         let FinishedBefore { file, standing, .. } = placed;
         // The other end writes a list of digests and needs the digest of this file.
-        if let (true, None, Some(digest)) = (self.options.digests, &self.digests, digest) {
-            self.progress.add_resumed(size);
-            let mut want = self.compare_whole(file, Some(digest));
+        if let (true, None, Some(digest)) = (context.options.digests, &context.digests, digest) {
+            context.progress.add_resumed(size);
+            let mut want = self.files.compare_whole(file, Some(digest));
             want.kind = have;
             return Ok(PlacedOrNot::Placed(Some(want)));
         }
         let kind = WantKind::Skip;
-        self.say(Message::Want(vec![Want { entry: id, kind }]));
-        self.found_in_place(file, digest, Some(&standing));
+        context.say(Message::Want(vec![Want { entry: id, kind }]));
+        self.entries().found_in_place(file, digest, Some(&standing));
         Ok(PlacedOrNot::Placed(None))
-    }
-
-    /// The record of a finished file, if the file still exists and the source is the same.
-    fn is_placed(&self, file: &Resuming, has_chunks: bool) -> Result<Option<FinishedFile>> {
-        let identity = identity_of(&file.entry);
-        let found = self.standing_since(file, |finished| {
-            finished.identity == identity && !finished.young
-        })?;
-        // Without any digest it would be unknown whether the file is intact.
-        Ok(found.filter(|found| found.finished.digest.is_some() || has_chunks))
-    }
-
-    /// The existing file at the destination, if it is the finished file that was recorded.
-    fn standing_since(
-        &self,
-        file: &Resuming,
-        is_of: impl Fn(&Finished) -> bool,
-    ) -> Result<Option<FinishedFile>> {
-        let Some(journal) = self.journal() else {
-            return Ok(None);
-        };
-        let Some(standing) = dest::standing(&file.slot)?.filter(|standing| standing.is_file) else {
-            return Ok(None);
-        };
-        let Some((finished, trust)) = journal.finished_before(&file.path, standing.dev) else {
-            return Ok(None);
-        };
-        let is_same = is_of(&finished) && finished.placed == placed(&standing);
-        if !is_same || self.options.digests && finished.digest.is_none() {
-            return Ok(None);
-        }
-        let trusted = match trust {
-            Trust::None => false,
-            Trust::OfBoot => self.sessions.trusts,
-            Trust::OfRun => true,
-        };
-        Ok(Some(FinishedFile {
-            finished,
-            standing,
-            trusted,
-        }))
     }
 
     /// Checks a small file that the sender asks about. If the sender can send damaged files
     /// afterwards, the file is read later, otherwise now.
-    pub(in crate::pipeline) fn resume_small(&self, file: Resuming) -> Asked {
+    pub fn resume_small(&self, file: IncomingFile) -> Asked {
         // A file that cannot be checked is sent, and fails then for the same reason.
-        let Ok(Some(found)) = self.is_placed(&file, false) else {
+        let Ok(Some(found)) = find_finished(self.entries(), &file, false) else {
             return Asked::Missing;
         };
         let trusted = found.trusted || file.entry.size == 0;
@@ -319,72 +264,13 @@ impl Receiver {
             begun: None,
             is_small: true,
         };
-        if !trusted && self.sender_tells {
+        if !trusted && self.context().peer_repairs {
             return Asked::Unread(Box::new(placed));
         }
-        if !trusted && !self.is_as_recorded(&placed) {
+        if !trusted && !is_as_recorded(self.entries(), &placed) {
             return Asked::Missing;
         }
         Asked::InPlace(Box::new(placed))
-    }
-
-    /// The description of a small file that was in place when the sender asked, to read it now.
-    /// None if its directory is not known any more.
-    pub(in crate::pipeline) fn describe(&self, small: FinishedSmallFile) -> Option<Resuming> {
-        let FinishedSmallFile {
-            id,
-            parent,
-            name,
-            size,
-            has_links,
-        } = small;
-        let table = self.table.lock();
-        let path = table.path_of(id, parent, &name)?;
-        let Location::Slot(slot, listed) = table.spot(id, parent, &name, false) else {
-            return None;
-        };
-        drop(table);
-        let time = Timestamp::default();
-        let entry = Entry {
-            id,
-            parent,
-            name,
-            kind: EntryKind::File,
-            mode: 0,
-            uid: 0,
-            gid: 0,
-            user: Vec::new(),
-            group: Vec::new(),
-            size: size.into(),
-            allocated: size.into(),
-            mtime: time,
-            atime: time,
-            ctime: time,
-            birth: time,
-            dev: 0,
-            ino: 0,
-            links: 1 + u64::from(has_links),
-            rdev: 0,
-            extensions: Vec::new(),
-        };
-        Some(Resuming {
-            entry,
-            slot,
-            listed,
-            path,
-        })
-    }
-
-    /// The record and the status of a small file that was in place when the sender asked. None if
-    /// it is not in place any more.
-    pub(in crate::pipeline) fn still_stands(
-        &self,
-        file: &Resuming,
-    ) -> Option<(Finished, ExistingEntry)> {
-        // Its source was compared when the sender asked. A file that cannot be checked is sent, and
-        // fails then for the same reason.
-        let found = self.standing_since(file, |_| true).ok()??;
-        Some((found.finished, found.standing))
     }
 
     /// Requests a comparison of the chunks that were written from a source that may have changed.
@@ -392,42 +278,43 @@ impl Receiver {
         &self,
         journal: &Journal,
         begun: UnfinishedFile,
-        resuming: Resuming,
+        file: IncomingFile,
         partial: Partial,
-        young: bool,
     ) -> Result<Want> {
         let entry = partial.entry().clone();
-        let mut ranges = Restored::finest(entry.size, self.chunk_size, false);
+        let chunk_size = self.context().chunk_size as u64;
+        let mut ranges = Restored::finest(entry.size, chunk_size, false);
         journal.replay(&begun, |chunk| {
             // A chunk outside the present file is useless.
             ranges.add(&chunk);
             ControlFlow::Continue(())
         });
-        let spans = ranges.whole_chunks(self.chunk_size);
+        let spans = ranges.whole_chunks(chunk_size);
         let spans = spans.take(RANGES_MAX).map(span).collect();
-        let number = journal.begin(&record::BegunFile {
-            path: resuming.path,
-            identity: identity_of(&entry),
-            size: entry.size,
-            inode: partial.inode()?,
-            young,
-            inplace: partial.is_inplace(),
-        });
-        let nothing = self.nothing_of(&entry);
-        let mut written = Written::new(partial, Some(number), young, nothing);
-        written.offered = true;
+        let IncomingFile {
+            slot, listed, path, ..
+        } = file;
+        let young = self.entries().is_young(&entry);
+        let number = journal.begin(&record_of(&path, &entry, &partial, young)?);
+        let mut state = PartialFile::new(slot, partial, Some(number), young);
+        state.offered = true;
+        let nothing = self.files.nothing_of(&entry);
+        let place = (listed, path);
         Ok(Want {
-            entry: self.open(resuming, written),
+            entry: self.files.open(entry, place, state, nothing, None),
             kind: WantKind::Compare(spans),
         })
     }
 
     /// Checks whether a pipe that cannot be read again is in place: an earlier session of this
     /// command finished the file, and it is unchanged.
-    pub(in crate::pipeline) fn stream_in_place(&self, file: Resuming) -> Result<PipeThere> {
-        let former = &self.sessions.before;
-        let found = self.standing_since(&file, |finished| {
-            let is_its = |session: &[u8; 16]| finished.identity == identity_of_stream(session);
+    ///
+    /// # Errors
+    /// If the destination cannot be looked at.
+    pub fn pipe_in_place(&self, file: IncomingFile) -> Result<PipeThere> {
+        let former = &self.entries().sessions.before;
+        let found = find_finished_by(self.entries(), &file, |finished| {
+            let is_its = |session: &[u8; 16]| finished.identity == identity_of_pipe(session);
             former.iter().any(is_its)
         })?;
         let Some(found) = found else {
@@ -448,7 +335,7 @@ impl Receiver {
             begun: None,
             is_small: false,
         };
-        let is_there = trusted || self.is_as_recorded(&placed);
+        let is_there = trusted || is_as_recorded(self.entries(), &placed);
         let mut file = placed.file;
         file.entry.size = 0;
         Ok(match is_there {
@@ -457,53 +344,12 @@ impl Receiver {
         })
     }
 
-    /// Accounts for a file that is in place.
-    pub(in crate::pipeline) fn found_in_place(
-        &self,
-        file: Resuming,
-        digest: Option<Digest>,
-        standing: Option<&ExistingEntry>,
-    ) {
-        let Resuming {
-            entry,
-            slot,
-            listed,
-            ..
-        } = file;
-        // The earlier run may not have made the file durable.
-        if self.rules.fsync
-            && let Err(error) = dest::make_durable(&slot)
-        {
-            return self.fail(entry.id, entry.parent, &error);
-        }
-        if let (Some(list), Some(listed), Some(digest)) = (&self.digests, &listed, &digest) {
-            list.add(listed, digest);
-            list.remember(&entry, digest);
-        }
-        self.progress.add_resumed(entry.size);
-        self.progress.add_resumed_files(1);
-        self.progress.add_files(1);
-        self.remember_linked(&entry, &slot, standing);
-        self.acks.entry(entry.id);
-        self.settle(entry.id, entry.parent);
-    }
-
-    pub(in crate::pipeline) fn nothing_of(&self, entry: &Entry) -> Restored {
-        Restored::nothing(entry.size, self.grain, self.needs_tree(entry))
-    }
-
-    /// If a file changes during the copy, its chunks are from different times and their common
-    /// digest is useless.
-    fn needs_tree(&self, entry: &Entry) -> bool {
-        (!entry.is_sparse() && !self.options.live) || self.options.digests
-    }
-
     /// The part of a file that exists according to the journal.
     fn recorded(&self, journal: &Journal, begun: &UnfinishedFile, entry: &Entry) -> Restored {
         let mut restored = self.finest(entry);
         journal.replay(begun, |chunk| {
             restored.add(&chunk);
-            match self.ending.is_ending() {
+            match self.context().is_ending() {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }
@@ -523,31 +369,109 @@ impl Receiver {
         let Ok(disk) = partial.readback() else {
             return restored;
         };
-        let mut buffer = vec![0; (1 << 20).max(self.recorded_max())];
+        let mut buffer = vec![0; buffer_len(self.context())];
         journal.replay(begun, |chunk| {
-            if self.ending.is_ending() {
+            if self.context().is_ending() {
                 return ControlFlow::Break(());
             }
             let range = chunk.offset..chunk.offset.saturating_add(chunk.len);
             if disk.prepare(&range) && holds(&disk, &chunk, entry.size, &mut buffer) {
                 restored.add(&chunk);
             }
-            self.tell_checked(chunk.len, 16 << 20);
+            self.entries().report.checked(chunk.len, REPORT_EVERY);
             ControlFlow::Continue(())
         });
         restored
     }
-}
 
-/// The result for a file that an earlier session may have finished.
-enum PlacedOrNot {
-    Placed(Option<Want>),
-    Not(Box<Resuming>),
-}
+    /// Queues a finished file, which counts as resuming until it was read. Reads it at once if too
+    /// many files wait.
+    pub fn verify_placed_later(&self, placed: FinishedBefore) {
+        if placed.is_small && placed.file.listed.is_none() {
+            let small = FinishedSmallFile::of(&placed.file.entry);
+            if small.is_some_and(|small| self.checks.add_small(&small)) {
+                return;
+            }
+        }
+        if self.checks.is_full() {
+            return self.verify_placed(placed);
+        }
+        self.checks.add(Check::Placed(Box::new(placed)));
+    }
 
-/// Whether a pipe that cannot be read again is in place.
-pub enum PipeThere {
-    /// With its size in bytes and its digest.
-    Yes(Box<Resuming>, u64, Option<Digest>),
-    No(Box<Resuming>),
+    /// Reads a finished file. If it matches its record, it is in place; otherwise it is sent again.
+    pub(super) fn verify_placed(&self, placed: FinishedBefore) {
+        let (entries, context) = (self.entries(), self.context());
+        if context.is_ending() || entries.table().is_accounted(placed.file.entry.id) {
+            return;
+        }
+        let is_as_recorded = is_as_recorded(entries, &placed);
+        if self.checks.is_idle() {
+            // Reported before the copy may be complete.
+            entries.report.checked(0, 1);
+        }
+        if is_as_recorded {
+            if let Some(journal) = entries.journal() {
+                // For a later session of this command.
+                journal.finished(&[placed.finished]);
+            }
+            return self.placed_stays(placed);
+        }
+        if placed.is_small {
+            return self.small_is_damaged(&placed.file);
+        }
+        if context.is_ending() {
+            return;
+        }
+        if let Some(journal) = entries.journal() {
+            journal.doubted();
+        }
+        let entry = &placed.file.entry;
+        let (id, parent, size) = (entry.id, entry.parent, entry.size);
+        context.progress.add_resumed(size);
+        context.progress.add_damaged(size);
+        match self.files.begin(placed.file, 0) {
+            Ok(_) => self.ask_for_all(id, size),
+            Err(error) => entries.fail(id, parent, &error),
+        }
+    }
+
+    /// Requests a small file that was found damaged; it is sent like a missing one.
+    pub(super) fn small_is_damaged(&self, file: &IncomingFile) {
+        let (entries, context) = (self.entries(), self.context());
+        if context.is_ending() {
+            return;
+        }
+        let (id, size) = (file.entry.id, file.entry.size);
+        entries.report.checked(0, 1);
+        if let Some(journal) = entries.journal() {
+            journal.doubted();
+            journal.forget_finished(&file.path);
+        }
+        if !entries.table().end_resuming(id) {
+            return;
+        }
+        context.progress.add_resumed(size);
+        context.progress.add_damaged(size);
+        self.ask_for_all(id, size);
+    }
+
+    /// Requests a file that the sender was told is in place.
+    fn ask_for_all(&self, entry: EntryId, size: u64) {
+        let spans = vec![span(0..size)];
+        self.context()
+            .say(Message::Missing(Missing { entry, spans }));
+    }
+
+    /// Accounts for a file that is as an earlier session left it.
+    pub fn placed_stays(&self, placed: FinishedBefore) {
+        let FinishedBefore {
+            file,
+            finished,
+            standing,
+            ..
+        } = placed;
+        self.entries()
+            .found_in_place(file, finished.digest, Some(&standing));
+    }
 }

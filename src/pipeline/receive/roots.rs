@@ -3,44 +3,24 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::fs::{Timespec, Timestamps, fstat, futimens};
 
-use super::entry_writer::{CopyDestination, To};
+use super::destination::{CopyDestination, To};
+use super::entries::Entries;
+use super::open_file::OpenFile;
 use crate::dest::{self, EntrySlot, JournalName, Landing, RootTarget, Rules, Source, user_key};
 use crate::dir::{Dir, Handles};
-use crate::error::{Kind, Result};
+use crate::error::Result;
 use crate::journal::record::Hash;
 use crate::journal::{self, Journal, JournalPlace, Opening, WaitForLock};
 use crate::manifest::Root;
-use crate::pipeline::receive::Receiver;
 use crate::progress::Phase;
 use crate::wire::message::{Message, Roots, RootsResolved};
 
-/// Prints a line for the user.
-pub type TellUser = Arc<dyn Fn(&str) + Send + Sync>;
-
-/// What a receiver knows about the sessions of its command.
-#[derive(Clone)]
-pub struct Sessions {
-    pub own: [u8; 16],
-    /// Earlier sessions whose connection was lost. A server that still runs one of them, for the
-    /// same owner, gives way.
-    pub before: Vec<[u8; 16]>,
-    /// The owner of the session; zero if the client gave none.
-    pub owner: Hash,
-    /// `--trust-partial`: data that is believed to be intact is not read again.
-    pub trusts: bool,
-    pub tell: TellUser,
-    /// Counts the bytes from the other end; None if that end is in this process.
-    pub heard: Option<Arc<AtomicU64>>,
-}
-
-impl Receiver {
+impl Entries {
     /// Resolves the destinations of the roots and checks the free space, before the first byte.
-    pub(in crate::pipeline) fn land(
+    pub fn land(
         &self,
         destination: &CopyDestination,
         roots: Roots,
@@ -56,8 +36,7 @@ impl Receiver {
                 follow_name: typed(root).is_some_and(|typed| typed.follow_name),
             })
             .collect();
-        self.progress.set_totals(roots.totals);
-        self.fillable.store(roots.totals.allocated, Relaxed);
+        self.context().progress.set_totals(roots.totals);
         let unfinished = |slot: &EntrySlot, root: &Root| {
             let place = JournalPlace::new(slot.dir.clone(), [slot.name.as_bytes()].into_iter());
             place.roots(&user_key().bytes) == Some(hash_of(std::slice::from_ref(root)))
@@ -82,17 +61,17 @@ impl Receiver {
         // A copy to a pipe has one root.
         let ordered = targets.iter().any(leaves);
         let names: Vec<Vec<u8>> = targets.iter().map(|target| target.listed.clone()).collect();
-        if let Some(list) = &self.digests {
+        if let Some(list) = &self.context().digests {
             list.set_landed(names.clone());
         }
-        self.table.lock().set_roots(&roots.roots, targets);
-        self.progress.set_phase(Phase::Copying);
+        self.table().set_roots(&roots.roots, targets);
+        self.context().progress.set_phase(Phase::Copying);
         let resumes = self.journal().is_some_and(Journal::has_finished);
-        self.say(Message::Landed(RootsResolved {
+        self.context().say(Message::Landed(RootsResolved {
             names,
             resumes,
             ordered,
-            window: self.window as u32,
+            window: self.context().budget.window() as u32,
         }));
         Ok(())
     }
@@ -115,8 +94,8 @@ impl Receiver {
             session: destination.sessions.own,
             owner,
             roots: hash_of(roots),
-            chunk_size: self.chunk_size as u32,
-            afresh: self.options.no_resume,
+            chunk_size: self.context().chunk_size as u32,
+            afresh: self.context().options.no_resume,
             // A key that may only write must not learn whether others copied the same data.
             own_only: self.rules.blind,
         };
@@ -125,7 +104,7 @@ impl Receiver {
             before: &destination.sessions.before,
             owner,
             path: &path,
-            is_ending: &|| self.ending.is_ending(),
+            is_ending: &|| self.context().is_ending(),
             tell: &*destination.sessions.tell,
         };
         let mut places = match first.landing.device() {
@@ -149,7 +128,7 @@ impl Receiver {
     }
 
     /// Removes the journal: everything is in place and nothing is left to resume.
-    pub(in crate::pipeline) fn journal_done(&self) {
+    pub fn journal_done(&self) {
         let Some(journal) = self.journal() else {
             return;
         };
@@ -158,7 +137,7 @@ impl Receiver {
         let before = dir.as_ref().and_then(|dir| fstat(&**dir).ok());
         self.remove_journal(journal);
         if let (Some(dir), Some(stat)) = (dir, before)
-            && self.table.lock().is_landing(journal.dir())
+            && self.table().is_landing(journal.dir())
         {
             let time = |tv_sec, tv_nsec| Timespec {
                 tv_sec,
@@ -182,32 +161,13 @@ impl Receiver {
         }
     }
 
-    /// Ends the copy at the receiver. After an early end, keeps the files that can be resumed. Call
-    /// this when no worker runs any more.
-    pub fn put_away(&self) {
-        self.keeper.end();
-        self.leave_directories();
-        let mut files = self.table.lock().take_files();
-        for stream in files.extract_if(.., |file| file.is_stream()) {
-            self.spool(&stream);
-        }
-        let Some(journal) = self.journal().filter(|_| !self.acks.is_finished()) else {
+    /// Removes the journal after an early end, or keeps it for a later run if that has a use for it.
+    /// `is_kept`: the sender kept to the protocol.
+    pub fn put_journal_away(&self, is_kept: bool) {
+        let Some(journal) = self.journal() else {
             return;
         };
-        // Data from a sender that broke the protocol is not kept.
-        let cause = self.ending.cause();
-        let is_breach = cause.is_some_and(|cause| cause.kind == Kind::Breach);
-        for file in files {
-            let partial = file.partial.lock().take();
-            let done = file.claims.lock().done_bytes();
-            if done > 0 && file.number.is_some() && !is_breach {
-                // A partial file that a stuck worker holds stays too, since nobody drops it.
-                if let Some(partial) = partial.and_then(Arc::into_inner) {
-                    partial.keep();
-                }
-            }
-        }
-        if !journal.is_useful() || is_breach {
+        if !journal.is_useful() || !is_kept {
             self.remove_journal(journal);
         } else if !user_key().is_kept {
             let line = "fastcp: nothing of this copy can be resumed: this user has no place for a \
@@ -216,21 +176,24 @@ impl Receiver {
         }
         journal.release();
     }
-}
 
-impl Receiver {
     /// Gives unfinished directories their final modes, so that none stays private that should not
     /// be. The next run makes them writable again.
-    fn leave_directories(&self) {
+    pub fn leave_directories(&self) {
         let rules = Rules {
             fsync: false,
             ..self.rules
         };
-        let made = self.table.lock().take_made_directories();
+        let made = self.table().take_made_directories();
         for (directory, entry) in made {
             // The copy has failed already, and the user needs that error.
             let _ = directory.finish(&entry, &rules);
         }
+    }
+
+    /// Removes and returns the files that are being received.
+    pub fn take_files(&self) -> Vec<Arc<OpenFile>> {
+        self.table().take_files()
     }
 }
 

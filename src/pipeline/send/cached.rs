@@ -55,7 +55,7 @@ impl Sender {
             Got::Alone => None,
         };
         let (chunk, digest) = self.read_piece(plan, file, buffer, shift)?;
-        let encoded = self.encode(chunk, digest, self.steering.next(), encoder, shift);
+        let encoded = self.encode(chunk, digest, self.encoder_control.next(), encoder, shift);
         if let Some(ticket) = ticket {
             ticket.put(CachedChunk::of(&encoded));
         }
@@ -75,7 +75,7 @@ impl Sender {
         let got = self.share_of_pack(members).map(|(share, key)| {
             // A pack that is read again is not for others: they have had it.
             let may_make = members.iter().all(|member| member.digest.get().is_none());
-            share.chunk(key, 0, self.chunk_size as u32, may_make)
+            share.chunk(key, 0, self.context.chunk_size as u32, may_make)
         });
         shift.turn_to(Activity::Disk);
         let ticket = match got {
@@ -84,7 +84,7 @@ impl Sender {
             Some(Got::Alone) | None => None,
         };
         let (chunk, digest) = self.read_pack(plan, buffer)?;
-        let encoded = self.encode(chunk, digest, self.steering.next(), encoder, shift);
+        let encoded = self.encode(chunk, digest, self.encoder_control.next(), encoder, shift);
         let is_whole = || members.iter().all(|member| !member.failed.load(Relaxed));
         let read = |it: &PackMember| Some((*it.digest.get()?, it.size.load(Relaxed)));
         let read: Option<_> = members.iter().map(read).collect();
@@ -99,7 +99,7 @@ impl Sender {
 
     /// None if each sender reads this pack for itself, as with a piece ([`Sender::share_of`]).
     fn share_of_pack(&self, members: &[PackMember]) -> Option<(&CacheShare, CacheKey)> {
-        let share = self.share.as_ref().filter(|_| !self.options.live)?;
+        let share = self.share.as_ref().filter(|_| !self.context.options.live)?;
         let is_known = |member: &PackMember| {
             let entry = &member.found.entry;
             let is_same = entry.ino != 0 && !entry.is_made_up();

@@ -33,11 +33,11 @@ impl Sender {
     pub fn answer(&self, message: Message) -> Result<(), UnexpectedMessage> {
         match message {
             Message::Landed(landed) => {
-                if let Some(list) = &self.digests {
+                if let Some(list) = &self.context.digests {
                     list.set_landed(landed.names.into_iter().map(name_or_none).collect());
                 }
                 // A list of digests needs the digests of files in place too, so they are read.
-                let asks = landed.resumes && self.digests.is_none();
+                let asks = landed.resumes && self.context.digests.is_none();
                 let small = match (landed.ordered, asks) {
                     (true, _) => SmallFileMode::Ordered,
                     (false, true) => SmallFileMode::Resumes,
@@ -45,18 +45,20 @@ impl Sender {
                 };
                 if landed.ordered {
                     // Bytes that left an ordered destination cannot be taken back for a retry.
-                    self.ending.set_once();
+                    self.context.shutdown.set_once();
                 }
                 if landed.window == 0 {
                     return Err(UnexpectedMessage("no room for a single chunk"));
                 }
-                self.plans
-                    .start(small, self.window.min(landed.window as usize));
+                self.scheduler.start(
+                    small,
+                    self.context.budget.window().min(landed.window as usize),
+                );
             }
             Message::Want(wants) => {
                 let is_there = |kind: &WantKind| matches!(kind, WantKind::Skip | WantKind::Have(_));
                 let content = wants.iter().filter(|want| !is_there(&want.kind));
-                self.plans.want_small(content.map(|want| want.entry));
+                self.scheduler.want_small(content.map(|want| want.entry));
                 for want in wants {
                     self.wanted(want)?;
                 }
@@ -65,13 +67,13 @@ impl Sender {
             Message::Ack(ack) => self.acknowledged(&ack)?,
             Message::Nack(chunks) => chunks
                 .into_iter()
-                .for_each(|chunk| self.plans.nacked(chunk)),
+                .for_each(|chunk| self.scheduler.nacked(chunk)),
             Message::Fault(fault) => self.receiver_failed(fault)?,
             Message::Enough(()) => self.enough.set(),
             Message::Busy(busy) => *self.heard.lock() = busy,
-            Message::Checked(bytes) => self.progress.set_checked(bytes),
-            Message::Done(()) if self.plans.is_done() => {
-                self.plans.end();
+            Message::Checked(bytes) => self.context.progress.set_checked(bytes),
+            Message::Done(()) if self.scheduler.is_done() => {
+                self.scheduler.end();
                 self.done.notify_one();
             }
             _ => return Err(UnexpectedMessage("a message out of place")),
@@ -85,15 +87,15 @@ impl Sender {
         let spans = missing.spans.iter().map(|span| span.start..span.end);
         let is_possible = |span: &ByteRange| span.start < span.end;
         let are_possible = missing.spans.iter().all(is_possible);
-        if !self.may_be_asked || !are_possible || missing.spans.len() > RANGES_MAX {
+        if !self.context.peer_repairs || !are_possible || missing.spans.len() > RANGES_MAX {
             return Err(breach());
         }
         let ranges: RangeSet = spans.collect();
         let count = ranges.count();
-        let had = self.plans.missing(missing.entry, ranges);
+        let had = self.scheduler.missing(missing.entry, ranges);
         if let Some(had) = had.map_err(|_| breach())? {
-            self.progress.add_resumed(had);
-            self.progress.add_damaged(count);
+            self.context.progress.add_resumed(had);
+            self.context.progress.add_damaged(count);
         }
         Ok(())
     }
@@ -103,44 +105,44 @@ impl Sender {
     fn wanted(&self, want: Want) -> Result<(), UnexpectedMessage> {
         let kind = match want.kind {
             WantKind::Skip => {
-                let skipped = self.plans.skip(want.entry);
+                let skipped = self.scheduler.skip(want.entry);
                 if let (Some(share), Some(source)) = (&self.share, &skipped) {
                     share.skip(CacheKey::of(&source.found().entry));
                 }
                 if let Some(source) = skipped {
-                    self.plans.discard(Discarded::Source(source));
+                    self.scheduler.discard(Discarded::Source(source));
                 }
                 return Ok(());
             }
             kind => kind,
         };
-        if let (WantKind::Have(ranges), true) = (&kind, self.may_be_asked)
+        if let (WantKind::Have(ranges), true) = (&kind, self.context.peer_repairs)
             && let [(ByteRange { start: 0, end }, digest)] = ranges[..]
         {
             let digest = (digest != NONE).then_some(digest);
-            if let Some(held) = self.plans.hold(want.entry, end, digest) {
+            if let Some(held) = self.scheduler.hold(want.entry, end, digest) {
                 if let Some(share) = &self.share {
                     share.skip(CacheKey::of(&held));
                 }
                 return Ok(());
             }
         }
-        if self.plans.want_stream(want.entry) {
+        if self.scheduler.want_stream(want.entry) {
             return match kind {
                 WantKind::Fresh => Ok(()),
                 _ => Err(UnexpectedMessage("a part of a stream")),
             };
         }
         let made = self
-            .plans
+            .scheduler
             .want(want.entry, |announced| self.part(announced, kind))?;
         if let Some(file) = made {
-            if file.ranges > 0 && self.plans.ranges() > ALL_RANGES_MAX {
+            if file.ranges > 0 && self.scheduler.ranges() > ALL_RANGES_MAX {
                 return Err(UnexpectedMessage("more ranges than it may name"));
             }
-            self.progress.add_resumed(file.had());
+            self.context.progress.add_resumed(file.had());
             let name = printable(file.found.name.as_bytes());
-            self.progress.start_name(want.entry, name);
+            self.context.progress.start_name(want.entry, name);
         }
         Ok(())
     }
@@ -154,12 +156,12 @@ impl Sender {
         } = announced;
         let found = source.found().clone();
         let size = found.entry.size;
-        let (chunk_size, grain) = (self.chunk_size as u64, self.grain);
+        let (chunk_size, grain) = (self.context.chunk_size as u64, self.context.grain);
         let digest_only = kind == WantKind::Digest;
-        let is_told = digest_only || self.options.digests;
+        let is_told = digest_only || self.context.options.digests;
         // Chunks of a file that may change are read at different times, so their root means
         // nothing.
-        let needs_tree = is_told || !(found.entry.is_sparse() || self.options.live);
+        let needs_tree = is_told || !(found.entry.is_sparse() || self.context.options.live);
         let mut tree = needs_tree.then(|| Tree::new(size, grain));
         let (mut had, mut compare) = (RangeSet::new(), RangeSet::new());
         let whole = |spans: &mut dyn Iterator<Item = &ByteRange>, unit: u64| {
@@ -213,7 +215,7 @@ impl Sender {
             anew,
             digest_only,
             listed,
-            live: self.options.live.then(|| {
+            live: self.context.options.live.then(|| {
                 Mutex::new(CurrentLength {
                     length: size,
                     told: false,
@@ -226,8 +228,8 @@ impl Sender {
     fn acknowledged(&self, ack: &Ack) -> Result<(), UnexpectedMessage> {
         // Before the chunks: a member of a pack counts as copied unless it failed.
         for span in ack.failed.iter() {
-            if span.start < span.end && self.plans.is_met(span.end - 1) {
-                self.plans.entries_lost(span.start..span.end);
+            if span.start < span.end && self.scheduler.is_met(span.end - 1) {
+                self.scheduler.entries_lost(span.start..span.end);
             }
         }
         for span in ack.chunks.iter() {
@@ -235,20 +237,20 @@ impl Sender {
                 return Err(UnexpectedMessage("an impossible chunk"));
             }
             let count = |plan: &Plan| self.count(plan);
-            self.plans.settle_chunks(span.start..span.end, count);
+            self.scheduler.settle_chunks(span.start..span.end, count);
         }
         for (spans, placed) in [(&ack.entries, true), (&ack.failed, false)] {
             for span in spans.iter() {
                 let possible = 0 < span.start && span.start < span.end;
-                if !possible || !self.plans.is_met(span.end - 1) {
+                if !possible || !self.scheduler.is_met(span.end - 1) {
                     return Err(UnexpectedMessage("an impossible entry"));
                 }
-                let Settled { open, kept } = self.plans.settle_entries(span.start..span.end);
+                let Settled { open, kept } = self.scheduler.settle_entries(span.start..span.end);
                 for entry in open {
                     self.close_file(entry, placed);
                 }
                 self.count_kept(kept, placed);
-                if let (Some(list), true) = (&self.digests, placed) {
+                if let (Some(list), true) = (&self.context.digests, placed) {
                     list.links_placed(span.start..span.end);
                 }
             }
@@ -263,33 +265,33 @@ impl Sender {
                 let len = u64::from(piece.len);
                 file.placed.fetch_add(len, Relaxed);
                 if piece.kind == ChunkKind::Zeros || plan.zeros.load(Relaxed) {
-                    self.progress.add_skipped(len);
+                    self.context.progress.add_skipped(len);
                 } else if plan.was_had() {
-                    self.progress.add_resumed(len);
+                    self.context.progress.add_resumed(len);
                 } else {
-                    self.progress.add_bytes(len);
+                    self.context.progress.add_bytes(len);
                 }
             }
             PlannedContent::Pack(_) | PlannedContent::Large(_) => {
                 plan.what.members().for_each(|it| self.count_member(it));
             }
             PlannedContent::Part(part) if plan.digest.get() == Some(&NONE) => {
-                self.progress.add_skipped(part.len.into());
+                self.context.progress.add_skipped(part.len.into());
             }
-            PlannedContent::Part(part) => self.progress.add_bytes(part.len.into()),
+            PlannedContent::Part(part) => self.context.progress.add_bytes(part.len.into()),
         }
     }
 
     fn count_member(&self, member: &PackMember) {
         let entry = &member.found.entry;
-        self.progress.end_name(entry.id);
-        if member.failed.load(Relaxed) || self.plans.has_failed(entry.id) {
+        self.context.progress.end_name(entry.id);
+        if member.failed.load(Relaxed) || self.scheduler.has_failed(entry.id) {
             return;
         }
-        self.progress.add_bytes(member.size.load(Relaxed));
-        self.progress.add_files(1);
+        self.context.progress.add_bytes(member.size.load(Relaxed));
+        self.context.progress.add_files(1);
         if let (Some(list), Some(listed), Some(digest)) =
-            (&self.digests, &member.listed, member.digest.get())
+            (&self.context.digests, &member.listed, member.digest.get())
         {
             list.add(listed, digest);
             list.remember(entry, digest);
@@ -300,41 +302,41 @@ impl Sender {
     /// directory.
     fn count_kept(&self, kept: Sum, placed: bool) {
         if !placed {
-            return self.progress.add_failed(kept.files);
+            return self.context.progress.add_failed(kept.files);
         }
-        self.progress.add_resumed(kept.bytes);
-        self.progress.add_resumed_files(kept.files);
-        self.progress.add_files(kept.files);
+        self.context.progress.add_resumed(kept.bytes);
+        self.context.progress.add_resumed_files(kept.files);
+        self.context.progress.add_files(kept.files);
     }
 
     /// Closes a file that is in place, or that failed along with its directory.
     fn close_file(&self, entry: EntryId, placed: bool) {
-        let Some(closed) = self.plans.close(entry) else {
+        let Some(closed) = self.scheduler.close(entry) else {
             return;
         };
-        self.progress.end_name(entry);
+        self.context.progress.end_name(entry);
         if !placed {
-            self.progress.add_failed(1);
+            self.context.progress.add_failed(1);
             return self.discard(closed);
         }
-        self.progress.add_files(1);
+        self.context.progress.add_files(1);
         let file = match closed {
             EntryAtClose::Sending(file) => file,
             EntryAtClose::Announced(_) => return self.discard(closed),
             EntryAtClose::Stream(stream) => {
                 let digest = self.stream_placed(&stream);
                 if let (Some(list), Some(listed), Some(digest)) =
-                    (&self.digests, &stream.listed, digest)
+                    (&self.context.digests, &stream.listed, digest)
                 {
                     list.add(listed, &digest);
                 }
                 return;
             }
             EntryAtClose::Held(held) => {
-                self.progress.add_resumed(held.found.entry.size);
-                self.progress.add_resumed_files(1);
+                self.context.progress.add_resumed(held.found.entry.size);
+                self.context.progress.add_resumed_files(1);
                 if let (Some(list), Some(listed), Some(digest)) =
-                    (&self.digests, &held.listed, &held.digest)
+                    (&self.context.digests, &held.listed, &held.digest)
                 {
                     list.add(listed, digest);
                     list.remember(&held.found.entry, digest);
@@ -342,30 +344,32 @@ impl Sender {
                 return;
             }
             EntryAtClose::Skipped { size } => {
-                self.progress.add_resumed(size);
-                self.progress.add_resumed_files(1);
+                self.context.progress.add_resumed(size);
+                self.context.progress.add_resumed_files(1);
                 return;
             }
         };
         let size = file.found.entry.size;
         if file.had() == size {
-            self.progress.add_resumed_files(1);
+            self.context.progress.add_resumed_files(1);
         }
         if file.digest_only {
-            self.progress.add_skipped(size);
+            self.context.progress.add_skipped(size);
         }
-        if let (Some(list), Some(listed), Some(root)) = (&self.digests, &file.listed, file.root()) {
+        if let (Some(list), Some(listed), Some(root)) =
+            (&self.context.digests, &file.listed, file.root())
+        {
             list.add(listed, &root);
             list.remember(&file.found.entry, &root);
         }
-        self.plans.discard(Discarded::File(file));
+        self.scheduler.discard(Discarded::File(file));
     }
 
     /// Drops an entry. Another thread closes its file.
     fn discard(&self, closed: EntryAtClose) {
         match closed {
-            EntryAtClose::Sending(file) => self.plans.discard(Discarded::File(file)),
-            EntryAtClose::Announced(source) => self.plans.discard(Discarded::Source(source)),
+            EntryAtClose::Sending(file) => self.scheduler.discard(Discarded::File(file)),
+            EntryAtClose::Announced(source) => self.scheduler.discard(Discarded::Source(source)),
             EntryAtClose::Stream(_) | EntryAtClose::Held(_) | EntryAtClose::Skipped { .. } => {}
         }
     }
@@ -373,8 +377,11 @@ impl Sender {
     /// The digest of a stream in place. A stream that an earlier session read counts as resumed.
     fn stream_placed(&self, stream: &SendPipe) -> Option<Digest> {
         if stream.entry.is_begun() {
-            let whole = self.ending.once(stream.path.as_os_str().as_bytes())?;
-            self.progress.add_resumed(whole.length);
+            let whole = self
+                .context
+                .shutdown
+                .once(stream.path.as_os_str().as_bytes())?;
+            self.context.progress.add_resumed(whole.length);
             return whole.digest;
         }
         let tree = stream.tree.lock();
@@ -384,13 +391,13 @@ impl Sender {
     /// The receiver cannot place an entry.
     fn receiver_failed(&self, fault: Fault) -> Result<(), UnexpectedMessage> {
         let entry = fault.entry;
-        if !self.plans.is_met(entry) {
+        if !self.scheduler.is_met(entry) {
             return Err(UnexpectedMessage("an entry that it was not told of"));
         }
-        self.tally.add(&fault.into_error());
+        self.context.failures.add(&fault.into_error());
         if entry != 0 {
-            self.plans.entry_failed(entry);
-            if let Some(closed) = self.plans.close(entry) {
+            self.scheduler.entry_failed(entry);
+            if let Some(closed) = self.scheduler.close(entry) {
                 match &closed {
                     EntryAtClose::Sending(file) => file.failed.store(true, Relaxed),
                     EntryAtClose::Stream(stream) => stream.failed.store(true, Relaxed),
@@ -400,7 +407,7 @@ impl Sender {
                 }
                 self.discard(closed);
             }
-            self.progress.end_name(entry);
+            self.context.progress.end_name(entry);
         }
         Ok(())
     }

@@ -35,12 +35,12 @@ impl Sender {
         shift: &mut WorkerClock<'_>,
     ) -> Option<EncodedChunk> {
         if plan.nacks.load(Relaxed) > 0 {
-            self.plans.end_large();
-            self.plans.take_apart(plan);
+            self.scheduler.end_large();
+            self.scheduler.take_apart(plan);
             return None;
         }
         let made = self.make_large(plan, packs, buffer, shift);
-        self.large_is_over(plan, made, shift, || self.plans.take_apart(plan))
+        self.large_is_over(plan, made, shift, || self.scheduler.take_apart(plan))
     }
 
     /// Acts on the outcome of an attempt. Gives the chunk to send, if there is one.
@@ -51,7 +51,7 @@ impl Sender {
         shift: &mut WorkerClock<'_>,
         take_apart: impl FnOnce(),
     ) -> Option<EncodedChunk> {
-        self.plans.large_is_made(plan.chunk);
+        self.scheduler.large_is_made(plan.chunk);
         match made {
             LargeOutcome::Made(encoded) => return Some(encoded),
             LargeOutcome::Nothing => {}
@@ -59,7 +59,7 @@ impl Sender {
             LargeOutcome::Later => {
                 shift.turn_to(Activity::Held);
                 std::thread::sleep(MEMORY_PAUSE);
-                self.plans.put_back(plan.chunk);
+                self.scheduler.put_back(plan.chunk);
             }
         }
         None
@@ -71,7 +71,7 @@ impl Sender {
         let before = plan.method.get().copied().map(Compression::Forced);
         let compression = before.or_else(|| self.large_compression());
         let compression = compression.ok_or(LargeOutcome::Apart)?;
-        match self.pool.lend(large_slots(self.chunk_size)) {
+        match self.context.pool.lend(large_slots(self.context.chunk_size)) {
             Some(lent) => Ok((compression, lent)),
             None if before.is_some() => Err(LargeOutcome::Later),
             None => Err(LargeOutcome::Apart),
@@ -89,7 +89,7 @@ impl Sender {
             Ok(means) => means,
             Err(outcome) => return outcome,
         };
-        let large = Buffer::of_lent(packs * self.chunk_size, lent);
+        let large = Buffer::of_lent(packs * self.context.chunk_size, lent);
         shift.turn_to(Activity::Disk);
         let Some((chunk, digest)) = self.read_pack(plan, large) else {
             return LargeOutcome::Nothing;
@@ -106,7 +106,7 @@ impl Sender {
     /// How the next large chunk is compressed. None if the current method cannot compress into a
     /// limited buffer ([`Encoder::encode_large`]).
     fn large_compression(&self) -> Option<Compression> {
-        let compression = self.steering.next();
+        let compression = self.encoder_control.next();
         let method = method_of(compression);
         matches!(method, Method::Zstd(_) | Method::Lzma(_)).then_some(compression)
     }
@@ -126,7 +126,7 @@ impl Sender {
         let took = shift.turn_to(Activity::Rest);
         let raw = chunk.buffer.len();
         let len = made.as_ref().map_or(raw, |made| made.buffer.len());
-        self.steering.coded(compression, raw, len, took);
+        self.encoder_control.coded(compression, raw, len, took);
         made
     }
 
@@ -141,7 +141,10 @@ impl Sender {
         shift: &mut WorkerClock<'_>,
     ) -> Option<EncodedChunk> {
         let made = self.make_large_piece(plan, file, buffer, shift);
-        let take_apart = || self.plans.take_piece_apart(plan, self.chunk_size as u32);
+        let take_apart = || {
+            self.scheduler
+                .take_piece_apart(plan, self.context.chunk_size as u32)
+        };
         self.large_is_over(plan, made, shift, take_apart)
     }
 

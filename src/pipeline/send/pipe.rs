@@ -35,28 +35,30 @@ impl Sender {
         use std::os::unix::ffi::OsStrExt;
         let id = stream.entry.id;
         // A command is started only if its output is wanted.
-        if !self.plans.wait_wanted(id)? {
+        if !self.scheduler.wait_wanted(id)? {
             return Ok(());
         }
         let path = stream.path.as_os_str().as_bytes();
         if stream.is_once {
-            self.ending.set_once();
-        } else if inlet.is_once() && !self.ending.begin_once(path) {
+            self.context.shutdown.set_once();
+        } else if inlet.is_once() && !self.context.shutdown.begin_once(path) {
             self.fail_stream(stream, begun_before(Side::Source).at(&stream.path));
             return Ok(());
         }
         let name = printable(path);
-        self.progress.start_name(id, name);
-        let tell = self.tell.clone();
+        self.context.progress.start_name(id, name);
+        let tell = self.context.tell.clone();
         let on_line = move |line: &[u8]| tell(&String::from_utf8_lossy(line));
         let opened = inlet.open(self.limits(), &stream.stop, on_line);
         match opened.and_then(|feed| self.read_stream(stream, feed)) {
             Ok(None) => {}
-            Ok(Some(length)) if self.plans.wait_digested(stream, length)? => {
+            Ok(Some(length)) if self.scheduler.wait_digested(stream, length)? => {
                 let root = stream.tree.lock().root(length);
                 if inlet.is_once() {
                     let digest = root;
-                    self.ending.read_once(path, PipeFinished { length, digest });
+                    self.context
+                        .shutdown
+                        .read_once(path, PipeFinished { length, digest });
                 }
                 self.say(Message::EntryEnd(vec![EntryEnd {
                     entry: id,
@@ -73,9 +75,9 @@ impl Sender {
     }
 
     fn limits(&self) -> PipeLimits {
-        let idle = self.options.follow_ms.map(Duration::from_millis);
+        let idle = self.context.options.follow_ms.map(Duration::from_millis);
         PipeLimits {
-            size: self.options.size,
+            size: self.context.options.size,
             follow: idle.map(|idle| (idle, self.enough.clone())),
         }
     }
@@ -84,24 +86,24 @@ impl Sender {
     fn read_stream(&self, stream: &Arc<SendPipe>, mut feed: PipeReader) -> Result<Option<u64>> {
         let mut offset = 0;
         // Waiting for a producer counts as waiting for a disk, since both can be the bottleneck.
-        let mut shift = self.steering.shifts.begin();
+        let mut shift = self.encoder_control.shifts.begin();
         loop {
             shift.turn_to(Activity::Held);
-            if self.plans.wait_part_room().is_err() {
+            if self.scheduler.wait_part_room().is_err() {
                 return Ok(None);
             }
-            let Ok(mut buffer) = self.pool.take_blocking() else {
+            let Ok(mut buffer) = self.context.pool.take_blocking() else {
                 return Ok(None);
             };
             // After a pause, reads to the end of the chunk, so that later chunks are subtrees
             // again.
-            let into = (offset % self.chunk_size as u64) as usize;
+            let into = (offset % self.context.chunk_size as u64) as usize;
             shift.turn_to(Activity::Disk);
-            let filled = feed.fill(&mut buffer, self.chunk_size - into)?;
+            let filled = feed.fill(&mut buffer, self.context.chunk_size - into)?;
             shift.turn_to(Activity::Nothing);
             if filled.len > 0 {
                 let part = PipePart::read(stream, offset, filled.len, buffer);
-                if self.plans.add_part(part).is_err() {
+                if self.scheduler.add_part(part).is_err() {
                     return Ok(None);
                 }
             }
@@ -141,10 +143,10 @@ impl Sender {
         };
         shift.turn_to(Activity::Rest);
         let (chunk, digest) = self.digest_part(plan, part, buffer);
-        let compression = match self.options.compress {
+        let compression = match self.context.options.compress {
             // Zeros that test a link must fill it.
             Compress::Auto if part.stream.is_test => Compression::Forced(Method::None),
-            _ => self.steering.next(),
+            _ => self.encoder_control.next(),
         };
         let encoded = self.encode_part(&part.stream, chunk, digest, compression, encoder, shift);
         shift.turn_to(Activity::Rest);
@@ -172,7 +174,7 @@ impl Sender {
         let tree = &stream.tree;
         tree.lock().add(piece);
         let _ = plan.digest.set(digest);
-        self.plans.part_digested();
+        self.scheduler.part_digested();
         let place = ChunkPlace {
             kind,
             chunk: plan.chunk,

@@ -16,8 +16,8 @@ use crate::chunk::split::Cut;
 use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace};
 use crate::digest::{self, Added, Digest};
 use crate::error::{Error, Kind, Result, Side};
+use crate::journal::identity_of;
 use crate::manifest::{ANEW, Entry, Extension};
-use crate::pipeline::receive::resume::identity_of;
 use crate::pipeline::send::Sender;
 use crate::pipeline::worker_time::{Activity, WorkerClock};
 use crate::source::{self, FoundFile, SourceFile, Unpacked};
@@ -96,7 +96,8 @@ impl Sender {
             return None;
         };
         if file.is_given_up() {
-            self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
+            self.scheduler
+                .settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
             return None;
         }
         Some(ChunkPlace {
@@ -129,7 +130,8 @@ impl Sender {
         }
         if file.digest_only || !is_there {
             // Nothing of it is sent, and it must be settled before the entry ends.
-            self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
+            self.scheduler
+                .settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
         }
         self.is_as_before(plan, file, place, buffer.data(), digest)?;
         if file.digest_only || !is_there {
@@ -286,7 +288,7 @@ impl Sender {
             ReadProgress::Anew => return,
         }
         // Another thread waits, so that this worker stays free.
-        self.plans.read_again(file.clone(), error);
+        self.scheduler.read_again(file.clone(), error);
     }
 
     /// Checks a file that changed. Its writer may continue, and the times change after the size:
@@ -334,11 +336,11 @@ impl Sender {
         }
         let mut entry = source.found().entry.clone();
         let first = self
-            .plans
+            .scheduler
             .announce_anew(entry.id, source, file.listed.clone());
         // The receiver may have failed it in the meantime.
         let Some(first) = first else { return };
-        self.progress.add_again(file.placed.load(Relaxed));
+        self.context.progress.add_again(file.placed.load(Relaxed));
         entry.extensions.push(Extension {
             tag: ANEW,
             bytes: first.to_le_bytes().to_vec(),
@@ -360,14 +362,14 @@ impl Sender {
             Err(error) => return self.fail(&found, error),
         };
         let is_same = identity_of(&source.found().entry) == identity_of(&found.entry);
-        if !is_same && !self.options.live {
+        if !is_same && !self.context.options.live {
             return self.fail(&found, written(found.path()));
         }
         let mut had: RangeSet = std::iter::once(0..size).collect();
         missing.iter().for_each(|range| {
             had.remove(range);
         });
-        let (chunk_size, grain) = (self.chunk_size as u64, self.grain);
+        let (chunk_size, grain) = (self.context.chunk_size as u64, self.context.grain);
         let file = SendFile {
             cut: Mutex::new(Cut::skipping(size, chunk_size, grain, &had)),
             compare: RangeSet::new(),
@@ -384,7 +386,7 @@ impl Sender {
             anew: true,
             digest_only: false,
             listed,
-            live: self.options.live.then(|| {
+            live: self.context.options.live.then(|| {
                 Mutex::new(CurrentLength {
                     length: size,
                     told: false,
@@ -394,9 +396,10 @@ impl Sender {
             found,
             source,
         };
-        self.progress
+        self.context
+            .progress
             .start_name(id, printable(file.found.name.as_bytes()));
-        self.plans.reopened(id, Arc::new(file));
+        self.scheduler.reopened(id, Arc::new(file));
     }
 
     /// Reads the members of a pack, except those that failed before.
@@ -409,7 +412,7 @@ impl Sender {
         let live: Vec<&PackMember> = members.filter(|it| !it.failed.load(Relaxed)).collect();
         self.begins_pack(live.first().copied());
         let founds = live.iter().map(|member| &member.found);
-        let (changes, drops_pages) = (self.changes(), self.options.drop_cache);
+        let (changes, drops_pages) = (self.changes(), self.context.options.drop_cache);
         let read = source::read_pack(founds, changes, drops_pages, self.table_form, &mut buffer);
         // Recorded before the pack is settled, since hard links are planned after that. The
         // receiver is told after it is settled: it may then be done, and so must this end be.
@@ -418,7 +421,8 @@ impl Sender {
             .filter_map(|(index, why)| self.leave_out(live[index], why))
             .collect();
         if read.packed.is_empty() {
-            self.plans.settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
+            self.scheduler
+                .settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
         }
         left_out.into_iter().for_each(|it| self.tell_left_out(it));
         for packed in &read.packed {
@@ -433,7 +437,8 @@ impl Sender {
 
     pub(in crate::pipeline) fn begins_pack(&self, first: Option<&PackMember>) {
         if let Some(first) = first {
-            self.progress
+            self.context
+                .progress
                 .start_name(first.found.entry.id, printable(first.found.name.as_bytes()));
         }
     }
@@ -448,7 +453,7 @@ impl Sender {
     ) {
         member.size.store(size, Relaxed);
         let known = member.digest.get_or_init(|| digest);
-        if *known != digest && self.digests.is_some() {
+        if *known != digest && self.context.digests.is_some() {
             self.fail_member(member, written(member.found.path()));
         }
     }
@@ -465,7 +470,7 @@ impl Sender {
         if member.failed.swap(true, Relaxed) {
             return None;
         }
-        self.plans.entry_failed(member.found.entry.id);
+        self.scheduler.entry_failed(member.found.entry.id);
         Some(LeftOut::Failed(&member.found, error))
     }
 
@@ -477,17 +482,17 @@ impl Sender {
         }
         let (found, listed) = (&member.found, member.listed.clone());
         if found.entry.is_made_up() {
-            self.plans.outgrow(found.clone(), listed);
+            self.scheduler.outgrow(found.clone(), listed);
             return None;
         }
         Some(match self.open(found) {
             Ok(source) => {
                 let entry = source.found().entry.clone();
-                self.plans.announce_now(entry.id, source, listed);
+                self.scheduler.announce_now(entry.id, source, listed);
                 LeftOut::Alone(entry)
             }
             Err(error) => {
-                self.plans.entry_failed(found.entry.id);
+                self.scheduler.entry_failed(found.entry.id);
                 LeftOut::Failed(found, error)
             }
         })

@@ -65,7 +65,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
     };
     match sources {
         Sources::Files(mut walk) => {
-            sender.plans.begin_walk(root_id(walk.named()));
+            sender.scheduler.begin_walk(root_id(walk.named()));
             walk.by_ref().try_for_each(|step| planner.step(step))?;
             planner.tell_unlinked(walk.unlinked())?;
         }
@@ -86,7 +86,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
         sender.say_or_end(Message::Special(planner.special))?;
     }
     // Before the message, since the receiver may be done as soon as it arrives.
-    sender.plans.end_planning(ranges);
+    sender.scheduler.end_planning(ranges);
     sender.say_or_end(Message::AllSent(AllSent { last, unused }))
 }
 
@@ -107,8 +107,8 @@ impl SourceWalk<'_> {
                 Ok(())
             }
             Step::Special(error) => {
-                self.sender.tally.detail(&error);
-                self.sender.progress.add_special(1);
+                self.sender.context.failures.detail(&error);
+                self.sender.context.progress.add_special(1);
                 self.special += 1;
                 Ok(())
             }
@@ -118,7 +118,7 @@ impl SourceWalk<'_> {
     fn entry(&mut self, found: FoundFile) -> Result<(), Ended> {
         let id = found.entry.id;
         self.met.insert(id..id + 1);
-        let plans = &self.sender.plans;
+        let plans = &self.sender.scheduler;
         while !plans.wait_entry_room(id, || self.flush())? {
             self.send_outgrown()?;
         }
@@ -152,9 +152,11 @@ impl SourceWalk<'_> {
         };
         let entry = source.found().entry.clone();
         self.sender
-            .plans
+            .scheduler
             .announce(entry.id, source, listed, || self.flush())?;
-        self.sender.plans.announcing(std::slice::from_ref(&entry));
+        self.sender
+            .scheduler
+            .announcing(std::slice::from_ref(&entry));
         self.sender.say_or_end(Message::Entries(vec![entry]))
     }
 
@@ -173,7 +175,7 @@ impl SourceWalk<'_> {
             _ => PipeSpec::File(Box::new(found.clone())),
         };
         if inlet.is_once() {
-            let ending = &self.sender.ending;
+            let ending = &self.sender.context.shutdown;
             // If an earlier session began it, it may be in place; the receiver knows.
             let begun = ending.has_begun(found.path().as_os_str().as_bytes());
             entry.extensions.push(once(begun && !self.alone));
@@ -185,8 +187,8 @@ impl SourceWalk<'_> {
     fn nameless(&mut self, inlet: &PipeSpec) -> Result<(), Ended> {
         let entry = inlet.entry(root_id(0));
         self.met.insert(entry.id..entry.id + 1);
-        self.sender.plans.wait_entry_room(entry.id, || Ok(()))?;
-        let listed = self.sender.digests.as_ref().map(|_| ListedPath {
+        self.sender.scheduler.wait_entry_room(entry.id, || Ok(()))?;
+        let listed = self.sender.context.digests.as_ref().map(|_| ListedPath {
             root: 0,
             below: Vec::new(),
         });
@@ -201,7 +203,7 @@ impl SourceWalk<'_> {
     ) -> Result<(), Ended> {
         self.flush()?;
         let stream = Arc::new(SendPipe::new(entry.clone(), inlet, listed, self.alone));
-        self.sender.plans.announce_stream(stream.clone());
+        self.sender.scheduler.announce_stream(stream.clone());
         self.sender.say_or_end(Message::Entries(vec![entry]))?;
         self.sender.stream(&stream, inlet)
     }
@@ -209,7 +211,7 @@ impl SourceWalk<'_> {
     /// Plans a hard link. It is announced when the first name is in place. If the first name
     /// failed, the file is sent under this name.
     fn link(&mut self, mut found: FoundFile, listed: Option<ListedPath>) -> Result<(), Ended> {
-        let plans = &self.sender.plans;
+        let plans = &self.sender.scheduler;
         if !self.in_links {
             self.flush()?;
             plans.wait_idle()?;
@@ -239,7 +241,7 @@ impl SourceWalk<'_> {
         }
         let first = known.unwrap_or(first);
         found.entry.kind = EntryKind::HardLink(first);
-        if let (Some(list), Some(listed)) = (&self.sender.digests, listed) {
+        if let (Some(list), Some(listed)) = (&self.sender.context.digests, listed) {
             list.add_link(&found.entry, first, listed);
         }
         self.entries.push(found.entry);
@@ -250,7 +252,7 @@ impl SourceWalk<'_> {
         if unlinked == 0 {
             return Ok(());
         }
-        self.sender.progress.add_unlinked(unlinked);
+        self.sender.context.progress.add_unlinked(unlinked);
         self.sender.say_or_end(Message::Unlinked(unlinked))
     }
 
@@ -258,8 +260,8 @@ impl SourceWalk<'_> {
     fn place_in_list(&mut self, found: &FoundFile) -> Option<ListedPath> {
         // The walk waits while nobody reads the list. So the waiting lines are limited by the
         // files in flight.
-        let list = self.sender.digests.as_ref()?;
-        list.wait_room(|| self.sender.ending.is_ending());
+        let list = self.sender.context.digests.as_ref()?;
+        list.wait_room(|| self.sender.context.is_ending());
         let entry = &found.entry;
         if entry.parent == NO_PARENT {
             // Roots are numbered from 1, in order.
@@ -287,7 +289,7 @@ impl SourceWalk<'_> {
     /// ended directory are announced before its end.
     fn flush_entries(&mut self) -> Result<(), Ended> {
         if !self.entries.is_empty() {
-            self.sender.plans.announcing(&self.entries);
+            self.sender.scheduler.announcing(&self.entries);
             self.sender
                 .say_or_end(Message::Entries(std::mem::take(&mut self.entries)))?;
         }

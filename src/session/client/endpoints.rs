@@ -5,16 +5,19 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::chunk::CHUNK_SIZE;
+use crate::chunk::Pool;
 use crate::error::Result;
 use crate::manifest::Totals;
-use crate::pipeline::receive::roots::Sessions;
+use crate::pipeline::context::Context;
+use crate::pipeline::receive::destination::Sessions;
+use crate::pipeline::send::SendTerms;
 use crate::pipeline::send::Sender;
 use crate::progress::Phase;
 use crate::seal::{Direction, Opener, Sealer, Suite};
 use crate::session::context::{SharedSource, TestEnds};
 use crate::session::converse::RunningEnd;
 use crate::session::data_connections::{Connections, SendPace, receive_on, send_on};
-use crate::session::endpoint::{Common, ReceivingEnd, SendingEnd};
+use crate::session::endpoint::{ReceivingEnd, SendingEnd};
 use crate::session::host;
 use crate::session::operands::{self, Expanded};
 use crate::session::route_choice::RouteChooser;
@@ -72,7 +75,7 @@ impl Client<'_> {
         say(far.control, Message::Roots(Roots { roots, totals })).await?;
         self.seat.progress.set_phase(Phase::Copying);
         let sources = expanded.sources(&self.request.options);
-        let half = SendingEnd::start(self.common(far), sealer, sources, false);
+        let half = SendingEnd::start(self.context(far), self.terms(far), sealer, sources);
         let (sender, frames) = (half.sender.clone(), half.frames.clone());
         tokio::spawn(send_on(
             sender,
@@ -105,9 +108,8 @@ impl Client<'_> {
         };
         let destination = operands::destination(self.request, same_machine, sessions);
         let rules = operands::rules(self.request);
-        let common = self.common(far);
         let crowd = roster.crowd().clone();
-        let half = ReceivingEnd::start(common, opener, rules, destination, crowd);
+        let half = ReceivingEnd::start(self.context(far), opener, rules, destination, crowd);
         if self.request.options.follow_ms.is_some() {
             let control = far.control.downgrade();
             // Dropped if control is busy; the user can send the signal again.
@@ -164,30 +166,30 @@ impl Client<'_> {
         test.run(ends).await
     }
 
-    fn common(&self, far: FarOptions<'_>) -> Common {
-        Common {
+    fn context(&self, far: FarOptions<'_>) -> Context {
+        Context {
             options: self.request.options.clone(),
             budget: self.budget,
             chunk_size: CHUNK_SIZE,
-            open_entries: host::open_entries().min(far.hello.limits.open_entries),
             grain: self.seat.hello().grain(far.hello, CHUNK_SIZE as u32),
-            peer_tells: far.hello.tells(),
-            table_form: far.hello.table_form(),
-            peer_takes_large_packs: far.hello.takes_large_packs(),
-            peer_takes_large_pieces: far.hello.takes_large_pieces(),
+            peer_repairs: far.hello.tells(),
+            pool: Pool::new(self.budget.slots, CHUNK_SIZE),
             control: far.control.clone(),
-            tally: self.seat.tally.clone(),
-            progress: self.seat.progress.clone(),
-            ending: self.seat.ending.clone(),
-            digests: self.seat.digests.clone(),
             tell: self.seat.tell(),
+            failures: self.seat.tally.clone(),
+            progress: self.seat.progress.clone(),
+            shutdown: self.seat.ending.clone(),
+            digests: self.seat.digests.clone(),
+        }
+    }
+
+    fn terms(&self, far: FarOptions<'_>) -> SendTerms {
+        let shared = self.seat.shared.as_ref();
+        SendTerms {
             enough: self.seat.enough.clone(),
-            share: self.seat.shared.as_ref().map(|shared| shared.share.clone()),
-            stream: self
-                .seat
-                .shared
-                .as_ref()
-                .and_then(SharedSource::named_stream),
+            share: shared.map(|shared| shared.share.clone()),
+            stream: shared.and_then(SharedSource::named_stream),
+            ..SendTerms::with(far.hello, host::open_entries())
         }
     }
 }

@@ -78,7 +78,7 @@ impl SourceWalk<'_> {
     fn wait_landed(&mut self) -> Result<(), Ended> {
         // The receiver says where the copy lands without waiting for entries.
         self.flush_entries()?;
-        self.sender.plans.wait_landed()?;
+        self.sender.scheduler.wait_landed()?;
         self.see_landed()?;
         self.send_asking()
     }
@@ -89,7 +89,7 @@ impl SourceWalk<'_> {
         if self.small.landed.is_some() {
             return Ok(());
         }
-        self.small.landed = self.sender.plans.landed();
+        self.small.landed = self.sender.scheduler.landed();
         if let (Some(SmallFileMode::Resumes | SmallFileMode::Ordered), Some(share)) =
             (self.small.landed, &self.sender.share)
         {
@@ -116,7 +116,7 @@ impl SourceWalk<'_> {
     /// Plans a pack, after announcing the directories of its files.
     fn pack(&mut self, pack: Vec<PackMember>) -> Result<(), Ended> {
         self.flush_entries()?;
-        self.sender.plans.add_pack(pack)
+        self.sender.scheduler.add_pack(pack)
     }
 
     fn ask(&mut self, member: PackMember) -> Result<(), Ended> {
@@ -146,8 +146,8 @@ impl SourceWalk<'_> {
                 entry
             })
             .collect();
-        self.sender.plans.announcing(&entries);
-        self.sender.plans.ask(members);
+        self.sender.scheduler.announcing(&entries);
+        self.sender.scheduler.ask(members);
         self.sender.say_or_end(Message::Ask(entries))
     }
 }

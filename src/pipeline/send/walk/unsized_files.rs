@@ -29,7 +29,7 @@ impl SourceWalk<'_> {
     /// (/proc, /sys).
     pub(super) fn is_unsized(&mut self, found: &FoundFile) -> bool {
         let sender = self.sender;
-        if sender.options.follow_ms.is_some() && found.entry.parent == NO_PARENT {
+        if sender.context.options.follow_ms.is_some() && found.entry.parent == NO_PARENT {
             return true;
         }
         match self.unsized_files.sizes.get(&found.identity.dev) {
@@ -56,9 +56,9 @@ impl SourceWalk<'_> {
         listed: Option<ListedPath>,
     ) -> Result<(), Ended> {
         let is_alone = found.entry.parent == NO_PARENT
-            && (self.alone || self.sender.options.follow_ms.is_some());
+            && (self.alone || self.sender.context.options.follow_ms.is_some());
         let is_made_up = self.unsized_files.sizes.get(&found.identity.dev) == Some(&Sizes::MadeUp);
-        if !is_made_up || is_alone || self.sender.digests.is_some() {
+        if !is_made_up || is_alone || self.sender.context.digests.is_some() {
             return self.stream(found, listed);
         }
         found.entry.size = PAGE;
@@ -74,13 +74,13 @@ impl SourceWalk<'_> {
     /// Waits for packs that may have no room for some file, then sends those files.
     pub(super) fn finish_unsized(&mut self) -> Result<(), Ended> {
         if self.unsized_files.are_packed {
-            self.sender.plans.wait_idle()?;
+            self.sender.scheduler.wait_idle()?;
         }
         self.send_outgrown()
     }
 
     pub(super) fn send_outgrown(&mut self) -> Result<(), Ended> {
-        let outgrown = self.sender.plans.take_outgrown();
+        let outgrown = self.sender.scheduler.take_outgrown();
         let mut streams = outgrown.into_iter();
         streams.try_for_each(|(found, listed)| self.stream(found, listed))
     }

@@ -3,15 +3,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::FinishedBefore;
+use super::open_file::OpenFile;
+use super::recorded::FinishedBefore;
 use crate::chunk::ranges::RangeSet;
 use crate::journal::UnfinishedFile;
 use crate::manifest::{Entry, EntryId, Name};
-use crate::pipeline::receive::open_file::OpenFile;
 
 /// Finished files that may wait with all their metadata: some 4 MB. A thread that finds another one
 /// reads it at once.
@@ -56,8 +55,6 @@ pub struct FinishedSmallFile {
 pub struct Checks {
     waiting: Mutex<WaitingChecks>,
     came: Condvar,
-    /// Bytes that were read since the last report to the other end.
-    pub untold: AtomicU64,
 }
 
 #[derive(Default)]

@@ -1,0 +1,57 @@
+//! What the parts of one end of a copy share.
+
+use std::sync::Arc;
+
+use super::budget::Budget;
+use super::digest_list::DigestList;
+use super::failures::Failures;
+use super::shutdown::Shutdown;
+use crate::chunk::Pool;
+use crate::control::Outgoing;
+use crate::error::Error;
+use crate::manifest::EntryId;
+use crate::progress::Progress;
+use crate::report::TellUser;
+use crate::wire::message::{CopyOptions, Fault, Message};
+
+/// One end of a copy: its options, its memory, and where its news goes.
+pub struct Context {
+    pub options: CopyOptions,
+    pub budget: Budget,
+    /// Bytes.
+    pub chunk_size: usize,
+    /// Pieces of files end at multiples of this many bytes, except at the end of a file. Less than
+    /// a chunk if both ends support it.
+    pub grain: u64,
+    /// The other end is of a version that repairs: as a receiver, it asks again for ranges of
+    /// earlier runs that it finds damaged; as a sender, it sends them, and reports which files were
+    /// just written.
+    pub peer_repairs: bool,
+    /// Buffers for chunks: the back-pressure of this end.
+    pub pool: Pool,
+    pub control: Outgoing,
+    /// Shows the lines that commands write to stderr.
+    pub tell: TellUser,
+    pub failures: Arc<Failures>,
+    pub progress: Arc<Progress>,
+    pub shutdown: Arc<Shutdown>,
+    pub digests: Option<Arc<DigestList>>,
+}
+
+impl Context {
+    /// Sends a message to the other end. If the connection is lost, its reader reports that.
+    pub fn say(&self, message: Message) {
+        let _ = self.control.send_blocking(message);
+    }
+
+    /// Reports the failure of an entry, or of none in particular (0), to the user and to the other
+    /// end.
+    pub fn report_fault(&self, error: &Error, id: EntryId, parent: EntryId) {
+        self.failures.add(error);
+        self.say(Message::Fault(Fault::of(error, id, parent)));
+    }
+
+    pub fn is_ending(&self) -> bool {
+        self.shutdown.is_ending()
+    }
+}

@@ -1,0 +1,71 @@
+//! Which chunks have arrived at the receiver.
+
+use std::collections::HashSet;
+
+use crate::chunk::VerifiedChunk;
+use crate::chunk::ranges::RangeSet;
+
+/// Most ranges of written chunks. If a file fails while it is sent, its gaps remain. This limits
+/// memory (some 8 MB), and no honest copy comes near it.
+const SCATTERED_MAX: usize = 1 << 18;
+
+/// What to do with a pack that arrived.
+#[derive(Debug, PartialEq, Eq)]
+pub enum PackClaim {
+    Yours,
+    /// Another worker is writing it and will acknowledge it.
+    Taken,
+    Done,
+}
+
+#[derive(Default)]
+pub struct ArrivedChunks {
+    /// Chunks that were written: those of packs to recognize duplicates, those of files to leave no
+    /// gaps between the packs.
+    done: RangeSet,
+    /// Packs that are being written.
+    claimed: HashSet<u64>,
+    /// Packs whose directories are not known yet.
+    parked: Vec<VerifiedChunk>,
+}
+
+impl ArrivedChunks {
+    pub fn claim_pack(&mut self, chunk: u64) -> PackClaim {
+        if self.done.contains(chunk) {
+            PackClaim::Done
+        } else if self.claimed.insert(chunk) {
+            PackClaim::Yours
+        } else {
+            PackClaim::Taken
+        }
+    }
+
+    pub fn unclaim_pack(&mut self, chunk: u64) {
+        self.claimed.remove(&chunk);
+    }
+
+    /// A chunk was written.
+    pub fn done(&mut self, chunk: u64) {
+        self.claimed.remove(&chunk);
+        self.done.insert_one(chunk);
+    }
+
+    /// Keeps a claimed pack until its directories are known.
+    pub fn park(&mut self, pack: VerifiedChunk) {
+        self.parked.push(pack);
+    }
+
+    pub fn take_parked(&mut self) -> Vec<VerifiedChunk> {
+        std::mem::take(&mut self.parked)
+    }
+
+    /// True if no pack is being written or waits.
+    pub fn is_idle(&self) -> bool {
+        self.claimed.is_empty()
+    }
+
+    /// True if there is more than a sender within its limits can cause.
+    pub fn is_scattered(&self) -> bool {
+        self.done.fragments() > SCATTERED_MAX
+    }
+}

@@ -1,0 +1,253 @@
+//! The entries of a copy at the receiver: where each goes, which are in place or failed, and the
+//! journal that records this for a later run.
+
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::destination::Sessions;
+use super::entry_table::{EntryTable, Location, OpenDirectory};
+use super::journal_sync::JournalSync;
+use super::names::NameClaim;
+use super::open_file::{IncomingFile, OpenFile};
+use super::report::Report;
+use crate::dest::{self, EntrySlot, ExistingEntry, JournalName, Rules};
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Result, Side};
+use crate::journal::Journal;
+use crate::journal::record::Hash;
+use crate::manifest::{Entry, EntryId};
+use crate::pipeline::context::Context;
+use crate::pipeline::digest_list::ListedPath;
+use crate::source::is_just_written;
+use std::sync::Arc;
+
+pub struct Entries {
+    pub report: Report,
+    pub rules: Rules,
+    pub sessions: Sessions,
+    table: Mutex<EntryTable>,
+    /// Set when the destinations of the roots are known, if a journal is possible.
+    pub(super) journal: OnceLock<Journal>,
+    /// Ensures that no entry gets the journal's name.
+    pub(super) journal_name: OnceLock<JournalName>,
+    journal_sync: JournalSync,
+}
+
+impl Entries {
+    pub fn new(report: Report, rules: Rules, sessions: Sessions) -> Entries {
+        Entries {
+            report,
+            rules,
+            sessions,
+            table: Mutex::default(),
+            journal: OnceLock::new(),
+            journal_name: OnceLock::new(),
+            journal_sync: JournalSync::default(),
+        }
+    }
+
+    pub fn context(&self) -> &Arc<Context> {
+        &self.report.context
+    }
+
+    pub fn table(&self) -> MutexGuard<'_, EntryTable> {
+        self.table.lock()
+    }
+
+    pub fn journal(&self) -> Option<&Journal> {
+        self.journal.get()
+    }
+
+    /// Looks after the journal until the copy is over. `heard` counts the bytes from the other end;
+    /// None if that end is in this process.
+    pub fn keep_journal(&self, heard: Option<&AtomicU64>) {
+        self.journal_sync.keep(&self.journal, &self.report, heard);
+    }
+
+    /// Ends [`keep_journal`](Entries::keep_journal), but does not wait for a running sync.
+    pub fn end_journal_sync(&self) {
+        self.journal_sync.end();
+    }
+
+    /// The place for an entry, and the hash of its path; None if its directory is not known.
+    pub fn locate(&self, entry: &Entry) -> (Location, Option<Hash>) {
+        let is_listing = self.context().digests.is_some();
+        let table = self.table();
+        (
+            table.locate(entry.id, entry.parent, &entry.name, is_listing),
+            table.path_of(entry.id, entry.parent, &entry.name),
+        )
+    }
+
+    /// A file that is being received.
+    pub fn open_file(&self, id: EntryId) -> Option<Arc<OpenFile>> {
+        self.table().files.get(&id).cloned()
+    }
+
+    /// True if a later write to the source might not show in its times. A newer sender reports this
+    /// by the clock that made the times. For an older sender, this machine's clock is used. Nothing
+    /// shows a write to a device, or a change of content that the kernel generates.
+    pub fn is_young(&self, entry: &Entry) -> bool {
+        if entry.is_device() || entry.is_made_up() {
+            return true;
+        }
+        match self.context().peer_repairs {
+            true => entry.is_young(),
+            false => is_just_written(entry),
+        }
+    }
+
+    /// Refuses a name that this copy may not use, or that the file system could confuse with
+    /// another entry's name. A second call for the same entry has the same result.
+    ///
+    /// # Errors
+    /// `Kind::Refused`, or the error of a look at the directory.
+    pub fn check_name(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
+        self.rules.check_name(slot)?;
+        let claim = || self.table().claim_name(entry.id, entry.parent, &slot.name);
+        let mut claimed = claim();
+        if claimed == NameClaim::Ask {
+            let spelling = dest::spelling(&slot.dir);
+            self.table().set_spelling(entry.parent, spelling);
+            claimed = claim();
+        }
+        match claimed {
+            NameClaim::Refused(why) => {
+                Err(Error::new(Kind::Refused, Side::Dest, why).at(slot.path()))
+            }
+            // The directory was checked above, so `Ask` does not occur.
+            NameClaim::Yours | NameClaim::Ask => Ok(()),
+        }
+    }
+
+    /// A file is in place and its further names may follow. Without `standing`, its present status
+    /// is used.
+    pub fn remember_linked(
+        &self,
+        entry: &Entry,
+        slot: &EntrySlot,
+        standing: Option<&ExistingEntry>,
+    ) {
+        if entry.links <= 1 {
+            return;
+        }
+        let inode = match standing {
+            _ if slot.dir.lasting_number() == 0 => None,
+            Some(standing) => Some((standing.dev, standing.ino)),
+            None => match dest::standing(slot) {
+                Ok(Some(standing)) => Some((standing.dev, standing.ino)),
+                // Its further names do not find the file either.
+                Ok(None) | Err(_) => return,
+            },
+        };
+        self.table().linked.placed(entry, slot, inode);
+    }
+
+    /// A file has its final name.
+    pub fn file_placed(
+        &self,
+        entry: &Entry,
+        listed: Option<&ListedPath>,
+        digest: impl Fn() -> Digest,
+    ) {
+        self.report.file_placed(entry, listed, digest);
+        self.settle(entry.id, entry.parent);
+    }
+
+    /// Accounts for a file that an earlier session put in place.
+    pub fn found_in_place(
+        &self,
+        file: IncomingFile,
+        digest: Option<Digest>,
+        standing: Option<&ExistingEntry>,
+    ) {
+        let IncomingFile {
+            entry,
+            slot,
+            listed,
+            ..
+        } = file;
+        // The earlier run may not have made the file durable.
+        if self.rules.fsync
+            && let Err(error) = dest::make_durable(&slot)
+        {
+            return self.fail(entry.id, entry.parent, &error);
+        }
+        let context = self.context();
+        if let (Some(list), Some(listed), Some(digest)) = (&context.digests, &listed, &digest) {
+            list.add(listed, digest);
+            list.remember(&entry, digest);
+        }
+        context.progress.add_resumed(entry.size);
+        context.progress.add_resumed_files(1);
+        context.progress.add_files(1);
+        self.remember_linked(&entry, &slot, standing);
+        self.report.acks.entry(entry.id);
+        self.settle(entry.id, entry.parent);
+    }
+
+    /// An entry failed here. Tells the sender; the end that the user sees also prints the error.
+    pub fn fail(&self, id: EntryId, parent: EntryId, error: &Error) {
+        self.report.failed(id, parent, error);
+        self.settle(id, parent);
+    }
+
+    /// An entry failed along with its directory.
+    pub fn lost_with_directory(&self, entry: &Entry) {
+        self.report.failed_with_directory(entry.id);
+        self.settle(entry.id, entry.parent);
+    }
+
+    /// Accounts for an entry, and finishes the directories that are complete as a result.
+    pub fn settle(&self, id: EntryId, parent: EntryId) {
+        let full = self.table().account(id, parent);
+        self.finish_directories(full);
+    }
+
+    /// Gives complete directories their modes and times. Ends the copy if everything is in place.
+    pub fn finish_directories(&self, mut full: Option<OpenDirectory>) {
+        while let Some(OpenDirectory {
+            directory, entry, ..
+        }) = full
+        {
+            if let Some(directory) = directory
+                && let Err(error) = directory.finish(&entry, &self.rules)
+            {
+                self.context().report_fault(&error, 0, 0);
+            }
+            let mut table = self.table();
+            table.finished();
+            full = table.child_settled(entry.parent);
+        }
+        let mut table = self.table();
+        if table.take_done() {
+            drop(table);
+            self.settle_journal_sync();
+            self.journal_done();
+            if let Some(list) = &self.context().digests {
+                list.tell_rest();
+            }
+            self.report.acks.finish();
+        } else if table.is_stuck() {
+            self.report
+                .breach("a directory with fewer entries than announced");
+        } else if table.is_scattered() {
+            self.report.breach("it sends more at once than allowed");
+        }
+    }
+
+    /// Waits for a running sync, which may report an error. With `--fsync` each file has reported
+    /// its own errors.
+    fn settle_journal_sync(&self) {
+        if self.rules.fsync {
+            return self.journal_sync.end();
+        }
+        if !self.journal_sync.settle(|| self.context().is_ending()) {
+            let line = "fastcp: the disk is still writing the copied data; later disk errors are \
+                        not reported (--fsync waits for the disk)";
+            (self.sessions.tell)(line);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The files that are being received: opened by [`opening`](super::opening), filled by
+//! [`ranges`](super::ranges), and here completed, failed, or left for a later run.
+
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use super::entries::Entries;
+use super::jobs::{Job, Jobs};
+use super::open_file::{FileOutput, OpenFile, PartialFile};
+use super::recorded::{finished, identity_of_pipe};
+use crate::dest::{self, EntrySlot, ExistingEntry};
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::EntryId;
+use crate::pipe::Stop;
+use crate::pipeline::context::Context;
+use crate::units::{printable, size};
+use crate::wire::message::EntryEnd;
+
+pub struct Files {
+    pub entries: Arc<Entries>,
+    pub jobs: Jobs,
+    /// Ends all waits for a consumer.
+    pub stop: Stop,
+}
+
+impl Files {
+    pub fn new(entries: Arc<Entries>) -> Files {
+        Files {
+            entries,
+            jobs: Jobs::default(),
+            stop: Stop::new(),
+        }
+    }
+
+    pub fn context(&self) -> &Arc<Context> {
+        self.entries.context()
+    }
+
+    /// Accepts the chunks of a file from now on. Returns its number.
+    pub(super) fn insert(&self, file: OpenFile) -> EntryId {
+        let id = file.entry.id;
+        let name = printable(file.entry.name.as_bytes());
+        let file = Arc::new(file);
+        if self.entries.table().open(file.clone()) {
+            self.context().progress.start_name(id, name);
+        } else {
+            // The sender has reported in the meantime that the entry failed.
+            self.discard(&file);
+            self.entries.finish_directories(None);
+        }
+        id
+    }
+
+    /// Queues the closing of a file; called where the thread still holds something of it.
+    pub fn close_later(&self, file: Arc<OpenFile>) {
+        // Fails only when the copy is ending.
+        self.jobs.add(Job::Close(file));
+    }
+
+    /// All of a file has arrived: gives it its name if the digests agree.
+    pub fn close(&self, file: &Arc<OpenFile>) {
+        if !file.begin_close() {
+            return;
+        }
+        match self.finish(file) {
+            Ok((digest, standing)) => {
+                if let Some(slot) = file.slot() {
+                    self.entries
+                        .remember_linked(&file.entry, slot, standing.as_ref());
+                }
+                let digest = || digest.unwrap_or_default();
+                self.entries
+                    .file_placed(&file.entry, file.listed.as_ref(), digest);
+            }
+            Err(error) => {
+                if let Some(sink) = file.sink() {
+                    sink.abandon();
+                }
+                self.entries.fail(file.entry.id, file.entry.parent, &error);
+            }
+        }
+    }
+
+    /// Returns the digest. Also returns the status of the file under its final name, if this copy
+    /// put it there.
+    fn finish(&self, file: &OpenFile) -> Result<(Option<Digest>, Option<ExistingEntry>)> {
+        let Some(end) = file.end.get() else {
+            let early = Error::new(Kind::Lost, Side::Dest, "ended before its time");
+            return Err(early.at(file.path()));
+        };
+        match &file.output {
+            FileOutput::Compared { slot, known } => {
+                let digest = self.finish_compared(file, slot, *known, end.root)?;
+                Ok((digest, None))
+            }
+            FileOutput::Pipe(sink, _) => {
+                let (length, root) = self.check_whole(file, end)?;
+                sink.finish(length)?;
+                Ok((root, None))
+            }
+            FileOutput::Partial(partial) => {
+                let (length, root) = self.check_whole(file, end)?;
+                let standing = self.commit(file, partial, length, root.or(end.root))?;
+                Ok((root, Some(standing)))
+            }
+        }
+    }
+
+    /// Compares the length and the digest of what arrived with what was sent, and returns them.
+    fn check_whole(&self, file: &OpenFile, end: &EntryEnd) -> Result<(u64, Option<Digest>)> {
+        let root = file.root();
+        if file.is_pipe() && (root.is_none() || root != end.root) {
+            let message = "differs from the sent data: the digests of the whole file differ";
+            return Err(Error::new(Kind::Verify, Side::Dest, message).at(file.path()));
+        }
+        let length = file.claims.lock().end();
+        let may_change = self.context().options.live || file.is_pipe();
+        if (length != file.entry.size && !may_change)
+            || (root.is_some() && end.root.is_some() && root != end.root)
+        {
+            return Err(file.changed());
+        }
+        Ok((length, root))
+    }
+
+    /// Gives the file its name, and records it. Returns its status.
+    fn commit(
+        &self,
+        file: &OpenFile,
+        state: &PartialFile,
+        length: u64,
+        digest: Option<Digest>,
+    ) -> Result<ExistingEntry> {
+        let partial = file.take_partial();
+        // No claim is open, so no worker holds the partial file any more.
+        let mut partial = partial.and_then(Arc::into_inner).ok_or_else(|| {
+            Error::new(Kind::Lost, Side::Dest, "is still being written").at(file.path())
+        })?;
+        if length != file.entry.size {
+            partial.end_at(length)?;
+        }
+        let standing = partial.commit()?;
+        let journal = self.entries.journal();
+        if let Some(journal) = journal.filter(|_| self.may_meet_again(file)) {
+            let mut record = finished(file.path, &file.entry, state.young, &standing, digest);
+            if file.is_pipe() {
+                record.identity = identity_of_pipe(&self.entries.sessions.own);
+            }
+            journal.finished(&[record]);
+        }
+        Ok(standing)
+    }
+
+    /// True if a later session may find the file in place. A pipe that can be read again is read
+    /// again in that session. If the only root is a pipe that cannot be read again, there is no
+    /// later session.
+    fn may_meet_again(&self, file: &OpenFile) -> bool {
+        !file.is_pipe() || file.entry.is_once() && !self.entries.table().has_one_root()
+    }
+
+    fn finish_compared(
+        &self,
+        file: &OpenFile,
+        slot: &EntrySlot,
+        known: Option<Digest>,
+        root: Option<Digest>,
+    ) -> Result<Option<Digest>> {
+        if let Some(known) = known {
+            return match root == Some(known) {
+                true => Ok(root),
+                false => Err(file.changed()),
+            };
+        }
+        let rules = &self.entries.rules;
+        let same = root.is_some() && dest::digest_of(slot)? == root;
+        self.context().progress.add_skipped(file.entry.size);
+        if same {
+            if rules.fsync {
+                dest::make_durable(slot)?;
+            }
+            Ok(root)
+        } else {
+            Err(dest::stays(slot, rules))
+        }
+    }
+
+    pub fn fail(&self, file: &OpenFile, error: Error) {
+        if file.begin_close() {
+            self.discard(file);
+            self.entries.fail(file.entry.id, file.entry.parent, &error);
+        }
+    }
+
+    /// Drops the partial file, which is removed when the last worker that writes to it is done.
+    pub fn discard(&self, file: &OpenFile) {
+        self.forget_in_journal(file);
+        drop(file.take_partial());
+        if let Some(sink) = file.sink() {
+            sink.abandon();
+        }
+    }
+
+    pub(super) fn forget_in_journal(&self, file: &OpenFile) {
+        if let (Some(journal), Some(number)) = (self.entries.journal(), file.number()) {
+            journal.dropped(number);
+        }
+    }
+
+    /// Ends the copy at the receiver. After an early end, keeps the files that can be resumed. Call
+    /// this when no worker runs any more.
+    pub fn put_away(&self) {
+        let entries = &self.entries;
+        entries.end_journal_sync();
+        entries.leave_directories();
+        let mut files = entries.take_files();
+        for pipe in files.extract_if(.., |file| file.is_pipe()) {
+            self.spool(&pipe);
+        }
+        if entries.report.acks.is_finished() {
+            return;
+        }
+        // Data from a sender that broke the protocol is not kept.
+        let cause = self.context().shutdown.cause();
+        let is_kept = cause.is_none_or(|cause| cause.kind != Kind::Breach);
+        for file in files {
+            let partial = file.take_partial();
+            let done = file.claims.lock().done_bytes();
+            if done > 0 && file.number().is_some() && is_kept {
+                // A partial file that a stuck worker holds stays too, since nobody drops it.
+                if let Some(partial) = partial.and_then(Arc::into_inner) {
+                    partial.keep();
+                }
+            }
+        }
+        entries.put_journal_away(is_kept);
+    }
+
+    /// With `--spool`, after the connection was lost: keeps the bytes up to the first gap in a file
+    /// beside the final name, and prints its path.
+    fn spool(&self, file: &OpenFile) {
+        let context = self.context();
+        let cause = context.shutdown.cause().map(|cause| cause.kind);
+        let is_lost = matches!(cause, Some(Kind::Lost | Kind::Signal(_)));
+        let partial = file.take_partial();
+        let Some(partial) = partial.filter(|_| context.options.spool && is_lost) else {
+            return;
+        };
+        let first = file.claims.lock().first_run();
+        // A stuck worker may still be writing to the partial file.
+        let Some(partial) = Arc::into_inner(partial).filter(|_| first > 0) else {
+            return;
+        };
+        match partial.spool(first) {
+            Ok((path, len)) => {
+                let path = printable(path.as_os_str().as_bytes());
+                let len = size(len);
+                (context.tell)(&format!(
+                    "fastcp: {path} holds the first {len} of the stream"
+                ));
+            }
+            Err(error) => context.failures.add(&error),
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! How the files of a copy are opened at the receiver: as a partial file, only for a comparison, or
+//! as a pipe; and once more, if the source is read a second time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::files::Files;
+use super::jobs::{Job, Restart};
+use super::open_file::{FileOutput, FileTree, IncomingFile, OpenFile, PartialFile};
+use super::restored::Restored;
+use crate::chunk::claims::Claims;
+use crate::dest::{OrderedSink, Partial, SinkSpec};
+use crate::digest::Digest;
+use crate::digest::pipe::PipeTree;
+use crate::error::{Error, Kind, Result, Side};
+use crate::journal::identity_of;
+use crate::journal::record::{BegunFile, Hash};
+use crate::manifest::{Entry, EntryId, EntryKind};
+use crate::pipeline::digest_list::ListedPath;
+use crate::wire::message::{EntryEnd, Message, Want, WantKind};
+
+/// How long a write from the previous reading of a file may take to return.
+const WRITE_PATIENCE: Duration = Duration::from_secs(60);
+
+impl Files {
+    /// Opens an empty partial file and requests all of the content, whose chunks have the number
+    /// `first_chunk` or a higher one.
+    ///
+    /// # Errors
+    /// Of the file system, at the file's path.
+    pub fn begin(&self, file: IncomingFile, first_chunk: u64) -> Result<Want> {
+        let entry = Arc::new(file.entry.clone());
+        let partial = Partial::create(&file.slot, entry.clone(), &self.entries.rules)?;
+        let young = self.entries.is_young(&entry);
+        let number = match self.entries.journal() {
+            Some(journal) => Some(journal.begin(&record_of(&file.path, &entry, &partial, young)?)),
+            None => None,
+        };
+        let IncomingFile {
+            slot, listed, path, ..
+        } = file;
+        let mut state = PartialFile::new(slot, partial, number, young);
+        state.first_chunk = first_chunk;
+        let nothing = self.nothing_of(&entry);
+        Ok(Want {
+            entry: self.open(entry, (listed, path), state, nothing, None),
+            kind: WantKind::Fresh,
+        })
+    }
+
+    /// Accepts the chunks of a partial file. `end` is the end of the file if the sender sends none.
+    pub(super) fn open(
+        &self,
+        entry: Arc<Entry>,
+        place: (Option<ListedPath>, Hash),
+        state: PartialFile,
+        restored: Restored,
+        end: Option<EntryEnd>,
+    ) -> EntryId {
+        let tree = FileTree::of(restored.tree);
+        let output = FileOutput::Partial(Box::new(state));
+        let mut file = OpenFile::new(entry, place, restored.claims, tree, output);
+        file.end = end.map_or_else(Default::default, Into::into);
+        self.insert(file)
+    }
+
+    /// Requests only the digest of a file, to compare it with the existing file. `known` is the
+    /// digest of the existing file, if it is known.
+    pub fn compare_whole(&self, file: IncomingFile, known: Option<Digest>) -> Want {
+        let IncomingFile {
+            entry,
+            slot,
+            listed,
+            path,
+        } = file;
+        let claims = self.nothing_of(&entry).claims;
+        let output = FileOutput::Compared { slot, known };
+        let entry = self.insert(OpenFile::new(
+            Arc::new(entry),
+            (listed, path),
+            claims,
+            FileTree::None,
+            output,
+        ));
+        let kind = WantKind::Digest;
+        Want { entry, kind }
+    }
+
+    /// Opens the partial file of a pipe. The journal does not record its chunks, since a pipe
+    /// cannot be resumed.
+    ///
+    /// # Errors
+    /// Of the file system, at the file's path.
+    pub fn begin_pipe(&self, file: IncomingFile) -> Result<Want> {
+        let IncomingFile {
+            entry,
+            slot,
+            listed,
+            path,
+        } = file;
+        let entry = Arc::new(entry);
+        let partial = Partial::create(&slot, entry.clone(), &self.entries.rules)?;
+        let state = PartialFile::new(slot, partial, None, false);
+        let output = FileOutput::Partial(Box::new(state));
+        Ok(self.receive_pipe(entry, (listed, path), output))
+    }
+
+    /// Opens the pipe that an entry is written to: starts the command, or waits for a FIFO's
+    /// reader.
+    ///
+    /// # Errors
+    /// If the pipe cannot be opened.
+    pub fn begin_output(
+        &self,
+        entry: Entry,
+        sink: &SinkSpec,
+        place: (Option<ListedPath>, Hash),
+    ) -> Result<Want> {
+        let context = self.context();
+        let tell = context.tell.clone();
+        let on_line = move |line: &[u8]| tell(&String::from_utf8_lossy(line));
+        let opened = OrderedSink::open(sink, context.budget.window(), &self.stop, on_line)?;
+        // Bytes that have left cannot be sent again.
+        context.shutdown.set_once();
+        let output = FileOutput::Pipe(Box::new(opened), sink.path().to_owned());
+        Ok(self.receive_pipe(Arc::new(entry), place, output))
+    }
+
+    /// Accepts the chunks of a source or a destination that is a pipe.
+    fn receive_pipe(
+        &self,
+        entry: Arc<Entry>,
+        place: (Option<ListedPath>, Hash),
+        output: FileOutput,
+    ) -> Want {
+        let (claims, tree) = match entry.kind {
+            EntryKind::Stream => (Claims::endless(), FileTree::Pipe(PipeTree::new().into())),
+            _ => {
+                let nothing = self.nothing_of(&entry);
+                (nothing.claims, FileTree::of(nothing.tree))
+            }
+        };
+        let entry = self.insert(OpenFile::new(entry, place, claims, tree, output));
+        let kind = WantKind::Fresh;
+        Want { entry, kind }
+    }
+
+    pub(super) fn nothing_of(&self, entry: &Entry) -> Restored {
+        Restored::nothing(entry.size, self.context().grain, self.needs_tree(entry))
+    }
+
+    /// If a file changes during the copy, its chunks are from different times and their common
+    /// digest is useless.
+    pub(super) fn needs_tree(&self, entry: &Entry) -> bool {
+        let options = &self.context().options;
+        (!entry.is_sparse() && !options.live) || options.digests
+    }
+
+    /// The source changed while it was read and is read again: a worker drops the written data and
+    /// opens the file again. The entry writer does not do this, because a write may take long to
+    /// return and all other entries wait for the entry writer.
+    pub fn restart_later(&self, entry: Entry, first_chunk: u64) {
+        let id = entry.id;
+        let old = {
+            let mut table = self.entries.table();
+            let old = table.files.get(&id).cloned();
+            // If the file failed here, a `Fault` informs the sender.
+            let Some(old) = old.filter(|old| old.begin_close()) else {
+                return;
+            };
+            // Late chunks find no file. If the entry fails at the sender before the worker opens it
+            // again, it is accounted for as usual.
+            table.files.remove(&id);
+            table.set_resuming(id);
+            old
+        };
+        let restart = Restart {
+            entry,
+            first_chunk,
+            old,
+        };
+        // Fails only when the copy is ending.
+        self.jobs.add(Job::Restart(Box::new(restart)));
+    }
+
+    /// Opens a file for its next reading; called on a worker.
+    pub fn restart(&self, restart: Restart) {
+        let old = restart.old.clone();
+        let (id, parent) = (old.entry.id, old.entry.parent);
+        let done = old.claims.lock().done_bytes();
+        let want = match self.try_restart(restart) {
+            Ok(want) => {
+                self.context().progress.add_again(done);
+                want
+            }
+            Err(error) => {
+                self.entries.fail(id, parent, &error);
+                let kind = WantKind::Skip;
+                Want { entry: id, kind }
+            }
+        };
+        self.context().say(Message::Want(vec![want]));
+    }
+
+    fn try_restart(&self, restart: Restart) -> Result<Want> {
+        let Restart {
+            entry,
+            first_chunk,
+            old,
+        } = restart;
+        let Some(slot) = old.slot().cloned() else {
+            self.discard(&old);
+            return Err(old.changed());
+        };
+        self.wait_for_writers(&old)?;
+        self.context().progress.end_name(entry.id);
+        let file = IncomingFile {
+            entry,
+            slot,
+            listed: old.listed.clone(),
+            path: old.path,
+        };
+        self.begin(file, first_chunk)
+    }
+
+    /// Waits until no thread writes to the file any more, then drops the written data. A late write
+    /// must not mix with the writes of the new reading.
+    fn wait_for_writers(&self, file: &OpenFile) -> Result<()> {
+        self.forget_in_journal(file);
+        let Some(mut partial) = file.take_partial() else {
+            return Ok(());
+        };
+        let until = Instant::now() + WRITE_PATIENCE;
+        loop {
+            match Arc::try_unwrap(partial) {
+                Ok(_removed) => return Ok(()),
+                Err(held) if Instant::now() < until && !self.context().is_ending() => {
+                    partial = held;
+                }
+                Err(_) => {
+                    let error = Error::new(Kind::Write, Side::Dest, "a write does not return");
+                    return Err(error.at(file.path()));
+                }
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The journal's record of a partial file. `young`: its source was recently written.
+pub(super) fn record_of(
+    path: &Hash,
+    entry: &Entry,
+    partial: &Partial,
+    young: bool,
+) -> Result<BegunFile> {
+    Ok(BegunFile {
+        path: *path,
+        identity: identity_of(entry),
+        size: entry.size,
+        inode: partial.inode()?,
+        young,
+        inplace: partial.is_inplace(),
+    })
+}

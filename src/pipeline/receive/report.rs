@@ -1,0 +1,110 @@
+//! What the receiver reports: acknowledgements and faults to the sender, counts to the user.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use parking_lot::Mutex;
+
+use super::acks::Acks;
+use crate::digest::Digest;
+use crate::error::{Error, Kind, Side};
+use crate::manifest::{Entry, EntryId};
+use crate::pipeline::context::Context;
+use crate::pipeline::digest_list::ListedPath;
+use crate::pipeline::send::scheduler::NACKS_MAX;
+use crate::wire::message::Message;
+
+/// Number of different chunks that may arrive damaged, each a few times, before the copy fails.
+const DAMAGED_MAX: usize = 1024;
+
+pub struct Report {
+    pub context: Arc<Context>,
+    pub acks: Acks,
+    /// How many times each chunk arrived damaged.
+    damaged: Mutex<HashMap<u64, u8>>,
+    /// Bytes of earlier runs that were read since the sender was told.
+    untold: AtomicU64,
+}
+
+impl Report {
+    pub fn new(context: Arc<Context>) -> Report {
+        Report {
+            context,
+            acks: Acks::default(),
+            damaged: Mutex::default(),
+            untold: AtomicU64::new(0),
+        }
+    }
+
+    /// Ends the copy, because the sender broke the protocol.
+    pub fn breach(&self, what: &str) {
+        let message = format!("the sender broke the protocol: {what}");
+        let error = Error::new(Kind::Breach, Side::Dest, message);
+        self.context.shutdown.end(error);
+    }
+
+    /// Asks for a chunk again. Ends the copy if the chunk has arrived damaged more often than an
+    /// honest sender sends it.
+    pub fn damaged(&self, chunk: u64) {
+        if self.count_damage(chunk) > NACKS_MAX {
+            let message = "failed verification again and again";
+            let error = Error::new(Kind::Verify, Side::Dest, message);
+            return self.context.shutdown.end(error);
+        }
+        self.context.say(Message::Nack(vec![chunk]));
+    }
+
+    /// Counts that the chunk arrived damaged, and returns how many times it did.
+    fn count_damage(&self, chunk: u64) -> u8 {
+        let mut damaged = self.damaged.lock();
+        if damaged.len() >= DAMAGED_MAX && !damaged.contains_key(&chunk) {
+            return u8::MAX;
+        }
+        let times = damaged.entry(chunk).or_default();
+        *times = times.saturating_add(1);
+        *times
+    }
+
+    /// A file has its final name.
+    pub fn file_placed(
+        &self,
+        entry: &Entry,
+        listed: Option<&ListedPath>,
+        digest: impl Fn() -> Digest,
+    ) {
+        let context = &self.context;
+        context.progress.add_files(1);
+        context.progress.end_name(entry.id);
+        if let (Some(list), Some(listed)) = (&context.digests, listed) {
+            let digest = digest();
+            list.add(listed, &digest);
+            list.remember(entry, &digest);
+            list.wait_room(|| context.is_ending());
+        }
+        self.acks.entry(entry.id);
+    }
+
+    /// An entry failed here.
+    pub fn failed(&self, id: EntryId, parent: EntryId, error: &Error) {
+        self.context.progress.end_name(id);
+        self.context.report_fault(error, id, parent);
+    }
+
+    /// An entry failed along with its directory, which a fault has reported.
+    pub fn failed_with_directory(&self, id: EntryId) {
+        self.context.progress.add_failed(1);
+        self.acks.failed(id);
+    }
+
+    /// Counts `bytes` of earlier runs as read. Reports to the other end, which may show the
+    /// progress, after every `every` bytes.
+    pub fn checked(&self, bytes: u64, every: u64) {
+        let all = self.context.progress.add_checked(bytes);
+        if self.untold.fetch_add(bytes, Relaxed) + bytes >= every {
+            self.untold.store(0, Relaxed);
+            self.context.say(Message::Checked(all));
+        }
+    }
+}
