@@ -24,11 +24,11 @@
 //! | 11 | [`session::control_reader`] | [`ControlReader::next`](session::control_reader::ControlReader::next) handles heartbeats and `Abort` itself |
 //! | 12 | `wire::message::limits` | `check`: lists are bounded before they are decoded |
 //! | 13 | [`session::endpoint`] | [`ReceivingEnd::take`](session::endpoint::ReceivingEnd::take) queues it for the entry writer |
-//! | 14 | [`pipeline::receive::entry_writer`] | [`place`](pipeline::receive::entry_writer::place), a thread, takes announcements in order |
-//! | 15 | [`pipeline::receive::entry_table`] | [`spot`](pipeline::receive::entry_table::EntryTable::spot): the entry's place below its parent |
-//! | 16 | [`pipeline::receive`] | [`check_name`](pipeline::receive::Receiver::check_name), and later [`say`](pipeline::receive::Receiver::say) for the answer |
+//! | 14 | [`pipeline::receive::entry_writer`] | [`run`](pipeline::receive::entry_writer::run()), a thread, takes announcements in order |
+//! | 15 | [`pipeline::receive::entries`] | [`locate`](pipeline::receive::entries::Entries::locate): the entry's place; [`check_name`](pipeline::receive::entries::Entries::check_name) |
+//! | 16 | [`pipeline::receive::entry_table`] | [`locate`](pipeline::receive::entry_table::EntryTable::locate): below its parent |
 //! | 17 | `pipeline::receive::names` | `claim`: no two entries with names that the file system confuses |
-//! | 18 | `pipeline::receive::big_files` | [`begin`](pipeline::receive::Receiver::begin) opens the file, [`insert`](pipeline::receive::Receiver::insert) accepts its chunks; gives `Want` |
+//! | 18 | `pipeline::receive::opening` | [`begin`](pipeline::receive::files::Files::begin) opens the file and accepts its chunks; gives `Want` |
 //! | 19 | [`journal`] | [`knows`](journal::Journal::knows): is there anything to resume? If not, [`Journal::begin`](journal::Journal::begin) |
 //! | 20 | `dest::partial` | [`Partial::create`](dest::Partial::create) |
 //! | 21 | `dest::temporary` | `Temporary::create`: a file beside the final name |
@@ -70,11 +70,11 @@
 //! | 50 | [`wire::frame`] | [`FrameHeader::parse`](wire::frame::FrameHeader::parse): within limits | |
 //! | 51 | [`chunk::pool`] | [`Pool::take`](chunk::Pool::take): no free buffer stops the reading | `Buffer` |
 //! | 52 | [`wire::sealed`] | [`SealedChunk::receive`](wire::SealedChunk::receive); [`open`](wire::SealedChunk::open) on the worker | `SealedChunk` |
-//! | 53 | [`pipeline::receive::jobs`] | [`Jobs::add`](pipeline::receive::jobs::Jobs::add), [`Jobs::next`](pipeline::receive::jobs::Jobs::next) | `Job` |
+//! | 53 | [`pipeline::receive::jobs`] | [`Receiver::take_frame`](pipeline::receive::Receiver::take_frame), [`Jobs::next`](pipeline::receive::jobs::Jobs::next) | `Job` |
 //! | 54 | [`pipeline::receive`] | [`Receiver::work`](pipeline::receive::Receiver::work), a worker: [`frame`](pipeline::receive::Receiver::frame) | |
 //! | 55 | [`seal`] | [`Opener::open`](seal::Opener::open): only frames that the session's key sealed | `EncodedChunk` |
 //! | 56 | [`pipeline::receive::acks`] | [`comes`](pipeline::receive::acks::Acks::comes); at the end [`chunk`](pipeline::receive::acks::Acks::chunk) | |
-//! | 57 | `pipeline::receive::ranges` | [`piece`](pipeline::receive::Receiver::piece): claim, [`write_piece`](pipeline::receive::Receiver::write_piece), [`piece_done`](pipeline::receive::Receiver::piece_done) | |
+//! | 57 | [`pipeline::receive::ranges`] | [`RangeWriter::piece`](pipeline::receive::ranges::RangeWriter::piece): claims, writes, records and acknowledges it | |
 //! | 58 | [`chunk::split`] | [`is_subtree`](chunk::split::is_subtree): is it cut as a sender cuts? | |
 //! | 59 | [`chunk::claims`] | [`claim_range`](chunk::claims::Claims::claim_range): one worker writes a range; later [`done`](chunk::claims::Claims::done) | |
 //! | 60 | `codec::decode` | [`Decoder::decode`](codec::Decoder::decode): bounded by the announced raw length | `Chunk` |
@@ -83,7 +83,7 @@
 //! | 63 | `dest::partial` | [`Partial::write`](dest::Partial::write): pwrite at its offset | |
 //! | 64 | `digest::tree` | [`add_bytes`](digest::Tree::add_bytes): part of the file's digest | |
 //! | 65 | [`journal`] | [`Journal::chunk`](journal::Journal::chunk): the range is written | |
-//! | 66 | [`pipeline::receive::entry_table`] | [`chunk_done`](pipeline::receive::entry_table::EntryTable::chunk_done) | |
+//! | 66 | `pipeline::receive::arrived` | `done`: no gap is left between the packs | |
 //! | 67 | [`pipeline::receive::open_file`] | [`is_complete`](pipeline::receive::open_file::OpenFile::is_complete): not yet | |
 //!
 //! The acknowledgement goes back. After the last chunk, the file gets its name:
@@ -95,10 +95,10 @@
 //! | 70 | `pipeline::send::scheduler::in_flight` | [`settle_chunks`](pipeline::send::scheduler::Scheduler::settle_chunks): the chunk will not be retransmitted |
 //! | 71 | `pipeline::send::read` | [`end_file`](pipeline::send::Sender::end_file), when all was read: did it change? Sends `EntryEnd` (rows 8 to 13) |
 //! | 72 | [`source::read`] | [`SourceFile::unchanged`](source::SourceFile::unchanged) |
-//! | 73 | [`pipeline::receive::entry_writer`] | [`entry_end`](pipeline::receive::Receiver::entry_end) notes the length and the digest |
+//! | 73 | [`pipeline::receive::entry_writer`] | `entry_end` notes the length and the digest |
 //! | 74 | [`pipeline::receive::open_file`] | [`is_complete`](pipeline::receive::open_file::OpenFile::is_complete): every range is written and verified |
 //! | 75 | [`pipeline::receive::jobs`] | `Job::Close`, unless the last chunk came after `EntryEnd` |
-//! | 76 | [`pipeline::receive`] | [`close`](pipeline::receive::Receiver::close): [`finish`](pipeline::receive::Receiver::finish) compares the digests |
+//! | 76 | [`pipeline::receive::files`] | [`Files::close`](pipeline::receive::files::Files::close) compares the digests |
 //! | 77 | `dest::partial` | [`Partial::commit`](dest::Partial::commit) |
 //! | 78 | `dest::commit` | `commit`: metadata, sync, rename |
 //!
