@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::chunk::ChunkKind;
 use crate::error::Error;
 use crate::pipeline::Shutdown;
 use crate::pipeline::receive::Receiver;
@@ -23,7 +24,7 @@ use crate::transport::connections::{ConnectionSet, Registration};
 use crate::transport::frames::{Frame, Frames};
 use crate::transport::rate_limit::RateLimiter;
 use crate::transport::routes::{Connection, ConnectionName, Fate, Route};
-use crate::wire::frame::{FrameHeader, FrameKind, FrameLimits};
+use crate::wire::frame::{FrameHeader, FrameLimits};
 
 /// How long the last messages of an end whose connections have closed may be in transit.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -54,7 +55,7 @@ impl Sent for Sender {
             return false;
         }
         let wire = u64::from(header.wire_len) + crate::wire::frame::HEADER_LEN as u64;
-        let is_content = matches!(header.kind, FrameKind::Range | FrameKind::Pack);
+        let is_content = matches!(header.kind, ChunkKind::Range | ChunkKind::Pack);
         let raw = if is_content { header.raw_len } else { 0 };
         self.encoder_control
             .taken(u64::from(raw), wire, self.frames.len());

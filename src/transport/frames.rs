@@ -9,8 +9,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use crate::chunk::ChunkKind;
 use crate::wire::SealedChunk;
-use crate::wire::frame::FrameKind;
 
 /// A frame to send.
 pub enum Frame {
@@ -72,7 +72,7 @@ impl Frames {
         let mut waiting = self.0.waiting.lock();
         let mut taken = Vec::new();
         let may_take = |frame: &Frame| {
-            matches!(frame.header().kind, FrameKind::Range | FrameKind::Pack)
+            matches!(frame.header().kind, ChunkKind::Range | ChunkKind::Pack)
                 && matches!(frame, Frame::Own(_))
         };
         while waiting.len() > keep && waiting.back().is_some_and(may_take) {

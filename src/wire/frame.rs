@@ -6,7 +6,7 @@
 //! 16 counter u64            | 24 chunk u64
 //! 32 entry u64              | 40 offset u64
 //! 48 raw length u32         | 52 wire length u32
-//! 56 receiver u16           | 58 reserved, 6 bytes: written as 0, ignored
+//! 56 reserved, 8 bytes: written as 0, ignored
 //! 64 digest, 32 bytes ‖ encoded bytes ‖ tag, 16 bytes or none by the suite: the wire length
 //! ```
 //!
@@ -35,36 +35,27 @@ pub const VERSION: u8 = 1;
 /// bits.
 pub const ZEROS_MAX: u32 = 1 << 31;
 
-/// Flags that a receiver must refuse if it does not know them. This version knows none.
+/// Flags that a receiver must refuse if it does not know them; it ignores the others. This version
+/// knows and sends none.
 const MUST_UNDERSTAND: u32 = 0xFFFF_0000;
 
-/// The kind of a frame. The discriminant is the number on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum FrameKind {
-    /// A chunk of one file.
-    Range = 1,
-    /// A pack of small files.
-    Pack = 2,
-    /// The blocks of a chunk that differ from the receiver's copy.
-    Blocks = 3,
-    /// A range of zeros, without data; the digest is [`NONE`](crate::digest::NONE).
-    Zeros = 4,
-    /// The last frame of this connection.
-    End = 5,
-    /// Acknowledges chunks that the receiver has written.
-    Acks = 6,
-    /// The digest of a chunk that the receiver may already have; no data.
-    Digest = 7,
+/// The kinds with their numbers on the wire. Version 0.1 also knew 3, 5 and 6, which no version has
+/// sent.
+const KINDS: [(ChunkKind, u8); 4] = [
+    (ChunkKind::Range, 1),
+    (ChunkKind::Pack, 2),
+    (ChunkKind::Zeros, 4),
+    (ChunkKind::Digest, 7),
+];
+
+fn kind_of(number: u8) -> Option<ChunkKind> {
+    let found = KINDS.iter().find(|(_, known)| *known == number);
+    found.map(|(kind, _)| *kind)
 }
 
-impl FrameKind {
-    fn from_number(number: u8) -> Option<FrameKind> {
-        use FrameKind::*;
-        [Range, Pack, Blocks, Zeros, End, Acks, Digest]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
-    }
+fn number_of(kind: ChunkKind) -> u8 {
+    let found = KINDS.iter().find(|(known, _)| *known == kind);
+    found.expect("it has every kind").1
 }
 
 /// The session's limits on frames.
@@ -99,13 +90,9 @@ impl FrameLimits {
             ..self
         }
     }
-
-    /// Most uncompressed bytes of a frame that is not a range of a file. Leaves room for a tag.
-    pub fn raw_max(&self) -> u32 {
-        raw_max(self.chunk_size)
-    }
 }
 
+/// Most uncompressed bytes of a pack. Leaves room for a tag.
 fn raw_max(chunk_size: u32) -> u32 {
     chunk_size + (TAILROOM - TAG_LEN) as u32
 }
@@ -113,16 +100,14 @@ fn raw_max(chunk_size: u32) -> u32 {
 /// A parsed header. The fields have the order of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    pub kind: FrameKind,
+    pub kind: ChunkKind,
     pub codec: Codec,
     pub suite: Suite,
-    /// A receiver may ignore unknown flags in the lower half.
-    pub flags: u32,
     pub epoch: u32,
     pub counter: u64,
-    /// Numbered per session without gaps; 0 where the frame is not a chunk.
+    /// Numbered per session without gaps.
     pub chunk: u64,
-    /// 0 for packs and for frames that are not chunks.
+    /// 0 for packs.
     pub entry: EntryId,
     /// Bytes from the start of the entry.
     pub offset: u64,
@@ -130,8 +115,6 @@ pub struct FrameHeader {
     pub raw_len: u32,
     /// Bytes after the header.
     pub wire_len: u32,
-    /// Index of the destination that this frame is for; 0 if there is only one.
-    pub receiver: u16,
 }
 
 /// Why a header was refused, with the offending number.
@@ -150,35 +133,27 @@ pub enum BadFrame {
     #[error("a frame with dictionary {0}, none was agreed")]
     Dictionary(u32),
     #[error("a frame of kind {kind:?} for entry {entry}")]
-    Entry { kind: FrameKind, entry: EntryId },
+    Entry { kind: ChunkKind, entry: EntryId },
     #[error("a frame of kind {kind:?} at offset {offset}")]
-    Offset { kind: FrameKind, offset: u64 },
+    Offset { kind: ChunkKind, offset: u64 },
     #[error("a frame of kind {kind:?} that stands for {raw_len} bytes")]
-    RawLength { kind: FrameKind, raw_len: u32 },
+    RawLength { kind: ChunkKind, raw_len: u32 },
     #[error("a frame of kind {kind:?} that stands for {raw_len} bytes with {wire_len} on the wire")]
     WireLength {
-        kind: FrameKind,
+        kind: ChunkKind,
         raw_len: u32,
         wire_len: u32,
     },
 }
 
 impl FrameHeader {
-    /// The header of a chunk whose encoded size is `encoded_len` bytes. Flags and receiver are 0;
-    /// the caller sets `epoch` and `counter` from the seal's ticket.
+    /// The header of a chunk whose encoded size is `encoded_len` bytes. The caller sets `epoch` and `counter` from the seal's ticket.
     pub fn of(place: &ChunkPlace, codec: Codec, encoded_len: usize, suite: Suite) -> FrameHeader {
-        let kind = match place.kind {
-            ChunkKind::Range => FrameKind::Range,
-            ChunkKind::Pack => FrameKind::Pack,
-            ChunkKind::Zeros => FrameKind::Zeros,
-            ChunkKind::Digest => FrameKind::Digest,
-        };
         let wire_len = DIGEST_LEN + encoded_len + suite.tag_len();
         FrameHeader {
-            kind,
+            kind: place.kind,
             codec,
             suite,
-            flags: 0,
             epoch: 0,
             counter: 0,
             chunk: place.chunk,
@@ -186,17 +161,15 @@ impl FrameHeader {
             offset: place.offset,
             raw_len: place.raw_len,
             wire_len: u32::try_from(wire_len).expect("a chunk fits into a buffer"),
-            receiver: 0,
         }
     }
 
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = VERSION;
-        bytes[1] = self.kind as u8;
+        bytes[1] = number_of(self.kind);
         bytes[2] = self.codec.number();
         bytes[3] = self.suite.number();
-        bytes[4..8].copy_from_slice(&self.flags.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.counter.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.chunk.to_le_bytes());
@@ -204,7 +177,6 @@ impl FrameHeader {
         bytes[40..48].copy_from_slice(&self.offset.to_le_bytes());
         bytes[48..52].copy_from_slice(&self.raw_len.to_le_bytes());
         bytes[52..56].copy_from_slice(&self.wire_len.to_le_bytes());
-        bytes[56..58].copy_from_slice(&self.receiver.to_le_bytes());
         bytes
     }
 
@@ -215,10 +187,9 @@ impl FrameHeader {
             return Err(BadFrame::Version(bytes[0]));
         }
         let header = FrameHeader {
-            kind: FrameKind::from_number(bytes[1]).ok_or(BadFrame::Kind(bytes[1]))?,
+            kind: kind_of(bytes[1]).ok_or(BadFrame::Kind(bytes[1]))?,
             codec: Codec::from_number(bytes[2]).ok_or(BadFrame::Codec(bytes[2]))?,
             suite: Suite::from_number(bytes[3]).ok_or(BadFrame::Suite(bytes[3]))?,
-            flags: u32_at(bytes, 4),
             epoch: u32_at(bytes, 8),
             counter: u64_at(bytes, 16),
             chunk: u64_at(bytes, 24),
@@ -226,10 +197,10 @@ impl FrameHeader {
             offset: u64_at(bytes, 40),
             raw_len: u32_at(bytes, 48),
             wire_len: u32_at(bytes, 52),
-            receiver: u16::from_le_bytes([bytes[56], bytes[57]]),
         };
-        if header.flags & MUST_UNDERSTAND != 0 {
-            return Err(BadFrame::Flags(header.flags));
+        let flags = u32_at(bytes, 4);
+        if flags & MUST_UNDERSTAND != 0 {
+            return Err(BadFrame::Flags(flags));
         }
         let dictionary = u32_at(bytes, 12);
         if dictionary != 0 {
@@ -245,40 +216,31 @@ impl FrameHeader {
         (self.wire_len as usize).saturating_sub(DIGEST_LEN + self.suite.tag_len())
     }
 
-    /// None for frames that are not chunks, and for `Blocks`, which no version sends yet.
-    pub fn place(&self) -> Option<ChunkPlace> {
-        let kind = match self.kind {
-            FrameKind::Range => ChunkKind::Range,
-            FrameKind::Pack => ChunkKind::Pack,
-            FrameKind::Zeros => ChunkKind::Zeros,
-            FrameKind::Digest => ChunkKind::Digest,
-            FrameKind::Blocks | FrameKind::End | FrameKind::Acks => return None,
-        };
-        Some(ChunkPlace {
-            kind,
+    /// What the frame's chunk represents.
+    pub fn place(&self) -> ChunkPlace {
+        ChunkPlace {
+            kind: self.kind,
             chunk: self.chunk,
             entry: self.entry,
             offset: self.offset,
             raw_len: self.raw_len,
-        })
+        }
     }
 
     /// Checks that entry, offset and raw length are possible for the kind.
     fn check_place(&self, limits: &FrameLimits) -> Result<(), BadFrame> {
-        use FrameKind::*;
+        use ChunkKind::*;
         let kind = self.kind;
-        let of_entry = matches!(kind, Range | Blocks | Zeros | Digest);
+        let of_entry = kind != Pack;
         if of_entry != (self.entry != 0) {
             let entry = self.entry;
             return Err(BadFrame::Entry { kind, entry });
         }
         let lengths = match kind {
             Range => 1..=limits.range_max,
-            Blocks | Digest => 1..=limits.chunk_size,
+            Digest => 1..=limits.chunk_size,
             Pack => 1..=limits.pack_max,
-            Acks => 1..=limits.raw_max(),
             Zeros => 1..=ZEROS_MAX,
-            End => 0..=0,
         };
         if !lengths.contains(&self.raw_len) {
             let raw_len = self.raw_len;
@@ -312,12 +274,8 @@ impl FrameHeader {
         let raw = self.raw_len as usize;
         let right = self.wire_len <= limits.frame_max
             && match (self.kind, self.codec) {
-                (FrameKind::Zeros | FrameKind::Digest | FrameKind::End, codec) => {
+                (ChunkKind::Zeros | ChunkKind::Digest, codec) => {
                     encoded == Some(0) && codec == Codec::None
-                }
-                // A list of blocks contains its own length.
-                (FrameKind::Blocks, _) => {
-                    encoded.is_some_and(|len| len <= limits.raw_max() as usize)
                 }
                 (_, Codec::None) => encoded == Some(raw),
                 _ => encoded.is_some_and(|len| 0 < len && len < raw),

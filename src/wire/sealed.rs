@@ -8,7 +8,7 @@
 //! ```
 
 use super::frame::{DIGEST_LEN, FrameHeader, HEADER_LEN};
-use crate::chunk::{Buffer, ChunkPlace, EncodedChunk};
+use crate::chunk::{Buffer, EncodedChunk};
 use crate::codec::Codec;
 use crate::seal::{Opener, Sealer, TAG_LEN, Unsealed};
 
@@ -16,16 +16,6 @@ use crate::seal::{Opener, Sealer, TAG_LEN, Unsealed};
 pub struct SealedChunk {
     header: FrameHeader,
     buffer: Buffer,
-}
-
-/// Why a received frame did not become a chunk.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotOpened {
-    #[error(transparent)]
-    Unsealed(#[from] Unsealed),
-    /// The seal is valid, but the frame is not a chunk (end of a connection, acknowledgements).
-    #[error("a frame that is no chunk")]
-    NoChunk,
 }
 
 impl SealedChunk {
@@ -93,12 +83,11 @@ impl SealedChunk {
     }
 
     /// # Errors
-    /// If the frame was not sealed with the session's key and suite, or is not a chunk.
-    pub fn open(mut self, opener: &Opener) -> Result<EncodedChunk, NotOpened> {
+    /// If the frame was not sealed with the session's key and suite.
+    pub fn open(mut self, opener: &Opener) -> Result<EncodedChunk, Unsealed> {
         let digest = self.unseal(opener)?;
-        let place: ChunkPlace = self.header.place().ok_or(NotOpened::NoChunk)?;
         Ok(EncodedChunk {
-            place,
+            place: self.header.place(),
             digest,
             codec: self.header.codec.number(),
             buffer: self.buffer,
@@ -131,7 +120,7 @@ impl SealedChunk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunk::ChunkKind;
+    use crate::chunk::{ChunkKind, ChunkPlace};
     use crate::seal::{Direction, Secret, Suite};
     use crate::wire::frame::FrameLimits;
 
@@ -206,12 +195,12 @@ mod tests {
             let sealer = Sealer::new(&secret, Direction::ToServer, suite);
             let opener = Opener::new(&secret, Direction::ToServer, suite);
             let sent = SealedChunk::seal(encoded(b"some bytes"), &sealer);
-            // Flags, epoch, chunk, entry, receiver, reserved, digest, data, tag.
+            // Flags, epoch, chunk, entry, reserved twice, digest, data, tag.
             for at in [4, 8, 24, 33, 57, 63, 64, 96, sent.bytes().len() - 1] {
                 let mut bytes = sent.bytes().to_vec();
                 bytes[at] ^= 1;
                 let opened = receive(&bytes).open(&opener).err();
-                assert_eq!(opened, Some(NotOpened::Unsealed(Unsealed)), "byte {at}");
+                assert_eq!(opened, Some(Unsealed), "byte {at}");
             }
         }
     }
@@ -223,6 +212,6 @@ mod tests {
         let opener = Opener::new(&secret, Direction::ToServer, Suite::Aes128Gcm);
         let sent = SealedChunk::seal(encoded(b"some bytes"), &plain);
         let opened = receive(sent.bytes()).open(&opener).err();
-        assert_eq!(opened, Some(NotOpened::Unsealed(Unsealed)));
+        assert_eq!(opened, Some(Unsealed));
     }
 }

@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use fastcp::chunk::ChunkKind;
 use fastcp::chunk::GRAINS;
 use fastcp::digest::{Tree, of_range};
 use fastcp::manifest::{ANEW, Entry, Extension, YOUNG};
 use fastcp::session::host;
-use fastcp::wire::frame::{FrameHeader, FrameKind};
+use fastcp::wire::frame::FrameHeader;
 use fastcp::wire::hello::Hello;
 use fastcp::wire::message::{
     Ack, ByteRange, EntryEnd, Message, NumberRanges, RootsResolved, Want, WantKind,
@@ -228,7 +229,7 @@ fn digests_go_ahead_and_what_is_refused_goes_whole() {
             peer.want(WantKind::Compare(vec![span(0, 2 * M), span(3 * M, 4 * M)]));
             let pieces = peer.pieces(6);
             let kinds: Vec<_> = pieces.iter().map(|piece| piece.kind).collect();
-            use FrameKind::{Digest, Range};
+            use ChunkKind::{Digest, Range};
             assert_eq!(kinds, [Digest, Digest, Range, Digest, Range, Range]);
             assert!(pieces.iter().all(|piece| piece.raw_len as u64 == M));
             for _ in 0..3 {
@@ -280,7 +281,7 @@ fn small_files_are_asked_about_and_only_those_wanted_are_sent() {
             });
             peer.server.say(Message::Want(wants.collect()));
             let pack = peer.frame();
-            assert_eq!(pack.kind, FrameKind::Pack);
+            assert_eq!(pack.kind, ChunkKind::Pack);
             let content = fresh.len() as u32 * 1000;
             assert!((content..2 * content).contains(&pack.raw_len), "only those");
             peer.done(&[pack], FILES + 4);

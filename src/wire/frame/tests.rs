@@ -12,10 +12,9 @@ const LIMITS: FrameLimits = FrameLimits {
 
 fn header() -> FrameHeader {
     FrameHeader {
-        kind: FrameKind::Range,
+        kind: ChunkKind::Range,
         codec: Codec::Zstd,
         suite: Suite::Aes128Gcm,
-        flags: 0x0506,
         epoch: 0x0809_0A0B,
         counter: 0x1011_1213_1415_1617,
         chunk: 0x1819_1A1B_1C1D_1E1F,
@@ -23,7 +22,6 @@ fn header() -> FrameHeader {
         offset: 0x2829_2A2B_2C20_0000,
         raw_len: 0x0003_3233,
         wire_len: 0x0003_3132,
-        receiver: 0x3839,
     }
 }
 
@@ -31,7 +29,7 @@ fn header() -> FrameHeader {
 fn a_large_pack_is_one_where_it_is_expected_and_short_on_the_wire() {
     let pack = |raw_len: u32, codec: Codec, wire_len: u32| {
         let header = FrameHeader {
-            kind: FrameKind::Pack,
+            kind: ChunkKind::Pack,
             codec,
             entry: 0,
             offset: 0,
@@ -63,8 +61,8 @@ fn a_large_pack_is_one_where_it_is_expected_and_short_on_the_wire() {
 #[test]
 fn the_header_of_version_1_byte_by_byte() {
     let bytes = [
-        "01010201 06050000 0b0a0908 00000000 1716151413121110 1f1e1d1c1b1a1918",
-        "2726252423222120 0000202c2b2a2928 33320300 32310300 3938 000000000000",
+        "01010201 00000000 0b0a0908 00000000 1716151413121110 1f1e1d1c1b1a1918",
+        "2726252423222120 0000202c2b2a2928 33320300 32310300 0000000000000000",
     ];
     let written = header().to_bytes();
     let hex: String = written.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -80,24 +78,30 @@ fn each_fault_has_its_name() {
         change(&mut bytes);
         FrameHeader::parse(&bytes, &LIMITS)
     }
-    let (kind, raw_len) = (FrameKind::Range, header().raw_len);
+    let (kind, raw_len) = (ChunkKind::Range, header().raw_len);
     assert_eq!(parse(|b| b[0] = 2), Err(BadFrame::Version(2)));
     assert_eq!(parse(|b| b[1] = 8), Err(BadFrame::Kind(8)));
     assert_eq!(parse(|b| b[2] = 5), Err(BadFrame::Codec(5)));
     assert_eq!(parse(|b| b[3] = 4), Err(BadFrame::Suite(4)));
-    assert_eq!(parse(|b| b[6] = 1), Err(BadFrame::Flags(0x1_0506)));
+    assert_eq!(parse(|b| b[6] = 1), Err(BadFrame::Flags(0x1_0000)));
     assert_eq!(parse(|b| b[12] = 1), Err(BadFrame::Dictionary(1)));
     let entry = 0;
     let fault = Err(BadFrame::Entry { kind, entry });
     assert_eq!(parse(|b| b[32..40].fill(0)), fault);
     let offset = header().offset + 1;
     assert_eq!(parse(|b| b[40] = 1).map(|header| header.offset), Ok(offset));
-    let blocks = FrameKind::Blocks;
+    let digest = ChunkKind::Digest;
     let fault = Err(BadFrame::Offset {
-        kind: blocks,
+        kind: digest,
         offset,
     });
-    assert_eq!(parse(|b| (b[1], b[40]) = (blocks as u8, 1)), fault);
+    assert_eq!(parse(|b| (b[1], b[40]) = (number_of(digest), 1)), fault);
+    for never_sent in [3, 5, 6] {
+        assert_eq!(
+            parse(|b| b[1] = never_sent),
+            Err(BadFrame::Kind(never_sent))
+        );
+    }
     for raw_len in [0, (1 << 20) + 1, u32::MAX] {
         let fault = Err(BadFrame::RawLength { kind, raw_len });
         assert_eq!(
@@ -118,9 +122,10 @@ fn each_fault_has_its_name() {
         );
     }
     assert!(
-        parse(|b| b[58..].fill(0xFF)).is_ok(),
+        parse(|b| b[56..].fill(0xFF)).is_ok(),
         "reserved is not looked at"
     );
+    assert!(parse(|b| b[4..6].fill(0xFF)).is_ok(), "flags to ignore");
 }
 
 #[test]
@@ -147,18 +152,17 @@ fn lengths() -> impl Strategy<Value = u32> {
 
 prop_compose! {
     fn headers()(
-        kind in 1u8..8, codec in 0u8..4, suite in 0u8..4, flags in any::<u16>(), epoch: u32,
+        kind in prop::sample::select(&KINDS[..]), codec in 0u8..4, suite in 0u8..4, epoch: u32,
         counter: u64, chunk: u64, entry in prop_oneof![Just(0), any::<u64>()],
-        slot in 0u64..1 << 44, raw_len in lengths(), wire_len in lengths(), receiver: u16,
+        slot in 0u64..1 << 44, raw_len in lengths(), wire_len in lengths(),
     ) -> FrameHeader {
         FrameHeader {
-            kind: FrameKind::from_number(kind).unwrap(),
+            kind: kind.0,
             codec: Codec::from_number(codec).unwrap(),
             suite: Suite::from_number(suite).unwrap(),
-            flags: u32::from(flags),
             epoch, counter, chunk, entry,
             offset: if entry == 0 { 0 } else { slot << 20 },
-            raw_len, wire_len, receiver,
+            raw_len, wire_len,
         }
     }
 }
@@ -168,13 +172,13 @@ fn assert_within_limits(header: &FrameHeader) {
     let tail = header.encoded_len() + header.suite.tag_len();
     assert!(tail <= (1 << 20) + TAILROOM, "a buffer has room for it");
     assert_eq!(DIGEST_LEN + tail, header.wire_len as usize);
-    assert!(header.flags <= 0xFFFF);
-    match header.place() {
-        Some(place) if matches!(place.kind, ChunkKind::Zeros | ChunkKind::Digest) => {
-            assert!(place.raw_len <= ZEROS_MAX && header.encoded_len() == 0);
+    match header.kind {
+        ChunkKind::Zeros | ChunkKind::Digest => {
+            assert!(header.raw_len <= ZEROS_MAX && header.encoded_len() == 0);
         }
-        Some(place) => assert!(place.raw_len as usize <= (1 << 20) + TAILROOM - TAG_LEN),
-        None => {}
+        ChunkKind::Range | ChunkKind::Pack => {
+            assert!(header.raw_len as usize <= (1 << 20) + TAILROOM - TAG_LEN);
+        }
     }
     assert!(
         header
@@ -182,9 +186,9 @@ fn assert_within_limits(header: &FrameHeader) {
             .checked_add(u64::from(header.raw_len))
             .is_some()
     );
-    let anywhere = matches!(header.kind, FrameKind::Range | FrameKind::Zeros);
+    let anywhere = matches!(header.kind, ChunkKind::Range | ChunkKind::Zeros);
     assert!(anywhere || header.offset.is_multiple_of(1 << 20));
-    if header.codec == Codec::None && header.kind == FrameKind::Range {
+    if header.codec == Codec::None && header.kind == ChunkKind::Range {
         assert_eq!(header.encoded_len(), header.raw_len as usize);
     }
 }
@@ -199,20 +203,20 @@ proptest! {
             prop_assert_eq!(parsed, header);
         }
         // The same header, made valid.
-        header.kind = FrameKind::Range;
+        header.kind = ChunkKind::Range;
         header.entry |= 1;
         header.raw_len = header.raw_len % (1 << 20) + 1;
         if header.raw_len == 1 {
             header.codec = Codec::None;
         }
-        let place = header.place().unwrap();
+        let place = header.place();
         let encoded = match header.codec {
             Codec::None => header.raw_len as usize,
             _ => 1 + encoded % (header.raw_len as usize - 1),
         };
         let made = FrameHeader::of(&place, header.codec, encoded, header.suite);
         prop_assert_eq!(made.encoded_len(), encoded);
-        prop_assert_eq!(made.place(), Some(place));
+        prop_assert_eq!(made.place(), place);
         prop_assert_eq!(FrameHeader::parse(&made.to_bytes(), &LIMITS), Ok(made));
     }
 
@@ -232,7 +236,7 @@ proptest! {
     #[test]
     fn random_bytes_never_panic(mut bytes in prop::array::uniform32(any::<[u8; 2]>()), ours: bool) {
         if ours {
-            bytes[0] = [VERSION, 1 + bytes[0][1] % 6];
+            bytes[0] = [VERSION, 1 + bytes[0][1] % 7];
         }
         let bytes: [u8; HEADER_LEN] = bytes.concat().try_into().unwrap();
         if let Ok(header) = FrameHeader::parse(&bytes, &LIMITS) {
