@@ -212,7 +212,7 @@ struct Retries {
     since: Option<Instant>,
     left: Option<Duration>,
     wait: Duration,
-    random: u64,
+    random: fastrand::Rng,
 }
 
 impl Retries {
@@ -224,7 +224,7 @@ impl Retries {
             since: None,
             left: None,
             wait: WAIT_FIRST,
-            random: u64::from_le_bytes(*seed),
+            random: fastrand::Rng::with_seed(u64::from_le_bytes(*seed)),
         }
     }
 
@@ -239,10 +239,7 @@ impl Retries {
         self.spent = self.spent.saturating_add(1);
         let wait = self.wait;
         self.wait = (wait * 2).min(WAIT_LAST);
-        // One step of Knuth's generator (MMIX); its upper bits are the good ones.
-        let (factor, term) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
-        self.random = self.random.wrapping_mul(factor).wrapping_add(term);
-        let share = (self.random >> 11) as f64 / (1u64 << 53) as f64;
+        let share = self.random.f64();
         let wait = wait.mul_f64(1.0 + JITTER * (2.0 * share - 1.0));
         // The last login is at the end of the time.
         Some(self.left.map_or(wait, |left| wait.min(left)))
