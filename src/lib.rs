@@ -213,7 +213,7 @@
 //! | route | how connections come about: direct, reverse, through ssh, in-band |
 //! | control | typed messages over ssh's stdin and stdout |
 //! | session | one conversation, from ssh login to done |
-//! | end, half | the sender's or the receiver's part of a session, with its threads |
+//! | end | the sender's or the receiver's part of a session, with its threads |
 //! | scheduler | decides which chunk is sent next: ready, in flight, to be retransmitted |
 //! | in flight, settled | begun and not acknowledged; acknowledged or failed |
 //! | tuner, sample, decision | the adaptive controller, its input and its output |

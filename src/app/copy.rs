@@ -26,40 +26,40 @@ const LIST_PATIENCE: Duration = Duration::from_millis(300);
 /// Carries out a copy. Returns when both ends are done or have ended. Blocks.
 pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Outcome {
     let started = Instant::now();
-    let mut seat = ClientContext::new(progress, reporter);
+    let mut client = ClientContext::new(progress, reporter);
     let resumes = !request.options.no_resume;
-    let copied = copy(request, &mut seat);
-    over(&seat, copied, resumes, started)
+    let copied = copy(request, &mut client);
+    over(&client, copied, resumes, started)
 }
 
 /// The outcome of a copy that is over, which the same command would resume if it `resumes`.
 pub fn over(
-    seat: &ClientContext,
+    client: &ClientContext,
     mut copied: Result<String>,
     resumes: bool,
     started: Instant,
 ) -> Outcome {
-    seat.progress.set_phase(Phase::Done);
-    let there = seat.progress.snapshot().placed_bytes();
-    let resumes = resumes && !seat.ending.is_once();
+    client.progress.set_phase(Phase::Done);
+    let there = client.progress.snapshot().placed_bytes();
+    let resumes = resumes && !client.shutdown.is_once();
     if let Some(error) = copied.as_mut().err().filter(|_| resumes && there > 0) {
         tell_kept(error, there);
     }
-    outcome(seat, copied, started)
+    outcome(client, copied, started)
 }
 
-/// The outcome, from `seat` and from `copied`: the route, or why the copy ended early.
-pub fn outcome(seat: &ClientContext, copied: Result<String>, started: Instant) -> Outcome {
+/// The outcome, from `client` and from `copied`: the route, or why the copy ended early.
+pub fn outcome(client: &ClientContext, copied: Result<String>, started: Instant) -> Outcome {
     let (route, mut fatal) = match copied {
         Ok(route) => (route, None),
         Err(error) => (String::new(), Some(error)),
     };
-    let unlisted = finish_digests(seat).unwrap_or_else(|error| {
+    let unlisted = finish_digests(client).unwrap_or_else(|error| {
         fatal.get_or_insert(error);
         0
     });
-    let (failures, more_failures) = seat.tally.take();
-    let (elapsed, counters) = (started.elapsed(), seat.progress.snapshot());
+    let (failures, more_failures) = client.failures.take();
+    let (elapsed, counters) = (started.elapsed(), client.progress.snapshot());
     Outcome {
         fatal,
         failures,
@@ -72,40 +72,40 @@ pub fn outcome(seat: &ClientContext, copied: Result<String>, started: Instant) -
         counters,
         route,
         unlisted,
-        verdict: seat.verdict.get().cloned(),
+        verdict: client.verdict.get().cloned(),
     }
 }
 
-pub fn copy(request: Request, seat: &mut ClientContext) -> Result<String> {
+pub fn copy(request: Request, client: &mut ClientContext) -> Result<String> {
     host::prepare(1)?;
     if request.options.nice {
         host::be_nice();
     }
     if let Some(path) = request.digest_lists.first() {
-        seat.digests = Some(digest_list(path)?);
+        client.digests = Some(digest_list(path)?);
     }
     let runtime = runtime()?;
     let copied = runtime.block_on(async {
-        let at_once = host::end_on_signals(seat.ending.clone());
-        host::end_on_panic(seat.ending.clone());
-        host::tell_on_signal(seat.reporter.clone());
+        let at_once = host::end_on_signals(client.shutdown.clone());
+        host::end_on_panic(client.shutdown.clone());
+        host::tell_on_signal(client.reporter.clone());
         if request.options.follow_ms.is_some() {
-            let enough = seat.enough.clone();
+            let enough = client.enough.clone();
             host::on_enough(move || enough.set());
         }
         let copy = async {
             let copied = match request.host() {
-                None => local::copy(&request, seat).await,
-                Some(_) if seat.probe.is_some() => one_session(&request, seat).await,
-                Some(_) => retries::copy(&request, seat).await,
+                None => local::copy(&request, client).await,
+                Some(_) if client.probe.is_some() => one_session(&request, client).await,
+                Some(_) => retries::copy(&request, client).await,
             };
-            digests_written(seat, copied).await
+            digests_written(client, copied).await
         };
         tokio::select! {
             copied = copy => copied,
             () = at_once.cancelled() => {
                 host::kill_all();
-                Err(seat.ending.error())
+                Err(client.shutdown.error())
             }
         }
     });
@@ -131,8 +131,8 @@ pub fn digest_list(path: &Path) -> Result<Arc<DigestList>> {
 
 /// Waits until the list of digests is written or the user ends the copy, which then fails even if
 /// it was complete.
-pub async fn digests_written(seat: &ClientContext, copied: Result<String>) -> Result<String> {
-    let Some(list) = &seat.digests else {
+pub async fn digests_written(client: &ClientContext, copied: Result<String>) -> Result<String> {
+    let Some(list) = &client.digests else {
         return copied;
     };
     let written = async || {
@@ -142,17 +142,17 @@ pub async fn digests_written(seat: &ClientContext, copied: Result<String>) -> Re
     };
     tokio::select! {
         () = written() => return copied,
-        () = seat.ending.wait() => {}
+        () = client.shutdown.wait() => {}
     }
     // The writer needs only a moment for the rest, unless the file takes nothing any more.
     match tokio::time::timeout(LIST_PATIENCE, written()).await {
         Ok(()) => copied,
-        Err(_) => copied.and(Err(seat.ending.error())),
+        Err(_) => copied.and(Err(client.shutdown.error())),
     }
 }
 
-fn finish_digests(seat: &ClientContext) -> Result<u64> {
-    let Some(list) = &seat.digests else {
+fn finish_digests(client: &ClientContext) -> Result<u64> {
+    let Some(list) = &client.digests else {
         return Ok(0);
     };
     let (names, more) = list.finish().map_err(|cause| {
@@ -161,7 +161,7 @@ fn finish_digests(seat: &ClientContext) -> Result<u64> {
     })?;
     for name in &names {
         let name = printable(name);
-        seat.reporter.notice(&format!(
+        client.reporter.notice(&format!(
             "fastcp: --digests: {name}: not UTF-8, left out of the list"
         ));
     }
@@ -169,12 +169,12 @@ fn finish_digests(seat: &ClientContext) -> Result<u64> {
 }
 
 /// The single session of a probe.
-async fn one_session(request: &Request, seat: &ClientContext) -> Result<String> {
+async fn one_session(request: &Request, client: &ClientContext) -> Result<String> {
     let session = Session {
         id: Secret::session(),
         before: &[],
         attempt: Attempt::First,
     };
-    let ran = client::copy(request, seat, session).await;
+    let ran = client::copy(request, client, session).await;
     ran.map_err(|lost| lost.error)
 }

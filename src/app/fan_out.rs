@@ -1,5 +1,5 @@
 //! A copy of one source to several destinations. Each destination has a session with its own
-//! secret, tally, retries and end, all in this process. They share the read and compressed chunks,
+//! secret, failures, retries and end, all in this process. They share the read and compressed chunks,
 //! the memory for those, the rate limit and the turns at the user's prompt. A destination on this
 //! machine gets a separate local copy at the same time.
 
@@ -35,7 +35,7 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
     let started = Instant::now();
     let all = Arc::<Shutdown>::default();
     let seats = ends.into_iter().map(|(progress, reporter)| ClientContext {
-        ending: Arc::new(Shutdown::of_session(&all)),
+        shutdown: Arc::new(Shutdown::of_session(&all)),
         ..ClientContext::new(progress, reporter)
     });
     let mut seats: Vec<ClientContext> = seats.collect();
@@ -57,20 +57,20 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
             None
         }
     };
-    let rest = |seat: &ClientContext| {
-        let error = failed.clone().unwrap_or_else(|| seat.ending.error());
-        over(seat, Err(error), resumes, started)
+    let rest = |client: &ClientContext| {
+        let error = failed.clone().unwrap_or_else(|| client.shutdown.error());
+        over(client, Err(error), resumes, started)
     };
     let outcomes = seats.iter().zip(outcomes);
     outcomes
-        .map(|(seat, outcome)| outcome.unwrap_or_else(|| rest(seat)))
+        .map(|(client, outcome)| outcome.unwrap_or_else(|| rest(client)))
         .collect()
 }
 
 /// Opens a list of digests for each host, because names and failures differ from host to host.
 fn list_digests(request: &Request, seats: &mut [ClientContext]) -> Result<()> {
-    for (seat, path) in seats.iter_mut().zip(&request.digest_lists) {
-        seat.digests = Some(digest_list(path)?);
+    for (client, path) in seats.iter_mut().zip(&request.digest_lists) {
+        client.digests = Some(digest_list(path)?);
     }
     Ok(())
 }
@@ -117,8 +117,8 @@ fn share(request: &Request, seats: &mut [ClientContext]) {
     let tee = operands::stream(request)
         .or_else(|| operands::named_stream(request))
         .map(|inlet| Arc::new(Broadcast::new(inlet, CHUNK_SIZE, seats.len(), patience)));
-    for (host, seat) in seats.iter_mut().enumerate() {
-        seat.shared = Some(SharedSource {
+    for (host, client) in seats.iter_mut().enumerate() {
+        client.shared = Some(SharedSource {
             host,
             share: CacheShare::new(shelf.clone(), host),
             logins: logins.clone(),
@@ -145,7 +145,7 @@ async fn carry_out(
         host::tell_on_signal(first.reporter.clone());
     }
     if request.options.follow_ms.is_some() {
-        let enough: Vec<_> = seats.iter().map(|seat| seat.enough.clone()).collect();
+        let enough: Vec<_> = seats.iter().map(|client| client.enough.clone()).collect();
         host::on_enough(move || enough.iter().for_each(|enough| enough.set()));
     }
     let mut copies = JoinSet::new();
@@ -155,8 +155,8 @@ async fn carry_out(
             also: Vec::new(),
             ..request.clone()
         };
-        let seat = seats[number].clone();
-        copies.spawn_local(async move { (number, one(request, &seat, started).await) });
+        let client = seats[number].clone();
+        copies.spawn_local(async move { (number, one(request, &client, started).await) });
     }
     loop {
         tokio::select! {
@@ -173,23 +173,23 @@ async fn carry_out(
     }
 }
 
-async fn one(mut request: Request, seat: &ClientContext, started: Instant) -> Outcome {
+async fn one(mut request: Request, client: &ClientContext, started: Instant) -> Outcome {
     let resumes = !request.options.no_resume;
     let copied = match request.host() {
-        Some(_) => retries::copy(&request, seat).await,
+        Some(_) => retries::copy(&request, client).await,
         None => {
-            if let Some(shared) = &seat.shared {
+            if let Some(shared) = &client.shared {
                 shared.logins.is_over(shared.host);
                 request.options.memory = Some(shared.memory);
             }
-            local::copy(&request, seat).await
+            local::copy(&request, client).await
         }
     };
-    let copied = digests_written(seat, copied).await;
-    if let Some(shared) = &seat.shared {
+    let copied = digests_written(client, copied).await;
+    if let Some(shared) = &client.shared {
         shared.leave();
     }
-    over(seat, copied, resumes, started)
+    over(client, copied, resumes, started)
 }
 
 /// The exit code of a signal, or of the first destination, in the order typed, whose copy is not

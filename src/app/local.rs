@@ -33,23 +33,23 @@ use crate::wire::message::{Message, Roots};
 /// Bytes of control messages that may be between the halves.
 const CONTROL_BUFFER: usize = 64 << 10;
 
-pub async fn copy(request: &Request, seat: &ClientContext) -> Result<String> {
+pub async fn copy(request: &Request, client: &ClientContext) -> Result<String> {
     let mut options = request.options.clone();
     // Nothing is transferred, so compression would cost time and gain nothing.
     options.compress = crate::codec::Compress::None;
     let budget = Budget::new(&options, Some(1), CHUNK_SIZE)?;
-    let found = operands::expand(request, seat).await?;
+    let found = operands::expand(request, client).await?;
     if found.is_nothing() {
         return Ok(String::new());
     }
-    seat.progress.set_phase(Phase::Scanning);
+    client.progress.set_phase(Phase::Scanning);
     let totals = tokio::select! {
-        totals = operands::scan(&found, &options, seat) => totals,
-        () = seat.ending.wait() => return Err(seat.ending.error()),
+        totals = operands::scan(&found, &options, client) => totals,
+        () = client.shutdown.wait() => return Err(client.shutdown.error()),
     };
     let totals = totals.map_err(|_| Error::usage("the scan failed"))?;
-    seat.progress.set_totals(totals);
-    let started = Both::start(request, seat, &options, budget, (found, totals)).await?;
+    client.progress.set_totals(totals);
+    let started = Both::start(request, client, &options, budget, (found, totals)).await?;
     let Both {
         sending,
         receiving,
@@ -62,7 +62,7 @@ pub async fn copy(request: &Request, seat: &ClientContext) -> Result<String> {
     limit.set(options.rate_limit);
     let tuning = Tuning::start(TuningTerms {
         sender: sending.sender.clone(),
-        roster: None,
+        connection_set: None,
         start: tuning::start(budget, &options, Some(1), &host::hello(), None),
         audience: Audience::Nobody,
         limit: limit.clone(),
@@ -78,33 +78,33 @@ pub async fn copy(request: &Request, seat: &ClientContext) -> Result<String> {
         RunningEnd::Receiving(receiving),
     );
     let copied = {
-        let mut at_sender = ControlReader::new(&mut from_receiver, None, &seat.ending);
-        let mut at_receiver = ControlReader::new(&mut from_sender, None, &seat.ending);
+        let mut at_sender = ControlReader::new(&mut from_receiver, None, &client.shutdown);
+        let mut at_receiver = ControlReader::new(&mut from_sender, None, &client.shutdown);
         let sent = converse(&mut at_sender, &mut sending, |_| Ok(()), |_| Ok(()));
         let received = converse(&mut at_receiver, &mut receiving, |_| Ok(()), |_| Ok(()));
         tokio::select! {
             copied = async { tokio::try_join!(sent, received) } => copied,
-            never = follow_rate(request, seat, &limit) => match never {},
+            never = follow_rate(request, client, &limit) => match never {},
         }
     };
     if copied.is_ok() {
-        seat.conclude(request, tuning.conclude()).await;
+        client.conclude(request, tuning.conclude()).await;
     }
     if let Err(error) = &copied {
         // Recorded before the teardown, whose errors are not the cause.
-        seat.ending.end(error.clone());
+        client.shutdown.end(error.clone());
     }
     tokio::join!(sending.stop(), receiving.stop());
     match copied {
         Ok(_) => Ok("local".to_owned()),
-        Err(_) => Err(seat.ending.error()),
+        Err(_) => Err(client.shutdown.error()),
     }
 }
 
-async fn follow_rate(request: &Request, seat: &ClientContext, limit: &RateLimiter) -> Infallible {
+async fn follow_rate(request: &Request, client: &ClientContext, limit: &RateLimiter) -> Infallible {
     if let Some(path) = request.rate_file.clone() {
         let set = async |rate| limit.set(rate);
-        rate_file::follow(path, request.options.rate_limit, &*seat.reporter, set).await;
+        rate_file::follow(path, request.options.rate_limit, &*client.reporter, set).await;
     }
     std::future::pending().await
 }
@@ -120,7 +120,7 @@ struct Both {
 impl Both {
     async fn start(
         request: &Request,
-        seat: &ClientContext,
+        client: &ClientContext,
         options: &CopyOptions,
         budget: Budget,
         (found, totals): (Expanded, Totals),
@@ -136,10 +136,10 @@ impl Both {
             peer_repairs: true,
             pool: Pool::new(budget.slots, CHUNK_SIZE),
             control: control.clone(),
-            tell: seat.tell(),
+            tell: client.tell(),
             failures,
             progress,
-            shutdown: seat.ending.clone(),
+            shutdown: client.shutdown.clone(),
             digests,
         };
         let terms = SendTerms {
@@ -149,31 +149,31 @@ impl Both {
             peer_takes_large_packs: false,
             peer_takes_large_pieces: false,
             in_memory: true,
-            enough: seat.enough.clone(),
+            enough: client.enough.clone(),
             share: None,
-            stream: seat.shared.as_ref().and_then(SharedSource::named_stream),
+            stream: client.shared.as_ref().and_then(SharedSource::named_stream),
         };
         // Suite "none" derives no key from the secret.
         let secret = Secret::random();
         let sending = context(
             &to_receiver,
-            seat.tally.clone(),
-            seat.progress.clone(),
-            seat.digests.clone(),
+            client.failures.clone(),
+            client.progress.clone(),
+            client.digests.clone(),
         );
         // The sender reports the failures of both halves.
         let unseen = Arc::new(Progress::default());
         let silent = Arc::new(Failures::silent(unseen.clone()));
         let receiving = context(&to_sender, silent, unseen, None);
         let opener = Opener::new(&secret, Direction::ToServer, Suite::None);
-        let sessions = operands::sessions(request, Secret::session(), &[], seat);
+        let sessions = operands::sessions(request, Secret::session(), &[], client);
         let destination = operands::destination(request, true, sessions);
         let rules = operands::rules(request);
         let receiving = ReceivingEnd::start(receiving, opener, rules, destination, Arc::default());
         let roots = found.roots()?;
         let opening = to_receiver.send(Message::Roots(Roots { roots, totals }));
         opening.await.map_err(|e| Error::usage(e.to_string()))?;
-        seat.progress.set_phase(Phase::Copying);
+        client.progress.set_phase(Phase::Copying);
         let sources = found.sources(options);
         let sealer = Sealer::new(&secret, Direction::ToServer, Suite::None);
         Ok(Both {

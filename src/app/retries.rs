@@ -41,7 +41,7 @@ const JITTER: f64 = 0.25;
 /// # Errors
 /// An error that another login cannot repair; the signal, if one arrived; `Kind::Lost` after the
 /// last login.
-pub async fn copy(request: &Request, seat: &ClientContext) -> Result<String> {
+pub async fn copy(request: &Request, client: &ClientContext) -> Result<String> {
     let mut request = request.clone();
     let mut retries = Retries::new(request.retry, &Secret::session());
     let mut refusals = 0;
@@ -60,7 +60,7 @@ pub async fn copy(request: &Request, seat: &ClientContext) -> Result<String> {
         {
             request.options.rate_limit = rate;
         }
-        let seat_of_session = seat.of_session();
+        let seat_of_session = client.of_session();
         let copied = match request.hosts() {
             Some(_) => relay::copy(&request, &seat_of_session, session).await,
             None => client::copy(&request, &seat_of_session, session).await,
@@ -69,15 +69,15 @@ pub async fn copy(request: &Request, seat: &ClientContext) -> Result<String> {
             Ok(route) => return Ok(route),
             Err(lost) => lost,
         };
-        let error = unless_signalled(lost.error, seat).await?;
-        if seat.ending.is_once() {
+        let error = unless_signalled(lost.error, client).await?;
+        if client.shutdown.is_once() {
             return Err(unrepeatable(error, &request));
         }
         if lost.had_begun {
             before.push(id);
         }
         if before.is_empty() {
-            first_again(error, &request, seat, &mut retries).await?;
+            first_again(error, &request, client, &mut retries).await?;
             continue;
         }
         if !is_worth_a_retry(error.kind, attempt) {
@@ -88,7 +88,7 @@ pub async fn copy(request: &Request, seat: &ClientContext) -> Result<String> {
         } else {
             0
         };
-        if seat.begin_again() {
+        if client.begin_again() {
             retries.refill();
             // The partial files are now this command's own: a session that made progress had first
             // discarded those of an earlier run.
@@ -107,12 +107,12 @@ pub async fn copy(request: &Request, seat: &ClientContext) -> Result<String> {
             return Err(outage.given_up(&retries));
         };
         if lost.had_begun {
-            seat.reporter.notice(&outage.notice(wait, &retries));
+            client.reporter.notice(&outage.notice(wait, &retries));
         } else {
-            seat.reporter.detail(&outage.detail(wait, &retries));
+            client.reporter.detail(&outage.detail(wait, &retries));
         }
-        seat.progress.set_phase(Phase::Reconnecting);
-        pause(wait, seat).await?;
+        client.progress.set_phase(Phase::Reconnecting);
+        pause(wait, client).await?;
         // A shared ssh connection is fast if it works, but may be as dead as the lost one. So it
         // is used only for the first login after a loss.
         let afresh = !lost.had_begun;
@@ -128,7 +128,7 @@ pub async fn copy(request: &Request, seat: &ClientContext) -> Result<String> {
 async fn first_again(
     mut error: Error,
     request: &Request,
-    seat: &ClientContext,
+    client: &ClientContext,
     retries: &mut Retries,
 ) -> Result<()> {
     if !request.retry.first || !ssh::may_pass(&error) {
@@ -143,22 +143,22 @@ async fn first_again(
     };
     let line = format!("{}; {}", error.message, next(wait, retries));
     match is_first {
-        true => seat.reporter.notice(&format!("fastcp: {line}")),
-        false => seat.reporter.detail(&line),
+        true => client.reporter.notice(&format!("fastcp: {line}")),
+        false => client.reporter.detail(&line),
     }
     // The next login looks up the sources again.
-    seat.tally.begin_again();
-    pause(wait, seat).await
+    client.failures.begin_again();
+    pause(wait, client).await
 }
 
 /// Waits, unless the copy is ended.
 ///
 /// # Errors
 /// The cause of the copy's end, such as a signal.
-async fn pause(wait: Duration, seat: &ClientContext) -> Result<()> {
+async fn pause(wait: Duration, client: &ClientContext) -> Result<()> {
     tokio::select! {
         () = tokio::time::sleep(wait) => Ok(()),
-        () = seat.ending.wait() => Err(seat.ending.error()),
+        () = client.shutdown.wait() => Err(client.shutdown.error()),
     }
 }
 
@@ -183,14 +183,14 @@ fn is_worth_a_retry(kind: Kind, attempt: Attempt) -> bool {
 
 /// Returns the signal as the error if one arrived here: a terminal sends Ctrl-C to ssh too, and
 /// ssh may end first. A signal that ended only the far end is a lost connection.
-async fn unless_signalled(error: Error, seat: &ClientContext) -> Result<Error> {
+async fn unless_signalled(error: Error, client: &ClientContext) -> Result<Error> {
     let may_be_its_effect = matches!(
         error.kind,
         Kind::Lost | Kind::Connect | Kind::FarEnd | Kind::Signal(_)
     );
     if may_be_its_effect {
-        let _ = timeout(SAME_SIGNAL, seat.ending.wait()).await;
-        if let Some(signal) = seat.ending.cause() {
+        let _ = timeout(SAME_SIGNAL, client.shutdown.wait()).await;
+        if let Some(signal) = client.shutdown.cause() {
             return Err(signal);
         }
     }

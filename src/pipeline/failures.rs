@@ -21,7 +21,7 @@ const TOLD_MAX: usize = 100_000;
 
 type TellFailure = dyn Fn(&Error) + Send + Sync;
 
-/// The end that the user sees keeps the tally of both ends; the other end's tally is silent.
+/// The end that the user sees keeps the failures of both ends; those of the other end are silent.
 pub struct Failures {
     tell: Option<Box<TellFailure>>,
     /// Prints messages that most users do not want.
@@ -123,14 +123,14 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let telling = told.clone();
         let tell = move |error: &Error| telling.lock().push(error.clone());
-        let tally = Failures::new(Box::new(tell), Box::new(|_| ()), Arc::default());
+        let failures = Failures::new(Box::new(tell), Box::new(|_| ()), Arc::default());
         let error = |name: &str| Error::new(Kind::Read, Side::Source, "vanished").at(name);
-        tally.add(&error("a"));
-        tally.add(&error("b"));
-        tally.begin_again();
-        tally.add(&error("b"));
-        tally.add(&error("c"));
+        failures.add(&error("a"));
+        failures.add(&error("b"));
+        failures.begin_again();
+        failures.add(&error("b"));
+        failures.add(&error("c"));
         assert_eq!(*told.lock(), [error("a"), error("b"), error("c")]);
-        assert_eq!(tally.take(), (vec![error("b"), error("c")], 0));
+        assert_eq!(failures.take(), (vec![error("b"), error("c")], 0));
     }
 }

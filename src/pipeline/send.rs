@@ -135,7 +135,7 @@ impl Sender {
     /// Runs a worker, which turns plans into frames until the copy ends.
     pub fn work(&self) {
         let mut encoder = Encoder::new(self.context.chunk_size);
-        let mut shift = self.encoder_control.shifts.begin();
+        let mut clock = self.encoder_control.worker_time.begin();
         while let Ok(work) = self.scheduler.next() {
             let plan = match work {
                 NextTask::Chunk(plan) => plan,
@@ -150,24 +150,24 @@ impl Sender {
             };
             let frame = match &plan.what {
                 PlannedContent::Part(part) => {
-                    self.carry_part(&plan, part, &mut encoder, &mut shift)
+                    self.carry_part(&plan, part, &mut encoder, &mut clock)
                 }
                 _ => {
-                    shift.turn_to(Activity::Held);
+                    clock.turn_to(Activity::Held);
                     let Ok(buffer) = self.context.pool.take_blocking() else {
                         return;
                     };
-                    let frame = self.carry(&plan, buffer, &mut encoder, &mut shift);
+                    let frame = self.carry(&plan, buffer, &mut encoder, &mut clock);
                     frame.map(Frame::Own)
                 }
             };
             if let Some(frame) = frame {
-                shift.turn_to(Activity::Held);
+                clock.turn_to(Activity::Held);
                 if !self.push(frame) {
                     return;
                 }
             }
-            shift.turn_to(Activity::Nothing);
+            clock.turn_to(Activity::Nothing);
             if self.scheduler.is_all_taken() {
                 self.context.progress.set_phase(Phase::Flushing);
             }
@@ -213,7 +213,7 @@ impl Sender {
         plan: &Plan,
         buffer: Buffer,
         encoder: &mut Encoder,
-        shift: &mut WorkerClock<'_>,
+        clock: &mut WorkerClock<'_>,
     ) -> Option<SealedChunk> {
         if plan.nacks.load(Relaxed) >= NACKS_MAX {
             self.give_up(plan);
@@ -223,23 +223,23 @@ impl Sender {
             PlannedContent::Piece { file, piece }
                 if piece.is_larger_than(self.context.chunk_size) =>
             {
-                self.carry_large_piece(plan, file, buffer, shift)?
+                self.carry_large_piece(plan, file, buffer, clock)?
             }
             PlannedContent::Piece { file, piece } => match self.share_of(file, piece) {
-                Some(share) => self.carry_shared(share, plan, buffer, encoder, shift)?,
+                Some(share) => self.carry_shared(share, plan, buffer, encoder, clock)?,
                 None => {
-                    shift.turn_to(Activity::Disk);
-                    let (chunk, digest) = self.read_piece(plan, file, buffer, shift)?;
-                    self.encode(chunk, digest, self.encoder_control.next(), encoder, shift)
+                    clock.turn_to(Activity::Disk);
+                    let (chunk, digest) = self.read_piece(plan, file, buffer, clock)?;
+                    self.encode(chunk, digest, self.encoder_control.next(), encoder, clock)
                 }
             },
             PlannedContent::Pack(members) => {
-                self.carry_pack(plan, members, buffer, encoder, shift)?
+                self.carry_pack(plan, members, buffer, encoder, clock)?
             }
-            PlannedContent::Large(packs) => self.carry_large(plan, packs.len(), buffer, shift)?,
+            PlannedContent::Large(packs) => self.carry_large(plan, packs.len(), buffer, clock)?,
             PlannedContent::Part(_) => return None,
         };
-        shift.turn_to(Activity::Rest);
+        clock.turn_to(Activity::Rest);
         Some(SealedChunk::seal(encoded, &self.sealer))
     }
 
@@ -250,9 +250,9 @@ impl Sender {
         digest: Digest,
         compression: Compression,
         encoder: &mut Encoder,
-        shift: &mut WorkerClock<'_>,
+        clock: &mut WorkerClock<'_>,
     ) -> EncodedChunk {
-        shift.turn_to(Activity::Codec);
+        clock.turn_to(Activity::Codec);
         match chunk.place.kind {
             ChunkKind::Zeros | ChunkKind::Digest => {
                 let Chunk { place, buffer } = chunk;
@@ -275,7 +275,7 @@ impl Sender {
                 };
                 let encoded = compression.encode(encoder, chunk, digest);
                 drop(room);
-                let took = shift.turn_to(Activity::Rest);
+                let took = clock.turn_to(Activity::Rest);
                 let made = encoded.buffer.len();
                 self.encoder_control.coded(compression, raw, made, took);
                 encoded

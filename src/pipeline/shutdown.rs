@@ -151,13 +151,13 @@ mod tests {
 
     #[test]
     fn a_breach_counts_more_than_the_loss_of_the_connection() {
-        let ending = Shutdown::default();
+        let shutdown = Shutdown::default();
         let breach = |text: &str| Error::new(Kind::Breach, Side::Dest, text);
-        ending.end(error("cut"));
-        ending.end(breach("first"));
-        ending.end(breach("second"));
-        ending.end(error("teardown"));
-        assert_eq!(ending.cause(), Some(breach("first")));
+        shutdown.end(error("cut"));
+        shutdown.end(breach("first"));
+        shutdown.end(breach("second"));
+        shutdown.end(error("teardown"));
+        assert_eq!(shutdown.cause(), Some(breach("first")));
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub struct Spent {
 
 /// The activities of one worker, from its first chunk to its last.
 pub struct WorkerClock<'a> {
-    shifts: &'a WorkerTime,
+    worker_time: &'a WorkerTime,
     doing: Activity,
     since: Instant,
 }
@@ -73,7 +73,7 @@ impl WorkerTime {
         book.count_to(now);
         book.now[Activity::Nothing as usize] += 1;
         WorkerClock {
-            shifts: self,
+            worker_time: self,
             doing: Activity::Nothing,
             since: now,
         }
@@ -112,7 +112,7 @@ impl WorkerClock<'_> {
     /// Changes the activity. Returns how long the last one took.
     pub fn turn_to(&mut self, doing: Activity) -> Duration {
         let now = Instant::now();
-        let mut book = self.shifts.0.lock();
+        let mut book = self.worker_time.0.lock();
         book.count_to(now);
         book.now[self.doing as usize] -= 1;
         book.now[doing as usize] += 1;
@@ -125,7 +125,7 @@ impl WorkerClock<'_> {
 
 impl Drop for WorkerClock<'_> {
     fn drop(&mut self) {
-        let mut book = self.shifts.0.lock();
+        let mut book = self.worker_time.0.lock();
         book.count_to(Instant::now());
         book.now[self.doing as usize] -= 1;
     }
@@ -136,30 +136,30 @@ mod tests {
     use super::*;
 
     /// Moves the clock forward.
-    fn pass(shifts: &WorkerTime, ms: u64) {
-        let mut book = shifts.0.lock();
+    fn pass(worker_time: &WorkerTime, ms: u64) {
+        let mut book = worker_time.0.lock();
         let then = book.last + Duration::from_millis(ms);
         book.count_to(then);
     }
 
     #[test]
     fn a_disk_is_waited_for_only_while_nobody_works() {
-        let shifts = WorkerTime::default();
-        let (mut one, mut two) = (shifts.begin(), shifts.begin());
+        let worker_time = WorkerTime::default();
+        let (mut one, mut two) = (worker_time.begin(), worker_time.begin());
         let future = Duration::from_secs(3600);
         // From here on the real clock is behind and adds nothing.
-        pass(&shifts, future.as_millis() as u64);
+        pass(&worker_time, future.as_millis() as u64);
         one.turn_to(Activity::Disk);
         two.turn_to(Activity::Codec);
-        pass(&shifts, 100);
+        pass(&worker_time, 100);
         two.turn_to(Activity::Held);
-        pass(&shifts, 20);
+        pass(&worker_time, 20);
         two.turn_to(Activity::Disk);
-        pass(&shifts, 7);
+        pass(&worker_time, 7);
         one.turn_to(Activity::Rest);
-        pass(&shifts, 1);
+        pass(&worker_time, 1);
         drop((one, two));
-        let spent = shifts.spent();
+        let spent = worker_time.spent();
         assert_eq!(spent.disk_alone, Duration::from_millis(7));
         assert_eq!(spent.codec, Duration::from_millis(100));
         assert_eq!(spent.working, Duration::from_millis(101));

@@ -1,5 +1,5 @@
 //! The client's part in one session: starts the server, tells it what to do, makes the data
-//! connections, and runs its own half of the copy.
+//! connections, and runs its own end of the copy.
 
 mod endpoints;
 mod first_messages;
@@ -74,27 +74,27 @@ impl From<Error> for LostSession {
 /// data took.
 pub async fn copy(
     request: &Request,
-    seat: &ClientContext,
+    client: &ClientContext,
     session: Session<'_>,
 ) -> Result<String, LostSession> {
     let is_push = request.dest.host.is_some();
     let host = request.host().expect("one end is remote");
-    let budget = seat.budget(request)?;
+    let budget = client.budget(request)?;
     if let Some(name) = request.options.congestion.as_deref().filter(|_| is_push) {
         tuning::check_congestion(name)?;
     }
     let is_first = session.attempt == Attempt::First;
     let mut pushed = match is_push && is_first {
-        true => Some(Pushed::find(request, seat).await?),
+        true => Some(Pushed::find(request, client).await?),
         false => None,
     };
     if pushed.as_ref().is_some_and(Pushed::is_nothing) {
         return Ok(String::new());
     }
-    let mut server = connect(host, request, seat, session.attempt).await?;
+    let mut server = connect(host, request, client, session.attempt).await?;
     if is_push && !is_first {
         // After the login, so that a failing login does not look for the sources each time.
-        let found = match Pushed::find(request, seat).await {
+        let found = match Pushed::find(request, client).await {
             Ok(found) => pushed.insert(found),
             Err(error) => {
                 server.end(None, Some(&error)).await;
@@ -106,54 +106,54 @@ pub async fn copy(
             return Ok(String::new());
         }
     }
-    seat.progress.add_login();
-    tell_cuts(request, seat, budget);
-    let client = Client {
+    client.progress.add_login();
+    tell_cuts(request, client, budget);
+    let this_end = Client {
         request,
-        seat,
+        client,
         budget,
         remembered: saved_settings::recall(request).await,
         session,
     };
-    let mut half = None;
+    let mut end = None;
     let copied = tokio::select! {
-        copied = client.copy(&mut server, &mut half, pushed) => copied,
-        // Until there is a half, nothing else would notice the end.
-        () = seat.ending.wait(), if half.is_none() => Err(seat.ending.error()),
+        copied = this_end.copy(&mut server, &mut end, pushed) => copied,
+        // Until there is an end, nothing else would notice the end.
+        () = client.shutdown.wait(), if end.is_none() => Err(client.shutdown.error()),
     };
-    over(request, seat, server, half, copied).await
+    over(request, client, server, end, copied).await
 }
 
 /// Ends the session.
 async fn over(
     request: &Request,
-    seat: &ClientContext,
+    client: &ClientContext,
     server: LoggedIn,
-    half: Option<RunningEnd>,
+    end: Option<RunningEnd>,
     copied: Result<String>,
 ) -> Result<String, LostSession> {
     let error = match copied {
-        Ok(route) if seat.probe.is_some() => {
+        Ok(route) if client.probe.is_some() => {
             // Data that is still on its way is of no use, and may take long.
             let over = Error::new(Kind::Lost, Side::Here, "the probe is over");
-            server.end(half, Some(&over)).await;
+            server.end(end, Some(&over)).await;
             return Ok(route);
         }
         Ok(route) => {
-            if let Some(conclusion) = server.end_well(half).await {
-                seat.conclude(request, conclusion).await;
+            if let Some(conclusion) = server.end_well(end).await {
+                client.conclude(request, conclusion).await;
             }
             return Ok(route);
         }
         Err(error) => error,
     };
-    if let Some(half) = &half {
-        half.work_off(&error).await;
+    if let Some(end) = &end {
+        end.work_off(&error).await;
     }
     // Recorded before the teardown, whose errors are not the cause.
-    seat.ending.end(error);
-    let mut error = seat.ending.error();
-    if let Some(why) = server.end(half, Some(&error)).await {
+    client.shutdown.end(error);
+    let mut error = client.shutdown.error();
+    if let Some(why) = server.end(end, Some(&error)).await {
         error = why;
     }
     Err(LostSession {
@@ -163,11 +163,11 @@ async fn over(
     })
 }
 
-fn tell_cuts(request: &Request, seat: &ClientContext, budget: Budget) {
+fn tell_cuts(request: &Request, client: &ClientContext, budget: Budget) {
     let given = budget.streams;
     if let Some(asked) = request.streams.filter(|asked| given < *asked) {
         let detail = format!("--memory is enough for {given} of {asked} streams");
-        seat.reporter.detail(&detail);
+        client.reporter.detail(&detail);
     }
 }
 
@@ -178,28 +178,31 @@ struct Pushed {
 }
 
 impl Pushed {
-    async fn find(request: &Request, seat: &ClientContext) -> Result<Pushed> {
-        let expanded = operands::expand(request, seat).await?;
-        let scan = operands::scan(&expanded, &request.options, seat);
+    async fn find(request: &Request, client: &ClientContext) -> Result<Pushed> {
+        let expanded = operands::expand(request, client).await?;
+        let scan = operands::scan(&expanded, &request.options, client);
         Ok(Pushed { expanded, scan })
     }
 
-    async fn counted<R>(self, hearing: &mut ControlReader<'_, R>) -> Result<(Expanded, Totals)>
+    async fn counted<R>(
+        self,
+        control_reader: &mut ControlReader<'_, R>,
+    ) -> Result<(Expanded, Totals)>
     where
         R: AsyncRead + Unpin,
     {
-        let totals = hearing.during(self.scan).await?;
+        let totals = control_reader.during(self.scan).await?;
         let totals = totals.map_err(|_| Error::usage("the scan failed"))?;
         Ok((self.expanded, totals))
     }
 
-    /// True if none of the operands exists; the tally has reported each.
+    /// True if none of the operands exists; each was reported.
     fn is_nothing(&self) -> bool {
         self.expanded.is_nothing()
     }
 }
 
-/// What a half needs from the server.
+/// What an end needs from the server.
 #[derive(Clone, Copy)]
 struct FarOptions<'a> {
     control: &'a Outgoing,
@@ -210,7 +213,7 @@ struct FarOptions<'a> {
 
 struct Client<'a> {
     request: &'a Request,
-    seat: &'a ClientContext,
+    client: &'a ClientContext,
     budget: Budget,
     remembered: Option<Remembered>,
     session: Session<'a>,
@@ -220,7 +223,7 @@ impl Client<'_> {
     async fn copy(
         &self,
         server: &mut LoggedIn,
-        half: &mut Option<RunningEnd>,
+        end: &mut Option<RunningEnd>,
         pushed: Option<Pushed>,
     ) -> Result<String> {
         let (role, flow) = match pushed {
@@ -231,22 +234,23 @@ impl Client<'_> {
         let keyring = Arc::new(Keyring::new(Secret::random(), self.session.id, role));
         self.open(&server.control, &keyring, suite).await?;
         if self.session.attempt == Attempt::First {
-            self.seat.progress.set_phase(Phase::Scanning);
+            self.client.progress.set_phase(Phase::Scanning);
         }
-        let roster = ConnectionSet::new(flow);
+        let connection_set = ConnectionSet::new(flow);
         let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));
-        let chooser = self.chooser(server, (keyring, suite), roster.clone(), proven);
+        let chooser = self.chooser(server, (keyring, suite), connection_set.clone(), proven);
         let pace = self.pace();
-        let heart = self.heart(server, &roster);
+        let heart = self.heart(server, &connection_set);
         let heard = server.incoming.heard();
         let far = FarOptions {
             control: &server.control,
             hello: &server.hello,
             heard: &heard,
         };
-        let mut hearing = ControlReader::new(&mut server.incoming, Some(&heart), &self.seat.ending);
+        let mut control_reader =
+            ControlReader::new(&mut server.incoming, Some(&heart), &self.client.shutdown);
         let found = match pushed {
-            Some(pushed) => Some(pushed.counted(&mut hearing).await?),
+            Some(pushed) => Some(pushed.counted(&mut control_reader).await?),
             None => None,
         };
         let totals = found.as_ref().map(|(_, totals)| *totals);
@@ -254,7 +258,7 @@ impl Client<'_> {
         if let RunningEnd::Sending(sending) = &started {
             heart.attach(sending.sender.clone());
         }
-        let half = half.insert(started);
+        let end = end.insert(started);
         let (listen, listens) = oneshot::channel();
         let ways = ConnectionControl {
             inband: chooser.inband.clone(),
@@ -267,28 +271,33 @@ impl Client<'_> {
             counted(totals);
         }
         let (notes, opened_at) = (chooser.notes.clone(), chooser.opened_at);
-        let conversing = converse(&mut hearing, half, self.heed(ways), self.check(counted));
+        let conversing = converse(
+            &mut control_reader,
+            end,
+            self.heed(ways),
+            self.check(counted),
+        );
         tokio::select! {
             over = conversing => over?,
-            over = self.test(&helm, &roster, &server.hello, opened_at) => over?,
+            over = self.test(&helm, &connection_set, &server.hello, opened_at) => over?,
             () = chooser.run(listens) => {}
             () = self.follow_rate(&server.control, flow, &pace.limit) => {}
         }
         if let SendController::Tuner(tuning) = helm {
-            self.seat.conclude(self.request, tuning.conclude()).await;
+            self.client.conclude(self.request, tuning.conclude()).await;
         }
-        let carried = roster.carried();
+        let carried = connection_set.carried();
         let elsewhere = |route: &Route| *route != Route::Inband && carried[*route as usize] > 0;
         if !Route::ALL.iter().any(elsewhere) {
             // Others came up, but the copy was over before they carried anything.
-            self.seat.progress.set_streams(1);
+            self.client.progress.set_streams(1);
         }
         Ok(notes.label(carried))
     }
 
     /// Takes messages about connections, and about the codecs that a probe has tried.
     fn heed(&self, mut ways: ConnectionControl) -> impl FnMut(Message) -> Result<()> {
-        move |message| match (message, &self.seat.probe) {
+        move |message| match (message, &self.client.probe) {
             (Message::Tried(tried), Some(probe)) => {
                 probe.tried(tried);
                 Ok(())
@@ -297,7 +306,7 @@ impl Client<'_> {
         }
     }
 
-    /// Checks the server's messages before the half takes them.
+    /// Checks the server's messages before the end takes them.
     fn check(&self, counted: impl Fn(&Totals)) -> impl FnMut(&Message) -> Result<()> {
         let mut told = false;
         move |message| match message {
@@ -318,12 +327,17 @@ impl Client<'_> {
         &self,
         server: &LoggedIn,
         (keyring, suite): (Arc<Keyring>, Suite),
-        roster: Arc<ConnectionSet>,
+        connection_set: Arc<ConnectionSet>,
         proven: mpsc::Sender<Connection>,
     ) -> RouteChooser<'_> {
         let is_wanted = matches!(self.request.route.asked, None | Some(Route::Ssh));
         let control = server.control.clone();
-        let inband = Inband::new(roster.flow(), is_wanted, control.clone(), proven.clone());
+        let inband = Inband::new(
+            connection_set.flow(),
+            is_wanted,
+            control.clone(),
+            proven.clone(),
+        );
         inband.hold();
         let streams_there = server.hello.limits.streams.max(1);
         RouteChooser {
@@ -338,11 +352,11 @@ impl Client<'_> {
             keyring,
             suite,
             proven,
-            roster,
+            connection_set,
             control,
             inband,
             notes: Arc::default(),
-            seat: self.seat.clone(),
+            client: self.client.clone(),
         }
     }
 
@@ -352,11 +366,11 @@ impl Client<'_> {
     }
 
     /// Starts the heartbeats. When they are dropped, the data connections end too.
-    fn heart(&self, server: &LoggedIn, roster: &Arc<ConnectionSet>) -> Heart {
+    fn heart(&self, server: &LoggedIn, connection_set: &Arc<ConnectionSet>) -> Heart {
         Heart::start(HeartTerms {
             place: HeartPlace::Client {
                 host: printable(server.host.name.as_bytes()),
-                reporter: self.seat.reporter.clone(),
+                reporter: self.client.reporter.clone(),
                 streams_max: self
                     .streams()
                     .unwrap_or(self.budget.streams_max())
@@ -365,15 +379,15 @@ impl Client<'_> {
             timeout_s: self.request.options.timeout_s,
             control: server.control.clone(),
             heard: server.incoming.heard(),
-            roster: roster.clone(),
-            progress: self.seat.progress.clone(),
-            ending: self.seat.ending.clone(),
+            connection_set: connection_set.clone(),
+            progress: self.client.progress.clone(),
+            shutdown: self.client.shutdown.clone(),
         })
     }
 
     fn pace(&self) -> SendPace {
         let pace = SendPace {
-            limit: self.seat.limit(),
+            limit: self.client.limit(),
         };
         pace.limit.set(self.request.options.rate_limit);
         pace
@@ -396,7 +410,7 @@ impl Client<'_> {
                 let _ = control.send(Message::Tune(tune)).await;
             }
         };
-        rate_file::follow(path, rate, &*self.seat.reporter, set).await
+        rate_file::follow(path, rate, &*self.client.reporter, set).await
     }
 }
 
@@ -405,11 +419,11 @@ impl Client<'_> {
 async fn connect(
     host: &Host,
     request: &Request,
-    seat: &ClientContext,
+    client: &ClientContext,
     attempt: Attempt,
 ) -> Result<LoggedIn> {
-    let Some(shared) = &seat.shared else {
-        return LoggedIn::connect(host, request, seat, attempt).await;
+    let Some(shared) = &client.shared else {
+        return LoggedIn::connect(host, request, client, attempt).await;
     };
     let turn = async {
         match attempt {
@@ -420,13 +434,13 @@ async fn connect(
     };
     let turn = tokio::select! {
         turn = turn => turn,
-        () = seat.ending.wait() => return Err(seat.ending.error()),
+        () = client.shutdown.wait() => return Err(client.shutdown.error()),
     };
-    let server = LoggedIn::connect(host, request, seat, attempt).await?;
+    let server = LoggedIn::connect(host, request, client, attempt).await?;
     drop(turn);
     shared.share.join();
     tokio::select! {
         () = shared.logins.over(shared.host) => Ok(server),
-        () = seat.ending.wait() => Err(seat.ending.error()),
+        () = client.shutdown.wait() => Err(client.shutdown.error()),
     }
 }

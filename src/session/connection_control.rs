@@ -186,7 +186,7 @@ pub struct Reverse {
     pub keyring: Arc<Keyring>,
     pub suite: Suite,
     pub proven: mpsc::Sender<Connection>,
-    pub roster: Arc<ConnectionSet>,
+    pub connection_set: Arc<ConnectionSet>,
     /// With a limited key, this server may dial only the address that logged in.
     pub is_confined: bool,
     /// The other end is the client that logged in.
@@ -211,7 +211,7 @@ impl Reverse {
         self.dialling = None;
         if places.is_empty() {
             if !self.is_client {
-                self.roster.end(self.route);
+                self.connection_set.end(self.route);
             }
             return;
         }
@@ -223,7 +223,7 @@ impl Reverse {
             keyring: self.keyring.clone(),
             suite: self.suite,
             proven: self.proven.clone(),
-            roster: self.roster.clone(),
+            connection_set: self.connection_set.clone(),
             reporter: None,
             attempts: match self.is_client {
                 // A client opens a new listener each time.
@@ -231,12 +231,12 @@ impl Reverse {
                 false => self.attempts.clone(),
             },
         };
-        let roster = self.roster.clone();
+        let connection_set = self.connection_set.clone();
         let dialling = AbortOnDropHandle::new(tokio::spawn(async move {
             tokio::select! {
                 // The client decides whether to try another route.
                 _in_vain = dialler.run() => {}
-                () = roster.closed() => {}
+                () = connection_set.closed() => {}
             }
         }));
         self.dialling = Some((places, dialling));

@@ -33,8 +33,8 @@ use crate::wire::message::{Conclusion, Tried};
 pub struct ClientContext {
     pub progress: Arc<Progress>,
     pub reporter: Arc<dyn Reporter>,
-    pub tally: Arc<Failures>,
-    pub ending: Arc<Shutdown>,
+    pub failures: Arc<Failures>,
+    pub shutdown: Arc<Shutdown>,
     pub digests: Option<Arc<DigestList>>,
     /// The hosts that earlier logins of this copy reached.
     pub reached: HostPin,
@@ -51,7 +51,7 @@ pub struct ClientContext {
 impl ClientContext {
     pub fn new(progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> ClientContext {
         let (telling, detailing) = (reporter.clone(), reporter.clone());
-        let tally = Failures::new(
+        let failures = Failures::new(
             Box::new(move |error| telling.failure(error)),
             Box::new(move |error| detailing.detail(&error.to_string())),
             progress.clone(),
@@ -59,8 +59,8 @@ impl ClientContext {
         ClientContext {
             progress,
             reporter,
-            tally: Arc::new(tally),
-            ending: Arc::default(),
+            failures: Arc::new(failures),
+            shutdown: Arc::default(),
             digests: None,
             reached: HostPin::default(),
             enough: Stop::new(),
@@ -85,10 +85,10 @@ impl ClientContext {
         Arc::new(move |line| reporter.notice(line))
     }
 
-    /// A seat for one session, which may end before the copy does.
+    /// The context of one session, which may end before the copy does.
     pub fn of_session(&self) -> ClientContext {
         ClientContext {
-            ending: Arc::new(Shutdown::of_session(&self.ending)),
+            shutdown: Arc::new(Shutdown::of_session(&self.shutdown)),
             ..self.clone()
         }
     }
@@ -110,7 +110,7 @@ impl ClientContext {
 
     /// Prepares for the next session. True if the last one got further than those before it.
     pub fn begin_again(&self) -> bool {
-        self.tally.begin_again();
+        self.failures.begin_again();
         if let Some(list) = &self.digests {
             list.begin_again();
         }
@@ -196,7 +196,7 @@ pub trait LinkTest: Send + Sync {
 /// The parts of a sending session that a test uses.
 pub struct TestEnds<'a> {
     pub sender: &'a Sender,
-    pub roster: &'a ConnectionSet,
+    pub connection_set: &'a ConnectionSet,
     pub hello: &'a Hello,
     pub budget: Budget,
     pub remembered: Option<Remembered>,

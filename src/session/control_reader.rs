@@ -11,7 +11,7 @@ use crate::pipeline::Shutdown;
 use crate::session::heartbeat::Heart;
 use crate::wire::message::{Message, Tune};
 
-/// Messages that may arrive while this end prepares its half: addresses to dial, operands that were
+/// Messages that may arrive while this end prepares itself: addresses to dial, operands that were
 /// not found. Beyond this, none are read.
 const KEPT_MAX: usize = 64;
 
@@ -22,7 +22,7 @@ pub struct ControlReader<'a, R> {
     incoming: &'a mut Incoming<R>,
     /// None if both ends are in this process.
     heart: Option<&'a Heart>,
-    ending: &'a Shutdown,
+    shutdown: &'a Shutdown,
     kept: VecDeque<Message>,
     kept_bytes: usize,
     origin: MessageOrigin,
@@ -41,12 +41,12 @@ impl<'a, R: AsyncRead + Unpin> ControlReader<'a, R> {
     pub fn new(
         incoming: &'a mut Incoming<R>,
         heart: Option<&'a Heart>,
-        ending: &'a Shutdown,
+        shutdown: &'a Shutdown,
     ) -> Self {
         ControlReader {
             incoming,
             heart,
-            ending,
+            shutdown,
             kept: VecDeque::new(),
             kept_bytes: 0,
             origin: MessageOrigin::Peer,
@@ -87,7 +87,7 @@ impl<'a, R: AsyncRead + Unpin> ControlReader<'a, R> {
                     self.pause(false);
                     return Ok(done);
                 }
-                () = self.ending.wait() => return Err(self.ending.error()),
+                () = self.shutdown.wait() => return Err(self.shutdown.error()),
                 message = hear(self.incoming, self.heart, self.origin), if has_room => {
                     let message = message?;
                     self.kept_bytes += message.weight();
@@ -104,8 +104,8 @@ impl<'a, R: AsyncRead + Unpin> ControlReader<'a, R> {
         }
     }
 
-    pub fn ending(&self) -> &'a Shutdown {
-        self.ending
+    pub fn shutdown(&self) -> &'a Shutdown {
+        self.shutdown
     }
 }
 
@@ -222,9 +222,9 @@ mod tests {
             message.encode(&mut bytes);
         }
         let mut incoming = Incoming::new(&bytes[..]);
-        let ending = Shutdown::default();
-        let mut hearing = ControlReader::new(&mut incoming, None, &ending).between();
-        hearing.next().await
+        let shutdown = Shutdown::default();
+        let mut control_reader = ControlReader::new(&mut incoming, None, &shutdown).between();
+        control_reader.next().await
     }
 
     fn relayed(message: &Message) -> Message {

@@ -7,7 +7,7 @@ use crate::session::control_reader::ControlReader;
 use crate::session::endpoint::{ReceivingEnd, SendingEnd};
 use crate::wire::message::Message;
 
-/// One end's half of the copy.
+/// This end of the copy.
 pub enum RunningEnd {
     Sending(SendingEnd),
     Receiving(ReceivingEnd),
@@ -16,69 +16,69 @@ pub enum RunningEnd {
 impl RunningEnd {
     fn take(&self, message: Message) -> Result<()> {
         match self {
-            RunningEnd::Sending(half) => half.take(message),
-            RunningEnd::Receiving(half) => {
-                half.take(message);
+            RunningEnd::Sending(end) => end.take(message),
+            RunningEnd::Receiving(end) => {
+                end.take(message);
                 Ok(())
             }
         }
     }
 
-    /// This half, if its queue has no room for more messages.
+    /// This end, if its queue has no room for more messages.
     fn full(&self) -> Option<&ReceivingEnd> {
         match self {
-            RunningEnd::Receiving(half) if half.is_full() => Some(half),
+            RunningEnd::Receiving(end) if end.is_full() => Some(end),
             RunningEnd::Receiving(_) | RunningEnd::Sending(_) => None,
         }
     }
 
     /// Works off queued messages before `error` counts as the cause: they may have a better one.
     pub async fn work_off(&self, error: &Error) {
-        if let (RunningEnd::Receiving(half), Kind::Lost) = (self, error.kind) {
-            half.work_off().await;
+        if let (RunningEnd::Receiving(end), Kind::Lost) = (self, error.kind) {
+            end.work_off().await;
         }
     }
 
     async fn done(&mut self) {
         match self {
-            RunningEnd::Sending(half) => half.done().await,
-            RunningEnd::Receiving(half) => half.done().await,
+            RunningEnd::Sending(end) => end.done().await,
+            RunningEnd::Receiving(end) => end.done().await,
         }
     }
 
     pub async fn stop(self) {
         match self {
-            RunningEnd::Sending(half) => half.stop().await,
-            RunningEnd::Receiving(half) => half.stop().await,
+            RunningEnd::Sending(end) => end.stop().await,
+            RunningEnd::Receiving(end) => end.stop().await,
         }
     }
 }
 
-/// Hands messages to `half` until all is in place or the copy ends. `ways` takes messages about
-/// connections; `check` sees the others before the half does.
+/// Hands messages to `end` until all is in place or the copy ends. `ways` takes messages about
+/// connections; `check` sees the others before the end does.
 pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
-    hearing: &mut ControlReader<'_, R>,
-    half: &mut RunningEnd,
+    control_reader: &mut ControlReader<'_, R>,
+    end: &mut RunningEnd,
     mut ways: impl FnMut(Message) -> Result<()>,
     mut check: impl FnMut(&Message) -> Result<()>,
 ) -> Result<()> {
-    let ending = hearing.ending();
+    let shutdown = control_reader.shutdown();
     loop {
-        if let Some(full) = half.full() {
+        if let Some(full) = end.full() {
             // A sender of this version never fills the queue. Control is read again when there is
             // room.
-            hearing.pause(true);
+            control_reader.pause(true);
             tokio::select! {
                 () = full.room() => {}
-                () = ending.wait() => return Err(ending.error()),
+                () = shutdown.wait() => return Err(shutdown.error()),
             }
-            hearing.pause(false);
+            control_reader.pause(false);
         }
         let message = tokio::select! {
             biased;
-            () = half.done() => return Ok(()),
-            () = ending.wait() => return Err(ending.error()),
-            message = hearing.next() => message?,
+            () = end.done() => return Ok(()),
+            () = shutdown.wait() => return Err(shutdown.error()),
+            message = control_reader.next() => message?,
         };
         match message {
             Message::Listen(_)
@@ -89,7 +89,7 @@ pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
             | Message::Tried(_) => ways(message)?,
             message => {
                 check(&message)?;
-                half.take(message)?;
+                end.take(message)?;
             }
         }
     }

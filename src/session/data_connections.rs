@@ -1,4 +1,4 @@
-//! Data connections of one half. Each has a task that sends from the shared queue or receives into
+//! Data connections of one end. Each has a task that sends from the shared queue or receives into
 //! the workers' queue. A lost connection costs speed, but never the copy.
 
 use std::io::ErrorKind::UnexpectedEof;
@@ -36,7 +36,7 @@ const CARRIED_MIN: u64 = 256 << 10;
 /// How often the need for the in-band connection is checked.
 const GATE_LOOK: Duration = Duration::from_millis(50);
 
-/// Proven connections, passed from a route to a half.
+/// Proven connections, passed from a route to an end.
 pub type Connections = mpsc::Receiver<Connection>;
 
 /// The pace at which an end sends.
@@ -74,7 +74,7 @@ pub async fn send_on(
     sender: Arc<Sender>,
     frames: Frames,
     mut connections: Connections,
-    roster: Arc<ConnectionSet>,
+    connection_set: Arc<ConnectionSet>,
     pace: SendPace,
     reporter: Option<Arc<dyn Reporter>>,
 ) {
@@ -83,49 +83,49 @@ pub async fn send_on(
     loop {
         tokio::select! {
             Some(connection) = connections.recv() => {
-                let Some(member) = roster.join(connection.id) else {
+                let Some(registration) = connection_set.join(connection.id) else {
                     continue;
                 };
-                sender.context.progress.set_streams(roster.most());
+                sender.context.progress.set_streams(connection_set.most());
                 let gate = (Route::of(connection.id.stream) == Some(Route::Inband)).then(|| {
                     let (gate, is_open) = watch::channel(false);
-                    streams.spawn(mind(gate, roster.clone()));
+                    streams.spawn(mind(gate, connection_set.clone()));
                     is_open
                 });
                 let supply = Supply { frames: frames.clone(), gate };
                 let (sender, limit) = (sender.clone(), pace.limit.clone());
-                let (roster, reporter) = (roster.clone(), reporter.clone());
+                let (connection_set, reporter) = (connection_set.clone(), reporter.clone());
                 streams.spawn(async move {
                     let Connection { id, link, expected, fate } = connection;
                     let sent = send(
-                        member.number, link, expected, supply, &limit, &member.meter, &*sender,
+                        registration.number, link, expected, supply, &limit, &registration.meter, &*sender,
                     );
-                    let token = member.token();
+                    let token = registration.token();
                     let ended = tokio::select! {
                         ended = sent => ended,
-                        () = token.cancelled() => Err(why(&member)),
+                        () = token.cancelled() => Err(why(&registration)),
                     };
                     let Err(cause) = ended else { return };
-                    let again = sender.scheduler.stream_died(member.number);
+                    let again = sender.scheduler.stream_died(registration.number);
                     let again = match again {
                         1 => "1 chunk is".to_owned(),
                         _ => format!("{again} chunks are"),
                     };
                     let stream = ConnectionName(id.stream);
                     let told = format!("stream {stream} was lost ({cause}); {again} sent again");
-                    lost(&roster, &member, fate, &cause, true, reporter.as_deref(), &told);
+                    lost(&connection_set, &registration, fate, &cause, true, reporter.as_deref(), &told);
                 });
             }
             Some(_) = streams.join_next() => {}
-            () = roster.closed() => return,
+            () = connection_set.closed() => return,
         }
     }
 }
 
 /// Opens the gate of the in-band connection while no other connection is sound.
-async fn mind(gate: watch::Sender<bool>, roster: Arc<ConnectionSet>) {
+async fn mind(gate: watch::Sender<bool>, connection_set: Arc<ConnectionSet>) {
     loop {
-        gate.send_replace(!roster.has_sound());
+        gate.send_replace(!connection_set.has_sound());
         tokio::time::sleep(GATE_LOOK).await;
     }
 }
@@ -134,7 +134,7 @@ async fn mind(gate: watch::Sender<bool>, roster: Arc<ConnectionSet>) {
 pub async fn receive_on(
     receiver: Arc<Receiver>,
     mut connections: Connections,
-    roster: Arc<ConnectionSet>,
+    connection_set: Arc<ConnectionSet>,
     reporter: Option<Arc<dyn Reporter>>,
 ) {
     let limits = FrameLimits::new(receiver.context.chunk_size as u32).with_large();
@@ -143,65 +143,65 @@ pub async fn receive_on(
     loop {
         tokio::select! {
             Some(connection) = connections.recv() => {
-                let Some(member) = roster.join(connection.id) else {
+                let Some(registration) = connection_set.join(connection.id) else {
                     continue;
                 };
-                receiver.context.progress.set_streams(roster.most());
-                member.meter.set_proven();
-                let (receiver, roster, reporter) = (receiver.clone(), roster.clone(), reporter.clone());
+                receiver.context.progress.set_streams(connection_set.most());
+                registration.meter.set_proven();
+                let (receiver, connection_set, reporter) = (receiver.clone(), connection_set.clone(), reporter.clone());
                 streams.spawn(async move {
                     let Connection { id, link, fate, .. } = connection;
-                    let token = member.token();
-                    receiver.add_connection(member.number, token.clone());
+                    let token = registration.token();
+                    receiver.add_connection(registration.number, token.clone());
                     let (cause, is_whole) = tokio::select! {
-                        ended = receive(&receiver, &member, link, &limits) => {
+                        ended = receive(&receiver, &registration, link, &limits) => {
                             let is_whole = !matches!(ended, Err(RecvError::BadFrame(_)));
                             (reason(ended), is_whole)
                         }
-                        () = token.cancelled() => (why(&member), member.why().is_some()),
+                        () = token.cancelled() => (why(&registration), registration.why().is_some()),
                     };
-                    receiver.remove_connection(member.number);
+                    receiver.remove_connection(registration.number);
                     if receiver.acks().is_finished() {
                         return;
                     }
                     let told = format!("stream {} was lost ({cause})", ConnectionName(id.stream));
-                    lost(&roster, &member, fate, &cause, is_whole, reporter.as_deref(), &told);
+                    lost(&connection_set, &registration, fate, &cause, is_whole, reporter.as_deref(), &told);
                 });
             }
             Some(_) = streams.join_next() => {}
-            () = roster.closed() => return,
+            () = connection_set.closed() => return,
         }
     }
 }
 
-/// Reports a lost connection to the roster, the user and the dialler. A connection whose data was
+/// Reports a lost connection to the connection set, the user and the dialler. A connection whose data was
 /// invalid (`is_whole` is false) was not useful.
 fn lost(
-    roster: &ConnectionSet,
-    member: &Registration,
+    connection_set: &ConnectionSet,
+    registration: &Registration,
     fate: Option<tokio::sync::oneshot::Sender<Fate>>,
     cause: &io::Error,
     is_whole: bool,
     reporter: Option<&dyn Reporter>,
     told: &str,
 ) {
-    roster.set_cause(cause.to_string());
+    connection_set.set_cause(cause.to_string());
     if let Some(reporter) = reporter {
         reporter.detail(told);
     }
     if let Some(fate) = fate {
         // This fails if nobody dials any more.
         let _ = fate.send(Fate {
-            was_proven: member.meter.is_proven(),
-            carried: is_whole && member.meter.bytes() >= CARRIED_MIN,
+            was_proven: registration.meter.is_proven(),
+            carried: is_whole && registration.meter.bytes() >= CARRIED_MIN,
             cause: cause.to_string(),
         });
     }
 }
 
 /// Why a connection was ended from outside: it is dead, or its data was refused.
-fn why(member: &Registration) -> io::Error {
-    match member.why() {
+fn why(registration: &Registration) -> io::Error {
+    match registration.why() {
         Some(dead) => io::Error::other(dead),
         None => io::Error::other("what came was not sealed with this session's key"),
     }
@@ -217,18 +217,18 @@ fn reason(ended: Result<(), RecvError>) -> io::Error {
 
 async fn receive(
     receiver: &Receiver,
-    member: &Registration,
+    registration: &Registration,
     link: Duplex,
     limits: &FrameLimits,
 ) -> Result<(), RecvError> {
-    let (stream, meter): (u16, &ConnectionStats) = (member.number, &member.meter);
+    let (stream, meter): (u16, &ConnectionStats) = (registration.number, &registration.meter);
     recv(link, limits, &receiver.context.pool, meter, |frame| {
         receiver.take_frame(stream, frame)
     })
     .await
 }
 
-/// Passes frames from one half to the other within this process, at most at the limit's rate.
+/// Passes frames from one end to the other within this process, at most at the limit's rate.
 pub async fn pass_on(
     sender: Arc<Sender>,
     frames: Frames,
@@ -255,9 +255,9 @@ pub async fn pass_on(
 
 /// Ends the copy because of its connections, unless control reports the reason first: if the other
 /// end has ended, its last messages may still be in transit through ssh.
-pub fn end_later(ending: Arc<Shutdown>, cause: Error) {
+pub fn end_later(shutdown: Arc<Shutdown>, cause: Error) {
     tokio::spawn(async move {
         tokio::time::sleep(LAST_WORDS).await;
-        ending.end(cause);
+        shutdown.end(cause);
     });
 }

@@ -1,5 +1,5 @@
 //! One end of a copy at work: its threads, its tasks, and how it handles messages. Client and
-//! server run one half each; a copy on this machine runs both.
+//! server run one end each; a copy on this machine runs both.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ const CLEARING_PATIENCE: Duration = Duration::from_millis(200);
 /// hang.
 const WORK_OFF_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The half that has the data.
+/// The end that has the data.
 pub struct SendingEnd {
     pub sender: Arc<Sender>,
     /// The queue from which connections take frames.
@@ -97,7 +97,7 @@ impl SendingEnd {
     }
 }
 
-/// The half that gets the data.
+/// The end that gets the data.
 pub struct ReceivingEnd {
     pub receiver: Arc<Receiver>,
     threads: Vec<JoinHandle<()>>,
@@ -193,11 +193,11 @@ impl ReceivingEnd {
         join(self.threads, until).await;
         // The clean-up removes and renames files. The task that reads control does not wait for
         // that disk.
-        let (receiver, ending) = (
+        let (receiver, shutdown) = (
             self.receiver.clone(),
             self.receiver.context.shutdown.clone(),
         );
-        let clearing = spawn(&ending, move || receiver.put_away());
+        let clearing = spawn(&shutdown, move || receiver.put_away());
         let until = until.max(Instant::now() + CLEARING_PATIENCE);
         // If the thread is refused, the files stay for a later run, as after a power cut.
         join(clearing.into_iter().collect(), until).await;
@@ -205,8 +205,8 @@ impl ReceivingEnd {
 }
 
 /// For the sender, which tells the user what limits the copy.
-fn busy(shifts: &WorkerTime, crowd: &IdleTime) -> Busy {
-    let spent = shifts.spent();
+fn busy(worker_time: &WorkerTime, crowd: &IdleTime) -> Busy {
+    let spent = worker_time.spent();
     let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     Busy {
         elapsed_us: us(spent.elapsed),
@@ -218,21 +218,21 @@ fn busy(shifts: &WorkerTime, crowd: &IdleTime) -> Busy {
 }
 
 struct Threads {
-    ending: Arc<Shutdown>,
+    shutdown: Arc<Shutdown>,
     started: Vec<JoinHandle<()>>,
 }
 
 impl Threads {
-    fn of(ending: &Arc<Shutdown>) -> Self {
-        let (ending, started) = (ending.clone(), Vec::new());
-        Threads { ending, started }
+    fn of(shutdown: &Arc<Shutdown>) -> Self {
+        let (shutdown, started) = (shutdown.clone(), Vec::new());
+        Threads { shutdown, started }
     }
 
     /// Starts a thread. If it is refused, the copy ends.
     fn start(&mut self, body: impl FnOnce() + Send + 'static) {
-        match spawn(&self.ending, body) {
+        match spawn(&self.shutdown, body) {
             Ok(thread) => self.started.push(thread),
-            Err(refused) => self.ending.end(refused),
+            Err(refused) => self.shutdown.end(refused),
         }
     }
 
@@ -240,7 +240,7 @@ impl Threads {
     fn start_workers<W: FnOnce() + Send + 'static>(&mut self, wanted: usize, work: impl Fn() -> W) {
         self.start(work());
         for _ in 1..wanted {
-            match spawn(&self.ending, work()) {
+            match spawn(&self.shutdown, work()) {
                 Ok(thread) => self.started.push(thread),
                 Err(_) => return,
             }
@@ -249,12 +249,12 @@ impl Threads {
 }
 
 /// Starts a thread. If it panics, the copy ends, because others wait for its work.
-fn spawn(ending: &Arc<Shutdown>, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    let ending = ending.clone();
+fn spawn(shutdown: &Arc<Shutdown>, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let shutdown = shutdown.clone();
     threads::start(move || {
         if catch_unwind(AssertUnwindSafe(body)).is_err() {
             let message = "a bug in fastcp: a thread panicked (its message is above)";
-            ending.end(Error::new(Kind::Breach, Side::Here, message));
+            shutdown.end(Error::new(Kind::Breach, Side::Here, message));
         }
     })
 }

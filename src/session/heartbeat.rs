@@ -23,7 +23,7 @@
 //! | credit for data on control | none: it depends on control alone | |
 //! | a command, or the other end of a pipe | none: it ends with the copy | |
 //! | acknowledgements | none: they arrive while any connection lives | |
-//! | threads of a half that ends | 0.9 s, and 0.2 s for the clean-up (`endpoint`) | left behind |
+//! | threads of an end that stops | 0.9 s, and 0.2 s for the clean-up (`endpoint`) | left behind |
 //! | the server, for control to close | 5 s (`server`) | it exits |
 //! | the client, for the server to exit | 10 s; failed 0.5 s, command 3 s (`login`) | killed |
 //!
@@ -97,9 +97,9 @@ pub struct HeartTerms {
     pub control: Outgoing,
     /// Bytes that have arrived on control.
     pub heard: Arc<AtomicU64>,
-    pub roster: Arc<ConnectionSet>,
+    pub connection_set: Arc<ConnectionSet>,
     pub progress: Arc<Progress>,
-    pub ending: Arc<Shutdown>,
+    pub shutdown: Arc<Shutdown>,
 }
 
 /// Sends heartbeats until it is dropped; then the session's data connections end too.
@@ -156,7 +156,7 @@ impl Heart {
         peer.streams = heartbeat.streams;
     }
 
-    /// Notes that the other end has prepared its half, and accepts connections from now on.
+    /// Notes that the other end is prepared, and accepts connections from now on.
     pub fn peer_is_ready(&self) {
         self.shared.is_peer_ready.store(true, Relaxed);
     }
@@ -168,13 +168,17 @@ impl Heart {
 
     /// Takes the sender's decision on the number of connections.
     pub fn tune(&self, tune: &Tune) {
-        let HeartTerms { place, roster, .. } = &self.shared.terms;
-        if roster.flow() != Flow::In {
+        let HeartTerms {
+            place,
+            connection_set,
+            ..
+        } = &self.shared.terms;
+        if connection_set.flow() != Flow::In {
             return;
         }
         let (HeartPlace::Client { streams_max, .. } | HeartPlace::Server { streams_max }) = place;
         if let Some(streams) = tune.streams {
-            roster.want(streams.min(*streams_max));
+            connection_set.want(streams.min(*streams_max));
         }
         if let HeartPlace::Client { reporter, .. } = place
             && !tune.reason.is_empty()
@@ -193,7 +197,7 @@ impl Heart {
 
 impl Drop for Heart {
     fn drop(&mut self) {
-        self.shared.terms.roster.close();
+        self.shared.terms.connection_set.close();
     }
 }
 
@@ -228,7 +232,7 @@ async fn beat(shared: Arc<HeartShared>) {
     loop {
         ticks.tick().await;
         counter += 1;
-        let streams = shared.terms.roster.facts();
+        let streams = shared.terms.connection_set.facts();
         control.try_send(Message::Heartbeat(Heartbeat { counter, streams }));
         let in_time = clock.tick(Instant::now());
         let now = clock.now;
@@ -238,7 +242,10 @@ async fn beat(shared: Arc<HeartShared>) {
         }
         let looked = {
             let peer = shared.peer.lock();
-            shared.terms.roster.look(now, peer.beats, &peer.streams)
+            shared
+                .terms
+                .connection_set
+                .look(now, peer.beats, &peer.streams)
         };
         shared.repeat(&looked);
         let for_how_long = barren.look(now, &shared, &looked);
@@ -246,10 +253,10 @@ async fn beat(shared: Arc<HeartShared>) {
             continue;
         }
         if now - heard_at + ROUNDING >= shared.timeout {
-            return shared.terms.ending.end(shared.silent());
+            return shared.terms.shutdown.end(shared.silent());
         }
         if for_how_long + ROUNDING >= shared.timeout {
-            return shared.terms.ending.end(shared.cut_off());
+            return shared.terms.shutdown.end(shared.cut_off());
         }
     }
 }
@@ -274,9 +281,10 @@ impl NoProgress {
         let is_fruitful = looked.stands || done != self.done;
         self.done = done;
         // The other end may wait for a slow disk for any time; control shows that it is alive.
-        let is_ready = shared.is_peer_ready.load(Relaxed) || terms.roster.was_ever_listed();
-        let prepares = terms.roster.was_ever_proven() && !is_ready;
-        if !is_judge || !terms.roster.has_begun() || prepares || is_fruitful || needs_none() {
+        let is_ready = shared.is_peer_ready.load(Relaxed) || terms.connection_set.was_ever_listed();
+        let prepares = terms.connection_set.was_ever_proven() && !is_ready;
+        if !is_judge || !terms.connection_set.has_begun() || prepares || is_fruitful || needs_none()
+        {
             self.since = None;
             return Duration::ZERO;
         }
@@ -311,10 +319,12 @@ impl HeartShared {
 
     /// The error if control works but no data connection does.
     fn cut_off(&self) -> Error {
-        let roster = &self.terms.roster;
-        let cause = roster.last_cause().unwrap_or_else(|| "no answer".into());
+        let connection_set = &self.terms.connection_set;
+        let cause = connection_set
+            .last_cause()
+            .unwrap_or_else(|| "no answer".into());
         let (seconds, host) = (self.timeout.as_secs(), self.host());
-        if roster.was_ever_proven() {
+        if connection_set.was_ever_proven() {
             let message = format!(
                 "all data connections were lost, and for {seconds} s none could be kept up: {cause}"
             );

@@ -111,7 +111,7 @@ const LAST_LINES: Duration = Duration::from_millis(700);
 /// for. It also ends the process within a second, even if something hangs.
 ///
 /// A separate thread receives the signals, because a disk may block all others.
-pub fn end_on_signals(ending: Arc<Shutdown>) -> CancellationToken {
+pub fn end_on_signals(shutdown: Arc<Shutdown>) -> CancellationToken {
     let at_once = CancellationToken::new();
     let kinds = [
         SignalKind::interrupt(),
@@ -119,7 +119,7 @@ pub fn end_on_signals(ending: Arc<Shutdown>) -> CancellationToken {
         SignalKind::hangup(),
     ];
     let counted = Arc::<AtomicUsize>::default();
-    let mut hearing = Vec::new();
+    let mut control_reader = Vec::new();
     for kind in kinds
         .into_iter()
         .filter(|kind| !is_ignored(kind.as_raw_value()))
@@ -127,20 +127,20 @@ pub fn end_on_signals(ending: Arc<Shutdown>) -> CancellationToken {
         let Ok(mut signals) = signal(kind) else {
             continue;
         };
-        let (ending, at_once, counted) = (ending.clone(), at_once.clone(), counted.clone());
+        let (shutdown, at_once, counted) = (shutdown.clone(), at_once.clone(), counted.clone());
         let name = match kind {
             kind if kind == SignalKind::terminate() => "terminated",
             kind if kind == SignalKind::hangup() => "hung up",
             _ => "interrupted",
         };
         let kind = Kind::Signal(kind.as_raw_value());
-        hearing.push(async move {
+        control_reader.push(async move {
             while signals.recv().await.is_some() {
                 if counted.fetch_add(1, Relaxed) > 0 {
                     at_once.cancel();
                     exit_soon(kind);
                 }
-                ending.end(Error::new(kind, Side::Here, name));
+                shutdown.end(Error::new(kind, Side::Here, name));
             }
         });
     }
@@ -148,10 +148,10 @@ pub fn end_on_signals(ending: Arc<Shutdown>) -> CancellationToken {
         .enable_all()
         .build();
     // Shared, so that both survive if the thread is refused: dropping a runtime here would panic.
-    let hearing = Arc::new(Mutex::new((own.ok(), hearing)));
-    let here = hearing.clone();
+    let control_reader = Arc::new(Mutex::new((own.ok(), control_reader)));
+    let here = control_reader.clone();
     let thread = std::thread::Builder::new().name("signals".to_owned());
-    let is_refused = hearing.lock().0.is_none();
+    let is_refused = control_reader.lock().0.is_none();
     let started = (!is_refused).then(|| {
         thread.spawn(move || {
             let mut here = here.lock();
@@ -170,7 +170,7 @@ pub fn end_on_signals(ending: Arc<Shutdown>) -> CancellationToken {
     });
     if !matches!(started, Some(Ok(_))) {
         // Without the thread, the runtime of the copy receives the signals.
-        let (own, tasks) = std::mem::take(&mut *hearing.lock());
+        let (own, tasks) = std::mem::take(&mut *control_reader.lock());
         own.into_iter()
             .for_each(tokio::runtime::Runtime::shutdown_background);
         tasks.into_iter().for_each(|task| drop(tokio::spawn(task)));
@@ -277,12 +277,12 @@ fn is_one_gone(handles: &mut [PollFd<'_>], limit: &Timespec) -> bool {
 
 /// Ends the copy with an error when any thread or task of this process panics. Without this, a
 /// panic in a task would be lost, and the copy would wait for that task.
-pub fn end_on_panic(ending: Arc<Shutdown>) {
+pub fn end_on_panic(shutdown: Arc<Shutdown>) {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         print(panic);
         let message = "a bug in fastcp: it panicked (the message is above)";
-        ending.end(Error::new(Kind::Breach, Side::Here, message));
+        shutdown.end(Error::new(Kind::Breach, Side::Here, message));
     }));
 }
 
@@ -335,11 +335,11 @@ mod tests {
 
     #[test]
     fn a_panic_in_any_thread_ends_the_copy_with_its_own_exit_code() {
-        let ending = Arc::<Shutdown>::default();
-        end_on_panic(ending.clone());
+        let shutdown = Arc::<Shutdown>::default();
+        end_on_panic(shutdown.clone());
         let panicking = std::thread::spawn(|| panic!("for a test"));
         assert!(panicking.join().is_err());
-        let kind = ending.cause().expect("the copy ends").kind;
+        let kind = shutdown.cause().expect("the copy ends").kind;
         assert_eq!(kind.exit_code(), 13);
     }
 }

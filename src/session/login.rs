@@ -93,7 +93,7 @@ impl Met {
     pub async fn connect(
         host: &Host,
         request: &Request,
-        seat: &ClientContext,
+        client: &ClientContext,
         attempt: Attempt,
     ) -> Result<Met> {
         let mut options = match attempt {
@@ -103,7 +103,7 @@ impl Met {
         let pinned = match attempt {
             Attempt::First => None,
             Attempt::Again { .. } => {
-                let (pin, reporter) = (&seat.reached, &*seat.reporter);
+                let (pin, reporter) = (&client.reached, &*client.reporter);
                 host_pin::again(host, request, pin, reporter, &options).await
             }
         };
@@ -112,20 +112,20 @@ impl Met {
         let asked = request.clone();
         let startup = tokio::select! {
             startup = off_task(move || asked.startup()) => startup??,
-            () = seat.ending.wait() => return Err(seat.ending.error()),
+            () = client.shutdown.wait() => return Err(client.shutdown.error()),
         };
         let far_end = ssh::start(request.rsh, host, &options, &startup, SERVER)?;
         let (mut process, mut stdin, stdout, stderr) = far_end.split();
         let mut words = ServerStderr::relay(
             stderr,
-            seat,
+            client,
             attempt != Attempt::First || is_retried(request),
         );
         let mut incoming = Incoming::new(stdout);
         let placing = Bootstrap {
             host,
             may_install: !request.no_install,
-            reporter: &*seat.reporter,
+            reporter: &*client.reporter,
             options: &options,
             limit: limit(request, attempt),
             prompts: process.id().filter(|_| may_ask(request, attempt)),
@@ -133,11 +133,11 @@ impl Met {
         let hello = placing.hello(&mut incoming, &mut stdin);
         let hello = tokio::select! {
             hello = hello => hello,
-            () = seat.ending.wait() => {
+            () = client.shutdown.wait() => {
                 process.end_by_signal(ABORT_PATIENCE).await;
                 // A program that asks for ssh restores the terminal's echo, and then closes stderr.
                 words.last().await;
-                return Err(seat.ending.error());
+                return Err(client.shutdown.error());
             }
         };
         let hello = match hello {
@@ -147,14 +147,14 @@ impl Met {
                 drop(stdin);
                 process.end(ABORT_PATIENCE).await;
                 words.last().await;
-                words.show_own(&*seat.reporter, None);
+                words.show_own(&*client.reporter, None);
                 return Err(error);
             }
             Err(why) => {
                 let status = process.end(ABORT_PATIENCE).await;
                 // A signal that ended ssh (Ctrl-C at its prompt) may reach this process a little
                 // later.
-                let _ = timeout(SAME_SIGNAL, seat.ending.wait()).await;
+                let _ = timeout(SAME_SIGNAL, client.shutdown.wait()).await;
                 // ssh's message about it comes before the error.
                 let last = words.last().await;
                 let said = LastOutput {
@@ -164,9 +164,9 @@ impl Met {
                 };
                 let mut error =
                     no_hello(why, host, request, &options, &startup, status, &said).await;
-                words.show_own(&*seat.reporter, Some(&error));
+                words.show_own(&*client.reporter, Some(&error));
                 if is_pinned {
-                    seat.reached.missed(host, &last);
+                    client.reached.missed(host, &last);
                 }
                 ssh::classify(&mut error, &last);
                 match attempt {
@@ -182,8 +182,8 @@ impl Met {
             }
         };
         words.said_hello();
-        words.show_own(&*seat.reporter, None);
-        seat.reached.note(host, &hello.reached);
+        words.show_own(&*client.reporter, None);
+        client.reached.note(host, &hello.reached);
         Ok(Met {
             host: host.clone(),
             hello,
@@ -228,18 +228,18 @@ impl LoggedIn {
     pub async fn connect(
         host: &Host,
         request: &Request,
-        seat: &ClientContext,
+        client: &ClientContext,
         attempt: Attempt,
     ) -> Result<LoggedIn> {
-        let met = Met::connect(host, request, seat, attempt).await?;
-        met.greet(&owner::introduce(seat.hello(), request)).await
+        let met = Met::connect(host, request, client, attempt).await?;
+        met.greet(&owner::introduce(client.hello(), request)).await
     }
 
     /// Ends both ends after a complete copy. Returns the sender's conclusion if the server sent.
-    pub async fn end_well(mut self, half: Option<RunningEnd>) -> Option<Conclusion> {
-        let has_sent = matches!(half, Some(RunningEnd::Receiving(_)));
-        if let Some(half) = half {
-            half.stop().await;
+    pub async fn end_well(mut self, end: Option<RunningEnd>) -> Option<Conclusion> {
+        let has_sent = matches!(end, Some(RunningEnd::Receiving(_)));
+        if let Some(end) = end {
+            end.stop().await;
         }
         // When the last handle is dropped, the server's stdin closes and the server exits.
         drop(self.control);
@@ -254,7 +254,7 @@ impl LoggedIn {
 
     /// Ends both ends. After a failure, the server gets the error and less time to exit. Returns
     /// the cause of a lost connection, if the server's exit status shows it.
-    pub async fn end(mut self, half: Option<RunningEnd>, error: Option<&Error>) -> Option<Error> {
+    pub async fn end(mut self, end: Option<RunningEnd>, error: Option<&Error>) -> Option<Error> {
         if let Some(error) = error {
             // If control is lost, the server ends without this message.
             let _ = timeout(
@@ -263,8 +263,8 @@ impl LoggedIn {
             )
             .await;
         }
-        if let Some(half) = half {
-            half.stop().await;
+        if let Some(end) = end {
+            end.stop().await;
         }
         // When the last handle is dropped, the server's stdin closes and the server exits.
         drop(self.control);
@@ -368,10 +368,10 @@ const OWN_MAX: usize = 8;
 impl ServerStderr {
     /// Shows ssh's lines. `hidden`: those of the login appear only with `-v`, because the outage is
     /// reported as a whole.
-    fn relay(stderr: Stderr, seat: &ClientContext, hidden: bool) -> ServerStderr {
+    fn relay(stderr: Stderr, client: &ClientContext, hidden: bool) -> ServerStderr {
         let last = Arc::new(Mutex::new(String::new()));
         let is_login = Arc::new(AtomicBool::new(true));
-        let (reporter, keep, asks) = (seat.reporter.clone(), last.clone(), is_login.clone());
+        let (reporter, keep, asks) = (client.reporter.clone(), last.clone(), is_login.clone());
         let of_login = Arc::new(Mutex::new(String::new()));
         let own = Arc::<Mutex<Vec<String>>>::default();
         let keep_own = own.clone();
@@ -402,7 +402,7 @@ impl ServerStderr {
                 reporter.notice(line);
             }
         };
-        let (reporter, said) = (seat.reporter.clone(), last.clone());
+        let (reporter, said) = (client.reporter.clone(), last.clone());
         let is_asking = Arc::<AtomicBool>::default();
         let asking = is_asking.clone();
         let hold = move || {

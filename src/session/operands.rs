@@ -109,25 +109,25 @@ impl Expanded {
 ///
 /// # Errors
 /// If the copy ends before the lookup.
-pub async fn expand(request: &Request, seat: &ClientContext) -> Result<Expanded> {
-    let (asked, told) = (request.clone(), seat.clone());
+pub async fn expand(request: &Request, client: &ClientContext) -> Result<Expanded> {
+    let (asked, told) = (request.clone(), client.clone());
     let looking = tokio::task::spawn_blocking(move || look_up(&asked, &told));
     tokio::select! {
         found = looking => {
             let message = "the operands could not be looked up";
             found.map_err(|_| Error::new(Kind::Breach, Side::Here, message))
         }
-        () = seat.ending.wait() => Err(seat.ending.error()),
+        () = client.shutdown.wait() => Err(client.shutdown.error()),
     }
 }
 
-fn look_up(request: &Request, seat: &ClientContext) -> Expanded {
+fn look_up(request: &Request, client: &ClientContext) -> Expanded {
     let lookup = Lookup {
         base: PathBuf::new(),
         remote: false,
         confine: None,
     };
-    let shared = seat.shared.as_ref();
+    let shared = client.shared.as_ref();
     let inlet = shared
         .and_then(SharedSource::inlet)
         .or_else(|| stream(request));
@@ -145,9 +145,9 @@ fn look_up(request: &Request, seat: &ClientContext) -> Expanded {
             let streams = named.extract_if(.., |named| named.is_stream());
             errors.extend(streams.map(read_once));
         }
-        errors.iter().for_each(|error| seat.tally.add(error));
+        errors.iter().for_each(|error| client.failures.add(error));
         let warnings = named.iter().filter_map(NamedSource::warning);
-        warnings.for_each(|line| seat.reporter.notice(&line));
+        warnings.for_each(|line| client.reporter.notice(&line));
         all.add(named, operand);
     }
     all
@@ -180,8 +180,8 @@ fn read_once(named: NamedSource) -> Error {
 }
 
 /// Counts the sources while ssh logs in.
-pub fn scan(found: &Expanded, options: &CopyOptions, seat: &ClientContext) -> JoinHandle<Totals> {
-    let (found, options, progress) = (found.clone(), options.clone(), seat.progress.clone());
+pub fn scan(found: &Expanded, options: &CopyOptions, client: &ClientContext) -> JoinHandle<Totals> {
+    let (found, options, progress) = (found.clone(), options.clone(), client.progress.clone());
     tokio::task::spawn_blocking(move || {
         found.count(&options, &mut |files, bytes| {
             progress.add_scanned(files, bytes)
@@ -213,9 +213,9 @@ pub fn sessions(
     request: &Request,
     own: [u8; 16],
     before: &[[u8; 16]],
-    seat: &ClientContext,
+    client: &ClientContext,
 ) -> Sessions {
-    let reporter = seat.reporter.clone();
+    let reporter = client.reporter.clone();
     Sessions {
         own,
         before: before.to_vec(),

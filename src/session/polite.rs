@@ -16,20 +16,20 @@ const ROUND_TRIP_GUESS: Duration = Duration::from_millis(20);
 pub const NO_EFFECT: &str =
     "fastcp: warning: --polite has no effect on data that goes through ssh; --bwlimit has";
 
-/// Keeps the connections of `roster` at the rate of a polite copy until it is dropped, and never
+/// Keeps the connections of `connection_set` at the rate of a polite copy until it is dropped, and never
 /// above `limit`. `tell` receives a line for each clear change of the rate.
 pub async fn keep(
-    roster: Arc<ConnectionSet>,
+    connection_set: Arc<ConnectionSet>,
     limit: Arc<RateLimiter>,
     tell: impl Fn(String) + Send,
 ) {
     // A connection that comes up now starts slowly.
-    roster.pace(PoliteRate::new(ROUND_TRIP_GUESS).rate());
+    connection_set.pace(PoliteRate::new(ROUND_TRIP_GUESS).rate());
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let first = loop {
         looks.tick().await;
-        if let Some(round_trip) = roster.round_trip() {
+        if let Some(round_trip) = connection_set.round_trip() {
             break round_trip;
         }
     };
@@ -37,11 +37,11 @@ pub async fn keep(
     let mut polite = PoliteRate::new(first);
     loop {
         // The next round reads the answers to this request.
-        roster.ask();
+        connection_set.ask();
         looks.tick().await;
         let now = began.elapsed();
         polite.limit(limit.rate());
-        roster.pace(polite.look(now, &roster.sights()));
+        connection_set.pace(polite.look(now, &connection_set.sights()));
         if let Some(line) = polite.news(now) {
             tell(line);
         }

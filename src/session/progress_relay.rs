@@ -32,19 +32,19 @@ pub struct ProgressRelay {
 #[derive(Clone)]
 struct ProgressTeller {
     sender: Arc<Sender>,
-    roster: Arc<ConnectionSet>,
+    connection_set: Arc<ConnectionSet>,
     control: Outgoing,
 }
 
 impl ProgressRelay {
     pub fn start(
         sender: &Arc<Sender>,
-        roster: &Arc<ConnectionSet>,
+        connection_set: &Arc<ConnectionSet>,
         control: &Outgoing,
     ) -> ProgressRelay {
         let teller = ProgressTeller {
             sender: sender.clone(),
-            roster: roster.clone(),
+            connection_set: connection_set.clone(),
             control: control.clone(),
         };
         let telling = tokio::spawn(teller.clone().run());
@@ -84,16 +84,20 @@ impl ProgressTeller {
     }
 
     fn account(&self) -> ProgressReport {
-        let ProgressTeller { sender, roster, .. } = self;
-        let carried = roster.carried();
+        let ProgressTeller {
+            sender,
+            connection_set,
+            ..
+        } = self;
+        let carried = connection_set.carried();
         let snapshot = sender.context.progress.snapshot();
-        let cause = roster.last_cause().unwrap_or_default();
+        let cause = connection_set.last_cause().unwrap_or_default();
         ProgressReport {
             counts: sender.context.progress.counts(),
             names: snapshot.names,
             is_flushing: snapshot.phase == Phase::Flushing,
             ways: Route::ALL.map(|route| {
-                let standing = roster.standing(route);
+                let standing = connection_set.standing(route);
                 RouteFacts {
                     sound: standing.sound as u16,
                     up: standing.up as u16,

@@ -74,11 +74,11 @@ pub struct RouteChooser<'a> {
     pub facing: Arc<Keyring>,
     pub suite: Suite,
     pub proven: mpsc::Sender<Connection>,
-    pub roster: Arc<ConnectionSet>,
+    pub connection_set: Arc<ConnectionSet>,
     pub control: Outgoing,
     pub inband: Arc<Inband>,
     pub notes: Arc<Notes>,
-    pub seat: ClientContext,
+    pub client: ClientContext,
 }
 
 /// The attempts so far, and their results.
@@ -115,7 +115,7 @@ impl RouteChooser<'_> {
     /// Makes connections and replaces lost ones, until it is dropped. `listen` receives the
     /// server's port and addresses.
     pub async fn run(self, listen: oneshot::Receiver<Listen>) {
-        self.roster.begin();
+        self.connection_set.begin();
         self.want(tuning::first_streams(self.forced));
         match self.request.route.asked {
             None => self.choose(listen).await,
@@ -157,7 +157,7 @@ impl RouteChooser<'_> {
         let in_vain = async {
             if route == Route::Reverse {
                 sleep(REVERSE_PATIENCE).await;
-                if !self.roster.was_ever_proven() && !self.roster.has_sound() {
+                if !self.connection_set.was_ever_proven() && !self.connection_set.has_sound() {
                     return "no data connection: the far end could not connect to this host"
                         .to_owned();
                 }
@@ -169,8 +169,8 @@ impl RouteChooser<'_> {
             why = in_vain => why,
         };
         self.fail(route, &why);
-        if route != Route::Ssh && !self.roster.was_ever_proven() {
-            end_later(self.seat.ending.clone(), self.no_way(&why));
+        if route != Route::Ssh && !self.connection_set.was_ever_proven() {
+            end_later(self.client.shutdown.clone(), self.no_way(&why));
         }
         // Connections that work stay until the session ends.
         std::future::pending().await
@@ -214,7 +214,7 @@ impl RouteChooser<'_> {
             }
             course.patience.came_up();
         }
-        if self.roster.has_sound() {
+        if self.connection_set.has_sound() {
             course.without = Instant::now();
             return true;
         }
@@ -229,7 +229,7 @@ impl RouteChooser<'_> {
             self.reverse(&mut course.running).await;
         }
         let is_last = waited >= course.patience.last(answer);
-        if is_last && self.roster.carried()[Route::Inband as usize] > 0 {
+        if is_last && self.connection_set.carried()[Route::Inband as usize] > 0 {
             self.warn(course);
         }
         if is_last && !course.running.has(Route::Ssh) && !self.has_failed(Route::Ssh) {
@@ -245,7 +245,7 @@ impl RouteChooser<'_> {
     fn warn(&self, course: &mut AttemptState) {
         let has_warned = std::mem::replace(&mut course.has_warned, true);
         if !has_warned && self.request.options.polite {
-            self.seat.reporter.notice(polite::NO_EFFECT);
+            self.client.reporter.notice(polite::NO_EFFECT);
         }
     }
 
@@ -268,7 +268,7 @@ impl RouteChooser<'_> {
         let routes = [Route::Direct, Route::Reverse, Route::Ssh];
         routes
             .into_iter()
-            .find(|&route| self.roster.standing(route).up > 0)
+            .find(|&route| self.connection_set.standing(route).up > 0)
     }
 
     /// Ends the other attempts.
@@ -290,7 +290,7 @@ impl RouteChooser<'_> {
                 let _ = self.control.send(Message::Dial(nowhere)).await;
             }
             running.stop(route);
-            self.roster.end(route);
+            self.connection_set.end(route);
         }
     }
 
@@ -311,7 +311,7 @@ impl RouteChooser<'_> {
     }
 
     fn want(&self, streams: u16) {
-        self.roster.want(streams.min(self.streams_max));
+        self.connection_set.want(streams.min(self.streams_max));
     }
 
     fn fail(&self, route: Route, why: &str) {
@@ -325,7 +325,7 @@ impl RouteChooser<'_> {
     }
 
     fn detail(&self, line: &str) {
-        self.seat.reporter.detail(line);
+        self.client.reporter.detail(line);
     }
 
     fn no_way(&self, why: &str) -> Error {

@@ -120,10 +120,10 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     let mut incoming = Incoming::after(&first, stdin);
     let client = incoming.hello(HELLO_TIMEOUT).await.map_err(lost)?;
     let (control, _writer) = Outgoing::start(stdout);
-    let ending = Arc::new(Shutdown::default());
-    host::end_on_signals(ending.clone());
-    host::end_on_panic(ending.clone());
-    let mut half = None;
+    let shutdown = Arc::new(Shutdown::default());
+    host::end_on_signals(shutdown.clone());
+    host::end_on_panic(shutdown.clone());
+    let mut end = None;
     // Beats until the client has closed control: connections may end only after it knows why.
     let mut heart = None;
     let served = copy(
@@ -131,13 +131,13 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
         &control,
         &client,
         &permit,
-        &ending,
-        (&mut half, &mut heart),
+        &shutdown,
+        (&mut end, &mut heart),
     )
     .await;
     if let Err(error) = &served {
         // The cause decides what is kept of an unfinished copy.
-        ending.end(error.clone());
+        shutdown.end(error.clone());
         if error.kind != Kind::Breach {
             host::exit_without_client(error.kind);
         }
@@ -146,8 +146,8 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
         let abort = Message::Abort(Fault::of(error, 0, 0));
         let _ = timeout(ABORT_PATIENCE, control.send_through(abort)).await;
     }
-    if let Some(half) = half {
-        half.stop().await;
+    if let Some(end) = end {
+        end.stop().await;
     }
     if served.is_err() {
         host::commands_end().await;
@@ -168,7 +168,7 @@ async fn copy<R: AsyncRead + Unpin>(
     control: &Outgoing,
     client: &Hello,
     permit: &Permit,
-    ending: &Arc<Shutdown>,
+    shutdown: &Arc<Shutdown>,
     (slot, heart): (&mut Option<RunningEnd>, &mut Option<Heart>),
 ) -> Result<()> {
     let opened = timeout(HELLO_TIMEOUT, opening(incoming)).await;
@@ -186,12 +186,12 @@ async fn copy<R: AsyncRead + Unpin>(
         control,
         client,
         permit,
-        ending,
+        shutdown,
     )?;
     let heart = &*heart.insert(server.heart());
-    let mut hearing = ControlReader::new(incoming, Some(heart), ending);
+    let mut control_reader = ControlReader::new(incoming, Some(heart), shutdown);
     if server.open.between {
-        hearing = hearing.between();
+        control_reader = control_reader.between();
     }
     let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));
     let pace = SendPace::default();
@@ -199,31 +199,41 @@ async fn copy<R: AsyncRead + Unpin>(
     let mut ways = server.ways(&proven, pace.limit.clone());
     let ServerCopy {
         open,
-        roster,
+        connection_set,
         keyring,
         ..
     } = &server;
-    accept::take_streams(open, control, keyring, roster, proven).await?;
+    accept::take_streams(open, control, keyring, connection_set, proven).await?;
     ways.inband.offer();
     // Until the sending end's tuner decides.
     let streams = tuning::first_streams(open.streams);
-    roster.want(streams.min(server.budget.streams_max()));
+    connection_set.want(streams.min(server.budget.streams_max()));
     let mut reports = Reports::default();
-    let half = slot.insert(match hearing.during(end(open, permit, control)).await?? {
-        ServerRole::Source(found) => {
-            let totals = hearing.during(tell_roots(&found, open, control)).await??;
-            let limit = pace.limit.clone();
-            let half = server.send(found, connections, pace);
-            half.sender.context.progress.set_totals(totals);
-            reports = server.report(&half, limit);
-            heart.attach(half.sender.clone());
-            RunningEnd::Sending(half)
-        }
-        ServerRole::Dest(to, typed) => {
-            RunningEnd::Receiving(server.receive(to, typed, connections))
-        }
-    });
-    converse(&mut hearing, half, |message| ways.take(message), |_| Ok(())).await?;
+    let end = slot.insert(
+        match control_reader.during(end(open, permit, control)).await?? {
+            ServerRole::Source(found) => {
+                let totals = control_reader
+                    .during(tell_roots(&found, open, control))
+                    .await??;
+                let limit = pace.limit.clone();
+                let end = server.send(found, connections, pace);
+                end.sender.context.progress.set_totals(totals);
+                reports = server.report(&end, limit);
+                heart.attach(end.sender.clone());
+                RunningEnd::Sending(end)
+            }
+            ServerRole::Dest(to, typed) => {
+                RunningEnd::Receiving(server.receive(to, typed, connections))
+            }
+        },
+    );
+    converse(
+        &mut control_reader,
+        end,
+        |message| ways.take(message),
+        |_| Ok(()),
+    )
+    .await?;
     reports.end(control).await;
     Ok(())
 }
@@ -258,9 +268,9 @@ struct ServerCopy<'a> {
     control: &'a Outgoing,
     client: &'a Hello,
     permit: &'a Permit,
-    ending: &'a Arc<Shutdown>,
+    shutdown: &'a Arc<Shutdown>,
     progress: Arc<Progress>,
-    roster: Arc<ConnectionSet>,
+    connection_set: Arc<ConnectionSet>,
     /// Counts bytes received from the client.
     heard: Arc<AtomicU64>,
 }
@@ -273,7 +283,7 @@ impl<'a> ServerCopy<'a> {
         control: &'a Outgoing,
         client: &'a Hello,
         permit: &'a Permit,
-        ending: &'a Arc<Shutdown>,
+        shutdown: &'a Arc<Shutdown>,
     ) -> Result<ServerCopy<'a>> {
         let budget = Budget::new(&open.options, open.streams, open.chunk_size as usize)?;
         let sends = open.role.sends();
@@ -294,9 +304,9 @@ impl<'a> ServerCopy<'a> {
             control,
             client,
             permit,
-            ending,
+            shutdown,
             progress: Arc::default(),
-            roster: ConnectionSet::new(flow),
+            connection_set: ConnectionSet::new(flow),
             heard,
         })
     }
@@ -314,9 +324,9 @@ impl<'a> ServerCopy<'a> {
             timeout_s: self.open.options.timeout_s,
             control: self.control.clone(),
             heard: self.heard.clone(),
-            roster: self.roster.clone(),
+            connection_set: self.connection_set.clone(),
             progress: self.progress.clone(),
-            ending: self.ending.clone(),
+            shutdown: self.shutdown.clone(),
         })
     }
 
@@ -332,7 +342,7 @@ impl<'a> ServerCopy<'a> {
         let streams_max = streams_max.min(self.client.limits.streams).max(1);
         let control = self.control.clone();
         ConnectionControl {
-            inband: Inband::new(self.roster.flow(), true, control, proven.clone()),
+            inband: Inband::new(self.connection_set.flow(), true, control, proven.clone()),
             listen: None,
             reverse: Some(Reverse {
                 route: match self.is_like_a_client() {
@@ -343,7 +353,7 @@ impl<'a> ServerCopy<'a> {
                 keyring: Arc::new(self.keyring.facing()),
                 suite: self.suite,
                 proven: proven.clone(),
-                roster: self.roster.clone(),
+                connection_set: self.connection_set.clone(),
                 is_confined: *self.permit != Permit::default(),
                 is_client: !self.open.between,
                 attempts: Attempts::default(),
@@ -366,7 +376,7 @@ impl<'a> ServerCopy<'a> {
             tell: tell(),
             failures: Arc::new(Failures::silent(self.progress.clone())),
             progress: self.progress.clone(),
-            shutdown: self.ending.clone(),
+            shutdown: self.shutdown.clone(),
             digests: None,
         }
     }
@@ -379,14 +389,21 @@ impl<'a> ServerCopy<'a> {
         let sealer = Sealer::new(&self.keyring.secret, direction, self.suite);
         let sources = found.sources(&self.open.options);
         let terms = SendTerms::with(self.client, host::open_entries());
-        let half = SendingEnd::start(self.context(), terms, sealer, sources);
-        let (sender, frames) = (half.sender.clone(), half.frames.clone());
-        let roster = self.roster.clone();
-        tokio::spawn(send_on(sender, frames, connections, roster, pace, None));
-        half
+        let end = SendingEnd::start(self.context(), terms, sealer, sources);
+        let (sender, frames) = (end.sender.clone(), end.frames.clone());
+        let connection_set = self.connection_set.clone();
+        tokio::spawn(send_on(
+            sender,
+            frames,
+            connections,
+            connection_set,
+            pace,
+            None,
+        ));
+        end
     }
 
-    fn report(&self, half: &SendingEnd, limit: Arc<RateLimiter>) -> Reports {
+    fn report(&self, end: &SendingEnd, limit: Arc<RateLimiter>) -> Reports {
         let Open {
             options,
             streams,
@@ -394,13 +411,13 @@ impl<'a> ServerCopy<'a> {
             ..
         } = &self.open;
         let tuning = Tuning::start(TuningTerms {
-            sender: half.sender.clone(),
-            roster: Some(self.roster.clone()),
+            sender: end.sender.clone(),
+            connection_set: Some(self.connection_set.clone()),
             start: tuning::start(self.budget, options, *streams, self.client, *remembered),
             audience: Audience::Peer(self.control.clone()),
             limit,
         });
-        let accounting = || ProgressRelay::start(&half.sender, &self.roster, self.control);
+        let accounting = || ProgressRelay::start(&end.sender, &self.connection_set, self.control);
         Reports {
             tuning: Some(tuning),
             accounting: self.open.between.then(accounting),
@@ -421,15 +438,23 @@ impl<'a> ServerCopy<'a> {
             allow_empty: self.client.allow_empty,
             ..self.permit.restrict(rules(&self.open))
         };
-        let (roster, crowd) = (self.roster.clone(), self.roster.crowd().clone());
+        let (connection_set, crowd) = (
+            self.connection_set.clone(),
+            self.connection_set.crowd().clone(),
+        );
         let mut context = self.context();
         // In other copies the client is an end, and lists the files itself.
         if self.open.between && self.open.options.digests {
             context.digests = Some(Arc::new(DigestList::at_client(self.control.clone())));
         }
-        let half = ReceivingEnd::start(context, opener, rules, destination, crowd);
-        tokio::spawn(receive_on(half.receiver.clone(), connections, roster, None));
-        half
+        let end = ReceivingEnd::start(context, opener, rules, destination, crowd);
+        tokio::spawn(receive_on(
+            end.receiver.clone(),
+            connections,
+            connection_set,
+            None,
+        ));
+        end
     }
 }
 

@@ -69,7 +69,7 @@ impl Audience {
 pub struct TuningTerms {
     pub sender: Arc<Sender>,
     /// None if both ends are in this process.
-    pub roster: Option<Arc<ConnectionSet>>,
+    pub connection_set: Option<Arc<ConnectionSet>>,
     /// Facts known before the first connection is up; the round trip is a guess.
     pub start: Start,
     pub audience: Audience,
@@ -102,12 +102,12 @@ impl Tuning {
         });
         let tuning = tokio::spawn(tune(shared.clone()));
         let is_polite = shared.terms.sender.context.options.polite;
-        let roster = shared.terms.roster.clone().filter(|_| is_polite);
-        let polite = roster.map(|roster| {
+        let connection_set = shared.terms.connection_set.clone().filter(|_| is_polite);
+        let polite = connection_set.map(|connection_set| {
             let limit = shared.terms.limit.clone();
             let shared = shared.clone();
             let tell = move |line| shared.terms.audience.tell(line);
-            AbortOnDropHandle::new(tokio::spawn(polite::keep(roster, limit, tell)))
+            AbortOnDropHandle::new(tokio::spawn(polite::keep(connection_set, limit, tell)))
         });
         Tuning {
             shared,
@@ -136,28 +136,30 @@ impl Tuning {
 
 async fn tune(shared: Arc<TuningShared>) {
     let mut start = shared.terms.start.clone();
-    if let Some(roster) = &shared.terms.roster {
-        start.round_trip = first_round_trip(roster).await.unwrap_or(start.round_trip);
+    if let Some(connection_set) = &shared.terms.connection_set {
+        start.round_trip = first_round_trip(connection_set)
+            .await
+            .unwrap_or(start.round_trip);
     }
     let (tuner, first) = Tuner::new(start);
     *shared.state.lock() = Some(TuningState {
         tuner,
         began: Instant::now(),
     });
-    if let (Some(roster), Some(name)) = (
-        &shared.terms.roster,
+    if let (Some(connection_set), Some(name)) = (
+        &shared.terms.connection_set,
         &shared.terms.sender.context.options.congestion,
     ) {
-        roster.set_congestion(name);
+        connection_set.set_congestion(name);
     }
     shared.carry_out(&first, None, None);
     let mut before = first;
     loop {
         tokio::time::sleep(shared.next_sample()).await;
-        if let Some(roster) = &shared.terms.roster {
-            roster.ask();
+        if let Some(connection_set) = &shared.terms.connection_set {
+            connection_set.ask();
             tokio::time::sleep(ANSWER).await;
-            shared.hurry(roster);
+            shared.hurry(connection_set);
         }
         let sample = shared.sample();
         let adjustment = shared
@@ -177,13 +179,13 @@ async fn tune(shared: Arc<TuningShared>) {
 }
 
 /// Waits for the first connection; returns its round trip as the kernel measured it.
-async fn first_round_trip(roster: &ConnectionSet) -> Option<Duration> {
+async fn first_round_trip(connection_set: &ConnectionSet) -> Option<Duration> {
     let mut looks = 0;
     while looks < FIRST_LOOKS {
-        if let Some(round_trip) = roster.round_trip() {
+        if let Some(round_trip) = connection_set.round_trip() {
             return Some(round_trip);
         }
-        looks += u32::from(roster.has_streams());
+        looks += u32::from(connection_set.has_streams());
         tokio::time::sleep(FIRST_LOOK).await;
     }
     None
@@ -193,7 +195,7 @@ impl TuningShared {
     fn sample(&self) -> Sample {
         let TuningTerms {
             sender,
-            roster,
+            connection_set,
             limit,
             ..
         } = &self.terms;
@@ -207,8 +209,8 @@ impl TuningShared {
             ..Sample::default()
         };
         sender.encoder_control.fill(&mut sample);
-        match roster {
-            Some(roster) => roster.fill(&mut sample),
+        match connection_set {
+            Some(connection_set) => connection_set.fill(&mut sample),
             // Frames are handed over directly: there is no link that could be busy.
             None => sample.carried_bytes = sample.wire_bytes,
         }
@@ -222,10 +224,10 @@ impl TuningShared {
     }
 
     /// At the end of a copy, sends chunks again on idle connections if loss slowed their own down.
-    fn hurry(&self, roster: &ConnectionSet) {
+    fn hurry(&self, connection_set: &ConnectionSet) {
         let sender = &self.terms.sender;
         if sender.frames.is_empty() && sender.scheduler.is_all_taken() {
-            let (late, idle) = roster.late();
+            let (late, idle) = connection_set.late();
             sender.scheduler.repeat(&late, idle);
         }
     }
@@ -233,7 +235,7 @@ impl TuningShared {
     fn carry_out(&self, decision: &Decision, before: Option<&Decision>, reason: Option<String>) {
         let TuningTerms {
             sender,
-            roster,
+            connection_set,
             start,
             audience,
             ..
@@ -247,17 +249,17 @@ impl TuningShared {
         sender
             .scheduler
             .steer(decision.in_flight, decision.streams, decision.packs);
-        if let Some(roster) = roster {
-            roster.want(decision.ready);
-            roster.put_to_work(decision.streams);
-            sender.context.progress.set_streams(roster.most());
+        if let Some(connection_set) = connection_set {
+            connection_set.want(decision.ready);
+            connection_set.put_to_work(decision.streams);
+            sender.context.progress.set_streams(connection_set.most());
             let is_new = before.is_some_and(|before| before.congestion != decision.congestion);
             if is_new && !start.forced.congestion {
                 match decision.congestion {
-                    Congestion::Bbr => roster.set_congestion(BBR),
+                    Congestion::Bbr => connection_set.set_congestion(BBR),
                     Congestion::System => {
                         if let Some(name) = kernel::congestion_default() {
-                            roster.set_congestion(&name);
+                            connection_set.set_congestion(&name);
                         }
                     }
                 }

@@ -1,4 +1,4 @@
-//! The roster: all connections that are up at this end, their part of a heartbeat, and the
+//! The connection set: all connections that are up at this end, their part of a heartbeat, and the
 //! detection of dead ones.
 
 mod live;
@@ -125,7 +125,7 @@ impl ConnectionSet {
         state.park();
         state.count_most(self.flow);
         Some(Registration {
-            roster: self.clone(),
+            connection_set: self.clone(),
             id,
             number,
             meter,
@@ -254,7 +254,7 @@ impl ConnectionSet {
         self.state.lock().was_ever_proven
     }
 
-    /// True if the other end has ever listed a connection. Until it has prepared its half, it
+    /// True if the other end has ever listed a connection. Until it is prepared, it
     /// answers openings but lists none.
     pub fn was_ever_listed(&self) -> bool {
         self.state.lock().was_ever_listed
@@ -289,50 +289,56 @@ mod tests {
 
     #[test]
     fn a_newer_attempt_takes_the_place_of_an_older_and_not_the_other_way_round() {
-        let roster = ConnectionSet::new(Flow::In);
-        let first = roster.join(id(3, 0)).unwrap();
-        assert!(roster.join(id(3, 0)).is_none());
-        let second = roster.join(id(3, 2)).unwrap();
+        let connection_set = ConnectionSet::new(Flow::In);
+        let first = connection_set.join(id(3, 0)).unwrap();
+        assert!(connection_set.join(id(3, 0)).is_none());
+        let second = connection_set.join(id(3, 2)).unwrap();
         assert_eq!(first.why(), Some(Dead::Replaced));
         assert!(first.token().is_cancelled() && !second.token().is_cancelled());
-        assert!(roster.join(id(3, 1)).is_none(), "it comes too late");
+        assert!(connection_set.join(id(3, 1)).is_none(), "it comes too late");
         drop(first);
-        let listed: Vec<_> = roster
+        let listed: Vec<_> = connection_set
             .facts()
             .iter()
             .map(|f| (f.stream, f.attempt))
             .collect();
         assert_eq!(listed, [(3, 2)]);
         drop(second);
-        assert!(roster.facts().is_empty());
+        assert!(connection_set.facts().is_empty());
         let of_no_route = Route::ALL.len() as u16 * 256;
-        assert!(roster.join(id(of_no_route, 0)).is_none());
+        assert!(connection_set.join(id(of_no_route, 0)).is_none());
     }
 
     #[test]
     fn routes_that_are_tried_side_by_side_do_not_add_up() {
-        let roster = ConnectionSet::new(Flow::Out);
-        roster.put_to_work(8);
+        let connection_set = ConnectionSet::new(Flow::Out);
+        connection_set.put_to_work(8);
         let first = |route: Route| route.stream(0);
-        let member = |stream| roster.join(id(stream, 0)).unwrap();
-        let _inside = member(first(Route::Inband));
-        assert_eq!(roster.most(), 1);
-        let tried: Vec<_> = (0..4).map(|n| member(first(Route::Direct) + n)).collect();
-        let chosen: Vec<_> = (0..3).map(|n| member(first(Route::Reverse) + n)).collect();
-        assert_eq!(roster.most(), 4);
+        let registration = |stream| connection_set.join(id(stream, 0)).unwrap();
+        let _inside = registration(first(Route::Inband));
+        assert_eq!(connection_set.most(), 1);
+        let tried: Vec<_> = (0..4)
+            .map(|n| registration(first(Route::Direct) + n))
+            .collect();
+        let chosen: Vec<_> = (0..3)
+            .map(|n| registration(first(Route::Reverse) + n))
+            .collect();
+        assert_eq!(connection_set.most(), 4);
         drop((tried, chosen));
-        let _later: Vec<_> = (4..6).map(|n| member(first(Route::Direct) + n)).collect();
-        assert_eq!(roster.most(), 4, "the most at once");
+        let _later: Vec<_> = (4..6)
+            .map(|n| registration(first(Route::Direct) + n))
+            .collect();
+        assert_eq!(connection_set.most(), 4, "the most at once");
     }
 
     #[test]
     fn a_route_that_lets_nothing_but_openings_through_is_not_believed_again() {
         for (flow, here, there) in [(Flow::Out, 1_000_000, 0), (Flow::In, 0, 1_000_000)] {
-            let roster = ConnectionSet::new(flow);
-            let member = roster.join(id(0, 0)).unwrap();
-            member.meter.set_proven();
-            member.meter.add(here);
-            assert_eq!(roster.standing(Route::Direct).sound, 1);
+            let connection_set = ConnectionSet::new(flow);
+            let registration = connection_set.join(id(0, 0)).unwrap();
+            registration.meter.set_proven();
+            registration.meter.add(here);
+            assert_eq!(connection_set.standing(Route::Direct).sound, 1);
             let facts = |attempt, bytes| ConnectionFacts {
                 stream: 0,
                 attempt,
@@ -340,17 +346,17 @@ mod tests {
                 waits: false,
             };
             for second in 1..=4 {
-                roster.look(Duration::from_secs(second), second, &[facts(0, there)]);
+                connection_set.look(Duration::from_secs(second), second, &[facts(0, there)]);
             }
-            assert!(!roster.has_sound(), "{flow:?}");
-            drop(member);
-            let again = roster.join(id(0, 1)).unwrap();
+            assert!(!connection_set.has_sound(), "{flow:?}");
+            drop(registration);
+            let again = connection_set.join(id(0, 1)).unwrap();
             again.meter.set_proven();
-            assert!(!roster.has_sound(), "{flow:?}");
+            assert!(!connection_set.has_sound(), "{flow:?}");
             again.meter.add(100_000);
-            roster.look(Duration::from_secs(5), 5, &[facts(1, 100_000)]);
+            connection_set.look(Duration::from_secs(5), 5, &[facts(1, 100_000)]);
             assert_eq!(
-                roster.standing(Route::Direct),
+                connection_set.standing(Route::Direct),
                 RouteState { sound: 1, up: 1 }
             );
         }
@@ -358,10 +364,12 @@ mod tests {
 
     #[test]
     fn a_stream_that_rests_takes_the_place_of_one_that_is_lost() {
-        let roster = ConnectionSet::new(Flow::Out);
-        roster.put_to_work(2);
-        let members: Vec<_> = (0..4).map(|n| roster.join(id(n, 0)).unwrap()).collect();
-        let other = roster.join(id(Route::Inband.stream(0), 0)).unwrap();
+        let connection_set = ConnectionSet::new(Flow::Out);
+        connection_set.put_to_work(2);
+        let members: Vec<_> = (0..4)
+            .map(|n| connection_set.join(id(n, 0)).unwrap())
+            .collect();
+        let other = connection_set.join(id(Route::Inband.stream(0), 0)).unwrap();
         let mut members = members.into_iter();
         let lost = members.next();
         let rest: Vec<_> = members.collect();
@@ -369,16 +377,16 @@ mod tests {
         assert!(parked().eq([false, true, true]) && !other.meter.is_parked());
         drop(lost);
         assert!(parked().eq([false, false, true]));
-        let again = roster.join(id(0, 1)).unwrap();
+        let again = connection_set.join(id(0, 1)).unwrap();
         assert!(!again.meter.is_parked() && parked().eq([false, true, true]));
-        roster.put_to_work(4);
+        connection_set.put_to_work(4);
         assert!(parked().eq([false, false, false]));
     }
 
     #[test]
     fn a_stream_of_another_attempt_is_not_the_one_that_the_peer_lists() {
-        let roster = ConnectionSet::new(Flow::Out);
-        let member = roster.join(id(0, 1)).unwrap();
+        let connection_set = ConnectionSet::new(Flow::Out);
+        let registration = connection_set.join(id(0, 1)).unwrap();
         let old = ConnectionFacts {
             stream: 0,
             attempt: 0,
@@ -386,8 +394,8 @@ mod tests {
             waits: false,
         };
         for second in 1..=11 {
-            roster.look(Duration::from_secs(second), second, &[old]);
+            connection_set.look(Duration::from_secs(second), second, &[old]);
         }
-        assert_eq!(member.why(), Some(Dead::NotListed));
+        assert_eq!(registration.why(), Some(Dead::NotListed));
     }
 }

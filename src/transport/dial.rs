@@ -46,12 +46,12 @@ pub enum Way {
 pub struct Dialler {
     pub route: Route,
     pub way: Way,
-    /// Most connections, however many the roster wants.
+    /// Most connections, however many are wanted.
     pub streams_max: u16,
     pub keyring: Arc<Keyring>,
     pub suite: Suite,
     pub proven: mpsc::Sender<Connection>,
-    pub roster: Arc<ConnectionSet>,
+    pub connection_set: Arc<ConnectionSet>,
     pub reporter: Option<Arc<dyn Reporter>>,
     pub attempts: Attempts,
 }
@@ -88,11 +88,11 @@ enum DialOutcome {
 }
 
 impl Dialler {
-    /// Dials as many connections as the roster wants, each again when it is lost, until this is
+    /// Dials as many connections as are wanted, each again when it is lost, until this is
     /// dropped or the session is over. Returns the reason if all were dialled and none came up.
     pub async fn run(self) -> String {
-        self.roster.begin();
-        let (roster, reporter) = (self.roster.clone(), self.reporter.clone());
+        self.connection_set.begin();
+        let (connection_set, reporter) = (self.connection_set.clone(), self.reporter.clone());
         let streams_max = self.streams_max;
         // Unbounded, but a dial adds at most two outcomes and takes time, and they are read at
         // once.
@@ -105,7 +105,7 @@ impl Dialler {
         });
         // The tasks end with this function.
         let mut tasks = JoinSet::new();
-        let mut wanted = roster.wanted();
+        let mut wanted = connection_set.wanted();
         let mut in_vain = Vec::new();
         let mut has_come_up = false;
         loop {
@@ -117,9 +117,9 @@ impl Dialler {
             }
             let (nth, outcome) = tokio::select! {
                 Some(outcome) = heard.recv() => outcome,
-                // Never fails: the roster holds the other end.
+                // Never fails: the connection set holds the other end.
                 _ = wanted.changed() => continue,
-                () = roster.closed() => std::future::pending().await,
+                () = connection_set.closed() => std::future::pending().await,
             };
             let (cause, rounds) = match outcome {
                 DialOutcome::Up => {
@@ -129,7 +129,7 @@ impl Dialler {
                 DialOutcome::InVain(cause) => (cause, 1),
                 DialOutcome::Over(cause) => (cause, FIRST_ROUNDS),
             };
-            roster.set_cause(cause.clone());
+            connection_set.set_cause(cause.clone());
             in_vain[usize::from(nth)] += rounds;
             if !has_come_up && in_vain.iter().all(|&times| times >= FIRST_ROUNDS) {
                 return cause;
@@ -235,7 +235,7 @@ impl DialState {
         }
     }
 
-    /// Hands a connection to the half and waits for its fate. None when the session is over.
+    /// Hands a connection to its end and waits for its fate. None when the session is over.
     async fn hand_on(&self, mut connection: Connection, nth: u16) -> Option<Fate> {
         if connection.expected.is_none() {
             self.tell(nth, DialOutcome::Up);
@@ -284,7 +284,7 @@ mod tests {
             keyring: Arc::new(Keyring::new(secret, [9; 16], DialRole::Sends)),
             suite: Suite::Aes128Gcm,
             proven,
-            roster: ConnectionSet::new(Flow::Out),
+            connection_set: ConnectionSet::new(Flow::Out),
             reporter: None,
             attempts: Attempts::default(),
         };

@@ -109,7 +109,11 @@ impl LinkProbe {
         let answered = self.hear_tried(&ends).await;
         self.first_bytes(&ends).await?;
         // Measured before the link has queues.
-        let round_trip = ends.roster.round_trip().or(answered).unwrap_or_default();
+        let round_trip = ends
+            .connection_set
+            .round_trip()
+            .or(answered)
+            .unwrap_or_default();
         (self.hear)(&Finding::RoundTrip(round_trip));
         {
             let mut facts = self.facts.lock();
@@ -145,7 +149,7 @@ impl LinkProbe {
         let said = async {
             loop {
                 // Data may start to flow as soon as the answer arrives.
-                ends.roster.want(STEPS[0]);
+                ends.connection_set.want(STEPS[0]);
                 let heard = *tried.borrow_and_update();
                 if heard.is_some() {
                     return heard;
@@ -250,14 +254,14 @@ fn steer(ends: &TestEnds<'_>, streams: u16) {
     ends.sender
         .scheduler
         .steer(decision.in_flight, decision.streams, decision.packs);
-    ends.roster.want(streams);
-    ends.roster.put_to_work(streams);
+    ends.connection_set.want(streams);
+    ends.connection_set.put_to_work(streams);
 }
 
 async fn look(ends: &TestEnds<'_>) -> Sample {
-    ends.roster.ask();
+    ends.connection_set.ask();
     sleep(ANSWER).await;
     let mut sample = Sample::default();
-    ends.roster.fill(&mut sample);
+    ends.connection_set.fill(&mut sample);
     sample
 }

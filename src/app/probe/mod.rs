@@ -100,15 +100,15 @@ impl Probe {
         } = self;
         let compress = std::mem::replace(&mut request.options.compress, Compress::None);
         let test = Arc::new(LinkProbe::new(compress, hear.clone()));
-        let mut seat = ClientContext::new(Arc::new(Progress::default()), reporter);
-        seat.probe = Some(test.clone());
+        let mut client = ClientContext::new(Arc::new(Progress::default()), reporter);
+        client.probe = Some(test.clone());
         let mut codecs = Codecs::default();
         let tried = try_codecs(&request, compress, sample, &hear);
         let ran = tried.and_then(|tried| {
             codecs = tried;
-            copy::copy(request, &mut seat)
+            copy::copy(request, &mut client)
         });
-        let outcome = copy::outcome(&seat, ran, began);
+        let outcome = copy::outcome(&client, ran, began);
         let link = test.facts();
         let forecast = match &outcome.fatal {
             None => expect(&codecs, &link, compress),

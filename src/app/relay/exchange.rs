@@ -89,7 +89,7 @@ enum RelayStep {
 /// The client's part in the exchange.
 pub struct Exchange<'a> {
     request: &'a Request,
-    seat: &'a ClientContext,
+    client: &'a ClientContext,
     /// The sender has reported a failure.
     told: Cell<bool>,
     heard: RefCell<Counts>,
@@ -98,10 +98,10 @@ pub struct Exchange<'a> {
 }
 
 impl<'a> Exchange<'a> {
-    pub fn new(request: &'a Request, seat: &'a ClientContext) -> Exchange<'a> {
+    pub fn new(request: &'a Request, client: &'a ClientContext) -> Exchange<'a> {
         Exchange {
             request,
-            seat,
+            client,
             told: Cell::new(false),
             heard: RefCell::default(),
             account: watch::Sender::default(),
@@ -147,7 +147,7 @@ impl<'a> Exchange<'a> {
         Ok(match message {
             Message::Roots(roots) => {
                 operands::check(self.request, &roots, self.told.get())?;
-                self.seat.progress.set_totals(roots.totals);
+                self.client.progress.set_totals(roots.totals);
                 RelayStep::Pass(Message::Roots(roots))
             }
             Message::Entries(entries) => {
@@ -164,21 +164,21 @@ impl<'a> Exchange<'a> {
             }
             Message::Vanished(fault) => {
                 let nameless = nameless(&fault);
-                self.seat.tally.detail(&fault.into_error());
+                self.client.failures.detail(&fault.into_error());
                 RelayStep::Pass(Message::Vanished(nameless))
             }
             Message::Special(count) => {
-                self.seat.progress.add_special(count);
+                self.client.progress.add_special(count);
                 RelayStep::Taken
             }
             Message::Unlinked(count) => {
-                self.seat.progress.add_unlinked(count);
+                self.client.progress.add_unlinked(count);
                 RelayStep::Taken
             }
             Message::Tune(tune) => {
                 if !tune.reason.is_empty() {
                     let reason: String = tune.reason.chars().take(TEXT_MAX).collect();
-                    self.seat.reporter.detail(&reason);
+                    self.client.reporter.detail(&reason);
                 }
                 // Only the client sets the rate.
                 RelayStep::Pass(Message::Tune(Tune {
@@ -206,9 +206,9 @@ impl<'a> Exchange<'a> {
             Message::Landed(landed) => {
                 if landed.ordered {
                     // Bytes that have left cannot be taken back for another try.
-                    self.seat.ending.set_once();
+                    self.client.shutdown.set_once();
                 }
-                self.seat.progress.set_phase(Phase::Copying);
+                self.client.progress.set_phase(Phase::Copying);
                 self.has_landed.send_replace(true);
                 RelayStep::Pass(Message::Landed(landed))
             }
@@ -216,7 +216,7 @@ impl<'a> Exchange<'a> {
                 let lens = missing.spans.iter();
                 let lens = lens.map(|span| span.end.saturating_sub(span.start));
                 let count = lens.fold(0, u64::saturating_add);
-                self.seat.progress.add_damaged_elsewhere(count);
+                self.client.progress.add_damaged_elsewhere(count);
                 RelayStep::Pass(Message::Missing(missing))
             }
             message @ (Message::Want(_)
@@ -226,10 +226,10 @@ impl<'a> Exchange<'a> {
             | Message::Heartbeat(_)) => RelayStep::Pass(message),
             Message::Fault(fault) => RelayStep::Pass(Message::Fault(self.failed(fault))),
             Message::Checked(bytes) => {
-                self.seat.progress.set_checked(bytes);
+                self.client.progress.set_checked(bytes);
                 RelayStep::Taken
             }
-            Message::FileDigests(files) => match &self.seat.digests {
+            Message::FileDigests(files) => match &self.client.digests {
                 Some(list) => {
                     for FileDigest { path, digest } in files {
                         list.add_path(path, &digest);
@@ -249,19 +249,19 @@ impl<'a> Exchange<'a> {
     /// session has begun to read it.
     fn look_at(&self, entries: &[Entry]) {
         if entries.iter().any(Entry::is_once) {
-            self.seat.ending.set_once();
+            self.client.shutdown.set_once();
         }
     }
 
     /// Reports a failed entry to the user. Returns what the other server has to know.
     fn failed(&self, fault: Fault) -> Fault {
         let nameless = nameless(&fault);
-        self.seat.tally.add(&fault.into_error());
+        self.client.failures.add(&fault.into_error());
         nameless
     }
 
     fn take(&self, mut account: ProgressReport) {
-        let progress = &self.seat.progress;
+        let progress = &self.client.progress;
         progress.follow(&mut self.heard.borrow_mut(), &account.counts);
         let names = account.names.drain(..);
         progress.set_names(names.map(|name| harmless(&name).chars().take(TEXT_MAX).collect()));

@@ -41,21 +41,21 @@ struct Servers {
 /// Copies between two hosts, as far as one session gets. Returns the route that the data took.
 pub async fn copy(
     request: &Request,
-    seat: &ClientContext,
+    client: &ClientContext,
     session: Session<'_>,
 ) -> Result<String, LostSession> {
     let hosts = request.hosts().expect("both ends are remote");
-    let mut servers = log_in(hosts, request, seat, session.attempt).await?;
-    seat.progress.add_login();
+    let mut servers = log_in(hosts, request, client, session.attempt).await?;
+    client.progress.add_login();
     let between = RelayedSession {
         request,
-        seat,
+        client,
         session,
     };
     let copied = tokio::select! {
         copied = between.copy(&mut servers) => copied,
-        () = seat.ending.wait() => Err(RelayEnd {
-            error: seat.ending.error(),
+        () = client.shutdown.wait() => Err(RelayEnd {
+            error: client.shutdown.error(),
             at: None,
         }),
     };
@@ -63,14 +63,14 @@ pub async fn copy(
     let cut = match copied {
         Ok((route, conclusion)) => {
             tokio::join!(sender.end_well(None), receiver.end_well(None));
-            seat.conclude(request, conclusion).await;
+            client.conclude(request, conclusion).await;
             return Ok(route);
         }
         Err(cut) => cut,
     };
     // Recorded before the teardown, whose errors are not the cause.
-    seat.ending.end(cut.error);
-    let mut error = seat.ending.error();
+    client.shutdown.end(cut.error);
+    let mut error = client.shutdown.error();
     // Neither server learns the other's paths.
     let told = Error::new(error.kind, error.side, "the copy has ended");
     let (at_sender, at_receiver) = tokio::join!(
@@ -96,10 +96,10 @@ pub async fn copy(
 async fn log_in(
     (source, dest): (&Host, &Host),
     request: &Request,
-    seat: &ClientContext,
+    client: &ClientContext,
     attempt: Attempt,
 ) -> Result<Servers> {
-    let connect = |host| Met::connect(host, request, seat, attempt);
+    let connect = |host| Met::connect(host, request, client, attempt);
     let (from, to) = match may_ask(request, attempt) {
         true => (connect(source).await?, connect(dest).await?),
         false => tokio::try_join!(connect(source), connect(dest))?,
@@ -143,7 +143,7 @@ fn agree(source: (&Host, &Hello), dest: (&Host, &Hello)) -> Result<()> {
 
 struct RelayedSession<'a> {
     request: &'a Request,
-    seat: &'a ClientContext,
+    client: &'a ClientContext,
     session: Session<'a>,
 }
 
@@ -153,7 +153,7 @@ impl RelayedSession<'_> {
         let suite = suite_for(&sender.hello, &receiver.hello, self.request.encrypt);
         self.open(sender, receiver, suite).await?;
         if self.session.attempt == Attempt::First {
-            self.seat.progress.set_phase(Phase::Scanning);
+            self.client.progress.set_phase(Phase::Scanning);
         }
         let _hearts = [self.heart(sender), self.heart(receiver)];
         if self.request.options.follow_ms.is_some() {
@@ -166,10 +166,10 @@ impl RelayedSession<'_> {
         let (to_receiver, drain) = in_login(Flow::Out, may_pass, &receiver.control);
         let (at_sender, sender_listens) = oneshot::channel();
         let (at_receiver, receiver_listens) = oneshot::channel();
-        let exchange = Exchange::new(self.request, self.seat);
+        let exchange = Exchange::new(self.request, self.client);
         let routes = RelayRoutes {
             request: self.request,
-            seat: self.seat,
+            client: self.client,
             suite,
             sender: sender.control.clone(),
             receiver: receiver.control.clone(),
@@ -249,15 +249,15 @@ impl RelayedSession<'_> {
         Heart::start(HeartTerms {
             place: HeartPlace::Client {
                 host: shown(&server.host),
-                reporter: self.seat.reporter.clone(),
+                reporter: self.client.reporter.clone(),
                 streams_max: 0,
             },
             timeout_s: self.request.options.timeout_s,
             control: server.control.clone(),
             heard: server.incoming.heard(),
-            roster: ConnectionSet::new(Flow::In),
-            progress: self.seat.progress.clone(),
-            ending: self.seat.ending.clone(),
+            connection_set: ConnectionSet::new(Flow::In),
+            progress: self.client.progress.clone(),
+            shutdown: self.client.shutdown.clone(),
         })
     }
 
@@ -275,7 +275,7 @@ impl RelayedSession<'_> {
             let _ = sender.send(Message::Tune(tune)).await;
         };
         let rate = self.request.options.rate_limit;
-        rate_file::follow(path, rate, &*self.seat.reporter, set).await;
+        rate_file::follow(path, rate, &*self.client.reporter, set).await;
         std::future::pending().await
     }
 }

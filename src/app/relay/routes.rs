@@ -38,12 +38,12 @@ const PATIENCE: Duration = Duration::from_secs(12);
 /// Chooses the route of one session.
 pub struct RelayRoutes<'a> {
     pub request: &'a Request,
-    pub seat: &'a ClientContext,
+    pub client: &'a ClientContext,
     pub suite: Suite,
     pub sender: Outgoing,
     pub receiver: Outgoing,
     pub account: watch::Receiver<ProgressReport>,
-    /// True once the receiver has prepared its half.
+    /// True once the receiver has prepared its end.
     pub has_landed: watch::Receiver<bool>,
     /// The connection inside the sender's login.
     pub inband: Arc<Inband>,
@@ -140,7 +140,7 @@ impl RelayRoutes<'_> {
                 true if since.elapsed() >= timeout => self.cut_off(timeout),
                 _ => continue,
             };
-            self.seat.ending.end(error);
+            self.client.shutdown.end(error);
             return std::future::pending().await;
         }
     }
@@ -192,7 +192,7 @@ impl RelayRoutes<'_> {
             if waited >= patience.inband(answer) {
                 self.inband.offer();
                 if !std::mem::replace(&mut has_told, true) && self.request.options.polite {
-                    self.seat.reporter.notice(polite::NO_EFFECT);
+                    self.client.reporter.notice(polite::NO_EFFECT);
                 }
             }
             if waited >= patience.reverse(answer)
@@ -292,7 +292,7 @@ impl RelayRoutes<'_> {
             return;
         }
         let told = format!("{}, port {port}", addresses.join(", "));
-        self.seat.reporter.detail(&line(&told));
+        self.client.reporter.detail(&line(&told));
         let at = Listen { addresses, port };
         // The reader reports a lost connection.
         let _ = dialler.send(Message::Dial(at)).await;
@@ -301,7 +301,7 @@ impl RelayRoutes<'_> {
     /// Ends the other attempts.
     async fn settle(&self, chosen: Route, dialling: &mut Dialling) {
         let detail = format!("route: {}", chosen.name());
-        self.seat.reporter.detail(&detail);
+        self.client.reporter.detail(&detail);
         let (other, was_told) = match chosen {
             Route::Direct => (Route::Reverse, std::mem::take(&mut dialling.reverse)),
             _ => {

@@ -38,7 +38,7 @@ impl Sender {
         plan: &Plan,
         buffer: Buffer,
         encoder: &mut Encoder,
-        shift: &mut WorkerClock<'_>,
+        clock: &mut WorkerClock<'_>,
     ) -> Option<EncodedChunk> {
         let PlannedContent::Piece { file, piece } = &plan.what else {
             return None;
@@ -46,16 +46,16 @@ impl Sender {
         let key = CacheKey::of(&file.found.entry);
         // If only the digest is sent, no other sender could use the chunk.
         let may_make = plan.digest.get().is_none() && !file.digest_only && !plan.is_offer();
-        shift.turn_to(Activity::Held);
+        clock.turn_to(Activity::Held);
         let got = share.chunk(key, piece.offset, piece.len, may_make);
-        shift.turn_to(Activity::Disk);
+        clock.turn_to(Activity::Disk);
         let ticket = match got {
             Got::Taken(made) => return self.carry_made(plan, file, &made, buffer),
             Got::Make(ticket) => Some(ticket),
             Got::Alone => None,
         };
-        let (chunk, digest) = self.read_piece(plan, file, buffer, shift)?;
-        let encoded = self.encode(chunk, digest, self.encoder_control.next(), encoder, shift);
+        let (chunk, digest) = self.read_piece(plan, file, buffer, clock)?;
+        let encoded = self.encode(chunk, digest, self.encoder_control.next(), encoder, clock);
         if let Some(ticket) = ticket {
             ticket.put(CachedChunk::of(&encoded));
         }
@@ -69,22 +69,22 @@ impl Sender {
         members: &[PackMember],
         buffer: Buffer,
         encoder: &mut Encoder,
-        shift: &mut WorkerClock<'_>,
+        clock: &mut WorkerClock<'_>,
     ) -> Option<EncodedChunk> {
-        shift.turn_to(Activity::Held);
+        clock.turn_to(Activity::Held);
         let got = self.share_of_pack(members).map(|(share, key)| {
             // A pack that is read again is not for others: they have had it.
             let may_make = members.iter().all(|member| member.digest.get().is_none());
             share.chunk(key, 0, self.context.chunk_size as u32, may_make)
         });
-        shift.turn_to(Activity::Disk);
+        clock.turn_to(Activity::Disk);
         let ticket = match got {
             Some(Got::Taken(made)) => return Some(self.take_pack(plan, members, &made, buffer)),
             Some(Got::Make(ticket)) => Some(ticket),
             Some(Got::Alone) | None => None,
         };
         let (chunk, digest) = self.read_pack(plan, buffer)?;
-        let encoded = self.encode(chunk, digest, self.encoder_control.next(), encoder, shift);
+        let encoded = self.encode(chunk, digest, self.encoder_control.next(), encoder, clock);
         let is_whole = || members.iter().all(|member| !member.failed.load(Relaxed));
         let read = |it: &PackMember| Some((*it.digest.get()?, it.size.load(Relaxed)));
         let read: Option<_> = members.iter().map(read).collect();
@@ -142,14 +142,14 @@ impl Sender {
         digest: Digest,
         compression: Compression,
         encoder: &mut Encoder,
-        shift: &mut WorkerClock<'_>,
+        clock: &mut WorkerClock<'_>,
     ) -> EncodedChunk {
         let ChunkPlace {
             offset, raw_len, ..
         } = chunk.place;
         let share = self.share.as_ref();
         let share = share.filter(|_| stream.is_shared && chunk.place.kind == ChunkKind::Range);
-        shift.turn_to(Activity::Held);
+        clock.turn_to(Activity::Held);
         let got = share.map(|share| share.chunk(CacheKey::STREAM, offset, raw_len, true));
         if let Some(Got::Taken(made)) = got {
             fill(&mut chunk.buffer, &made);
@@ -160,7 +160,7 @@ impl Sender {
                 buffer: chunk.buffer,
             };
         }
-        let encoded = self.encode(chunk, digest, compression, encoder, shift);
+        let encoded = self.encode(chunk, digest, compression, encoder, clock);
         if let Some(Got::Make(ticket)) = got {
             ticket.put(CachedChunk::of(&encoded));
         }

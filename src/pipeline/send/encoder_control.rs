@@ -24,7 +24,7 @@ pub struct EncoderControl {
     frames: AtomicU64,
     raw_bytes: AtomicU64,
     wire_bytes: AtomicU64,
-    pub shifts: WorkerTime,
+    pub worker_time: WorkerTime,
 }
 
 struct EncodeState {
@@ -85,7 +85,7 @@ impl EncoderControl {
             frames: AtomicU64::new(0),
             raw_bytes: AtomicU64::new(0),
             wire_bytes: AtomicU64::new(0),
-            shifts: WorkerTime::default(),
+            worker_time: WorkerTime::default(),
         }
     }
 
@@ -183,7 +183,7 @@ impl EncoderControl {
 
     /// Fills in the fields that are counted here.
     pub fn fill(&self, sample: &mut Sample) {
-        let spent = self.shifts.spent();
+        let spent = self.worker_time.spent();
         sample.frames = self.frames.load(Relaxed);
         sample.raw_bytes = self.raw_bytes.load(Relaxed);
         sample.wire_bytes = self.wire_bytes.load(Relaxed);
@@ -255,9 +255,9 @@ mod tests {
 
     #[test]
     fn every_eighth_chunk_goes_by_the_scout_and_what_was_forced_stays() {
-        let (steering, decision) = (EncoderControl::new(Compress::Auto), decision());
-        assert_eq!(steering.next(), Compression::Sampled(Method::Zstd(1)));
-        steering.steer(&decision);
+        let (control, decision) = (EncoderControl::new(Compress::Auto), decision());
+        assert_eq!(control.next(), Compression::Sampled(Method::Zstd(1)));
+        control.steer(&decision);
         let scout = decision.scout.expect("one is sent out at first");
         for chunk in 0..20 {
             let method = if chunk % 8 == 0 {
@@ -265,7 +265,7 @@ mod tests {
             } else {
                 decision.method
             };
-            assert_eq!(steering.next(), Compression::Sampled(method), "{chunk}");
+            assert_eq!(control.next(), Compression::Sampled(method), "{chunk}");
         }
         let forced = EncoderControl::new(Compress::Gzip(1));
         forced.steer(&decision);
@@ -274,37 +274,37 @@ mod tests {
 
     #[test]
     fn what_would_wait_for_a_stream_anyhow_goes_by_the_spare() {
-        let (steering, decision) = (EncoderControl::new(Compress::Auto), decision());
-        steering.steer(&decision);
+        let (control, decision) = (EncoderControl::new(Compress::Auto), decision());
+        control.steer(&decision);
         let spare = decision.spare.expect("the link is not known at first");
-        assert_eq!(steering.next(), Compression::Sampled(spare), "the scout");
+        assert_eq!(control.next(), Compression::Sampled(spare), "the scout");
         let frames_max = usize::from(decision.queue);
         for (left, method) in [(frames_max / 2, spare), (0, decision.method)] {
-            steering.taken(1, 1, left);
-            assert_eq!(steering.next(), Compression::Sampled(method), "{left} left");
+            control.taken(1, 1, left);
+            assert_eq!(control.next(), Compression::Sampled(method), "{left} left");
         }
     }
 
     #[test]
     fn workers_wait_for_room_until_half_is_taken_or_all_ends() {
-        let steering = Arc::new(EncoderControl::new(Compress::None));
+        let control = Arc::new(EncoderControl::new(Compress::None));
         let waiting = Arc::new(AtomicUsize::new(FRAMES_AT_FIRST));
-        let worker = |steering: &Arc<EncoderControl>| {
-            let (steering, waiting) = (steering.clone(), waiting.clone());
+        let worker = |control: &Arc<EncoderControl>| {
+            let (control, waiting) = (control.clone(), waiting.clone());
             std::thread::spawn(move || {
                 let push = || waiting.fetch_add(1, Relaxed);
-                steering.when_there_is_room(|| waiting.load(Relaxed), push)
+                control.when_there_is_room(|| waiting.load(Relaxed), push)
             })
         };
-        let filling = worker(&steering);
+        let filling = worker(&control);
         for left in (0..FRAMES_AT_FIRST).rev() {
             waiting.store(left, Relaxed);
-            steering.taken(1, 1, left);
+            control.taken(1, 1, left);
         }
         assert!(filling.join().expect("no panic").is_some());
         waiting.store(FRAMES_AT_FIRST, Relaxed);
-        let ending = worker(&steering);
-        steering.end();
-        assert_eq!(ending.join().expect("no panic"), None);
+        let shutdown = worker(&control);
+        control.end();
+        assert_eq!(shutdown.join().expect("no panic"), None);
     }
 }

@@ -32,15 +32,15 @@ impl Sender {
         plan: &Plan,
         packs: usize,
         buffer: Buffer,
-        shift: &mut WorkerClock<'_>,
+        clock: &mut WorkerClock<'_>,
     ) -> Option<EncodedChunk> {
         if plan.nacks.load(Relaxed) > 0 {
             self.scheduler.end_large();
             self.scheduler.take_apart(plan);
             return None;
         }
-        let made = self.make_large(plan, packs, buffer, shift);
-        self.large_is_over(plan, made, shift, || self.scheduler.take_apart(plan))
+        let made = self.make_large(plan, packs, buffer, clock);
+        self.large_is_over(plan, made, clock, || self.scheduler.take_apart(plan))
     }
 
     /// Acts on the outcome of an attempt. Gives the chunk to send, if there is one.
@@ -48,7 +48,7 @@ impl Sender {
         &self,
         plan: &Plan,
         made: LargeOutcome,
-        shift: &mut WorkerClock<'_>,
+        clock: &mut WorkerClock<'_>,
         take_apart: impl FnOnce(),
     ) -> Option<EncodedChunk> {
         self.scheduler.large_is_made(plan.chunk);
@@ -57,7 +57,7 @@ impl Sender {
             LargeOutcome::Nothing => {}
             LargeOutcome::Apart => take_apart(),
             LargeOutcome::Later => {
-                shift.turn_to(Activity::Held);
+                clock.turn_to(Activity::Held);
                 std::thread::sleep(MEMORY_PAUSE);
                 self.scheduler.put_back(plan.chunk);
             }
@@ -83,18 +83,18 @@ impl Sender {
         plan: &Plan,
         packs: usize,
         buffer: Buffer,
-        shift: &mut WorkerClock<'_>,
+        clock: &mut WorkerClock<'_>,
     ) -> LargeOutcome {
         let (compression, lent) = match self.large_means(plan) {
             Ok(means) => means,
             Err(outcome) => return outcome,
         };
         let large = Buffer::of_lent(packs * self.context.chunk_size, lent);
-        shift.turn_to(Activity::Disk);
+        clock.turn_to(Activity::Disk);
         let Some((chunk, digest)) = self.read_pack(plan, large) else {
             return LargeOutcome::Nothing;
         };
-        match self.encode_large(&chunk, digest, compression, buffer, shift) {
+        match self.encode_large(&chunk, digest, compression, buffer, clock) {
             Some(made) => {
                 let _ = plan.method.set(method_of(compression));
                 LargeOutcome::Made(made)
@@ -117,13 +117,13 @@ impl Sender {
         digest: digest::Digest,
         compression: Compression,
         buffer: Buffer,
-        shift: &mut WorkerClock<'_>,
+        clock: &mut WorkerClock<'_>,
     ) -> Option<EncodedChunk> {
-        shift.turn_to(Activity::Codec);
+        clock.turn_to(Activity::Codec);
         let most = buffer.capacity() - SPARE;
         let how = compress(method_of(compression));
         let made = Encoder::encode_large(chunk, how, digest, buffer, most);
-        let took = shift.turn_to(Activity::Rest);
+        let took = clock.turn_to(Activity::Rest);
         let raw = chunk.buffer.len();
         let len = made.as_ref().map_or(raw, |made| made.buffer.len());
         self.encoder_control.coded(compression, raw, len, took);
@@ -138,14 +138,14 @@ impl Sender {
         plan: &Plan,
         file: &Arc<SendFile>,
         buffer: Buffer,
-        shift: &mut WorkerClock<'_>,
+        clock: &mut WorkerClock<'_>,
     ) -> Option<EncodedChunk> {
-        let made = self.make_large_piece(plan, file, buffer, shift);
+        let made = self.make_large_piece(plan, file, buffer, clock);
         let take_apart = || {
             self.scheduler
                 .take_piece_apart(plan, self.context.chunk_size as u32)
         };
-        self.large_is_over(plan, made, shift, take_apart)
+        self.large_is_over(plan, made, clock, take_apart)
     }
 
     fn make_large_piece(
@@ -153,7 +153,7 @@ impl Sender {
         plan: &Plan,
         file: &Arc<SendFile>,
         buffer: Buffer,
-        shift: &mut WorkerClock<'_>,
+        clock: &mut WorkerClock<'_>,
     ) -> LargeOutcome {
         let was_sent = plan.method.get().is_some();
         let (compression, lent) = match self.large_means(plan) {
@@ -163,13 +163,13 @@ impl Sender {
         let Some(place) = self.place_of_piece(plan, file) else {
             return LargeOutcome::Nothing;
         };
-        shift.turn_to(Activity::Disk);
+        clock.turn_to(Activity::Disk);
         let mut large = Buffer::of_lent(place.raw_len as usize, lent);
         if let Err(error) = self.load(file, place, &mut large) {
             self.reading_failed(file, error);
             return LargeOutcome::Nothing;
         }
-        shift.turn_to(Activity::Rest);
+        clock.turn_to(Activity::Rest);
         let whole = u64::from(place.raw_len) == file.found.entry.size;
         let digest = digest::of_range(large.data(), place.offset, whole);
         if !was_sent && is_zero(large.data()) {
@@ -179,7 +179,7 @@ impl Sender {
             place,
             buffer: large,
         };
-        let made = self.encode_large(&chunk, digest, compression, buffer, shift);
+        let made = self.encode_large(&chunk, digest, compression, buffer, clock);
         // A different digest shows that the file changed, even if the result no longer fits.
         if (made.is_some() || was_sent)
             && self

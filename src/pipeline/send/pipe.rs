@@ -86,9 +86,9 @@ impl Sender {
     fn read_stream(&self, stream: &Arc<SendPipe>, mut feed: PipeReader) -> Result<Option<u64>> {
         let mut offset = 0;
         // Waiting for a producer counts as waiting for a disk, since both can be the bottleneck.
-        let mut shift = self.encoder_control.shifts.begin();
+        let mut clock = self.encoder_control.worker_time.begin();
         loop {
-            shift.turn_to(Activity::Held);
+            clock.turn_to(Activity::Held);
             if self.scheduler.wait_part_room().is_err() {
                 return Ok(None);
             }
@@ -98,9 +98,9 @@ impl Sender {
             // After a pause, reads to the end of the chunk, so that later chunks are subtrees
             // again.
             let into = (offset % self.context.chunk_size as u64) as usize;
-            shift.turn_to(Activity::Disk);
+            clock.turn_to(Activity::Disk);
             let filled = feed.fill(&mut buffer, self.context.chunk_size - into)?;
-            shift.turn_to(Activity::Nothing);
+            clock.turn_to(Activity::Nothing);
             if filled.len > 0 {
                 let part = PipePart::read(stream, offset, filled.len, buffer);
                 if self.scheduler.add_part(part).is_err() {
@@ -121,7 +121,7 @@ impl Sender {
         plan: &Plan,
         part: &PipePart,
         encoder: &mut Encoder,
-        shift: &mut WorkerClock<'_>,
+        clock: &mut WorkerClock<'_>,
     ) -> Option<Frame> {
         if plan.nacks.load(Relaxed) >= NACKS_MAX {
             self.give_up(plan);
@@ -141,15 +141,15 @@ impl Sender {
                 return None;
             }
         };
-        shift.turn_to(Activity::Rest);
+        clock.turn_to(Activity::Rest);
         let (chunk, digest) = self.digest_part(plan, part, buffer);
         let compression = match self.context.options.compress {
             // Zeros that test a link must fill it.
             Compress::Auto if part.stream.is_test => Compression::Forced(Method::None),
             _ => self.encoder_control.next(),
         };
-        let encoded = self.encode_part(&part.stream, chunk, digest, compression, encoder, shift);
-        shift.turn_to(Activity::Rest);
+        let encoded = self.encode_part(&part.stream, chunk, digest, compression, encoder, clock);
+        clock.turn_to(Activity::Rest);
         let frame = SealedChunk::seal(encoded, &self.sealer);
         if !self.keeps {
             return Some(Frame::Own(frame));

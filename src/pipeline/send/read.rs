@@ -58,7 +58,7 @@ impl Sender {
         plan: &Plan,
         file: &Arc<SendFile>,
         mut buffer: Buffer,
-        shift: &mut WorkerClock<'_>,
+        clock: &mut WorkerClock<'_>,
     ) -> Option<(Chunk, Digest)> {
         let mut place = self.place_of_piece(plan, file)?;
         let is_there = match self.load(file, place, &mut buffer) {
@@ -68,7 +68,7 @@ impl Sender {
                 return None;
             }
         };
-        shift.turn_to(Activity::Rest);
+        clock.turn_to(Activity::Rest);
         let whole = u64::from(place.raw_len) == file.found.entry.size;
         let digest = if place.kind == ChunkKind::Zeros {
             buffer.set_len(0);

@@ -175,9 +175,9 @@ impl SourceWalk<'_> {
             _ => PipeSpec::File(Box::new(found.clone())),
         };
         if inlet.is_once() {
-            let ending = &self.sender.context.shutdown;
+            let shutdown = &self.sender.context.shutdown;
             // If an earlier session began it, it may be in place; the receiver knows.
-            let begun = ending.has_begun(found.path().as_os_str().as_bytes());
+            let begun = shutdown.has_begun(found.path().as_os_str().as_bytes());
             entry.extensions.push(once(begun && !self.alone));
         }
         self.send_stream(entry, &inlet, listed)

@@ -1,4 +1,4 @@
-//! The client's half of the copy, which sends or receives.
+//! The client's end of the copy, which sends or receives.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::wire::message::{Message, Roots};
 use super::{Client, FarOptions};
 use crate::session::converse::say;
 
-/// Who controls how a half sends.
+/// Who controls how an end sends.
 pub(super) enum SendController {
     Tuner(Tuning),
     Probe(Arc<Sender>),
@@ -39,7 +39,7 @@ pub(super) enum SendController {
 }
 
 impl Client<'_> {
-    /// Starts a half: one that sends what was `found`, or one that receives.
+    /// Starts an end: one that sends what was `found`, or one that receives.
     pub(super) async fn start(
         &self,
         far: FarOptions<'_>,
@@ -49,15 +49,15 @@ impl Client<'_> {
         pace: &SendPace,
     ) -> Result<(RunningEnd, SendController)> {
         let (keyring, suite) = (&chooser.keyring, chooser.suite);
-        let streams = (connections, chooser.roster.clone());
+        let streams = (connections, chooser.connection_set.clone());
         let Some(found) = found else {
             return Ok((self.pull(far, keyring, suite, streams), SendController::Far));
         };
         let sealer = Sealer::new(&keyring.secret, Direction::ToServer, suite);
         let sending = self.push(far, sealer, found, streams, pace.clone()).await?;
-        let helm = match self.seat.probe {
+        let helm = match self.client.probe {
             Some(_) => SendController::Probe(sending.sender.clone()),
-            None => SendController::Tuner(self.tune(&sending, &chooser.roster, far, pace)),
+            None => SendController::Tuner(self.tune(&sending, &chooser.connection_set, far, pace)),
         };
         Ok((RunningEnd::Sending(sending), helm))
     }
@@ -67,25 +67,25 @@ impl Client<'_> {
         far: FarOptions<'_>,
         sealer: Sealer,
         (expanded, totals): (Expanded, Totals),
-        (connections, roster): (Connections, Arc<ConnectionSet>),
+        (connections, connection_set): (Connections, Arc<ConnectionSet>),
         pace: SendPace,
     ) -> Result<SendingEnd> {
-        self.seat.progress.set_totals(totals);
+        self.client.progress.set_totals(totals);
         let roots = expanded.roots()?;
         say(far.control, Message::Roots(Roots { roots, totals })).await?;
-        self.seat.progress.set_phase(Phase::Copying);
+        self.client.progress.set_phase(Phase::Copying);
         let sources = expanded.sources(&self.request.options);
-        let half = SendingEnd::start(self.context(far), self.terms(far), sealer, sources);
-        let (sender, frames) = (half.sender.clone(), half.frames.clone());
+        let end = SendingEnd::start(self.context(far), self.terms(far), sealer, sources);
+        let (sender, frames) = (end.sender.clone(), end.frames.clone());
         tokio::spawn(send_on(
             sender,
             frames,
             connections,
-            roster,
+            connection_set,
             pace,
-            Some(self.seat.reporter.clone()),
+            Some(self.client.reporter.clone()),
         ));
-        Ok(half)
+        Ok(end)
     }
 
     fn pull(
@@ -93,7 +93,7 @@ impl Client<'_> {
         far: FarOptions<'_>,
         keyring: &Keyring,
         suite: Suite,
-        (connections, roster): (Connections, Arc<ConnectionSet>),
+        (connections, connection_set): (Connections, Arc<ConnectionSet>),
     ) -> RunningEnd {
         let opener = Opener::new(&keyring.secret, Direction::ToClient, suite);
         let same_machine = host::is_this_machine(&far.hello.boot_id);
@@ -103,42 +103,42 @@ impl Client<'_> {
                 self.request,
                 self.session.id,
                 self.session.before,
-                self.seat,
+                self.client,
             )
         };
         let destination = operands::destination(self.request, same_machine, sessions);
         let rules = operands::rules(self.request);
-        let crowd = roster.crowd().clone();
-        let half = ReceivingEnd::start(self.context(far), opener, rules, destination, crowd);
+        let crowd = connection_set.crowd().clone();
+        let end = ReceivingEnd::start(self.context(far), opener, rules, destination, crowd);
         if self.request.options.follow_ms.is_some() {
             let control = far.control.downgrade();
             // Dropped if control is busy; the user can send the signal again.
             host::on_enough(move || control.try_send(Message::Enough(())));
         }
-        let reporter = Some(self.seat.reporter.clone());
+        let reporter = Some(self.client.reporter.clone());
         tokio::spawn(receive_on(
-            half.receiver.clone(),
+            end.receiver.clone(),
             connections,
-            roster,
+            connection_set,
             reporter,
         ));
-        RunningEnd::Receiving(half)
+        RunningEnd::Receiving(end)
     }
 
     fn tune(
         &self,
-        half: &SendingEnd,
-        roster: &Arc<ConnectionSet>,
+        end: &SendingEnd,
+        connection_set: &Arc<ConnectionSet>,
         far: FarOptions<'_>,
         pace: &SendPace,
     ) -> Tuning {
         let FarOptions { hello, control, .. } = far;
         let options = &self.request.options;
         Tuning::start(tuning::TuningTerms {
-            sender: half.sender.clone(),
-            roster: Some(roster.clone()),
+            sender: end.sender.clone(),
+            connection_set: Some(connection_set.clone()),
             start: tuning::start(self.budget, options, self.streams(), hello, self.remembered),
-            audience: Audience::User(self.seat.reporter.clone(), control.clone()),
+            audience: Audience::User(self.client.reporter.clone(), control.clone()),
             limit: pace.limit.clone(),
         })
     }
@@ -147,16 +147,16 @@ impl Client<'_> {
     pub(super) async fn test(
         &self,
         helm: &SendController,
-        roster: &ConnectionSet,
+        connection_set: &ConnectionSet,
         hello: &Hello,
         opened: Instant,
     ) -> Result<()> {
-        let (Some(test), SendController::Probe(sender)) = (&self.seat.probe, helm) else {
+        let (Some(test), SendController::Probe(sender)) = (&self.client.probe, helm) else {
             return std::future::pending().await;
         };
         let ends = TestEnds {
             sender,
-            roster,
+            connection_set,
             hello,
             budget: self.budget,
             remembered: self.remembered,
@@ -171,22 +171,22 @@ impl Client<'_> {
             options: self.request.options.clone(),
             budget: self.budget,
             chunk_size: CHUNK_SIZE,
-            grain: self.seat.hello().grain(far.hello, CHUNK_SIZE as u32),
+            grain: self.client.hello().grain(far.hello, CHUNK_SIZE as u32),
             peer_repairs: far.hello.tells(),
             pool: Pool::new(self.budget.slots, CHUNK_SIZE),
             control: far.control.clone(),
-            tell: self.seat.tell(),
-            failures: self.seat.tally.clone(),
-            progress: self.seat.progress.clone(),
-            shutdown: self.seat.ending.clone(),
-            digests: self.seat.digests.clone(),
+            tell: self.client.tell(),
+            failures: self.client.failures.clone(),
+            progress: self.client.progress.clone(),
+            shutdown: self.client.shutdown.clone(),
+            digests: self.client.digests.clone(),
         }
     }
 
     fn terms(&self, far: FarOptions<'_>) -> SendTerms {
-        let shared = self.seat.shared.as_ref();
+        let shared = self.client.shared.as_ref();
         SendTerms {
-            enough: self.seat.enough.clone(),
+            enough: self.client.enough.clone(),
             share: shared.map(|shared| shared.share.clone()),
             stream: shared.and_then(SharedSource::named_stream),
             ..SendTerms::with(far.hello, host::open_entries())

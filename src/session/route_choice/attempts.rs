@@ -57,7 +57,7 @@ impl RouteChooser<'_> {
             at.port
         ));
         let (rsh, host, ssh) = (self.request.rsh, self.host.clone(), ssh.clone());
-        let roster = self.roster.clone();
+        let connection_set = self.connection_set.clone();
         let dialler = self.dialler(Route::Direct, Way::Places(places.clone()));
         let dialled = places.clone();
         running.start(Route::Direct, async move {
@@ -68,7 +68,7 @@ impl RouteChooser<'_> {
                 sleep(LOOK_UP_AFTER).await;
                 if given.is_none()
                     && rsh == Rsh::Ssh
-                    && !roster.has_sound()
+                    && !connection_set.has_sound()
                     && let Some(name) = ssh::names::hostname(&host, &ssh).await
                 {
                     more(addresses::by_name(look_up(&name, at.port).await, &at));
@@ -152,8 +152,8 @@ impl RouteChooser<'_> {
             keyring: self.keyring.clone(),
             suite: self.suite,
             proven: self.proven.clone(),
-            roster: self.roster.clone(),
-            reporter: Some(self.seat.reporter.clone()),
+            connection_set: self.connection_set.clone(),
+            reporter: Some(self.client.reporter.clone()),
             attempts: Attempts::default(),
         }
     }

@@ -22,7 +22,7 @@ pub async fn take_streams(
     open: &Open,
     control: &Outgoing,
     keyring: &Arc<Keyring>,
-    roster: &Arc<ConnectionSet>,
+    connection_set: &Arc<ConnectionSet>,
     proven: mpsc::Sender<Connection>,
 ) -> Result<()> {
     let hand_on = move |connection| {
@@ -44,7 +44,7 @@ pub async fn take_streams(
     // two servers there are no further logins.
     let meeting = Meeting::open(&keyring.session).ok();
     let meeting = meeting.filter(|_| !open.between);
-    let (keyring, over) = (keyring.clone(), roster.clone());
+    let (keyring, over) = (keyring.clone(), connection_set.clone());
     tokio::spawn(async move {
         let listening = async {
             match listener {

@@ -1,4 +1,4 @@
-//! Counters of one connection, updated by its task and read by the roster, and the orders for it.
+//! Counters of one connection, updated by its task and read by the connection set, and the orders for it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

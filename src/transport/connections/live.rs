@@ -1,4 +1,4 @@
-//! One connection that is up: its facts, and its place in the roster until it ends.
+//! One connection that is up: its facts, and its place in the connection set until it ends.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -96,9 +96,9 @@ impl CancelHandle {
     }
 }
 
-/// The place of a connection in the roster; dropping it removes the connection.
+/// The place of a connection in the connection set; dropping it removes the connection.
 pub struct Registration {
-    pub(super) roster: Arc<ConnectionSet>,
+    pub(super) connection_set: Arc<ConnectionSet>,
     pub(super) id: ConnectionId,
     /// The number of this connection: a stream that was dialled again has a new one. Numbers
     /// repeat after 64 Ki connections; at worst a few chunks of another connection are then sent
@@ -122,7 +122,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let mut state = self.roster.state.lock();
+        let mut state = self.connection_set.state.lock();
         state.was_ever_proven |= self.meter.is_proven();
         if let Some(route) = Route::of(self.id.stream) {
             state.carried[route as usize] += self.meter.bytes();

@@ -41,18 +41,18 @@ fn request() -> Request {
     Request::local(vec![from], to, CopyOptions::default())
 }
 
-/// A seat, and the failures that were reported on it.
-fn seat() -> (ClientContext, Arc<Mutex<Vec<Error>>>) {
+/// A client, and the failures that were reported to it.
+fn client() -> (ClientContext, Arc<Mutex<Vec<Error>>>) {
     let told: Arc<Mutex<Vec<Error>>> = Arc::default();
     let progress = Arc::<Progress>::default();
     let telling = told.clone();
     let tell = move |error: &Error| telling.lock().push(error.clone());
-    let tally = Failures::new(Box::new(tell), Box::new(|_| ()), progress.clone());
-    let seat = ClientContext {
+    let failures = Failures::new(Box::new(tell), Box::new(|_| ()), progress.clone());
+    let client = ClientContext {
         progress,
         reporter: Arc::new(Nobody),
-        tally: Arc::new(tally),
-        ending: Arc::default(),
+        failures: Arc::new(failures),
+        shutdown: Arc::default(),
         digests: None,
         reached: HostPin::default(),
         enough: Stop::new(),
@@ -60,13 +60,13 @@ fn seat() -> (ClientContext, Arc<Mutex<Vec<Error>>>) {
         probe: None,
         shared: None,
     };
-    (seat, told)
+    (client, told)
 }
 
 #[test]
 fn a_fault_goes_on_without_its_path_and_words() {
-    let (request, (seat, told)) = (request(), seat());
-    let exchange = Exchange::new(&request, &seat);
+    let (request, (client, told)) = (request(), client());
+    let exchange = Exchange::new(&request, &client);
     let error = Error::new(Kind::Read, Side::Source, "no key for me@db1").at("/secret/a");
     let fault = Fault::of(&error, 3, 1);
     for said in [
@@ -84,8 +84,8 @@ fn a_fault_goes_on_without_its_path_and_words() {
 
 #[test]
 fn what_an_end_does_not_say_is_passed_to_nobody() {
-    let (request, (seat, _)) = (request(), seat());
-    let exchange = Exchange::new(&request, &seat);
+    let (request, (client, _)) = (request(), client());
+    let exchange = Exchange::new(&request, &client);
     let dial = Message::Dial(Listen {
         addresses: vec!["10.0.0.1".into()],
         port: 22,
@@ -124,8 +124,8 @@ fn what_an_end_does_not_say_is_passed_to_nobody() {
 
 #[test]
 fn a_sender_passes_on_nothing_that_was_not_asked_for() {
-    let (request, (seat, _)) = (request(), seat());
-    let exchange = Exchange::new(&request, &seat);
+    let (request, (client, _)) = (request(), client());
+    let exchange = Exchange::new(&request, &client);
     for (name, is_asked_for) in [("a", true), (".bashrc", false)] {
         let root = Root {
             id: 1,
