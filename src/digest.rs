@@ -5,7 +5,7 @@
 //! | an entry of no bytes | the BLAKE3 of no bytes |
 //! | a chunk that is its whole entry | its BLAKE3 (`whole`) |
 //! | a chunk of a longer entry | the chaining value of its subtree in the entry's BLAKE3 |
-//! | a chunk of a stream that is no subtree, because the producer paused | its own BLAKE3 |
+//! | a chunk of a pipe that is no subtree, because the producer paused | its own BLAKE3 |
 //! | a range of zeros as a chunk | none, [`NONE`]: its offset and length say everything |
 //! | a pack | the BLAKE3 of its table, which contains the BLAKE3 of every file in it |
 //!

@@ -209,7 +209,7 @@
 //! | seal, open | authenticated encryption of a chunk, and its reverse |
 //! | frame | an encoded chunk as bytes on a connection |
 //! | connection | one TCP (or ssh) connection that carries frames; "stream" for the user |
-//! | pipe | a source or destination that is read or written once, in order; often `stream` in names |
+//! | pipe | a source or destination that is read or written once, in order |
 //! | route | how connections come about: direct, reverse, through ssh, in-band |
 //! | control | typed messages over ssh's stdin and stdout |
 //! | session | one conversation, from ssh login to done |

@@ -100,7 +100,7 @@ pub enum EntryKind {
     /// A further name of an earlier entry of the same copy.
     HardLink(EntryId),
     /// A pipe: bytes that are read once, in order, and whose number is unknown until the end.
-    Stream,
+    Pipe,
 }
 
 /// An attribute of an entry that a later version added. An unknown `tag` with the top bit set

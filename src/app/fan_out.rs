@@ -114,8 +114,8 @@ fn share(request: &Request, seats: &mut [ClientContext]) {
     let logins = Arc::new(LoginTurns::new(seats.len(), request));
     let limit = Arc::<RateLimiter>::default();
     let patience = Duration::from_secs(request.options.timeout_s.into());
-    let tee = operands::stream(request)
-        .or_else(|| operands::named_stream(request))
+    let tee = operands::pipe(request)
+        .or_else(|| operands::named_pipe(request))
         .map(|inlet| Arc::new(Broadcast::new(inlet, CHUNK_SIZE, seats.len(), patience)));
     for (host, client) in seats.iter_mut().enumerate() {
         client.shared = Some(SharedSource {

@@ -151,7 +151,7 @@ impl Both {
             in_memory: true,
             enough: client.enough.clone(),
             share: None,
-            stream: client.shared.as_ref().and_then(SharedSource::named_stream),
+            pipe: client.shared.as_ref().and_then(SharedSource::named_pipe),
         };
         // Suite "none" derives no key from the secret.
         let secret = Secret::random();
@@ -186,8 +186,8 @@ impl Both {
 }
 
 /// Both directions of one end of control.
-fn ends(stream: DuplexStream) -> (Incoming<ReadHalf<DuplexStream>>, Outgoing) {
-    let (reader, writer) = tokio::io::split(stream);
+fn ends(pipe: DuplexStream) -> (Incoming<ReadHalf<DuplexStream>>, Outgoing) {
+    let (reader, writer) = tokio::io::split(pipe);
     let (outgoing, _writer) = Outgoing::start(writer);
     (Incoming::new(reader), outgoing)
 }

@@ -26,7 +26,7 @@ pub fn ends(operands: Vec<OsString>, args: &Args) -> Result<(Vec<Operand>, Opera
         (None, None) => last_of(operands)?,
         _ => with_commands(operands, from, to)?,
     };
-    if sources.len() > 1 && sources.iter().chain([&dest]).any(is_stream) {
+    if sources.len() > 1 && sources.iter().chain([&dest]).any(is_pipe) {
         return Err(Error::usage(
             "a pipe or a command takes one source and one destination: copy them one by one",
         ));
@@ -154,7 +154,7 @@ fn check_slips(sources: &[Operand], args: &Args) -> Result<()> {
     }
 }
 
-fn is_stream(operand: &Operand) -> bool {
+fn is_pipe(operand: &Operand) -> bool {
     operand.what != EndKind::Path
 }
 

@@ -1,4 +1,4 @@
-//! A command at one end of a copy: the producer of a stream, or its consumer. It runs as `sh -c` in
+//! A command at one end of a copy: the producer of a pipe, or its consumer. It runs as `sh -c` in
 //! a separate process group, so that the whole pipeline of the command ends with the copy. Its
 //! stderr is passed on line by line. Its exit status decides whether the copy is complete.
 //!
@@ -60,12 +60,12 @@ pub fn are_running() -> bool {
     !RUNNING.lock().is_empty()
 }
 
-/// The relation of a command to the stream.
+/// The relation of a command to the pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandRole {
-    /// Its stdout is the stream; it has no stdin.
+    /// Its stdout is the pipe; it has no stdin.
     Producer,
-    /// Its stdin is the stream; its stdout is treated like its stderr.
+    /// Its stdin is the pipe; its stdout is treated like its stderr.
     Consumer,
 }
 
@@ -153,7 +153,7 @@ impl Command {
     }
 
     /// Waits for the command without a limit, except `stop`; then terminates everything left in its
-    /// group. To be called at the end of a producer's stream, or when the last byte is written to a
+    /// group. To be called at the end of a producer's pipe, or when the last byte is written to a
     /// consumer and this end of its pipe is closed.
     ///
     /// # Errors

@@ -285,7 +285,7 @@ impl Partial {
     /// Sets the final length, if the source became shorter during the copy or is a pipe that ended.
     pub fn end_at(&mut self, length: u64) -> Result<()> {
         self.length = match self.entry.kind {
-            EntryKind::Stream => length,
+            EntryKind::Pipe => length,
             _ => length.min(self.entry.size),
         };
         let cut = match &self.target {
@@ -354,7 +354,7 @@ impl Partial {
     /// A range beyond the announced size breaks the protocol; a pipe announces no size.
     fn check_range(&self, offset: u64, len: u64) -> Result<()> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.entry.size || self.entry.kind == EntryKind::Stream => Ok(()),
+            Some(end) if end <= self.entry.size || self.entry.kind == EntryKind::Pipe => Ok(()),
             _ => {
                 let message = "the other side sent bytes beyond the end of the file";
                 Err(Error::new(Kind::Breach, Side::Dest, message).at(self.slot().path()))

@@ -172,7 +172,7 @@ impl ReorderState {
         }
         let (start, len) = (chunk.place().offset, len_of(&chunk));
         let Some(end) = start.checked_add(len).filter(|_| len > 0) else {
-            return Err(breach("a chunk that no stream has"));
+            return Err(breach("a chunk that no pipe has"));
         };
         if end <= self.written {
             return Ok(Put::Written);

@@ -94,7 +94,7 @@ impl SinkSpec {
                 existed: true,
             }),
             _ => {
-                let message = "takes one file or stream, and no directory \
+                let message = "takes one file or pipe, and no directory \
                                (a tree goes through tar: --from-command 'tar -c DIR')";
                 Err(Error::new(Kind::Usage, Side::Dest, message).at(self.path()))
             }

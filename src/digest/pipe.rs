@@ -1,8 +1,8 @@
-//! The digest of a stream, whose length is unknown before its end.
+//! The digest of a pipe, whose length is unknown before its end.
 //!
-//! No piece of a stream is known to be the whole stream, so the digest of a piece is the chaining
+//! No piece of a pipe is known to be the whole pipe, so the digest of a piece is the chaining
 //! value at its offset. The first piece is hashed both ways. If nothing follows it, its own BLAKE3
-//! is the digest of the stream; otherwise its chaining value is part of that digest.
+//! is the digest of the pipe; otherwise its chaining value is part of that digest.
 //!
 //! A piece may end anywhere if the producer pauses. Its whole subtrees are then hashed once more
 //! for the tree. The bytes at its ends, less than a kilobyte each, wait for their neighbours.
@@ -17,7 +17,7 @@ use super::{Added, Digest, of_range, of_zeros};
 /// Length in bytes of the smallest subtree.
 const GRAIN: u64 = blake3::CHUNK_LEN as u64;
 
-/// Combines the digests of a stream's pieces into the digest of the stream. The pieces may arrive
+/// Combines the digests of a pipe's pieces into the digest of the pipe. The pieces may arrive
 /// in any order. Pieces after a gap are kept, so the caller must limit how far ahead they may be.
 /// The joined pieces take at most about 50 values.
 #[derive(Default)]
@@ -35,7 +35,7 @@ pub struct PipeTree {
     whole: Option<Digest>,
 }
 
-/// A full subtree, or the last of the stream.
+/// A full subtree, or the last of the pipe.
 #[derive(Clone, Copy)]
 struct Subtree {
     offset: u64,
@@ -43,7 +43,7 @@ struct Subtree {
     value: Digest,
 }
 
-/// A piece of a stream, prepared for the tree: its full subtrees, and the bytes at its ends.
+/// A piece of a pipe, prepared for the tree: its full subtrees, and the bytes at its ends.
 pub struct PipePiece {
     full: Vec<Subtree>,
     frayed: Vec<(u64, Vec<u8>)>,
@@ -130,7 +130,7 @@ impl PipeTree {
         PipeTree::default()
     }
 
-    /// Adds a piece. No byte may come twice: the first value stays, but the stream may get no
+    /// Adds a piece. No byte may come twice: the first value stays, but the pipe may get no
     /// digest.
     pub fn add(&mut self, piece: PipePiece) {
         if self.whole.is_none() {
@@ -236,7 +236,7 @@ impl PipeTree {
         self.joined.len() + self.ahead.len() + self.frayed.len()
     }
 
-    /// The BLAKE3 of the stream if it has `length` bytes. None if it has fewer or more so far.
+    /// The BLAKE3 of the pipe if it has `length` bytes. None if it has fewer or more so far.
     pub fn root(&self, length: u64) -> Option<Digest> {
         if self.end() != length || !self.ahead.is_empty() {
             return None;

@@ -51,11 +51,11 @@ pub struct Budget {
     pub large_packs: usize,
 }
 
-/// The least number of unacknowledged chunks of a stream.
+/// The least number of unacknowledged chunks of a pipe.
 const WINDOW_MIN: usize = 2;
 
 impl Budget {
-    /// Chunks of a stream that may be in flight, or may wait for earlier chunks. This is the
+    /// Chunks of a pipe that may be in flight, or may wait for earlier chunks. This is the
     /// number of buffers left after each connection and each worker has what it needs. So the
     /// chunk that all others wait for always finds a buffer.
     pub fn window(&self) -> usize {

@@ -66,8 +66,8 @@ pub struct Sender {
     pub enough: Stop,
     /// Set if other hosts get the same data.
     pub share: Option<CacheShare>,
-    /// Read instead of the named stream, if that is the only operand and goes to several hosts.
-    stream: Option<PipeSpec>,
+    /// Read instead of the named pipe, if that is the only operand and goes to several hosts.
+    pipe: Option<PipeSpec>,
     /// The receiver reported that everything is in place.
     pub done: Notify,
     /// The receiver's last report on how it spends its time.
@@ -89,7 +89,7 @@ pub struct SendTerms {
     /// Set if chunks are shared with other destinations.
     pub share: Option<CacheShare>,
     /// Replaces a FIFO that other copies read too.
-    pub stream: Option<PipeSpec>,
+    pub pipe: Option<PipeSpec>,
 }
 
 impl SendTerms {
@@ -104,7 +104,7 @@ impl SendTerms {
             in_memory: false,
             enough: Stop::new(),
             share: None,
-            stream: None,
+            pipe: None,
         }
     }
 }
@@ -125,7 +125,7 @@ impl Sender {
             keeps: !terms.in_memory,
             enough: terms.enough,
             share: terms.share,
-            stream: terms.stream,
+            pipe: terms.pipe,
             done: Notify::new(),
             heard: Mutex::default(),
             context: Arc::new(context),
@@ -292,8 +292,8 @@ impl Sender {
         );
         match &plan.what {
             PlannedContent::Part(part) => {
-                let error = error.at(&part.stream.path);
-                self.fail_stream(&part.stream, error);
+                let error = error.at(&part.pipe.path);
+                self.fail_pipe(&part.pipe, error);
             }
             PlannedContent::Piece { file, .. } => self.fail_file(file, error.at(file.found.path())),
             PlannedContent::Pack(_) | PlannedContent::Large(_) => {
@@ -337,10 +337,10 @@ impl Sender {
         }
     }
 
-    /// Records that this end cannot send a stream, or the rest of it, and tells the receiver.
-    pub(super) fn fail_stream(&self, stream: &SendPipe, error: Error) {
-        if !stream.failed.swap(true, Relaxed) {
-            self.fail_entry(&stream.entry, error);
+    /// Records that this end cannot send a pipe, or the rest of it, and tells the receiver.
+    pub(super) fn fail_pipe(&self, pipe: &SendPipe, error: Error) {
+        if !pipe.failed.swap(true, Relaxed) {
+            self.fail_entry(&pipe.entry, error);
         }
     }
 

@@ -154,19 +154,19 @@ pub struct SharedSource {
 impl SharedSource {
     /// This copy's reader of an unnamed pipe: stdin or a command.
     pub fn inlet(&self) -> Option<PipeSpec> {
-        self.tap().filter(|_| !self.has_named_stream())
+        self.tap().filter(|_| !self.has_named_pipe())
     }
 
     /// This copy's reader of a named pipe that is the only source.
-    pub fn named_stream(&self) -> Option<PipeSpec> {
-        self.tap().filter(|_| self.has_named_stream())
+    pub fn named_pipe(&self) -> Option<PipeSpec> {
+        self.tap().filter(|_| self.has_named_pipe())
     }
 
     fn tap(&self) -> Option<PipeSpec> {
         self.tee.clone().map(|tee| PipeSpec::Tee(tee, self.host))
     }
 
-    fn has_named_stream(&self) -> bool {
+    fn has_named_pipe(&self) -> bool {
         let tee = self.tee.as_ref();
         tee.is_some_and(|tee| matches!(tee.inlet(), PipeSpec::Path(_)))
     }

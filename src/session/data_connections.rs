@@ -106,7 +106,7 @@ pub async fn send_on(
                         () = token.cancelled() => Err(why(&registration)),
                     };
                     let Err(cause) = ended else { return };
-                    let again = sender.scheduler.stream_died(registration.number);
+                    let again = sender.scheduler.connection_lost(registration.number);
                     let again = match again {
                         1 => "1 chunk is".to_owned(),
                         _ => format!("{again} chunks are"),

@@ -53,7 +53,7 @@ impl Expanded {
     /// The sources to read.
     pub fn sources(self, options: &CopyOptions) -> Sources {
         match self.inlet {
-            Some(inlet) => Sources::Stream(inlet),
+            Some(inlet) => Sources::Pipe(inlet),
             None => {
                 let handles = Arc::new(Handles::default());
                 let walk = Walk::new(self.named, options.follow_links, handles);
@@ -130,7 +130,7 @@ fn look_up(request: &Request, client: &ClientContext) -> Expanded {
     let shared = client.shared.as_ref();
     let inlet = shared
         .and_then(SharedSource::inlet)
-        .or_else(|| stream(request));
+        .or_else(|| pipe(request));
     if let Some(inlet) = inlet {
         return Expanded::nameless(inlet);
     }
@@ -141,8 +141,8 @@ fn look_up(request: &Request, client: &ClientContext) -> Expanded {
         }
         let (mut named, mut errors) =
             source::expand(&source.path, &lookup, request.options.recursive);
-        if shared.is_some_and(|shared| shared.named_stream().is_none()) {
-            let streams = named.extract_if(.., |named| named.is_stream());
+        if shared.is_some_and(|shared| shared.named_pipe().is_none()) {
+            let streams = named.extract_if(.., |named| named.is_pipe());
             errors.extend(streams.map(read_once));
         }
         errors.iter().for_each(|error| client.failures.add(error));
@@ -154,7 +154,7 @@ fn look_up(request: &Request, client: &ClientContext) -> Expanded {
 }
 
 /// The source, if it is stdin or a command on this machine.
-pub fn stream(request: &Request) -> Option<PipeSpec> {
+pub fn pipe(request: &Request) -> Option<PipeSpec> {
     let source = request.sources.first()?;
     match source.what {
         EndKind::Path | EndKind::Stderr | EndKind::Nothing => None,
@@ -164,13 +164,13 @@ pub fn stream(request: &Request) -> Option<PipeSpec> {
 }
 
 /// The source, if it is the only one and is a FIFO or a character device on this machine.
-pub fn named_stream(request: &Request) -> Option<PipeSpec> {
+pub fn named_pipe(request: &Request) -> Option<PipeSpec> {
     let [source] = &request.sources[..] else {
         return None;
     };
     let path = PathBuf::from(OsStr::from_bytes(&source.path));
-    let is_stream = source.what == EndKind::Path && source::is_stream_at(&path);
-    is_stream.then_some(PipeSpec::Path(path))
+    let is_pipe = source.what == EndKind::Path && source::is_pipe_at(&path);
+    is_pipe.then_some(PipeSpec::Path(path))
 }
 
 /// The error for a pipe among several copies: each would get only a part of it.

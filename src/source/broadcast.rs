@@ -1,4 +1,4 @@
-//! A stream that several copies share. One thread reads it, a little ahead of the slowest copy,
+//! A pipe that several copies share. One thread reads it, a little ahead of the slowest copy,
 //! because bytes cannot be read again. All wait for the slowest copy, unless it takes nothing for
 //! too long.
 
@@ -41,7 +41,7 @@ struct BroadcastState {
     /// The number of the first chunk in `chunks`.
     first: u64,
     readers: Vec<BroadcastReader>,
-    /// Set when the stream is at its end or has failed.
+    /// Set when the pipe is at its end or has failed.
     end: Option<Result<()>>,
 }
 
@@ -119,7 +119,7 @@ impl Broadcast {
     }
 
     /// The end of one copy; setting `stop` ends its waits. The first call starts to read the
-    /// stream, and its `on_line` gets the lines that the command writes to stderr.
+    /// pipe, and its `on_line` gets the lines that the command writes to stderr.
     pub fn tap(
         self: &Arc<Broadcast>,
         reader: usize,
@@ -299,7 +299,7 @@ mod tests {
         tee.tap(reader, PipeLimits::default(), &Stop::new(), |_| ())
     }
 
-    /// All bytes that come, and how the stream ends.
+    /// All bytes that come, and how the pipe ends.
     fn drain(mut tap: BroadcastTap) -> (Vec<u8>, Result<()>) {
         let mut all = Vec::new();
         let mut buffer = Buffer::loose(SIZE);

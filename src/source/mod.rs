@@ -17,7 +17,7 @@ pub mod walk;
 
 pub use self::broadcast::Broadcast;
 pub use self::operand_path::{may_answer, may_be_named};
-pub use self::pipe_spec::{PipeLimits, PipeReader, PipeSpec, is_stream_at};
+pub use self::pipe_spec::{PipeLimits, PipeReader, PipeSpec, is_pipe_at};
 pub use found::{Changes, FoundFile, GREW, has_vanished, is_just_written, mark_young};
 pub use operand::{Lookup, NamedSource, expand};
 pub use pack::{PackRead, Packed, Unpacked, read_pack};
@@ -29,6 +29,6 @@ pub use walk::{Step, Walk, root_id};
 /// The data that a copy sends.
 pub enum Sources {
     Files(Box<Walk>),
-    /// A single stream without a walk, such as standard input or a command.
-    Stream(PipeSpec),
+    /// A single pipe without a walk, such as standard input or a command.
+    Pipe(PipeSpec),
 }

@@ -19,7 +19,7 @@ use super::device::{self, is_device};
 use super::found::special;
 use super::operand_path::{PathEnding, last_component, split_ending, with_home};
 use super::pattern;
-use super::pipe_spec::is_stream;
+use super::pipe_spec::is_pipe;
 
 /// Where operands are looked up.
 #[derive(Clone, Debug)]
@@ -55,8 +55,8 @@ impl NamedSource {
     }
 
     /// True for a FIFO or a character device, which can be read only once.
-    pub fn is_stream(&self) -> bool {
-        is_stream(file_type(&self.stat))
+    pub fn is_pipe(&self) -> bool {
+        is_pipe(file_type(&self.stat))
     }
 
     /// Opens `path`, which is the path of this or of its parent directory.
@@ -207,7 +207,7 @@ fn beyond_a_key(stat: &Stat) -> Option<&'static str> {
     match file_type(stat) {
         FileType::Symlink => Some("is a symbolic link, and a confined key follows none"),
         _ if is_device(stat) => Some("is a device, and a confined key reaches none"),
-        other if is_stream(other) => Some("is not a file, and a confined key reaches files only"),
+        other if is_pipe(other) => Some("is not a file, and a confined key reaches files only"),
         _ => None,
     }
 }
@@ -268,7 +268,7 @@ fn examine(
 
 /// True for types that are copied only if they are named.
 fn is_special(stat: &Stat) -> bool {
-    is_stream(file_type(stat)) || is_device(stat)
+    is_pipe(file_type(stat)) || is_device(stat)
 }
 
 /// The name that a copy of `full` gets.

@@ -41,7 +41,7 @@ pub struct Packed {
 pub enum Unpacked {
     Failed(Error),
     /// The pack has no room for it, because this file or others have grown. It is to be sent as a
-    /// big file, or as a stream if its size is unknown.
+    /// big file, or as a pipe if its size is unknown.
     Grew,
 }
 

@@ -47,7 +47,7 @@ pub enum Sizes {
     Spent,
 }
 
-/// What ends a stream.
+/// What ends a pipe.
 #[derive(Clone, Debug)]
 pub enum PipeEnd {
     /// The producer closes it; a file ends at its last byte.
@@ -82,7 +82,7 @@ pub struct PipeSource {
 }
 
 impl PipeSource {
-    /// A stream from a descriptor that this process owns, such as a command's stdout.
+    /// A pipe from a descriptor that this process owns, such as a command's stdout.
     pub fn from_fd(fd: OwnedFd, path: impl AsRef<Path>, end: PipeEnd, stop: Stop) -> PipeSource {
         enlarge(&fd);
         PipeSource {
@@ -119,7 +119,7 @@ impl PipeSource {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let fd = match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(fd) => fd,
-            Err(Errno::NXIO) => return Err(no_stream(path)),
+            Err(Errno::NXIO) => return Err(not_a_pipe(path)),
             Err(cause) => {
                 let what = "cannot open";
                 return Err(Error::io(Kind::Read, Side::Source, path, what, cause));
@@ -130,11 +130,11 @@ impl PipeSource {
             FileType::Fifo | FileType::CharacterDevice | FileType::RegularFile => {
                 Ok(PipeSource::from_fd(fd, path, end, stop))
             }
-            _ => Err(no_stream(path)),
+            _ => Err(not_a_pipe(path)),
         }
     }
 
-    /// Reads until `buffer` holds `most` bytes, the stream ends, or the first byte has waited long
+    /// Reads until `buffer` holds `most` bytes, the pipe ends, or the first byte has waited long
     /// enough for the others. Waits for that byte without a limit, but at most a second after
     /// `stop`.
     ///
@@ -231,7 +231,7 @@ impl PipeSource {
     }
 }
 
-/// True if a file must be read as a stream: it has content although its size is 0, as in /proc.
+/// True if a file must be read as a pipe: it has content although its size is 0, as in /proc.
 pub fn has_unsaid_content(file: &File, stat: &Stat) -> bool {
     file_type(stat) == FileType::RegularFile
         && stat.st_size == 0
@@ -252,7 +252,7 @@ fn cannot_read(path: &Path, cause: io::Error) -> Error {
     Error::io(Kind::Read, Side::Source, path, "cannot read", cause)
 }
 
-fn no_stream(path: &Path) -> Error {
+fn not_a_pipe(path: &Path) -> Error {
     let message = "cannot be read in order: it is neither a FIFO, a character device nor a file";
     Error::new(Kind::Entry, Side::Source, message).at(path)
 }

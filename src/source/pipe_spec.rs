@@ -1,4 +1,4 @@
-//! The origin of a stream before it is read: standard input, a command, a FIFO, a device or a file.
+//! The origin of a pipe before it is read: standard input, a command, a FIFO, a device or a file.
 //! Opening a [`PipeSpec`] gives a [`PipeReader`].
 
 use std::ffi::OsString;
@@ -35,13 +35,13 @@ pub enum PipeSpec {
     Command(OsString),
     /// A FIFO or a character device.
     Path(PathBuf),
-    /// A file that is read as a stream. It is opened through its directory, as every file is.
+    /// A file that is read as a pipe. It is opened through its directory, as every file is.
     File(Box<FoundFile>),
     /// One of the above, shared by several copies, and the index of this copy.
     Tee(Arc<Broadcast>, usize),
 }
 
-/// Limits that end a stream which has no end by itself.
+/// Limits that end a pipe which has no end by itself.
 #[derive(Clone, Debug, Default)]
 pub struct PipeLimits {
     /// Bytes to read from a device.
@@ -50,11 +50,11 @@ pub struct PipeLimits {
     pub follow: Option<(Duration, Stop)>,
 }
 
-/// An open stream.
+/// An open pipe.
 pub struct PipeReader(From);
 
 enum From {
-    /// The stream, and the command that produces it, if there is one.
+    /// The pipe, and the command that produces it, if there is one.
     Source(PipeSource, Option<Command>),
     Tap(BroadcastTap),
 }
@@ -71,7 +71,7 @@ impl PipeSpec {
         }
     }
 
-    /// An entry for a stream that has no file name.
+    /// An entry for a pipe that has no file name.
     pub fn entry(&self, id: EntryId) -> Entry {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = now.unwrap_or_default();
@@ -83,7 +83,7 @@ impl PipeSpec {
             id,
             parent: NO_PARENT,
             name: nameless(),
-            kind: EntryKind::Stream,
+            kind: EntryKind::Pipe,
             mode: MODE,
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -103,7 +103,7 @@ impl PipeSpec {
         }
     }
 
-    /// The root for a stream that has no file name, as sent to the receiver.
+    /// The root for a pipe that has no file name, as sent to the receiver.
     pub fn root(&self, id: EntryId) -> Root {
         Root {
             id,
@@ -130,7 +130,7 @@ impl PipeSpec {
         is_file.then(|| (stat.st_size as u64).saturating_sub(at))
     }
 
-    /// True if the stream cannot be read a second time.
+    /// True if the pipe cannot be read a second time.
     pub fn is_once(&self) -> bool {
         !matches!(self, PipeSpec::File(_))
     }
@@ -213,10 +213,10 @@ impl PipeReader {
         }
     }
 
-    /// Checks, at the end of the stream, that its producer succeeded.
+    /// Checks, at the end of the pipe, that its producer succeeded.
     ///
     /// # Errors
-    /// `Kind::Command` if the command that produces the stream failed.
+    /// `Kind::Command` if the command that produces the pipe failed.
     pub fn finish(self, stop: &Stop) -> Result<()> {
         match self.0 {
             From::Source(source, command) => {
@@ -229,14 +229,14 @@ impl PipeReader {
     }
 }
 
-/// True if a file of this type is read as a stream when the user names it.
-pub fn is_stream(file_type: FileType) -> bool {
+/// True if a file of this type is read as a pipe when the user names it.
+pub fn is_pipe(file_type: FileType) -> bool {
     matches!(file_type, FileType::Fifo | FileType::CharacterDevice)
 }
 
 /// The same for the file that a path leads to; false if it leads nowhere.
-pub fn is_stream_at(path: &Path) -> bool {
-    stat(path).is_ok_and(|stat| is_stream(file_type(&stat)))
+pub fn is_pipe_at(path: &Path) -> bool {
+    stat(path).is_ok_and(|stat| is_pipe(file_type(&stat)))
 }
 
 /// Marks an entry that can be read only once. `begun`: an earlier session has begun to read it.

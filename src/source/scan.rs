@@ -55,7 +55,7 @@ pub fn scan(
 /// `allocated` is the number of bytes that the content occupies at the source.
 fn add(totals: &mut Totals, entry: &Entry, allocated: u64) {
     totals.files += 1;
-    totals.streams += u64::from(entry.kind == EntryKind::Stream);
+    totals.streams += u64::from(entry.kind == EntryKind::Pipe);
     if entry.kind != EntryKind::File {
         return;
     }

@@ -206,7 +206,7 @@ fn what_has_come_is_kept_where_the_user_wants_it(case: &Case) {
         }
         run.wait()
             .exits(5)
-            .says("holds the first 5.24 MB of the stream");
+            .says("holds the first 5.24 MB of the pipe");
     }
     until("the receiver has ended", || {
         case.servers().is_empty().then_some(())

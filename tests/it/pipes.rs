@@ -306,7 +306,7 @@ fn a_directory_does_not_go_into_a_pipe(case: &Case) {
         true => run,
         false => run.arg(case.to("")),
     };
-    run.run().exits(2).says("takes one file or stream");
+    run.run().exits(2).says("takes one file or pipe");
 }
 
 /// If a child inherits a pipe of fastcp, fastcp cannot see that the pipe's other end was closed.

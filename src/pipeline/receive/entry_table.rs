@@ -111,7 +111,7 @@ impl EntryTable {
         };
         match entry.kind {
             EntryKind::Directory => root.is_directory,
-            EntryKind::File | EntryKind::HardLink(_) | EntryKind::Stream => !root.is_directory,
+            EntryKind::File | EntryKind::HardLink(_) | EntryKind::Pipe => !root.is_directory,
             EntryKind::Symlink(_) => false,
         }
     }

@@ -95,8 +95,8 @@ impl EntryWriter<'_> {
         let mut wants = Vec::new();
         for entry in entries {
             if let Some(first_chunk) = anew(&entry) {
-                if entry.kind == EntryKind::Stream {
-                    return self.breach("a stream that is read a second time");
+                if entry.kind == EntryKind::Pipe {
+                    return self.breach("a pipe that is read a second time");
                 }
                 self.files().restart_later(entry, first_chunk);
                 continue;
@@ -196,7 +196,7 @@ impl EntryWriter<'_> {
                 self.entries().report.acks.failed(entry.id);
                 self.entries().table().add_directory(entry, None, None);
             }
-            (Location::Lost, EntryKind::File | EntryKind::Stream) => {
+            (Location::Lost, EntryKind::File | EntryKind::Pipe) => {
                 self.entries().lost_with_directory(&entry);
                 return Some(Want {
                     entry: entry.id,
@@ -211,7 +211,7 @@ impl EntryWriter<'_> {
             (Location::Slot(slot, listed), EntryKind::Directory) => {
                 self.directory(entry, Directory::make(&slot), listed, path);
             }
-            (Location::Slot(slot, listed), EntryKind::File | EntryKind::Stream) => {
+            (Location::Slot(slot, listed), EntryKind::File | EntryKind::Pipe) => {
                 let file = IncomingFile {
                     entry,
                     slot,
@@ -219,11 +219,11 @@ impl EntryWriter<'_> {
                     path,
                 };
                 return match file.entry.kind {
-                    EntryKind::Stream => self.pipe(file),
+                    EntryKind::Pipe => self.pipe(file),
                     _ => self.big_file(file),
                 };
             }
-            (Location::Exit(exit, listed), EntryKind::File | EntryKind::Stream) => {
+            (Location::Exit(exit, listed), EntryKind::File | EntryKind::Pipe) => {
                 return Some(self.to_pipe(entry, &exit, (listed, path)));
             }
             (Location::Exit(..), _) => self.breach("an entry that differs from its announcement"),
@@ -261,7 +261,7 @@ impl EntryWriter<'_> {
     /// Fails an entry whose name is not allowed here.
     fn name_refused(&self, entry: Entry, error: &Error) -> Option<Want> {
         let (id, parent) = (entry.id, entry.parent);
-        let is_file = matches!(entry.kind, EntryKind::File | EntryKind::Stream);
+        let is_file = matches!(entry.kind, EntryKind::File | EntryKind::Pipe);
         if entry.kind == EntryKind::Directory {
             self.context().report_fault(error, id, parent);
             self.entries().table().add_directory(entry, None, None);

@@ -255,9 +255,7 @@ impl Files {
             Ok((path, len)) => {
                 let path = printable(path.as_os_str().as_bytes());
                 let len = size(len);
-                (context.tell)(&format!(
-                    "fastcp: {path} holds the first {len} of the stream"
-                ));
+                (context.tell)(&format!("fastcp: {path} holds the first {len} of the pipe"));
             }
             Err(error) => context.failures.add(&error),
         }

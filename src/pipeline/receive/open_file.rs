@@ -116,7 +116,7 @@ impl OpenFile {
 
     /// True if the source is a pipe.
     pub fn is_pipe(&self) -> bool {
-        self.entry.kind == EntryKind::Stream
+        self.entry.kind == EntryKind::Pipe
     }
 
     /// The path as the user would write it; for messages.

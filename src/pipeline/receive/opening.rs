@@ -134,7 +134,7 @@ impl Files {
         output: FileOutput,
     ) -> Want {
         let (claims, tree) = match entry.kind {
-            EntryKind::Stream => (Claims::endless(), FileTree::Pipe(PipeTree::new().into())),
+            EntryKind::Pipe => (Claims::endless(), FileTree::Pipe(PipeTree::new().into())),
             _ => {
                 let nothing = self.nothing_of(&entry);
                 (nothing.claims, FileTree::of(nothing.tree))

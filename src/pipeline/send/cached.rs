@@ -133,11 +133,11 @@ impl Sender {
         }
     }
 
-    /// Compresses a part of a stream, or takes it from the shelf. Files that each sender reads for
+    /// Compresses a part of a pipe, or takes it from the shelf. Files that each sender reads for
     /// itself (in /proc, or while they grow) are not shared, since each may read different bytes.
     pub(in crate::pipeline) fn encode_part(
         &self,
-        stream: &SendPipe,
+        pipe: &SendPipe,
         mut chunk: Chunk,
         digest: Digest,
         compression: Compression,
@@ -148,9 +148,9 @@ impl Sender {
             offset, raw_len, ..
         } = chunk.place;
         let share = self.share.as_ref();
-        let share = share.filter(|_| stream.is_shared && chunk.place.kind == ChunkKind::Range);
+        let share = share.filter(|_| pipe.is_shared && chunk.place.kind == ChunkKind::Range);
         clock.turn_to(Activity::Held);
-        let got = share.map(|share| share.chunk(CacheKey::STREAM, offset, raw_len, true));
+        let got = share.map(|share| share.chunk(CacheKey::PIPE, offset, raw_len, true));
         if let Some(Got::Taken(made)) = got {
             fill(&mut chunk.buffer, &made);
             return EncodedChunk {

@@ -127,10 +127,10 @@ impl Sender {
                 return Ok(());
             }
         }
-        if self.scheduler.want_stream(want.entry) {
+        if self.scheduler.want_pipe(want.entry) {
             return match kind {
                 WantKind::Fresh => Ok(()),
-                _ => Err(UnexpectedMessage("a part of a stream")),
+                _ => Err(UnexpectedMessage("a part of a pipe")),
             };
         }
         let made = self
@@ -323,10 +323,10 @@ impl Sender {
         let file = match closed {
             EntryAtClose::Sending(file) => file,
             EntryAtClose::Announced(_) => return self.discard(closed),
-            EntryAtClose::Stream(stream) => {
-                let digest = self.stream_placed(&stream);
+            EntryAtClose::Pipe(pipe) => {
+                let digest = self.pipe_placed(&pipe);
                 if let (Some(list), Some(listed), Some(digest)) =
-                    (&self.context.digests, &stream.listed, digest)
+                    (&self.context.digests, &pipe.listed, digest)
                 {
                     list.add(listed, &digest);
                 }
@@ -370,21 +370,21 @@ impl Sender {
         match closed {
             EntryAtClose::Sending(file) => self.scheduler.discard(Discarded::File(file)),
             EntryAtClose::Announced(source) => self.scheduler.discard(Discarded::Source(source)),
-            EntryAtClose::Stream(_) | EntryAtClose::Held(_) | EntryAtClose::Skipped { .. } => {}
+            EntryAtClose::Pipe(_) | EntryAtClose::Held(_) | EntryAtClose::Skipped { .. } => {}
         }
     }
 
-    /// The digest of a stream in place. A stream that an earlier session read counts as resumed.
-    fn stream_placed(&self, stream: &SendPipe) -> Option<Digest> {
-        if stream.entry.is_begun() {
+    /// The digest of a pipe in place. A pipe that an earlier session read counts as resumed.
+    fn pipe_placed(&self, pipe: &SendPipe) -> Option<Digest> {
+        if pipe.entry.is_begun() {
             let whole = self
                 .context
                 .shutdown
-                .once(stream.path.as_os_str().as_bytes())?;
+                .once(pipe.path.as_os_str().as_bytes())?;
             self.context.progress.add_resumed(whole.length);
             return whole.digest;
         }
-        let tree = stream.tree.lock();
+        let tree = pipe.tree.lock();
         tree.root(tree.end())
     }
 
@@ -400,7 +400,7 @@ impl Sender {
             if let Some(closed) = self.scheduler.close(entry) {
                 match &closed {
                     EntryAtClose::Sending(file) => file.failed.store(true, Relaxed),
-                    EntryAtClose::Stream(stream) => stream.failed.store(true, Relaxed),
+                    EntryAtClose::Pipe(pipe) => pipe.failed.store(true, Relaxed),
                     EntryAtClose::Announced(_)
                     | EntryAtClose::Held(_)
                     | EntryAtClose::Skipped { .. } => {}

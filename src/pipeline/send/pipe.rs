@@ -1,4 +1,4 @@
-//! A stream at the sender: a pipe, a command's output, or a file that is read to its end. One
+//! A pipe at the sender: a named pipe, a command's output, or a file that is read to its end. One
 //! thread reads it in order and hands each part to the workers. No part can be read again, so its
 //! frame is kept until it is acknowledged. The window limits the kept frames.
 
@@ -26,34 +26,34 @@ use crate::wire::SealedChunk;
 use crate::wire::message::{EntryEnd, Message};
 
 impl Sender {
-    /// Sends an announced stream, from its first byte to its end.
-    pub(in crate::pipeline) fn stream(
+    /// Sends an announced pipe, from its first byte to its end.
+    pub(in crate::pipeline) fn pipe(
         &self,
-        stream: &Arc<SendPipe>,
+        pipe: &Arc<SendPipe>,
         inlet: &PipeSpec,
     ) -> Result<(), Ended> {
         use std::os::unix::ffi::OsStrExt;
-        let id = stream.entry.id;
+        let id = pipe.entry.id;
         // A command is started only if its output is wanted.
         if !self.scheduler.wait_wanted(id)? {
             return Ok(());
         }
-        let path = stream.path.as_os_str().as_bytes();
-        if stream.is_once {
+        let path = pipe.path.as_os_str().as_bytes();
+        if pipe.is_once {
             self.context.shutdown.set_once();
         } else if inlet.is_once() && !self.context.shutdown.begin_once(path) {
-            self.fail_stream(stream, begun_before(Side::Source).at(&stream.path));
+            self.fail_pipe(pipe, begun_before(Side::Source).at(&pipe.path));
             return Ok(());
         }
         let name = printable(path);
         self.context.progress.start_name(id, name);
         let tell = self.context.tell.clone();
         let on_line = move |line: &[u8]| tell(&String::from_utf8_lossy(line));
-        let opened = inlet.open(self.limits(), &stream.stop, on_line);
-        match opened.and_then(|feed| self.read_stream(stream, feed)) {
+        let opened = inlet.open(self.limits(), &pipe.stop, on_line);
+        match opened.and_then(|feed| self.read_pipe(pipe, feed)) {
             Ok(None) => {}
-            Ok(Some(length)) if self.scheduler.wait_digested(stream, length)? => {
-                let root = stream.tree.lock().root(length);
+            Ok(Some(length)) if self.scheduler.wait_digested(pipe, length)? => {
+                let root = pipe.tree.lock().root(length);
                 if inlet.is_once() {
                     let digest = root;
                     self.context
@@ -68,8 +68,8 @@ impl Sender {
             }
             Ok(Some(_)) => {}
             // The thread that stopped it reports why.
-            Err(_) if stream.stop.is_set() => {}
-            Err(error) => self.fail_stream(stream, error),
+            Err(_) if pipe.stop.is_set() => {}
+            Err(error) => self.fail_pipe(pipe, error),
         }
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Sender {
     }
 
     /// Returns the length; None if the copy ends first.
-    fn read_stream(&self, stream: &Arc<SendPipe>, mut feed: PipeReader) -> Result<Option<u64>> {
+    fn read_pipe(&self, pipe: &Arc<SendPipe>, mut feed: PipeReader) -> Result<Option<u64>> {
         let mut offset = 0;
         // Waiting for a producer counts as waiting for a disk, since both can be the bottleneck.
         let mut clock = self.encoder_control.worker_time.begin();
@@ -102,14 +102,14 @@ impl Sender {
             let filled = feed.fill(&mut buffer, self.context.chunk_size - into)?;
             clock.turn_to(Activity::Nothing);
             if filled.len > 0 {
-                let part = PipePart::read(stream, offset, filled.len, buffer);
+                let part = PipePart::read(pipe, offset, filled.len, buffer);
                 if self.scheduler.add_part(part).is_err() {
                     return Ok(None);
                 }
             }
             offset += filled.len as u64;
             if filled.end {
-                feed.finish(&stream.stop)?;
+                feed.finish(&pipe.stop)?;
                 return Ok(Some(offset));
             }
         }
@@ -137,7 +137,7 @@ impl Sender {
             Bytes::Gone => {
                 let message = "arrived damaged, and cannot be read again";
                 let error = Error::new(Kind::Verify, Side::Dest, message);
-                self.fail_stream(&part.stream, error.at(&part.stream.path));
+                self.fail_pipe(&part.pipe, error.at(&part.pipe.path));
                 return None;
             }
         };
@@ -145,10 +145,10 @@ impl Sender {
         let (chunk, digest) = self.digest_part(plan, part, buffer);
         let compression = match self.context.options.compress {
             // Zeros that test a link must fill it.
-            Compress::Auto if part.stream.is_test => Compression::Forced(Method::None),
+            Compress::Auto if part.pipe.is_test => Compression::Forced(Method::None),
             _ => self.encoder_control.next(),
         };
-        let encoded = self.encode_part(&part.stream, chunk, digest, compression, encoder, clock);
+        let encoded = self.encode_part(&part.pipe, chunk, digest, compression, encoder, clock);
         clock.turn_to(Activity::Rest);
         let frame = SealedChunk::seal(encoded, &self.sealer);
         if !self.keeps {
@@ -160,25 +160,25 @@ impl Sender {
     }
 
     fn digest_part(&self, plan: &Plan, part: &PipePart, mut buffer: Buffer) -> (Chunk, Digest) {
-        let stream = &part.stream;
+        let pipe = &part.pipe;
         let data = buffer.data();
         let value = digest::of_range(data, part.offset, false);
         let piece = PipePiece::new(data, part.offset, value);
-        let (kind, digest) = match is_zero(data) && !stream.is_test {
+        let (kind, digest) = match is_zero(data) && !pipe.is_test {
             true => (ChunkKind::Zeros, digest::NONE),
             false => (ChunkKind::Range, value),
         };
         if kind == ChunkKind::Zeros {
             buffer.set_len(0);
         }
-        let tree = &stream.tree;
+        let tree = &pipe.tree;
         tree.lock().add(piece);
         let _ = plan.digest.set(digest);
         self.scheduler.part_digested();
         let place = ChunkPlace {
             kind,
             chunk: plan.chunk,
-            entry: stream.entry.id,
+            entry: pipe.entry.id,
             offset: part.offset,
             raw_len: part.len,
         };
@@ -186,7 +186,7 @@ impl Sender {
     }
 }
 
-/// An earlier session of this copy started a stream that cannot be read a second time.
+/// An earlier session of this copy started a pipe that cannot be read a second time.
 pub(in crate::pipeline) fn begun_before(side: Side) -> Error {
     let message =
         "the connection was lost since this was begun, and it cannot be read a second time";

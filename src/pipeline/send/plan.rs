@@ -1,4 +1,4 @@
-//! A chunk to be sent, and the files and streams that chunks are made of.
+//! A chunk to be sent, and the files and pipes that chunks are made of.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -88,7 +88,7 @@ pub struct PackMember {
     pub failed: AtomicBool,
 }
 
-/// A stream that is being sent: a pipe, a command's output, or a file that is read to its end.
+/// A pipe that is being sent: a named pipe, a command's output, or a file that is read to its end.
 pub struct SendPipe {
     pub entry: Entry,
     /// The path as the user would write it, for messages.
@@ -106,9 +106,9 @@ pub struct SendPipe {
     pub is_once: bool,
 }
 
-/// A chunk of a stream. It cannot be read again, so its frame is kept until it is acknowledged.
+/// A chunk of a pipe. It cannot be read again, so its frame is kept until it is acknowledged.
 pub struct PipePart {
-    pub stream: Arc<SendPipe>,
+    pub pipe: Arc<SendPipe>,
     pub offset: u64,
     pub len: u32,
     pub bytes: Mutex<Bytes>,
@@ -157,9 +157,9 @@ impl SendPipe {
 
 impl PipePart {
     /// The `len` bytes at `offset`, which are in `buffer`.
-    pub fn read(stream: &Arc<SendPipe>, offset: u64, len: usize, buffer: Buffer) -> PipePart {
+    pub fn read(pipe: &Arc<SendPipe>, offset: u64, len: usize, buffer: Buffer) -> PipePart {
         PipePart {
-            stream: stream.clone(),
+            pipe: pipe.clone(),
             offset,
             len: len as u32,
             bytes: Mutex::new(Bytes::Read(buffer)),
@@ -283,11 +283,11 @@ impl Plan {
         }
     }
 
-    /// True for a piece of this file or a part of this stream.
+    /// True for a piece of this file or a part of this pipe.
     pub fn is_of(&self, entry: EntryId) -> bool {
         match &self.what {
             PlannedContent::Piece { file, .. } => file.found.entry.id == entry,
-            PlannedContent::Part(part) => part.stream.entry.id == entry,
+            PlannedContent::Part(part) => part.pipe.entry.id == entry,
             PlannedContent::Pack(_) | PlannedContent::Large(_) => false,
         }
     }

@@ -475,7 +475,7 @@ impl Sender {
     }
 
     /// A member without room in its pack is sent as a big file. A member of unknown size is sent
-    /// by the planner as a stream.
+    /// by the planner as a pipe.
     fn outgrown<'a>(&self, member: &'a PackMember) -> Option<LeftOut<'a>> {
         if member.failed.swap(true, Relaxed) {
             return None;

@@ -66,7 +66,7 @@ enum ReadyChunk {
 
 struct InFlight {
     plan: Arc<Plan>,
-    stream: Option<u16>,
+    connection: Option<u16>,
     /// How often it was sent again because its connection was slow.
     repeated: u8,
     was_taken: bool,
@@ -157,12 +157,12 @@ pub enum SmallFileMode {
     Ordered,
 }
 
-/// An announced big file or stream.
+/// An announced big file or pipe.
 enum AnnouncedFile {
     Announced(Unanswered),
     Sending(Arc<SendFile>),
-    /// A stream, and whether the receiver wants it.
-    Stream(Arc<SendPipe>, bool),
+    /// A pipe, and whether the receiver wants it.
+    Pipe(Arc<SendPipe>, bool),
     /// Not wanted: the file is in place or has failed, as a later message will say.
     Skipped {
         size: u64,
@@ -262,8 +262,8 @@ impl Scheduler {
         let mut state = self.state.lock();
         state.ended = true;
         for open in state.open.values() {
-            if let AnnouncedFile::Stream(stream, _) = open {
-                stream.stop.set();
+            if let AnnouncedFile::Pipe(pipe, _) = open {
+                pipe.stop.set();
             }
         }
         drop(state);
@@ -329,12 +329,12 @@ impl Scheduler {
     }
 
     /// Records that a connection took the chunk's frame.
-    pub fn taken(&self, chunk: u64, stream: u16) -> Taken {
+    pub fn taken(&self, chunk: u64, connection: u16) -> Taken {
         let mut state = self.state.lock();
         let Some(in_flight) = state.in_flight.get_mut(&chunk) else {
             return Taken::Settled;
         };
-        in_flight.stream = Some(stream);
+        in_flight.connection = Some(connection);
         match std::mem::replace(&mut in_flight.was_taken, true) {
             false => Taken::First,
             true => Taken::Again,
@@ -342,13 +342,13 @@ impl Scheduler {
     }
 
     /// Schedules the unacknowledged chunks of a dead connection again. Returns how many.
-    pub fn stream_died(&self, stream: u16) -> usize {
+    pub fn connection_lost(&self, connection: u16) -> usize {
         let mut state = self.state.lock();
         let state = &mut *state;
         let mut count = 0;
         for (&chunk, in_flight) in &mut state.in_flight {
-            if in_flight.stream == Some(stream) {
-                in_flight.stream = None;
+            if in_flight.connection == Some(connection) {
+                in_flight.connection = None;
                 state.again.insert(chunk, in_flight.plan.clone());
                 count += 1;
             }
@@ -369,7 +369,10 @@ impl Scheduler {
         if state.has_work() || is_full {
             return 0;
         }
-        let is_slow = |it: &InFlight| it.stream.is_some_and(|stream| slow.contains(&stream));
+        let is_slow = |it: &InFlight| {
+            it.connection
+                .is_some_and(|connection| slow.contains(&connection))
+        };
         let lying = state.in_flight.iter_mut();
         let lying = lying.filter(|(_, it)| it.repeated < REPEATS_MAX && is_slow(it));
         let before = state.again.len();
@@ -385,7 +388,7 @@ impl Scheduler {
     pub fn has_nothing_to_carry(&self) -> bool {
         let state = self.state.lock();
         let is_sending = |open: &AnnouncedFile| {
-            matches!(open, AnnouncedFile::Sending(_) | AnnouncedFile::Stream(..))
+            matches!(open, AnnouncedFile::Sending(_) | AnnouncedFile::Pipe(..))
         };
         state.planned
             && state.fresh.is_empty()
@@ -403,7 +406,7 @@ impl Scheduler {
         let Some(in_flight) = state.in_flight.get_mut(&chunk) else {
             return;
         };
-        in_flight.stream = None;
+        in_flight.connection = None;
         let plan = in_flight.plan.clone();
         plan.refused();
         state.again.insert(chunk, plan);
@@ -422,7 +425,7 @@ impl Scheduler {
             matches!(
                 open,
                 AnnouncedFile::Announced(_)
-                    | AnnouncedFile::Stream(_, false)
+                    | AnnouncedFile::Pipe(_, false)
                     | AnnouncedFile::Reopening
             )
         };

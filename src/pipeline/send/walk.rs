@@ -59,7 +59,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
         special: 0,
         alone: match &sources {
             Sources::Files(walk) => walk.named() == 1,
-            Sources::Stream(_) => true,
+            Sources::Pipe(_) => true,
         },
         unsized_files: unsized_files::Unsized::default(),
     };
@@ -69,7 +69,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
             walk.by_ref().try_for_each(|step| planner.step(step))?;
             planner.tell_unlinked(walk.unlinked())?;
         }
-        Sources::Stream(inlet) => planner.nameless(&inlet)?,
+        Sources::Pipe(inlet) => planner.nameless(&inlet)?,
     }
     planner.flush()?;
     planner.finish_unsized()?;
@@ -125,7 +125,7 @@ impl SourceWalk<'_> {
         let listed = self.place_in_list(&found);
         self.in_links &= matches!(found.entry.kind, EntryKind::HardLink(_));
         match &found.entry.kind {
-            EntryKind::Stream => self.stream(found, listed),
+            EntryKind::Pipe => self.pipe(found, listed),
             EntryKind::File if self.is_unsized(&found) => self.unsized_file(found, listed),
             EntryKind::File if found.entry.size <= SMALL_FILE_MAX && !found.entry.is_device() => {
                 self.small_file(found, listed)
@@ -160,16 +160,16 @@ impl SourceWalk<'_> {
         self.sender.say_or_end(Message::Entries(vec![entry]))
     }
 
-    fn stream(&mut self, found: FoundFile, listed: Option<ListedPath>) -> Result<(), Ended> {
+    fn pipe(&mut self, found: FoundFile, listed: Option<ListedPath>) -> Result<(), Ended> {
         let mut entry = Entry {
-            kind: EntryKind::Stream,
+            kind: EntryKind::Pipe,
             size: 0,
             links: 1,
             ..found.entry.clone()
         };
         let inlet = match found.entry.kind {
-            EntryKind::Stream => {
-                let shared = self.sender.stream.clone();
+            EntryKind::Pipe => {
+                let shared = self.sender.pipe.clone();
                 shared.unwrap_or_else(|| PipeSpec::Path(found.path()))
             }
             _ => PipeSpec::File(Box::new(found.clone())),
@@ -180,7 +180,7 @@ impl SourceWalk<'_> {
             let begun = shutdown.has_begun(found.path().as_os_str().as_bytes());
             entry.extensions.push(once(begun && !self.alone));
         }
-        self.send_stream(entry, &inlet, listed)
+        self.send_pipe(entry, &inlet, listed)
     }
 
     /// Sends stdin or the output of a command.
@@ -192,20 +192,20 @@ impl SourceWalk<'_> {
             root: 0,
             below: Vec::new(),
         });
-        self.send_stream(entry, inlet, listed)
+        self.send_pipe(entry, inlet, listed)
     }
 
-    fn send_stream(
+    fn send_pipe(
         &mut self,
         entry: Entry,
         inlet: &PipeSpec,
         listed: Option<ListedPath>,
     ) -> Result<(), Ended> {
         self.flush()?;
-        let stream = Arc::new(SendPipe::new(entry.clone(), inlet, listed, self.alone));
-        self.sender.scheduler.announce_stream(stream.clone());
+        let pipe = Arc::new(SendPipe::new(entry.clone(), inlet, listed, self.alone));
+        self.sender.scheduler.announce_pipe(pipe.clone());
         self.sender.say_or_end(Message::Entries(vec![entry]))?;
-        self.sender.stream(&stream, inlet)
+        self.sender.pipe(&pipe, inlet)
     }
 
     /// Plans a hard link. It is announced when the first name is in place. If the first name

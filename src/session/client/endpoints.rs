@@ -188,7 +188,7 @@ impl Client<'_> {
         SendTerms {
             enough: self.client.enough.clone(),
             share: shared.map(|shared| shared.share.clone()),
-            stream: shared.and_then(SharedSource::named_stream),
+            pipe: shared.and_then(SharedSource::named_pipe),
             ..SendTerms::with(far.hello, host::open_entries())
         }
     }

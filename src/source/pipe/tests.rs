@@ -9,7 +9,7 @@ use super::*;
 
 const C: usize = 4096;
 
-/// Reads the whole stream, chunk by chunk.
+/// Reads the whole pipe, chunk by chunk.
 fn read_all(mut source: PipeSource) -> Result<Vec<u8>> {
     let mut buffer = Buffer::loose(C);
     let mut bytes = Vec::new();

@@ -28,7 +28,7 @@ use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, file_type};
 use super::device::is_device;
 use super::found::{FoundFile, special};
 use super::operand::NamedSource;
-use super::pipe_spec::is_stream;
+use super::pipe_spec::is_pipe;
 use level::Level;
 use names::FirstNames;
 use spot::WalkSpot;
@@ -260,9 +260,9 @@ impl Walk {
                 }
                 Err(cause) => self.fail_io(spot.path(), "cannot read the link", cause),
             },
-            other if spot.parent == NO_PARENT && is_stream(other) => {
+            other if spot.parent == NO_PARENT && is_pipe(other) => {
                 let id = self.number(&spot);
-                self.announce(id, spot, EntryKind::Stream, &stat);
+                self.announce(id, spot, EntryKind::Pipe, &stat);
             }
             other => {
                 let what = special(other).unwrap_or("of an unknown type");

@@ -11,7 +11,7 @@ use crate::support::peer::*;
 use crate::support::*;
 
 fn stream(named: &str) -> Entry {
-    entry(1, 0, named, EntryKind::Stream, 0)
+    entry(1, 0, named, EntryKind::Pipe, 0)
 }
 
 fn nameless() -> Root {

@@ -20,8 +20,8 @@ pub struct CacheKey {
 }
 
 impl CacheKey {
-    /// The one stream of a copy. No file has this key.
-    pub const STREAM: CacheKey = CacheKey {
+    /// The one pipe of a copy. No file has this key.
+    pub const PIPE: CacheKey = CacheKey {
         dev: u64::MAX,
         ino: u64::MAX,
         rdev: 0,

@@ -106,10 +106,7 @@ impl SchedulerState {
     /// True if nothing else is left to begin.
     fn is_last(&self) -> bool {
         let is_waiting = |open: &AnnouncedFile| {
-            matches!(
-                open,
-                AnnouncedFile::Announced(_) | AnnouncedFile::Stream(..)
-            )
+            matches!(open, AnnouncedFile::Announced(_) | AnnouncedFile::Pipe(..))
         };
         self.planned
             && !self.has_planned()

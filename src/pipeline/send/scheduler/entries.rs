@@ -19,7 +19,7 @@ pub enum EntryAtClose {
     /// Announced, without an answer.
     Announced(Box<SourceFile>),
     Sending(Arc<SendFile>),
-    Stream(Arc<SendPipe>),
+    Pipe(Arc<SendPipe>),
     /// The receiver did not want it. `size` is in bytes.
     Skipped {
         size: u64,
@@ -283,11 +283,11 @@ impl Scheduler {
                 state.forget(entry);
                 EntryAtClose::Sending(file)
             }
-            Some(AnnouncedFile::Stream(stream, _)) => {
+            Some(AnnouncedFile::Pipe(pipe, _)) => {
                 state.forget(entry);
-                // Ends any wait for the producer. At the end of a stream there is none.
-                stream.stop.set();
-                EntryAtClose::Stream(stream)
+                // Ends any wait for the producer. At the end of a pipe there is none.
+                pipe.stop.set();
+                EntryAtClose::Pipe(pipe)
             }
             Some(AnnouncedFile::Reopening) => {
                 state.late.remove(&entry);
@@ -316,7 +316,7 @@ fn announced(source: SourceFile, listed: Option<ListedPath>) -> AnnouncedFile {
 }
 
 impl SchedulerState {
-    /// Drops all plans of a big file or stream.
+    /// Drops all plans of a big file or pipe.
     fn forget(&mut self, entry: EntryId) {
         self.fresh
             .retain(|fresh| !matches!(fresh, ReadyChunk::File(file) | ReadyChunk::Piece(file, _) if file.found.entry.id == entry));

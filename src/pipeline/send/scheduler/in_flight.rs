@@ -64,7 +64,7 @@ impl SchedulerState {
         };
         let in_flight = InFlight {
             plan: plan.clone(),
-            stream: None,
+            connection: None,
             repeated: 0,
             was_taken: false,
         };

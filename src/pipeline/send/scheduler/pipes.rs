@@ -8,20 +8,20 @@ use crate::manifest::EntryId;
 use crate::pipeline::send::plan::{PipePart, PlannedContent, SendPipe};
 
 impl Scheduler {
-    /// Adds a stream that is about to be announced.
-    pub fn announce_stream(&self, stream: Arc<SendPipe>) {
+    /// Adds a pipe that is about to be announced.
+    pub fn announce_pipe(&self, pipe: Arc<SendPipe>) {
         let mut state = self.state.lock();
-        let id = stream.entry.id;
+        let id = pipe.entry.id;
         if state.ended {
-            stream.stop.set();
+            pipe.stop.set();
         }
-        state.open.insert(id, AnnouncedFile::Stream(stream, false));
+        state.open.insert(id, AnnouncedFile::Pipe(pipe, false));
     }
 
-    /// Handles the answer that the receiver wants this stream. False if it is not open.
-    pub fn want_stream(&self, entry: EntryId) -> bool {
+    /// Handles the answer that the receiver wants this pipe. False if it is not open.
+    pub fn want_pipe(&self, entry: EntryId) -> bool {
         let mut state = self.state.lock();
-        let Some(AnnouncedFile::Stream(_, wanted)) = state.open.get_mut(&entry) else {
+        let Some(AnnouncedFile::Pipe(_, wanted)) = state.open.get_mut(&entry) else {
             return false;
         };
         *wanted = true;
@@ -30,13 +30,10 @@ impl Scheduler {
         true
     }
 
-    /// Waits until the receiver wants this stream. False if it failed there.
+    /// Waits until the receiver wants this pipe. False if it failed there.
     pub fn wait_wanted(&self, entry: EntryId) -> Result<bool, Ended> {
         let is_waiting = |state: &SchedulerState| {
-            matches!(
-                state.open.get(&entry),
-                Some(AnnouncedFile::Stream(_, false))
-            )
+            matches!(state.open.get(&entry), Some(AnnouncedFile::Pipe(_, false)))
         };
         let state = self.wait_until(|state| !is_waiting(state))?;
         Ok(state.open.contains_key(&entry))
@@ -49,14 +46,14 @@ impl Scheduler {
         self.wait_until(has_room).map(drop)
     }
 
-    /// Plans the next part of a stream, which was just read.
+    /// Plans the next part of a pipe, which was just read.
     pub fn add_part(&self, part: PipePart) -> Result<(), Ended> {
         let mut state = self.state.lock();
         if state.ended {
             return Err(Ended);
         }
         // It may have failed at the receiver in the meantime.
-        if state.open.contains_key(&part.stream.entry.id) {
+        if state.open.contains_key(&part.pipe.entry.id) {
             let plan = state.number(PlannedContent::Part(Arc::new(part)));
             state.parts.push_back(plan);
         }
@@ -72,10 +69,10 @@ impl Scheduler {
         self.wake();
     }
 
-    /// Waits until the tree has the digests of all `length` bytes of a stream. False if it failed.
-    pub fn wait_digested(&self, stream: &SendPipe, length: u64) -> Result<bool, Ended> {
-        let id = stream.entry.id;
-        let is_digested = || stream.tree.lock().end() == length;
+    /// Waits until the tree has the digests of all `length` bytes of a pipe. False if it failed.
+    pub fn wait_digested(&self, pipe: &SendPipe, length: u64) -> Result<bool, Ended> {
+        let id = pipe.entry.id;
+        let is_digested = || pipe.tree.lock().end() == length;
         let state = self.wait_until(|state| !state.open.contains_key(&id) || is_digested())?;
         Ok(state.open.contains_key(&id))
     }
@@ -91,13 +88,13 @@ mod tests {
     #[test]
     fn no_part_is_read_beyond_the_window_and_a_lost_one_goes_first() {
         let inlet = PipeSpec::Command("x".into());
-        let stream = Arc::new(SendPipe::new(inlet.entry(1), &inlet, None, true));
+        let pipe = Arc::new(SendPipe::new(inlet.entry(1), &inlet, None, true));
         let plans = Scheduler::default();
         plans.start(SmallFileMode::Fresh, 2);
-        plans.announce_stream(stream.clone());
-        assert!(plans.want_stream(1) && plans.wait_wanted(1).unwrap());
+        plans.announce_pipe(pipe.clone());
+        assert!(plans.want_pipe(1) && plans.wait_wanted(1).unwrap());
         let add = |n: u64| {
-            let part = PipePart::read(&stream, n * 1024, 1024, Buffer::loose(1024));
+            let part = PipePart::read(&pipe, n * 1024, 1024, Buffer::loose(1024));
             plans.add_part(part).unwrap();
         };
         let next = || match plans.next().unwrap() {
@@ -114,14 +111,14 @@ mod tests {
         plans.taken(1, 8);
         plans.settle_chunks(1..2, |_| {});
         assert!(!has_room(), "the first is still on its way");
-        assert_eq!(plans.stream_died(7), 1);
+        assert_eq!(plans.connection_lost(7), 1);
         assert_eq!(next(), 0);
         plans.settle_chunks(0..1, |_| {});
         assert!(has_room());
         plans.close(1);
-        assert!(stream.stop.is_set());
+        assert!(pipe.stop.is_set());
         assert!(
-            !plans.wait_digested(&stream, 2048).unwrap(),
+            !plans.wait_digested(&pipe, 2048).unwrap(),
             "it is not open any more"
         );
     }

@@ -1,6 +1,6 @@
 //! Files whose length is unknown until they are read to the end. Files that the kernel makes up
 //! are packed like other small files, if the pack has room left. Otherwise such a file is sent as
-//! a stream, on the planner's thread like all streams.
+//! a pipe, on the planner's thread like all pipes.
 
 use std::collections::HashMap;
 
@@ -47,7 +47,7 @@ impl SourceWalk<'_> {
         sizes != Sizes::True || has_unsaid_content(&file, &stat)
     }
 
-    /// Plans a file that is read to its end, wherever that is. A stream costs a round trip. Files
+    /// Plans a file that is read to its end, wherever that is. A pipe costs a round trip. Files
     /// made up by the kernel are short and come by the hundred, so they go into packs. A list of
     /// digests rules out packs, since it must know the result of a pack that was read twice.
     pub(super) fn unsized_file(
@@ -59,7 +59,7 @@ impl SourceWalk<'_> {
             && (self.alone || self.sender.context.options.follow_ms.is_some());
         let is_made_up = self.unsized_files.sizes.get(&found.identity.dev) == Some(&Sizes::MadeUp);
         if !is_made_up || is_alone || self.sender.context.digests.is_some() {
-            return self.stream(found, listed);
+            return self.pipe(found, listed);
         }
         found.entry.size = PAGE;
         found.entry.links = 1;
@@ -82,6 +82,6 @@ impl SourceWalk<'_> {
     pub(super) fn send_outgrown(&mut self) -> Result<(), Ended> {
         let outgrown = self.sender.scheduler.take_outgrown();
         let mut streams = outgrown.into_iter();
-        streams.try_for_each(|(found, listed)| self.stream(found, listed))
+        streams.try_for_each(|(found, listed)| self.pipe(found, listed))
     }
 }
