@@ -114,9 +114,9 @@ fn share(request: &Request, seats: &mut [ClientContext]) {
     let logins = Arc::new(LoginTurns::new(seats.len(), request));
     let limit = Arc::<RateLimiter>::default();
     let patience = Duration::from_secs(request.options.timeout_s.into());
-    let tee = operands::pipe(request)
+    let broadcast = operands::pipe(request)
         .or_else(|| operands::named_pipe(request))
-        .map(|inlet| Arc::new(Broadcast::new(inlet, CHUNK_SIZE, seats.len(), patience)));
+        .map(|pipe_spec| Arc::new(Broadcast::new(pipe_spec, CHUNK_SIZE, seats.len(), patience)));
     for (host, client) in seats.iter_mut().enumerate() {
         client.shared = Some(SharedSource {
             host,
@@ -124,7 +124,7 @@ fn share(request: &Request, seats: &mut [ClientContext]) {
             logins: logins.clone(),
             memory: own,
             limit: limit.clone(),
-            tee: tee.clone(),
+            broadcast: broadcast.clone(),
         });
     }
 }

@@ -148,12 +148,12 @@ pub struct SharedSource {
     /// The rate limit for all connections of all copies.
     pub limit: Arc<RateLimiter>,
     /// The source, if it can be read only once.
-    pub tee: Option<Arc<Broadcast>>,
+    pub broadcast: Option<Arc<Broadcast>>,
 }
 
 impl SharedSource {
     /// This copy's reader of an unnamed pipe: stdin or a command.
-    pub fn inlet(&self) -> Option<PipeSpec> {
+    pub fn pipe_spec(&self) -> Option<PipeSpec> {
         self.tap().filter(|_| !self.has_named_pipe())
     }
 
@@ -163,20 +163,22 @@ impl SharedSource {
     }
 
     fn tap(&self) -> Option<PipeSpec> {
-        self.tee.clone().map(|tee| PipeSpec::Tee(tee, self.host))
+        self.broadcast
+            .clone()
+            .map(|broadcast| PipeSpec::Tee(broadcast, self.host))
     }
 
     fn has_named_pipe(&self) -> bool {
-        let tee = self.tee.as_ref();
-        tee.is_some_and(|tee| matches!(tee.inlet(), PipeSpec::Path(_)))
+        let broadcast = self.broadcast.as_ref();
+        broadcast.is_some_and(|broadcast| matches!(broadcast.pipe_spec(), PipeSpec::Path(_)))
     }
 
     /// Ends this copy's part, so that no other copy waits for it.
     pub fn leave(&self) {
         self.logins.is_over(self.host);
         self.share.leave();
-        if let Some(tee) = &self.tee {
-            tee.leave(self.host);
+        if let Some(broadcast) = &self.broadcast {
+            broadcast.leave(self.host);
         }
     }
 }

@@ -105,13 +105,13 @@ pub struct ReceivingEnd {
 }
 
 impl ReceivingEnd {
-    /// Starts the threads of a receiver. `crowd` is that of its connections.
+    /// Starts the threads of a receiver. `idle_time` is that of its connections.
     pub fn start(
         context: Context,
         opener: Opener,
         rules: Rules,
         destination: CopyDestination,
-        crowd: Arc<IdleTime>,
+        idle_time: Arc<IdleTime>,
     ) -> ReceivingEnd {
         let sessions = destination.sessions.clone();
         let receiver = Arc::new(Receiver::new(context, opener, rules, sessions));
@@ -130,7 +130,7 @@ impl ReceivingEnd {
         });
         let acking = receiver.clone();
         let acks = async move {
-            let busy = || busy(&acking.worker_time, &crowd);
+            let busy = || busy(&acking.worker_time, &idle_time);
             let control = acking.context.control.clone();
             acking.acks().run(control, busy).await
         };
@@ -205,7 +205,7 @@ impl ReceivingEnd {
 }
 
 /// For the sender, which tells the user what limits the copy.
-fn busy(worker_time: &WorkerTime, crowd: &IdleTime) -> Busy {
+fn busy(worker_time: &WorkerTime, idle_time: &IdleTime) -> Busy {
     let spent = worker_time.spent();
     let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     Busy {
@@ -213,7 +213,7 @@ fn busy(worker_time: &WorkerTime, crowd: &IdleTime) -> Busy {
         workers_us: us(spent.working),
         decode_us: us(spent.codec),
         write_us: us(spent.disk_alone),
-        waits_us: us(crowd.waits()),
+        waits_us: us(idle_time.waits()),
     }
 }
 

@@ -27,14 +27,14 @@ pub struct Expanded {
     named: Vec<NamedSource>,
     operands: Vec<u32>,
     /// Stdin or a command; `named` is then empty.
-    inlet: Option<PipeSpec>,
+    pipe_spec: Option<PipeSpec>,
 }
 
 impl Expanded {
     /// A source without a name.
-    pub fn nameless(inlet: PipeSpec) -> Expanded {
+    pub fn nameless(pipe_spec: PipeSpec) -> Expanded {
         Expanded {
-            inlet: Some(inlet),
+            pipe_spec: Some(pipe_spec),
             ..Expanded::default()
         }
     }
@@ -47,13 +47,13 @@ impl Expanded {
 
     /// True if no operand names anything that exists.
     pub fn is_nothing(&self) -> bool {
-        self.named.is_empty() && self.inlet.is_none()
+        self.named.is_empty() && self.pipe_spec.is_none()
     }
 
     /// The sources to read.
     pub fn sources(self, options: &CopyOptions) -> Sources {
-        match self.inlet {
-            Some(inlet) => Sources::Pipe(inlet),
+        match self.pipe_spec {
+            Some(pipe_spec) => Sources::Pipe(pipe_spec),
             None => {
                 let handles = Arc::new(Handles::default());
                 let walk = Walk::new(self.named, options.follow_links, handles);
@@ -64,12 +64,12 @@ impl Expanded {
 
     /// Totals of the sources, as far as they can be known before the copy.
     pub fn count(&self, options: &CopyOptions, found: &mut dyn FnMut(u64, u64)) -> Totals {
-        let mut totals = match &self.inlet {
+        let mut totals = match &self.pipe_spec {
             None => source::scan(&self.named, options.follow_links, found),
-            Some(inlet) => Totals {
+            Some(pipe_spec) => Totals {
                 files: 1,
                 streams: 1,
-                bytes: inlet.length().unwrap_or(0),
+                bytes: pipe_spec.length().unwrap_or(0),
                 ..Totals::default()
             },
         };
@@ -87,8 +87,8 @@ impl Expanded {
     /// # Errors
     /// `Kind::Usage` if there are more than one message may contain.
     pub fn roots(&self) -> Result<Vec<Root>> {
-        if let Some(inlet) = &self.inlet {
-            return Ok(vec![inlet.root(source::root_id(0))]);
+        if let Some(pipe_spec) = &self.pipe_spec {
+            return Ok(vec![pipe_spec.root(source::root_id(0))]);
         }
         if self.named.len() > ROOTS_MAX {
             return Err(Error::usage(format!(
@@ -128,11 +128,11 @@ fn look_up(request: &Request, client: &ClientContext) -> Expanded {
         confine: None,
     };
     let shared = client.shared.as_ref();
-    let inlet = shared
-        .and_then(SharedSource::inlet)
+    let pipe_spec = shared
+        .and_then(SharedSource::pipe_spec)
         .or_else(|| pipe(request));
-    if let Some(inlet) = inlet {
-        return Expanded::nameless(inlet);
+    if let Some(pipe_spec) = pipe_spec {
+        return Expanded::nameless(pipe_spec);
     }
     let mut all = Expanded::default();
     for (operand, source) in request.sources.iter().enumerate() {

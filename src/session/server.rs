@@ -438,16 +438,16 @@ impl<'a> ServerCopy<'a> {
             allow_empty: self.client.allow_empty,
             ..self.permit.restrict(rules(&self.open))
         };
-        let (connection_set, crowd) = (
+        let (connection_set, idle_time) = (
             self.connection_set.clone(),
-            self.connection_set.crowd().clone(),
+            self.connection_set.idle_time().clone(),
         );
         let mut context = self.context();
         // In other copies the client is an end, and lists the files itself.
         if self.open.between && self.open.options.digests {
             context.digests = Some(Arc::new(DigestList::at_client(self.control.clone())));
         }
-        let end = ReceivingEnd::start(context, opener, rules, destination, crowd);
+        let end = ReceivingEnd::start(context, opener, rules, destination, idle_time);
         tokio::spawn(receive_on(
             end.receiver.clone(),
             connections,

@@ -23,7 +23,7 @@ const AHEAD_MAX: usize = 8;
 const BEGIN_MAX: Duration = Duration::from_secs(300);
 
 pub struct Broadcast {
-    inlet: PipeSpec,
+    pipe_spec: PipeSpec,
     chunk_size: usize,
     /// The length before the first byte was read.
     length: Option<u64>,
@@ -62,16 +62,21 @@ enum Going {
     Late,
 }
 
-/// One copy's end of a tee.
+/// One copy's end of a broadcast.
 pub struct BroadcastTap {
-    tee: Arc<Broadcast>,
+    broadcast: Arc<Broadcast>,
     reader: usize,
     stop: Stop,
 }
 
 impl Broadcast {
-    /// Makes a tee for `copies` copies.
-    pub fn new(inlet: PipeSpec, chunk_size: usize, copies: usize, patience: Duration) -> Broadcast {
+    /// Makes a broadcast for `copies` copies.
+    pub fn new(
+        pipe_spec: PipeSpec,
+        chunk_size: usize,
+        copies: usize,
+        patience: Duration,
+    ) -> Broadcast {
         let reader = BroadcastReader {
             at: 0,
             since: Instant::now(),
@@ -79,8 +84,8 @@ impl Broadcast {
             going: Going::On,
         };
         Broadcast {
-            length: inlet.length(),
-            inlet,
+            length: pipe_spec.length(),
+            pipe_spec,
             chunk_size,
             patience,
             state: Mutex::new(BroadcastState {
@@ -95,8 +100,8 @@ impl Broadcast {
         }
     }
 
-    pub fn inlet(&self) -> &PipeSpec {
-        &self.inlet
+    pub fn pipe_spec(&self) -> &PipeSpec {
+        &self.pipe_spec
     }
 
     pub fn length(&self) -> Option<u64> {
@@ -133,11 +138,11 @@ impl Broadcast {
         (own.has_begun, own.since) = (true, Instant::now());
         drop(state);
         if !was_begun {
-            let tee = self.clone();
+            let broadcast = self.clone();
             let reading = threads::start(move || {
-                let end = tee.read(limits, on_line);
-                tee.state.lock().end = Some(end);
-                tee.changed.notify_all();
+                let end = broadcast.read(limits, on_line);
+                broadcast.state.lock().end = Some(end);
+                broadcast.changed.notify_all();
             });
             if let Err(refused) = reading {
                 self.state.lock().end = Some(Err(refused));
@@ -145,20 +150,20 @@ impl Broadcast {
             }
         }
         BroadcastTap {
-            tee: self.clone(),
+            broadcast: self.clone(),
             reader,
             stop: stop.clone(),
         }
     }
 
     fn read(&self, limits: PipeLimits, on_line: impl FnMut(&[u8]) + Send + 'static) -> Result<()> {
-        let mut feed = self.inlet.open(limits, &self.stop, on_line)?;
+        let mut reader = self.pipe_spec.open(limits, &self.stop, on_line)?;
         let mut buffer = Buffer::loose(self.chunk_size);
         let mut into = 0;
         loop {
             self.wait_room()?;
             // A short chunk (the producer paused) is followed by the rest of that chunk only.
-            let filled = feed.fill(&mut buffer, self.chunk_size - into)?;
+            let filled = reader.fill(&mut buffer, self.chunk_size - into)?;
             into = (into + filled.len) % self.chunk_size;
             let mut state = self.state.lock();
             let next = state.first + state.chunks.len() as u64;
@@ -169,7 +174,7 @@ impl Broadcast {
             drop(state);
             self.changed.notify_all();
             if filled.end {
-                return feed.finish(&self.stop);
+                return reader.finish(&self.stop);
             }
         }
     }
@@ -179,7 +184,7 @@ impl Broadcast {
         let mut state = self.state.lock();
         loop {
             if self.stop.is_set() {
-                return Err(stopped(Side::Source).at(self.inlet.path()));
+                return Err(stopped(Side::Source).at(self.pipe_spec.path()));
             }
             state.drop_taken();
             if state.chunks.len() < AHEAD_MAX {
@@ -224,7 +229,7 @@ impl BroadcastState {
 impl BroadcastTap {
     /// Like [`PipeSource::fill`](super::pipe::PipeSource::fill), up to the end of a chunk.
     pub fn fill(&mut self, buffer: &mut Buffer) -> Result<Filled> {
-        let mut state = self.tee.state.lock();
+        let mut state = self.broadcast.state.lock();
         loop {
             let BroadcastReader { at, going, .. } = state.readers[self.reader];
             if going != Going::On {
@@ -235,7 +240,7 @@ impl BroadcastTap {
                 let own = &mut state.readers[self.reader];
                 (own.at, own.since) = (at + 1, Instant::now());
                 drop(state);
-                self.tee.changed.notify_all();
+                self.broadcast.changed.notify_all();
                 buffer.room()[..bytes.len()].copy_from_slice(&bytes);
                 buffer.set_len(bytes.len());
                 return Ok(filled);
@@ -249,7 +254,7 @@ impl BroadcastTap {
 
     /// Like [`PipeReader::finish`](super::PipeReader::finish).
     pub fn finish(self) -> Result<()> {
-        let mut state = self.tee.state.lock();
+        let mut state = self.broadcast.state.lock();
         loop {
             if let Some(end) = &state.end {
                 return end.clone();
@@ -265,18 +270,18 @@ impl BroadcastTap {
         if self.stop.is_set() {
             return Err(stopped(Side::Source).at(self.path()));
         }
-        self.tee.changed.wait_for(&mut state, STEP);
+        self.broadcast.changed.wait_for(&mut state, STEP);
         Ok(state)
     }
 
     fn left_behind(&self) -> Error {
-        let seconds = self.tee.patience.as_secs();
+        let seconds = self.broadcast.patience.as_secs();
         let message = format!("others waited {seconds} s for this destination, which took nothing");
         Error::new(Kind::Lost, Side::Source, message).at(self.path())
     }
 
     fn path(&self) -> PathBuf {
-        self.tee.inlet.path()
+        self.broadcast.pipe_spec.path()
     }
 }
 
@@ -286,7 +291,7 @@ mod tests {
 
     const SIZE: usize = 4096;
 
-    fn tee(line: &str, copies: usize, patience: Duration) -> Arc<Broadcast> {
+    fn broadcast(line: &str, copies: usize, patience: Duration) -> Arc<Broadcast> {
         Arc::new(Broadcast::new(
             PipeSpec::Command(line.into()),
             SIZE,
@@ -295,8 +300,8 @@ mod tests {
         ))
     }
 
-    fn tap(tee: &Arc<Broadcast>, reader: usize) -> BroadcastTap {
-        tee.tap(reader, PipeLimits::default(), &Stop::new(), |_| ())
+    fn tap(broadcast: &Arc<Broadcast>, reader: usize) -> BroadcastTap {
+        broadcast.tap(reader, PipeLimits::default(), &Stop::new(), |_| ())
     }
 
     /// All bytes that come, and how the pipe ends.
@@ -319,15 +324,15 @@ mod tests {
     #[test]
     fn each_gets_all_of_it_and_hears_how_it_ended() {
         let line = "head -c 200000 /dev/zero; echo end; exit 3";
-        let tee = tee(line, 3, Duration::from_secs(60));
-        let taps: Vec<_> = (0..2).map(|reader| tap(&tee, reader)).collect();
+        let broadcast = broadcast(line, 3, Duration::from_secs(60));
+        let taps: Vec<_> = (0..2).map(|reader| tap(&broadcast, reader)).collect();
         let drains = taps
             .into_iter()
             .map(|tap| std::thread::spawn(|| drain(tap)));
         let drains: Vec<_> = drains.collect();
         std::thread::sleep(Duration::from_millis(50));
         // A copy that never begins can leave too.
-        tee.leave(2);
+        broadcast.leave(2);
         for drain in drains {
             let (all, end) = drain.join().expect("no panic");
             assert_eq!(all.len(), 200_004);
@@ -338,14 +343,14 @@ mod tests {
 
     #[test]
     fn who_takes_nothing_is_left_behind_and_who_is_gone_holds_nobody() {
-        let tee = tee("head -c 200000 /dev/zero", 2, Duration::from_millis(300));
-        let mut slow = tap(&tee, 1);
-        let (all, end) = drain(tap(&tee, 0));
+        let broadcast = broadcast("head -c 200000 /dev/zero", 2, Duration::from_millis(300));
+        let mut slow = tap(&broadcast, 1);
+        let (all, end) = drain(tap(&broadcast, 0));
         assert_eq!(all.len(), 200_000);
         end.unwrap();
         let late = slow.fill(&mut Buffer::loose(SIZE)).unwrap_err();
         assert!(late.message.contains("took nothing"), "{late}");
-        tee.leave(0);
-        tee.leave(1);
+        broadcast.leave(0);
+        broadcast.leave(1);
     }
 }

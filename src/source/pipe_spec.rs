@@ -67,7 +67,7 @@ impl PipeSpec {
             PipeSpec::Command(line) => line.into(),
             PipeSpec::Path(path) => path.clone(),
             PipeSpec::File(found) => found.path(),
-            PipeSpec::Tee(tee, _) => tee.inlet().path(),
+            PipeSpec::Tee(broadcast, _) => broadcast.pipe_spec().path(),
         }
     }
 
@@ -120,7 +120,7 @@ impl PipeSpec {
     pub fn length(&self) -> Option<u64> {
         match self {
             PipeSpec::Stdin => {}
-            PipeSpec::Tee(tee, _) => return tee.length(),
+            PipeSpec::Tee(broadcast, _) => return broadcast.length(),
             _ => return None,
         }
         let stdin = std::io::stdin();
@@ -167,8 +167,8 @@ impl PipeSpec {
                 command = Some(started);
                 PipeSource::from_fd(stdout, line, end, stop.clone())
             }
-            PipeSpec::Tee(tee, reader) => {
-                let tap = tee.tap(*reader, limits, stop, on_line);
+            PipeSpec::Tee(broadcast, reader) => {
+                let tap = broadcast.tap(*reader, limits, stop, on_line);
                 return Ok(PipeReader(From::Tap(tap)));
             }
         };
@@ -197,7 +197,7 @@ impl PipeSpec {
         match self {
             PipeSpec::Stdin => fstat(std::io::stdin()).ok(),
             PipeSpec::Command(_) | PipeSpec::File(_) => None,
-            PipeSpec::Tee(tee, _) => tee.inlet().stat(),
+            PipeSpec::Tee(broadcast, _) => broadcast.pipe_spec().stat(),
             PipeSpec::Path(path) => stat(path).ok(),
         }
     }

@@ -35,7 +35,7 @@ pub enum Flow {
 pub struct ConnectionSet {
     flow: Flow,
     over: CancellationToken,
-    crowd: Arc<IdleTime>,
+    idle_time: Arc<IdleTime>,
     state: Mutex<ConnectionsState>,
 }
 
@@ -85,7 +85,7 @@ impl ConnectionSet {
         Arc::new(ConnectionSet {
             flow,
             over: CancellationToken::new(),
-            crowd: Arc::default(),
+            idle_time: Arc::default(),
             state: Mutex::default(),
         })
     }
@@ -105,7 +105,7 @@ impl ConnectionSet {
         }
         let number = state.next_number;
         state.next_number = number.wrapping_add(1);
-        let meter = state.course.meter(&self.crowd);
+        let meter = state.course.meter(&self.idle_time);
         let leash = Arc::<CancelHandle>::default();
         let live = LiveConnection {
             route,

@@ -82,25 +82,25 @@ mod tests {
 
     #[test]
     fn a_link_is_busy_while_no_stream_waits() {
-        let crowd = IdleTime::default();
+        let idle_time = IdleTime::default();
         let pass = |ms| {
-            let mut count = crowd.0.lock();
+            let mut count = idle_time.0.lock();
             let then = count.last + Duration::from_millis(ms);
             count.count_to(then);
         };
         // The real clock is behind from here on, and adds nothing.
         pass(3_600_000);
-        crowd.join();
-        crowd.join();
+        idle_time.join();
+        idle_time.join();
         pass(40);
-        crowd.begin_to_wait();
+        idle_time.begin_to_wait();
         pass(10);
-        crowd.end_waiting();
-        crowd.leave();
+        idle_time.end_waiting();
+        idle_time.leave();
         pass(2);
-        crowd.leave();
+        idle_time.leave();
         pass(100);
-        assert_eq!(crowd.none_waits(), Duration::from_millis(42));
-        assert_eq!(crowd.waits(), Duration::from_millis(5));
+        assert_eq!(idle_time.none_waits(), Duration::from_millis(42));
+        assert_eq!(idle_time.waits(), Duration::from_millis(5));
     }
 }

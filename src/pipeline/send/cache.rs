@@ -3,10 +3,10 @@
 //!
 //! The first sender that comes to a chunk makes it. The chunk stays here until every other host
 //! has taken it, or is known not to want it. If there is no room for a chunk, each sender that
-//! comes to it later reads it again. That costs more and gives the same bytes: the shelf saves
+//! comes to it later reads it again. That costs more and gives the same bytes: the cache saves
 //! work and decides nothing about content.
 //!
-//! A host that lags holds the others back while the shelf is full. They wait only while it takes
+//! A host that lags holds the others back while the cache is full. They wait only while it takes
 //! a chunk from time to time, and only for a limited part of the copy's time. A host that has
 //! stopped, or is gone, holds nobody back.
 
@@ -36,7 +36,7 @@ pub struct ChunkCache {
     changed: Condvar,
 }
 
-/// The shelf as one host sees it in one session.
+/// The cache as one host sees it in one session.
 #[derive(Clone)]
 pub struct CacheShare {
     shelf: Arc<ChunkCache>,

@@ -31,7 +31,7 @@ impl Sender {
         self.share.as_ref().filter(|_| is_same)
     }
 
-    /// Reads and encodes a piece, or takes it from the shelf. None if nothing is to be sent.
+    /// Reads and encodes a piece, or takes it from the cache. None if nothing is to be sent.
     pub(in crate::pipeline) fn carry_shared(
         &self,
         share: &CacheShare,
@@ -62,7 +62,7 @@ impl Sender {
         Some(encoded)
     }
 
-    /// Reads and encodes a pack, or takes it from the shelf. None if nothing is to be sent.
+    /// Reads and encodes a pack, or takes it from the cache. None if nothing is to be sent.
     pub(in crate::pipeline) fn carry_pack(
         &self,
         plan: &Plan,
@@ -112,7 +112,7 @@ impl Sender {
             .then(|| (share, CacheKey::of_pack(entries, self.table_form)))
     }
 
-    /// Uses a pack from the shelf instead of reading it.
+    /// Uses a pack from the cache instead of reading it.
     fn take_pack(
         &self,
         plan: &Plan,
@@ -133,7 +133,7 @@ impl Sender {
         }
     }
 
-    /// Compresses a part of a pipe, or takes it from the shelf. Files that each sender reads for
+    /// Compresses a part of a pipe, or takes it from the cache. Files that each sender reads for
     /// itself (in /proc, or while they grow) are not shared, since each may read different bytes.
     pub(in crate::pipeline) fn encode_part(
         &self,
@@ -167,7 +167,7 @@ impl Sender {
         encoded
     }
 
-    /// Uses a piece from the shelf instead of reading it.
+    /// Uses a piece from the cache instead of reading it.
     fn carry_made(
         &self,
         plan: &Plan,

@@ -30,7 +30,7 @@ impl Sender {
     pub(in crate::pipeline) fn pipe(
         &self,
         pipe: &Arc<SendPipe>,
-        inlet: &PipeSpec,
+        pipe_spec: &PipeSpec,
     ) -> Result<(), Ended> {
         use std::os::unix::ffi::OsStrExt;
         let id = pipe.entry.id;
@@ -41,7 +41,7 @@ impl Sender {
         let path = pipe.path.as_os_str().as_bytes();
         if pipe.is_once {
             self.context.shutdown.set_once();
-        } else if inlet.is_once() && !self.context.shutdown.begin_once(path) {
+        } else if pipe_spec.is_once() && !self.context.shutdown.begin_once(path) {
             self.fail_pipe(pipe, begun_before(Side::Source).at(&pipe.path));
             return Ok(());
         }
@@ -49,12 +49,12 @@ impl Sender {
         self.context.progress.start_name(id, name);
         let tell = self.context.tell.clone();
         let on_line = move |line: &[u8]| tell(&String::from_utf8_lossy(line));
-        let opened = inlet.open(self.limits(), &pipe.stop, on_line);
-        match opened.and_then(|feed| self.read_pipe(pipe, feed)) {
+        let opened = pipe_spec.open(self.limits(), &pipe.stop, on_line);
+        match opened.and_then(|reader| self.read_pipe(pipe, reader)) {
             Ok(None) => {}
             Ok(Some(length)) if self.scheduler.wait_digested(pipe, length)? => {
                 let root = pipe.tree.lock().root(length);
-                if inlet.is_once() {
+                if pipe_spec.is_once() {
                     let digest = root;
                     self.context
                         .shutdown
@@ -83,7 +83,7 @@ impl Sender {
     }
 
     /// Returns the length; None if the copy ends first.
-    fn read_pipe(&self, pipe: &Arc<SendPipe>, mut feed: PipeReader) -> Result<Option<u64>> {
+    fn read_pipe(&self, pipe: &Arc<SendPipe>, mut reader: PipeReader) -> Result<Option<u64>> {
         let mut offset = 0;
         // Waiting for a producer counts as waiting for a disk, since both can be the bottleneck.
         let mut clock = self.encoder_control.worker_time.begin();
@@ -99,7 +99,7 @@ impl Sender {
             // again.
             let into = (offset % self.context.chunk_size as u64) as usize;
             clock.turn_to(Activity::Disk);
-            let filled = feed.fill(&mut buffer, self.context.chunk_size - into)?;
+            let filled = reader.fill(&mut buffer, self.context.chunk_size - into)?;
             clock.turn_to(Activity::Nothing);
             if filled.len > 0 {
                 let part = PipePart::read(pipe, offset, filled.len, buffer);
@@ -109,7 +109,7 @@ impl Sender {
             }
             offset += filled.len as u64;
             if filled.end {
-                feed.finish(&pipe.stop)?;
+                reader.finish(&pipe.stop)?;
                 return Ok(Some(offset));
             }
         }

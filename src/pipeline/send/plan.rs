@@ -137,20 +137,20 @@ impl SendPipe {
     /// `alone` if nothing else is copied.
     pub fn new(
         entry: Entry,
-        inlet: &PipeSpec,
+        pipe_spec: &PipeSpec,
         listed: Option<ListedPath>,
         alone: bool,
     ) -> SendPipe {
         SendPipe {
             entry,
-            path: inlet.path(),
+            path: pipe_spec.path(),
             listed,
             tree: Mutex::default(),
             failed: AtomicBool::new(false),
             stop: Stop::new(),
-            is_test: inlet.is_test(),
-            is_shared: matches!(inlet, PipeSpec::Tee(..)),
-            is_once: alone && inlet.is_once(),
+            is_test: pipe_spec.is_test(),
+            is_shared: matches!(pipe_spec, PipeSpec::Tee(..)),
+            is_once: alone && pipe_spec.is_once(),
         }
     }
 }

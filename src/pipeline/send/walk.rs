@@ -69,7 +69,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
             walk.by_ref().try_for_each(|step| planner.step(step))?;
             planner.tell_unlinked(walk.unlinked())?;
         }
-        Sources::Pipe(inlet) => planner.nameless(&inlet)?,
+        Sources::Pipe(pipe_spec) => planner.nameless(&pipe_spec)?,
     }
     planner.flush()?;
     planner.finish_unsized()?;
@@ -167,45 +167,45 @@ impl SourceWalk<'_> {
             links: 1,
             ..found.entry.clone()
         };
-        let inlet = match found.entry.kind {
+        let pipe_spec = match found.entry.kind {
             EntryKind::Pipe => {
                 let shared = self.sender.pipe.clone();
                 shared.unwrap_or_else(|| PipeSpec::Path(found.path()))
             }
             _ => PipeSpec::File(Box::new(found.clone())),
         };
-        if inlet.is_once() {
+        if pipe_spec.is_once() {
             let shutdown = &self.sender.context.shutdown;
             // If an earlier session began it, it may be in place; the receiver knows.
             let begun = shutdown.has_begun(found.path().as_os_str().as_bytes());
             entry.extensions.push(once(begun && !self.alone));
         }
-        self.send_pipe(entry, &inlet, listed)
+        self.send_pipe(entry, &pipe_spec, listed)
     }
 
     /// Sends stdin or the output of a command.
-    fn nameless(&mut self, inlet: &PipeSpec) -> Result<(), Ended> {
-        let entry = inlet.entry(root_id(0));
+    fn nameless(&mut self, pipe_spec: &PipeSpec) -> Result<(), Ended> {
+        let entry = pipe_spec.entry(root_id(0));
         self.met.insert(entry.id..entry.id + 1);
         self.sender.scheduler.wait_entry_room(entry.id, || Ok(()))?;
         let listed = self.sender.context.digests.as_ref().map(|_| ListedPath {
             root: 0,
             below: Vec::new(),
         });
-        self.send_pipe(entry, inlet, listed)
+        self.send_pipe(entry, pipe_spec, listed)
     }
 
     fn send_pipe(
         &mut self,
         entry: Entry,
-        inlet: &PipeSpec,
+        pipe_spec: &PipeSpec,
         listed: Option<ListedPath>,
     ) -> Result<(), Ended> {
         self.flush()?;
-        let pipe = Arc::new(SendPipe::new(entry.clone(), inlet, listed, self.alone));
+        let pipe = Arc::new(SendPipe::new(entry.clone(), pipe_spec, listed, self.alone));
         self.sender.scheduler.announce_pipe(pipe.clone());
         self.sender.say_or_end(Message::Entries(vec![entry]))?;
-        self.sender.pipe(&pipe, inlet)
+        self.sender.pipe(&pipe, pipe_spec)
     }
 
     /// Plans a hard link. It is announced when the first name is in place. If the first name

@@ -108,8 +108,8 @@ impl Client<'_> {
         };
         let destination = operands::destination(self.request, same_machine, sessions);
         let rules = operands::rules(self.request);
-        let crowd = connection_set.crowd().clone();
-        let end = ReceivingEnd::start(self.context(far), opener, rules, destination, crowd);
+        let idle_time = connection_set.idle_time().clone();
+        let end = ReceivingEnd::start(self.context(far), opener, rules, destination, idle_time);
         if self.request.options.follow_ms.is_some() {
             let control = far.control.downgrade();
             // Dropped if control is busy; the user can send the signal again.

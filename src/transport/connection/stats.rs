@@ -18,7 +18,7 @@ pub struct ConnectionStats {
     is_proven: AtomicBool,
     kernel: Mutex<Option<KernelFacts>>,
     orders: watch::Sender<Orders>,
-    crowd: Arc<IdleTime>,
+    idle_time: Arc<IdleTime>,
 }
 
 /// Orders for a sending connection.
@@ -37,7 +37,7 @@ pub struct Orders {
 /// While it exists, the connection counts as waiting.
 pub struct WaitMark<'a>(&'a ConnectionStats);
 
-/// While it exists, the connection does not count in the crowd.
+/// While it exists, the connection does not count in the idle time.
 pub struct Parked<'a>(&'a ConnectionStats);
 
 impl Default for ConnectionStats {
@@ -47,8 +47,8 @@ impl Default for ConnectionStats {
 }
 
 impl ConnectionStats {
-    pub fn new(crowd: Arc<IdleTime>, orders: Orders) -> ConnectionStats {
-        crowd.join();
+    pub fn new(idle_time: Arc<IdleTime>, orders: Orders) -> ConnectionStats {
+        idle_time.join();
         ConnectionStats {
             bytes: AtomicU64::new(0),
             taken: AtomicU64::new(0),
@@ -57,7 +57,7 @@ impl ConnectionStats {
             is_proven: AtomicBool::new(false),
             kernel: Mutex::default(),
             orders: watch::Sender::new(orders),
-            crowd,
+            idle_time,
         }
     }
 
@@ -84,12 +84,12 @@ impl ConnectionStats {
     pub fn start_waiting(&self) -> WaitMark<'_> {
         self.waits.store(true, Relaxed);
         self.has_waited.store(true, Relaxed);
-        self.crowd.begin_to_wait();
+        self.idle_time.begin_to_wait();
         WaitMark(self)
     }
 
     pub fn park(&self) -> Parked<'_> {
-        self.crowd.leave();
+        self.idle_time.leave();
         Parked(self)
     }
 
@@ -141,19 +141,19 @@ impl ConnectionStats {
 
 impl Drop for ConnectionStats {
     fn drop(&mut self) {
-        self.crowd.leave();
+        self.idle_time.leave();
     }
 }
 
 impl Drop for WaitMark<'_> {
     fn drop(&mut self) {
         self.0.waits.store(false, Relaxed);
-        self.0.crowd.end_waiting();
+        self.0.idle_time.end_waiting();
     }
 }
 
 impl Drop for Parked<'_> {
     fn drop(&mut self) {
-        self.0.crowd.join();
+        self.0.idle_time.join();
     }
 }

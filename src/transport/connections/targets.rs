@@ -48,14 +48,14 @@ impl Default for Targets {
 }
 
 impl Targets {
-    pub(super) fn meter(&self, crowd: &Arc<IdleTime>) -> Arc<ConnectionStats> {
+    pub(super) fn meter(&self, idle_time: &Arc<IdleTime>) -> Arc<ConnectionStats> {
         let orders = Orders {
             is_parked: false,
             congestion: self.congestion.clone(),
             pace: self.pace,
             looks: self.looks,
         };
-        Arc::new(ConnectionStats::new(crowd.clone(), orders))
+        Arc::new(ConnectionStats::new(idle_time.clone(), orders))
     }
 
     /// Adds an ended connection to `past`.
@@ -218,8 +218,8 @@ impl ConnectionSet {
     }
 
     /// Time that connections spent waiting.
-    pub fn crowd(&self) -> &Arc<IdleTime> {
-        &self.crowd
+    pub fn idle_time(&self) -> &Arc<IdleTime> {
+        &self.idle_time
     }
 
     /// Adds the facts about connections to a sample.
@@ -251,7 +251,7 @@ impl ConnectionSet {
         if !working.is_empty() {
             sample.round_trip = Duration::from_micros(round_trips / working.len() as u64);
         }
-        sample.link_busy = self.crowd.none_waits();
+        sample.link_busy = self.idle_time.none_waits();
     }
 }
 

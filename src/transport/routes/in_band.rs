@@ -92,7 +92,7 @@ pub fn receiving(control: Outgoing) -> (Receiving, Duplex) {
     let (near, far) = tokio::io::duplex(DATA_MAX);
     let (pieces, queue) = mpsc::unbounded_channel();
     let owed = Arc::new(Mutex::new(0));
-    tokio::spawn(feed(queue, far, control, owed.clone()));
+    tokio::spawn(reader(queue, far, control, owed.clone()));
     (Receiving { pieces, owed }, linked(near))
 }
 
@@ -114,7 +114,7 @@ impl Receiving {
     }
 }
 
-async fn feed(
+async fn reader(
     mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
     mut to: DuplexStream,
     control: Outgoing,

@@ -1,6 +1,6 @@
 //! A set of hosts.
 
-/// The most hosts of one shelf. A set of them is the bits of a word.
+/// The most hosts of one cache. A set of them is the bits of a word.
 pub const HOSTS_MAX: usize = 64;
 
 /// Numbers of hosts, as bits.

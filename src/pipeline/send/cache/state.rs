@@ -1,4 +1,4 @@
-//! The state of the shelf: its chunks, the hosts that still want each, and which chunk is removed
+//! The state of the cache: its chunks, the hosts that still want each, and which chunk is removed
 //! when there is no room. Callers pass in the time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

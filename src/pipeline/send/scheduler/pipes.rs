@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn no_part_is_read_beyond_the_window_and_a_lost_one_goes_first() {
-        let inlet = PipeSpec::Command("x".into());
-        let pipe = Arc::new(SendPipe::new(inlet.entry(1), &inlet, None, true));
+        let pipe_spec = PipeSpec::Command("x".into());
+        let pipe = Arc::new(SendPipe::new(pipe_spec.entry(1), &pipe_spec, None, true));
         let plans = Scheduler::default();
         plans.start(SmallFileMode::Fresh, 2);
         plans.announce_pipe(pipe.clone());
