@@ -16,14 +16,14 @@
 //! | 4 | [`pipeline::send`] | [`Sender::open`](pipeline::send::Sender::open), [`Sender::say_or_end`](pipeline::send::Sender::say_or_end) |
 //! | 5 | [`source::read`] | [`SourceFile::open`](source::SourceFile::open): the announcement describes the open file |
 //! | 6 | [`source::found`] | [`FoundFile::open`](source::FoundFile::open) opens it beneath its directory and checks its identity |
-//! | 7 | `pipeline::send::scheduler::announced` | [`announcing`](pipeline::send::scheduler::Scheduler::announcing) counts the memory that it takes at the receiver |
+//! | 7 | `pipeline::send::scheduler::announced` | `announce` counts the memory that it takes at the receiver |
 //! | 8 | [`control`] | [`Outgoing::send_blocking`](control::Outgoing::send_blocking) queues the message; a task writes it |
 //! | 9 | [`wire::message`] | [`Message::encode`](wire::message::Message::encode): `Entries` |
 //! | | | *— ssh —* |
 //! | 10 | [`session::converse`] | [`converse`](session::converse::converse()) gives each message to the end of the copy |
 //! | 11 | [`session::control_reader`] | [`ControlReader::next`](session::control_reader::ControlReader::next) handles heartbeats and `Abort` itself |
 //! | 12 | `wire::message::limits` | `check`: lists are bounded before they are decoded |
-//! | 13 | [`session::endpoint`] | [`ReceivingEnd::take`](session::endpoint::ReceivingEnd::take) queues it for the entry writer |
+//! | 13 | [`pipeline::receive::messages`] | [`Messages::add`](pipeline::receive::messages::Messages::add) queues it for the entry writer |
 //! | 14 | [`pipeline::receive::entry_writer`] | [`run`](pipeline::receive::entry_writer::run()), a thread, takes announcements in order |
 //! | 15 | [`pipeline::receive::entries`] | [`locate`](pipeline::receive::entries::Entries::locate): the entry's place; [`check_name`](pipeline::receive::entries::Entries::check_name) |
 //! | 16 | [`pipeline::receive::entry_table`] | [`locate`](pipeline::receive::entry_table::EntryTable::locate): below its parent |
@@ -43,66 +43,65 @@
 //! |---|---|---|---|
 //! | 25 | [`pipeline::send`] | [`Sender::work`](pipeline::send::Sender::work), a worker: [`carry`](pipeline::send::Sender::carry), [`encode`](pipeline::send::Sender::encode), [`push`](pipeline::send::Sender::push) | |
 //! | 26 | [`pipeline::send::scheduler`] | [`Scheduler::next`](pipeline::send::scheduler::Scheduler::next): retransmissions first | `NextTask` |
-//! | 27 | `pipeline::send::scheduler::begin` | `begin_piece` chooses a size; [`look`](pipeline::send::scheduler::Scheduler::look) finds the next data | |
-//! | 28 | `pipeline::send::scheduler::large` | `chunks_in_piece`: two where the link is slow | |
-//! | 29 | [`chunk::split`] | [`Cut::next_up_to`](chunk::split::Cut::next_up_to): a range of data, or a hole | `FilePiece` |
-//! | 30 | `pipeline::send::scheduler::in_flight` | `number`: the chunk's number for life | |
-//! | 31 | [`pipeline::send::plan`] | [`Plan::new`](pipeline::send::plan::Plan::new) | `Plan` |
-//! | 32 | [`chunk::pool`] | [`Pool::take_blocking`](chunk::Pool::take_blocking): the memory budget | `Buffer` |
-//! | 33 | `pipeline::send::cached` | [`share_of`](pipeline::send::Sender::share_of): no cache with one host | |
-//! | 34 | `pipeline::send::read` | [`read_piece`](pipeline::send::Sender::read_piece); then [`cover`](pipeline::send::Sender::cover) | |
-//! | 35 | [`source::read`] | [`SourceFile::read`](source::SourceFile::read): pread into the buffer | `Chunk` |
-//! | 36 | [`digest`] | [`of_range`](digest::of_range) of the raw bytes | `Digest` |
-//! | 37 | `digest::tree` | [`add_bytes`](digest::Tree::add_bytes): part of the file's digest | |
-//! | 38 | [`pipeline::send::encoder_control`] | [`next`](pipeline::send::encoder_control::EncoderControl::next): the method; later [`when_there_is_room`](pipeline::send::encoder_control::EncoderControl::when_there_is_room) | |
-//! | 39 | `codec::encode` | [`encode_if_worthwhile`](codec::Encoder::encode_if_worthwhile): compresses if a sample shrinks | `EncodedChunk` |
-//! | 40 | [`wire::sealed`] | [`SealedChunk::seal`](wire::SealedChunk::seal): the frame, around the data | `SealedChunk` |
-//! | 41 | [`wire::frame`] | [`FrameHeader::of`](wire::frame::FrameHeader::of): the fixed header | |
-//! | 42 | [`seal`] | [`Sealer::seal`](seal::Sealer::seal): encrypts, header as associated data | |
-//! | 43 | [`transport::frames`] | [`Frames::put`](transport::frames::Frames::put): the queue that all connections share | `Frame` |
-//! | 44 | [`transport::connection::send`] | [`send`](transport::connection::send::send), a task: a free connection takes the next frame | |
-//! | 45 | [`session::data_connections`] | [`Sent::taken`](transport::connection::send::Sent::taken) tells rows 26 and 38 which connection has it | |
-//! | 46 | [`transport::rate_limit`] | [`RateLimiter::admit`](transport::rate_limit::RateLimiter::admit) | |
-//! | 47 | [`transport::connection::duplex`] | [`WriteLink`](transport::connection::duplex::WriteLink) writes it to the socket | bytes |
+//! | 27 | `pipeline::send::scheduler::ready` | `next_piece` chooses a size; two chunks where the link is slow | |
+//! | 28 | [`chunk::split`] | [`Cut::next_up_to`](chunk::split::Cut::next_up_to): a range of data, or a hole | `FilePiece` |
+//! | 29 | `pipeline::send::scheduler::in_flight` | `number`: the chunk's number for life | |
+//! | 30 | [`pipeline::send::plan`] | [`Plan::new`](pipeline::send::plan::Plan::new) | `Plan` |
+//! | 31 | [`chunk::pool`] | [`Pool::take_blocking`](chunk::Pool::take_blocking): the memory budget | `Buffer` |
+//! | 32 | `pipeline::send::cached` | [`share_of`](pipeline::send::Sender::share_of): no cache with one host | |
+//! | 33 | `pipeline::send::read` | [`read_piece`](pipeline::send::Sender::read_piece); then [`cover`](pipeline::send::Sender::cover) | |
+//! | 34 | [`source::read`] | [`SourceFile::read`](source::SourceFile::read): pread into the buffer | `Chunk` |
+//! | 35 | [`digest`] | [`of_range`](digest::of_range) of the raw bytes | `Digest` |
+//! | 36 | `digest::tree` | [`add_bytes`](digest::Tree::add_bytes): part of the file's digest | |
+//! | 37 | [`pipeline::send::encoder_control`] | [`next`](pipeline::send::encoder_control::EncoderControl::next): the method; later [`when_there_is_room`](pipeline::send::encoder_control::EncoderControl::when_there_is_room) | |
+//! | 38 | `codec::encode` | [`encode_if_worthwhile`](codec::Encoder::encode_if_worthwhile): compresses if a sample shrinks | `EncodedChunk` |
+//! | 39 | [`wire::sealed`] | [`SealedChunk::seal`](wire::SealedChunk::seal): the frame, around the data | `SealedChunk` |
+//! | 40 | [`wire::frame`] | [`FrameHeader::of`](wire::frame::FrameHeader::of): the fixed header | |
+//! | 41 | [`seal`] | [`Sealer::seal`](seal::Sealer::seal): encrypts, header as associated data | |
+//! | 42 | [`transport::frames`] | [`Frames::put`](transport::frames::Frames::put): the queue that all connections share | `Frame` |
+//! | 43 | [`transport::connection::send`] | [`send`](transport::connection::send::send), a task: a free connection takes the next frame | |
+//! | 44 | [`session::data_connections`] | [`Sent::taken`](transport::connection::send::Sent::taken) tells rows 26 and 37 which connection has it | |
+//! | 45 | [`transport::rate_limit`] | [`RateLimiter::admit`](transport::rate_limit::RateLimiter::admit) | |
+//! | 46 | [`transport::connection::duplex`] | [`WriteLink`](transport::connection::duplex::WriteLink) writes it to the socket | bytes |
 //! | | | *— network —* | |
-//! | 48 | [`session::data_connections`] | `receive`, a task: frames go to the workers' queue | |
-//! | 49 | [`transport::connection::receive`] | [`recv`](transport::connection::receive::recv): header, then a buffer, then the rest | |
-//! | 50 | [`wire::frame`] | [`FrameHeader::parse`](wire::frame::FrameHeader::parse): within limits | |
-//! | 51 | [`chunk::pool`] | [`Pool::take`](chunk::Pool::take): no free buffer stops the reading | `Buffer` |
-//! | 52 | [`wire::sealed`] | [`SealedChunk::receive`](wire::SealedChunk::receive); [`open`](wire::SealedChunk::open) on the worker | `SealedChunk` |
-//! | 53 | [`pipeline::receive::jobs`] | [`Receiver::take_frame`](pipeline::receive::Receiver::take_frame), [`Jobs::next`](pipeline::receive::jobs::Jobs::next) | `Job` |
-//! | 54 | [`pipeline::receive`] | [`Receiver::work`](pipeline::receive::Receiver::work), a worker: [`frame`](pipeline::receive::Receiver::frame) | |
-//! | 55 | [`seal`] | [`Opener::open`](seal::Opener::open): only frames that the session's key sealed | `EncodedChunk` |
-//! | 56 | [`pipeline::receive::acks`] | [`comes`](pipeline::receive::acks::Acks::comes); at the end [`chunk`](pipeline::receive::acks::Acks::chunk) | |
-//! | 57 | [`pipeline::receive::ranges`] | [`RangeWriter::piece`](pipeline::receive::ranges::RangeWriter::piece): claims, writes, records and acknowledges it | |
-//! | 58 | [`chunk::split`] | [`is_subtree`](chunk::split::is_subtree): is it cut as a sender cuts? | |
-//! | 59 | [`chunk::claims`] | [`claim_range`](chunk::claims::Claims::claim_range): one worker writes a range; later [`done`](chunk::claims::Claims::done) | |
-//! | 60 | `codec::decode` | [`Decoder::decode`](codec::Decoder::decode): bounded by the announced raw length | `Chunk` |
-//! | 61 | [`chunk`] | [`Chunk::verify`](chunk::Chunk::verify) | `VerifiedChunk` |
-//! | 62 | [`digest`] | [`of_range`](digest::of_range) once more | |
-//! | 63 | `dest::partial` | [`Partial::write`](dest::Partial::write): pwrite at its offset | |
-//! | 64 | `digest::tree` | [`add_bytes`](digest::Tree::add_bytes): part of the file's digest | |
-//! | 65 | [`journal`] | [`Journal::chunk`](journal::Journal::chunk): the range is written | |
-//! | 66 | `pipeline::receive::arrived` | `done`: no gap is left between the packs | |
-//! | 67 | [`pipeline::receive::open_file`] | [`is_complete`](pipeline::receive::open_file::OpenFile::is_complete): not yet | |
+//! | 47 | [`session::data_connections`] | `receive`, a task: frames go to the workers' queue | |
+//! | 48 | [`transport::connection::receive`] | [`recv`](transport::connection::receive::recv): header, then a buffer, then the rest | |
+//! | 49 | [`wire::frame`] | [`FrameHeader::parse`](wire::frame::FrameHeader::parse): within limits | |
+//! | 50 | [`chunk::pool`] | [`Pool::take`](chunk::Pool::take): no free buffer stops the reading | `Buffer` |
+//! | 51 | [`wire::sealed`] | [`SealedChunk::receive`](wire::SealedChunk::receive); [`open`](wire::SealedChunk::open) on the worker | `SealedChunk` |
+//! | 52 | [`pipeline::receive::jobs`] | [`Receiver::take_frame`](pipeline::receive::Receiver::take_frame), [`Jobs::next`](pipeline::receive::jobs::Jobs::next) | `Job` |
+//! | 53 | [`pipeline::receive`] | [`Receiver::work`](pipeline::receive::Receiver::work), a worker: [`frame`](pipeline::receive::Receiver::frame) | |
+//! | 54 | [`seal`] | [`Opener::open`](seal::Opener::open): only frames that the session's key sealed | `EncodedChunk` |
+//! | 55 | [`pipeline::receive::acks`] | [`comes`](pipeline::receive::acks::Acks::comes); at the end [`chunk`](pipeline::receive::acks::Acks::chunk) | |
+//! | 56 | [`pipeline::receive::ranges`] | [`RangeWriter::piece`](pipeline::receive::ranges::RangeWriter::piece): claims, writes, records and acknowledges it | |
+//! | 57 | [`chunk::split`] | [`is_subtree`](chunk::split::is_subtree): is it cut as a sender cuts? | |
+//! | 58 | [`chunk::claims`] | [`claim_range`](chunk::claims::Claims::claim_range): one worker writes a range; later [`done`](chunk::claims::Claims::done) | |
+//! | 59 | `codec::decode` | [`Decoder::decode`](codec::Decoder::decode): bounded by the announced raw length | `Chunk` |
+//! | 60 | [`chunk`] | [`Chunk::verify`](chunk::Chunk::verify) | `VerifiedChunk` |
+//! | 61 | [`digest`] | [`of_range`](digest::of_range) once more | |
+//! | 62 | `dest::partial` | [`Partial::write`](dest::Partial::write): pwrite at its offset | |
+//! | 63 | `digest::tree` | [`add_bytes`](digest::Tree::add_bytes): part of the file's digest | |
+//! | 64 | [`journal`] | [`Journal::chunk`](journal::Journal::chunk): the range is written | |
+//! | 65 | `pipeline::receive::arrived` | `done`: no gap is left between the packs | |
+//! | 66 | [`pipeline::receive::open_file`] | [`is_complete`](pipeline::receive::open_file::OpenFile::is_complete): not yet | |
 //!
 //! The acknowledgement goes back. After the last chunk, the file gets its name:
 //!
 //! | # | file | what it does |
 //! |---|---|---|
-//! | 68 | [`pipeline::receive::acks`] | [`Acks::run`](pipeline::receive::acks::Acks::run), a task, sends `Ack` (rows 8 to 13) |
-//! | 69 | [`pipeline::send::control`] | [`acknowledged`](pipeline::send::Sender::acknowledged) |
-//! | 70 | `pipeline::send::scheduler::in_flight` | [`settle_chunks`](pipeline::send::scheduler::Scheduler::settle_chunks): the chunk will not be retransmitted |
-//! | 71 | `pipeline::send::read` | [`end_file`](pipeline::send::Sender::end_file), when all was read: did it change? Sends `EntryEnd` (rows 8 to 13) |
-//! | 72 | [`source::read`] | [`SourceFile::unchanged`](source::SourceFile::unchanged) |
-//! | 73 | [`pipeline::receive::entry_writer`] | `entry_end` notes the length and the digest |
-//! | 74 | [`pipeline::receive::open_file`] | [`is_complete`](pipeline::receive::open_file::OpenFile::is_complete): every range is written and verified |
-//! | 75 | [`pipeline::receive::jobs`] | `Job::Close`, unless the last chunk came after `EntryEnd` |
-//! | 76 | [`pipeline::receive::files`] | [`Files::close`](pipeline::receive::files::Files::close) compares the digests |
-//! | 77 | `dest::partial` | [`Partial::commit`](dest::Partial::commit) |
-//! | 78 | `dest::commit` | `commit`: metadata, sync, rename |
+//! | 67 | [`pipeline::receive::acks`] | [`Acks::run`](pipeline::receive::acks::Acks::run), a task, sends `Ack` (rows 8 to 13) |
+//! | 68 | [`pipeline::send::control`] | [`acknowledged`](pipeline::send::Sender::acknowledged) |
+//! | 69 | [`pipeline::send::scheduler`] | [`settle_chunks`](pipeline::send::scheduler::Scheduler::settle_chunks): the chunk will not be retransmitted |
+//! | 70 | `pipeline::send::read` | [`end_file`](pipeline::send::Sender::end_file), when all was read: did it change? Sends `EntryEnd` (rows 8 to 13) |
+//! | 71 | [`source::read`] | [`SourceFile::unchanged`](source::SourceFile::unchanged) |
+//! | 72 | [`pipeline::receive::entry_writer`] | `entry_end` notes the length and the digest |
+//! | 73 | [`pipeline::receive::open_file`] | [`is_complete`](pipeline::receive::open_file::OpenFile::is_complete): every range is written and verified |
+//! | 74 | [`pipeline::receive::jobs`] | `Job::Close`, unless the last chunk came after `EntryEnd` |
+//! | 75 | [`pipeline::receive::files`] | [`Files::close`](pipeline::receive::files::Files::close) compares the digests |
+//! | 76 | `dest::partial` | [`Partial::commit`](dest::Partial::commit) |
+//! | 77 | `dest::commit` | `commit`: metadata, sync, rename |
 //!
-//! One worker does rows 25 to 43 of a chunk and one does rows 54 to 67, without a handover, while
+//! One worker does rows 25 to 42 of a chunk and one does rows 53 to 66, without a handover, while
 //! the chunk is in the CPU cache.
 //!
 //! Small files are not announced. They travel in packs, which contain their entries

@@ -16,7 +16,7 @@
 
 pub mod acks;
 mod arrived;
-mod checks;
+pub mod checks;
 pub mod destination;
 pub mod entries;
 pub mod entry_table;

@@ -140,13 +140,6 @@ const CIRCLES: &[&[&str]] = &[
     &["dest::own_names", "dest::slot"],
     &["pipeline::send", "pipeline::send::read"],
     &[
-        "pipeline::send::scheduler",
-        "pipeline::send::scheduler::announced",
-        "pipeline::send::scheduler::begin",
-        "pipeline::send::scheduler::large",
-        "pipeline::send::scheduler::resumed_small_files",
-    ],
-    &[
         "pipeline::send::walk",
         "pipeline::send::walk::small",
         "pipeline::send::walk::unsized_files",

@@ -36,11 +36,11 @@ impl Sender {
     ) -> Option<EncodedChunk> {
         if plan.nacks.load(Relaxed) > 0 {
             self.scheduler.end_large();
-            self.scheduler.take_apart(plan);
+            self.scheduler.take_apart(plan, self.context.chunk_size);
             return None;
         }
         let made = self.make_large(plan, packs, buffer, clock);
-        self.large_is_over(plan, made, clock, || self.scheduler.take_apart(plan))
+        self.large_is_over(plan, made, clock)
     }
 
     /// Acts on the outcome of an attempt. Gives the chunk to send, if there is one.
@@ -49,13 +49,12 @@ impl Sender {
         plan: &Plan,
         made: LargeOutcome,
         clock: &mut WorkerClock<'_>,
-        take_apart: impl FnOnce(),
     ) -> Option<EncodedChunk> {
         self.scheduler.large_is_made(plan.chunk);
         match made {
             LargeOutcome::Made(encoded) => return Some(encoded),
             LargeOutcome::Nothing => {}
-            LargeOutcome::Apart => take_apart(),
+            LargeOutcome::Apart => self.scheduler.take_apart(plan, self.context.chunk_size),
             LargeOutcome::Later => {
                 clock.turn_to(Activity::Held);
                 std::thread::sleep(MEMORY_PAUSE);
@@ -141,11 +140,7 @@ impl Sender {
         clock: &mut WorkerClock<'_>,
     ) -> Option<EncodedChunk> {
         let made = self.make_large_piece(plan, file, buffer, clock);
-        let take_apart = || {
-            self.scheduler
-                .take_piece_apart(plan, self.context.chunk_size as u32)
-        };
-        self.large_is_over(plan, made, clock, take_apart)
+        self.large_is_over(plan, made, clock)
     }
 
     fn make_large_piece(

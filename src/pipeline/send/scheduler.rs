@@ -1,147 +1,60 @@
-//! The scheduler: chunks to be sent, in flight, and to be retransmitted. It keeps plans, not
-//! bytes: a chunk whose connection died is read again.
+//! The scheduler: chunks to be sent, in flight, and to be retransmitted, and the entries that they
+//! belong to. It keeps plans, not bytes: a chunk whose connection died is read again.
 //!
 //! A chunk keeps its number for life, so that the receiver recognizes a second copy.
+//!
+//! Each part of the state is an object of its own. The scheduler joins them under one lock, and
+//! wakes the threads that wait for a change. This file has the way of the chunks, `entries` that of
+//! the entries.
 
 mod announced;
-mod begin;
-mod chores;
 mod entries;
 mod in_flight;
-mod large;
-mod pipes;
-mod resumed_files;
-mod resumed_small_files;
+mod kept;
+mod open_files;
+mod ready;
+mod small_files;
+#[cfg(test)]
+mod tests;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
-use begin::NextChunk;
-pub use chores::{Chores, Discarded};
-pub use entries::{EntryAtClose, Settled};
+use announced::AnnouncedEntries;
+pub use announced::UNSETTLED_ENTRIES_MAX;
+pub use entries::Settled;
+use in_flight::ChunksInFlight;
+pub use in_flight::{Taken, UNACKED_MAX};
+pub use kept::Sum;
+use open_files::OpenFiles;
+pub use open_files::{Chores, Discarded, EntryAtClose, NotHad, ResumedFile, Unanswered};
 use parking_lot::{Mutex, MutexGuard};
+use ready::{NextStep, NextTerms, ReadyChunks};
+use small_files::SmallFiles;
 
-pub use self::resumed_small_files::Sum;
-use super::plan::{PackMember, Plan, SendFile, SendPipe};
+use super::plan::{PackMember, PipePart, Plan, PlannedContent, SendFile};
 use crate::chunk::ranges::RangeSet;
-use crate::chunk::split::{FilePiece, Gathering};
-use crate::digest::Digest;
-use crate::error::Error;
-use crate::manifest::EntryId;
-use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::wait_queue::WaitQueue;
-use crate::source::{FoundFile, SourceFile};
-
-/// The most unacknowledged chunks. At 1 MiB each, this is more than 10 Gbit/s of data compressed
-/// threefold needs at 150 ms.
-pub const UNACKED_MAX: usize = 2048;
-
-/// The same limit until the link is known.
-const UNACKED_AT_FIRST: usize = 128;
-
-/// Members of unacknowledged packs; keeps their names within some 20 MiB.
-const UNACKED_MEMBERS_MAX: usize = 1 << 16;
 
 /// Packs and files that are planned and not begun. Beyond this the walk waits.
 const FRESH_MAX: usize = 64;
 
-/// Announced entries that are neither in place nor failed.
-pub const UNSETTLED_ENTRIES_MAX: u64 = 1 << 15;
-
-/// How often a chunk may be sent again because its connection is slow. The next connection may
-/// become slow too.
-const REPEATS_MAX: u8 = 3;
-
 /// How often a chunk may arrive damaged before its entry fails.
 pub const NACKS_MAX: u8 = 3;
 
-enum ReadyChunk {
-    Pack(Arc<Vec<PackMember>>),
-    /// A part of a large pack, sent separately.
-    Alone(Arc<Vec<PackMember>>),
-    File(Arc<SendFile>),
-    /// A part of a large piece, sent separately.
-    Piece(Arc<SendFile>, FilePiece),
-}
-
-struct InFlight {
-    plan: Arc<Plan>,
-    connection: Option<u16>,
-    /// How often it was sent again because its connection was slow.
-    repeated: u8,
-    was_taken: bool,
-}
-
-/// What a connection does with a frame that it takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// Send it, for the first time.
-    First,
-    /// Send it again.
-    Again,
-    /// Drop it: the chunk is settled.
-    Settled,
-}
-
 #[derive(Default)]
 struct SchedulerState {
-    again: BTreeMap<u64, Arc<Plan>>,
-    fresh: VecDeque<ReadyChunk>,
-    in_flight: BTreeMap<u64, InFlight>,
-    /// Settled plans, kept to reuse their memory.
-    spare: Vec<Arc<Plan>>,
-    /// None stands for [`UNACKED_AT_FIRST`].
-    in_flight_max: Option<usize>,
-    /// Connections that share the frames; 0 if unknown.
-    streams: u64,
-    members_in_flight: usize,
-    /// How packs and pieces are merged.
-    large: large::LargeChunks,
-    next_chunk: u64,
-    /// Bytes of the pieces begun so far, without holes.
-    begun: u64,
-    /// Workers that are looking for a file's next data.
-    looking: usize,
-    /// Finished files that are not yet closed, and how many of them a thread is closing.
-    discarded: Vec<Discarded>,
-    closing: usize,
-    /// Files that changed during the reading, each with its error.
-    changed: Vec<(Arc<SendFile>, Error)>,
-    /// Parts of streams that were read and that no worker has taken yet.
-    parts: VecDeque<Arc<Plan>>,
-    /// The most big files in `open`.
-    open_max: usize,
-    /// Announced big files and streams that are neither in place nor failed.
-    open: HashMap<EntryId, AnnouncedFile>,
-    /// Small files that the receiver was asked about and has not answered.
-    asked: BTreeMap<EntryId, PackMember>,
-    /// Small files that the receiver has and is verifying, described briefly.
-    kept: resumed_small_files::Kept,
-    /// Other files that the receiver has and is verifying, fully described.
-    held: BTreeMap<EntryId, ResumedFile>,
-    /// Small files that the receiver found damaged, each once.
-    damaged: VecDeque<EntryId>,
-    /// Big files that the receiver found damaged.
-    reopen: VecDeque<EntryId>,
-    /// Damaged ranges that the receiver named while their file was being opened.
-    late: HashMap<EntryId, RangeSet>,
-    /// Small files that the receiver wants, not yet in a full pack.
-    answered: Gathering<PackMember>,
-    /// Files of unknown size that had no room in their pack.
-    outgrown: Vec<(FoundFile, Option<ListedPath>)>,
-    /// Entries that are in place or failed.
-    settled: RangeSet,
-    announced: announced::AnnouncedEntries,
-    /// Failed entries, as long as a pack in flight or a further name may ask about them.
-    failed: RangeSet,
-    /// The highest entry number of the walk so far.
-    highest: EntryId,
+    chunks: ChunksInFlight,
+    ready: ReadyChunks,
+    files: OpenFiles,
+    small: SmallFiles,
+    entries: AnnouncedEntries,
     /// The walk is over, and nothing more will be planned.
     planned: bool,
     /// How small files are sent; None until the receiver says where everything lands.
     landed: Option<SmallFileMode>,
-    /// How far ahead of the first unacknowledged chunk another may begin. Applies to streams, and
-    /// to all chunks if they leave the receiver in order.
+    /// How far ahead of the first unacknowledged chunk another may begin. Applies to pipes, and to
+    /// all chunks if they leave the receiver in order.
     window: u64,
     ended: bool,
 }
@@ -155,40 +68,6 @@ pub enum SmallFileMode {
     Resumes,
     /// Like big files, because everything leaves the receiver in order.
     Ordered,
-}
-
-/// An announced big file or pipe.
-enum AnnouncedFile {
-    Announced(Unanswered),
-    Sending(Arc<SendFile>),
-    /// A pipe, and whether the receiver wants it.
-    Pipe(Arc<SendPipe>, bool),
-    /// Not wanted: the file is in place or has failed, as a later message will say.
-    Skipped {
-        size: u64,
-    },
-    /// The receiver found it damaged, and a worker is opening it.
-    Reopening,
-}
-
-/// A file that the receiver has and is verifying.
-pub struct ResumedFile {
-    pub found: FoundFile,
-    pub listed: Option<ListedPath>,
-    /// The digest according to the receiver.
-    pub digest: Option<Digest>,
-    /// A small file, which is sent in a pack if it is damaged.
-    is_small: bool,
-    /// Ranges that the receiver has found damaged.
-    missing: Option<RangeSet>,
-}
-
-/// A big file that the receiver has not yet answered.
-pub struct Unanswered {
-    pub source: Box<SourceFile>,
-    pub listed: Option<ListedPath>,
-    /// It changed during the first reading, and this is the second one.
-    pub anew: bool,
 }
 
 /// The next task of a worker.
@@ -211,6 +90,13 @@ pub struct Scheduler {
     nothing: Arc<Vec<PackMember>>,
 }
 
+/// Everything that may hold files when the copy is over. Dropping this closes them.
+pub struct Rest {
+    _files: OpenFiles,
+    _ready: ReadyChunks,
+    _chunks: Vec<Arc<Plan>>,
+}
+
 /// The copy is ending.
 #[derive(Debug)]
 pub struct Ended;
@@ -220,13 +106,15 @@ impl Scheduler {
     /// large packs and pieces that are compressed at once. There are large pieces only if
     /// `takes_pieces`.
     pub fn of(open_max: u32, large_max: usize, takes_pieces: bool) -> Scheduler {
-        let plans = Scheduler::default();
-        let mut state = plans.state.lock();
-        state.open_max = (open_max as usize).max(1);
-        state.large.at_work_max = large_max;
-        state.large.takes_pieces = takes_pieces;
-        drop(state);
-        plans
+        let state = SchedulerState {
+            files: OpenFiles::of(open_max),
+            ready: ReadyChunks::of(large_max, takes_pieces),
+            ..SchedulerState::default()
+        };
+        Scheduler {
+            state: Mutex::new(state),
+            ..Scheduler::default()
+        }
     }
 
     /// Lets workers take chunks, since the receiver now knows where everything lands.
@@ -248,11 +136,10 @@ impl Scheduler {
 
     /// Sets the tuner's decisions: how many chunks may be unacknowledged, up to [`UNACKED_MAX`],
     /// how many connections share the rest, and how many packs are merged.
-    pub fn steer(&self, in_flight_max: u16, streams: u16, packs: u16) {
+    pub fn steer(&self, in_flight_max: u16, connections: u16, packs: u16) {
         let mut state = self.state.lock();
-        state.in_flight_max = Some(usize::from(in_flight_max).clamp(1, UNACKED_MAX));
-        state.streams = streams.into();
-        state.large.packs = packs.into();
+        state.chunks.set_max(in_flight_max.into());
+        state.ready.steer(connections, packs);
         drop(state);
         self.wake();
     }
@@ -261,11 +148,7 @@ impl Scheduler {
     pub fn end(&self) {
         let mut state = self.state.lock();
         state.ended = true;
-        for open in state.open.values() {
-            if let AnnouncedFile::Pipe(pipe, _) = open {
-                pipe.stop.set();
-            }
-        }
+        state.files.stop_pipes();
         drop(state);
         self.wake();
     }
@@ -284,17 +167,41 @@ impl Scheduler {
 
     fn wait_at(
         &self,
-        bell: &WaitQueue,
+        queue: &WaitQueue,
         ready: impl Fn(&SchedulerState) -> bool,
     ) -> Result<MutexGuard<'_, SchedulerState>, Ended> {
-        let state = bell.sleep_until(self.state.lock(), |state| state.ended || ready(state));
+        let state = queue.sleep_until(self.state.lock(), |state| state.ended || ready(state));
         if state.ended { Err(Ended) } else { Ok(state) }
     }
 
     /// Plans a pack. Waits while enough is planned.
     pub fn add_pack(&self, members: Vec<PackMember>) -> Result<(), Ended> {
-        let mut state = self.wait_until(|state| state.fresh.len() < FRESH_MAX)?;
-        state.fresh.push_back(ReadyChunk::Pack(Arc::new(members)));
+        let mut state = self.wait_until(|state| state.ready.len() < FRESH_MAX)?;
+        state.ready.add_pack(members);
+        drop(state);
+        self.wake();
+        Ok(())
+    }
+
+    /// Waits until another part may be read. Each part takes a buffer until it is acknowledged.
+    pub fn wait_part_room(&self) -> Result<(), Ended> {
+        let has_room = |state: &SchedulerState| {
+            state.chunks.has_room_for_part() && state.chunks.is_in_window(state.window)
+        };
+        self.wait_until(has_room).map(drop)
+    }
+
+    /// Plans the next part of a pipe, which was just read.
+    pub fn add_part(&self, part: PipePart) -> Result<(), Ended> {
+        let mut state = self.state.lock();
+        if state.ended {
+            return Err(Ended);
+        }
+        // It may have failed at the receiver in the meantime.
+        if state.files.contains(part.pipe.entry.id) {
+            let plan = state.chunks.number(PlannedContent::Part(Arc::new(part)));
+            state.ready.add_part(plan);
+        }
         drop(state);
         self.wake();
         Ok(())
@@ -304,14 +211,7 @@ impl Scheduler {
     pub fn next(&self) -> Result<NextTask, Ended> {
         loop {
             let mut state = self.wait_at(&self.work, SchedulerState::has_work)?;
-            let again = state.again.pop_first();
-            let begun = match again {
-                Some((_, plan)) => Some(NextChunk::Work(NextTask::Chunk(plan))),
-                None => match state.next_to_reopen() {
-                    Some(work) => Some(NextChunk::Work(work)),
-                    None => state.begin(),
-                },
-            };
+            let next = state.next();
             let has_more = state.has_work();
             drop(state);
             // One at a time: if every chunk woke all workers, most would wake for nothing.
@@ -320,97 +220,132 @@ impl Scheduler {
             }
             // The walk may have room.
             self.changed.wake_all();
-            match begun {
-                Some(NextChunk::Work(work)) => return Ok(work),
-                Some(NextChunk::Look(file, from)) => self.look(file, from),
+            match next {
+                Some(NextWork::Task(task)) => return Ok(task),
+                Some(NextWork::Look(file, from)) => self.look(file, from),
                 None => {}
             }
         }
     }
 
+    /// Looks for the next data of a file. No lock is held, since the disk may take its time.
+    fn look(&self, file: Arc<SendFile>, from: u64) {
+        let found = &file.source.found().entry;
+        // If the file system cannot report holes, the reading reports why.
+        let rest = Some(from..found.size);
+        let data = file.source.next_data(from).unwrap_or(rest);
+        let mut cut = file.cut.lock();
+        // In the meantime the receiver may have asked for earlier ranges.
+        if cut.unknown_from() == Some(from) {
+            cut.set_data(data);
+        }
+        drop(cut);
+        let mut state = self.state.lock();
+        // In the meantime the file may have failed, or may be read again from its start.
+        let goes_on = state.files.is_sending(&file);
+        state.ready.looked(&file, goes_on);
+        drop(state);
+        self.wake();
+    }
+
     /// Records that a connection took the chunk's frame.
     pub fn taken(&self, chunk: u64, connection: u16) -> Taken {
-        let mut state = self.state.lock();
-        let Some(in_flight) = state.in_flight.get_mut(&chunk) else {
-            return Taken::Settled;
-        };
-        in_flight.connection = Some(connection);
-        match std::mem::replace(&mut in_flight.was_taken, true) {
-            false => Taken::First,
-            true => Taken::Again,
-        }
+        self.state.lock().chunks.taken(chunk, connection)
     }
 
     /// Schedules the unacknowledged chunks of a dead connection again. Returns how many.
     pub fn connection_lost(&self, connection: u16) -> usize {
-        let mut state = self.state.lock();
-        let state = &mut *state;
-        let mut count = 0;
-        for (&chunk, in_flight) in &mut state.in_flight {
-            if in_flight.connection == Some(connection) {
-                in_flight.connection = None;
-                state.again.insert(chunk, in_flight.plan.clone());
-                count += 1;
-            }
-        }
+        let count = self.state.lock().chunks.connection_lost(connection);
         self.wake();
         count
     }
 
     /// Schedules unacknowledged chunks of these slow connections again, oldest first, at most
-    /// `most`, and each at most [`REPEATS_MAX`] times. Does nothing while there is anything else
-    /// to send. Returns how many.
+    /// `most`, and each a few times at most. Does nothing while there is anything else to send.
+    /// Returns how many.
     pub fn repeat(&self, slow: &[u16], most: usize) -> usize {
         let mut state = self.state.lock();
-        let state = &mut *state;
         // Chunks that leave in order may all wait for one chunk. Otherwise planned chunks can
         // begin soon.
-        let is_full = state.landed != Some(SmallFileMode::Ordered) && state.has_fresh();
+        let is_full = !state.is_ordered() && state.has_more();
         if state.has_work() || is_full {
             return 0;
         }
-        let is_slow = |it: &InFlight| {
-            it.connection
-                .is_some_and(|connection| slow.contains(&connection))
-        };
-        let lying = state.in_flight.iter_mut();
-        let lying = lying.filter(|(_, it)| it.repeated < REPEATS_MAX && is_slow(it));
-        let before = state.again.len();
-        for (&chunk, in_flight) in lying.take(most) {
-            in_flight.repeated += 1;
-            state.again.insert(chunk, in_flight.plan.clone());
-        }
+        let count = state.chunks.repeat(slow, most);
+        drop(state);
         self.wake();
-        state.again.len() - before
+        count
     }
 
-    /// True if all chunks are settled and nothing is left to send.
-    pub fn has_nothing_to_carry(&self) -> bool {
-        let state = self.state.lock();
-        let is_sending = |open: &AnnouncedFile| {
-            matches!(open, AnnouncedFile::Sending(_) | AnnouncedFile::Pipe(..))
-        };
-        state.planned
-            && state.fresh.is_empty()
-            && state.looking == 0
-            && state.in_flight.is_empty()
-            && state.reopen.is_empty()
-            && state.damaged.is_empty()
-            && state.open.values().all(is_sending)
+    /// Schedules a chunk again that no connection took.
+    pub fn put_back(&self, chunk: u64) {
+        self.state.lock().chunks.put_back(chunk);
+        self.wake();
     }
 
     /// Schedules a chunk again that arrived damaged, or whose digest the receiver refused. After
     /// [`NACKS_MAX`] damaged arrivals, the worker that takes it gives it up.
     pub fn nacked(&self, chunk: u64) {
-        let mut state = self.state.lock();
-        let Some(in_flight) = state.in_flight.get_mut(&chunk) else {
-            return;
-        };
-        in_flight.connection = None;
-        let plan = in_flight.plan.clone();
-        plan.refused();
-        state.again.insert(chunk, plan);
+        self.state.lock().chunks.refused(chunk);
         self.wake();
+    }
+
+    /// Settles chunks that are done or have nothing left to send. Calls `each` for those that were
+    /// in flight.
+    pub fn settle_chunks(&self, mut chunks: Range<u64>, each: impl Fn(&Plan)) {
+        let mut spare = None;
+        loop {
+            let mut state = self.state.lock();
+            state.chunks.reuse(spare.take());
+            let Some(mut plan) = state.chunks.settle_first(&mut chunks) else {
+                break;
+            };
+            drop(state);
+            each(&plan);
+            // The worker that took the plan may still use it.
+            if let Some(unshared) = Arc::get_mut(&mut plan) {
+                // A spare plan must not keep a file open.
+                unshared.what = PlannedContent::Pack(self.nothing.clone());
+                spare = Some(plan);
+            }
+        }
+        // A worker that wakes up wakes the next one if there is more work.
+        self.work.wake_one();
+        self.changed.wake_all();
+    }
+
+    /// Records that a large pack or piece is compressed, or will be taken apart.
+    pub fn large_is_made(&self, chunk: u64) {
+        self.state.lock().ready.large_is_made(chunk);
+    }
+
+    /// Schedules the packs of a large pack separately, or the chunks of a large piece, which must
+    /// not have been sent. If the receiver has files from a large pack, it recognizes them.
+    pub fn take_apart(&self, plan: &Plan, chunk_size: usize) {
+        let mut state = self.state.lock();
+        // Under one lock, or for a moment nothing would seem to be left to send.
+        if state.chunks.settle(plan.chunk) {
+            state.ready.take_apart(plan, chunk_size as u32);
+        }
+        drop(state);
+        self.wake();
+    }
+
+    /// Ends merging, because the receiver had no memory for a large pack or it arrived damaged.
+    pub fn end_large(&self) {
+        self.state.lock().ready.end_large();
+    }
+
+    /// True if all chunks are settled and nothing is left to send.
+    pub fn has_nothing_to_carry(&self) -> bool {
+        let state = self.state.lock();
+        state.planned
+            && state.ready.len() == 0
+            && !state.ready.is_looking()
+            && state.chunks.is_empty()
+            && !state.files.has_to_reopen()
+            && !state.small.has_damaged()
+            && state.files.are_all_sending()
     }
 
     /// Waits until everything planned so far is acknowledged or failed.
@@ -421,53 +356,109 @@ impl Scheduler {
     /// True if workers have begun every chunk and none waits for a retransmission.
     pub fn is_all_taken(&self) -> bool {
         let state = self.state.lock();
-        let is_waiting = |open: &AnnouncedFile| {
-            matches!(
-                open,
-                AnnouncedFile::Announced(_)
-                    | AnnouncedFile::Pipe(_, false)
-                    | AnnouncedFile::Reopening
-            )
-        };
         state.planned
-            && !state.has_fresh()
-            && state.again.is_empty()
-            && state.asked.is_empty()
-            && state.reopen.is_empty()
-            && !state.open.values().any(is_waiting)
+            && !state.has_more()
+            && !state.chunks.has_again()
+            && !state.small.has_asked()
+            && !state.files.has_to_reopen()
+            && !state.files.has_waiting()
+    }
+
+    /// Takes everything that may hold files, when the copy is over.
+    pub fn take_rest(&self) -> Rest {
+        let mut state = self.state.lock();
+        Rest {
+            _files: state.files.take_all(),
+            _ready: state.ready.take_all(),
+            _chunks: state.chunks.take_all(),
+        }
     }
 }
 
+/// What a worker does next.
+enum NextWork {
+    Task(NextTask),
+    /// It looks for the data of this file from this offset on.
+    Look(Arc<SendFile>, u64),
+}
+
 impl SchedulerState {
+    /// The next chunk. None if nothing is planned.
+    fn next(&mut self) -> Option<NextWork> {
+        if let Some(plan) = self.chunks.pop_again() {
+            return Some(NextWork::Task(NextTask::Chunk(plan)));
+        }
+        if let Some((held, missing)) = self.files.next_to_reopen() {
+            return Some(NextWork::Task(NextTask::Reopen(Box::new(held), missing)));
+        }
+        if let Some(part) = self.ready.pop_part() {
+            return Some(NextWork::Task(NextTask::Chunk(part)));
+        }
+        self.gather_damaged();
+        let terms = NextTerms {
+            number: self.chunks.next_number(),
+            is_last: self.is_last(),
+            is_planned: self.planned,
+            is_ordered: self.is_ordered(),
+        };
+        Some(match self.ready.next(&terms)? {
+            NextStep::Begin(what) => NextWork::Task(NextTask::Chunk(self.chunks.number(what))),
+            NextStep::End(file) => NextWork::Task(NextTask::End(file)),
+            NextStep::Look(file, from) => NextWork::Look(file, from),
+        })
+    }
+
+    /// If nothing else is planned, gathers small files that are damaged at the receiver into a
+    /// pack, as many as fit.
+    fn gather_damaged(&mut self) {
+        while self.ready.len() == 0
+            && let Some((entry, kept)) = self.small.next_damaged()
+        {
+            let kept = kept.map(|found| (found, None));
+            let held = || self.files.take_held(entry).map(|it| (it.found, it.listed));
+            // It may have failed at the receiver in the meantime.
+            if let Some((found, listed)) = kept.or_else(held) {
+                self.ready.gather(PackMember::new(found, listed));
+            }
+        }
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.landed == Some(SmallFileMode::Ordered)
+    }
+
+    /// True if a worker has something to do.
     fn has_work(&self) -> bool {
-        let chunks = self.in_flight_max.unwrap_or(UNACKED_AT_FIRST);
-        let room = self.in_flight.len() < chunks
-            && self.members_in_flight < UNACKED_MEMBERS_MAX
-            && (self.landed != Some(SmallFileMode::Ordered) || self.is_in_window());
-        let is_ready = !self.again.is_empty() || !self.parts.is_empty() || self.may_reopen();
+        let room =
+            self.chunks.has_room() && (!self.is_ordered() || self.chunks.is_in_window(self.window));
+        let is_ready = self.chunks.has_again() || self.ready.has_parts() || self.files.may_reopen();
         self.landed.is_some() && (is_ready || (room && self.has_planned()))
     }
 
-    fn has_fresh(&self) -> bool {
-        !self.parts.is_empty() || self.looking > 0 || self.has_planned()
+    /// True if there is more to begin, also if there is no room for it.
+    fn has_more(&self) -> bool {
+        self.ready.has_any() || self.small.has_damaged()
     }
 
     fn has_planned(&self) -> bool {
-        !self.fresh.is_empty() || !self.answered.is_empty() || !self.damaged.is_empty()
+        self.ready.has_planned() || self.small.has_damaged()
     }
 
-    /// True if the next chunk is not too far ahead of the first unacknowledged one.
-    fn is_in_window(&self) -> bool {
-        let first = self.in_flight.keys().next().unwrap_or(&self.next_chunk);
-        self.next_chunk < first + self.window
+    /// True if nothing is left to begin besides what begins now.
+    fn is_last(&self) -> bool {
+        self.planned
+            && self.ready.is_last()
+            && !self.small.has_damaged()
+            && !self.small.has_asked()
+            && !self.is_ordered()
+            && !self.files.may_bring_more()
     }
 
     fn is_idle(&self) -> bool {
-        !self.has_fresh()
-            && self.in_flight.is_empty()
-            && self.open.is_empty()
-            && self.asked.is_empty()
-            && self.held.is_empty()
-            && self.kept.count() == 0
+        !self.has_more()
+            && self.chunks.is_empty()
+            && self.files.is_empty()
+            && !self.small.has_asked()
+            && self.small.kept_count() == 0
     }
 }

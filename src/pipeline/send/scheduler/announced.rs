@@ -1,15 +1,19 @@
-//! Announced entries that are neither in place nor failed. The receiver holds them until then, so
-//! their bytes and their open directories are limited here. The receiver keeps almost nothing of
-//! small files that it already has; [`Kept`](super::resumed_small_files::Kept) counts those.
+//! The entries of the walk: which are in place or failed, and how much of the rest was announced. The
+//! receiver holds an announced entry until it is in place or failed, so their number, their bytes
+//! and their open directories are limited here. The receiver keeps almost nothing of small files
+//! that it already has; [`KeptFiles`](super::kept::KeptFiles) counts those.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::chunk::ranges::RangeSet;
 use crate::manifest::{Entry, EntryId, EntryKind};
+use crate::pipeline::digest_list::ListedPath;
+use crate::source::FoundFile;
 use crate::wire::message::entry_weight;
 
-use super::Scheduler;
+/// Announced entries that are neither in place nor failed.
+pub const UNSETTLED_ENTRIES_MAX: u64 = 1 << 15;
 
 /// The most bytes that announced entries may take in the receiver's memory: some 20,000 short
 /// entries, or 1,900 symbolic links with the longest texts.
@@ -21,34 +25,48 @@ const DIRECTORIES_MAX: usize = 1 << 14;
 
 #[derive(Default)]
 pub(super) struct AnnouncedEntries {
-    /// Bytes of each entry.
+    /// Entries that are in place or failed.
+    settled: RangeSet,
+    /// Failed entries, as long as a pack in flight or a further name may ask about them.
+    failed: RangeSet,
+    /// The highest number of the walk so far.
+    highest: EntryId,
+    /// Bytes of each announced entry that is not settled.
     weights: BTreeMap<EntryId, u32>,
     bytes: usize,
     /// Directories from `floor` on, in order.
     directories: VecDeque<EntryId>,
     /// All lower numbers are settled or belong to operands.
     floor: EntryId,
-}
-
-impl Scheduler {
-    /// Begins the walk. Numbers below `first` belong to operands.
-    pub fn begin_walk(&self, first: EntryId) {
-        self.state.lock().announced.floor = first;
-    }
-
-    /// Counts entries that are about to be announced.
-    pub fn announcing(&self, entries: &[Entry]) {
-        let mut state = self.state.lock();
-        let state = &mut *state;
-        for entry in entries {
-            if !state.settled.contains(entry.id) {
-                state.announced.add(entry);
-            }
-        }
-    }
+    /// Files of unknown size that had no room in their pack.
+    outgrown: Vec<(FoundFile, Option<ListedPath>)>,
 }
 
 impl AnnouncedEntries {
+    /// Begins the walk. Numbers below `first` belong to operands.
+    pub fn begin_walk(&mut self, first: EntryId) {
+        self.floor = first;
+    }
+
+    /// The walk has come to this entry.
+    pub fn meet(&mut self, entry: EntryId) {
+        self.highest = self.highest.max(entry);
+    }
+
+    /// True if the walk has reached this number. The receiver cannot know of later entries.
+    pub fn is_met(&self, entry: EntryId) -> bool {
+        entry <= self.highest
+    }
+
+    /// Counts entries that are about to be announced.
+    pub fn announce(&mut self, entries: &[Entry]) {
+        for entry in entries {
+            if !self.settled.contains(entry.id) {
+                self.add(entry);
+            }
+        }
+    }
+
     fn add(&mut self, entry: &Entry) {
         let weight = u32::try_from(entry_weight(entry)).unwrap_or(u32::MAX);
         self.bytes += weight as usize;
@@ -59,26 +77,65 @@ impl AnnouncedEntries {
         }
     }
 
-    /// Removes the entries in `range`, which are in place or failed. `settled` includes them.
-    pub(super) fn settle(&mut self, range: Range<EntryId>, settled: &RangeSet) {
+    /// These entries are in place or failed.
+    pub fn settle(&mut self, range: Range<EntryId>) {
+        self.settled.insert(range.clone());
         while let Some((&id, _)) = self.weights.range(range.clone()).next() {
-            let weight = self.weights.remove(&id).unwrap_or(0);
-            self.bytes -= weight as usize;
+            self.lighten(id);
         }
-        self.floor = settled.next_missing(self.floor);
+        self.floor = self.settled.next_missing(self.floor);
         while self.directories.front().is_some_and(|&id| id < self.floor) {
             self.directories.pop_front();
         }
     }
 
+    /// No entry has a number in this range.
+    pub fn skip(&mut self, range: Range<EntryId>) {
+        self.settled.insert(range);
+    }
+
+    /// True if every entry of the walk is in place or failed.
+    pub fn are_all_settled(&self) -> bool {
+        self.settled.contains_all(1..self.highest + 1)
+    }
+
     /// Stops counting the bytes of an entry that the receiver keeps almost nothing of.
-    pub(super) fn lighten(&mut self, entry: EntryId) {
+    pub fn lighten(&mut self, entry: EntryId) {
         let weight = self.weights.remove(&entry).unwrap_or(0);
         self.bytes -= weight as usize;
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        self.bytes < ANNOUNCED_BYTES_MAX && self.directories.len() < DIRECTORIES_MAX
+    /// True if `entry` may be announced. `kept` entries count by their bytes only.
+    pub fn has_room(&self, entry: EntryId, kept: u64) -> bool {
+        // A hard link to an operand comes last, with a low number.
+        let unsettled = entry.saturating_sub(self.settled.count() + kept);
+        unsettled <= UNSETTLED_ENTRIES_MAX
+            // Each gap takes memory here and at the receiver.
+            && self.settled.fragments() as u64 <= UNSETTLED_ENTRIES_MAX
+            && self.bytes < ANNOUNCED_BYTES_MAX
+            && self.directories.len() < DIRECTORIES_MAX
+    }
+
+    /// Records failed entries, for their packs and for their hard links.
+    pub fn fail(&mut self, entries: Range<EntryId>) {
+        self.failed.insert(entries);
+    }
+
+    pub fn has_failed(&self, entry: EntryId) -> bool {
+        self.failed.contains(entry)
+    }
+
+    /// Adds a file of unknown size that had no room in its pack.
+    pub fn outgrow(&mut self, found: FoundFile, listed: Option<ListedPath>) {
+        self.outgrown.push((found, listed));
+    }
+
+    pub fn has_outgrown(&self) -> bool {
+        !self.outgrown.is_empty()
+    }
+
+    pub fn take_outgrown(&mut self) -> Vec<(FoundFile, Option<ListedPath>)> {
+        std::mem::take(&mut self.outgrown)
     }
 }
 
@@ -115,38 +172,38 @@ mod tests {
 
     #[test]
     fn long_texts_fill_the_room_and_settled_ones_free_it() {
-        let plans = Scheduler::default();
+        let mut announced = AnnouncedEntries::default();
         let link = |id| entry(id, EntryKind::Symlink(vec![b'x'; 4000]));
         let mut last = 1;
-        while plans.state.lock().announced.has_room() {
+        while announced.has_room(last, 0) {
             last += 1;
-            plans.announcing(&[link(last)]);
+            announced.announce(&[link(last)]);
         }
         assert!((1500..2200).contains(&last), "{last}");
-        plans.settle_entries(2..last);
+        announced.settle(2..last);
         // An entry that is announced again counts once. One that has settled does not count.
-        plans.announcing(&[link(last), link(2)]);
+        announced.announce(&[link(last), link(2)]);
         let weight = entry_weight(&link(last));
-        assert_eq!(plans.state.lock().announced.bytes, weight);
-        plans.settle_entries(last..last + 1);
-        assert_eq!(plans.state.lock().announced.bytes, 0);
+        assert_eq!(announced.bytes, weight);
+        announced.settle(last..last + 1);
+        assert_eq!(announced.bytes, 0);
     }
 
     #[test]
     fn directories_count_until_all_before_them_is_settled() {
-        let plans = Scheduler::default();
+        let mut announced = AnnouncedEntries::default();
         // Roots 1 and 2. The second is a hard link and comes last.
-        plans.begin_walk(3);
+        announced.begin_walk(3);
         let last = 5 + 2 * DIRECTORIES_MAX as EntryId;
         for id in (3..last).step_by(2) {
-            plans.announcing(&[entry(id, EntryKind::Directory)]);
-            plans.settle_entries(id..id + 1);
+            announced.announce(&[entry(id, EntryKind::Directory)]);
+            announced.settle(id..id + 1);
             // 4, 6, ... are files in flight.
         }
-        assert!(!plans.state.lock().announced.has_room());
-        plans.settle_entries(4..5);
-        assert!(plans.state.lock().announced.has_room());
-        plans.settle_entries(3..last);
-        assert!(plans.state.lock().announced.directories.is_empty());
+        assert!(!announced.has_room(last, last));
+        announced.settle(4..5);
+        assert!(announced.has_room(last, last));
+        announced.settle(3..last);
+        assert!(announced.directories.is_empty());
     }
 }

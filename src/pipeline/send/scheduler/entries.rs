@@ -1,32 +1,19 @@
-//! Entries at the sender, and which are settled: big files from their announcement until they are
-//! in place, and small files that the receiver is asked about.
+//! The way of the entries through the scheduler: big files and pipes from their announcement until
+//! they are in place, and small files that the receiver is asked about.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::resumed_small_files::Sum;
-use super::{
-    AnnouncedFile, Ended, ReadyChunk, ResumedFile, Scheduler, SchedulerState,
-    UNSETTLED_ENTRIES_MAX, Unanswered,
-};
-use crate::manifest::EntryId;
+use super::kept::Sum;
+use super::open_files::{Chores, Discarded, EntryAtClose, NotHad, Requested, Unanswered};
+use super::{Ended, Scheduler, SchedulerState};
+use crate::chunk::ranges::RangeSet;
+use crate::digest::Digest;
+use crate::error::Error;
+use crate::manifest::{Entry, EntryId};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::plan::{PackMember, SendFile, SendPipe};
 use crate::source::{FoundFile, SourceFile};
-
-/// The state of an entry when it was closed.
-pub enum EntryAtClose {
-    /// Announced, without an answer.
-    Announced(Box<SourceFile>),
-    Sending(Arc<SendFile>),
-    Pipe(Arc<SendPipe>),
-    /// The receiver did not want it. `size` is in bytes.
-    Skipped {
-        size: u64,
-    },
-    /// The receiver already had it.
-    Held(Box<ResumedFile>),
-}
 
 /// What is left to do for entries that were just settled.
 pub struct Settled {
@@ -37,6 +24,40 @@ pub struct Settled {
 }
 
 impl Scheduler {
+    /// Begins the walk. Numbers below `first` belong to operands.
+    pub fn begin_walk(&self, first: EntryId) {
+        self.state.lock().entries.begin_walk(first);
+    }
+
+    /// Waits until `entry` may be announced: until few enough entries are unsettled and few enough
+    /// bytes announced. Calls `before` before such a wait, since unannounced entries cannot
+    /// settle. Small files that the receiver already has count by their bytes only. False if files
+    /// that have outgrown their packs must be sent first, since nothing else may settle before.
+    pub fn wait_entry_room(
+        &self,
+        entry: EntryId,
+        before: impl FnOnce() -> Result<(), Ended>,
+    ) -> Result<bool, Ended> {
+        let has_room = |state: &SchedulerState| {
+            state.entries.has_room(entry, state.small.kept_count()) && state.small.has_room()
+        };
+        let mut state = self.state.lock();
+        state.entries.meet(entry);
+        let is_roomy = has_room(&state);
+        drop(state);
+        if is_roomy {
+            return Ok(true);
+        }
+        before()?;
+        let state = self.wait_until(|state| has_room(state) || state.entries.has_outgrown())?;
+        Ok(has_room(&state))
+    }
+
+    /// Counts entries that are about to be announced.
+    pub fn announcing(&self, entries: &[Entry]) {
+        self.state.lock().entries.announce(entries);
+    }
+
     /// Adds a big file that is about to be announced. Waits while too many are open, and calls
     /// `before` before such a wait.
     pub fn announce(
@@ -46,25 +67,18 @@ impl Scheduler {
         listed: Option<ListedPath>,
         before: impl FnOnce() -> Result<(), Ended>,
     ) -> Result<(), Ended> {
-        // A file that is not closed yet still has a descriptor.
-        let has_room = |state: &SchedulerState| {
-            state.open.len() + state.discarded.len() + state.closing < state.open_max
-        };
-        if !has_room(&self.state.lock()) {
+        if !self.state.lock().files.has_room() {
             before()?;
         }
-        let mut state = self.wait_until(has_room)?;
-        state.open.insert(entry, announced(source, listed));
+        let mut state = self.wait_until(|state| state.files.has_room())?;
+        state.files.announce(entry, source, listed);
         Ok(())
     }
 
-    /// Like [`announce`](Scheduler::announce), but never waits. For workers, since the files that are
-    /// open may wait for a worker.
+    /// Like [`announce`](Scheduler::announce), but never waits. For workers, since the files that
+    /// are open may wait for a worker.
     pub fn announce_now(&self, entry: EntryId, source: SourceFile, listed: Option<ListedPath>) {
-        self.state
-            .lock()
-            .open
-            .insert(entry, announced(source, listed));
+        self.state.lock().files.announce(entry, source, listed);
     }
 
     /// Like [`announce_now`](Scheduler::announce_now), for a second reading. Drops all plans of the
@@ -77,19 +91,11 @@ impl Scheduler {
         listed: Option<ListedPath>,
     ) -> Option<u64> {
         let mut state = self.state.lock();
-        if !matches!(state.open.get(&entry), Some(AnnouncedFile::Sending(_))) {
+        if !state.files.announce_again(entry, source, listed) {
             return None;
         }
         state.forget(entry);
-        let announced = Unanswered {
-            source: Box::new(source),
-            listed,
-            anew: true,
-        };
-        state
-            .open
-            .insert(entry, AnnouncedFile::Announced(announced));
-        let first = state.next_chunk;
+        let first = state.chunks.next_number();
         drop(state);
         self.wake();
         Some(first)
@@ -106,19 +112,12 @@ impl Scheduler {
         make: impl FnOnce(Unanswered) -> Result<SendFile, E>,
     ) -> Result<Option<Arc<SendFile>>, E> {
         let mut state = self.state.lock();
-        let announced = match state.open.remove(&entry) {
-            Some(AnnouncedFile::Announced(announced)) => announced,
-            Some(other) => {
-                state.open.insert(entry, other);
-                return Ok(None);
-            }
-            None => return Ok(None),
+        let Some(announced) = state.files.take_announced(entry) else {
+            return Ok(None);
         };
         let file = Arc::new(make(announced)?);
-        state
-            .open
-            .insert(entry, AnnouncedFile::Sending(file.clone()));
-        state.fresh.push_back(ReadyChunk::File(file.clone()));
+        state.files.send(entry, file.clone());
+        state.ready.add_file(file.clone());
         drop(state);
         self.wake();
         Ok(Some(file))
@@ -126,108 +125,169 @@ impl Scheduler {
 
     /// The number of ranges that the receiver named, over all files that are being sent.
     pub fn ranges(&self) -> usize {
-        let ranges = |open: &AnnouncedFile| match open {
-            AnnouncedFile::Sending(file) => file.ranges,
-            _ => 0,
-        };
-        self.state.lock().open.values().map(ranges).sum()
+        self.state.lock().files.ranges()
     }
 
     /// Handles the answer that this file is not wanted: it is in place or failed, as a later
     /// message will say. Keeps only its size. Returns the source if the file was announced.
     pub fn skip(&self, entry: EntryId) -> Option<Box<SourceFile>> {
-        let mut state = self.state.lock();
-        let open = state.open.get_mut(&entry)?;
-        let AnnouncedFile::Announced(Unanswered { source, .. }) = open else {
-            return None;
-        };
-        let size = source.found().entry.size;
-        match std::mem::replace(open, AnnouncedFile::Skipped { size }) {
-            AnnouncedFile::Announced(announced) => Some(announced.source),
-            _ => None,
-        }
+        self.state.lock().files.skip(entry)
     }
 
     /// Adds small files that the receiver is about to be asked about.
     pub fn ask(&self, members: Vec<PackMember>) {
-        let members = members
-            .into_iter()
-            .map(|member| (member.found.entry.id, member));
-        self.state.lock().asked.extend(members);
+        self.state.lock().small.ask(members);
     }
 
     /// Moves small files that the receiver wants into packs. Ignores entries that it was not asked
     /// about.
     pub fn want_small(&self, entries: impl Iterator<Item = EntryId>) {
         let mut state = self.state.lock();
-        let state = &mut *state;
-        if state.asked.is_empty() {
+        if !state.small.has_asked() {
             return;
         }
         for entry in entries {
-            let Some(member) = state.asked.remove(&entry) else {
-                continue;
-            };
-            let (size, name_len) = (member.found.entry.size, member.found.name.as_bytes().len());
-            if let Some(pack) = state.answered.add(member, size, name_len) {
-                state.fresh.push_back(ReadyChunk::Pack(Arc::new(pack)));
+            if let Some(member) = state.small.take_asked(entry) {
+                state.ready.gather(member);
             }
         }
+        drop(state);
         self.wake();
     }
 
-    /// Waits until `entry` may be announced: until few enough entries are unsettled and few enough
-    /// bytes announced. Calls `before` before such a wait, since unannounced entries cannot
-    /// settle. Small files that the receiver already has count by their bytes only. False if files
-    /// that have outgrown their packs must be sent first, since nothing else may settle before.
-    pub fn wait_entry_room(
-        &self,
-        entry: EntryId,
-        before: impl FnOnce() -> Result<(), Ended>,
-    ) -> Result<bool, Ended> {
-        // A hard link to an operand comes last, with a low number.
-        let has_room = |state: &SchedulerState| {
-            let counted = state.settled.count() + state.kept.count();
-            entry.saturating_sub(counted) <= UNSETTLED_ENTRIES_MAX
-                // Each gap takes memory here and at the receiver.
-                && state.settled.fragments() as u64 <= UNSETTLED_ENTRIES_MAX
-                && state.announced.has_room()
-                && state.kept.has_room()
-        };
+    /// The receiver says that it has all `size` bytes of an announced file, or of a small file
+    /// that it was asked about. Keeps only a description, for most small files even less, and
+    /// returns the entry. None for other entries.
+    pub fn hold(&self, entry: EntryId, size: u64, digest: Option<Digest>) -> Option<Entry> {
         let mut state = self.state.lock();
-        state.highest = state.highest.max(entry);
-        let is_roomy = has_room(&state);
-        drop(state);
-        if is_roomy {
-            return Ok(true);
+        let (file, is_small) = match state.files.take_had(entry, size) {
+            Some(file) => (file, false),
+            None => (state.small.take_had(entry, size)?, true),
+        };
+        let (found, listed) = &file;
+        let described = found.entry.clone();
+        if is_small && listed.is_none() && state.small.keep(found) {
+            state.entries.lighten(entry);
+            drop(state);
+            // The walk may have room. There is nothing to send.
+            self.changed.wake_all();
+            return Some(described);
         }
-        before()?;
-        let state = self.wait_until(|state| has_room(state) || !state.outgrown.is_empty())?;
-        Ok(has_room(&state))
+        state.files.hold(file, digest, is_small);
+        drop(state);
+        self.wake();
+        Some(described)
+    }
+
+    /// The receiver asks for ranges that it said it has. Returns how many bytes of the file count
+    /// as resumed from now on; None if the file has failed in the meantime.
+    ///
+    /// # Errors
+    /// If it never said so.
+    pub fn missing(&self, entry: EntryId, ranges: RangeSet) -> Result<Option<u64>, NotHad> {
+        let mut state = self.state.lock();
+        if let Some(size) = state.small.kept_size(entry) {
+            // Small files are sent whole.
+            let is_all = ranges.iter().eq(std::iter::once(0..size));
+            if !is_all || !state.small.request(entry) {
+                return Err(NotHad);
+            }
+            drop(state);
+            self.wake();
+            return Ok(Some(size));
+        }
+        let had = match state.files.request(entry, &ranges)? {
+            Requested::Reopens(had) => Some(had),
+            Requested::Packs(had) => {
+                state.small.add_damaged(entry);
+                Some(had)
+            }
+            Requested::Sending(file) => {
+                state.take_back(&file, &ranges)?;
+                Some(0)
+            }
+            Requested::Gone => None,
+        };
+        drop(state);
+        self.wake();
+        Ok(had)
+    }
+
+    /// Sends a file that was opened again because the receiver found it damaged.
+    pub fn reopened(&self, entry: EntryId, file: Arc<SendFile>) {
+        let mut state = self.state.lock();
+        // None if it has failed at the receiver in the meantime.
+        let Some(late) = state.files.reopened(entry, &file) else {
+            return;
+        };
+        state.ready.add_file(file.clone());
+        if !late.is_empty() {
+            // Ranges that the receiver does not have are ignored.
+            let _ = state.take_back(&file, &late);
+        }
+        drop(state);
+        self.wake();
+    }
+
+    /// Adds a pipe that is about to be announced.
+    pub fn announce_pipe(&self, pipe: Arc<SendPipe>) {
+        let mut state = self.state.lock();
+        if state.ended {
+            pipe.stop.set();
+        }
+        state.files.announce_pipe(pipe);
+    }
+
+    /// Handles the answer that the receiver wants this pipe. False if it is not open.
+    pub fn want_pipe(&self, entry: EntryId) -> bool {
+        let is_open = self.state.lock().files.want_pipe(entry);
+        if is_open {
+            self.wake();
+        }
+        is_open
+    }
+
+    /// Waits until the receiver wants this pipe. False if it failed there.
+    pub fn wait_wanted(&self, entry: EntryId) -> Result<bool, Ended> {
+        let state = self.wait_until(|state| !state.files.is_pipe_waiting(entry))?;
+        Ok(state.files.contains(entry))
+    }
+
+    /// Wakes the thread that waits for digests, after a digest was added.
+    pub fn part_digested(&self) {
+        // A waiting thread checked before this lock was taken, or checks afterwards.
+        drop(self.state.lock());
+        self.wake();
+    }
+
+    /// Waits until the tree has the digests of all `length` bytes of a pipe. False if it failed.
+    pub fn wait_digested(&self, pipe: &SendPipe, length: u64) -> Result<bool, Ended> {
+        let id = pipe.entry.id;
+        let is_digested = || pipe.tree.lock().end() == length;
+        let state = self.wait_until(|state| !state.files.contains(id) || is_digested())?;
+        Ok(state.files.contains(id))
     }
 
     /// Adds a file of unknown size that had no room in its pack.
     pub fn outgrow(&self, found: FoundFile, listed: Option<ListedPath>) {
-        self.state.lock().outgrown.push((found, listed));
+        self.state.lock().entries.outgrow(found, listed);
         self.wake();
     }
 
     /// Takes the files added by [`outgrow`](Scheduler::outgrow).
     pub fn take_outgrown(&self) -> Vec<(FoundFile, Option<ListedPath>)> {
-        std::mem::take(&mut self.state.lock().outgrown)
+        self.state.lock().entries.take_outgrown()
     }
 
     /// True if the walk has reached this number. The receiver cannot know of later entries.
     pub fn is_met(&self, entry: EntryId) -> bool {
-        entry <= self.state.lock().highest
+        self.state.lock().entries.is_met(entry)
     }
 
     /// Ends the walk. No entry has a number in `unused`.
     pub fn end_planning(&self, unused: impl Iterator<Item = Range<EntryId>>) {
         let mut state = self.state.lock();
-        for range in unused {
-            state.settled.insert(range);
-        }
+        unused.for_each(|range| state.entries.skip(range));
         state.planned = true;
     }
 
@@ -235,22 +295,16 @@ impl Scheduler {
     /// failed.
     pub fn is_done(&self) -> bool {
         let state = self.state.lock();
-        state.planned && state.is_idle() && state.settled.contains_all(1..state.highest + 1)
+        state.planned && state.is_idle() && state.entries.are_all_settled()
     }
 
     /// Records that these entries are in place or failed.
     pub fn settle_entries(&self, entries: Range<EntryId>) -> Settled {
         let mut state = self.state.lock();
-        state.settled.insert(entries.clone());
-        let SchedulerState {
-            announced, settled, ..
-        } = &mut *state;
-        announced.settle(entries.clone(), settled);
-        let kept = state.kept.settle(entries.clone());
-        let open = state.open.keys().filter(|id| entries.contains(id));
-        let asked = state.asked.range(entries.clone()).map(|(id, _)| id);
-        let held = state.held.range(entries.clone()).map(|(id, _)| id);
-        let open = open.chain(asked).chain(held).copied().collect();
+        state.entries.settle(entries.clone());
+        let kept = state.small.settle(entries.clone());
+        let open = state.files.within(entries.clone());
+        let open = open.chain(state.small.asked_within(entries)).collect();
         drop(state);
         self.wake();
         Settled { open, kept }
@@ -258,71 +312,80 @@ impl Scheduler {
 
     /// Records a failed entry, for its pack and for its hard links.
     pub fn entry_failed(&self, entry: EntryId) {
-        self.state.lock().failed.insert_one(entry);
+        self.entries_lost(entry..entry + 1);
         self.settle_entries(entry..entry + 1);
     }
 
     /// Records entries that failed along with their directory, for their packs and their hard
     /// links.
     pub fn entries_lost(&self, entries: Range<EntryId>) {
-        self.state.lock().failed.insert(entries);
+        self.state.lock().entries.fail(entries);
     }
 
     pub fn has_failed(&self, entry: EntryId) -> bool {
-        self.state.lock().failed.contains(entry)
+        self.state.lock().entries.has_failed(entry)
     }
 
     /// Closes an entry that is in place or failed, so that nothing more of it is sent. None if it
     /// is not open.
     pub fn close(&self, entry: EntryId) -> Option<EntryAtClose> {
         let mut state = self.state.lock();
-        let closed = match state.open.remove(&entry) {
-            Some(AnnouncedFile::Announced(announced)) => EntryAtClose::Announced(announced.source),
-            Some(AnnouncedFile::Skipped { size }) => EntryAtClose::Skipped { size },
-            Some(AnnouncedFile::Sending(file)) => {
-                state.forget(entry);
-                EntryAtClose::Sending(file)
-            }
-            Some(AnnouncedFile::Pipe(pipe, _)) => {
-                state.forget(entry);
-                // Ends any wait for the producer. At the end of a pipe there is none.
-                pipe.stop.set();
-                EntryAtClose::Pipe(pipe)
-            }
-            Some(AnnouncedFile::Reopening) => {
-                state.late.remove(&entry);
-                EntryAtClose::Skipped { size: 0 }
-            }
-            None => match state.held.remove(&entry) {
-                Some(held) => EntryAtClose::Held(Box::new(held)),
-                None => {
-                    let size = state.asked.remove(&entry)?.found.entry.size;
-                    EntryAtClose::Skipped { size }
+        let closed = match state.files.close(entry) {
+            Some(closed) => {
+                if matches!(closed, EntryAtClose::Sending(_) | EntryAtClose::Pipe(_)) {
+                    state.forget(entry);
                 }
-            },
+                closed
+            }
+            None => {
+                let size = state.small.take_asked(entry)?.found.entry.size;
+                EntryAtClose::Skipped { size }
+            }
         };
         drop(state);
         self.wake();
         Some(closed)
     }
-}
 
-fn announced(source: SourceFile, listed: Option<ListedPath>) -> AnnouncedFile {
-    AnnouncedFile::Announced(Unanswered {
-        source: Box::new(source),
-        listed,
-        anew: false,
-    })
+    /// Gives a file to the thread that closes files.
+    pub fn discard(&self, file: Discarded) {
+        self.state.lock().files.discard(file);
+        self.changed.wake_all();
+    }
+
+    /// Gives a changed file to the thread that waits until it can be read again.
+    pub fn read_again(&self, file: Arc<SendFile>, error: Error) {
+        self.state.lock().files.read_again(file, error);
+        self.changed.wake_all();
+    }
+
+    /// Takes the tasks of the care thread. If `waits`, waits until there is one.
+    pub fn chores(&self, waits: bool) -> Result<Chores, Ended> {
+        let mut state = self.wait_until(|state| !waits || state.files.has_chores())?;
+        Ok(state.files.take_chores())
+    }
+
+    /// Records that so many discarded files are closed.
+    pub fn were_closed(&self, files: usize) {
+        if files > 0 {
+            self.state.lock().files.were_closed(files);
+            self.changed.wake_all();
+        }
+    }
 }
 
 impl SchedulerState {
     /// Drops all plans of a big file or pipe.
     fn forget(&mut self, entry: EntryId) {
-        self.fresh
-            .retain(|fresh| !matches!(fresh, ReadyChunk::File(file) | ReadyChunk::Piece(file, _) if file.found.entry.id == entry));
-        self.parts.retain(|plan| !plan.is_of(entry));
-        self.again.retain(|_, plan| !plan.is_of(entry));
-        self.in_flight
-            .retain(|_, in_flight| !in_flight.plan.is_of(entry));
+        self.ready.forget(entry);
+        self.chunks.forget(entry);
+    }
+
+    fn take_back(&mut self, file: &Arc<SendFile>, ranges: &RangeSet) -> Result<(), NotHad> {
+        file.take_back(ranges).ok_or(NotHad)?;
+        if !self.ready.is_planned(file) {
+            self.ready.add_file(file.clone());
+        }
+        Ok(())
     }
 }

@@ -1,59 +1,100 @@
-//! Chunks in flight: numbered when they begin, and removed when they are settled.
+//! Chunks in flight: numbered when they begin, sent again if their connection dies or is slow, and
+//! removed when they are settled.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::manifest::EntryId;
 use crate::pipeline::send::plan::{Plan, PlannedContent};
 
-use super::{InFlight, Scheduler, SchedulerState};
+/// The most unacknowledged chunks. At 1 MiB each, this is more than 10 Gbit/s of data compressed
+/// threefold needs at 150 ms.
+pub const UNACKED_MAX: usize = 2048;
+
+/// The same limit until the link is known.
+const UNACKED_AT_FIRST: usize = 128;
+
+/// Members of unacknowledged packs; keeps their names within some 20 MiB.
+const UNACKED_MEMBERS_MAX: usize = 1 << 16;
+
+/// How often a chunk may be sent again because its connection is slow. The next connection may
+/// become slow too.
+const REPEATS_MAX: u8 = 3;
 
 /// Plans kept to reuse their memory. Usually no more are settled before new chunks begin.
 const SPARE_MAX: usize = 64;
 
-impl Scheduler {
-    /// Schedules a chunk again that no connection took.
-    pub fn put_back(&self, chunk: u64) {
-        let mut state = self.state.lock();
-        if let Some(in_flight) = state.in_flight.get(&chunk) {
-            let plan = in_flight.plan.clone();
-            state.again.insert(chunk, plan);
-        }
-        drop(state);
-        self.wake();
-    }
-
-    /// Settles chunks that are done or have nothing left to send. Calls `each` for those that were
-    /// in flight.
-    pub fn settle_chunks(&self, mut chunks: Range<u64>, each: impl Fn(&Plan)) {
-        let mut spare = None;
-        loop {
-            let mut state = self.state.lock();
-            if state.spare.len() < SPARE_MAX {
-                state.spare.extend(spare.take());
-            }
-            let Some(mut plan) = state.settle_first(&mut chunks) else {
-                break;
-            };
-            drop(state);
-            each(&plan);
-            // The worker that took the plan may still use it.
-            if let Some(unshared) = Arc::get_mut(&mut plan) {
-                // A spare plan must not keep a file open.
-                unshared.what = PlannedContent::Pack(self.nothing.clone());
-                spare = Some(plan);
-            }
-        }
-        // A worker that wakes up wakes the next one if there is more work.
-        self.work.wake_one();
-        self.changed.wake_all();
-    }
+/// What a connection does with a frame that it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Send it, for the first time.
+    First,
+    /// Send it again.
+    Again,
+    /// Drop it: the chunk is settled.
+    Settled,
 }
 
-impl SchedulerState {
+struct InFlight {
+    plan: Arc<Plan>,
+    connection: Option<u16>,
+    /// How often it was sent again because its connection was slow.
+    repeated: u8,
+    was_taken: bool,
+}
+
+#[derive(Default)]
+pub(super) struct ChunksInFlight {
+    chunks: BTreeMap<u64, InFlight>,
+    /// Chunks to be sent again.
+    again: BTreeMap<u64, Arc<Plan>>,
+    /// Settled plans, kept to reuse their memory.
+    spare: Vec<Arc<Plan>>,
+    /// None stands for [`UNACKED_AT_FIRST`].
+    max: Option<usize>,
+    /// Members of the packs in flight.
+    members: usize,
+    next_number: u64,
+}
+
+impl ChunksInFlight {
+    /// How many chunks may be unacknowledged, up to [`UNACKED_MAX`].
+    pub fn set_max(&mut self, chunks: usize) {
+        self.max = Some(chunks.clamp(1, UNACKED_MAX));
+    }
+
+    /// True if another chunk may begin.
+    pub fn has_room(&self) -> bool {
+        self.chunks.len() < self.max.unwrap_or(UNACKED_AT_FIRST)
+            && self.members < UNACKED_MEMBERS_MAX
+    }
+
+    /// True if a part of a pipe may be read, whatever the tuner has decided.
+    pub fn has_room_for_part(&self) -> bool {
+        self.chunks.len() < UNACKED_MAX
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// The number that the next chunk gets.
+    pub fn next_number(&self) -> u64 {
+        self.next_number
+    }
+
+    /// True if the next chunk is not more than `window` ahead of the first unacknowledged one.
+    pub fn is_in_window(&self, window: u64) -> bool {
+        let first = self.chunks.keys().next().unwrap_or(&self.next_number);
+        self.next_number < first + window
+    }
+
     /// Numbers a chunk, which is in flight from now on.
-    pub(super) fn number(&mut self, what: PlannedContent) -> Arc<Plan> {
-        let chunk = self.next_chunk;
-        self.next_chunk += 1;
+    pub fn number(&mut self, what: PlannedContent) -> Arc<Plan> {
+        let chunk = self.next_number;
+        self.next_number += 1;
+        self.members += what.members().count();
         let plan = Plan::new(chunk, what);
         let plan = match self.spare.pop() {
             Some(mut spare) => {
@@ -68,42 +109,113 @@ impl SchedulerState {
             repeated: 0,
             was_taken: false,
         };
-        self.in_flight.insert(chunk, in_flight);
+        self.chunks.insert(chunk, in_flight);
         plan
     }
 
     /// Settles the first of these chunks that is in flight, and moves the start of the range past
     /// it.
-    pub(super) fn settle_first(&mut self, chunks: &mut Range<u64>) -> Option<Arc<Plan>> {
-        let (&chunk, _) = self.in_flight.range(chunks.clone()).next()?;
+    pub fn settle_first(&mut self, chunks: &mut Range<u64>) -> Option<Arc<Plan>> {
+        let (&chunk, _) = self.chunks.range(chunks.clone()).next()?;
         chunks.start = chunk + 1;
         self.again.remove(&chunk);
-        let plan = self.in_flight.remove(&chunk)?.plan;
-        self.members_in_flight -= plan.what.members().count();
+        let plan = self.chunks.remove(&chunk)?.plan;
+        self.members -= plan.what.members().count();
         Some(plan)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::super::{NextTask, ReadyChunk, SmallFileMode, Taken};
-    use super::*;
+    /// Settles one chunk. Returns false if it is not in flight.
+    pub fn settle(&mut self, chunk: u64) -> bool {
+        self.settle_first(&mut (chunk..chunk + 1)).is_some()
+    }
 
-    #[test]
-    fn nothing_goes_twice_while_something_waits_to_go_once() {
-        let plans = Scheduler::default();
-        plans.start(SmallFileMode::Fresh, 8);
-        plans.steer(1, 1, 1);
-        let pack = || ReadyChunk::Pack(Arc::default());
-        plans.state.lock().fresh.extend([pack(), pack()]);
-        assert!(matches!(plans.next(), Ok(NextTask::Chunk(_))));
-        assert_eq!(plans.taken(0, 7), Taken::First);
-        assert_eq!(plans.repeat(&[7], 9), 0, "the other waits for room");
-        plans.state.lock().fresh.clear();
-        assert_eq!(plans.repeat(&[6], 9), 0);
-        assert_eq!(plans.repeat(&[7], 9), 1);
-        assert_eq!(plans.taken(0, 8), Taken::Again);
-        plans.settle_chunks(0..1, |_| {});
-        assert_eq!(plans.taken(0, 9), Taken::Settled);
+    /// Keeps the memory of a settled plan that nobody uses.
+    pub fn reuse(&mut self, plan: Option<Arc<Plan>>) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.extend(plan);
+        }
+    }
+
+    /// Records that a connection took the chunk's frame.
+    pub fn taken(&mut self, chunk: u64, connection: u16) -> Taken {
+        let Some(in_flight) = self.chunks.get_mut(&chunk) else {
+            return Taken::Settled;
+        };
+        in_flight.connection = Some(connection);
+        match std::mem::replace(&mut in_flight.was_taken, true) {
+            false => Taken::First,
+            true => Taken::Again,
+        }
+    }
+
+    /// The first chunk that is to be sent again.
+    pub fn pop_again(&mut self) -> Option<Arc<Plan>> {
+        self.again.pop_first().map(|(_, plan)| plan)
+    }
+
+    /// True if a chunk is to be sent again.
+    pub fn has_again(&self) -> bool {
+        !self.again.is_empty()
+    }
+
+    /// Sends the chunks of a dead connection again. Returns how many.
+    pub fn connection_lost(&mut self, connection: u16) -> usize {
+        let mut count = 0;
+        for (&chunk, in_flight) in &mut self.chunks {
+            if in_flight.connection == Some(connection) {
+                in_flight.connection = None;
+                self.again.insert(chunk, in_flight.plan.clone());
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Sends chunks of these slow connections again, oldest first, at most `most`, and each at most
+    /// [`REPEATS_MAX`] times. Returns how many.
+    pub fn repeat(&mut self, slow: &[u16], most: usize) -> usize {
+        let is_slow = |it: &InFlight| {
+            it.connection
+                .is_some_and(|connection| slow.contains(&connection))
+        };
+        let lying = self.chunks.iter_mut();
+        let lying = lying.filter(|(_, it)| it.repeated < REPEATS_MAX && is_slow(it));
+        let before = self.again.len();
+        for (&chunk, in_flight) in lying.take(most) {
+            in_flight.repeated += 1;
+            self.again.insert(chunk, in_flight.plan.clone());
+        }
+        self.again.len() - before
+    }
+
+    /// Sends a chunk again that no connection took.
+    pub fn put_back(&mut self, chunk: u64) {
+        if let Some(in_flight) = self.chunks.get(&chunk) {
+            self.again.insert(chunk, in_flight.plan.clone());
+        }
+    }
+
+    /// Sends a chunk again that arrived damaged, or whose digest the receiver refused.
+    pub fn refused(&mut self, chunk: u64) {
+        let Some(in_flight) = self.chunks.get_mut(&chunk) else {
+            return;
+        };
+        in_flight.connection = None;
+        in_flight.plan.refused();
+        self.again.insert(chunk, in_flight.plan.clone());
+    }
+
+    /// Drops all chunks of a big file or pipe.
+    pub fn forget(&mut self, entry: EntryId) {
+        self.again.retain(|_, plan| !plan.is_of(entry));
+        self.chunks
+            .retain(|_, in_flight| !in_flight.plan.is_of(entry));
+    }
+
+    /// Removes and returns all plans, which may hold files open.
+    pub fn take_all(&mut self) -> Vec<Arc<Plan>> {
+        let again = std::mem::take(&mut self.again).into_values();
+        let chunks = std::mem::take(&mut self.chunks).into_values();
+        again.chain(chunks.map(|it| it.plan)).collect()
     }
 }

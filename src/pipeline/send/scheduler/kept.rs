@@ -6,10 +6,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{ReadyChunk, SchedulerState};
 use crate::dir::Dir;
 use crate::manifest::{Entry, EntryId, EntryKind, Identity, Name, Timestamp};
-use crate::pipeline::send::plan::PackMember;
 use crate::source::FoundFile;
 
 /// The most memory in bytes, enough for some 270,000 files with names of 20 bytes. Beyond this the
@@ -23,7 +21,7 @@ const BLOCK_FILES: usize = 64;
 const BLOCK_BYTES: usize = size_of::<Block>() + 64;
 
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct KeptFiles {
     /// Keyed by the number of the first file. Each block begins after the end of the one before.
     blocks: BTreeMap<EntryId, Block>,
     /// The number of the last file that was added.
@@ -72,7 +70,7 @@ pub struct Sum {
     pub bytes: u64,
 }
 
-impl Kept {
+impl KeptFiles {
     /// Adds a file. False if more must be known about it than is kept here.
     pub fn add(&mut self, found: &FoundFile) -> bool {
         let FoundFile {
@@ -205,7 +203,7 @@ impl Kept {
     }
 
     /// Removes a file that will be read. The reading looks up everything that is not kept here.
-    fn take(&mut self, id: EntryId) -> Option<FoundFile> {
+    pub fn take(&mut self, id: EntryId) -> Option<FoundFile> {
         let (first, place) = self.place(id)?;
         let found = self.blocks.get(&first)?.found(id, place);
         self.settle(id..id + 1);
@@ -219,6 +217,11 @@ impl Kept {
     /// The number of kept files.
     pub fn count(&self) -> u64 {
         self.count
+    }
+
+    #[cfg(test)]
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -284,33 +287,13 @@ impl Block {
     }
 }
 
-impl SchedulerState {
-    /// A pack of small files that are damaged at the receiver, as many as fit.
-    pub(super) fn damaged_pack(&mut self) -> Option<ReadyChunk> {
-        while let Some(id) = self.damaged.pop_front() {
-            let kept = self.kept.take(id).map(|found| (found, None));
-            let held = || self.held.remove(&id).map(|held| (held.found, held.listed));
-            // It may have failed at the receiver in the meantime.
-            let Some((found, listed)) = kept.or_else(held) else {
-                continue;
-            };
-            let (size, name_len) = (found.entry.size, found.name.as_bytes().len());
-            let member = PackMember::new(found, listed);
-            if let Some(pack) = self.answered.add(member, size, name_len) {
-                return Some(ReadyChunk::Pack(Arc::new(pack)));
-            }
-        }
-        None
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{Ended, NextTask, Scheduler, SmallFileMode, UNSETTLED_ENTRIES_MAX};
     use super::*;
     use crate::chunk::ranges::RangeSet;
     use crate::dir::Handles;
-    use crate::pipeline::send::plan::PlannedContent;
+    use crate::pipeline::send::plan::{PackMember, PlannedContent};
 
     fn dir() -> Arc<Dir> {
         Dir::root(std::path::Path::new("/"), &Arc::new(Handles::default())).unwrap()
@@ -362,7 +345,7 @@ mod tests {
         for id in 1..=many {
             meet(&plans, id, name_of(id), &dir).expect("room");
         }
-        let kept = |plans: &Scheduler| plans.state.lock().kept.bytes;
+        let kept = |plans: &Scheduler| plans.state.lock().small.kept_bytes();
         assert!(kept(&plans) < many as usize * 50, "{}", kept(&plans));
         assert!(!plans.state.lock().is_idle(), "none of them is settled");
         assert_eq!(plans.settle_entries(1..many + 1).kept.files, many);
@@ -392,7 +375,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_found_again_until_it_is_settled() {
         let dirs = [dir(), dir(), dir()];
-        let mut kept = Kept::default();
+        let mut kept = KeptFiles::default();
         let ids = || (3..2000).filter(|id| id % 7 != 0);
         let of = |id: EntryId| {
             let at = id as usize / 30 % 3;
