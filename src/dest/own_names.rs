@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, renameat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock, renameat};
 use rustix::io::Errno;
 
 use super::EntrySlot;
@@ -176,6 +176,19 @@ impl JournalName {
 impl Drop for JournalName {
     fn drop(&mut self) {
         in_use().remove(&self.0);
+    }
+}
+
+impl EntrySlot {
+    /// Status of the entry under this name; a symbolic link is not followed. If a partial file of
+    /// this process has the name, it is renamed first.
+    pub(super) fn stat(&self) -> Result<Option<Stat>> {
+        make_way(self)?;
+        match self.dir.stat(self.name.as_os_str()) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => Ok(None),
+            Err(cause) => Err(self.error("cannot read its status", cause)),
+        }
     }
 }
 

@@ -4,12 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::Stat;
-use rustix::io::Errno;
-
-use super::own_names;
 use crate::dir::Dir;
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Kind, Side};
 use crate::manifest::Name;
 
 /// A directory and a name in it: where one entry lands.
@@ -40,17 +36,6 @@ impl EntrySlot {
         match &self.device {
             Some(device) => device.to_path_buf(),
             None => self.dir.path().join(&self.name),
-        }
-    }
-
-    /// Status of the entry under this name; a symbolic link is not followed. If a partial file of
-    /// this process has the name, it is renamed first.
-    pub(super) fn stat(&self) -> Result<Option<Stat>> {
-        own_names::make_way(self)?;
-        match self.dir.stat(self.name.as_os_str()) {
-            Ok(stat) => Ok(Some(stat)),
-            Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => Ok(None),
-            Err(cause) => Err(self.error("cannot read its status", cause)),
         }
     }
 

@@ -6,6 +6,7 @@
 
 pub mod cache;
 mod cached;
+mod care;
 pub mod control;
 pub mod encoder_control;
 mod large_chunk;
@@ -24,7 +25,6 @@ use tokio::sync::Notify;
 use self::cache::CacheShare;
 use self::encoder_control::{Compression, EncoderControl};
 use self::plan::{PackMember, Plan, PlannedContent, SendFile, SendPipe};
-use self::read::{SETTLE, Settling};
 use self::scheduler::{Ended, NACKS_MAX, NextTask, Scheduler};
 use super::budget::lzma_slots;
 use super::context::Context;
@@ -172,22 +172,6 @@ impl Sender {
                 self.context.progress.set_phase(Phase::Flushing);
             }
         }
-    }
-
-    /// Closes files and waits for changed files, until the copy ends.
-    pub fn care(&self) {
-        let mut settling: Vec<Settling> = Vec::new();
-        while let Ok(chores) = self.scheduler.chores(settling.is_empty()) {
-            let files = chores.discarded.len();
-            drop(chores.discarded);
-            self.scheduler.were_closed(files);
-            settling.extend(chores.changed.into_iter().map(Settling::new));
-            if !settling.is_empty() {
-                std::thread::sleep(SETTLE);
-                settling.retain_mut(|file| !self.has_settled(file));
-            }
-        }
-        drop(self.scheduler.take_rest());
     }
 
     /// Schedules the chunks of queued frames again, because a stronger method was chosen. On a slow

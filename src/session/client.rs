@@ -5,14 +5,14 @@ mod endpoints;
 mod first_messages;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use self::endpoints::SendController;
+pub use self::endpoints::Session;
+use self::endpoints::{Client, FarOptions, SendController};
 use self::first_messages::suite_for;
 
 use super::connection_control::{ConnectionControl, Inband};
@@ -37,19 +37,9 @@ use crate::transport::connection::handshake::{DialRole, Keyring};
 use crate::transport::connections::{ConnectionSet, Flow};
 use crate::transport::rate_limit::RateLimiter;
 use crate::transport::routes::{Connection, Route};
-use crate::tuner::Remembered;
 use crate::units::printable;
-use crate::wire::hello::{Hello, STREAMS_MAX};
+use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::{Message, Tune};
-
-/// One session of a copy.
-pub struct Session<'a> {
-    /// 128 random bits.
-    pub id: [u8; 16],
-    /// The earlier sessions of the copy that had begun.
-    pub before: &'a [[u8; 16]],
-    pub attempt: Attempt,
-}
 
 /// A session that ended early.
 pub struct LostSession {
@@ -202,23 +192,6 @@ impl Pushed {
     }
 }
 
-/// What an end needs from the server.
-#[derive(Clone, Copy)]
-struct FarOptions<'a> {
-    control: &'a Outgoing,
-    hello: &'a Hello,
-    /// Counts the bytes that the server sends on control.
-    heard: &'a Arc<AtomicU64>,
-}
-
-struct Client<'a> {
-    request: &'a Request,
-    client: &'a ClientContext,
-    budget: Budget,
-    remembered: Option<Remembered>,
-    session: Session<'a>,
-}
-
 impl Client<'_> {
     async fn copy(
         &self,
@@ -232,7 +205,7 @@ impl Client<'_> {
         };
         let suite = suite_for(&server.hello, self.request.encrypt);
         let keyring = Arc::new(Keyring::new(Secret::random(), self.session.id, role));
-        self.open(&server.control, &keyring, suite).await?;
+        first_messages::open(self, &server.control, &keyring, suite).await?;
         if self.session.attempt == Attempt::First {
             self.client.progress.set_phase(Phase::Scanning);
         }
@@ -358,11 +331,6 @@ impl Client<'_> {
             notes: Arc::default(),
             client: self.client.clone(),
         }
-    }
-
-    /// As many connections as the user asked for and the memory allows.
-    fn streams(&self) -> Option<u16> {
-        self.request.streams.map(|_| self.budget.streams)
     }
 
     /// Starts the heartbeats. When they are dropped, the data connections end too.

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -17,38 +16,12 @@ use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace};
 use crate::digest::{self, Added, Digest};
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::identity_of;
-use crate::manifest::{ANEW, Entry, Extension};
+use crate::manifest::Entry;
 use crate::pipeline::send::Sender;
 use crate::pipeline::worker_time::{Activity, WorkerClock};
-use crate::source::{self, FoundFile, SourceFile, Unpacked};
+use crate::source::{self, FoundFile, Unpacked};
 use crate::units::printable;
 use crate::wire::message::{EntryEnd, Message};
-
-/// How often a changed file is checked, and how long it must stay unchanged before it is read
-/// again. All checks take two seconds: little compared with a second reading that fails too.
-pub(in crate::pipeline) const SETTLE: Duration = Duration::from_millis(100);
-const SETTLE_TRIES: usize = 20;
-
-/// A file that changed while it was read, until it can be read again.
-pub(in crate::pipeline) struct Settling {
-    file: Arc<SendFile>,
-    /// The error of the first reading.
-    error: Error,
-    /// The file as opened at the last check.
-    source: Option<SourceFile>,
-    tries: usize,
-}
-
-impl Settling {
-    pub(in crate::pipeline) fn new((file, error): (Arc<SendFile>, Error)) -> Settling {
-        Settling {
-            file,
-            error,
-            source: None,
-            tries: 0,
-        }
-    }
-}
 
 impl Sender {
     /// Reads one piece of a big file. The first reading adds its digest to the file's tree. None
@@ -289,63 +262,6 @@ impl Sender {
         }
         // Another thread waits, so that this worker stays free.
         self.scheduler.read_again(file.clone(), error);
-    }
-
-    /// Checks a file that changed. Its writer may continue, and the times change after the size:
-    /// half a second later when a big file is truncated. So the file is checked again, up to a
-    /// limit, if it changed since the last check or still has the old times. True when the checks
-    /// are over.
-    pub(in crate::pipeline) fn has_settled(&self, settling: &mut Settling) -> bool {
-        let Settling {
-            file,
-            error,
-            source,
-            tries,
-        } = settling;
-        if file.failed.load(Relaxed) {
-            return true;
-        }
-        *tries += 1;
-        let before = file.found.entry.ctime;
-        let is_over = |source: &SourceFile| {
-            source.found().entry.ctime != before && source.unchanged().is_ok()
-        };
-        match source.take() {
-            Some(source) if is_over(&source) || *tries > SETTLE_TRIES => {
-                self.announce_anew(file, source);
-                return true;
-            }
-            _ => {}
-        }
-        match self.open(&file.found) {
-            Ok(opened) => *source = Some(opened),
-            // It was replaced or removed, so it cannot be read again. The change is reported as
-            // the cause.
-            Err(_) => {
-                self.fail_file(file, error.clone());
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Announces a file that changed for its second reading.
-    fn announce_anew(&self, file: &SendFile, source: SourceFile) {
-        if file.failed.swap(true, Relaxed) {
-            return;
-        }
-        let mut entry = source.found().entry.clone();
-        let first = self
-            .scheduler
-            .announce_anew(entry.id, source, file.listed.clone());
-        // The receiver may have failed it in the meantime.
-        let Some(first) = first else { return };
-        self.context.progress.add_again(file.placed.load(Relaxed));
-        entry.extensions.push(Extension {
-            tag: ANEW,
-            bytes: first.to_le_bytes().to_vec(),
-        });
-        self.say(Message::Entries(vec![entry]));
     }
 
     /// Opens a file in which the receiver found these ranges damaged, and schedules them.

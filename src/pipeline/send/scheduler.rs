@@ -8,12 +8,12 @@
 //! the entries.
 
 mod announced;
+mod asked_files;
 mod entries;
 mod in_flight;
 mod kept;
 mod open_files;
 mod ready;
-mod small_files;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use announced::AnnouncedEntries;
 pub use announced::UNSETTLED_ENTRIES_MAX;
+use asked_files::AskedFiles;
 pub use entries::Settled;
 use in_flight::ChunksInFlight;
 pub use in_flight::{Taken, UNACKED_MAX};
@@ -30,7 +31,6 @@ use open_files::OpenFiles;
 pub use open_files::{Chores, Discarded, EntryAtClose, NotHad, ResumedFile, Unanswered};
 use parking_lot::{Mutex, MutexGuard};
 use ready::{NextStep, NextTerms, ReadyChunks};
-use small_files::SmallFiles;
 
 use super::plan::{PackMember, PipePart, Plan, PlannedContent, SendFile};
 use crate::chunk::ranges::RangeSet;
@@ -47,7 +47,7 @@ struct SchedulerState {
     chunks: ChunksInFlight,
     ready: ReadyChunks,
     files: OpenFiles,
-    small: SmallFiles,
+    asked: AskedFiles,
     entries: AnnouncedEntries,
     /// The walk is over, and nothing more will be planned.
     planned: bool,
@@ -344,7 +344,7 @@ impl Scheduler {
             && !state.ready.is_looking()
             && state.chunks.is_empty()
             && !state.files.has_to_reopen()
-            && !state.small.has_damaged()
+            && !state.asked.has_damaged()
             && state.files.are_all_sending()
     }
 
@@ -359,7 +359,7 @@ impl Scheduler {
         state.planned
             && !state.has_more()
             && !state.chunks.has_again()
-            && !state.small.has_asked()
+            && !state.asked.has_asked()
             && !state.files.has_to_reopen()
             && !state.files.has_waiting()
     }
@@ -412,7 +412,7 @@ impl SchedulerState {
     /// pack, as many as fit.
     fn gather_damaged(&mut self) {
         while self.ready.len() == 0
-            && let Some((entry, kept)) = self.small.next_damaged()
+            && let Some((entry, kept)) = self.asked.next_damaged()
         {
             let kept = kept.map(|found| (found, None));
             let held = || self.files.take_held(entry).map(|it| (it.found, it.listed));
@@ -437,19 +437,19 @@ impl SchedulerState {
 
     /// True if there is more to begin, also if there is no room for it.
     fn has_more(&self) -> bool {
-        self.ready.has_any() || self.small.has_damaged()
+        self.ready.has_any() || self.asked.has_damaged()
     }
 
     fn has_planned(&self) -> bool {
-        self.ready.has_planned() || self.small.has_damaged()
+        self.ready.has_planned() || self.asked.has_damaged()
     }
 
     /// True if nothing is left to begin besides what begins now.
     fn is_last(&self) -> bool {
         self.planned
             && self.ready.is_last()
-            && !self.small.has_damaged()
-            && !self.small.has_asked()
+            && !self.asked.has_damaged()
+            && !self.asked.has_asked()
             && !self.is_ordered()
             && !self.files.may_bring_more()
     }
@@ -458,7 +458,7 @@ impl SchedulerState {
         !self.has_more()
             && self.chunks.is_empty()
             && self.files.is_empty()
-            && !self.small.has_asked()
-            && self.small.kept_count() == 0
+            && !self.asked.has_asked()
+            && self.asked.kept_count() == 0
     }
 }

@@ -1,34 +1,66 @@
 //! The client's end of the copy, which sends or receives.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use tokio::time::Instant;
 
 use crate::chunk::CHUNK_SIZE;
 use crate::chunk::Pool;
+use crate::control::Outgoing;
 use crate::error::Result;
 use crate::manifest::Totals;
+use crate::pipeline::Budget;
 use crate::pipeline::context::Context;
 use crate::pipeline::receive::destination::Sessions;
 use crate::pipeline::send::SendTerms;
 use crate::pipeline::send::Sender;
 use crate::progress::Phase;
 use crate::seal::{Direction, Opener, Sealer, Suite};
-use crate::session::context::{SharedSource, TestEnds};
+use crate::session::context::{ClientContext, SharedSource, TestEnds};
 use crate::session::converse::RunningEnd;
 use crate::session::data_connections::{Connections, SendPace, receive_on, send_on};
 use crate::session::endpoint::{ReceivingEnd, SendingEnd};
 use crate::session::host;
+use crate::session::login::Attempt;
 use crate::session::operands::{self, Expanded};
+use crate::session::request::Request;
 use crate::session::route_choice::RouteChooser;
 use crate::session::tuning::{self, Audience, Tuning};
 use crate::transport::connection::handshake::Keyring;
 use crate::transport::connections::ConnectionSet;
+use crate::tuner::Remembered;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Message, Roots};
 
-use super::{Client, FarOptions};
 use crate::session::converse::say;
+
+/// One session of a copy.
+pub struct Session<'a> {
+    /// 128 random bits.
+    pub id: [u8; 16],
+    /// The earlier sessions of the copy that had begun.
+    pub before: &'a [[u8; 16]],
+    pub attempt: Attempt,
+}
+
+/// The client in one session.
+pub(super) struct Client<'a> {
+    pub request: &'a Request,
+    pub client: &'a ClientContext,
+    pub budget: Budget,
+    pub remembered: Option<Remembered>,
+    pub session: Session<'a>,
+}
+
+/// What an end needs from the server.
+#[derive(Clone, Copy)]
+pub(super) struct FarOptions<'a> {
+    pub control: &'a Outgoing,
+    pub hello: &'a Hello,
+    /// Counts the bytes that the server sends on control.
+    pub heard: &'a Arc<AtomicU64>,
+}
 
 /// Who controls how an end sends.
 pub(super) enum SendController {
@@ -39,6 +71,11 @@ pub(super) enum SendController {
 }
 
 impl Client<'_> {
+    /// As many connections as the user asked for and the memory allows.
+    pub fn streams(&self) -> Option<u16> {
+        self.request.streams.map(|_| self.budget.streams)
+    }
+
     /// Starts an end: one that sends what was `found`, or one that receives.
     pub(super) async fn start(
         &self,

@@ -12,35 +12,33 @@ use crate::transport::routes::Route;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Message, Open, Role, SessionSecret};
 
-use super::Client;
+use super::endpoints::Client;
 use crate::session::converse::say;
 
-impl Client<'_> {
-    /// Sends the server its role and the secret.
-    pub(super) async fn open(
-        &self,
-        control: &Outgoing,
-        keyring: &Keyring,
-        suite: Suite,
-    ) -> Result<()> {
-        let request = self.request;
-        let open = Open {
-            role: role(request),
-            options: request.options.clone(),
-            session: keyring.session,
-            suite: suite.number(),
-            streams: self.streams(),
-            remembered: self.remembered,
-            chunk_size: CHUNK_SIZE as u32,
-            before: self.session.before.to_vec(),
-            listens: matches!(request.route.asked, None | Some(Route::Direct)),
-            ports: request.route.ports,
-            between: false,
-        };
-        say(control, Message::Open(open)).await?;
-        let secret = SessionSecret(*keyring.secret.expose());
-        say(control, Message::Secret(secret)).await
-    }
+/// Sends the server its role and the secret.
+pub(super) async fn open(
+    client: &Client<'_>,
+    control: &Outgoing,
+    keyring: &Keyring,
+    suite: Suite,
+) -> Result<()> {
+    let request = client.request;
+    let open = Open {
+        role: role(request),
+        options: request.options.clone(),
+        session: keyring.session,
+        suite: suite.number(),
+        streams: client.streams(),
+        remembered: client.remembered,
+        chunk_size: CHUNK_SIZE as u32,
+        before: client.session.before.to_vec(),
+        listens: matches!(request.route.asked, None | Some(Route::Direct)),
+        ports: request.route.ports,
+        between: false,
+    };
+    say(control, Message::Open(open)).await?;
+    let secret = SessionSecret(*keyring.secret.expose());
+    say(control, Message::Secret(secret)).await
 }
 
 fn role(request: &Request) -> Role {

@@ -39,7 +39,7 @@ impl Scheduler {
         before: impl FnOnce() -> Result<(), Ended>,
     ) -> Result<bool, Ended> {
         let has_room = |state: &SchedulerState| {
-            state.entries.has_room(entry, state.small.kept_count()) && state.small.has_room()
+            state.entries.has_room(entry, state.asked.kept_count()) && state.asked.has_room()
         };
         let mut state = self.state.lock();
         state.entries.meet(entry);
@@ -136,18 +136,18 @@ impl Scheduler {
 
     /// Adds small files that the receiver is about to be asked about.
     pub fn ask(&self, members: Vec<PackMember>) {
-        self.state.lock().small.ask(members);
+        self.state.lock().asked.ask(members);
     }
 
     /// Moves small files that the receiver wants into packs. Ignores entries that it was not asked
     /// about.
     pub fn want_small(&self, entries: impl Iterator<Item = EntryId>) {
         let mut state = self.state.lock();
-        if !state.small.has_asked() {
+        if !state.asked.has_asked() {
             return;
         }
         for entry in entries {
-            if let Some(member) = state.small.take_asked(entry) {
+            if let Some(member) = state.asked.take_asked(entry) {
                 state.ready.gather(member);
             }
         }
@@ -162,11 +162,11 @@ impl Scheduler {
         let mut state = self.state.lock();
         let (file, is_small) = match state.files.take_had(entry, size) {
             Some(file) => (file, false),
-            None => (state.small.take_had(entry, size)?, true),
+            None => (state.asked.take_had(entry, size)?, true),
         };
         let (found, listed) = &file;
         let described = found.entry.clone();
-        if is_small && listed.is_none() && state.small.keep(found) {
+        if is_small && listed.is_none() && state.asked.keep(found) {
             state.entries.lighten(entry);
             drop(state);
             // The walk may have room. There is nothing to send.
@@ -186,10 +186,10 @@ impl Scheduler {
     /// If it never said so.
     pub fn missing(&self, entry: EntryId, ranges: RangeSet) -> Result<Option<u64>, NotHad> {
         let mut state = self.state.lock();
-        if let Some(size) = state.small.kept_size(entry) {
+        if let Some(size) = state.asked.kept_size(entry) {
             // Small files are sent whole.
             let is_all = ranges.iter().eq(std::iter::once(0..size));
-            if !is_all || !state.small.request(entry) {
+            if !is_all || !state.asked.request(entry) {
                 return Err(NotHad);
             }
             drop(state);
@@ -199,7 +199,7 @@ impl Scheduler {
         let had = match state.files.request(entry, &ranges)? {
             Requested::Reopens(had) => Some(had),
             Requested::Packs(had) => {
-                state.small.add_damaged(entry);
+                state.asked.add_damaged(entry);
                 Some(had)
             }
             Requested::Sending(file) => {
@@ -302,9 +302,9 @@ impl Scheduler {
     pub fn settle_entries(&self, entries: Range<EntryId>) -> Settled {
         let mut state = self.state.lock();
         state.entries.settle(entries.clone());
-        let kept = state.small.settle(entries.clone());
+        let kept = state.asked.settle(entries.clone());
         let open = state.files.within(entries.clone());
-        let open = open.chain(state.small.asked_within(entries)).collect();
+        let open = open.chain(state.asked.asked_within(entries)).collect();
         drop(state);
         self.wake();
         Settled { open, kept }
@@ -338,7 +338,7 @@ impl Scheduler {
                 closed
             }
             None => {
-                let size = state.small.take_asked(entry)?.found.entry.size;
+                let size = state.asked.take_asked(entry)?.found.entry.size;
                 EntryAtClose::Skipped { size }
             }
         };

@@ -345,7 +345,7 @@ mod tests {
         for id in 1..=many {
             meet(&plans, id, name_of(id), &dir).expect("room");
         }
-        let kept = |plans: &Scheduler| plans.state.lock().small.kept_bytes();
+        let kept = |plans: &Scheduler| plans.state.lock().asked.kept_bytes();
         assert!(kept(&plans) < many as usize * 50, "{}", kept(&plans));
         assert!(!plans.state.lock().is_idle(), "none of them is settled");
         assert_eq!(plans.settle_entries(1..many + 1).kept.files, many);

@@ -11,7 +11,7 @@ use crate::pipeline::send::plan::PackMember;
 use crate::source::FoundFile;
 
 #[derive(Default)]
-pub(super) struct SmallFiles {
+pub(super) struct AskedFiles {
     /// Files that the receiver was asked about and has not answered.
     asked: BTreeMap<EntryId, PackMember>,
     /// Files that the receiver has and is verifying, described briefly.
@@ -20,7 +20,7 @@ pub(super) struct SmallFiles {
     damaged: VecDeque<EntryId>,
 }
 
-impl SmallFiles {
+impl AskedFiles {
     /// Adds files that the receiver is about to be asked about.
     pub fn ask(&mut self, members: Vec<PackMember>) {
         let members = members.into_iter();
