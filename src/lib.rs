@@ -41,14 +41,14 @@
 //!
 //! | # | file | what it does | gives |
 //! |---|---|---|---|
-//! | 25 | [`pipeline::send`] | [`Sender::work`](pipeline::send::Sender::work), a worker: [`carry`](pipeline::send::Sender::carry), [`encode`](pipeline::send::Sender::encode), [`push`](pipeline::send::Sender::push) | |
+//! | 25 | [`pipeline::send`] | [`Sender::work`](pipeline::send::Sender::work), a worker: [`frame_for`](pipeline::send::Sender::frame_for), then [`push`](pipeline::send::Sender::push) | |
 //! | 26 | [`pipeline::send::scheduler`] | [`Scheduler::next`](pipeline::send::scheduler::Scheduler::next): retransmissions first | `NextTask` |
 //! | 27 | `pipeline::send::scheduler::ready` | `next_piece` chooses a size; two chunks where the link is slow | |
 //! | 28 | [`chunk::split`] | [`Cut::next_up_to`](chunk::split::Cut::next_up_to): a range of data, or a hole | `FilePiece` |
 //! | 29 | `pipeline::send::scheduler::in_flight` | `number`: the chunk's number for life | |
 //! | 30 | [`pipeline::send::plan`] | [`Plan::new`](pipeline::send::plan::Plan::new) | `Plan` |
 //! | 31 | [`chunk::pool`] | [`Pool::take_blocking`](chunk::Pool::take_blocking): the memory budget | `Buffer` |
-//! | 32 | `pipeline::send::cached` | [`share_of`](pipeline::send::Sender::share_of): no cache with one host | |
+//! | 32 | `pipeline::send::chunk_for` | [`chunk_for`](pipeline::send::Sender::chunk_for): no cache with one host; later [`encode`](pipeline::send::Sender::encode) | |
 //! | 33 | `pipeline::send::read` | [`read_piece`](pipeline::send::Sender::read_piece); then [`cover`](pipeline::send::Sender::cover) | |
 //! | 34 | [`source::read`] | [`SourceFile::read`](source::SourceFile::read): pread into the buffer | `Chunk` |
 //! | 35 | [`digest`] | [`of_range`](digest::of_range) of the raw bytes | `Digest` |

@@ -5,8 +5,8 @@
 //! the queue of frames and the pool make a worker wait for the network.
 
 pub mod cache;
-mod cached;
 mod care;
+mod chunk_for;
 pub mod control;
 pub mod encoder_control;
 mod large_chunk;
@@ -15,6 +15,7 @@ pub mod plan;
 mod read;
 pub mod scheduler;
 pub mod walk;
+mod worker;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,16 +24,15 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use self::cache::CacheShare;
-use self::encoder_control::{Compression, EncoderControl};
+use self::encoder_control::EncoderControl;
 use self::plan::{PackMember, Plan, PlannedContent, SendFile, SendPipe};
 use self::scheduler::{Ended, NACKS_MAX, NextTask, Scheduler};
+use self::worker::SendWorker;
 use super::budget::lzma_slots;
 use super::context::Context;
-use super::worker_time::{Activity, WorkerClock};
+use super::worker_time::Activity;
 use crate::chunk::pack::TableForm;
-use crate::chunk::{Buffer, Chunk, ChunkKind, EncodedChunk};
-use crate::codec::{Codec, Encoder};
-use crate::digest::Digest;
+use crate::codec::Encoder;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryId};
 use crate::pipe::Stop;
@@ -41,7 +41,7 @@ use crate::progress::Phase;
 use crate::seal::Sealer;
 use crate::source::{self, Changes, FoundFile, PipeSpec, SourceFile};
 use crate::transport::frames::{Frame, Frames};
-use crate::tuner::{Method, STREAMS_MAX};
+use crate::tuner::STREAMS_MAX;
 use crate::wire::SealedChunk;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Busy, Fault, Message};
@@ -134,10 +134,12 @@ impl Sender {
 
     /// Runs a worker, which turns plans into frames until the copy ends.
     pub fn work(&self) {
-        let mut encoder = Encoder::new(self.context.chunk_size);
-        let mut clock = self.encoder_control.worker_time.begin();
-        while let Ok(work) = self.scheduler.next() {
-            let plan = match work {
+        let mut worker = SendWorker {
+            encoder: Encoder::new(self.context.chunk_size),
+            clock: self.encoder_control.worker_time.begin(),
+        };
+        while let Ok(task) = self.scheduler.next() {
+            let plan = match task {
                 NextTask::Chunk(plan) => plan,
                 NextTask::End(file) => {
                     self.end_file(&file);
@@ -148,26 +150,13 @@ impl Sender {
                     continue;
                 }
             };
-            let frame = match &plan.what {
-                PlannedContent::Part(part) => {
-                    self.carry_part(&plan, part, &mut encoder, &mut clock)
-                }
-                _ => {
-                    clock.turn_to(Activity::Held);
-                    let Ok(buffer) = self.context.pool.take_blocking() else {
-                        return;
-                    };
-                    let frame = self.carry(&plan, buffer, &mut encoder, &mut clock);
-                    frame.map(Frame::Own)
-                }
-            };
-            if let Some(frame) = frame {
-                clock.turn_to(Activity::Held);
+            if let Some(frame) = self.frame_for(&plan, &mut worker) {
+                worker.clock.turn_to(Activity::Held);
                 if !self.push(frame) {
                     return;
                 }
             }
-            clock.turn_to(Activity::Nothing);
+            worker.clock.turn_to(Activity::Nothing);
             if self.scheduler.is_all_taken() {
                 self.context.progress.set_phase(Phase::Flushing);
             }
@@ -191,80 +180,21 @@ impl Sender {
         pushed == Some(true)
     }
 
-    /// Reads, encodes, frames and seals a chunk. None if nothing is to be sent now.
-    fn carry(
-        &self,
-        plan: &Plan,
-        buffer: Buffer,
-        encoder: &mut Encoder,
-        clock: &mut WorkerClock<'_>,
-    ) -> Option<SealedChunk> {
+    /// Reads, encodes, frames and seals a chunk. None if nothing is to be sent now, or if the copy
+    /// ends.
+    fn frame_for(&self, plan: &Plan, worker: &mut SendWorker<'_>) -> Option<Frame> {
         if plan.nacks.load(Relaxed) >= NACKS_MAX {
             self.give_up(plan);
             return None;
         }
-        let encoded = match &plan.what {
-            PlannedContent::Piece { file, piece }
-                if piece.is_larger_than(self.context.chunk_size) =>
-            {
-                self.carry_large_piece(plan, file, buffer, clock)?
-            }
-            PlannedContent::Piece { file, piece } => match self.share_of(file, piece) {
-                Some(share) => self.carry_shared(share, plan, buffer, encoder, clock)?,
-                None => {
-                    clock.turn_to(Activity::Disk);
-                    let (chunk, digest) = self.read_piece(plan, file, buffer, clock)?;
-                    self.encode(chunk, digest, self.encoder_control.next(), encoder, clock)
-                }
-            },
-            PlannedContent::Pack(members) => {
-                self.carry_pack(plan, members, buffer, encoder, clock)?
-            }
-            PlannedContent::Large(packs) => self.carry_large(plan, packs.len(), buffer, clock)?,
-            PlannedContent::Part(_) => return None,
-        };
-        clock.turn_to(Activity::Rest);
-        Some(SealedChunk::seal(encoded, &self.sealer))
-    }
-
-    /// Compresses a chunk that has bytes to send.
-    pub(super) fn encode(
-        &self,
-        chunk: Chunk,
-        digest: Digest,
-        compression: Compression,
-        encoder: &mut Encoder,
-        clock: &mut WorkerClock<'_>,
-    ) -> EncodedChunk {
-        clock.turn_to(Activity::Codec);
-        match chunk.place.kind {
-            ChunkKind::Zeros | ChunkKind::Digest => {
-                let Chunk { place, buffer } = chunk;
-                EncodedChunk {
-                    place,
-                    digest,
-                    codec: Codec::None.number(),
-                    buffer,
-                }
-            }
-            _ => {
-                let raw = chunk.buffer.len();
-                let (compression, room) = match compression {
-                    Compression::Sampled(Method::Lzma(_)) => {
-                        let room = self.lzma_room.enter(&self.context.pool);
-                        let without = Compression::Sampled(self.context.budget.strongest);
-                        (room.as_ref().map_or(without, |_| compression), room)
-                    }
-                    _ => (compression, None),
-                };
-                let encoded = compression.encode(encoder, chunk, digest);
-                drop(room);
-                let took = clock.turn_to(Activity::Rest);
-                let made = encoded.buffer.len();
-                self.encoder_control.coded(compression, raw, made, took);
-                encoded
-            }
+        if let PlannedContent::Part(part) = &plan.what {
+            return self.frame_for_part(plan, part, worker);
         }
+        worker.clock.turn_to(Activity::Held);
+        let buffer = self.context.pool.take_blocking().ok()?;
+        let encoded = self.chunk_for(plan, buffer, worker)?;
+        worker.clock.turn_to(Activity::Rest);
+        Some(Frame::Own(SealedChunk::seal(encoded, &self.sealer)))
     }
 
     /// Gives up a chunk that arrives damaged however often it is sent.

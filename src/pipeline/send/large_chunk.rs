@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::encoder_control::{Compression, compress};
-use super::plan::{Plan, SendFile};
+use super::plan::{Plan, PlannedContent, SendFile};
 use super::read::is_zero;
+use super::worker::SendWorker;
 use crate::chunk::pool::{Lent, TAILROOM};
 use crate::chunk::{Buffer, Chunk, EncodedChunk};
 use crate::codec::Encoder;
@@ -25,21 +26,26 @@ const SPARE: usize = TAILROOM / 2;
 const MEMORY_PAUSE: Duration = Duration::from_millis(50);
 
 impl Sender {
-    /// Reads and compresses `packs` packs as one. None if nothing is to be sent, or if the packs
-    /// are sent separately: there is no memory, or the result does not fit into a frame.
-    pub(in crate::pipeline) fn carry_large(
+    /// Reads and compresses several packs, or several chunks of a file, as one. None if nothing is
+    /// to be sent now, or if they are sent separately: there is no memory, or the result does not
+    /// fit into a frame. A piece that was sent once stays whole, since the receiver may have it.
+    pub(super) fn large_chunk(
         &self,
         plan: &Plan,
-        packs: usize,
         buffer: Buffer,
-        clock: &mut WorkerClock<'_>,
+        worker: &mut SendWorker<'_>,
     ) -> Option<EncodedChunk> {
-        if plan.nacks.load(Relaxed) > 0 {
-            self.scheduler.end_large();
-            self.scheduler.take_apart(plan, self.context.chunk_size);
-            return None;
-        }
-        let made = self.make_large(plan, packs, buffer, clock);
+        let clock = &mut worker.clock;
+        let made = match &plan.what {
+            // It arrived damaged, or the receiver had no memory for it.
+            PlannedContent::Large(_) if plan.nacks.load(Relaxed) > 0 => {
+                self.scheduler.end_large();
+                LargeOutcome::Apart
+            }
+            PlannedContent::Large(packs) => self.make_large(plan, packs.len(), buffer, clock),
+            PlannedContent::Piece { file, .. } => self.make_large_piece(plan, file, buffer, clock),
+            PlannedContent::Pack(_) | PlannedContent::Part(_) => LargeOutcome::Nothing,
+        };
         self.large_is_over(plan, made, clock)
     }
 
@@ -127,20 +133,6 @@ impl Sender {
         let len = made.as_ref().map_or(raw, |made| made.buffer.len());
         self.encoder_control.coded(compression, raw, len, took);
         made
-    }
-
-    /// Reads and compresses a large piece of a file. None if nothing is to be sent now, or if its
-    /// chunks are sent separately: there is no memory, or the result does not fit into a frame. A
-    /// piece that was sent once stays whole, since the receiver may have it.
-    pub(in crate::pipeline) fn carry_large_piece(
-        &self,
-        plan: &Plan,
-        file: &Arc<SendFile>,
-        buffer: Buffer,
-        clock: &mut WorkerClock<'_>,
-    ) -> Option<EncodedChunk> {
-        let made = self.make_large_piece(plan, file, buffer, clock);
-        self.large_is_over(plan, made, clock)
     }
 
     fn make_large_piece(

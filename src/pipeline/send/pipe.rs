@@ -3,21 +3,21 @@
 //! frame is kept until it is acknowledged. The window limits the kept frames.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::encoder_control::Compression;
 use super::plan::{Bytes, PipePart, Plan, SendPipe};
 use super::read::is_zero;
-use super::scheduler::{Ended, NACKS_MAX};
+use super::scheduler::Ended;
+use super::worker::SendWorker;
 use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace};
-use crate::codec::{Compress, Encoder};
+use crate::codec::Compress;
 use crate::digest::pipe::PipePiece;
 use crate::digest::{self, Digest};
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::send::Sender;
 use crate::pipeline::shutdown::PipeFinished;
-use crate::pipeline::worker_time::{Activity, WorkerClock};
+use crate::pipeline::worker_time::Activity;
 use crate::source::{PipeLimits, PipeReader, PipeSpec};
 use crate::transport::frames::Frame;
 use crate::tuner::Method;
@@ -116,17 +116,12 @@ impl Sender {
     }
 
     /// Encodes and seals a part. A part that already has a frame is sent again unchanged.
-    pub(in crate::pipeline) fn carry_part(
+    pub(super) fn frame_for_part(
         &self,
         plan: &Plan,
         part: &PipePart,
-        encoder: &mut Encoder,
-        clock: &mut WorkerClock<'_>,
+        worker: &mut SendWorker<'_>,
     ) -> Option<Frame> {
-        if plan.nacks.load(Relaxed) >= NACKS_MAX {
-            self.give_up(plan);
-            return None;
-        }
         let mut bytes = part.bytes.lock();
         let buffer = match std::mem::replace(&mut *bytes, Bytes::Gone) {
             Bytes::Read(buffer) => buffer,
@@ -141,15 +136,15 @@ impl Sender {
                 return None;
             }
         };
-        clock.turn_to(Activity::Rest);
+        worker.clock.turn_to(Activity::Rest);
         let (chunk, digest) = self.digest_part(plan, part, buffer);
         let compression = match self.context.options.compress {
             // Zeros that test a link must fill it.
             Compress::Auto if part.pipe.is_test => Compression::Forced(Method::None),
             _ => self.encoder_control.next(),
         };
-        let encoded = self.encode_part(&part.pipe, chunk, digest, compression, encoder, clock);
-        clock.turn_to(Activity::Rest);
+        let encoded = self.encode_part(&part.pipe, chunk, digest, compression, worker);
+        worker.clock.turn_to(Activity::Rest);
         let frame = SealedChunk::seal(encoded, &self.sealer);
         if !self.keeps {
             return Some(Frame::Own(frame));

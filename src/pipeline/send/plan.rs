@@ -240,6 +240,15 @@ impl PackMember {
 }
 
 impl PlannedContent {
+    /// True if it is more than a chunk or a pack.
+    pub fn is_large(&self, chunk_size: usize) -> bool {
+        match self {
+            PlannedContent::Piece { piece, .. } => piece.is_larger_than(chunk_size),
+            PlannedContent::Large(_) => true,
+            PlannedContent::Pack(_) | PlannedContent::Part(_) => false,
+        }
+    }
+
     /// The files of a pack or large pack; none for other chunks.
     pub fn members(&self) -> impl Iterator<Item = &PackMember> {
         let packs = match self {
