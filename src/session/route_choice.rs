@@ -10,7 +10,6 @@
 mod active;
 mod attempts;
 mod notes;
-mod patience;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +20,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 use self::active::Running;
 pub use self::attempts::look_up;
 pub use notes::Notes;
-pub use patience::RoutePatience;
 
 use super::connection_control::Inband;
 use super::data_connections::end_later;
@@ -35,6 +33,7 @@ use crate::session::{polite, tuning};
 use crate::ssh::Host;
 use crate::transport::connection::handshake::Keyring;
 use crate::transport::connections::ConnectionSet;
+use crate::transport::routes::choice::{RouteChoice, RouteView};
 use crate::transport::routes::direct::{DialAnswer, Places};
 use crate::transport::routes::{Connection, Route};
 use crate::tuner::{self, Remembered};
@@ -82,33 +81,16 @@ pub struct RouteChooser<'a> {
 }
 
 /// The attempts so far, and their results.
+#[derive(Default)]
 struct AttemptState {
     running: Running,
     has_listened: bool,
     /// Where the server listens, if it does.
     at: Option<Listen>,
     dialled: Option<Arc<Places>>,
-    patience: RoutePatience,
-    /// The time since which no connection is sound.
-    without: Instant,
-    chosen: Option<Route>,
+    choice: RouteChoice,
     /// The user knows that --polite has no effect on data that goes through ssh.
     has_warned: bool,
-}
-
-impl Default for AttemptState {
-    fn default() -> AttemptState {
-        AttemptState {
-            running: Running::default(),
-            has_listened: false,
-            at: None,
-            dialled: None,
-            patience: RoutePatience::default(),
-            without: Instant::now(),
-            chosen: None,
-            has_warned: false,
-        }
-    }
 }
 
 impl RouteChooser<'_> {
@@ -184,10 +166,9 @@ impl RouteChooser<'_> {
             tokio::select! {
                 heard = &mut listen, if !course.has_listened => {
                     course.has_listened = true;
-                    course.without = Instant::now();
                     course.at = heard.ok();
                     self.heard();
-                    course.patience.heard(self.opened_at.elapsed());
+                    course.choice.heard(self.opened_at.elapsed());
                     self.dial(&mut course);
                 }
                 (route, why) = course.running.next() => {
@@ -204,41 +185,44 @@ impl RouteChooser<'_> {
     /// Settles on the route that is up, or begins the one that is due. True if a connection is
     /// sound.
     async fn look(&self, course: &mut AttemptState) -> bool {
-        if let Some(route) = self.up() {
-            if course.chosen != Some(route) {
-                course.chosen = Some(route);
-                self.settle(&mut course.running, route).await;
-                if route == Route::Ssh {
-                    self.warn(course);
-                }
+        let view = RouteView {
+            up: self.up(),
+            has_sound: self.connection_set.has_sound(),
+            is_dialling: true,
+            answer: self.answer(course),
+        };
+        let running = &course.running;
+        let may_begin = |route: Route| {
+            // Whoever recorded an opening on its way to a wrong address could replay it and read
+            // the data that follows, if that has only a tag.
+            let is_allowed = route != Route::Reverse || self.suite != Suite::Tag;
+            // A direct route that has failed may work again.
+            let has_failed = route != Route::Direct && self.has_failed(route);
+            is_allowed && !has_failed && !running.has(route)
+        };
+        let steps = course
+            .choice
+            .next(self.opened_at.elapsed(), view, may_begin);
+        if let Some(route) = steps.settle {
+            self.settle(&mut course.running, route).await;
+            if route == Route::Ssh {
+                self.warn(course);
             }
-            course.patience.came_up();
         }
-        if self.connection_set.has_sound() {
-            course.without = Instant::now();
-            return true;
-        }
-        let (waited, answer) = (course.without.elapsed(), self.answer(course));
-        if waited >= course.patience.inband(answer) {
+        if steps.inband {
             self.inband.offer();
         }
-        if waited >= course.patience.reverse(answer)
-            && self.may_reverse()
-            && !course.running.has(Route::Reverse)
-        {
-            self.reverse(&mut course.running).await;
-        }
-        let is_last = waited >= course.patience.last(answer);
-        if is_last && self.connection_set.carried()[Route::Inband as usize] > 0 {
+        if steps.is_last && self.connection_set.carried()[Route::Inband as usize] > 0 {
             self.warn(course);
         }
-        if is_last && !course.running.has(Route::Ssh) && !self.has_failed(Route::Ssh) {
-            self.ssh(&mut course.running);
-            if course.chosen.is_some() && !course.running.has(Route::Direct) {
-                self.dial(course);
+        for route in steps.begin {
+            match route {
+                Route::Direct => self.dial(course),
+                Route::Reverse => self.reverse(&mut course.running).await,
+                Route::Ssh | Route::Inband => self.ssh(&mut course.running),
             }
         }
-        false
+        view.has_sound
     }
 
     /// Warns once, if the user asked for a polite copy.
@@ -292,12 +276,6 @@ impl RouteChooser<'_> {
             running.stop(route);
             self.connection_set.end(route);
         }
-    }
-
-    /// False if frames have only a tag. Whoever recorded an opening on its way to a wrong address
-    /// could replay it and read the data that follows.
-    fn may_reverse(&self) -> bool {
-        self.suite != Suite::Tag && !self.has_failed(Route::Reverse)
     }
 
     /// The time until the server's first answer serves as the round trip until a connection has

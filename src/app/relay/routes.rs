@@ -18,8 +18,9 @@ use crate::session::connection_control::Inband;
 use crate::session::context::ClientContext;
 use crate::session::polite;
 use crate::session::request::{Host, Request, Rsh};
-use crate::session::route_choice::{Notes, RoutePatience, look_up};
+use crate::session::route_choice::{Notes, look_up};
 use crate::ssh;
+use crate::transport::routes::choice::{RouteChoice, RouteView};
 use crate::transport::routes::direct::DialAnswer;
 use crate::transport::routes::{Route, addresses};
 use crate::units::{harmless, printable};
@@ -153,18 +154,17 @@ impl RelayRoutes<'_> {
         let mut dialling = Dialling::default();
         let (mut sender_at, mut receiver_at): (Option<Listen>, Option<Listen>) = (None, None);
         // A login's round trip serves as an estimate of that between the hosts.
-        let mut patience = RoutePatience::default();
-        let mut without = Instant::now();
-        let mut chosen = None;
+        let mut choice = RouteChoice::default();
         let (mut has_looked_up, mut has_told) = (false, false);
+        let mut looks_up_at = Instant::now() + LOOK_UP_AFTER;
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 heard = &mut at_receiver, if receiver_at.is_none() => {
                     let at = heard.unwrap_or_else(|_| nowhere());
-                    patience.heard(self.opened_at.elapsed());
-                    without = Instant::now();
+                    choice.heard(self.opened_at.elapsed());
+                    looks_up_at = Instant::now() + LOOK_UP_AFTER;
                     self.tell(Route::Direct, &at).await;
                     dialling.direct = true;
                     receiver_at = Some(at);
@@ -174,47 +174,49 @@ impl RelayRoutes<'_> {
                 }
                 _ = ticks.tick() => {}
             }
-            if let Some(up) = self.up() {
-                if chosen != Some(up) {
-                    chosen = Some(up);
-                    self.settle(up, &mut dialling).await;
-                }
-                patience.came_up();
+            let view = RouteView {
+                up: self.up(),
+                has_sound: self.has_sound(),
+                // Before its first report, the sender looks for its sources and dials nobody.
+                is_dialling: self.account.has_changed().unwrap_or(false),
+                answer: self.answer(receiver_at.as_ref()),
+            };
+            let may_begin = |route: Route| match route {
+                Route::Direct => receiver_at.is_some() && !dialling.direct,
+                Route::Reverse => sender_at.is_some() && !dialling.reverse && self.may_reverse(),
+                Route::Ssh | Route::Inband => false,
+            };
+            let steps = choice.next(self.opened_at.elapsed(), view, may_begin);
+            if let Some(route) = steps.settle {
+                self.settle(route, &mut dialling).await;
             }
-            // Before its first report, the sender looks for its sources and dials nobody.
-            let is_at_it = self.account.has_changed().unwrap_or(false);
-            if self.has_sound() || !is_at_it {
-                without = Instant::now();
-                continue;
-            }
-            let waited = without.elapsed();
-            let answer = self.answer(receiver_at.as_ref());
-            if waited >= patience.inband(answer) {
+            if steps.inband {
                 self.inband.offer();
                 if !std::mem::replace(&mut has_told, true) && self.request.options.polite {
                     self.client.reporter.notice(polite::NO_EFFECT);
                 }
             }
-            if waited >= patience.reverse(answer)
-                && !dialling.reverse
-                && self.may_reverse()
-                && let Some(at) = &sender_at
-            {
-                dialling.reverse = true;
-                self.tell(Route::Reverse, at).await;
-            }
-            if waited >= LOOK_UP_AFTER && !has_looked_up && dialling.direct {
-                has_looked_up = true;
-                if let Some(at) = &receiver_at {
-                    self.tell_more(Route::Direct, at).await;
-                }
-            }
-            if waited >= patience.last(answer) {
+            if steps.is_last {
                 self.note_failed(&dialling);
-                if let Some(at) = receiver_at.as_ref().filter(|_| !dialling.direct) {
-                    dialling.direct = true;
-                    self.tell(Route::Direct, at).await;
+            }
+            for route in steps.begin {
+                let (is_dialling, at) = match route {
+                    Route::Reverse => (&mut dialling.reverse, &sender_at),
+                    _ => (&mut dialling.direct, &receiver_at),
+                };
+                if let Some(at) = at {
+                    *is_dialling = true;
+                    self.tell(route, at).await;
                 }
+            }
+            if view.has_sound || !view.is_dialling {
+                looks_up_at = Instant::now() + LOOK_UP_AFTER;
+            } else if Instant::now() >= looks_up_at
+                && dialling.direct
+                && let Some(at) = receiver_at.as_ref().filter(|_| !has_looked_up)
+            {
+                has_looked_up = true;
+                self.tell_more(Route::Direct, at).await;
             }
         }
     }

@@ -3,6 +3,7 @@
 //! itself, and does nothing else. If both ends are in this process, there is no route.
 
 pub mod addresses;
+pub mod choice;
 pub mod direct;
 pub mod in_band;
 pub mod listener;
