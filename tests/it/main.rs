@@ -6,60 +6,83 @@
 #[macro_use]
 mod support;
 
-mod alike;
-mod also;
-mod bad_input;
-mod between;
-mod changing;
-mod chaos;
-mod churn;
-mod confined;
-mod corpus;
-mod damaged;
-mod devices;
-mod disk;
-mod far_side;
-mod faults;
+/// Arguments, help, messages, signals and the terminal.
+mod cli {
+    mod bad_input;
+    mod help;
+    mod operands;
+    mod output;
+    mod password;
+    mod probe;
+    mod signals;
+    mod terminal;
+}
+
+/// What is copied, how it arrives, and what the destination keeps.
+mod copy {
+    mod alike;
+    mod changing;
+    mod churn;
+    mod devices;
+    mod kept;
+    mod landing;
+    mod live;
+    mod own_names;
+    mod permissions;
+    mod pipes;
+    mod placement;
+    mod postgres;
+    mod small_files;
+    mod special;
+    mod verification;
+}
+
+/// Hosts, logins and keys, and hosts with few resources.
+mod ends {
+    mod confined;
+    mod far_side;
+    mod limits;
+    mod logins;
+    mod memory;
+    mod scarce;
+    mod ssh;
+}
+
+/// Copies that are cut short, damaged or hindered, and how they go on.
+mod recover {
+    mod chaos;
+    mod damaged;
+    mod disk;
+    mod hung;
+    mod interrupted;
+    mod killed;
+    mod left_behind;
+    mod meanwhile;
+    mod reconnect;
+    mod resume;
+    mod stopped;
+    mod stuck;
+    mod write_errors;
+}
+
+/// Routes, connections, the tuner, and networks that fail.
+mod net {
+    mod faults;
+    mod flow;
+    mod routes;
+    mod streams;
+    mod tuning;
+}
+
+/// More than one other host.
+mod hosts {
+    mod also;
+    mod between;
+}
+
+/// The tests of the test support.
 mod fixture;
-mod flow;
-mod help;
+/// Peers that break the protocol, and the protocol byte for byte.
 mod hostile;
-mod hung;
-mod interrupted;
-mod kept;
-mod killed;
-mod landing;
+/// The structure of the source.
 mod layers;
-mod left_behind;
-mod limits;
-mod live;
-mod logins;
-mod meanwhile;
-mod memory;
-mod neighbours;
-mod operands;
-mod output;
-mod own_names;
-mod password;
-mod permissions;
-mod pipes;
-mod placement;
-mod postgres;
-mod probe;
-mod reconnect;
-mod resume;
-mod routes;
-mod scarce;
-mod signals;
-mod small_files;
-mod special;
-mod ssh;
-mod stopped;
-mod streams;
-mod stuck;
-mod terminal;
-mod tuning;
-mod verification;
-mod wanted;
-mod wire;
-mod write_errors;

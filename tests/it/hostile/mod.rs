@@ -5,14 +5,18 @@
 pub mod client;
 mod confined;
 mod control;
+mod corpus;
 mod frames;
 mod links;
 mod memory;
 mod names;
+mod neighbours;
 mod pipes;
 mod receiver;
 mod secret;
 mod texts;
+mod wanted;
+mod wire;
 
 use crate::support::*;
 

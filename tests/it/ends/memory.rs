@@ -4,8 +4,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use super::support::inject::{self, Inject};
-use super::support::*;
+use crate::support::inject::{self, Inject};
+use crate::support::*;
 
 ways!(local_push =>
     long_symbolic_links_wait_at_the_sender,

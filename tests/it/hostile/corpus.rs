@@ -1,6 +1,6 @@
 //! The stored inputs of the fuzz targets; any of them may have broken a parser once.
 
-#[path = "../fuzz/bodies.rs"]
+#[path = "../../fuzz/bodies.rs"]
 mod bodies;
 
 use std::path::Path;

@@ -40,7 +40,7 @@ const CONTENT: &[u8] = b"what a client of version 1 had to say\n";
 
 /// The recorded transcript of this name.
 fn transcript(name: &str, record: impl FnOnce() -> String) -> String {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/transcripts");
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/hostile/transcripts");
     if std::env::var_os("FASTCP_RECORD").is_some() {
         std::fs::write(dir.join(name), record()).expect("record it");
     }
